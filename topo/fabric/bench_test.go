@@ -68,7 +68,7 @@ func BenchmarkChange(b *testing.B) {
 		f := fatTree(nodes)
 		m := mapOf(b, fabric.ModeAuto, f)
 		m.Snapshot(start)
-		rng, reader := rand.New(rand.NewPCG(3, 3)), fabric.NewReader()
+		rng := rand.New(rand.NewPCG(3, 3))
 		pick := func() *fabrics.Node { return &f.Nodes[rng.IntN(len(f.Nodes))] }
 		var gone *fabrics.Node // The node that is away, in the steps that alternate.
 		back := func() bool {
@@ -83,7 +83,7 @@ func BenchmarkChange(b *testing.B) {
 			gone = pick()
 			spec := gone.Spec.DeepCopy()
 			rails(spec)
-			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: reader.Read(spec), Heartbeat: start})
+			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: read(spec), Heartbeat: start})
 		}
 		for _, step := range []struct {
 			name   string
@@ -92,7 +92,7 @@ func BenchmarkChange(b *testing.B) {
 			{"beat", func() { m.Heartbeat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
 			{"status", func() {
 				n := pick()
-				m.Put(fabric.Node{Name: n.Name, Ready: rng.IntN(2) == 0, Report: reader.Read(&n.Spec), Heartbeat: start})
+				m.Put(fabric.Node{Name: n.Name, Ready: rng.IntN(2) == 0, Report: read(&n.Spec), Heartbeat: start})
 			}},
 			{"cable", func() {
 				if !back() {

@@ -120,9 +120,6 @@ func (b *Builder) report(n *node, now *Report) {
 	}
 }
 
-// Len is the number of nodes.
-func (b *Builder) Len() int { return len(b.nodes) }
-
 // Heartbeat records a heartbeat of a node.
 func (b *Builder) Heartbeat(name string, at time.Time) {
 	n := b.nodes[name]

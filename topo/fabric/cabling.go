@@ -29,7 +29,7 @@ type cablingCheck struct {
 	// wired is set if the group is wired by rail at all.
 	wired bool
 	// nodes counts the members by shape.
-	nodes map[string]int
+	nodes votes
 }
 
 // railPorts are the ports of the members on one rail and plane.
@@ -41,11 +41,11 @@ type railPorts struct {
 	agree int32
 	names votes
 	// nodes counts the members with such a port by shape.
-	nodes map[string]int
+	nodes votes
 }
 
 func check(g *leafGroup) cabling {
-	c := cablingCheck{group: g, nodes: map[string]int{}}
+	c := cablingCheck{group: g}
 	c.count()
 	c.expect()
 	out := cabling{own: c.own, rails: make([]Rail, len(c.rails)), findings: make([][]Finding, len(g.members))}
@@ -64,7 +64,6 @@ func (c *cablingCheck) rail(p *port) *railPorts {
 	if *at == 0 {
 		c.rails = append(c.rails, railPorts{
 			Rail: Rail{Rail: p.device.rail, Plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
-			nodes: map[string]int{},
 		})
 		*at = uint16(len(c.rails)) //nolint:gosec // At most maxRail * maxPlane.
 	}
@@ -74,7 +73,7 @@ func (c *cablingCheck) rail(p *port) *railPorts {
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
 	for _, n := range c.group.members {
-		c.nodes[n.Report.shape]++
+		c.nodes.add(n.Report.shape, 1)
 		for i := range n.ports {
 			p := &n.ports[i]
 			r := c.rail(p)
@@ -82,7 +81,7 @@ func (c *cablingCheck) count() {
 				r.leaves[p.leaf]++
 			}
 			if i == 0 || n.ports[i-1].position() != r.position { // Sorted: the ports of one rail are neighbors.
-				r.nodes[n.Report.shape]++
+				r.nodes.add(n.Report.shape, 1)
 			}
 		}
 	}
@@ -193,9 +192,10 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 // nothing.
 func (c *cablingCheck) missing(n *node) (rails []*railPorts, shifted bool) {
 	var usual, lacked []*railPorts
+	like := c.nodes.count(n.Report.shape)
 	for i := range c.rails {
 		r := &c.rails[i]
-		if 2*r.nodes[n.Report.shape] <= c.nodes[n.Report.shape] {
+		if 2*r.nodes.count(n.Report.shape) <= like {
 			continue
 		}
 		usual = append(usual, r)

@@ -1,13 +1,9 @@
 package fabric
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
-	"strings"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // domain is a group of one level of the tree. What it is called, what holds it
@@ -69,39 +65,6 @@ func (n *node) keys(levels []Level) (out keys, sound bool) {
 		}
 	}
 	return out, sound
-}
-
-// remembers reports whether the domain keeps the name that its members
-// remember.
-func (d *domain) remembers() bool { return d.key[0] == keySwitch || d.key[0] == keyBlock }
-
-// derive is the name that a key gives.
-func derive(kind, key string) string {
-	value := key[1:]
-	if key[0] == keyPath {
-		return value
-	}
-	plain := kind + "-" + value
-	if leaf, block, cut := strings.Cut(value, "/"); cut && key[0] == keyBlock && hexadecimal(leaf) {
-		plain = kind + "-" + leaf + "-" + block
-	}
-	if wellknown.CheckValue(plain) == nil {
-		return plain
-	}
-	sum := sha256.Sum256([]byte(value)) // What Value drops must not make two names one.
-	id := wellknown.Shorten(wellknown.Value(value), wellknown.MaxLabel-len(kind)-10)
-	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
-}
-
-// remembers is the name that the node carries for a kind.
-func (n *node) remembers(kind string) string {
-	for _, name := range n.Names {
-		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
-			wellknown.CheckValue(name) == nil {
-			return name
-		}
-	}
-	return ""
 }
 
 // tree is the nodes' domains, and what of them is to be computed again.

@@ -1,7 +1,10 @@
 package fabric
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -91,4 +94,37 @@ func (n *names) name(d *domain) string {
 		}
 		name = wellknown.Shorten(d.derived, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i+1)
 	}
+}
+
+// remembers reports whether the domain keeps the name that its members
+// remember.
+func (d *domain) remembers() bool { return d.key[0] == keySwitch || d.key[0] == keyBlock }
+
+// derive is the name that a key gives.
+func derive(kind, key string) string {
+	value := key[1:]
+	if key[0] == keyPath {
+		return value
+	}
+	plain := kind + "-" + value
+	if leaf, block, cut := strings.Cut(value, "/"); cut && key[0] == keyBlock && hexadecimal(leaf) {
+		plain = kind + "-" + leaf + "-" + block
+	}
+	if wellknown.CheckValue(plain) == nil {
+		return plain
+	}
+	sum := sha256.Sum256([]byte(value)) // What Value drops must not make two names one.
+	id := wellknown.Shorten(wellknown.Value(value), wellknown.MaxLabel-len(kind)-10)
+	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
+}
+
+// remembers is the name that the node carries for a kind.
+func (n *node) remembers(kind string) string {
+	for _, name := range n.Names {
+		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
+			wellknown.CheckValue(name) == nil {
+			return name
+		}
+	}
+	return ""
 }

@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,7 +89,14 @@ func input(n *fabrics.Node) fabric.Node {
 	return fabric.Node{Name: n.Name, Ready: true, Report: read(&n.Spec), Heartbeat: start}
 }
 
-func read(spec *v1alpha1.NodeTopologySpec) *fabric.Report { return fabric.NewReader().Read(spec) }
+// readers are reused: one has room for a fleet.
+var readers = sync.Pool{New: func() any { return fabric.NewReader() }}
+
+func read(spec *v1alpha1.NodeTopologySpec) *fabric.Report {
+	reader := readers.Get().(*fabric.Reader)
+	defer readers.Put(reader)
+	return reader.Read(spec)
+}
 
 func inputs(f *fabrics.Fabric) []fabric.Node {
 	reader, nodes := fabric.NewReader(), make([]fabric.Node, len(f.Nodes))

@@ -2,10 +2,18 @@ package fabric
 
 import (
 	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"io"
 	"iter"
 	"slices"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Snapshot is the tree at one moment. It never changes; any number of
@@ -104,4 +112,190 @@ func (s *Snapshot) Findings() []Finding {
 	}
 	sortFindings(out)
 	return out
+}
+
+// Element is a group or a node of a snapshot. It never changes.
+type Element struct {
+	Name, Kind string
+	// Status is Ready, NotReady or Degraded. A node is NotReady if its Node
+	// is, else Degraded if it has a reason to be. A group is Ready or NotReady
+	// if all its children are, else Degraded.
+	Status string
+	// Key is what the group is known by: the ID of its anchor switch, an
+	// NVLink domain, the name that its path gave. Empty for nodes.
+	Key string
+	// Child are sorted by name.
+	Child []*Element
+	// Nodes counts the nodes at and below the element.
+	Nodes Count
+	// Reasons are why a node is not Ready, the gravest first.
+	Reasons []Reason
+	// Findings are the faults of a node, in their order.
+	Findings []Finding
+	// Rails are the leaves that a leaf group expects, by rail and plane.
+	Rails []Rail
+
+	// body is the JSON of a group that is not large; size and digest are of any
+	// element's.
+	body   []byte
+	size   int
+	digest digest
+}
+
+// same reports whether two nodes' elements are equal.
+func (e *Element) same(o *Element) bool {
+	return e.Status == o.Status && slices.Equal(e.Findings, o.Findings) && slices.Equal(e.Reasons, o.Reasons)
+}
+
+// Count is how many nodes are in which status.
+type Count struct {
+	Ready    int `json:"ready"`
+	Degraded int `json:"degraded"`
+	NotReady int `json:"notReady"`
+}
+
+// Rail is the leaf that a group expects behind one rail and plane.
+type Rail struct {
+	Rail  int32  `json:"rail"`
+	Plane int32  `json:"plane,omitempty"`
+	Leaf  Switch `json:"leaf"`
+}
+
+// Reasons other than faults.
+const (
+	// ReasonNodeNotReady: the Node's condition Ready is not True.
+	ReasonNodeNotReady = "node-not-ready"
+	// ReasonStale: the last heartbeat is too old.
+	ReasonStale = "stale"
+	// ReasonClock: the heartbeat is from the future.
+	ReasonClock = "clock"
+)
+
+// Reason is why a node is not Ready.
+type Reason struct {
+	// Kind is a Reason constant or a Fault.
+	Kind string `json:"kind"`
+	// Count is how many faults of that kind there are, 0 for the others.
+	Count int `json:"count,omitempty"`
+	// Since is when it began, in UTC, of several faults the first; zero if the
+	// reports do not contain it.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// digest stands for an element's JSON. Sums of digests stand for lists of
+// children: they are sorted, and no two are equal.
+type digest [4]uint64
+
+func digestOf(b []byte) digest {
+	sum := sha256.Sum256(b)
+	var d digest
+	for i := range d {
+		d[i] = binary.LittleEndian.Uint64(sum[8*i:])
+	}
+	return d
+}
+
+func (d *digest) add(o digest) {
+	for i := range d {
+		d[i] += o[i]
+	}
+}
+
+func (d *digest) append(b []byte) []byte {
+	for _, v := range d {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+// compareElements orders children: by name; a group and a node of one name
+// are two.
+func compareElements(a, b *Element) int {
+	if c := strings.Compare(a.Name, b.Name); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
+}
+
+// joined is the size, in bytes, up to which a group's JSON is kept in one
+// piece.
+const joined = 16 << 10
+
+// encode makes what depends on the JSON, of which sum is that of the children.
+func (e *Element) encode(sum *summary) {
+	frame := e.closing(e.opening(nil))
+	if e.Kind == v1alpha1.KindNode {
+		e.size, e.digest = len(frame), digestOf(frame)
+		return
+	}
+	e.size, e.digest = len(frame)+sum.size+len(e.Child)-1, digestOf(sum.digest.append(frame))
+	if e.size <= joined {
+		e.body = e.append(make([]byte, 0, e.size))
+	}
+}
+
+// opening appends the JSON up to the children, closing what follows them.
+func (e *Element) opening(b []byte) []byte {
+	b = appendString(append(b, `{"name":`...), e.Name)
+	b = appendString(append(b, `,"kind":`...), e.Kind)
+	if e.Kind != v1alpha1.KindNode {
+		b = append(b, `,"child":[`...)
+	}
+	return b
+}
+
+func (e *Element) closing(b []byte) []byte {
+	if e.Kind != v1alpha1.KindNode {
+		b = append(b, ']')
+	}
+	return append(appendString(append(b, `,"status":`...), e.Status), '}')
+}
+
+// append appends the JSON.
+func (e *Element) append(b []byte) []byte {
+	if e.body != nil {
+		return append(b, e.body...)
+	}
+	b = e.opening(b)
+	for i, c := range e.Child {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = c.append(b)
+	}
+	return e.closing(b)
+}
+
+// write writes the JSON. The writer keeps its first error.
+func (e *Element) write(w *bufio.Writer) {
+	if e.size <= joined {
+		_, _ = w.Write(e.append(w.AvailableBuffer()))
+		return
+	}
+	_, _ = w.Write(e.opening(w.AvailableBuffer()))
+	writeList(w, e.Child)
+	_, _ = w.Write(e.closing(w.AvailableBuffer()))
+}
+
+func writeList(w *bufio.Writer, list []*Element) {
+	for i, c := range list {
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		c.write(w)
+	}
+}
+
+// appendString appends s as encoding/json writes it.
+func appendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
+			quoted, err := json.Marshal(s)
+			if err != nil { // Strings always can be.
+				quoted = []byte(`""`)
+			}
+			return append(b, quoted...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
 }

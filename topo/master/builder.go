@@ -141,7 +141,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	}
 	b.logStale(ctx, was.StaleSince, next.StaleSince)
 	if b.last == nil {
-		b.options.Log.InfoContext(ctx, "first tree", "nodes", b.fabric.Len(), "etag", next.Tree.ETag())
+		b.options.Log.InfoContext(ctx, "first tree", "nodes", len(next.Nodes), "etag", next.Tree.ETag())
 	}
 	b.last = b.last.Next(next)
 	b.latest.Set(b.last)
@@ -215,4 +215,43 @@ func (b *Builder) discovery(was map[string][]string, next *snapshot.Snapshot, sl
 		return map[string][]string{}
 	}
 	return b.fabric.UplinkDiscovery()
+}
+
+const (
+	// silence is how long the API server may send nothing on a watch: it sends
+	// a bookmark about every minute.
+	silence = 90 * time.Second
+	// grace is how long workers then have for their next heartbeat, which they
+	// could not write while the API server was away.
+	grace = 2 * time.Minute
+)
+
+// away reports whether a watch has been silent for too long; contact is when it
+// last received anything, zero for never.
+func away(now, contact time.Time) bool { return !contact.IsZero() && now.Sub(contact) > silence }
+
+// heartbeatClock is the time by which heartbeats are checked. It stops while the
+// watch of reports is silent: then a missing heartbeat is no fault of the worker.
+type heartbeatClock struct {
+	stopped time.Time // When it stopped, zero while it runs.
+	until   time.Time // When it runs again, zero while the API server is away.
+}
+
+// now takes the time and when the API server last sent anything, zero for never.
+func (c *heartbeatClock) now(now, contact time.Time) time.Time {
+	isAway := away(now, contact)
+	switch {
+	case isAway && c.stopped.IsZero():
+		c.stopped = contact.Add(silence)
+	case isAway:
+		c.until = time.Time{}
+	case c.stopped.IsZero():
+		return now
+	case c.until.IsZero():
+		c.until = now.Add(grace)
+	case !now.Before(c.until):
+		*c = heartbeatClock{}
+		return now
+	}
+	return c.stopped
 }

@@ -86,7 +86,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
-	mux.Handle("GET /readyz", probe(func() string { return ready(s.options.Latest) }))
+	mux.Handle("GET /readyz", probe(s.ready))
 	return mux
 }
 
@@ -158,7 +158,7 @@ func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // answered gives a handler the newest snapshot, or answers that there is none
-// yet. Each answer, also a 304, says how many seconds ago the API server last
+// yet. Each answer, also a 304, reports how many seconds ago the API server last
 // sent anything.
 func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapshot.Snapshot)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -180,8 +180,8 @@ func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapsho
 // notRead is the answer before the first snapshot.
 const notRead = "the API server has not been read yet"
 
-func ready(latest *snapshot.Latest) string {
-	if now, _ := latest.Get(); now == nil {
+func (s *Server) ready() string {
+	if now, _ := s.options.Latest.Get(); now == nil {
 		return notRead
 	}
 	return ""

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 const (
@@ -42,25 +41,28 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 	s.metrics.watchers.Inc()
 	defer s.metrics.watchers.Dec()
-	stream := &stream{w: w, control: http.NewResponseController(w)}
-	if err := s.stream(r.Context(), stream); err != nil && r.Context().Err() == nil {
+	if err := s.stream(r.Context(), w); err != nil && r.Context().Err() == nil {
 		s.metrics.dropped.Inc()
 		s.options.Log.DebugContext(r.Context(), "watch reader dropped", "err", err)
 	}
 }
 
 // stream sends until the reader goes away (nil) or cannot follow.
-func (s *Server) stream(ctx context.Context, to *stream) error {
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter) error {
 	alive := time.NewTicker(keepAlive)
 	defer alive.Stop()
-	if err := to.send(": heddle-topo-master\n\n"); err != nil {
+	if err := sendEvent(w, ": heddle-topo-master\n\n"); err != nil {
 		return err
 	}
 	sent := uint64(0)
 	for {
 		v, next := s.options.Latest.Get()
 		if v != nil && v.Generation != sent {
-			if err := to.event(v); err != nil {
+			data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), v.Tree.Nodes, v.StaleSince})
+			if err != nil {
+				return fmt.Errorf("encode an event: %w", err)
+			}
+			if err := sendEvent(w, fmt.Sprintf("event: generation\nid: %d\ndata: %s\n\n", v.Generation, data)); err != nil {
 				return err
 			}
 			sent = v.Generation
@@ -76,7 +78,7 @@ func (s *Server) stream(ctx context.Context, to *stream) error {
 			return nil
 		case <-next:
 		case <-alive.C:
-			if err := to.send(": still here\n\n"); err != nil {
+			if err := sendEvent(w, ": still here\n\n"); err != nil {
 				return err
 			}
 		}
@@ -92,33 +94,22 @@ type event struct {
 	StaleSince time.Time `json:"staleSince,omitzero"`
 }
 
-// stream is one reader.
-type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (s *stream) event(v *snapshot.Snapshot) error {
-	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), v.Tree.Nodes, v.StaleSince})
+// sendEvent writes to a reader within its patience. HTTP/2 resets a stream whose
+// deadline passes, also between two writes.
+func sendEvent(w http.ResponseWriter, text string) error {
+	control := http.NewResponseController(w)
+	err := control.SetWriteDeadline(time.Now().Add(patience))
+	if err == nil {
+		_, err = w.Write([]byte(text))
+	}
+	if err == nil {
+		err = control.Flush()
+	}
+	if err == nil {
+		err = control.SetWriteDeadline(time.Time{})
+	}
 	if err != nil {
-		return fmt.Errorf("encode an event: %w", err)
-	}
-	return s.send(fmt.Sprintf("event: generation\nid: %d\ndata: %s\n\n", v.Generation, data))
-}
-
-func (s *stream) send(text string) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		return fmt.Errorf("bound a write: %w", err)
-	}
-	if _, err := s.w.Write([]byte(text)); err != nil {
 		return fmt.Errorf("write an event: %w", err)
-	}
-	if err := s.control.Flush(); err != nil {
-		return fmt.Errorf("write an event: %w", err)
-	}
-	// HTTP/2 resets a stream whose deadline passes, also between two writes.
-	if err := s.control.SetWriteDeadline(time.Time{}); err != nil {
-		return fmt.Errorf("bound a write: %w", err)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -144,7 +143,7 @@ func (d *deadlines) Write(b []byte) (int, error) {
 
 func TestAnIdleReaderHasNoDeadline(t *testing.T) {
 	d := &deadlines{}
-	if err := (&stream{w: d, control: http.NewResponseController(d)}).send("x"); err != nil {
+	if err := sendEvent(d, "x"); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"deadline in some time", "write", "deadline in no time"}, d.calls); diff != "" {
