@@ -126,15 +126,14 @@ func modeCondition(gpus []report.GPU) health.Condition {
 			parts = append(parts, text)
 		}
 	}
-	if len(parts) == 0 {
-		return health.Condition{
-			Type: gpumode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured", Optional: true,
-		}
-	}
-	return health.Condition{
-		Type: gpumode.ConditionType, True: true, Reason: reasonPending, Message: health.Cut(strings.Join(parts, "; ")),
+	c := health.Condition{
+		Type: gpumode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured",
 		Optional: true,
 	}
+	if len(parts) > 0 {
+		c.True, c.Reason, c.Message = true, reasonPending, health.Cut(strings.Join(parts, "; "))
+	}
+	return c
 }
 
 // publishGPUs writes for schedulers which whole GPUs are free, and how well they
@@ -191,7 +190,8 @@ func publishedDescs() (unavailable, allocated *prometheus.Desc) {
 	unavailable = prometheus.NewDesc("heddle_unavailable",
 		"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
 		[]string{"resource", "reason"}, nil)
-	allocated = prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
+	allocated = prometheus.NewDesc("heddle_bindings",
+		"Containers that have devices of a resource.", []string{"resource"}, nil)
 	return unavailable, allocated
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
@@ -35,6 +36,9 @@ func (s *State) restore(seen *observation) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, e := range s.entries { // Others may have started meanwhile.
+		unrecorded = slices.DeleteFunc(unrecorded, func(a kubelet.Allocation) bool { return e.HasShares(a.Container) })
+	}
 	if len(unrecorded) != len(s.unrecorded) {
 		s.changed.Notify()
 	}

@@ -118,7 +118,8 @@ func (s *Server) noted() {
 func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code),
 	})
 }
 
@@ -171,7 +172,9 @@ func event(what string, object any) metav1.WatchEvent {
 
 func (s *Server) read(w http.ResponseWriter, r *http.Request) {
 	list := metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}
-	at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return strings.HasSuffix(r.URL.Path, "/"+p.Namespace+"/pods/"+p.Name) })
+	at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool {
+		return strings.HasSuffix(r.URL.Path, "/"+p.Namespace+"/pods/"+p.Name)
+	})
 	var answer any
 	switch {
 	case r.URL.Path == "/api/v1/nodes":
@@ -228,7 +231,8 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 			DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
 		}
 		s.decode(body, &eviction)
-		s.Evicted = append(s.Evicted, path[strings.LastIndex(path, "/")+1:]+" "+string(*eviction.DeleteOptions.Preconditions.UID))
+		name := path[strings.LastIndex(path, "/")+1:]
+		s.Evicted = append(s.Evicted, name+" "+string(*eviction.DeleteOptions.Preconditions.UID))
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
 	case strings.HasSuffix(path, "/status"):
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))

@@ -107,7 +107,7 @@ func (all gangs) reservations() fit.Reservations {
 // than they need, by name.
 func (all gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
 	for _, g := range all {
-		if g == but || !g.deadline.IsZero() {
+		if g == but || !g.once || !g.deadline.IsZero() {
 			continue
 		}
 		g.resolve()

@@ -57,13 +57,13 @@ type Args struct {
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
 
-// DefaultTopoMaster is topo-master's Service in its own namespace.
-const DefaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
+// defaultTopoMaster is topo-master's Service in its own namespace.
+const defaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
 
 // readArgs is strict: an unknown field is an error.
 func readArgs(object runtime.Object) (Args, error) {
 	args := Args{
-		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
+		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
 	}
 	args.Interval.Duration, args.MaxAge.Duration = topologyclient.DefaultInterval, topologyclient.DefaultMaxAge
