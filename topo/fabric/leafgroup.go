@@ -102,8 +102,9 @@ func (g *leafGroup) spinesBehind(leaves map[string]*leaf) []string {
 		var first *node
 		for _, l := range leaves[own.id].links {
 			n := l.member.owner
-			reports := slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool { return switchID(u.Leaf) == own.id })
-			if reports && (first == nil || n.Name < first.Name) {
+			if slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool {
+				return switchID(u.Leaf) == own.id
+			}) && (first == nil || n.Name < first.Name) {
 				first = n
 			}
 		}

@@ -102,7 +102,9 @@ func Pack(write func(io.Writer) error) (*Document, error) {
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`}, nil
+	return &Document{
+		Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`,
+	}, nil
 }
 
 type counter int64
