@@ -30,7 +30,9 @@ func TestServe(t *testing.T) {
 	more := Route{Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more")
 	})}
-	go func() { done <- Serve(ctx, slog.Default(), address, registry, healthy, func() string { return "not yet" }, more) }()
+	go func() {
+		done <- Serve(ctx, slog.Default(), address, registry, healthy, func() string { return "not yet" }, more)
+	}()
 	get := func(path string) (int, string) {
 		for {
 			resp, err := http.Get("http://" + address + path)
