@@ -85,7 +85,7 @@ type BoundContainer struct {
 // ParseBound reads an annotation.
 func ParseBound(text string) (*Bound, error) {
 	return parse("bound shares", text, func(b *Bound) error {
-		return checkPod(b.Version, b.Node, b.Containers, (BoundContainer).check)
+		return checkPod(b.Version, b.Node, b.Containers, BoundContainer.check)
 	})
 }
 
