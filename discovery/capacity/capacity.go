@@ -220,8 +220,7 @@ func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
 		}
 	}
 	return len(m.GPUs) == 0 && !slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
-		driver, _ := v.OnBus(m.PCI)
-		return len(driver) > 0
+		return len(v.OnBus(m.PCI)) > 0
 	})
 }
 
