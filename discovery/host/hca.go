@@ -23,7 +23,7 @@ func (h *Host) joinHCAs(ctx context.Context, m *machine.Machine) {
 		}
 		hca.DataDirect = dataDirect(m, vpd, hca.PCI)
 	}
-	assignRoles(m, vpd, h.vendors)
+	h.roles.assign(m, vpd, h.vendors)
 }
 
 // byAddress finds functions by their address: a machine with virtual functions

@@ -68,11 +68,12 @@ type Host struct {
 	snapshot atomic.Pointer[machine.Machine]
 
 	// mu serializes scans and guards what one leaves for the next: parts of a
-	// machine, and vital product data.
+	// machine, vital product data, and the roles of HCAs.
 	mu        sync.Mutex
 	processor bounded.Reading[machine.Machine]
 	functions bounded.Reading[machine.Machine]
 	vpd       bounded.Reading[vpd]
+	roles     memory
 }
 
 // New returns a host. Nothing is read yet.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -14,29 +15,29 @@ import (
 //  1. Soft RDMA is virtual. A Mellanox function whose vital product data names
 //     it the management of an NVSwitch is nvswitch. An RDMA device without
 //     verbs, on a function with another one that has them, is management
-//     (ConnectX-8's second plane).
-//  2. The fabric's kind is InfiniBand if any remaining HCA has an InfiniBand
-//     port, else Ethernet of more than 25 Gb/s: slower HCAs are a node's
-//     ordinary network, also where there are no others. A bond is never
-//     fabric while an HCA that is none could be.
-//  3. Of that kind, the fastest HCAs are fabric and the others storage. An
-//     HCA is as fast as the fastest port of its model on this node, and if
-//     none of them is up, as the model can be: a port that is down reads its
-//     lowest speed, and must not lose its role for that.
-//  4. If at least half of the GPUs have one of these under their PCIe
-//     bridge, those that share a bridge with no GPU are storage: DGX
-//     machines have storage HCAs of the fabric's own model.
-//  5. Everything else is management up to 25 Gb/s, and storage above.
+//     (ConnectX-8's second plane). A virtual function has the role of its
+//     physical one.
+//  2. Ethernet of at most 25 Gb/s is management, and so is a node's ordinary
+//     network where it has no other. Second ports that no node of this sort
+//     has a cable in are storage: see [dropUncabled].
+//  3. If at least half of the GPUs share a PCIe switch with an HCA that is
+//     left, the fabric are HCAs next to GPUs: see [nextToGPUs]. Nearness is
+//     how the machine was built; kind, speed and name are how it is used today.
+//  4. Virtual machines and Grace have no common switches: there the kind and
+//     the speed decide, see [byKindAndSpeed].
+//  5. Everything else is storage.
 //
-// vpd are vital product data by address.
-func assignRoles(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gpu.Vendors) {
+// seen are the best rates that the HCAs' ports had while they were up, in the
+// order of m.HCAs: a port that is down decides nothing. vpd are vital product
+// data by address.
+func assignRoles(m *machine.Machine, seen []float64, vpd map[string]sysfs.VPD, vendors gpu.Vendors) {
 	withVerbs := map[string]bool{}
 	for i := range m.HCAs {
 		if h := &m.HCAs[i]; len(h.CharDevices.UVerbs) > 0 {
 			withVerbs[h.PCI] = true
 		}
 	}
-	var candidates []*machine.HCA
+	var all []*candidate
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		switch {
@@ -47,44 +48,54 @@ func assignRoles(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gpu.Vendo
 		case h.PCI != "" && len(h.CharDevices.UVerbs) == 0 && withVerbs[h.PCI]:
 			h.Role = machine.RoleManagement
 		default:
-			candidates = append(candidates, h)
+			all = append(all, newCandidate(h, seen[i]))
 		}
 	}
-	speeds := modelSpeeds(candidates)
-	for _, h := range candidates {
-		h.Role = machine.RoleStorage
-		if speeds[modelOf(h)] <= managementGbps {
-			h.Role = machine.RoleManagement
+	setSpeeds(all)
+	physical := map[string]*machine.HCA{}
+	for _, c := range all {
+		physical[c.hca.PCI] = c.hca
+		c.hca.Role = machine.RoleStorage
+		if c.slow() {
+			c.hca.Role = machine.RoleManagement
 		}
 	}
-	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates, speeds), speeds), vendors) {
-		h.Role = machine.RoleFabric
+	delete(physical, "")
+	for _, c := range fabricOf(m, all, physical, vendors) {
+		c.hca.Role = machine.RoleFabric
+	}
+	for _, c := range all {
+		if pf := physical[c.hca.PhysFn]; pf != nil {
+			c.hca.Role = pf.Role
+		}
 	}
 }
 
-// managementGbps is the fastest that is for operators only, in 10^9 bits a
-// second.
-const managementGbps = 25
-
-// ofFabricKind keeps the HCAs that the fabric could consist of.
-func ofFabricKind(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
-	other := func(h *machine.HCA) bool { return speeds[modelOf(h)] <= managementGbps }
-	if slices.ContainsFunc(all, isInfiniBand) {
-		other = func(h *machine.HCA) bool { return !isInfiniBand(h) }
+func fabricOf(m *machine.Machine, all []*candidate, physical map[string]*machine.HCA, vendors gpu.Vendors) []*candidate {
+	eligible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool {
+		return c.slow() || physical[c.hca.PhysFn] != nil
+	})
+	eligible = dropUncabled(eligible)
+	if fabric, near := nextToGPUs(m, eligible, vendors); near {
+		return fabric
 	}
-	kind := slices.DeleteFunc(slices.Clone(all), other)
-	if slices.ContainsFunc(kind, func(h *machine.HCA) bool { return !isBond(h) }) {
-		kind = slices.DeleteFunc(kind, isBond)
-	}
-	return kind
+	return byKindAndSpeed(eligible)
 }
 
-func isInfiniBand(h *machine.HCA) bool {
-	return slices.ContainsFunc(h.Ports, func(p machine.Port) bool { return p.LinkLayer == machine.InfiniBand })
+// candidate is an HCA that the fabric could consist of.
+type candidate struct {
+	hca *machine.HCA
+	sort
+	// up is whether a port is up or was; rate is the best one then, and gbps
+	// the speed of the model, both in 10^9 bits a second; 0 is unknown.
+	up         bool
+	rate, gbps float64
 }
 
-func isBond(h *machine.HCA) bool {
-	return len(h.BondSlaves) > 0 || strings.Contains(h.Name, "bond")
+// sort is what HCAs of one fabric have in common.
+type sort struct {
+	model
+	infiniBand bool
 }
 
 // model is what HCAs of one speed have in common. A virtual function has its
@@ -94,98 +105,101 @@ type model struct {
 	bond                    bool
 }
 
-func modelOf(h *machine.HCA) model {
-	return model{h.Vendor, h.Device, h.Type, isBond(h)}
+func newCandidate(h *machine.HCA, seen float64) *candidate {
+	bond := len(h.BondSlaves) > 0 || strings.Contains(h.Name, "bond")
+	return &candidate{
+		hca: h, up: seen > 0, rate: seen,
+		sort: sort{model{h.Vendor, h.Device, h.Type, bond}, isInfiniBand(h)},
+	}
 }
 
-// modelSpeeds is the speed of every model on the node, in 10^9 bits a second.
-func modelSpeeds(all []*machine.HCA) map[model]float64 {
-	speeds := map[model]float64{}
-	for _, h := range all {
-		key := modelOf(h)
-		speeds[key] = max(speeds[key], fastestPort(h, func(p machine.Port) bool { return p.State != machine.PortDown }))
-	}
-	for _, h := range all {
-		key := modelOf(h)
-		if speeds[key] == 0 {
-			speeds[key] = max(nominalGbps(h), fastestPort(h, func(machine.Port) bool { return true }))
-		}
-	}
-	return speeds
+// isInfiniBand goes by the ports that are up, if any is: of a ConnectX-3 (VPI),
+// one port can be InfiniBand and the other Ethernet.
+func isInfiniBand(h *machine.HCA) bool {
+	up := slices.ContainsFunc(h.Ports, isUp)
+	return slices.ContainsFunc(h.Ports, func(p machine.Port) bool {
+		return p.LinkLayer == machine.InfiniBand && (isUp(p) || !up)
+	})
 }
 
-func fastestPort(h *machine.HCA, counts func(machine.Port) bool) float64 {
-	var best float64
-	for _, p := range h.Ports {
-		if p.RateGbps != nil && counts(p) {
-			best = max(best, *p.RateGbps)
-		}
-	}
-	return best
+func isUp(p machine.Port) bool { return p.State != machine.PortDown && p.State != "" }
+
+// managementGbps is the fastest that is for operators only, in 10^9 bits a
+// second.
+const managementGbps = 25
+
+// slow reports whether the HCA is known to be for operators.
+func (c *candidate) slow() bool { return !c.infiniBand && c.gbps > 0 && c.gbps <= managementGbps }
+
+// better orders sorts: those with a link first, then InfiniBand, the faster
+// ones, NICs before DPUs, and single ports before bonds.
+func better(a, b *candidate) int {
+	return cmp.Or(compareBool(a.up, b.up), compareBool(a.infiniBand, b.infiniBand), cmp.Compare(b.gbps, a.gbps),
+		compareBool(b.isDPU(), a.isDPU()), compareBool(b.bond, a.bond))
 }
 
-// nominalGbps is what a model can do at most, by PCI device number (pci.ids,
-// vendor 15b3; data sheets); 0 if unknown.
-func nominalGbps(h *machine.HCA) float64 {
-	if h.Vendor != sysfs.VendorMellanox {
+// compareBool puts true first.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
 		return 0
+	case a:
+		return -1
 	}
-	return map[string]float64{
-		"0x1003": 56, "0x1007": 56, // ConnectX-3, -3 Pro
-		"0x1013": 100, "0x1017": 100, "0x1019": 100, // ConnectX-4, -5, -5 Ex
-		"0x1015": 25, "0x101f": 25, // ConnectX-4 Lx, -6 Lx
-		"0x101b": 200, "0x101d": 200, "0xa2d6": 200, // ConnectX-6, -6 Dx, BlueField-2
-		"0x1021": 400, "0xa2dc": 400, // ConnectX-7, BlueField-3
-		"0x1023": 800, // ConnectX-8
-	}[h.Device]
+	return 1
 }
 
-// fastest keeps the HCAs whose model is as fast as any here.
-func fastest(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
+// dropUncabled drops the further functions of adapters if none of their sort is
+// or was up, and the first function of each is: two-port adapters of which one
+// port is used. One port that is down among others that are up is a fault.
+func dropUncabled(all []*candidate) []*candidate {
+	first, used := map[string]bool{}, map[sort]bool{}
+	for _, c := range all {
+		if slot, function := splitFunction(c.hca.PCI); function == "0" {
+			first[slot] = c.up
+		} else if c.up {
+			used[c.sort] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(c *candidate) bool {
+		slot, function := splitFunction(c.hca.PCI)
+		return function != "0" && !c.up && !used[c.sort] && first[slot]
+	})
+}
+
+// splitFunction cuts 0000:18:00.1 at the dot: adapter and function.
+func splitFunction(pci string) (slot, function string) {
+	slot, function, _ = strings.Cut(pci, ".")
+	return slot, function
+}
+
+// byKindAndSpeed keeps the HCAs of the fabric's kind that are as fast as any of
+// them. That is InfiniBand if one is up, or if they are as many as the others;
+// single ports if there are any, else bonds; and DPUs only if there is nothing
+// else.
+func byKindAndSpeed(all []*candidate) []*candidate {
+	infiniBand, up := 0, false
+	for _, c := range all {
+		if c.infiniBand {
+			infiniBand++
+			up = up || c.up
+		}
+	}
+	kind := infiniBand > 0 && (up || 2*infiniBand >= len(all))
+	all = slices.DeleteFunc(all, func(c *candidate) bool { return c.infiniBand != kind || !kind && c.gbps == 0 })
+	all = dropIfOthers(all, func(c *candidate) bool { return c.bond })
 	var best float64
-	for _, h := range all {
-		best = max(best, speeds[modelOf(h)])
+	for _, c := range all {
+		best = max(best, c.gbps)
 	}
-	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return speeds[modelOf(h)] < best })
+	all = slices.DeleteFunc(all, func(c *candidate) bool { return c.gbps < best })
+	return dropIfOthers(all, (*candidate).isDPU)
 }
 
-// nearGPUs drops the HCAs that share a bridge with no GPU, if at least half of
-// the GPUs share one with an HCA. Virtual machines and Grace have no common
-// bridges, and keep all.
-func nearGPUs(m *machine.Machine, all []*machine.HCA, vendors gpu.Vendors) []*machine.HCA {
-	functions := byAddress(m.PCI)
-	near := map[*machine.HCA]bool{}
-	gpus, served := 0, 0
-	for i := range m.PCI {
-		f := &m.PCI[i]
-		if !isGPU(f, vendors) {
-			continue
-		}
-		gpus++
-		found := false
-		for _, h := range all {
-			if sharesBridge(f, functions[h.PCI]) || sharesBridge(f, functions[h.DataDirect]) {
-				near[h], found = true, true
-			}
-		}
-		if found {
-			served++
-		}
+// dropIfOthers drops those that match unless all do.
+func dropIfOthers(all []*candidate, match func(*candidate) bool) []*candidate {
+	if slices.ContainsFunc(all, func(c *candidate) bool { return !match(c) }) {
+		return slices.DeleteFunc(all, match)
 	}
-	if gpus == 0 || 2*served < gpus {
-		return all
-	}
-	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return !near[h] })
-}
-
-// isGPU goes by the bus, so that roles stay when a driver does not answer: GPUs
-// of the vendors that heddle reads, and display controllers without a screen
-// (class 0302, 3D, and 0380, other), since VGA is a BMC's.
-func isGPU(f *machine.PCIFunction, vendors gpu.Vendors) bool {
-	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x0302") || strings.HasPrefix(f.Class, "0x0380")
-}
-
-func sharesBridge(a, b *machine.PCIFunction) bool {
-	return a != nil && b != nil && a.Root == b.Root && len(a.Upstream) > 0 && len(b.Upstream) > 0 &&
-		a.Upstream[0] == b.Upstream[0]
+	return all
 }

@@ -151,7 +151,7 @@ func TestRoles(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			assignRoles(&tt.machine, nil, vendors.All())
+			(&memory{}).assign(&tt.machine, nil, vendors.All())
 			got := rolesOf(&tt.machine)
 			for name, role := range got {
 				if role == machine.RoleFabric {
@@ -178,7 +178,7 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 				vpd[h.PCI] = sysfs.VPD{SwitchManagement: h.Role == machine.RoleNVSwitch}
 				h.Role = ""
 			}
-			assignRoles(m, vpd, vendors.All())
+			(&memory{}).assign(m, vpd, vendors.All())
 			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}
@@ -205,7 +205,7 @@ func TestManyVirtualFunctions(t *testing.T) {
 		})
 	}
 	began := processorTime(t)
-	assignRoles(&m, nil, vendors.All())
+	(&memory{}).assign(&m, nil, vendors.All())
 	// A tenth of a second; many seconds if each HCA looks at each function.
 	if took := processorTime(t) - began; took > 2*time.Second {
 		t.Errorf("%d HCAs took %s of processor time", count, took)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,25 +22,31 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// HAMi-core's contract (src/multiprocess/multiprocess_memory_limit.c), which
-// other libraries of the kind follow.
+// HAMi-core's contract, which other libraries of the kind follow. docs/enforcers.md
+// has where it reads each.
 const (
-	// envDeviceMemory_<i> is "4096m" for the container's i-th GPU. 0, or what
-	// does not parse, is no limit.
+	// envDeviceMemory_<i> is "4096m" for the container's i-th GPU, without an index
+	// it is the default of the others. 0, or what does not parse, is no limit.
 	envDeviceMemory = "CUDA_DEVICE_MEMORY_LIMIT"
-	// envDeviceSM is percent for all GPUs, envDeviceSM_<i> for one. 100 is no
-	// limit, and 0 too.
+	// envDeviceSM_<i> is percent, with the same default. 100 is no limit, and 0 too.
 	envDeviceSM = "CUDA_DEVICE_SM_LIMIT"
 	// envRegion is the file that the container's processes share.
 	envRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 	// envPolicy selects when the compute limit holds: force always, default as the
 	// library sees fit, disable never.
 	envPolicy = "GPU_CORE_UTILIZATION_POLICY"
-	// envDisable turns the library off, and envOversubscribe lets it lend host
-	// memory beyond the limit: a pod could set either.
-	envDisable       = "CUDA_DISABLE_CONTROL"
-	envOversubscribe = "CUDA_OVERSUBSCRIBE"
 )
+
+// ownedEnv are the other variables that the library reads, with the values that it
+// takes without them: what a pod sets would switch it off, lend it host memory or
+// load another library. An empty CUDA_REDIRECT is none.
+func ownedEnv() []string {
+	return []string{
+		"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_REDIRECT=", "CUDA_TASK_PRIORITY=1",
+		"ACTIVE_OOM_KILLER=true", "LIBVGPU_HOSTPID_BROKER=0", "LIBCUDA_LOG_LEVEL=2",
+		envRegion + "=" + filepath.Join(containerRegion, regionFile),
+	}
+}
 
 // Where a container has the parts.
 const (
@@ -95,35 +102,30 @@ func mount(host, container string, options ...string) *cdi.Mount {
 	return &cdi.Mount{HostPath: host, ContainerPath: container, Options: append([]string{"bind"}, options...)}
 }
 
-// preloadEnv sets every key that lifts a limit if a pod sets it, also those whose
-// value is the default: CDI's environment replaces the pod's.
+// preloadEnv sets every variable that the library reads, for every GPU and as the
+// default, also to what it would be without: CDI's environment replaces the pod's,
+// and the library prefers a GPU's own variable to the default.
 func preloadEnv(l *Limit) []string {
 	memory := l.By.Memory == config.EnforcePreload
-	env := []string{
-		envDisable + "=false", envOversubscribe + "=false",
-		envRegion + "=" + filepath.Join(containerRegion, regionFile),
-	}
-	least, same := quota.Whole, true
+	env := ownedEnv()
+	leastMiB, least := int64(math.MaxInt64), quota.Whole
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
-		if memory {
-			env = append(env, fmt.Sprintf("%s_%d=%dm", envDeviceMemory, i, c.Share.MemoryMiB))
-		}
 		percent := l.smPercent(c)
-		least = min(least, percent)
-		same = same && percent == l.smPercent(&l.GPUs[0])
+		leastMiB, least = min(leastMiB, c.Share.MemoryMiB), min(least, percent)
+		env = append(env, fmt.Sprintf("%s_%d=%s", envDeviceMemory, i, memoryText(memory, c.Share.MemoryMiB)),
+			fmt.Sprintf("%s_%d=%d", envDeviceSM, i, percent))
 	}
-	if !memory {
-		// The library reads these before it looks for a default: empty is none.
-		env = append(env, envDeviceMemory+"=")
+	return append(env, envDeviceMemory+"="+memoryText(memory, leastMiB), envDeviceSM+"="+strconv.Itoa(least),
+		envPolicy+"="+l.policyWord())
+}
+
+// memoryText is a limit of memory as the library reads it; empty is none.
+func memoryText(limited bool, mib int64) string {
+	if !limited {
+		return ""
 	}
-	env = append(env, envDeviceSM+"="+strconv.Itoa(least))
-	for i := range l.GPUs {
-		if !same {
-			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, l.smPercent(&l.GPUs[i])))
-		}
-	}
-	return append(env, envPolicy+"="+l.policyWord())
+	return strconv.FormatInt(mib, 10) + "m"
 }
 
 // smPercent is the library's compute limit of a GPU. It is the vcore also where

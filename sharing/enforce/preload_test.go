@@ -61,6 +61,13 @@ func tree(t *testing.T, dir string) []string {
 	return list
 }
 
+// ownedAlways is what every container with the library gets.
+var ownedAlways = []string{
+	"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_REDIRECT=", "CUDA_TASK_PRIORITY=1",
+	"ACTIVE_OOM_KILLER=true", "LIBVGPU_HOSTPID_BROKER=0", "LIBCUDA_LOG_LEVEL=2",
+	"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache",
+}
+
 func TestPreloadEdits(t *testing.T) {
 	l, _, state := shop(t)
 	dir := filepath.Join(state, "preload")
@@ -71,11 +78,8 @@ func TestPreloadEdits(t *testing.T) {
 	}
 	own := filepath.Join(dir, "containers", "pod-1_c")
 	want := &Edits{
-		Env: []string{
-			"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false",
-			"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache",
-			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
-		},
+		Env: append(slices.Clone(ownedAlways), "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=60",
+			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force"),
 		Mounts: []*cdi.Mount{
 			{HostPath: filepath.Join(dir, "lib/b19f8edae2ee6c22.so"), ContainerPath: "/usr/local/vgpu/libvgpu.so", Options: []string{"bind", "ro", "nosuid", "nodev"}},
 			{HostPath: filepath.Join(dir, "ld.so.preload"), ContainerPath: "/etc/ld.so.preload", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
@@ -123,36 +127,77 @@ func TestPreloadEnvironment(t *testing.T) {
 		want  []string
 	}{
 		{"fixed share", share("p", gpuA, 60, 4096), both, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=60",
+			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 		{"burst share", policy(share("p", gpuA, 60, 4096), quota.BurstShare), both, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=default",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=60",
+			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=default",
 		}},
 		{"best effort has no limit, which is 100 and never 0", policy(share("p", gpuA, 0, 4096), quota.BestEffort), both, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=100",
+			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
 		{"two GPUs alike", two(50, 50), both, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
-			"CUDA_DEVICE_SM_LIMIT=50", "GPU_CORE_UTILIZATION_POLICY=force",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_SM_LIMIT_0=50",
+			"CUDA_DEVICE_MEMORY_LIMIT_1=2048m", "CUDA_DEVICE_SM_LIMIT_1=50",
+			"CUDA_DEVICE_MEMORY_LIMIT=1024m", "CUDA_DEVICE_SM_LIMIT=50", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 		{"two GPUs with different compute", two(70, 30), both, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
-			"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=70", "CUDA_DEVICE_SM_LIMIT_1=30", "GPU_CORE_UTILIZATION_POLICY=force",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_SM_LIMIT_0=70",
+			"CUDA_DEVICE_MEMORY_LIMIT_1=2048m", "CUDA_DEVICE_SM_LIMIT_1=30",
+			"CUDA_DEVICE_MEMORY_LIMIT=1024m", "CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 		{"compute is another's", share("p", gpuA, 60, 4096), Enforced{Memory: config.EnforcePreload}, []string{
-			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=100",
+			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
 		{"memory is another's", share("p", gpuA, 60, 4096), Enforced{Compute: config.EnforcePreload}, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=", "CUDA_DEVICE_SM_LIMIT_0=60",
 			"CUDA_DEVICE_MEMORY_LIMIT=", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			always := []string{"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache"}
 			tt.limit.By = tt.by
-			if diff := cmp.Diff(append(always, tt.want...), preloadEnv(tt.limit)); diff != "" {
+			if diff := cmp.Diff(slices.Concat(ownedAlways, tt.want), preloadEnv(tt.limit)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDocumentedVariables: every variable of the documented table is set for every
+// GPU, and nothing else is. What is not set is what the pod sets.
+func TestDocumentedVariables(t *testing.T) {
+	text, err := os.ReadFile("../../docs/enforcers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| variable |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	limit := share("p", gpuA, 60, 4096)
+	limit.GPUs = append(limit.GPUs, limit.GPUs[0])
+	limit.By = Enforced{config.EnforcePreload, config.EnforcePreload}
+	var documented, set []string
+	for line := range strings.SplitSeq(table, "\n") {
+		cells := strings.Split(line, "`")
+		if len(cells) < 3 {
+			continue
+		}
+		if name, each := strings.CutSuffix(cells[1], "_<i>"); each {
+			documented = append(documented, name+"_0", name+"_1")
+		} else {
+			documented = append(documented, cells[1])
+		}
+	}
+	for _, e := range preloadEnv(limit) {
+		name, _, _ := strings.Cut(e, "=")
+		set = append(set, name)
+	}
+	slices.Sort(documented)
+	slices.Sort(set)
+	if diff := cmp.Diff(documented, set); diff != "" {
+		t.Errorf("(-documented +set):\n%s", diff)
 	}
 }
 
