@@ -38,8 +38,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if !o.IsReplay() {
 		o.Hold = true
 		o.GPUs = vendors.Open(gpu.Options{
-			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
-			Hook: o.cdiHook, Features: o.features(), Log: log,
+			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
 		})
 	}
 	from, err := o.Open(log)
@@ -76,12 +76,14 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := program.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return program.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
-func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
+func (o *options) features() gpu.Features {
+	return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds, IMEX: o.imex}
+}
 
 // generator makes the devices of real GPUs, or of those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {

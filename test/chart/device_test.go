@@ -127,7 +127,7 @@ func TestDeviceDaemonSet(t *testing.T) {
 			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullSecrets[0].name=pull",
 			"--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.driverRoot=/run/nvidia/driver",
 			"--set", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "--set", "gpuDevice.gdrcopy=true",
-			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.takeover=true",
+			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.takeover=true",
 			"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi",
 			"--set", "gpuDevice.deviceListStrategy=envvar",
 		}},
@@ -241,5 +241,22 @@ func TestHybridMode(t *testing.T) {
 	want := render(t, "--set", "gpuDevice.deploy=true")
 	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true")); diff != "" {
 		t.Errorf("not what gpuDevice.deploy=true makes (-want +got):\n%s", diff)
+	}
+}
+
+// Probes go where the daemons of the host's network listen.
+func TestBindAddress(t *testing.T) {
+	for address, listen := range map[string]string{"127.0.0.1": "127.0.0.1", "::1": "[::1]"} {
+		objects := renderDevice(t, "--set", "bindAddress="+address, "--set", "topoDiscovery.deploy=true")
+		for _, name := range []string{"heddle-feature-discovery", devicePlugin, "heddle-topo-worker"} {
+			c := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0]
+			live, ready := c.LivenessProbe.HTTPGet, c.ReadinessProbe.HTTPGet
+			if want := "--metrics-address=" + listen + ":" + live.Port.String(); !slices.Contains(c.Args, want) {
+				t.Errorf("%s has no %s: %v", name, want, c.Args)
+			}
+			if live.Host != address || ready.Host != address || live.Path != "/healthz" || ready.Path != "/readyz" {
+				t.Errorf("%s is probed at %+v and %+v", name, live, ready)
+			}
+		}
 	}
 }
