@@ -73,6 +73,8 @@ func (l *List) Machine(m *machine.Machine) {
 	l.skipped(m)
 	l.gpus(m)
 	l.hcas(m)
+	l.adapters(m)
+	l.accelerators(m)
 	l.stack(m)
 }
 
