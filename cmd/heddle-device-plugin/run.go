@@ -77,7 +77,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := program.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return program.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -75,6 +75,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
+	if !o.IsReplay() {
+		d.booted = booted(o.ProcRoot)
+	}
 	syncer, err := o.connect(d, stdout)
 	if err != nil {
 		return err
@@ -89,7 +92,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		group.Go(func() error { return d.node.Run(ctx) })
 	}
 	group.Go(func() error { return d.run(ctx) })
-	group.Go(func() error { return program.Serve(ctx, o.metricsAddress, registry, d.alive, d.metrics.ready) })
+	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -20,7 +20,7 @@ import (
 
 type options struct {
 	program.Flags
-	listen                         string
+	listen, probeListen            string
 	mode                           string
 	nodeNumber                     int
 	levels                         []fabric.Level
@@ -40,6 +40,8 @@ type options struct {
 // Register implements [program.Daemon].
 func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
+	fs.StringVar(&o.probeListen, "probe-listen", "",
+		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
 	fs.StringVar(&o.mode, "mode", "",
 		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
 	fs.IntVar(&o.nodeNumber, "node-number", 0,

@@ -129,6 +129,9 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 		runs = append(runs, certificate.Run)
 	}
 	server := httpapi.New(options)
+	if o.probeListen != "" {
+		runs = append(runs, func(ctx context.Context) error { return server.RunProbes(ctx, o.probeListen) })
+	}
 	return append(runs, func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) }), nil
 }
 

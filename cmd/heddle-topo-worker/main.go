@@ -151,7 +151,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return program.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
+		return program.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
 	})
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()

@@ -243,3 +243,20 @@ func TestHybridMode(t *testing.T) {
 		t.Errorf("not what gpuDevice.deploy=true makes (-want +got):\n%s", diff)
 	}
 }
+
+// Probes go where the daemons of the host's network listen.
+func TestBindAddress(t *testing.T) {
+	for address, listen := range map[string]string{"127.0.0.1": "127.0.0.1", "::1": "[::1]"} {
+		objects := renderDevice(t, "--set", "bindAddress="+address, "--set", "topoDiscovery.deploy=true")
+		for _, name := range []string{"heddle-feature-discovery", devicePlugin, "heddle-topo-worker"} {
+			c := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0]
+			live, ready := c.LivenessProbe.HTTPGet, c.ReadinessProbe.HTTPGet
+			if want := "--metrics-address=" + listen + ":" + live.Port.String(); !slices.Contains(c.Args, want) {
+				t.Errorf("%s has no %s: %v", name, want, c.Args)
+			}
+			if live.Host != address || ready.Host != address || live.Path != "/healthz" || ready.Path != "/readyz" {
+				t.Errorf("%s is probed at %+v and %+v", name, live, ready)
+			}
+		}
+	}
+}

@@ -2,15 +2,16 @@ package program
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
 // NewRegistry returns a registry with the metrics of the process itself.
@@ -20,18 +21,27 @@ func NewRegistry() *prometheus.Registry {
 	return r
 }
 
-// Check returns what is wrong; "" if nothing is.
-type Check func() string
-
 // Route is one more path that answers GET.
 type Route struct {
 	Path    string
 	Handler http.Handler
 }
 
+// They leave room for the kubelet, Prometheus and people, and are small enough
+// for the daemon's memory when all connections send headers that never end.
+// maxScrapes bounds what scrapes take of it at once, about 1 MB each.
+const (
+	maxConns          = 64
+	maxConnsPerSource = 16
+	maxScrapes        = 8
+)
+
 // Serve answers /metrics, /healthz, /readyz and more on address until ctx ends.
-// An empty address serves nothing.
-func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, ready Check, more ...Route) error {
+// alive and ready return what is wrong, empty if nothing is. An empty address
+// serves nothing.
+func Serve(
+	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer, alive, ready func() string, more ...Route,
+) error {
 	if address == "" {
 		return nil
 	}
@@ -40,31 +50,13 @@ func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, re
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
-	mux.Handle("GET /healthz", handler(alive))
-	mux.Handle("GET /readyz", handler(ready))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.Handle("GET /healthz", httpserve.Probe(alive))
+	mux.Handle("GET /readyz", httpserve.Probe(ready))
 	for _, r := range more {
 		mux.Handle("GET "+r.Path, r.Handler)
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
-	stopped := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		_ = server.Shutdown(grace) // Serve returns either way
-	})
-	defer stopped()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics on %s: %w", address, err)
-	}
-	return nil
-}
-
-func handler(check Check) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if wrong := check(); wrong != "" {
-			http.Error(w, wrong, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = w.Write([]byte("ok\n")) // a client that went away is no concern
+	return httpserve.Serve(ctx, listener, httpserve.Options{
+		Handler: mux, Limits: httpserve.Limits{Total: maxConns, PerSource: maxConnsPerSource}, Log: log,
 	})
 }

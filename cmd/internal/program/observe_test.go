@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 func TestServe(t *testing.T) {
-	if err := Serve(t.Context(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil); err == nil {
+	if err := Serve(t.Context(), slog.Default(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil); err == nil {
 		t.Error("an address that cannot be listened on is no error")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +30,9 @@ func TestServe(t *testing.T) {
 	more := Route{Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more")
 	})}
-	go func() { done <- Serve(ctx, address, registry, healthy, func() string { return "not yet" }, more) }()
+	go func() {
+		done <- Serve(ctx, slog.Default(), address, registry, healthy, func() string { return "not yet" }, more)
+	}()
 	get := func(path string) (int, string) {
 		for {
 			resp, err := http.Get("http://" + address + path)

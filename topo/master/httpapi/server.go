@@ -10,7 +10,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -22,9 +21,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
@@ -84,9 +83,8 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
-	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
-	mux.Handle("GET /healthz", probe(s.options.Alive))
-	mux.Handle("GET /readyz", probe(s.ready))
+	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}).ServeHTTP))
+	s.probes(mux)
 	return mux
 }
 
@@ -94,50 +92,62 @@ func (s *Server) Handler() http.Handler {
 // are smaller, and each write wakes the reader up.
 const room = 256 << 10
 
-// The server's bounds. A full answer of 100,000 nodes is 8 MB.
+// The bounds of connections; the kubelet is the only client of the probes' port.
+// Each of maxScrapes takes about 1 MB.
 const (
-	headerTimeout = 5 * time.Second
-	writeTimeout  = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 16 << 10
-	maxConns      = 1024
+	maxConns           = 1024
+	maxConnsPerSource  = 64
+	maxProbes          = 64
+	maxProbesPerSource = 8
+	maxScrapes         = 8
 )
 
 // Run answers on address until ctx ends. A nil config is plain HTTP.
 func (s *Server) Run(ctx context.Context, address string, config *tls.Config) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := listen(ctx, address)
 	if err != nil {
-		return fmt.Errorf("serve: %w", err)
+		return err
 	}
 	return s.Serve(ctx, listener, config)
 }
 
 // Serve answers on a listener until ctx ends, and closes it.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.Config) error {
-	listener = netutil.LimitListener(listener, maxConns)
-	if config != nil {
-		listener = tls.NewListener(listener, config)
+	return httpserve.Serve(ctx, listener, httpserve.Options{
+		Handler: s.Handler(), TLS: config, Limits: httpserve.Limits{Total: maxConns, PerSource: maxConnsPerSource}, Log: s.options.Log,
+	})
+}
+
+// RunProbes answers /healthz and /readyz alone, in plain HTTP, on an address of
+// their own until ctx ends: what clients do to the API keeps no probe waiting.
+func (s *Server) RunProbes(ctx context.Context, address string) error {
+	listener, err := listen(ctx, address)
+	if err != nil {
+		return err
 	}
-	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug),
-		BaseContext: func(net.Listener) context.Context { return ctx },
+	return s.ServeProbes(ctx, listener)
+}
+
+// ServeProbes is RunProbes on a listener, which it closes.
+func (s *Server) ServeProbes(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	s.probes(mux)
+	return httpserve.Serve(ctx, listener, httpserve.Options{
+		Handler: mux, Limits: httpserve.Limits{Total: maxProbes, PerSource: maxProbesPerSource}, Log: s.options.Log,
+	})
+}
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	_ = server.Shutdown(grace) // What is left is closed below.
-	_ = server.Close()
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
-	}
-	return nil
+	return listener, nil
+}
+
+func (s *Server) probes(mux *http.ServeMux) {
+	mux.Handle("GET /healthz", httpserve.Probe(s.options.Alive))
+	mux.Handle("GET /readyz", httpserve.Probe(s.ready))
 }
 
 // admit authenticates and authorizes a request.
@@ -185,16 +195,6 @@ func (s *Server) ready() string {
 		return notRead
 	}
 	return ""
-}
-
-func probe(check func() string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if wrong := check(); wrong != "" {
-			http.Error(w, wrong, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = w.Write([]byte("ok\n")) // An error means that the client is gone.
-	}
 }
 
 // metrics count requests.

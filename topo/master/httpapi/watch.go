@@ -51,6 +51,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 func (s *Server) stream(ctx context.Context, w http.ResponseWriter) error {
 	alive := time.NewTicker(keepAlive)
 	defer alive.Stop()
+	// The server's read timeout would end the request's context.
+	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("clear the read deadline: %w", err)
+	}
 	if err := sendEvent(w, ": heddle-topo-master\n\n"); err != nil {
 		return err
 	}

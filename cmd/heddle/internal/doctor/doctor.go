@@ -154,7 +154,7 @@ func diagnose(in *input) (r *Report, problems int) {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
 		result := labels.Compute(m.Machine, &m.Config, vendors.All())
-		want = &result
+		want = in.kept(&result)
 		corrected := m.Config.WithRoles(m.Machine)
 		l.Machine(corrected)
 		l.Roles(corrected, &m.Config.RDMA.Roles)

@@ -16,6 +16,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- with .root.Values.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .name }}:{{ $tag }}
 {{- end }}
 
+{{/* Where daemons on the host's network listen, before the colon of the port. */}}
+{{- define "heddle.bindAddress" -}}
+{{- with .Values.bindAddress }}{{ if contains ":" . }}[{{ . }}]{{ else }}{{ . }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* What the kubelet asks of such a daemon: dict "root" $ "path" <path> "port" <port>. */}}
+{{- define "heddle.probe" -}}
+{{- $host := "" }}{{ with .root.Values.bindAddress }}{{ $host = printf "host: %q, " . }}{{ end -}}
+{ {{- $host }}path: {{ .path }}, port: {{ .port }}}
+{{- end }}
+
 {{- define "heddle.configMapName" -}}
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
