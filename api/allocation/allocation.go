@@ -77,18 +77,26 @@ type BoundContainer struct {
 	Policy string `json:"policy"`
 	// By is the component that chose the GPUs: [ByScheduler], [ByHAMi] or [ByNode].
 	By string `json:"by"`
+	// NotEnforced are what of the shares no enforcer limits, and is only counted:
+	// memory, compute.
+	NotEnforced []string `json:"notEnforced,omitempty"`
 }
 
 // ParseBound reads an annotation.
 func ParseBound(text string) (*Bound, error) {
 	return parse("bound shares", text, func(b *Bound) error {
-		return checkPod(b.Version, b.Node, b.Containers, (BoundContainer).check)
+		return checkPod(b.Version, b.Node, b.Containers, BoundContainer.check)
 	})
 }
 
 func (c BoundContainer) check() error {
 	if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
 		return fmt.Errorf("by: unknown %q", wellknown.Clip(c.By))
+	}
+	for _, what := range c.NotEnforced {
+		if !isLabel(what) {
+			return fmt.Errorf("notEnforced: %q is no label", wellknown.Clip(what))
+		}
 	}
 	return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
 }

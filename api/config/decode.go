@@ -179,7 +179,7 @@ func (d *document) checkScalar(n *yaml.Node, t reflect.Type, tag reflect.StructT
 	words, isEnum := tag.Lookup("enum")
 	low, high, _ := strings.Cut(tag.Get("range"), "-")
 	v := reflect.New(t)
-	text, checks := v.Interface().(interface{ Check() error })
+	text, checks := reflect.TypeAssert[interface{ Check() error }](v)
 	switch short := n.ShortTag(); {
 	case isEnum:
 		d.checkWord(n, strings.Split(words, ","), at)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -60,6 +61,12 @@ type NodeConfig struct {
 	//
 	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
+	// KeepWithoutDriver is how long the Node keeps heddle's labels and taints
+	// while the PCI bus shows GPUs and their driver is absent, as after a reboot:
+	// without them, pods that the taint keeps off would land. `0s` is not at all.
+	//
+	// Read by: heddle-feature-discovery.
+	KeepWithoutDriver time.Duration `yaml:"keepWithoutDriver" range:"0s-24h"`
 	// Labels are rules for labels of your own, one for each key. See "Label
 	// rules" below.
 	//
@@ -228,6 +235,8 @@ func defaults() NodeConfig {
 		Topology:      defaultTopology(),
 		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
 		LabelConflict: Yield,
+
+		KeepWithoutDriver: 15 * time.Minute,
 	}
 }
 

@@ -241,7 +241,7 @@ func kindOf(f reflect.StructField) string {
 	switch {
 	case isEnum:
 		var quoted []string
-		for _, word := range strings.Split(words, ",") {
+		for word := range strings.SplitSeq(words, ",") {
 			if word != "" {
 				quoted = append(quoted, "`"+word+"`")
 			}

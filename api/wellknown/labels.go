@@ -127,7 +127,7 @@ func KubeletLabels() []string {
 }
 
 // NodeAnnotations lists the annotations that discovery writes on its Node.
-func NodeAnnotations() []string { return []string{OwnedTaints} }
+func NodeAnnotations() []string { return []string{OwnedTaints, DriverAbsentSince} }
 
 // Match reports whether key is pattern, or pattern with its one "*"
 // replaced by one or more characters.

@@ -16,3 +16,7 @@ func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(),
 // OwnedTaints is the Node annotation that records which taints heddle set, as a
 // JSON list of "key:effect": taints are an atomic list without owners.
 const OwnedTaints = Prefix + "owned-taints"
+
+// DriverAbsentSince is the Node annotation with the time, in RFC 3339, since which
+// discovery keeps the Node's labels and taints without a GPU driver.
+const DriverAbsentSince = Prefix + "driver-absent-since"

@@ -39,8 +39,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if !o.IsReplay() {
 		o.Hold = true
 		o.GPUs = vendors.Open(gpu.Options{
-			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
-			Hook: o.cdiHook, Features: o.features(), Log: log,
+			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
 		})
 	}
 	from, err := o.Open(log)
@@ -82,7 +82,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	return group.Wait()
 }
 
-func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
+func (o *options) features() gpu.Features {
+	return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds, IMEX: o.imex}
+}
 
 // generator makes the devices of real GPUs, or of those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {

@@ -39,6 +39,9 @@ type daemon struct {
 	metrics  *metrics
 	log      *slog.Logger
 
+	// booted is when the machine started, absentSince since when a GPU driver is
+	// absent; zero if that is not known, or none is.
+	booted, absentSince time.Time
 	// warned has the last message of each reason: an Event is not repeated while
 	// nothing changed.
 	warned map[string]string
@@ -99,11 +102,13 @@ func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 	d.reportConfig(ctx)
 	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels)
 	want := labels.Compute(m, &resolved, d.vendors)
+	want, absentSince := d.withoutDriver(ctx, node, m, &resolved, &want)
 	d.reportChange(ctx, want)
 
 	start := time.Now()
 	desired := nodesync.Desired{
-		Labels: want.Labels, Taints: want.Taints, Force: resolved.LabelConflict == config.Force,
+		Labels: want.Labels, Taints: want.Taints, DriverAbsentSince: absentSince,
+		Force: resolved.LabelConflict == config.Force,
 	}
 	if d.cleanup {
 		desired = nodesync.Desired{}

@@ -75,6 +75,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
+	if !o.IsReplay() {
+		d.booted = booted(o.ProcRoot)
+	}
 	syncer, err := o.connect(d, stdout)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 type metrics struct {
 	labels    prometheus.Gauge
 	taints    prometheus.Gauge
+	kept      prometheus.Gauge
 	problems  prometheus.Gauge
 	skipped   prometheus.Gauge
 	configOK  prometheus.Gauge
@@ -40,6 +41,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		labels:   gauge("node_labels", "Labels that this node should carry."),
 		taints:   gauge("node_taints", "Taints that this node should carry."),
+		kept:     gauge("node_labels_kept", "1 while labels and taints stay although a GPU driver is absent."),
 		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
 		skipped:  gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
 		configOK: gauge("config_valid", "1 if the newest configuration is in use, 0 if the last good one is kept."),

@@ -86,7 +86,7 @@ func validate(cmd *cobra.Command, dir string) error {
 			cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource")+" for every node, "+
 			cli.Count(len(c.Overrides), "override")+"\n")
 	}
-	faults, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // The list of Load itself.
+	faults, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}

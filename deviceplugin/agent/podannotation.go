@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +15,11 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
+
+// ReasonNotEnforced is the Event on a pod whose shares no enforcer limits.
+const ReasonNotEnforced = "SharesNotEnforced"
 
 // staleFor is how long a watch may take to show what was written.
 const staleFor = 10 * time.Second
@@ -33,15 +40,16 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 		live[p.UID] = true
 		text := ""
 		b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
+		warning := ""
 		if b != nil && of(p, b.uid) {
-			text = b.String()
+			text, warning = b.String(), b.notEnforced(p)
 		}
 		// What an unrecorded container has stays as it was written.
 		if text == "" && incomplete || b != nil && b.unrecorded {
 			continue
 		}
 		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
-			t.annotatePod(ctx, p, text)
+			t.annotatePod(ctx, p, text, warning)
 		}
 	}
 	for uid := range t.annotated {
@@ -54,9 +62,27 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 	}
 }
 
-// annotatePod writes the annotation of a pod that lives, unless the watch may not
-// have shown yet what was written.
-func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
+// notEnforced is the warning that shares of a pod are not enforced; empty if its
+// annotation has reported it before.
+func (b *boundPod) notEnforced(p *corev1.Pod) string {
+	before, _ := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
+	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
+		if before != nil && len(before.Containers[name].NotEnforced) > 0 {
+			return ""
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
+		if what := b.Containers[name].NotEnforced; len(what) > 0 {
+			return fmt.Sprintf("nothing keeps container %s within its share of %s, which is only counted: "+
+				"the node has no enforcer for it (sgpu.enforce)", name, strings.Join(what, " and "))
+		}
+	}
+	return ""
+}
+
+// annotatePod writes the annotation of a pod that lives, and with it an Event if
+// there is a warning, unless the watch may not have shown yet what was written.
+func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text, warning string) {
 	now := p.Annotations[wellknown.SGPUBound]
 	last, written := t.annotated[p.UID]
 	switch {
@@ -72,6 +98,9 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 		}
 		return
+	}
+	if warning != "" {
+		t.API.WarnPod(kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, ReasonNotEnforced, warning)
 	}
 	// What was there is the agent's if it is what it wrote; then a container got more.
 	if now != "" && now != last.text {
@@ -105,7 +134,9 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 			}}
 		}
 		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
-		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
+		all[key].Containers[b.Container] = allocation.BoundContainer{
+			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
+		}
 	}
 	return all
 }

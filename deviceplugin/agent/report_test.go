@@ -30,8 +30,8 @@ type chooser struct {
 	err    error
 }
 
-func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS}}, nil
+func (c chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
+	return &enforce.Edits{By: c.choice.Enforced}, nil
 }
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
@@ -54,6 +54,8 @@ func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 	}
 	return out, nil
 }
+
+func (anyNodes) Fingerprint() string { return "" }
 
 // The report has the consumers of a shared GPU, and the pods that get no share.
 func TestReportOfShares(t *testing.T) {

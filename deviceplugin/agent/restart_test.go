@@ -23,6 +23,8 @@ func (h hung) Generate(*machine.Machine) (*devgpu.Edits, error) {
 	return nil, errors.New("ended")
 }
 
+func (hung) Fingerprint() string { return "" }
+
 func TestNothingSlowHoldsBackTheList(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.api.Hang = true

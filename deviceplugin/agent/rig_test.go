@@ -209,8 +209,10 @@ func (r *rig) set(file, text string) {
 	r.t.Helper()
 	before := r.Configs.Current()
 	r.write(file, text)
-	for end := time.Now().Add(20 * time.Second); r.Configs.Current() == before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); r.Configs.Current() == before; {
+		if (<-tick.C).After(end) {
 			r.t.Fatalf("the configuration was not read: %v", r.Configs.Err())
 		}
 	}

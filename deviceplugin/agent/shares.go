@@ -31,7 +31,7 @@ const (
 )
 
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
-type Limiter interface {
+type Limiter interface { //nolint:interfacebloat // What the agent uses of enforce.Limiter, in one.
 	devicestate.Limiter
 	// Configure takes the node and its configuration as they are now. Until the
 	// first call, and after one that failed, no container gets limits or starts.

@@ -32,14 +32,16 @@ const (
 )
 
 // shortages are the devices that no pod can get, and why: unhealthy ones,
-// resources without any device, and those that another plugin serves.
+// resources without any device, and those that another plugin serves. A node that
+// has no GPU is not short of a resource without any device.
 func (a *resources) shortages(
 	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
 	running, wanted := a.all(), a.wantedNow()
-	if reason := a.withoutCDI(); reason != "" {
+	cpuOnly := capacity.CPUOnly(m, a.Vendors)
+	if reason := a.withoutCDI(); reason != "" && !cpuOnly {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
 	for _, r := range capacity.Of(m, c, a.Vendors) {
@@ -57,7 +59,7 @@ func (a *resources) shortages(
 			states = shareStates(inv, snapshot, gpus)
 		}
 		ill := health.Shortages(r.Name, states)
-		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
+		if len(ill) == 0 && r.Count == 0 && !cpuOnly && !allShared(m, c, r.Name) {
 			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
 		}
 		if s != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
@@ -65,5 +66,27 @@ func TestSharesWithoutCDI(t *testing.T) {
 	until(t, "all is well", func() bool { return !problem() && len(r.samples("heddle_unavailable")) == 0 })
 	if got := log.count("shares of GPUs are not served"); got != 1 {
 		t.Errorf("the log has the message %d times", got)
+	}
+}
+
+// A node without GPUs, whose HCAs are the cluster's ordinary network, is short of
+// nothing; one whose GPUs have no driver is.
+func TestCPUOnlyNodeIsReady(t *testing.T) {
+	r := newRig(t, "amd-epyc-no-gpu")
+	r.configure("mode: sgpu\n")
+	r.run()
+	r.list(gpus, 0, 0)
+	r.list(slots, 0, 0)
+	ready := func() bool { return len(r.api.conditions) > 0 && r.api.conditions[len(r.api.conditions)-1].True }
+	r.api.Wait(t, "HeddleReady", ready)
+	if got := r.samples("heddle_unavailable"); len(got) > 0 || len(r.api.notices) > 0 {
+		t.Errorf("heddle_unavailable %v, Events %q", got, r.api.notices)
+	}
+	r.alter(func(m *machine.Machine) {
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de"})
+	})
+	r.api.Wait(t, "that a GPU without a driver is missed", func() bool { return !ready() })
+	if got := r.samples("heddle_unavailable"); got["NothingToOffer "+gpus] != 1 {
+		t.Errorf("heddle_unavailable %v", got)
 	}
 }

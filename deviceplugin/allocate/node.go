@@ -194,18 +194,26 @@ func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
 			if c := u.shareholder(cmp.Or(n.Inventory.Machine.ParentGPU(id), id), a.Pod); c != nil {
 				return fmt.Errorf("%s %s is shared by %s", a.Resource, id, c)
 			}
-			for _, e := range n.Entries {
-				if e.Resource != a.Resource || e.Owner == nil || e.Owner.Pod.Same(a.Pod) || !slices.Contains(e.IDs, id) {
-					continue
-				}
-				switch {
-				case n.Forgotten[*e.Owner]:
-					return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod",
-						a.Resource, id, e.Owner)
-				case n.Unsure[*e.Owner]:
-					return fmt.Errorf("%s %s may be in use by %s: the kubelet has just started", a.Resource, id, e.Owner)
-				}
+			if err := n.checkEntries(a, id); err != nil {
+				return err
 			}
+		}
+	}
+	return nil
+}
+
+// checkEntries returns why a device of an allocation may be another pod's: an
+// entry names it, and the kubelet does not know that pod.
+func (n *Node) checkEntries(a *kubelet.Allocation, id string) error {
+	for _, e := range n.Entries {
+		if e.Resource != a.Resource || e.Owner == nil || e.Owner.Pod.Same(a.Pod) || !slices.Contains(e.IDs, id) {
+			continue
+		}
+		switch {
+		case n.Forgotten[*e.Owner]:
+			return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", a.Resource, id, e.Owner)
+		case n.Unsure[*e.Owner]:
+			return fmt.Errorf("%s %s may be in use by %s: the kubelet has just started", a.Resource, id, e.Owner)
 		}
 	}
 	return nil

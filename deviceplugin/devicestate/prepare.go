@@ -202,7 +202,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 			s.mu.Unlock()
 		}
 	}
-	env, err := g.Entry.Sharing.Env()
+	env, err := g.Entry.Env()
 	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
 }
 

@@ -137,7 +137,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
-		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool), rejected: make(map[kubelet.Pod]*rejection),
+		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool),
+		drifting: make(map[Drift]bool), rejected: make(map[kubelet.Pod]*rejection),
 	}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.Load()

@@ -53,6 +53,12 @@ func (v *View) Allocations() []report.Binding {
 	all := make([]report.Binding, 0, len(byOwner))
 	for c, entries := range byOwner {
 		a := newBinding(c, entries)
+		for _, e := range entries {
+			if e.Kind == cdi.SGPU {
+				l := limitOf(e, v.node.Inventory)
+				a.NotEnforced = l.NotEnforced()
+			}
+		}
 		slices.SortFunc(a.HCAIDs, func(p, q string) int { return order[p] - order[q] })
 		for _, id := range a.HCAIDs {
 			a.HCAs = append(a.HCAs, names[id])

@@ -158,6 +158,8 @@ type Binding struct {
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// NotEnforced are what of the shares nothing limits: memory, compute.
+	NotEnforced []string `json:"notEnforced,omitempty"`
 	// Unrecorded is true if the container has shares and its checkpoint entry and
 	// CDI spec were lost: GPUs are those that its device IDs name.
 	Unrecorded bool              `json:"unrecorded,omitempty"`

@@ -210,6 +210,21 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 	return cmp.Or(reason, "there are no GPUs")
 }
 
+// CPUOnly reports whether a machine has no GPU that a pod could ever get: none in
+// the scan, and none on the bus that is not for virtual machines. Such a node
+// offers no GPU and need not offer HCAs; nothing is missing.
+func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
+	for i := range m.Probes {
+		if p := &m.Probes[i]; p.Name == "sysfs" && (p.State == machine.ProbeFailed || p.State == machine.ProbeTimeout) {
+			return false // The bus is not known.
+		}
+	}
+	return len(m.GPUs) == 0 && !slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
+		driver, _ := v.OnBus(m.PCI)
+		return len(driver) > 0
+	})
+}
+
 func counted(gpus int, v *gpu.Vendor) string {
 	if gpus == 1 {
 		return "1 " + v.Name + " GPU"

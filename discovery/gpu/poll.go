@@ -90,7 +90,8 @@ func (p *Poller) Usage(ctx context.Context, m *machine.Machine) []Usage {
 	// A call may return long after the poll, and reads nothing that changes.
 	seen := maps.Clone(p.seen)
 	var all []Usage
-	for _, a := range ask(ctx, &p.usages, m, func(uuid string) (Usage, error) { return p.telemetry.Usage(uuid, seen[uuid]) }) {
+	usage := func(uuid string) (Usage, error) { return p.telemetry.Usage(uuid, seen[uuid]) }
+	for _, a := range ask(ctx, &p.usages, m, usage) {
 		u := a.Value
 		if a.Err != nil {
 			u = Usage{Err: a.Err}

@@ -135,7 +135,8 @@ type Environment struct {
 	// for a container whose devices CDI brings: the runtime then adds nothing.
 	Visible, None string
 	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
-	GDRCopy, GDS, Enabled string
+	// IMEX lists channels, as [Features] has them.
+	GDRCopy, GDS, Enabled, IMEX string
 }
 
 // Hidden is the environment of containers whose GPUs come by CDI.
@@ -158,6 +159,9 @@ func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	}
 	if f.GDS && e.GDS != "" {
 		env[e.GDS] = e.Enabled
+	}
+	if f.IMEX != "" && e.IMEX != "" {
+		env[e.IMEX] = f.IMEX
 	}
 	return env
 }

@@ -46,7 +46,7 @@ func TestAllowed(t *testing.T) {
 	if diff := cmp.Diff(want, got.Taints); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"heddle.dev/owned-taints"}, got.Annotations); diff != "" {
+	if diff := cmp.Diff([]string{"heddle.dev/driver-absent-since", "heddle.dev/owned-taints"}, got.Annotations); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -33,8 +33,28 @@ import (
 type Desired struct {
 	Labels map[string]string
 	Taints []corev1.Taint
+	// DriverAbsentSince is the annotation of that name; empty is none.
+	DriverAbsentSince string
 	// Force takes labels over from other field managers instead of yielding.
 	Force bool
+}
+
+// Carried is what a Node has of heddle: the labels of its field manager, and the
+// recorded taints.
+func Carried(node *corev1.Node) (labels map[string]string, taints []corev1.Taint) {
+	labels = map[string]string{}
+	for key, managers := range LabelOwners(node) {
+		if value, there := node.Labels[key]; there && slices.Contains(managers, wellknown.FieldManager) {
+			labels[key] = value
+		}
+	}
+	recorded := recordedTaints(node)
+	for _, t := range node.Spec.Taints {
+		if slices.Contains(recorded, taintID(t)) {
+			taints = append(taints, t)
+		}
+	}
+	return labels, taints
 }
 
 // Conflict is a key that another writer holds with another value. It is left to
@@ -93,7 +113,7 @@ func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Res
 	r := Result{Node: node}
 	errTaints := s.write(ctx, &r, "taints", types.MergePatchType, metav1.PatchOptions{},
 		func(n *corev1.Node) (any, []Conflict, error) {
-			p := planTaints(n, want.Taints)
+			p := planTaints(n, &want)
 			if !p.write {
 				return nil, p.conflicts, nil
 			}

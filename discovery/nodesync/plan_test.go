@@ -193,7 +193,7 @@ func TestPlanTaints(t *testing.T) {
 			if tt.record != "" {
 				node.Annotations = map[string]string{wellknown.OwnedTaints: tt.record}
 			}
-			got := planTaints(node, tt.want)
+			got := planTaints(node, &Desired{Taints: tt.want})
 			if diff := cmp.Diff(tt.plan, got, cmp.AllowUnexported(taintPlan{})); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
 			}

@@ -28,7 +28,7 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 		}
 	}
 	slices.Sort(changes)
-	taints := planTaints(node, want.Taints)
+	taints := planTaints(node, &want)
 	missing := func(list []corev1.Taint, sign string, in []corev1.Taint) {
 		for _, t := range list {
 			if !slices.ContainsFunc(in, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value }) {

@@ -2,6 +2,7 @@ package nodesync
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,17 +15,19 @@ type taintPlan struct {
 	taints    []corev1.Taint
 	owned     []string
 	conflicts []Conflict
-	// write is whether the list or the record would change.
+	// annotations are the others that change with them; nil removes one.
+	annotations map[string]any
+	// write is whether the list, the record or an annotation would change.
 	write bool
 }
 
 // planTaints merges want into the node's taints. A taint is identified by key and
 // effect, as in the API. heddle owns those in the annotation; a taint that is not
 // recorded there is another writer's, whatever its value.
-func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
+func planTaints(node *corev1.Node, want *Desired) taintPlan {
 	recorded := recordedTaints(node)
 	wanted := map[string]corev1.Taint{}
-	for _, t := range want {
+	for _, t := range want.Taints {
 		wanted[taintID(t)] = t
 	}
 	var p taintPlan
@@ -48,7 +51,7 @@ func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 			p.taints, p.owned = append(p.taints, w), append(p.owned, id)
 		}
 	}
-	for _, t := range want {
+	for _, t := range want.Taints {
 		if _, missing := wanted[taintID(t)]; missing {
 			p.write = true
 			p.taints, p.owned = append(p.taints, t), append(p.owned, taintID(t))
@@ -57,6 +60,12 @@ func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 	}
 	slices.Sort(p.owned)
 	p.write = p.write || !slices.Equal(p.owned, recorded)
+	if since := want.DriverAbsentSince; since != node.Annotations[wellknown.DriverAbsentSince] {
+		p.write, p.annotations = true, map[string]any{wellknown.DriverAbsentSince: since}
+		if since == "" {
+			p.annotations[wellknown.DriverAbsentSince] = nil
+		}
+	}
 	return p
 }
 
@@ -82,11 +91,10 @@ func (p *taintPlan) patch(version string) (any, error) {
 		}
 		record = string(text)
 	}
+	annotations := map[string]any{wellknown.OwnedTaints: record}
+	maps.Copy(annotations, p.annotations)
 	return map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": version,
-			"annotations":     map[string]any{wellknown.OwnedTaints: record},
-		},
-		"spec": map[string]any{"taints": p.taints},
+		"metadata": map[string]any{"resourceVersion": version, "annotations": annotations},
+		"spec":     map[string]any{"taints": p.taints},
 	}, nil
 }

@@ -98,7 +98,7 @@ func (w *Watch) Update(obj any) error {
 		w.followed.Notify()
 	}
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
-		annotated(before, node, wellknown.OwnedTaints, wellknown.CordonedGPUs) ||
+		annotated(before, node, wellknown.OwnedTaints, wellknown.DriverAbsentSince, wellknown.CordonedGPUs) ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		w.changed.Notify()
 	}

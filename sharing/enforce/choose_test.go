@@ -185,3 +185,31 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 		t.Error("exclusiveProcess is accepted, and nothing can set it")
 	}
 }
+
+func TestNotEnforced(t *testing.T) {
+	none := Enforced{config.EnforceNone, config.EnforceNone}
+	whole := share("p", gpuA, 100, 81559)
+	whole.GPUs[0].TotalMiB = 81559
+	best := share("p", gpuA, 30, 4096)
+	best.Policy = quota.BestEffort
+	for _, tt := range []struct {
+		name  string
+		limit *Limit
+		by    Enforced
+		want  []string
+	}{
+		{"nothing limits it", share("p", gpuA, 60, 4096), none, []string{"memory", "compute"}},
+		{"memory alone is limited", share("p", gpuA, 60, 4096), Enforced{config.EnforceDMem, config.EnforceNone}, []string{"compute"}},
+		{"compute alone is limited", share("p", gpuA, 60, 4096), Enforced{config.EnforceNone, config.EnforceMPS}, []string{"memory"}},
+		{"both are", share("p", gpuA, 60, 4096), Enforced{config.EnforcePreload, config.EnforcePreload}, nil},
+		{"it has not started", share("p", gpuA, 60, 4096), Enforced{}, nil},
+		{"an exclusive GPU", whole, none, nil},
+		{"a GPU alone, and a part of its memory", share("p", gpuA, 100, 4096), none, []string{"memory"}},
+		{"best effort has no limit of compute", best, none, []string{"memory"}},
+	} {
+		tt.limit.By = tt.by
+		if diff := cmp.Diff(tt.want, tt.limit.NotEnforced()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}

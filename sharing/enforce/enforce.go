@@ -67,6 +67,29 @@ type Limit struct {
 	By Enforced
 }
 
+// NotEnforced are what of the shares no enforcer limits, and is only counted:
+// memory, compute. None is so of exclusive GPUs, nor of a container that has not
+// started, whose enforcers are not chosen yet; best-effort has no limit of compute.
+func (l *Limit) NotEnforced() []string {
+	if l.By == (Enforced{}) {
+		return nil
+	}
+	var memory, compute bool
+	for i := range l.GPUs {
+		c := &l.GPUs[i]
+		memory = memory || l.By.Memory == config.EnforceNone && !c.exclusive()
+		compute = compute || l.By.Compute == config.EnforceNone && l.Policy != quota.BestEffort && c.Share.VCore < quota.Whole
+	}
+	var all []string
+	if memory {
+		all = append(all, "memory")
+	}
+	if compute {
+		all = append(all, "compute")
+	}
+	return all
+}
+
 // key identifies the container.
 func (l *Limit) key() string { return l.Pod + "_" + l.Container }
 

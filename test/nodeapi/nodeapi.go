@@ -144,7 +144,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string) {
 		defer s.Mu.Unlock()
 		delete(s.watches, events)
 	}()
-	w.(http.Flusher).Flush()
+	flush := http.NewResponseController(w).Flush
+	_ = flush() // The writer of a test server can.
 	for {
 		select {
 		case <-r.Context().Done():
@@ -153,7 +154,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string) {
 			if err := json.NewEncoder(w).Encode(e); err != nil {
 				return
 			}
-			w.(http.Flusher).Flush()
+			_ = flush()
 		}
 	}
 }
@@ -244,7 +245,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		}
 		answer, reason = s.annotate(path, body)
 	}
-	switch reason {
+	switch reason { //nolint:exhaustive // The others are written.
 	case metav1.StatusReasonConflict:
 		fail(w, http.StatusConflict, reason)
 		return
@@ -269,8 +270,8 @@ func (s *Server) setConditions(body []byte) *corev1.Node {
 	s.decode(body, &patch)
 	s.editNode(func(n *corev1.Node) {
 		for _, c := range patch.Status.Conditions {
-			all := slices.DeleteFunc(n.Status.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
-			n.Status.Conditions = append(all, c)
+			same := func(old corev1.NodeCondition) bool { return old.Type == c.Type }
+			n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions, same), c)
 		}
 	})
 	return s.Node

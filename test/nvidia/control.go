@@ -108,7 +108,8 @@ func (d *Driver) Set(c Control) error {
 		fmt.Fprintln(&b, "kernel", c.Kernel)
 	}
 	for i, g := range c.GPUs {
-		fmt.Fprintln(&b, "gpu", i, g.UUID, g.PCI, g.Minor, g.MemoryMiB, g.MIG, g.Links, g.Fabric, g.Status, g.HealthMask, g.Clique, g.Name)
+		fmt.Fprintln(&b, "gpu", i, g.UUID, g.PCI, g.Minor, g.MemoryMiB, g.MIG, g.Links,
+			g.Fabric, g.Status, g.HealthMask, g.Clique, g.Name)
 	}
 	for _, p := range c.Processes {
 		fmt.Fprintln(&b, "process", p.GPU, p.PID, p.Bytes)

@@ -76,7 +76,8 @@ func Install(ctx context.Context, root, dir, version string) (*Driver, error) {
 		return nil, err
 	}
 	for _, soname := range libraries() {
-		if err := d.compile(ctx, build, soname, version, "int cuInit(unsigned flags) { return flags ? 1 : 0; }\n"); err != nil {
+		const code = "int cuInit(unsigned flags) { return flags ? 1 : 0; }\n"
+		if err := d.compile(ctx, build, soname, version, code); err != nil {
 			return nil, err
 		}
 	}

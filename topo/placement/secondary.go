@@ -276,7 +276,9 @@ func (s *secondary) takes(node, primary int32, class int) bool {
 // class.
 func (s *secondary) loss(node int32, class int) int32 {
 	fit := s.fit[node]
-	loss := sort.Search(int(fit)+1, func(n int) bool { return s.takes(node, fit-int32(n), class) }) //nolint:gosec // At most fit.
+	loss := sort.Search(int(fit)+1, func(n int) bool {
+		return s.takes(node, fit-int32(n), class) //nolint:gosec // At most fit.
+	})
 	if loss > int(fit) {
 		return math.MaxInt32
 	}

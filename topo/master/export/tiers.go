@@ -132,20 +132,24 @@ func Labels(s *fabric.Snapshot, tiers Tiers, templates []Template) iter.Seq2[str
 			if e.Kind != v1alpha1.KindNode {
 				continue
 			}
-			labels := make(map[string]string, len(holders))
-			for _, h := range holders {
-				if wellknown.CheckValue(h.Name) != nil {
-					continue
-				}
-				for _, key := range keys[h.Kind] {
-					labels[key] = h.Name
-				}
-			}
-			if !yield(e.Name, labels) {
+			if !yield(e.Name, labelsOf(holders, keys)) {
 				return
 			}
 		}
 	}
+}
+
+func labelsOf(holders []*fabric.Element, keys map[string][]string) map[string]string {
+	labels := make(map[string]string, len(holders))
+	for _, h := range holders {
+		if wellknown.CheckValue(h.Name) != nil {
+			continue
+		}
+		for _, key := range keys[h.Kind] {
+			labels[key] = h.Name
+		}
+	}
+	return labels
 }
 
 // LabeledNodes are the nodes of a snapshot that get labels, with these only.

@@ -80,7 +80,7 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		if diff := cmp.Diff(string(again)+"\n", got); diff != "" {
 			t.Errorf("%d nodes (-encoding/json +document):\n%s", n, diff)
 		}
-		if (n == 1) != (decoded.StaleSince.Equal(since)) {
+		if (n == 1) != decoded.StaleSince.Equal(since) {
 			t.Errorf("%d nodes: stale since %v", n, decoded.StaleSince)
 		}
 		if n == 5 {

@@ -285,7 +285,7 @@ func TestLeader(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, registry := newController(t), prometheus.NewRegistry()
-			gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status"}, []string{"name"})
+			gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "as client-go's"}, []string{"name"})
 			registry.MustRegister(gauge)
 			for name, value := range tt.won {
 				gauge.WithLabelValues(name).Set(value)

@@ -51,12 +51,17 @@ type history struct {
 
 // round does for each object what it needs, at most one write. gangs are those that
 // have pods, objects those in the cluster.
-func (r *reconciler) round(ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []any) {
+func (r *reconciler) round(
+	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []any,
+) {
 	existing := map[types.NamespacedName]*unstructured.Unstructured{}
 	for _, o := range objects {
 		if o, ok := o.(*unstructured.Unstructured); ok {
 			key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-			existing[key], gangs[key] = o, gangs[key]
+			existing[key] = o
+			if _, ok := gangs[key]; !ok {
+				gangs[key] = nil // An object without pods has its turn too.
+			}
 		}
 	}
 	for key := range r.history {

@@ -177,7 +177,8 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	}
 	m.pod, m.spec, m.err = pod, spec, err
 	if !changed {
-		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (err == nil) || previous.live() != m.live()
+		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (err == nil) ||
+			previous.live() != m.live()
 	}
 	if changed {
 		m.gang.invalidate()

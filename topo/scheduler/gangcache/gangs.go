@@ -20,7 +20,8 @@ func (all gangs) get(key types.NamespacedName) *gangInfo {
 	g := all[key]
 	if g == nil {
 		g = &gangInfo{
-			key: key, members: map[types.UID]*member{}, objects: map[string]object{}, outdated: true, incompleteSince: time.Now(),
+			key: key, members: map[types.UID]*member{}, objects: map[string]object{},
+			outdated: true, incompleteSince: time.Now(),
 		}
 		all[key] = g
 	}

@@ -100,7 +100,7 @@ func (c *Cache) activate(g *gangInfo) {
 		g.elect(nil)
 	}
 	for _, m := range g.members {
-		if m.schedulable() && !(m.notified && g.repeats(m)) {
+		if m.schedulable() && (!m.notified || !g.repeats(m)) {
 			c.effects.activate(m.pod)
 		}
 	}

@@ -72,9 +72,10 @@ func (p *Plugin) PreFilter(
 			p.measure(nodes)
 		}
 		var rejection string
-		c.node, c.member, rejection = p.cache.Place(pod, func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, bool, string) {
+		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, bool, string) {
 			return p.plan(pod, &planner.Request{Gangs: gangs, Nodes: nodes}, mayPreempt)
-		})
+		}
+		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {
 			if _, err := gang.Read(pod, p.args.Domains); err != nil {
 				rejection = err.Error() // It names no gang.

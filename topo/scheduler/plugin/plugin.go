@@ -117,7 +117,8 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
 	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
 	p.cache = gangcache.New(gangcache.Options{
-		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus, Metrics: gangcache.NewMetrics(),
+		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
+		Metrics: gangcache.NewMetrics(),
 	})
 	var err error
 	p.controller, err = controller.New(controller.Options{

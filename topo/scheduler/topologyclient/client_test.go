@@ -160,7 +160,7 @@ func TestAnswers(t *testing.T) {
 				})
 				ctx, stop := context.WithCancel(t.Context())
 				go f.Run(ctx)
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				synctest.Wait()
 				err := f.Err()
 				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {

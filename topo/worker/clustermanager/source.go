@@ -153,7 +153,7 @@ func (s *Source) Run(ctx context.Context) error {
 		}
 		found, err := c.fetch(ctx, t.node)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // The context's end is Run's own.
 		}
 		s.keep(ctx, t, found, err)
 		pause := t.interval

@@ -131,7 +131,7 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 		if port == leaf.Port {
 			continue // This port itself.
 		}
-		peer, err := u.peer(ctx, out, byte(port), names) //nolint:gosec // Ports are counted in a byte.
+		peer, err := u.peer(ctx, out, byte(port), names)
 		switch {
 		case ctx.Err() != nil:
 			return uplinks, ctx.Err()
@@ -139,7 +139,7 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 			faults = append(faults, fmt.Errorf("port %d: %w", port, err))
 		case peer.Type == Switch:
 			uplinks = append(uplinks, v1alpha1.Uplink{
-				Leaf: id, Port: int32(port), //nolint:gosec // As above.
+				Leaf: id, Port: int32(port),
 				Peer: peer.GUID, PeerName: peer.Name, PeerPort: int32(peer.Port), //nolint:gosec // As above.
 			})
 		}

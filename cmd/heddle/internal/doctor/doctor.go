@@ -154,7 +154,7 @@ func diagnose(in *input) (r *Report, problems int) {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
 		result := labels.Compute(m.Machine, &m.Config, vendors.All())
-		want = &result
+		want = in.kept(&result)
 		l.Machine(m.Config.WithRoles(m.Machine))
 		l.Labels(result.Problems, &m.Config)
 		if m.Unsure != "" {

@@ -94,6 +94,7 @@ func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *label
 	n.checkConditions(l, plugin)
 	n.checkCordons(l)
 	n.checkDiscovery(l)
+	n.checkKept(l, cfg)
 	n.schedulers.check(l, n.pods, cfg)
 	if want != nil {
 		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)

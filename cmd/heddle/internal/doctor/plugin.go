@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -98,6 +99,7 @@ func checkPlugin(l *finding.List, r *report.Report) {
 		}
 	}
 	checkLimits(l, r.Enforcers)
+	checkNotEnforced(l, r)
 	for i := range r.MPS {
 		checkMPS(l, &r.MPS[i])
 	}
@@ -173,6 +175,30 @@ func checkLimits(l *finding.List, e *report.Enforcers) {
 		if reason != "" {
 			l.Note(subject, "", "%s", reason)
 		}
+	}
+}
+
+// checkNotEnforced reports what new shares are not kept within, and which containers
+// are not.
+func checkNotEnforced(l *finding.List, r *report.Report) {
+	var what, containers []string
+	if e := r.Enforcers; e != nil && e.Memory == string(config.EnforceNone) {
+		what = append(what, "memory")
+	}
+	if e := r.Enforcers; e != nil && e.Compute == string(config.EnforceNone) {
+		what = append(what, "compute")
+	}
+	for i := range r.Bindings {
+		if b := &r.Bindings[i]; len(b.NotEnforced) > 0 {
+			containers = append(containers, podName(b.Namespace, b.Pod, b.UID)+" "+b.Container)
+		}
+	}
+	const remedy = "Give the node an enforcer: docs/enforcers.md has what each needs."
+	if len(what) > 0 {
+		l.Note("limits of shares", remedy, "a container may use more than its share of %s", strings.Join(what, " and "))
+	}
+	if len(containers) > 0 {
+		l.Note("limits of shares", "", "nothing keeps within its share: %s", strings.Join(containers, ", "))
 	}
 }
 

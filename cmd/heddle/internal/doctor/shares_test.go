@@ -135,6 +135,21 @@ func TestSharesWithFindings(t *testing.T) {
 			"",
 		},
 		{
+			"nothing is enforced",
+			report.Report{
+				Enforcers: &report.Enforcers{Memory: "none", WhyMemory: "memory is not limited", Compute: "none", WhyCompute: "compute is not limited"},
+				Bindings: []report.Binding{
+					{Namespace: "ml", Pod: "x", Container: "main", NotEnforced: []string{"memory"}}, {Namespace: "ml", Pod: "y", Container: "main"},
+				},
+			},
+			false,
+			[]string{
+				"note  limits of shares\n  a container may use more than its share of memory and compute\n  -> Give the node an enforcer",
+				"note  limits of shares\n  nothing keeps within its share: ml/x main\n",
+			},
+			"ml/y main",
+		},
+		{
 			"no limits",
 			report.Report{Enforcers: &report.Enforcers{Fault: "sgpu.enforce.memory is dmem, which cannot work here"}},
 			true,

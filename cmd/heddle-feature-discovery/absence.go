@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+)
+
+// withoutDriver keeps what the Node carries of heddle while a GPU driver is
+// absent, for the configured time. The Node is the memory, of the time too: since
+// is for its annotation, which stays until the driver is there.
+func (d *daemon) withoutDriver(
+	ctx context.Context, node *corev1.Node, m *machine.Machine, c *config.NodeConfig, want *labels.Result,
+) (kept labels.Result, since string) {
+	d.metrics.kept.Set(0)
+	reason := labels.DriverAbsent(m, d.vendors)
+	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 {
+		d.absentSince = time.Time{}
+		d.warnOnce(ctx, reasonDriverAbsent, "")
+		return *want, ""
+	}
+	carried, taints := nodesync.Carried(node)
+	kept, lost := want.Keep(c, carried, taints)
+	if d.absentSince.IsZero() {
+		d.absentSince = d.recordedAbsence(node)
+	}
+	if d.absentSince.IsZero() && lost {
+		d.absentSince = time.Now()
+	}
+	if d.absentSince.IsZero() {
+		return *want, "" // The Node carries nothing that the driver would show.
+	}
+	since = d.absentSince.UTC().Format(time.RFC3339)
+	if time.Since(d.absentSince) >= c.KeepWithoutDriver {
+		d.warnOnce(ctx, reasonDriverAbsent, fmt.Sprintf(
+			"%s; labels and taints of the GPUs are not kept any longer than %s, since %s", reason, c.KeepWithoutDriver, since))
+		return *want, since
+	}
+	d.warnOnce(ctx, reasonDriverAbsent, fmt.Sprintf(
+		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, c.KeepWithoutDriver, since))
+	d.metrics.kept.Set(1)
+	return kept, since
+}
+
+// reasonDriverAbsent is the Event of labels and taints that are kept, and of their
+// end.
+const reasonDriverAbsent = "GPUDriverAbsent"
+
+// recordedAbsence is since when an earlier process has missed the driver; zero if
+// none has since the machine started. The time goes on by the monotonic clock: the
+// clock of the wall may be set after a start.
+func (d *daemon) recordedAbsence(node *corev1.Node) time.Time {
+	at, err := time.Parse(time.RFC3339, node.Annotations[wellknown.DriverAbsentSince])
+	if err != nil || at.Before(d.booted) {
+		return time.Time{}
+	}
+	now := time.Now()
+	return now.Add(-max(0, now.Sub(at)))
+}
+
+// booted is when the machine started; zero if that is not known.
+func booted(procRoot string) time.Time {
+	first, _, _ := strings.Cut(sysfs.New(procRoot).Text("uptime"), " ")
+	seconds, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(seconds * float64(time.Second)))
+}

@@ -1,0 +1,68 @@
+package labels
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+)
+
+// DriverAbsent is why a vendor's GPUs that the PCI bus shows have no driver, as
+// after a reboot and during a driver upgrade; empty if every driver is there.
+// What Compute makes of such a machine has nothing of its GPUs.
+func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
+	for _, v := range vendors {
+		if onBus, _ := v.OnBus(m.PCI); len(onBus) == 0 {
+			continue
+		}
+		shown := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return vendors.Of(m, &g) == v })
+		var probe machine.Probe
+		if at := slices.IndexFunc(m.Probes, func(p machine.Probe) bool { return p.Name == v.Probe }); at >= 0 {
+			probe = m.Probes[at]
+		}
+		if !shown || probe.State == machine.ProbeAbsent {
+			reason := strings.TrimPrefix(probe.Reason, gpu.ErrAbsent.Error()+": ")
+			return v.Name + " GPUs are on the PCI bus without a driver: " + cmp.Or(reason, "it shows none of them")
+		}
+	}
+	return ""
+}
+
+// Keep is the result for a machine whose GPU driver is absent, on a Node that
+// carries labels and taints of heddle: those stay, but for what the
+// configuration decides without the machine. lost reports whether the driver's
+// absence alone would have changed them.
+func (r *Result) Keep(c *config.NodeConfig, labels map[string]string, taints []corev1.Taint) (kept Result, lost bool) {
+	b := builder{config: c, domains: c.Domains, labels: maps.Clone(r.Labels)}
+	decided := []string{b.domains.Usage(), b.domains.ControlPlane()}
+	allowed := Allowed(c).Labels
+	for key, value := range labels {
+		if slices.Contains(decided, key) ||
+			!slices.ContainsFunc(allowed, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
+			continue
+		}
+		lost = lost || r.Labels[key] != value && strings.HasPrefix(key, b.domains.VendorKey(""))
+		b.labels[key] = value
+	}
+	all := b.taints()
+	for _, t := range taints {
+		if t.Key != b.domains.Product() || !c.Taints.GPUProduct || string(t.Effect) != string(c.Taints.Effect) {
+			continue
+		}
+		same := func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value }
+		lost = lost || !slices.ContainsFunc(r.Taints, same)
+		if at := slices.IndexFunc(all, func(o corev1.Taint) bool { return o.MatchTaint(&t) }); at >= 0 {
+			all[at] = t
+		} else {
+			all = append(all, t)
+		}
+	}
+	return Result{Labels: b.labels, Taints: all, Problems: r.Problems}, lost
+}

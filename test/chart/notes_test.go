@@ -1,0 +1,30 @@
+package chart
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestNotesReportWhatIsNotEnforced: helm warns where GPUs are shared and no enforcer
+// is on.
+func TestNotesReportWhatIsNotEnforced(t *testing.T) {
+	const warning, doctor = "shares of GPUs are counted and NOT ENFORCED", "heddle doctor --node NODE"
+	for _, tt := range []struct{ name, set, want, not string }{
+		{"a default installation with shares", "config.cluster.mode=sgpu", warning, doctor},
+		{"on some nodes", "config.nodes[0].nodeSelector.a=b,config.nodes[0].mode=sgpu", warning, doctor},
+		{"MPS", "config.cluster.mode=sgpu,gpuDevice.mps=true", doctor, warning},
+		{"a library", "config.cluster.mode=sgpu,config.cluster.sgpu.enforce.preload.library=/opt/libvgpu.so", doctor, warning},
+		{"exclusive GPUs", "config.cluster.mode=native", "ds/heddle-device-plugin", warning},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, err := helm(t, "install", "x", chartDir, "-n", namespace, "--dry-run=client", "--set", "gpuDevice.deploy=true,"+tt.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, notes, _ := strings.Cut(out, "NOTES:")
+			if !strings.Contains(notes, tt.want) || strings.Contains(notes, tt.not) {
+				t.Errorf("notes:\n%s", notes)
+			}
+		})
+	}
+}
