@@ -35,9 +35,17 @@ func (l *List) gpus(m *machine.Machine) {
 
 // nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
 func (l *List) nvlinks(g *machine.GPU, v *gpu.Vendor, subject string, usual int) {
-	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
+	switch f := g.Fabric; {
+	case f == nil:
+	case f.State == machine.FabricFailed:
+		l.Problem(subject, v.Remedies.Fabric, "its registration with the %s fabric failed: %s. "+
+			"It works alone; jobs of several GPUs fail or go over PCIe.", v.Link, f.Reason)
+		return // Its links count for nothing.
+	case f.State != machine.FabricCompleted:
 		l.Problem(subject, v.Remedies.Fabric,
-			"not registered with the %s fabric: %s. Jobs of several GPUs fail or go over PCIe.", v.Link, g.Fabric.State)
+			"not registered with the %s fabric: %s. Jobs of several GPUs fail or go over PCIe.", v.Link, f.State)
+	case f.Reason != "":
+		l.Problem(subject, v.Remedies.Fabric, "the %s fabric reports: %s", v.Link, f.Reason)
 	}
 	remedy := v.Remedies.Link + " " + g.PCI
 	switch n := links(g); {

@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,7 +97,22 @@ func TestFindings(t *testing.T) {
 		{"GPUs that belong to virtual machines", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 			m.PCI[0].Driver, m.PCI[1].Driver = "vfio-pci", "vfio-pci"
-		}, []string{"note probe nvml: nothing to read: no library"}},
+		}, []string{
+			"note probe nvml: nothing to read: no library",
+			"note 0000:01:00.0, 0000:02:00.0: bound to vfio-pci, for virtual machines: no pod gets it",
+		}},
+		{"a GPU that never answered", func(m *machine.Machine) {
+			m.GPUs = m.GPUs[:1]
+			m.Skipped = []machine.Skipped{{Name: "0000:02:00.0", Reason: "GPU: on the PCI bus and unknown to the driver"}}
+		}, []string{"problem 0000:02:00.0: left out: GPU: on the PCI bus and unknown to the driver"}},
+		{"a GPU that the fabric did not take", func(m *machine.Machine) {
+			m.GPUs[0].NVLinks = nil
+			m.GPUs[0].Fabric = &machine.Fabric{State: machine.FabricFailed, Reason: "Unknown Error"}
+		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): its registration with the NVLink fabric failed: Unknown Error. " +
+			"It works alone; jobs of several GPUs fail or go over PCIe."}},
+		{"a degraded fabric", func(m *machine.Machine) {
+			m.GPUs[0].Fabric = &machine.Fabric{State: machine.FabricCompleted, Reason: "its bandwidth is degraded"}
+		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): the NVLink fabric reports: its bandwidth is degraded"}},
 		{"neither GPUs nor a driver", func(m *machine.Machine) {
 			m.GPUs, m.PCI, m.Probes = nil, nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 		}, []string{"note probe nvml: nothing to read: no library"}},
@@ -147,5 +163,16 @@ func TestFindings(t *testing.T) {
 				t.Errorf("%d problems counted, want %d", counted, problems)
 			}
 		})
+	}
+}
+
+func TestRemedyOfAGPUThatNeverAnswered(t *testing.T) {
+	m := sound()
+	m.GPUs = m.GPUs[:1]
+	m.Skipped = []machine.Skipped{{Name: "0000:02:00.0", Reason: "GPU: on the PCI bus and unknown to the driver"}}
+	var list List
+	list.Machine(m)
+	if all, _ := list.Sorted(); len(all) != 1 || !strings.Contains(all[0].Remedy, "Drain the node, then reset the GPU") {
+		t.Errorf("%+v", all)
 	}
 }
