@@ -16,6 +16,7 @@ type gpu struct {
 	// seen means that a machine had it, present that the last one does.
 	seen, present bool
 	scan          machine.Health
+	pci           string
 	// pulse is the last answer to a poll.
 	pulse devgpu.Pulse
 	// silentSince is zero while it answers.

@@ -271,3 +271,19 @@ func TestOtherGPUsStayHealthy(t *testing.T) {
 		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", code.Severity, poll)
 	}
 }
+
+// TestGPUOfAVirtualMachineIsForgotten: it was given away on purpose, which is no
+// fault of the node. One that only left the bus or its driver is gone.
+func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {
+	for driver, known := range map[string]bool{"nvidia": true, "": true, "vfio-pci": false, "nvgrace-gpu-vfio-pci": false} {
+		tr := newTracker(config.Default().Health)
+		tr.see(gpus(machine.Healthy, machine.Healthy))
+		m := gpus(machine.Healthy)
+		m.PCI = []machine.PCIFunction{{Address: "0000:11:00.0", Driver: driver}}
+		tr.see(m)
+		s, _ := tr.update(clock(1))
+		if state, there := s.GPUs["GPU-1"]; there != known || there && state.Cause != Gone {
+			t.Errorf("bound to %q: %t, %+v", driver, there, state)
+		}
+	}
+}
