@@ -76,6 +76,8 @@ func (l *List) Machine(m *machine.Machine) {
 	l.excused(m)
 	l.gpus(m)
 	l.hcas(m)
+	l.adapters(m)
+	l.accelerators(m)
 	l.stack(m)
 }
 
