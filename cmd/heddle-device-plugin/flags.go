@@ -4,10 +4,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devices "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // defaultShm is where programs share memory.
@@ -21,6 +24,7 @@ type options struct {
 	cdiHook, replayDevices       string
 	hostRoot, mpsRoot, mpsShmDir string
 	strategy, metricsAddress     string
+	imex                         string
 	takeover, gdrcopy, gds       bool
 }
 
@@ -46,6 +50,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")
+	fs.StringVar(&o.imex, "imex-channels", "",
+		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
@@ -59,5 +65,22 @@ func (o *options) Check() error {
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
+	if err := checkChannels(o.imex); err != nil {
+		return fmt.Errorf("--imex-channels: %w", err)
+	}
 	return o.CheckHost()
+}
+
+// checkChannels accepts what [devices.Features] has as IMEX channels. A channel's
+// number is the minor of a device node, which has 20 bits.
+func checkChannels(list string) error {
+	if list == "" || list == devices.AllChannels {
+		return nil
+	}
+	for number := range strings.SplitSeq(list, ",") {
+		if n, err := strconv.Atoi(number); err != nil || n < 0 || n >= 1<<20 || strconv.Itoa(n) != number {
+			return fmt.Errorf("%q is no channel: want numbers such as 0, or all", number)
+		}
+	}
+	return nil
 }

@@ -29,6 +29,7 @@ func TestMistakes(t *testing.T) {
 		{Name: "bad strategy", Args: []string{"--device-list-strategy=volume-mounts"}, Err: program.ErrUsage, Stderr: "neither cdi nor envvar"},
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "nodes for real GPUs", Args: []string{"--replay-devices=/x"}, Err: program.ErrUsage, Stderr: "--machine FILE"},
+		{Name: "no IMEX channel", Args: []string{"--imex-channels=0,x"}, Err: program.ErrUsage, Stderr: `--imex-channels: "x" is no channel`},
 		{Name: "machine file cut in half", Args: []string{"--machine", bad}, Stderr: "half.json"},
 		{Name: "no machine file", Args: []string{"--machine", bad + ".x"}, Stderr: "half.json.x"},
 		{Name: "bad configuration", Args: []string{"--machine", dgx, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},

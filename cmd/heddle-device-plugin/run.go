@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -39,8 +38,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if !o.IsReplay() {
 		o.Hold = true
 		o.GPUs = vendors.Open(gpu.Options{
-			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
-			Hook: o.cdiHook, Features: o.features(), Log: log,
+			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
 		})
 	}
 	from, err := o.Open(log)
@@ -71,7 +70,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		return err
 	}
 	options.Limiter = limits
-	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
+	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })
@@ -82,7 +81,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	return group.Wait()
 }
 
-func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
+func (o *options) features() gpu.Features {
+	return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds, IMEX: o.imex}
+}
 
 // generator makes the devices of real GPUs, or of those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {

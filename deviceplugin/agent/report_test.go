@@ -55,6 +55,8 @@ func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 	return out, nil
 }
 
+func (anyNodes) Fingerprint() string { return "" }
+
 // The report has the consumers of a shared GPU, and the pods that get no share.
 func TestReportOfShares(t *testing.T) {
 	choice := enforce.Choice{

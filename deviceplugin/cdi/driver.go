@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,8 +54,10 @@ type DriverSpec struct {
 	generating chan struct{}
 
 	mu sync.Mutex // guards all below
-	// made is what the spec was made of, empty if it must be made again.
+	// made is what the spec was made of, empty if it must be made again; lacks is
+	// what the node lacked then.
 	made   string
+	lacks  error
 	driver string
 	// devices are the spec's, by name, and features those that come with
 	// every GPU.
@@ -74,17 +77,21 @@ func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *s
 	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, generating: make(chan struct{}, 1)}
 }
 
-// Update writes the spec if the driver or a GPU changed since the last one, if
-// the file is not as it was written, or if the last call failed. The error, which is also in
-// [DriverSpec.Problem], means that the spec could not be made, and the file is
-// as it was; or it names the GPUs that are not in it.
+// Update writes the spec if the driver, a GPU or a file on the node that it names
+// changed since the last one, if the file is not as it was written, or if the last
+// call failed. The error, which is also in [DriverSpec.Problem], means that the
+// spec could not be made, and the file is as it was; or it names the GPUs that are
+// not in it, and what else the node lacks.
 func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
 	err := d.update(ctx, m)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.problem = ""
 	if err != nil {
-		d.made, d.problem = "", err.Error()
+		d.made = ""
+	}
+	d.problem = ""
+	if err = errors.Join(err, d.lacks); err != nil {
+		d.problem = err.Error()
 	}
 	return err
 }
@@ -126,7 +133,8 @@ func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 }
 
 func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
-	parts := partsOf(m)
+	// First the fingerprint: what changes meanwhile makes the next one differ.
+	parts := d.partsOf(m)
 	d.mu.Lock()
 	same := d.made == parts
 	d.mu.Unlock()
@@ -149,8 +157,12 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 		return fmt.Errorf("write the driver's CDI spec: %w", err)
 	}
 	d.mu.Lock()
-	if d.made != parts {
+	if !bytes.Equal(d.content, content) {
 		d.log.Info("driver's CDI spec written", "devices", len(devices), "missing", len(generated.Missing))
+	}
+	d.lacks = nil
+	for _, problem := range generated.Problems {
+		d.lacks = errors.Join(d.lacks, errors.New(problem))
 	}
 	d.made, d.driver, d.devices, d.features, d.content = parts, m.Driver.Version, devices, features, content
 	d.mu.Unlock()
@@ -207,9 +219,13 @@ func idsOf(g *machine.GPU) []string {
 	return ids
 }
 
-// partsOf is all of a machine that a spec depends on.
-func partsOf(m *machine.Machine) string {
+// partsOf is all of a machine that a spec depends on, and the files on the node.
+func (d *DriverSpec) partsOf(m *machine.Machine) string {
+	if len(m.GPUs) == 0 {
+		return "no GPUs"
+	}
 	var b strings.Builder
+	b.WriteString(d.generator.Fingerprint())
 	fmt.Fprintf(&b, "driver %q\n", m.Driver.Version)
 	for i := range m.GPUs {
 		g := &m.GPUs[i]

@@ -1,8 +1,10 @@
 package cdi_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,7 +46,12 @@ type generator struct {
 	calls   atomic.Int32
 	answer  func(m *machine.Machine) (*gpu.Edits, error)
 	hanging chan struct{}
+	// files is the fingerprint, problems what the node lacks.
+	files    string
+	problems []string
 }
+
+func (g *generator) Fingerprint() string { return g.files }
 
 func (g *generator) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	g.calls.Add(1)
@@ -54,7 +61,7 @@ func (g *generator) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	if g.answer != nil {
 		return g.answer(m)
 	}
-	out := &gpu.Edits{Common: specs.ContainerEdits{Env: []string{"DRIVER=" + m.Driver.Version}}}
+	out := &gpu.Edits{Common: specs.ContainerEdits{Env: []string{"DRIVER=" + m.Driver.Version}}, Problems: g.problems}
 	for i := range m.GPUs {
 		out.Devices = append(out.Devices, device(m.GPUs[i].UUID))
 	}
@@ -170,6 +177,61 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 		t.Errorf("without GPUs there is still %v", left)
 	}
 	update(machineWith(0), 2)
+}
+
+// The spec follows what comes and goes on the node, and is left alone otherwise,
+// also while something is wrong.
+func TestDriverSpecFollowsTheNode(t *testing.T) {
+	dir := t.TempDir()
+	var log bytes.Buffer
+	g := &generator{files: "nvidiactl", problems: []string{"no nvidia-uvm: run nvidia-modprobe"}}
+	d := cdi.NewDriverSpec(dir, g, nvidia(), slog.New(slog.NewTextHandler(&log, nil)))
+	update := func(calls, written int, problem string) os.FileInfo {
+		t.Helper()
+		err := d.Update(t.Context(), machineWith(1))
+		if (err != nil) != (problem != "") || d.Problem() != problem {
+			t.Errorf("error %v, problem %q, want %q", err, d.Problem(), problem)
+		}
+		if got := int(g.calls.Load()); got != calls {
+			t.Errorf("the driver was asked %d times, want %d", got, calls)
+		}
+		if got := strings.Count(log.String(), "written"); got != written {
+			t.Errorf("written %d times, want %d: %s", got, written, &log)
+		}
+		info, err := os.Stat(filepath.Join(dir, cdi.DriverFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	const wrong = "no nvidia-uvm: run nvidia-modprobe"
+	first := update(1, 1, wrong)
+	if !os.SameFile(first, update(1, 1, wrong)) {
+		t.Error("nothing changed, and the file is another one")
+	}
+	// Something came that the spec does not name.
+	g.files = "nvidiactl nvidia-modeset"
+	if !os.SameFile(first, update(2, 1, wrong)) {
+		t.Error("the same content is another file")
+	}
+	g.files, g.problems = "nvidiactl nvidia-uvm", nil
+	g.answer = func(*machine.Machine) (*gpu.Edits, error) {
+		return &gpu.Edits{Common: specs.ContainerEdits{Env: []string{"UVM=1"}}, Devices: []specs.Device{device("GPU-0")}}, nil
+	}
+	if os.SameFile(first, update(3, 2, "")) {
+		t.Error("the file is without what came")
+	}
+	update(3, 2, "")
+	// A GPU that cannot be had is asked for again, and changes nothing.
+	g.files = "nvidiactl"
+	g.answer = func(*machine.Machine) (*gpu.Edits, error) {
+		return &gpu.Edits{Missing: map[string]string{"GPU-0": "busy"}}, nil
+	}
+	d = cdi.NewDriverSpec(dir, g, nvidia(), slog.New(slog.NewTextHandler(&log, nil)))
+	missing := update(4, 3, "GPU GPU-0 has no CDI device: busy")
+	if !os.SameFile(missing, update(5, 3, "GPU GPU-0 has no CDI device: busy")) {
+		t.Error("written again although nothing changed")
+	}
 }
 
 func TestLostGPUKeepsItsDevice(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -20,6 +22,9 @@ type Edits struct {
 	Devices []specs.Device
 	// Missing are devices that could not be made, and why.
 	Missing map[string]string
+	// Problems are what else keeps programs in containers from working, and what
+	// to do. They last until [EditsGenerator].Fingerprint changes.
+	Problems []string
 }
 
 // EditsGenerator makes the content of a driver's static CDI spec. It may take
@@ -27,11 +32,23 @@ type Edits struct {
 // GPUs; [ReplayedEdits] is for those of a machine file.
 type EditsGenerator interface {
 	Generate(m *machine.Machine) (*Edits, error)
+	// Fingerprint differs when Generate would find other files on the node than
+	// before: a control node, a socket or a feature came, went or was replaced.
+	// It takes a few calls of stat and asks no driver.
+	Fingerprint() string
 }
 
 // Features are what containers with GPUs get besides, if the host has it:
 // GDRCopy is /dev/gdrdrv, GDS the nodes of GPUDirect Storage.
-type Features struct{ GDRCopy, GDS bool }
+type Features struct {
+	GDRCopy, GDS bool
+	// IMEX are channels for memory that GPUs of several nodes share over NVLink:
+	// a number, a comma list of numbers, or [AllChannels]; empty for none.
+	IMEX string
+}
+
+// AllChannels are all IMEX channels that the node has.
+const AllChannels = "all"
 
 // ReplayedEdits makes CDI devices for the GPUs of a machine file out of device nodes
 // made for them: the character device DIR/UUID stands for the GPU
@@ -70,6 +87,31 @@ func (r ReplayedEdits) Generate(m *machine.Machine) (*Edits, error) {
 		}
 	}
 	return out, nil
+}
+
+// Fingerprint implements [EditsGenerator].
+func (r ReplayedEdits) Fingerprint() string { return Fingerprint(filepath.Join(r.Dir, "*")) }
+
+// Fingerprint is one line for every file that matches a pattern: its path, its
+// type, and the numbers of a device node. Sockets and nodes are told from those
+// that they replace only by these.
+func Fingerprint(patterns ...string) string {
+	var b strings.Builder
+	for _, pattern := range patterns {
+		paths, _ := filepath.Glob(pattern) // The patterns are well-formed.
+		for _, path := range paths {
+			info, err := os.Stat(path)
+			if err != nil {
+				continue
+			}
+			var device uint64
+			if s, ok := info.Sys().(*syscall.Stat_t); ok {
+				device = uint64(s.Rdev) //nolint:unconvert // It is int32 on some systems.
+			}
+			fmt.Fprintf(&b, "%s %s %x\n", path, info.Mode(), device)
+		}
+	}
+	return b.String()
 }
 
 func (e *Edits) add(dir, uuid, path string) {

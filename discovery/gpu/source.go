@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 )
@@ -20,11 +21,15 @@ type Options struct {
 	// leaves it to the dynamic loader. HostDriverRoot is where the container
 	// runtime sees it; empty is the same place.
 	DriverRoot, HostDriverRoot string
+	// DevRoot is the host's /dev, at the same path here and for the container
+	// runtime. It has the device nodes where the driver's root has none.
+	DevRoot string
 	// SysfsRoot is where the host's sysfs is, usually /sys.
 	SysfsRoot string
-	// Hook is the vendor's CDI hook on the host; empty leaves hooks out: images
-	// must then find the driver's libraries by themselves.
-	Hook string
+	// Hook is the vendor's CDI hook on the host, whose files this process sees
+	// below HostRoot; empty leaves hooks out: images must then find the driver's
+	// libraries by themselves.
+	Hook, HostRoot string
 	// Features are what containers with GPUs get besides.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
@@ -78,6 +83,7 @@ func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
 		}
 		out.Devices = append(out.Devices, edits.Devices...)
 		maps.Copy(out.Missing, edits.Missing)
+		out.Problems = append(out.Problems, edits.Problems...)
 		c := &out.Common
 		c.Env = append(c.Env, edits.Common.Env...)
 		c.DeviceNodes = append(c.DeviceNodes, edits.Common.DeviceNodes...)
@@ -87,4 +93,15 @@ func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
 		c.AdditionalGIDs = append(c.AdditionalGIDs, edits.Common.AdditionalGIDs...)
 	}
 	return out, nil
+}
+
+// Fingerprint implements [EditsGenerator] with those of all vendors.
+func (s Sources) Fingerprint() string {
+	var all strings.Builder
+	for _, one := range s {
+		if generator, ok := one.Library.(EditsGenerator); ok {
+			all.WriteString(generator.Fingerprint())
+		}
+	}
+	return all.String()
 }

@@ -255,7 +255,7 @@ func TestRolesNextToGPUs(t *testing.T) {
 			railNames("mlx5_%d", 8),
 		},
 		{
-			"accelerators of class 12, a QuickAssist and a screen are no GPUs of theirs",
+			"GPUs of class 12, beside a QuickAssist and a screen",
 			func() *rig {
 				r := &rig{}
 				for n := range 8 {

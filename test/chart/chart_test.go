@@ -207,6 +207,7 @@ func TestRejected(t *testing.T) {
 		{"gpuDevice.driverRoot=/run: x", "/gpuDevice/driverRoot"},
 		{"gpuDevice.deviceListStrategy=volume-mounts", "/gpuDevice/deviceListStrategy"},
 		{"gpuDevice.cdiHook=nvidia-cdi-hook", "/gpuDevice/cdiHook"},
+		{"gpuDevice.imexChannels=none", "/gpuDevice/imexChannels"},
 		{"gpuDevice.kubeletDir=/var/lib/kubelet/", "/gpuDevice/kubeletDir"},
 		{"gpuDevice.kubeletDir=/" + strings.Repeat("k", 48), "/gpuDevice/kubeletDir"},
 		{"gpuDevice.cdiDir=", "/gpuDevice/cdiDir"},

@@ -127,7 +127,7 @@ func TestDeviceDaemonSet(t *testing.T) {
 			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullSecrets[0].name=pull",
 			"--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.driverRoot=/run/nvidia/driver",
 			"--set", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "--set", "gpuDevice.gdrcopy=true",
-			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.takeover=true",
+			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.takeover=true",
 			"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi",
 			"--set", "gpuDevice.deviceListStrategy=envvar",
 		}},

@@ -57,6 +57,8 @@ func (acmeLibrary) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 	return out, nil
 }
 
+func (acmeLibrary) Fingerprint() string { return "" }
+
 // A vendor's machine goes through scan, labels, resources, health, Allocate and
 // the CDI spec, and no word of another vendor is in what comes out.
 func TestAnotherVendor(t *testing.T) {

@@ -3,9 +3,13 @@
 package nvml
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
@@ -21,7 +25,9 @@ import (
 // for by itself: of several at once, one that is lost would leave the node
 // without any.
 func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
-	lib, err := l.nvcdi(nvcdi.ModeNvml)
+	p := l.place()
+	hook, problem := l.hook()
+	lib, err := l.nvcdi(nvcdi.ModeNvml, p, hook)
 	if err != nil {
 		return nil, err
 	}
@@ -30,6 +36,9 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 		return nil, fmt.Errorf("driver's libraries: %w", err)
 	}
 	out := &gpu.Edits{Missing: map[string]string{}}
+	if problem != "" {
+		out.Problems = append(out.Problems, problem)
+	}
 	if common != nil && common.ContainerEdits != nil {
 		out.Common = *common.ContainerEdits
 	}
@@ -46,13 +55,49 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 			ask(out, lib, g.MIG.Devices[j].UUID, g.MIG.Devices[j].UUID)
 		}
 	}
-	if err := l.addFeatures(out); err != nil {
+	if err := l.addFeatures(out, p, hook); err != nil {
 		return nil, err
 	}
-	if l.options.Hook == "" {
-		out.Common.Mounts = withSONAMEs(out.Common.Mounts, l.driverRoot())
+	l.addChannels(out, p, m)
+	if hook == "" {
+		out.Common.Mounts = withSONAMEs(out.Common.Mounts, p.root)
 	}
-	return out, l.onHost(out)
+	out.Problems = append(out.Problems, lacks(&out.Common, p, hook)...)
+	return out, onHost(out, p)
+}
+
+// hook is the CDI hook, if the host has it: a hook that is not there would keep
+// every container with a GPU from starting.
+func (l *Library) hook() (path, problem string) {
+	if l.options.Hook == "" {
+		return "", ""
+	}
+	if _, err := os.Lstat(filepath.Join(l.options.HostRoot, l.options.Hook)); err != nil {
+		return "", "the host has no CDI hook " + l.options.Hook +
+			": install nvidia-container-toolkit; until then containers get the libraries without it"
+	}
+	return l.options.Hook, ""
+}
+
+// lacks are the files without which no CUDA program runs in a container.
+func lacks(common *specs.ContainerEdits, p place, hook string) []string {
+	var problems []string
+	if !slices.ContainsFunc(common.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == "/dev/nvidia-uvm" }) {
+		problems = append(problems, "the node has no "+filepath.Join(p.hostDev, "dev/nvidia-uvm")+
+			", without which CUDA does not start: run nvidia-modprobe -u -c=0 on it")
+	}
+	// The hook links the SONAME to the version.
+	name := "libcuda.so.1"
+	if hook != "" {
+		name = "libcuda.so."
+	}
+	if !slices.ContainsFunc(common.Mounts, func(m *specs.Mount) bool {
+		return strings.HasPrefix(path.Base(m.ContainerPath), name)
+	}) {
+		problems = append(problems, "containers get no libcuda.so.1: the driver below "+p.host+
+			" has none that could be found or read; install the driver's compute libraries")
+	}
+	return problems
 }
 
 // ask adds the device that the library knows by an identifier.
@@ -77,14 +122,14 @@ func empty(e *specs.ContainerEdits) bool {
 }
 
 // addFeatures makes a device, of the mode's name, for what else the host has.
-func (l *Library) addFeatures(out *gpu.Edits) error {
+func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) error {
 	for mode, wanted := range map[nvcdi.Mode]bool{
 		nvcdi.ModeGdrcopy: l.options.Features.GDRCopy, nvcdi.ModeGds: l.options.Features.GDS,
 	} {
 		if !wanted {
 			continue
 		}
-		lib, err := l.nvcdi(mode)
+		lib, err := l.nvcdi(mode, p, hook)
 		if err != nil {
 			return err
 		}
@@ -93,20 +138,60 @@ func (l *Library) addFeatures(out *gpu.Edits) error {
 	return nil
 }
 
+// imexDevice has the IMEX channels of all containers with GPUs.
+const imexDevice = "imex"
+
+// addChannels makes a device of IMEX channels. Only GPUs whose NVLink domain
+// spans nodes have any use for them, so that a node without is no problem
+// elsewhere.
+func (l *Library) addChannels(out *gpu.Edits, p place, m *machine.Machine) {
+	wanted := l.options.Features.IMEX
+	if wanted == "" {
+		return
+	}
+	names := []string{"*"}
+	if wanted != gpu.AllChannels {
+		names = strings.Split(wanted, ",")
+	}
+	device := specs.Device{Name: imexDevice}
+	for _, name := range names {
+		found, _ := filepath.Glob(filepath.Join(p.dev, "dev", imexDir, "channel"+name)) // Well-formed.
+		if len(found) == 0 && slices.ContainsFunc(m.GPUs, spansNodes) {
+			out.Problems = append(out.Problems, fmt.Sprintf("the node has no IMEX channel %s in %s: load the module nvidia "+
+				"with NVreg_CreateImexChannel0=1", name, filepath.Join(p.hostDev, "dev", imexDir)))
+		}
+		for _, path := range found {
+			device.ContainerEdits.DeviceNodes = append(device.ContainerEdits.DeviceNodes, &specs.DeviceNode{
+				Path: filepath.Join("/dev", imexDir, filepath.Base(path)), HostPath: path, Permissions: "rw",
+			})
+		}
+	}
+	if len(device.ContainerEdits.DeviceNodes) > 0 {
+		out.Devices = append(out.Devices, device)
+	}
+}
+
+// spansNodes reports whether a GPU is in an NVLink domain of several nodes: in
+// one node the fabric manager's cluster has no UUID.
+func spansNodes(g machine.GPU) bool {
+	return g.Fabric != nil && strings.Trim(g.Fabric.ClusterUUID, "0-") != ""
+}
+
 // memoryLimitsHook is of nvidia-container-toolkit 1.20.1 and later.
 const memoryLimitsHook = "apply-cuda-memory-limits"
 
-func (l *Library) nvcdi(mode nvcdi.Mode) (nvcdi.Interface, error) {
+func (l *Library) nvcdi(mode nvcdi.Mode, p place, hook string) (nvcdi.Interface, error) {
 	options := []nvcdi.Option{
-		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(l.driverRoot()), nvcdi.WithLogger(cdiLog{l.options.Log}),
+		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(p.root), nvcdi.WithDevRoot(p.dev),
+		nvcdi.WithLibrarySearchPaths(p.libraries), nvcdi.WithLogger(cdiLog{l.options.Log}),
 	}
-	if l.options.Hook == "" {
+	if hook == "" {
 		options = append(options, nvcdi.WithDisabledHooks(nvcdi.AllHooks))
 	} else {
 		// The limits hook does nothing without a limit, and the nvidia-cdi-hook
 		// of an older toolkit does not know it: no container with a GPU could
 		// start. Where a limit is set, its enforcer brings the hook.
-		options = append(options, nvcdi.WithNVIDIACDIHookPath(l.options.Hook), nvcdi.WithDisabledHooks(memoryLimitsHook))
+		options = append(options, nvcdi.WithNVIDIACDIHookPath(hook), nvcdi.WithDisabledHooks(memoryLimitsHook))
 	}
 	lib, err := nvcdi.New(options...)
 	if err != nil {
@@ -115,14 +200,10 @@ func (l *Library) nvcdi(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	return lib, nil
 }
 
-func (l *Library) driverRoot() string { return cmp.Or(l.options.DriverRoot, "/") }
-
 // onHost turns paths as this process sees them into paths as the runtime does.
-func (l *Library) onHost(out *gpu.Edits) error {
-	driver := l.driverRoot()
-	host := cmp.Or(l.options.HostDriverRoot, driver)
+func onHost(out *gpu.Edits, p place) error {
 	t := root.NewDriverTransformer(
-		root.WithDriverRoot(driver), root.WithTargetDriverRoot(host), root.WithDevRoot(driver), root.WithTargetDevRoot(host),
+		root.WithDriverRoot(p.root), root.WithTargetDriverRoot(p.host), root.WithDevRoot(p.dev), root.WithTargetDevRoot(p.hostDev),
 	)
 	spec := &specs.Spec{ContainerEdits: out.Common, Devices: out.Devices}
 	if err := t.Transform(spec); err != nil {

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -53,27 +51,6 @@ const (
 	// returns after gpu.EventWait, a poll in milliseconds.
 	closeTimeout = 2 * gpu.EventWait
 )
-
-// libraryName is the name that every driver package installs.
-const libraryName = "libnvidia-ml.so.1"
-
-// libraryIn finds the library under a driver's root, in the directories of
-// Debian's, Red Hat's and Arch's packages, of driver containers and of GKE's
-// images (home/kubernetes/bin/nvidia is the root, or below it). The dynamic loader
-// does not look there, and LD_LIBRARY_PATH would bring the host's libc along.
-func libraryIn(root string) (string, error) {
-	dirs := []string{
-		"usr/lib/" + triple(), "usr/lib64", "usr/lib", "lib/" + triple(), "lib64", "lib",
-		"home/kubernetes/bin/nvidia/lib64", "usr/local/glibc/usr/lib",
-	}
-	for _, dir := range dirs {
-		path := filepath.Join(root, dir, libraryName)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("%w: no %s under %s", gpu.ErrAbsent, libraryName, root)
-}
 
 // load makes the interface on first use: a driver container may mount its root
 // after the daemon started.
@@ -165,9 +142,11 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		return driver, 0, failure("driver version", ret)
 	}
 	driver.Version, l.loaded.version = version, version
+	// It is the library's own, and stays when one call fails.
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
-		driver.CUDA = cudaVersion(cuda)
+		l.loaded.cuda = cudaVersion(cuda)
 	}
+	driver.CUDA = l.loaded.cuda
 	count, ret := api.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return driver, 0, failure("count GPUs", ret)

@@ -62,20 +62,17 @@ func withSONAMEs(mounts []*specs.Mount, root string) []*specs.Mount {
 // driver does not install that name; nvcdi's hook makes it.
 func wellKnown(stem string) bool { return stem == "libcuda" || stem == "libnvidia-opticalflow" }
 
-// searched are a directory and its counterpart in the other distributions, which
-// their dynamic loaders search without a cache.
+// searched are a directory and those that the dynamic loaders of Debian and of
+// Red Hat search without a cache. Neither searches all of the other's, or GKE's
+// and Talos' own.
 func searched(dir string) []string {
-	dir = path.Clean(dir)
-	switch {
-	case dir == "/usr/lib64":
-		return []string{dir, "/usr/lib/" + triple()}
-	case dir == "/usr/lib/"+triple():
-		return []string{dir, "/usr/lib64"}
-	case dir == "/usr/lib" || dir == "/lib" || dir == "/lib64" || dir == "/lib/"+triple():
-		return []string{dir}
+	dirs := []string{path.Clean(dir)}
+	for _, usual := range []string{"/usr/lib/" + triple(), "/usr/lib64"} {
+		if usual != dirs[0] {
+			dirs = append(dirs, usual)
+		}
 	}
-	// No loader searches there: GKE's /home/kubernetes/bin/nvidia/lib64.
-	return []string{dir, "/usr/lib/" + triple(), "/usr/lib64"}
+	return dirs
 }
 
 // below is a path of the driver's as this process sees it.

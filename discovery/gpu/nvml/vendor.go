@@ -39,7 +39,7 @@ func Vendor() *gpu.Vendor {
 			// behavior as runc",
 			// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html.
 			Visible: "NVIDIA_VISIBLE_DEVICES", None: "void",
-			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled",
+			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled", IMEX: "NVIDIA_IMEX_CHANNELS",
 		},
 	}
 }

@@ -67,6 +67,8 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`dir` where the host's sysfs is")
 	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`dir` where the host's device nodes are")
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
+	set.StringVar(&f.options.DriverRoot, "driver-root", "",
+		"`dir` where the GPU driver is installed, such as /run/nvidia/driver; empty: the dynamic loader finds its library")
 }
 
 // RegisterConfig adds the flag of the configuration alone.
