@@ -74,7 +74,8 @@ type NodeConfig struct {
 	Labels []LabelRule `yaml:"labels"`
 	// LabelConflict is what happens to a label that another field manager
 	// owns with another value: `yield` leaves it, reports it in an Event and a
-	// metric, and writes the others; `force` takes it over.
+	// metric, and writes the others; `force` takes it over. Keys below heddle.dev
+	// are heddle's alone, and are taken back with either.
 	//
 	// Read by: heddle-feature-discovery.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`

@@ -115,6 +115,8 @@ type State struct {
 	// confirmed are the entries that the kubelet has reported; nil
 	// before the first [State.Held].
 	confirmed map[string]bool
+	// probed is when Unwritable last wrote to the state directory.
+	probed time.Time
 }
 
 // New makes a State of what is on disk. What cannot be read is a problem
@@ -183,6 +185,7 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	err = s.checkpoint.Write(e)
 	s.problems.note(problemState, err)
 	if err != nil {
+		s.changed.Notify() // See Unwritable.
 		return "", err
 	}
 	s.mu.Lock()
@@ -257,6 +260,7 @@ const (
 	problemCDI          = "cdi"
 	problemState        = "state"
 	problemDisk         = "disk"
+	problemSpace        = "space"
 )
 
 // Problems are what is wrong now, by name.
