@@ -43,6 +43,10 @@ type latch struct {
 func (l *latch) holds() bool { return l.cause != "" }
 
 func (g *gpu) poll(p devgpu.Pulse) {
+	// What the driver asked for stands until it answers something else.
+	if p.Action == devgpu.ActionUnknown && g.pulse.Action != devgpu.ActionNone {
+		p.Action = g.pulse.Action
+	}
 	g.pulse = p
 	switch {
 	case p.Err == nil:

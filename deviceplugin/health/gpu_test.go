@@ -287,3 +287,21 @@ func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// TestAskedForActionStands: a poll that could not read the recovery action is no
+// word that the driver wants nothing.
+func TestAskedForActionStands(t *testing.T) {
+	got := run([]step{
+		scan(0, gpus(machine.Healthy)), pulse(1, nvml.ActionGPUReset, nil),
+		pulse(3, devgpu.ActionUnknown, nil), pulse(40, devgpu.ActionUnknown, nil), pulse(42, devgpu.ActionUnknown, errors.New("Unknown Error")),
+		pulse(44, devgpu.ActionNone, nil), pulse(46, devgpu.ActionUnknown, nil), wait(74),
+	}, func(s *Snapshot) State { return s.GPUs["GPU-0"] })
+	const asks = "RecoveryAction: the driver asks for a GPU reset"
+	const well = asks + "; it has recovered, and is healthy once that has lasted 30s"
+	want := []string{
+		"0 healthy", "1 " + asks, "3 " + asks, "40 " + asks, "42 " + asks, "44 " + well, "46 " + well, "74 healthy",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

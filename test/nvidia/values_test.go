@@ -75,6 +75,10 @@ func TestAnErrorIsNoAnswer(t *testing.T) {
 	if mig := was.GPUs[3].MIG; !mig.Enabled || len(mig.Devices) != 3 || mig.Devices[2].Profile != "1g.10gb" || len(was.Skipped) > 0 {
 		t.Fatalf("MIG %+v, skipped %v", mig, was.Skipped)
 	}
+	m := n.scan(t, nvidia.Failure{Function: "SystemGetCudaDriverVersion_v2", GPU: nvidia.Any, Arg: nvidia.Any, Return: nvidia.Unknown})
+	if was.Driver.CUDA == "" || m.Driver != was.Driver {
+		t.Errorf("driver %+v, was %+v", m.Driver, was.Driver)
+	}
 	for _, f := range []nvidia.Failure{
 		{Function: "DeviceGetMigMode", GPU: 3, Arg: nvidia.Any, Return: nvidia.Unknown},
 		{Function: "DeviceGetMaxMigDeviceCount", GPU: 3, Arg: nvidia.Any, Return: nvidia.Unknown},
@@ -100,7 +104,7 @@ func TestAnErrorIsNoAnswer(t *testing.T) {
 		}
 	}
 	// A part that answers that the GPU is lost answers for the GPU.
-	m := n.scan(t, nvidia.Failure{Function: "DeviceGetMigMode", GPU: 3, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
+	m = n.scan(t, nvidia.Failure{Function: "DeviceGetMigMode", GPU: 3, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
 	if g := m.GPUs[3]; g.Health.State != machine.Lost || len(g.MIG.Devices) != 3 {
 		t.Errorf("lost: %+v, MIG %+v", g.Health, g.MIG)
 	}
