@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -71,7 +70,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		return err
 	}
 	options.Limiter = limits
-	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
+	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -112,6 +113,7 @@ func (c *core) sharing() bool {
 type Agent struct {
 	*core
 	monitor   *health.Monitor
+	conn      *grpc.ClientConn
 	pods      podresources.PodResourcesListerClient
 	resources *resources
 	selectors *selectors
@@ -120,18 +122,25 @@ type Agent struct {
 	publisher *publisher
 	hami      *hamiNode
 
+	// kubeletStarted is set when the kubelet may have made its socket.
+	kubeletStarted notify.Signal
 	// beat is when a round began, in Unix nanoseconds.
 	beat atomic.Int64
 	// labels are the last known ones of the Node; the loop's alone.
 	labels map[string]string
 }
 
-// New wires an Agent. Nothing runs yet.
-func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
+// New wires an Agent, which reaches PodResources through conn; see [kubelet.Dial].
+// Nothing runs yet.
+func New(o Options, conn *grpc.ClientConn) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	a := &Agent{core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})}, pods: pods}
+	pods := podresources.NewPodResourcesListerClient(conn)
+	a := &Agent{
+		core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})},
+		conn: conn, pods: pods, kubeletStarted: notify.New(),
+	}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
@@ -168,6 +177,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.state.Run(ctx) })
 	group.Go(func() error { return a.writeDriverSpec(ctx) })
+	group.Go(func() error { return a.watchKubelet(ctx) })
 	group.Go(func() error { return a.watchModes(ctx) })
 	group.Go(func() error { return a.selectors.run(ctx) })
 	group.Go(func() error { return a.publisher.run(ctx) })

@@ -16,9 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -75,7 +75,7 @@ type rig struct {
 	api      *api
 	registry *prometheus.Registry
 	options  Options
-	client   podresources.PodResourcesListerClient
+	conn     *grpc.ClientConn
 	stop     func()
 }
 
@@ -92,7 +92,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	dir := tb.TempDir()
-	r.client = podresources.NewPodResourcesListerClient(conn)
+	r.conn = conn
 	r.options = Options{
 		NodeName: node, Configs: r.watcher(), Source: r.source,
 		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
@@ -104,7 +104,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	for _, f := range change {
 		f(&r.options)
 	}
-	r.Agent = New(r.options, r.client)
+	r.Agent = New(r.options, r.conn)
 	return r
 }
 
@@ -135,7 +135,7 @@ func (r *rig) again(t *testing.T) {
 	if r.options.API.Online() {
 		r.options.API = r.api.client()
 	}
-	r.Agent = New(r.options, r.client)
+	r.Agent = New(r.options, r.conn)
 	r.run()
 }
 

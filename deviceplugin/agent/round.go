@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -13,6 +14,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // observeTimeout bounds one observation of the kubelet.
@@ -73,6 +76,24 @@ func (a *Agent) writeDriverSpec(ctx context.Context) error {
 	}
 }
 
+// watchKubelet lets what waits for PodResources go on as soon as the kubelet makes
+// the socket for plugins, until ctx ends: it serves PodResources before that.
+func (a *Agent) watchKubelet(ctx context.Context) error {
+	seen := notify.New()
+	var watching sync.WaitGroup
+	watching.Go(func() { server.WatchDir(ctx, a.KubeletDir, seen, a.Log) })
+	defer watching.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-seen:
+			a.conn.ResetConnectBackoff()
+			a.kubeletStarted.Notify()
+		}
+	}
+}
+
 // watchModes shows the mode tracker what the kubelet offers and pods hold, while a
 // mode is pending, until ctx ends.
 func (a *Agent) watchModes(ctx context.Context) error {
@@ -82,6 +103,10 @@ func (a *Agent) watchModes(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-a.modes.Pending():
+		case <-a.kubeletStarted:
+			if next == nil {
+				continue // Nothing is pending.
+			}
 		case <-next:
 		}
 		again, renew := a.modes.Observe(a.observe(ctx))

@@ -21,9 +21,11 @@ const maxList = 16 << 20
 
 // Dial makes a client of the PodResources socket, such as
 // /var/lib/kubelet/pod-resources/kubelet.sock. The socket need not be there
-// yet, and may go and come: calls wait for it within their deadline.
-func Dial(socket string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("unix:"+socket,
+// yet, and may go and come: calls wait for it within their deadline. Whoever
+// notices that it is there again resets the client's backoff. Options go before
+// those here.
+func Dial(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix:"+socket, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxList)),
 		// gRPC's own backoff grows to two minutes, longer than any kubelet's restart.
@@ -31,7 +33,8 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 250 * time.Millisecond},
 			// A busy kubelet is slow to complete the HTTP/2 handshake.
 			MinConnectTimeout: 5 * time.Second,
-		}))
+		}),
+	}, options...)...)
 }
 
 const (

@@ -124,7 +124,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	p.list.update(p.options.Resource.Devices())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		func(ctx context.Context) { watchDir(ctx, p.dir, p.wake, p.log) }, p.follow, p.watchOwner,
+		func(ctx context.Context) { WatchDir(ctx, p.options.KubeletDir, p.wake, p.log) }, p.follow, p.watchOwner,
 	} {
 		group.Go(func() error {
 			run(ctx)

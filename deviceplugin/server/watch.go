@@ -13,12 +13,12 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// watchDir signals wake when kubelet.sock or a socket of the plugin comes or goes in
-// dir, or dir itself does, until ctx ends. Where inotify is not to be had
-// (fs.inotify.max_user_instances is small and shared by all of root's
-// processes) it logs that once, and the slow poll remains.
-func watchDir(ctx context.Context, dir string, wake notify.Signal, log *slog.Logger) {
-	reported := false
+// WatchDir signals wake when kubelet.sock or a socket of a plugin comes or goes in
+// the kubelet's plugin directory, or that itself does, until ctx ends. Where
+// inotify is not to be had (fs.inotify.max_user_instances is small and shared by
+// all of root's processes) it logs that once, and the slow poll remains.
+func WatchDir(ctx context.Context, kubeletDir string, wake notify.Signal, log *slog.Logger) {
+	dir, reported := filepath.Join(kubeletDir, pluginDir), false
 	for ctx.Err() == nil {
 		err := follow(ctx, dir, wake, log)
 		if err != nil && !reported {
