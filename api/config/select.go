@@ -23,7 +23,7 @@ func (c *NodeConfig) Shares(g *machine.GPU) bool {
 func (c *NodeConfig) WithRoles(m *machine.Machine) *machine.Machine {
 	var hcas []machine.HCA
 	for i := range m.HCAs {
-		role := c.RDMA.Roles.of(&m.HCAs[i])
+		role, _ := c.RDMA.Roles.Of(&m.HCAs[i])
 		if role == m.HCAs[i].Role {
 			continue
 		}
@@ -40,8 +40,9 @@ func (c *NodeConfig) WithRoles(m *machine.Machine) *machine.Machine {
 	return &corrected
 }
 
-// of is the role that the lists give an HCA, or the one it has.
-func (r *Roles) of(h *machine.HCA) machine.Role {
+// Of is the role that the lists give an HCA, or the one it has; named is
+// whether a list has it.
+func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 	for _, list := range []struct {
 		globs []Glob
 		role  machine.Role
@@ -49,10 +50,10 @@ func (r *Roles) of(h *machine.HCA) machine.Role {
 		{r.Fabric, machine.RoleFabric}, {r.Storage, machine.RoleStorage}, {r.Management, machine.RoleManagement},
 	} {
 		if matchAny(list.globs, h.Name) || h.PCI != "" && matchAny(list.globs, h.PCI) {
-			return list.role
+			return list.role, true
 		}
 	}
-	return h.Role
+	return h.Role, false
 }
 
 // Select reports whether a resource has this HCA of machine m, whose roles are

@@ -31,7 +31,7 @@ type GPU struct {
 	// MIG is the multi-instance mode.
 	MIG MIG `json:"mig"`
 	// NVLinks are the active links (nvmlDeviceGetNvLinkState), summed by peer,
-	// sorted by peer.
+	// sorted by peer; without those to NVSwitches if Fabric has failed.
 	NVLinks []NVLink `json:"nvlinks"`
 	// Fabric is the GPU's registration with the NVLink fabric; nil where
 	// there is none to register with.
@@ -93,16 +93,23 @@ const (
 	FabricCompleted  = "completed"
 	FabricInProgress = "in-progress"
 	FabricNotStarted = "not-started"
+	// FabricFailed means that the registration ended with an error: the GPU works
+	// alone, and reaches no other through NVSwitches.
+	FabricFailed = "failed"
 )
 
-// Fabric is nvmlDeviceGetGpuFabricInfo: which NVLink domain a GPU belongs to.
+// Fabric is nvmlDeviceGetGpuFabricInfoV: which NVLink domain a GPU belongs to.
 type Fabric struct {
 	// ClusterUUID is all zeroes on a machine that is a domain of its own.
 	ClusterUUID string `json:"clusterUUID"`
 	// CliqueID distinguishes the GPUs of a cluster that reach each other.
 	CliqueID uint32 `json:"cliqueID"`
-	// State is FabricCompleted once the GPU can use its links.
+	// State is FabricCompleted once the GPU can use its links. While it is
+	// FabricInProgress, CUDA fails on the GPU (error 802).
 	State string `json:"state"`
+	// Reason is why the registration failed, and what the driver's health mask
+	// (nvmlDeviceGetGpuFabricInfoV) reports; empty if nothing.
+	Reason string `json:"reason,omitempty"`
 }
 
 // HealthState is a GPU's condition as far as a scan can see it.
@@ -137,6 +144,16 @@ type VGPU struct {
 	// of the host's driver.
 	HostDriverVersion string `json:"hostDriverVersion"`
 	HostDriverBranch  string `json:"hostDriverBranch"`
+}
+
+// GPUAt is the GPU with this PCI address, or nil.
+func (m *Machine) GPUAt(address string) *GPU {
+	for i := range m.GPUs {
+		if m.GPUs[i].PCI == address {
+			return &m.GPUs[i]
+		}
+	}
+	return nil
 }
 
 // ParentGPU is the UUID of the GPU that a MIG device is a part of, "" if no GPU

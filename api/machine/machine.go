@@ -83,8 +83,8 @@ type NUMANode struct {
 	Distances []int `json:"distances"`
 }
 
-// PCIFunction is one function of interest: a display controller, a network
-// controller, an NVSwitch or whatever carries an RDMA device. Bridges appear
+// PCIFunction is one function of interest: a display controller, an accelerator, a
+// network controller, an NVSwitch or whatever carries an RDMA device. Bridges appear
 // only inside Upstream.
 type PCIFunction struct {
 	// Address is domain:bus:device.function, lower case: 0000:18:00.0.

@@ -145,7 +145,7 @@ func (v *validator) gpu(field string, g *GPU) {
 		v.nvlink(fmt.Sprintf("%s.nvlinks[%d]", field, j), g.PCI, &g.NVLinks[j])
 	}
 	if g.Fabric != nil {
-		oneOf(v, field+".fabric.state", g.Fabric.State, FabricCompleted, FabricInProgress, FabricNotStarted)
+		oneOf(v, field+".fabric.state", g.Fabric.State, FabricCompleted, FabricInProgress, FabricNotStarted, FabricFailed)
 	}
 	oneOf(v, field+".health.state", g.Health.State, Healthy, Unhealthy, Lost)
 }

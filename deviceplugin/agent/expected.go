@@ -109,7 +109,7 @@ func asksFor(c *corev1.Container, resource string, size int) bool {
 // gpusFor are the GPUs that a container will get, as far as it is known.
 func (t *shares) gpusFor(p *corev1.Pod, container *corev1.Container) []string {
 	c := t.config()
-	request, err := quota.ParseRequest(container.Resources.Limits, p.Annotations, c)
+	request, err := quota.ParseRequest(container.Resources.Limits, allocate.Annotations(p, t.now.Load()), c)
 	if err != nil {
 		return nil
 	}

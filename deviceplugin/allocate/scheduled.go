@@ -25,7 +25,8 @@ import (
 //   - another share than it requests: the limits are the pod's, the GPUs the
 //     scheduler's.
 //
-// One that was written after the container got its shares is not read.
+// One that was written after the container got its shares is not read. Where HAMi
+// chose, r becomes what HAMi counts of it.
 func Scheduled(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
@@ -67,6 +68,15 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 	return true
 }
 
+// Annotations are those of a pod by which it was scheduled.
+func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
+	c := inv.Config
+	if !c.SGPU.HAMi.Enabled {
+		return pod.Annotations
+	}
+	return hami.Annotations(pod, c.Domains, c.SGPU.HAMi.SchedulerName)
+}
+
 // scheduledByHAMi are the GPUs that HAMi chose.
 func scheduledByHAMi(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
@@ -79,11 +89,12 @@ func scheduledByHAMi(
 	for i := range inv.Machine.GPUs {
 		memory[inv.Machine.GPUs[i].UUID] = inv.Machine.GPUs[i].MemoryMiB
 	}
-	uuids, err = hami.Choice(pod, container, r, hami.Rules{
+	uuids, counts, err := hami.Choice(pod, container, r, hami.Rules{
 		Node: node, SchedulerName: c.SchedulerName, MemoryMiB: memory,
 	})
 	if errors.Is(err, hami.ErrAbsent) {
 		return nil, "", nil
 	}
+	*r = counts
 	return uuids, allocation.ByHAMi, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -133,7 +134,7 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	}
 	r.phase, r.runAs = phase, runAs(pod, spec)
 	r.order = slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == spec.Name })
-	request, err := quota.ParseRequest(spec.Resources.Limits, pod.Annotations, n.Inventory.Config)
+	request, err := quota.ParseRequest(spec.Resources.Limits, Annotations(pod, n.Inventory), n.Inventory.Config)
 	switch {
 	case errors.Is(err, quota.ErrNoShare):
 		return fmt.Errorf("container %s holds %d device IDs of shares and %w", spec.Name, len(r.ids), err)
@@ -174,17 +175,40 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 			return nil, "", err
 		}
 	}
+	if d := n.Inventory.Config.Domains; by == allocation.ByHAMi &&
+		pod.Annotations[d.SGPUQoSPolicy()] == "" && pod.Annotations[wellknown.SGPUQoSPolicyAlias] == "" {
+		r.adoptPolicy(gpus, uuids)
+	}
 	for _, uuid := range uuids {
 		i := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == uuid })
 		if i < 0 {
 			return nil, "", r.reject(RejectedAllocation, "%s chose GPU %s, which this node does not share", by, uuid)
 		}
-		if reason := gpus[i].Reject(&r.Request); !reason.None() {
+		reason := gpus[i].Reject(&r.Request)
+		if by == allocation.ByHAMi && (reason.Cause == quota.NotSelected || reason.Cause == quota.Avoided) {
+			return nil, "", r.reject(RejectedRequest, "HAMi chose a GPU that the pod's annotations exclude: %s; HAMi reads %s and %s only",
+				reason, wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias)
+		}
+		if !reason.None() {
 			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)
 		}
 		shares = append(shares, gpus[i].Share(&r.Request))
 	}
 	return shares, by, nil
+}
+
+// adoptPolicy gives a container whose pod sets no QoS policy that of the consumers of
+// the first GPU that has some. HAMi 2.6 knows no policies: it would choose that GPU
+// again and again.
+func (r *shareRequest) adoptPolicy(gpus []quota.GPU, uuids []string) {
+	for _, uuid := range uuids {
+		for i := range gpus {
+			if g := &gpus[i]; g.UUID == uuid && g.Policy != "" {
+				r.Policy = g.Policy
+				return
+			}
+		}
+	}
 }
 
 // admitDraining lets a container start on GPUs that are about to change their

@@ -14,8 +14,11 @@ import (
 const (
 	// unprepareEvery is how often what gone pods have left behind is looked for,
 	// searchEvery how often while a kubelet starts.
-	unprepareEvery = 30 * time.Second
+	unprepareEvery = 10 * time.Second
 	searchEvery    = time.Second
+	// endedFor is goneFor for a pod that the API server has shown to be gone too:
+	// with unprepareEvery less than 30 s after its end.
+	endedFor = 10 * time.Second
 	// goneFor is how long an entry must have been without a pod before it is
 	// removed: a kubelet that has just started may not know all its pods yet.
 	goneFor = 30 * time.Second
@@ -108,7 +111,9 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	defer s.mu.Unlock()
 	var expired []*checkpoint.Entry
 	for device, e := range s.entries {
-		stale := e.Kind == cdi.SGPU && e.Owner != nil && seen.Gone(e.Owner.Pod)
+		gone := e.Owner != nil && seen.Gone(e.Owner.Pod)
+		ended := gone && s.isGone(e.Owner.Pod)
+		stale := gone && (ended || e.Kind == cdi.SGPU)
 		if live[device] && !stale || e.Decision > seen.since || seen.claims(e, s.options.Now()) {
 			delete(s.gone, device)
 			continue
@@ -118,8 +123,12 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 			since = s.options.Now()
 			s.gone[device] = since
 		}
-		// What the kubelet's checkpoint names has its files, and no GPUs any more.
-		if s.options.Now().Sub(since) >= goneFor && !live[device] {
+		// What the kubelet's checkpoint names has its files, and no GPUs any more. The
+		// kubelet writes the checkpoint again only when it gives a pod something: where
+		// PodResources and the API server both show no such pod, no container of it
+		// starts again.
+		age := s.options.Now().Sub(since)
+		if age >= goneFor && !live[device] || age >= endedFor && ended {
 			expired = append(expired, e)
 		}
 	}

@@ -16,6 +16,7 @@ type gpu struct {
 	// seen means that a machine had it, present that the last one does.
 	seen, present bool
 	scan          machine.Health
+	pci           string
 	// pulse is the last answer to a poll.
 	pulse devgpu.Pulse
 	// silentSince is zero while it answers.
@@ -42,6 +43,10 @@ type latch struct {
 func (l *latch) holds() bool { return l.cause != "" }
 
 func (g *gpu) poll(p devgpu.Pulse) {
+	// What the driver asked for stands until it answers something else.
+	if p.Action == devgpu.ActionUnknown && g.pulse.Action != devgpu.ActionNone {
+		p.Action = g.pulse.Action
+	}
 	g.pulse = p
 	switch {
 	case p.Err == nil:

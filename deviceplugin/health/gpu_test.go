@@ -271,3 +271,37 @@ func TestOtherGPUsStayHealthy(t *testing.T) {
 		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", code.Severity, poll)
 	}
 }
+
+// TestGPUOfAVirtualMachineIsForgotten: it was given away on purpose, which is no
+// fault of the node. One that only left the bus or its driver is gone.
+func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {
+	for driver, known := range map[string]bool{"nvidia": true, "": true, "vfio-pci": false, "nvgrace-gpu-vfio-pci": false} {
+		tr := newTracker(config.Default().Health)
+		tr.see(gpus(machine.Healthy, machine.Healthy))
+		m := gpus(machine.Healthy)
+		m.PCI = []machine.PCIFunction{{Address: "0000:11:00.0", Driver: driver}}
+		tr.see(m)
+		s, _ := tr.update(clock(1))
+		if state, there := s.GPUs["GPU-1"]; there != known || there && state.Cause != Gone {
+			t.Errorf("bound to %q: %t, %+v", driver, there, state)
+		}
+	}
+}
+
+// TestAskedForActionStands: a poll that could not read the recovery action is no
+// word that the driver wants nothing.
+func TestAskedForActionStands(t *testing.T) {
+	got := run([]step{
+		scan(0, gpus(machine.Healthy)), pulse(1, nvml.ActionGPUReset, nil),
+		pulse(3, devgpu.ActionUnknown, nil), pulse(40, devgpu.ActionUnknown, nil), pulse(42, devgpu.ActionUnknown, errors.New("Unknown Error")),
+		pulse(44, devgpu.ActionNone, nil), pulse(46, devgpu.ActionUnknown, nil), wait(74),
+	}, func(s *Snapshot) State { return s.GPUs["GPU-0"] })
+	const asks = "RecoveryAction: the driver asks for a GPU reset"
+	const well = asks + "; it has recovered, and is healthy once that has lasted 30s"
+	want := []string{
+		"0 healthy", "1 " + asks, "3 " + asks, "40 " + asks, "42 " + asks, "44 " + well, "46 " + well, "74 healthy",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

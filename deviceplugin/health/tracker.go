@@ -2,6 +2,7 @@ package health
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -45,7 +46,7 @@ func (t *tracker) see(m *machine.Machine) {
 	}
 	for i := range m.GPUs {
 		g := t.gpu(m.GPUs[i].UUID)
-		g.seen, g.present, g.scan = true, true, m.GPUs[i].Health
+		g.seen, g.present, g.scan, g.pci = true, true, m.GPUs[i].Health, m.GPUs[i].PCI
 	}
 	for _, h := range t.hcas {
 		h.present = false
@@ -60,15 +61,20 @@ func (t *tracker) see(m *machine.Machine) {
 	t.forget()
 }
 
-// forget drops HCAs that went away on purpose: virtual functions, soft RDMA,
+// forget drops devices that went away on purpose: virtual functions, soft RDMA,
 // and functions that were given to a virtual machine.
 func (t *tracker) forget() {
+	for uuid, g := range t.gpus {
+		if f := t.machine.Function(g.pci); !g.present && f != nil && devgpu.Excuse(f) != "" {
+			delete(t.gpus, uuid)
+		}
+	}
 	for id, h := range t.hcas {
 		if h.present {
 			continue
 		}
 		f := t.machine.Function(h.pci)
-		if h.transient || f != nil && f.Driver == "vfio-pci" {
+		if h.transient || f != nil && strings.HasSuffix(f.Driver, "vfio-pci") {
 			delete(t.hcas, id)
 		}
 	}

@@ -199,12 +199,12 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 		reason = cmp.Or(reason, probe(m, v.Probe))
 	}
 	for _, v := range vendors {
-		driver, passthrough := v.OnBus(m.PCI)
-		switch {
-		case len(driver) > 0:
-			return counted(len(driver), v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
-		case len(passthrough) > 0:
-			return counted(len(passthrough), v) + " bound to vfio-pci, for virtual machines"
+		if bus := v.OnBus(m.PCI); len(bus) > 0 {
+			return counted(len(bus), v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
+		}
+		excused := slices.DeleteFunc(slices.Clone(m.PCI), func(f machine.PCIFunction) bool { return !v.IsGPU(&f) })
+		if len(excused) > 0 {
+			return counted(len(excused), v) + " " + gpu.Excuse(&excused[0])
 		}
 	}
 	return cmp.Or(reason, "there are no GPUs")
@@ -220,8 +220,7 @@ func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
 		}
 	}
 	return len(m.GPUs) == 0 && !slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
-		driver, _ := v.OnBus(m.PCI)
-		return len(driver) > 0
+		return len(v.OnBus(m.PCI)) > 0
 	})
 }
 

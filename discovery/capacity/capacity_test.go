@@ -73,6 +73,12 @@ func TestGPUs(t *testing.T) {
 			}, "",
 			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to vfio-pci, for virtual machines"}},
 		},
+		{
+			"a variant of vfio-pci", &machine.Machine{
+				PCI: []machine.PCIFunction{{Address: "0009:01:00.0", Class: "0x030200", Vendor: "0x10de", Driver: "nvgrace-gpu-vfio-pci"}},
+			}, "",
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to nvgrace-gpu-vfio-pci, for virtual machines"}},
+		},
 		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "there are no GPUs"}}},
 		{
 			"shared", h100(8), "mode: sgpu",

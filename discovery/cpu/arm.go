@@ -16,6 +16,8 @@ func arm(implementer, part int, fw firmware) (vendor, codename string) {
 	}
 	codename, known = cores()[core{implementer, part}]
 	switch {
+	case isGB10(fw):
+		return "nvidia", "nvidia-gb10"
 	case codename == "arm-neoverse-v2" && isGrace(fw):
 		return "nvidia", "nvidia-grace"
 	// JEP106 bank 10, 0x16 is Ampere Computing.
@@ -37,6 +39,12 @@ func isGrace(fw firmware) bool {
 		slices.ContainsFunc([]string{"Grace", "GH200", "GB200", "GB300"}, func(word string) bool {
 			return strings.Contains(fw.Product, word)
 		})
+}
+
+// isGB10: MediaTek's (0426) number 8901 is the processor of NVIDIA's GB10, in DGX Spark
+// and other makers' machines alike; its cores are Cortex-X925 and -A725.
+func isGB10(fw firmware) bool {
+	return fw.SoC == "jep106:0426:8901" || strings.Contains(fw.Product, "GB10") || fw.Product == "NVIDIA_DGX_Spark"
 }
 
 // implementers are ARM_CPU_IMP_* of the kernel's arch/arm64/include/asm/cputype.h.
@@ -68,6 +76,8 @@ func cores() map[core]string {
 		{0x41, 0xd83}: "arm-neoverse-v3ae",
 		{0x41, 0xd84}: "arm-neoverse-v3",
 		{0x41, 0xd8e}: "arm-neoverse-n3",
+		{0x41, 0xd85}: "arm-cortex-x925",
+		{0x41, 0xd87}: "arm-cortex-a725",
 		{0x42, 0x516}: "marvell-thunderx2", // BRCM_CPU_PART_VULCAN
 		{0x43, 0x0af}: "marvell-thunderx2",
 		{0x46, 0x001}: "fujitsu-a64fx",

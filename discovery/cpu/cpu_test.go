@@ -80,12 +80,42 @@ func TestCodenameArm(t *testing.T) {
 		{0x70, 0x303, firmware{}, "phytium", "phytium-ftc310"},
 		{0x70, 0x872, firmware{}, "phytium", "phytium-70-872"},
 		{0x4e, 0x010, firmware{}, "nvidia", "nvidia-vera"},
+		{0x41, 0xd87, firmware{SoC: "jep106:0426:8901", Vendor: "Dell Inc."}, "nvidia", "nvidia-gb10"},
+		{0x41, 0xd85, firmware{Vendor: "NVIDIA", Product: "NVIDIA_DGX_Spark"}, "nvidia", "nvidia-gb10"},
+		{0x41, 0xd85, firmware{}, "arm", "arm-cortex-x925"},
 		{0x41, 0xd99, firmware{}, "arm", "arm-41-d99"},
 		{0x99, 0x001, firmware{}, "unknown", "unknown-99-1"},
 	} {
 		got := identify(parse(fmt.Sprintf("CPU implementer: %#x\nCPU part: %#x\n", tt.implementer, tt.part)), tt.fw)
 		if got.Codename != tt.want || got.Vendor != tt.vendor {
 			t.Errorf("%x/%x %+v is %s %q, want %s %q", tt.implementer, tt.part, tt.fw, got.Vendor, got.Codename, tt.vendor, tt.want)
+		}
+	}
+}
+
+func TestPOWER(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want machine.CPU
+	}{
+		{
+			"processor\t: 0\ncpu\t\t: POWER9, altivec supported\nclock\t\t: 3783.000000MHz\nrevision\t: 2.3 (pvr 004e 1203)\n\n" +
+				"timebase\t: 512000000\nplatform\t: PowerNV\nmodel\t\t: 8335-GTX\nmachine\t\t: PowerNV 8335-GTX\n",
+			machine.CPU{
+				Arch: "ppc64le", Vendor: "ibm", Codename: "ibm-power9", ModelName: "POWER9, altivec supported",
+				Family: 0x4e, Model: 0x1203,
+			},
+		},
+		{
+			"cpu\t: POWER10 (architected), altivec supported\nrevision\t: 2.0 (pvr 0080 0200)\n",
+			machine.CPU{
+				Arch: "ppc64le", Vendor: "ibm", Codename: "ibm-power10", ModelName: "POWER10 (architected), altivec supported",
+				Family: 0x80, Model: 0x200,
+			},
+		},
+	} {
+		if diff := cmp.Diff(tt.want, identify(parse(tt.text), firmware{})); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 }
@@ -129,6 +159,7 @@ func FuzzIdentify(f *testing.F) {
 	f.Add("CPU implementer\t: 0x48\nCPU part\t: 0xd01\n", "")
 	f.Add("vendor_id\t: AuthenticAMD\ncpu family\t: 99999999999999999999\n", "x")
 	f.Add(":::\n\n:\n", "")
+	f.Add("cpu\t: POWER9, altivec supported\nrevision\t: 2.3 (pvr 004e 1203)\n", "")
 	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 	f.Fuzz(func(t *testing.T, text, soc string) {
 		c := identify(parse(text), firmware{SoC: soc})

@@ -21,9 +21,9 @@ type Library interface {
 	// Open starts a session with the driver unless there is one, and returns
 	// the driver and how many GPUs there are. ErrAbsent if there is no driver.
 	Open() (machine.Driver, int, error)
-	// GPU reads the GPU at an index. ErrLost, with whatever identity could be
-	// read, if it no longer answers; ErrIncomplete beside a GPU that could be read
-	// but for a part, and is as healthy as it is without.
+	// GPU reads the GPU at an index. ErrLost if it no longer answers, with its UUID
+	// and PCI address if those could be read; [Incomplete] beside a GPU that could
+	// be read but for some parts.
 	GPU(index int) (machine.GPU, error)
 	// Close ends the session, so that the next Open sees GPUs that came or
 	// went, or a driver that was loaded again. It is never called while a call
@@ -43,8 +43,6 @@ var (
 	// ErrRestart means that this process can never read the driver: it has the
 	// library of another one. The process must end and be started again.
 	ErrRestart = errors.New("this process must start again")
-	// ErrIncomplete means that a part of a GPU could not be read.
-	ErrIncomplete = errors.New("incomplete")
 	// ErrSilent means that a GPU has not answered in time.
 	ErrSilent = bounded.ErrTimeout
 )
@@ -62,9 +60,9 @@ type Reader struct {
 	gpus    bounded.Group[int, machine.GPU]
 	last    session
 	// known are the last good answers of this session by index, seen the last
-	// identities by PCI address.
+	// answers by PCI address.
 	known map[int]machine.GPU
-	seen  map[string]machine.GPU
+	seen  map[string]sighting
 	// bus are the addresses of the last read, if there was one.
 	bus    []string
 	isRead bool
@@ -85,7 +83,7 @@ type session struct {
 func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
 		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
-		known: map[int]machine.GPU{}, seen: map[string]machine.GPU{},
+		known: map[int]machine.GPU{}, seen: map[string]sighting{},
 	}
 }
 
@@ -123,32 +121,32 @@ func (r *Reader) Err() error {
 func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	bus, _ := r.vendor.OnBus(m.PCI)
+	bus := r.vendor.OnBus(m.PCI)
 	r.reopen = r.reopen || r.isRead && !slices.Equal(bus, r.bus)
 	r.bus, r.isRead = bus, true
 	found, probe := r.read(ctx, m)
 	answered := map[string]bool{}
 	for _, g := range found {
 		answered[g.PCI] = true
-		g.Health = machine.Health{}
-		r.seen[g.PCI] = g
 	}
 	for _, address := range bus {
 		if answered[address] {
 			continue
 		}
 		reason := cmp.Or(probe.Reason, "on the PCI bus and unknown to the driver")
-		g, known := r.seen[address]
+		last, known := r.seen[address]
 		if !known {
 			m.Skipped = append(m.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
 			continue
 		}
+		g := last.gpu
 		g.Health = machine.Health{State: machine.Lost, Reason: reason}
 		found = append(found, g)
 		answered[address] = true
 	}
 	// GPUs that left the bus were removed from the machine.
-	maps.DeleteFunc(r.seen, func(address string, _ machine.GPU) bool { return !answered[address] })
+	maps.DeleteFunc(r.seen, func(address string, _ sighting) bool { return !answered[address] })
+	describe(m, found)
 	m.Driver = cmp.Or(m.Driver, r.last.driver)
 	m.GPUs = append(m.GPUs, found...)
 	m.Probes = append(m.Probes, probe)
@@ -206,26 +204,15 @@ func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GP
 	var found []machine.GPU
 	probe := r.probe(machine.ProbeOK, "")
 	for i, a := range answers {
-		gpu, known := a.Value, true
-		if errors.Is(a.Err, ErrIncomplete) {
-			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: a.Err.Error()})
-			a.Err = nil
-		}
-		if a.Err != nil && gpu.UUID == "" {
-			gpu, known = r.known[i]
-		}
-		switch {
-		case a.Err == nil:
-			r.known[i] = gpu
-		case errors.Is(a.Err, ErrLost):
-			gpu.Health = machine.Health{State: machine.Lost, Reason: a.Err.Error()}
-		default:
-			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.Err)}
-		}
 		if errors.Is(a.Err, bounded.ErrTimeout) {
 			probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
-		if !known {
+		gpu, ok := r.condition(i, a)
+		var incomplete Incomplete
+		switch {
+		case errors.As(a.Err, &incomplete):
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: incomplete.Error()})
+		case !ok:
 			name := fmt.Sprintf("%s GPU %d", r.vendor.Probe, i)
 			m.Skipped = append(m.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
 			continue
@@ -233,6 +220,56 @@ func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GP
 		found = append(found, gpu)
 	}
 	return found, probe
+}
+
+// condition is the GPU of an answer; false if its identity is not known.
+func (r *Reader) condition(i int, a bounded.Answer[machine.GPU]) (machine.GPU, bool) {
+	gpu := a.Value
+	last, seen := r.seen[gpu.PCI]
+	if !seen || last.gpu.UUID != gpu.UUID {
+		last, seen = sighting{gpu: gpu, never: nothing()}, false
+	}
+	var incomplete Incomplete
+	if a.Err == nil || errors.As(a.Err, &incomplete) {
+		r.seen[gpu.PCI] = incomplete.complete(&gpu, last)
+		r.known[i] = gpu
+		return gpu, true
+	}
+	known := gpu.UUID != ""
+	switch {
+	case !known:
+		gpu, known = r.known[i]
+	case seen:
+		gpu = last.gpu
+	default:
+		r.seen[gpu.PCI] = last
+	}
+	gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.Err)}
+	if errors.Is(a.Err, ErrLost) {
+		gpu.Health.State = machine.Lost
+	}
+	return gpu, known
+}
+
+// describe gives GPUs that were lost before they reported their product what
+// others of their model report: those with the same PCI device number.
+func describe(m *machine.Machine, found []machine.GPU) {
+	for i := range found {
+		g, f := &found[i], m.Function(found[i].PCI)
+		if g.Product != "" || f == nil || f.Device == "" {
+			continue
+		}
+		for j := range found {
+			other := m.Function(found[j].PCI)
+			if found[j].Product == "" || other == nil || other.Vendor != f.Vendor || other.Device != f.Device {
+				continue
+			}
+			like := &found[j]
+			g.Product, g.MemoryMiB = like.Product, like.MemoryMiB
+			g.Architecture, g.ComputeCapability = like.Architecture, like.ComputeCapability
+			break
+		}
+	}
 }
 
 func (r *Reader) reason(err error) string {

@@ -113,19 +113,28 @@ func (v Vendors) Present(m *machine.Machine) Vendors {
 	})
 }
 
-// OnBus are the bus addresses of the vendor's GPUs: those that a GPU driver could
-// have, and those that are passed through to virtual machines (vfio-pci).
-func (v *Vendor) OnBus(functions []machine.PCIFunction) (driver, passthrough []string) {
+// OnBus are the bus addresses of the vendor's GPUs that its driver should have.
+func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
+	var all []string
 	for i := range functions {
-		switch f := &functions[i]; {
-		case !v.IsGPU(f):
-		case f.Driver == "vfio-pci":
-			passthrough = append(passthrough, f.Address)
-		default:
-			driver = append(driver, f.Address)
+		if f := &functions[i]; v.IsGPU(f) && Excuse(f) == "" {
+			all = append(all, f.Address)
 		}
 	}
-	return driver, passthrough
+	return all
+}
+
+// Excuse is why a GPU on the bus is none for containers, so that no GPU driver
+// need have it: it belongs to virtual machines. Empty for all others. Kernels
+// have variants of vfio-pci, such as nvgrace-gpu-vfio-pci.
+func Excuse(f *machine.PCIFunction) string {
+	switch {
+	case strings.HasSuffix(f.Driver, "vfio-pci"):
+		return "bound to " + f.Driver + ", for virtual machines"
+	case f.PhysFn != "":
+		return "a virtual function of " + f.PhysFn + ", for virtual machines"
+	}
+	return ""
 }
 
 // Environment is how a vendor's container runtime learns which GPUs a

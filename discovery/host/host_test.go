@@ -191,6 +191,35 @@ func TestLostGPUKeepsItsIdentity(t *testing.T) {
 	}
 }
 
+// GPUs that are given to virtual machines, and virtual functions, are none that
+// the driver should have.
+func TestGPUsOfVirtualMachinesAreExcused(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	devices := "sys/bus/pci/devices/"
+	library := &gpus{count: 8}
+	h := at(tree, library)
+	h.Scan(t.Context())
+	for i, driver := range map[int]string{6: "nvgrace-gpu-vfio-pci", 7: "vfio-pci"} {
+		tree.Remove(devices + sysfstest.GPUAddress(i) + "/driver")
+		tree.Link(devices+sysfstest.GPUAddress(i)+"/driver", "sys/bus/pci/drivers/"+driver)
+	}
+	tree.Link(devices+sysfstest.GPUAddress(5)+"/physfn", devices+sysfstest.GPUAddress(4))
+	library.count = 5
+	m := h.Scan(t.Context())
+	if len(m.GPUs) != 5 || len(m.Skipped) > 0 {
+		t.Errorf("%d GPUs, skipped %v", len(m.GPUs), m.Skipped)
+	}
+	for i, want := range map[int]string{
+		4: "", 5: "a virtual function of 0000:93:00.0, for virtual machines",
+		6: "bound to nvgrace-gpu-vfio-pci, for virtual machines", 7: "bound to vfio-pci, for virtual machines",
+	} {
+		if got := gpu.Excuse(m.Function(sysfstest.GPUAddress(i))); got != want {
+			t.Errorf("GPU %d is %q, want %q", i, got, want)
+		}
+	}
+}
+
 func TestGPUThatNeverAnsweredIsSkipped(t *testing.T) {
 	tree := sysfstest.New(t)
 	sysfstest.DGXH100(tree)

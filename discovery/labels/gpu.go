@@ -172,15 +172,16 @@ func (b *builder) setVendor(value string, suffixes ...string) {
 }
 
 // Clique is the place in a multi-node NVLink fabric that all GPUs agree on
-// which have one: "<clusterUUID>.<cliqueId>". A machine that is a fabric of its
-// own reports a cluster of zeroes, and has none.
+// which are registered: "<clusterUUID>.<cliqueId>". One that is not, or not yet,
+// does not take the others' place away. A machine that is a fabric of its own
+// reports a cluster of zeroes, and has none.
 func Clique(m *machine.Machine) (place string, conflict bool) {
 	for i := range m.GPUs {
 		f := m.GPUs[i].Fabric
-		if f == nil {
+		if f == nil || f.State != machine.FabricCompleted {
 			continue
 		}
-		if f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "" {
+		if strings.Trim(f.ClusterUUID, "0-") == "" {
 			return "", false
 		}
 		own := f.ClusterUUID + "." + strconv.FormatUint(uint64(f.CliqueID), 10)

@@ -19,7 +19,7 @@ import (
 // What Compute makes of such a machine has nothing of its GPUs.
 func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
 	for _, v := range vendors {
-		if onBus, _ := v.OnBus(m.PCI); len(onBus) == 0 {
+		if len(v.OnBus(m.PCI)) == 0 {
 			continue
 		}
 		shown := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return vendors.Of(m, &g) == v })

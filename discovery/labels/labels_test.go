@@ -214,10 +214,18 @@ func TestLabels(t *testing.T) {
 		},
 		{
 			name: "fabric not up", machine: with(hosting(h100(2)...), func(m *machine.Machine) {
-				m.GPUs[0].Fabric = fabric("1-2", 0, machine.FabricCompleted)
-				m.GPUs[1].Fabric = fabric("1-2", 0, machine.FabricInProgress)
+				m.GPUs[0].Fabric = fabric("0-0", 0, machine.FabricNotStarted)
+				m.GPUs[1].Fabric = fabric("0-0", 0, machine.FabricInProgress)
 			}),
 			want: map[string]string{"nvidia.com/gpu.clique": "-", "heddle.dev/nvlink.domain": "-"},
+		},
+		{
+			name: "one GPU is not registered", machine: with(hosting(h100(3)...), func(m *machine.Machine) {
+				m.GPUs[0].Fabric = fabric("0-0", 0, machine.FabricInProgress)
+				m.GPUs[1].Fabric = fabric("1-2", 5, machine.FabricCompleted)
+				m.GPUs[2].Fabric = fabric("0-0", 0, machine.FabricFailed)
+			}),
+			want: map[string]string{"nvidia.com/gpu.clique": "1-2.5", "heddle.dev/nvlink.domain": "1-2"},
 		},
 		{
 			name: "a fabric of its own", machine: with(hosting(h100(1)...), func(m *machine.Machine) {

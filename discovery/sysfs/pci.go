@@ -2,6 +2,7 @@ package sysfs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -11,7 +12,7 @@ import (
 
 const pciDevices = "bus/pci/devices/"
 
-// PCI reads the functions of interest: display and network controllers,
+// PCI reads the functions of interest: display and network controllers, accelerators,
 // switches between GPUs, the DMA functions of Data-Direct NICs, and those named
 // in carry (whatever carries an RDMA device; some are of class "other"). A tree
 // without a PCI bus has none.
@@ -48,16 +49,17 @@ func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFuncti
 	return functions, skipped, nil
 }
 
-// ofClass reports whether a class is of interest for every vendor:
-// PCI_BASE_CLASS_NETWORK (0x02) and PCI_BASE_CLASS_DISPLAY (0x03) of
-// include/linux/pci_ids.h; the highest byte of three.
+// ofClass reports whether a class is of interest for every vendor: network (02),
+// display (03) and processing accelerators (12, such as MI300X) are the highest
+// byte of three, co-processors (0b40) the higher two (include/linux/pci_ids.h).
 func ofClass(class string) bool {
-	return len(class) == len("0x030200") && (strings.HasPrefix(class, "0x02") || strings.HasPrefix(class, "0x03"))
+	return len(class) == len("0x030200") && slices.ContainsFunc([]string{"0x02", "0x03", "0x12", "0x0b40"},
+		func(prefix string) bool { return strings.HasPrefix(class, prefix) })
 }
 
 // special finds the functions that only their maker's numbers identify: GPUs that are no
-// display controllers, switches between GPUs, and the DMA functions of ConnectX-8 (15b3:2100, rdma-core
-// kernel-boot/rdma_topo).
+// display controllers, switches between GPUs, the DMA functions of ConnectX-8 (15b3:2100, rdma-core
+// kernel-boot/rdma_topo) and eRDMA, which has no class (drivers/infiniband/hw/erdma).
 func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 	if strings.HasPrefix(class, "0x0604") {
 		return false
@@ -66,9 +68,9 @@ func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 	if err != nil {
 		return false
 	}
-	if vendor == VendorMellanox {
+	if vendor == VendorMellanox || vendor == vendorAlibaba {
 		device, err := f.word(name, "device")
-		return err == nil && device == DeviceDataDirect
+		return err == nil && (device == DeviceDataDirect || device == deviceERDMA)
 	}
 	fn := machine.PCIFunction{Vendor: vendor, Class: class}
 	return vendors.IsSwitch(&fn) || vendors.IsGPU(&fn)
@@ -79,6 +81,9 @@ const (
 	VendorMellanox = "0x15b3"
 	// DeviceDataDirect is the DMA function of a Data-Direct NIC.
 	DeviceDataDirect = "0x2100"
+
+	vendorAlibaba = "0x1ded"
+	deviceERDMA   = "0x107f"
 )
 
 // word reads a hexadecimal attribute of a PCI function.

@@ -94,6 +94,10 @@ func TestPCIOfInterest(t *testing.T) {
 	add("pci0000:00/0000:00:04.0", "0x068000", "0x8086", "0x0000")              // some other bridge
 	add("pci0000:00/0000:00:05.0", "0x080100", "0x15b3", "0x2100")              // a DMA function
 	add("pci0000:00/0000:00:06.0", "0xff0000", "0x1ded", "0x107f")              // eRDMA, class "other"
+	add("pci0000:00/0000:00:07.0", "0xff0000", "0x1ded", "0x107f")              // one without a driver
+	add("pci0000:00/0000:00:08.0", "0x120000", "0x1002", "0x74a1")              // MI300X
+	add("pci0000:00/0000:00:09.0", "0x0b4000", "0x8086", "0x4940")              // a co-processor
+	add("pci0000:00/0000:00:0a.0", "0x020000", "0x17db", "0x0501")              // Slingshot
 	add("pci10000:00/10000:00:02.0/10000:e1:00.0", "0x020000", "0x8086", "0x1592")
 	tree.Dir("sys/bus/pci/devices/nonsense")
 	got, skipped, err := New(tree.Sys()).PCI(map[string]bool{"0000:00:06.0": true}, gpu.Vendors{{PCI: gpu.PCI{Vendor: "0x10de", Switches: []string{"0x0680"}}}})
@@ -101,14 +105,14 @@ func TestPCIOfInterest(t *testing.T) {
 	for _, f := range got {
 		addresses = append(addresses, f.Address)
 	}
-	want := []string{"0000:00:03.0", "0000:00:05.0", "0000:00:06.0", "0000:01:00.0", "10000:e1:00.0"}
+	want := []string{"0000:00:03.0", "0000:00:05.0", "0000:00:06.0", "0000:00:07.0", "0000:00:08.0", "0000:00:09.0", "0000:00:0a.0", "0000:01:00.0", "10000:e1:00.0"}
 	if diff := cmp.Diff(want, addresses); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	if len(skipped) != 1 || skipped[0].Name != "nonsense" {
 		t.Errorf("skipped %v", skipped)
 	}
-	wide := got[4]
+	wide := got[len(got)-1]
 	if wide.Root != "pci10000:00" || cmp.Diff([]string{"10000:00:02.0"}, wide.Upstream) != "" || wide.NUMA != nil {
 		t.Errorf("%+v", wide)
 	}

@@ -27,47 +27,78 @@ type Rules struct {
 // HAMi's choice; the node's configuration decides what chooses instead.
 var ErrAbsent = errors.New("HAMi chose no GPU")
 
-// Choice is the UUIDs of the GPUs that HAMi chose for a container of a pod. The
-// error is [ErrAbsent], or the reason why HAMi's annotation is not followed, for
-// the pod's owner. HAMi chooses the GPUs; the container's limits set the amounts.
-func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]string, error) {
+// Choice is the UUIDs of the GPUs that HAMi chose for a container of a pod, and the
+// request as HAMi counts it, see counted. The error is [ErrAbsent], or the reason
+// why HAMi's annotation is not followed, for the pod's owner. HAMi chooses the GPUs;
+// the container's limits set the amounts.
+func Choice(
+	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
+) (uuids []string, counts quota.Request, err error) {
+	listed, initial, err := listedFor(pod, container, want, rules)
+	if err != nil {
+		return nil, *want, err
+	}
+	uuids = make([]string, 0, len(listed))
+	for _, s := range listed {
+		if err := checkShare(s, initial, want, rules.MemoryMiB); err != nil {
+			return nil, *want, err
+		}
+		uuids = append(uuids, s.UUID)
+	}
+	return uuids, counted(listed, want), nil
+}
+
+// listedFor are the shares that HAMi chose for a container, as many as it requests;
+// initial reports that it is an init container.
+func listedFor(
+	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
+) (listed []allocation.HAMiShare, initial bool, err error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, fmt.Errorf("%w: %s is not there", ErrAbsent, wellknown.HAMiAllocation)
+		return nil, false, fmt.Errorf("%w: %s is not there", ErrAbsent, wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
-		return nil, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
+		return nil, false, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
 			wellknown.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
 	}
 	if err := checkBinding(pod, rules.Node); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	all, err := allocation.ParseHAMiPod(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", wellknown.HAMiAllocation, err)
+		return nil, false, fmt.Errorf("%s: %w", wellknown.HAMiAllocation, err)
 	}
-	listed, initial, err := partOf(all, pod, container)
+	listed, initial, err = partOf(all, pod, container)
 	if err != nil {
-		return nil, err
+		return nil, initial, err
 	}
 	if initial {
 		if listed = listed[:min(len(listed), max(want.GPUs, 0))]; len(listed) < want.GPUs {
-			return nil, fmt.Errorf("%w: %s has %d of %d GPUs for init container %s",
+			return nil, initial, fmt.Errorf("%w: %s has %d of %d GPUs for init container %s",
 				ErrAbsent, wellknown.HAMiAllocation, len(listed), want.GPUs, container)
 		}
 	}
 	if len(listed) != want.GPUs {
-		return nil, fmt.Errorf("%s: %d GPUs for container %s, which requests %d",
+		return nil, initial, fmt.Errorf("%s: %d GPUs for container %s, which requests %d",
 			wellknown.HAMiAllocation, len(listed), container, want.GPUs)
 	}
-	uuids := make([]string, 0, len(listed))
+	return listed, initial, nil
+}
+
+// counted is a request as HAMi counts it. HAMi rounds bytes down to MiB, where
+// heddle rounds up: with the latter sixteen containers that fill a GPU by HAMi's
+// account do not fit. Without vcore HAMi counts 100 also for best-effort.
+func counted(listed []allocation.HAMiShare, want *quota.Request) quota.Request {
+	out := *want
 	for _, s := range listed {
-		if err := checkShare(s, initial, want, rules.MemoryMiB); err != nil {
-			return nil, err
+		if int64(s.VRam) == want.MemoryMiB-1 {
+			out.MemoryMiB = int64(s.VRam)
 		}
-		uuids = append(uuids, s.UUID)
+		if want.VCore == 0 {
+			out.VCore = max(out.VCore, int(s.Compute))
+		}
 	}
-	return uuids, nil
+	return out
 }
 
 // checkBinding checks that HAMi bound the pod to this node, and that the choice
@@ -123,12 +154,17 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 
 // partOf is a container's part of the list. HAMi 2.9 and later list init
 // containers, then the others; 2.6 to 2.8 list the others only, and choose
-// nothing for init containers. The length distinguishes the two.
+// nothing for init containers; 2.6 begins with the first that has devices. The
+// length distinguishes them.
 func partOf(
 	all allocation.HAMiPod, pod *corev1.Pod, container string,
 ) (part []allocation.HAMiShare, initial bool, err error) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
+	if len(all) < apps {
+		// HAMi 2.6 omits the containers without devices before the first that has some.
+		all = slices.Concat(make(allocation.HAMiPod, apps-len(all)), all)
+	}
 	app := slices.IndexFunc(pod.Spec.Containers, named)
 	at := slices.IndexFunc(pod.Spec.InitContainers, named)
 	initial = app < 0 && at >= 0

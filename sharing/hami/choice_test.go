@@ -92,7 +92,7 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 			}
 			for _, a := range slices.Concat(p.Init, p.Containers) {
 				t.Run(v.Version+"/"+p.Name+"/"+a.Name, func(t *testing.T) {
-					got, err := hami.Choice(pod, a.Name, a.request(), rules())
+					got, _, err := hami.Choice(pod, a.Name, a.request(), rules())
 					var reason string
 					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
 						if err == nil || errors.Is(err, hami.ErrAbsent) != (reason == absent) {
@@ -211,7 +211,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 			if tt.container == "" {
 				tt.container = "main"
 			}
-			got, err := hami.Choice(pod, tt.container, &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
+			got, _, err := hami.Choice(pod, tt.container, &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
 			if tt.want == ok {
 				if err != nil || len(got) != 1 {
 					t.Errorf("got %+v, %v", got, err)
@@ -229,7 +229,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 func TestAllMemoryIsNoMoreThanTheGPU(t *testing.T) {
 	pod := bound()
 	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + gpuA + `","compute":100,"vRam":143772}],[]]`
-	_, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, rules())
+	_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, rules())
 	if err == nil || !strings.Contains(err.Error(), "which has 143771") {
 		t.Errorf("got %v", err)
 	}
@@ -251,7 +251,7 @@ func FuzzChoice(f *testing.F) {
 		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
 		want := &quota.Request{GPUs: gpus, VCore: vcore, MemoryMiB: memory}
 		for _, name := range []string{"prepare", "main", "side"} {
-			got, err := hami.Choice(pod, name, want, rules())
+			got, _, err := hami.Choice(pod, name, want, rules())
 			if err == nil && len(got) != gpus || err != nil && got != nil {
 				t.Fatalf("%s: %d shares for %d GPUs, %v", name, len(got), gpus, err)
 			}

@@ -8,6 +8,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const podGroupCRD = "podgroups.scheduling.x-k8s.io"
@@ -83,9 +88,39 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	f.gpus(t, "chart-more", 4, nil)
 	f.running(t, 30*time.Second, "labeled", 2)
 	f.shows(t, 30*time.Second, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
+	f.ownersWriteNoShares(t)
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 	f.shows(t, 40*time.Second, "labeled", "{.metadata.uid}", "")
 	uninstall(t.Context())
 	b.kubectl(t, "get", "crd", podGroupCRD)
 	b.kubectl(t, "get", "-n", f.namespace, "podgroups."+strings.TrimPrefix(podGroupCRD, "podgroups."), "pair")
+}
+
+// ownersWriteNoShares: the scheduler's account writes which GPUs a pod shares, and
+// even an administrator does not.
+func (f *fleet) ownersWriteNoShares(t *testing.T) {
+	t.Helper()
+	f.nodes(t, sharing("chart-shared"))
+	f.create(t, f.share("honest", 10, 4))
+	f.running(t, 30*time.Second, "honest", 1)
+	text := f.kubectl(t, "-n", f.namespace, "get", "pod", "honest", "-o", "jsonpath={.metadata.annotations}")
+	if !strings.Contains(text, wellknown.SGPUAllocation) {
+		t.Errorf("a pod with a share has annotations %s", text)
+	}
+	for _, key := range []string{wellknown.SGPUAllocation, wellknown.SGPUBound} {
+		for _, change := range []string{key + "={}", key + "-"} {
+			out, err := f.bed.Kubectl(t.Context(), "-n", f.namespace, "annotate", "--overwrite", "pod", "honest", change)
+			denied := err != nil && strings.Contains(err.Error()+out, "admissionPolicy.shareWriters")
+			if has := strings.Contains(text, key); denied != (has || strings.HasSuffix(change, "={}")) {
+				t.Errorf("annotate %s: %s %v", change, out, err)
+			}
+		}
+	}
+	forged := f.share("forged", 1, 1)
+	forged.Annotations = map[string]string{wellknown.SGPUAllocation: "{}"}
+	_, err := f.client.CoreV1().Pods(f.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("a new pod with a forged annotation: %v", err)
+	}
+	f.kubectl(t, "-n", f.namespace, "label", "pod", "honest", "any=label")
 }

@@ -30,7 +30,8 @@ type GPU struct {
 	UUID, PCI, Name string
 	Minor           int
 	MemoryMiB       int64
-	// MIG is -1 for a GPU without the mode, 0 for off, 1 for on.
+	// MIG is -1 for a GPU without the mode, 0 for off, for on 1 and the number
+	// of its instances.
 	MIG int
 	// Links lead to NVSwitches.
 	Links int
@@ -67,13 +68,17 @@ type Delay struct {
 	Milliseconds int
 }
 
+// NoMIG is GPU.MIG of a GPU without the mode.
+const NoMIG = -1
+
 // NVML's return values that tests use.
 const (
 	NotSupported = 3
 	Unknown      = 999
 	GPUIsLost    = 15
-	InProgress   = 2 // NVML_GPU_FABRIC_STATE_IN_PROGRESS
-	Completed    = 3 // NVML_GPU_FABRIC_STATE_COMPLETED
+	OldStructure = 25 // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	InProgress   = 2  // NVML_GPU_FABRIC_STATE_IN_PROGRESS
+	Completed    = 3  // NVML_GPU_FABRIC_STATE_COMPLETED
 )
 
 // Of are the GPUs of a machine file, under a driver of its version.
@@ -81,12 +86,15 @@ func Of(m *machine.Machine) Control {
 	c := Control{Kernel: m.Driver.Version}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		one := GPU{UUID: g.UUID, PCI: g.PCI, Name: g.Product, MemoryMiB: g.MemoryMiB, MIG: -1, Minor: g.Index}
+		one := GPU{UUID: g.UUID, PCI: g.PCI, Name: g.Product, MemoryMiB: g.MemoryMiB, MIG: NoMIG, Minor: g.Index}
 		if g.Minor != nil {
 			one.Minor = *g.Minor
 		}
 		if g.MIG.Capable {
 			one.MIG = 0
+		}
+		if g.MIG.Enabled {
+			one.MIG = 1 + len(g.MIG.Devices)
 		}
 		for _, l := range g.NVLinks {
 			if l.Peer == machine.PeerNVSwitch {

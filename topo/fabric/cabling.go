@@ -40,8 +40,9 @@ type railPorts struct {
 	// agree is how many ports are on the expected leaf.
 	agree int32
 	names votes
-	// nodes counts the members with such a port by shape.
-	nodes votes
+	// nodes counts the members with such a port by shape, dark those where it
+	// never had a link.
+	nodes, dark votes
 }
 
 func check(g *leafGroup) cabling {
@@ -82,6 +83,9 @@ func (c *cablingCheck) count() {
 			}
 			if i == 0 || n.ports[i-1].position() != r.position { // Sorted: the ports of one rail are neighbors.
 				r.nodes.add(n.Report.shape, 1)
+				if p.neverUp() {
+					r.dark.add(n.Report.shape, 1)
+				}
 			}
 		}
 	}
@@ -154,6 +158,9 @@ func (c *cablingCheck) findings(n *node) []Finding {
 	for i := range n.ports {
 		p := &n.ports[i]
 		r := c.rail(p)
+		if c.unused(n, p, r) {
+			continue
+		}
 		if kind := c.fault(p, r, shifted); kind != "" {
 			f := p.finding(n.Name)
 			f.Kind, f.Group, f.Expected = kind, c.group.key, r.Leaf
@@ -167,6 +174,20 @@ func (c *cablingCheck) findings(n *node) []Finding {
 	}
 	sortFindings(out)
 	return out
+}
+
+// neverUp reports whether the node's reports know neither a link of the port nor
+// when it went down.
+func (p *port) neverUp() bool {
+	return p.state != v1alpha1.LinkActive && p.far == nil && p.since == 0
+}
+
+// unused reports whether a port is one that most like nodes have without a
+// cable: second ports. A leaf that fails is no reason to believe that: its ports
+// had links. Fewer than three nodes prove nothing.
+func (c *cablingCheck) unused(n *node, p *port, r *railPorts) bool {
+	like := c.nodes.count(n.Report.shape)
+	return like >= 3 && p.neverUp() && 2*r.dark.count(n.Report.shape) > like
 }
 
 // fault is what is wrong with a port, "" if nothing is.

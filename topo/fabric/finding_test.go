@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -80,6 +81,51 @@ func TestFindings(t *testing.T) {
 			t.Parallel()
 			if diff := cmp.Diff(tt.want, put(newMap(t, preset(t, fabric.ModeAuto)...), tt.nodes...).Findings()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A slot without a cable on most nodes of a shape is unused. One whose links went
+// down is not, though all nodes have it so: its leaf has failed.
+func TestUnusedSlots(t *testing.T) {
+	t.Parallel()
+	const uncabled, failed, forgotten, alone = "uncabled", "failed", "failed, its switch unknown", "down on one node"
+	for _, tt := range []struct {
+		how         string
+		nodes, dead int
+	}{
+		{uncabled, 64, 0}, {uncabled, 2, 2}, {failed, 64, 64}, {forgotten, 64, 64}, {alone, 64, 1},
+	} {
+		t.Run(fmt.Sprintf("%s, %d nodes", tt.how, tt.nodes), func(t *testing.T) {
+			t.Parallel()
+			m := newMap(t, preset(t, fabric.ModeAuto)...)
+			var s *fabric.Snapshot
+			for n := range tt.nodes {
+				spec := onto("1", "2", "3", "4")
+				if r := &spec.Rails[3]; n > 0 || tt.how == failed || tt.how == forgotten || tt.nodes == 2 {
+					switch {
+					case tt.how == alone && n > 1:
+					case tt.how == failed:
+						r.LinkState = v1alpha1.LinkDown
+					default:
+						r.LinkState, r.Switch = v1alpha1.LinkDown, nil
+					}
+					if tt.how == forgotten {
+						r.Since = new(metav1.NewTime(start))
+					}
+				}
+				s = put(m, node(fmt.Sprintf("node-%d", n), spec))
+			}
+			dead := 0
+			for _, f := range s.Findings() {
+				if f.Kind != fabric.Dead {
+					t.Errorf("%+v", f)
+				}
+				dead++
+			}
+			if dead != tt.dead {
+				t.Errorf("%d dead ports, want %d", dead, tt.dead)
 			}
 		})
 	}

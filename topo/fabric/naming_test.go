@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -76,6 +77,7 @@ func TestLeafDies(t *testing.T) {
 	for i := range f.Nodes {
 		r := &f.Nodes[i].Spec.Rails[0] // The least of the group's leaves.
 		r.LinkState, r.Switch = v1alpha1.LinkDown, nil
+		r.Since = new(metav1.NewTime(start)) // As the worker reports a port that went down.
 		n := input(&f.Nodes[i])
 		n.Names = []string{before[n.Name]}
 		m.Put(n)

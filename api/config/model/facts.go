@@ -1,6 +1,10 @@
 package model
 
-import "github.com/heddle-dev/heddle/api/machine"
+import (
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
 
 // Facts are the variables of an expression.
 type Facts struct {
@@ -104,6 +108,8 @@ func gpuOf(m *machine.Machine) GPU {
 	return gpu
 }
 
+func isUp(p machine.Port) bool { return p.State != machine.PortDown }
+
 // RDMAOf sums up the fabric HCAs of a machine. Ties go to the larger value.
 func RDMAOf(m *machine.Machine) RDMA {
 	physical := map[string]bool{}
@@ -119,8 +125,12 @@ func RDMAOf(m *machine.Machine) RDMA {
 		}
 		rdma.Count++
 		count(types, h.Type)
+		up := slices.ContainsFunc(h.Ports, isUp)
 		for j := range h.Ports {
-			count(layers, h.Ports[j].LinkLayer)
+			// Of a ConnectX-3 (VPI) one port can be InfiniBand and the other Ethernet.
+			if isUp(h.Ports[j]) || !up {
+				count(layers, h.Ports[j].LinkLayer)
+			}
 			if rate := h.Ports[j].RateGbps; rate != nil && h.Ports[j].State == machine.PortActive {
 				count(rates, int(min(max(*rate, 0), 1e6)))
 			}

@@ -160,3 +160,14 @@ func FuzzName(f *testing.F) {
 		}
 	})
 }
+
+// Of an HCA with a port of each kind (ConnectX-3 VPI), the one with a link counts.
+func TestLinkLayerOfTheActivePort(t *testing.T) {
+	m := &machine.Machine{HCAs: []machine.HCA{{Name: "mlx4_0", Role: machine.RoleFabric, Ports: []machine.Port{
+		{Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortDown, RateGbps: new(10.0)},
+		{Number: 2, LinkLayer: machine.Ethernet, State: machine.PortActive, RateGbps: new(40.0)},
+	}}}}
+	if got := model.RDMAOf(m); got.LinkLayer != machine.Ethernet || got.RateGbps != 40 || got.Count != 1 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -4,7 +4,6 @@ package nvml
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -14,8 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// GPU implements [gpu.Library]. Identity must be readable; everything else may be
-// unsupported and then stays unknown.
+// GPU implements [gpu.Library]. Identity and memory must be readable; every other
+// part may be unsupported, and an error of it is noted.
 func (l *Library) GPU(index int) (machine.GPU, error) {
 	g := machine.GPU{Index: index, Health: machine.Health{State: machine.Healthy}}
 	device, ret := l.api.DeviceGetHandleByIndex(index)
@@ -23,37 +22,52 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		return machine.GPU{}, failure(fmt.Sprintf("GPU %d", index), ret)
 	}
 	if err := identify(device, &g); err != nil {
-		return machine.GPU{}, err
+		if g.UUID == "" || g.PCI == "" {
+			return machine.GPU{}, err
+		}
+		return g, err
 	}
 	l.remember(g.UUID, device)
 	if memory, ret := device.GetMemoryInfo(); ret == nvml.SUCCESS {
 		g.MemoryMiB = mebibytes(memory.Total)
-	} else if ret != nvml.ERROR_NOT_SUPPORTED { // Unified memory: GB10, Jetson.
-		return machine.GPU{}, failure("memory", ret)
+	} else if !absent(ret) { // Unified memory: GB10, Jetson.
+		return g, failure("memory", ret)
 	}
-	if major, minor, ret := device.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-		g.ComputeCapability, g.Architecture = fmt.Sprintf("%d.%d", major, minor), architecture(major, minor)
+	incomplete := gpu.Incomplete{}
+	minor, ret := device.GetMinorNumber()
+	if ret == nvml.SUCCESS {
+		g.Minor = &minor
 	}
-	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
-		g.ECC = new(current == nvml.FEATURE_ENABLED)
+	incomplete.Note(gpu.PartMinor, fault("minor number", ret))
+	major, revision, ret := device.GetCudaComputeCapability()
+	if ret == nvml.SUCCESS {
+		g.ComputeCapability, g.Architecture = fmt.Sprintf("%d.%d", major, revision), architecture(major, revision)
 	}
-	var incomplete error
-	if mode, ret := device.GetVirtualizationMode(); ret == nvml.SUCCESS && mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU {
-		g.VGPU = &machine.VGPU{}
-		host, err := vgpu(sysfs.New(l.options.SysfsRoot), g.PCI)
-		if err != nil {
-			incomplete = fmt.Errorf("vGPU is %w: %w", gpu.ErrIncomplete, err)
-		}
-		g.VGPU = cmp.Or(host, g.VGPU)
+	incomplete.Note(gpu.PartCapability, fault("compute capability", ret))
+	ecc, _, ret := device.GetEccMode()
+	if ret == nvml.SUCCESS {
+		g.ECC = new(ecc == nvml.FEATURE_ENABLED)
 	}
-	g.MIG = migMode(device, g.MemoryMiB)
-	if l.has("nvmlDeviceGetGpuFabricInfo") { // Since driver 525.
-		g.Fabric, g.Health = fabric(device)
+	incomplete.Note(gpu.PartECC, fault("ECC mode", ret))
+	incomplete.Note(gpu.PartVGPU, l.virtual(device, &g))
+	incomplete.Note(gpu.PartMIG, mig(device, &g))
+	incomplete.Note(gpu.PartLinks, l.links(device, &g))
+	incomplete.Note(gpu.PartFabric, l.fabric(device, &g))
+	return g, incomplete.Err()
+}
+
+// absent reports whether an answer means that a GPU or its driver lacks
+// something. Every other failure is none about the GPU.
+func absent(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_FUNCTION_NOT_FOUND
+}
+
+// fault is the error of a part; nil if it was read, or the GPU lacks it.
+func fault(what string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS || absent(ret) {
+		return nil
 	}
-	if l.has("nvmlDeviceGetNvLinkRemoteDeviceType") { // Since driver 460.
-		g.NVLinks = links(device)
-	}
-	return g, incomplete
+	return failure(what, ret)
 }
 
 func identify(device nvml.Device, g *machine.GPU) error {
@@ -72,142 +86,18 @@ func identify(device nvml.Device, g *machine.GPU) error {
 	if g.Product, ret = device.GetName(); ret != nvml.SUCCESS {
 		return failure("name", ret)
 	}
-	if minor, ret := device.GetMinorNumber(); ret == nvml.SUCCESS {
-		g.Minor = &minor
-	}
 	return nil
 }
 
-func migMode(device nvml.Device, totalMiB int64) machine.MIG {
-	var mig machine.MIG
-	current, _, ret := device.GetMigMode()
-	if ret != nvml.SUCCESS {
-		return mig
+// virtual reads the host's vGPU software.
+func (l *Library) virtual(device nvml.Device, g *machine.GPU) error {
+	mode, ret := device.GetVirtualizationMode()
+	if ret != nvml.SUCCESS || mode != nvml.GPU_VIRTUALIZATION_MODE_VGPU {
+		return fault("virtualization mode", ret)
 	}
-	mig.Capable, mig.Enabled = true, current == nvml.DEVICE_MIG_ENABLE
-	if !mig.Enabled {
-		return mig
-	}
-	most, ret := device.GetMaxMigDeviceCount()
-	if ret != nvml.SUCCESS {
-		return mig
-	}
-	for i := range most {
-		// Indices of instances that were destroyed answer NOT_FOUND.
-		instance, ret := device.GetMigDeviceHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		if d, ok := migDevice(instance, totalMiB); ok {
-			mig.Devices = append(mig.Devices, d)
-		}
-	}
-	return mig
-}
-
-func migDevice(device nvml.Device, totalMiB int64) (machine.MIGDevice, bool) {
-	id, ret := device.GetUUID()
-	if ret != nvml.SUCCESS {
-		return machine.MIGDevice{}, false
-	}
-	a, ret := device.GetAttributes()
-	if ret != nvml.SUCCESS {
-		return machine.MIGDevice{}, false
-	}
-	name, ret := device.GetName()
-	if ret != nvml.SUCCESS {
-		name = ""
-	}
-	memory := mebibytes(a.MemorySizeMB << 20)
-	slices, compute := int(a.GpuInstanceSliceCount), int(a.ComputeInstanceSliceCount)
-	return machine.MIGDevice{
-		UUID: id, Profile: migProfile(name, compute, slices, memory, totalMiB), MemoryMiB: memory,
-		Multiprocessors: int(a.MultiprocessorCount), GPUSlices: slices, ComputeSlices: compute,
-		CopyEngines: int(a.SharedCopyEngineCount), DecoderEngines: int(a.SharedDecoderCount),
-		EncoderEngines: int(a.SharedEncoderCount), JPEGEngines: int(a.SharedJpegCount), OFAEngines: int(a.SharedOfaCount),
-	}, true
-}
-
-// fabric reads the registration with the NVLink fabric. A registration that
-// completed with an error leaves a GPU that cannot run CUDA (error 802).
-func fabric(device nvml.Device) (*machine.Fabric, machine.Health) {
-	healthy := machine.Health{State: machine.Healthy}
-	info, ret := device.GetGpuFabricInfo()
-	if ret != nvml.SUCCESS || info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
-		return nil, healthy
-	}
-	f := &machine.Fabric{ClusterUUID: uuid(info.ClusterUuid), CliqueID: info.CliqueId}
-	switch info.State {
-	case nvml.GPU_FABRIC_STATE_COMPLETED:
-		f.State = machine.FabricCompleted
-		if status := nvml.Return(info.Status); status != nvml.SUCCESS { //nolint:gosec // NVML's own cast.
-			return f, machine.Health{
-				State:  machine.Unhealthy,
-				Reason: "NVLink fabric registration: " + status.Error(),
-			}
-		}
-	case nvml.GPU_FABRIC_STATE_IN_PROGRESS:
-		f.State = machine.FabricInProgress
-	default:
-		f.State = machine.FabricNotStarted
-	}
-	return f, healthy
-}
-
-// links are the active NVLinks, summed by peer. The first link that the GPU does
-// not have answers INVALID_ARGUMENT or NOT_SUPPORTED.
-func links(device nvml.Device) []machine.NVLink {
-	count := map[string]int{}
-	for i := range nvml.NVLINK_MAX_LINKS {
-		state, ret := device.GetNvLinkState(i)
-		if ret != nvml.SUCCESS {
-			break
-		}
-		if state != nvml.FEATURE_ENABLED {
-			continue
-		}
-		if peer := linkPeer(device, i); peer != "" {
-			count[peer]++
-		}
-	}
-	if len(count) == 0 {
-		return nil
-	}
-	return sumLinks(count, linkSpeed(device))
-}
-
-// linkPeer is what a link ends in; "" if NVML does not report it.
-func linkPeer(device nvml.Device, i int) string {
-	kind, ret := device.GetNvLinkRemoteDeviceType(i)
-	if ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
-		return machine.PeerNVSwitch
-	}
-	pci, ret := device.GetNvLinkRemotePciInfo(i)
-	if ret != nvml.SUCCESS {
-		return ""
-	}
-	address, err := parseBusID(cString(pci.BusId[:]))
-	if err != nil {
-		return ""
-	}
-	return address
-}
-
-// linkSpeed is the speed of the active links, in 10^6 bytes a second and one
-// direction; 0 if unknown.
-func linkSpeed(device nvml.Device) int64 {
-	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}, {FieldId: nvml.FI_DEV_NVLINK_GET_SPEED}}
-	if ret := device.GetFieldValues(values); ret != nvml.SUCCESS {
-		return 0
-	}
-	for _, v := range values {
-		if nvml.Return(v.NvmlReturn) == nvml.SUCCESS { //nolint:gosec // NVML's own cast.
-			if speed := binary.NativeEndian.Uint32(v.Value[:]); speed > 0 && speed < 1<<24 {
-				return int64(speed)
-			}
-		}
-	}
-	return 0
+	host, err := vgpu(sysfs.New(l.options.SysfsRoot), g.PCI)
+	g.VGPU = cmp.Or(host, &machine.VGPU{})
+	return err
 }
 
 func mebibytes(n uint64) int64 { return int64(n >> 20) }

@@ -142,9 +142,11 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		return driver, 0, failure("driver version", ret)
 	}
 	driver.Version, l.loaded.version = version, version
+	// It is the library's own, and stays when one call fails.
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
-		driver.CUDA = cudaVersion(cuda)
+		l.loaded.cuda = cudaVersion(cuda)
 	}
+	driver.CUDA = l.loaded.cuda
 	count, ret := api.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return driver, 0, failure("count GPUs", ret)

@@ -25,8 +25,8 @@ const patience = time.Minute
 type loaded struct {
 	path string
 	file os.FileInfo
-	// version is the driver's, once a session was there.
-	version string
+	// version is the driver's, once a session was there, cuda that of CUDA.
+	version, cuda string
 	// missed is since when the kernel has a driver that this process has no
 	// library of; zero if it is not so.
 	missed time.Time

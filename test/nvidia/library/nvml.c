@@ -15,7 +15,9 @@
  * Lines of nvml.control, words separated by blanks:
  *   kernel VERSION                     the module that is loaded; none: no driver
  *   gpu N UUID PCI MINOR MIB MIG LINKS STATE STATUS MASK CLIQUE NAME...
- *                                      MIG is -1 (not capable), 0 or 1
+ *                                      MIG is -1 (not capable), 0 (off), or 1 and
+ *                                      the number of instances; ARG of a failure
+ *                                      may be an instance's number
  *   process N PID BYTES
  *   event N TYPE DATA                  delivered once, in order, to each event set
  *   fail FUNCTION N ARG RETURN         N or ARG -1: any; FUNCTION without "nvml"
@@ -49,6 +51,7 @@ struct nvmlDevice_st {
 	unsigned long long mib;
 	int mig, state, status;
 	int present;
+	int instance; /* of a GPU 0, of its MIG devices from 1 */
 };
 
 struct nvmlEventSet_st {
@@ -57,7 +60,7 @@ struct nvmlEventSet_st {
 };
 
 /* Handles stay valid as long as the process, like the real library's. */
-static struct nvmlDevice_st devices[MAX_GPUS];
+static struct nvmlDevice_st devices[MAX_GPUS], instances[MAX_GPUS][7];
 static nvmlComputeMode_t modes[MAX_GPUS];
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static int sessions, control_device = -1;
@@ -274,12 +277,12 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *devi
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length) {
-	DEVICE(d, -1);
+	DEVICE(d, d.handle->instance - 1);
 	return text(uuid, length, d.handle->uuid);
 }
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *name, unsigned length) {
-	DEVICE(d, -1);
+	DEVICE(d, d.handle->instance - 1);
 	return text(name, length, d.handle->name);
 }
 
@@ -349,7 +352,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *current, unsigned *p
 	DEVICE(d, -1);
 	if (d.handle->mig < 0)
 		return NVML_ERROR_NOT_SUPPORTED;
-	*current = *pending = d.handle->mig;
+	*current = *pending = d.handle->mig > 0;
 	return NVML_SUCCESS;
 }
 
@@ -361,13 +364,33 @@ nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, unsigned *count) {
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned index, nvmlDevice_t *mig) {
 	DEVICE(d, (int)index);
-	(void)mig;
-	return NVML_ERROR_NOT_FOUND;
+	if ((int)index >= d.handle->mig - 1 || index >= 7)
+		return NVML_ERROR_NOT_FOUND;
+	struct nvmlDevice_st next = *d.handle, *instance = &instances[d.handle->index][index];
+	next.instance = index + 1;
+	snprintf(next.uuid, sizeof next.uuid, "MIG-%d-%u", d.handle->index, index);
+	snprintf(next.name, sizeof next.name, "%.80s MIG 1g.10gb", d.handle->name);
+	pthread_mutex_lock(&mu);
+	if (memcmp(instance, &next, sizeof next))
+		*instance = next;
+	pthread_mutex_unlock(&mu);
+	mig->handle = instance;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t d, nvmlDeviceAttributes_t *a) {
+	DEVICE(d, d.handle->instance - 1);
+	if (!d.handle->instance)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*a = (nvmlDeviceAttributes_t){.multiprocessorCount = 16, .sharedCopyEngineCount = 1, .sharedDecoderCount = 1,
+				      .sharedJpegCount = 1, .gpuInstanceSliceCount = 1, .computeInstanceSliceCount = 1,
+				      .memorySizeMB = d.handle->mib / 8};
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, unsigned *is) {
 	DEVICE(d, -1);
-	*is = 0;
+	*is = d.handle->instance > 0;
 	return NVML_SUCCESS;
 }
 
@@ -387,8 +410,9 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *inf
 	return NVML_SUCCESS;
 }
 
+/* ARG of a failure is the version of the structure: old drivers reject new ones. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *info) {
-	DEVICE(d, -1);
+	DEVICE(d, (int)(info->version >> 24));
 	if (info->version != nvmlGpuFabricInfo_v2 && info->version != nvmlGpuFabricInfo_v3)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	fabric(d, info->clusterUuid, &info->status, &info->cliqueId, &info->state);

@@ -29,6 +29,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -128,7 +129,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		return nil, err
 	}
 	if process.Registerer != nil {
-		if err := p.cache.Metrics.Register(process.Registerer); err != nil {
+		if err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer)); err != nil {
 			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 		}
 	}

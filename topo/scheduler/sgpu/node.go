@@ -65,7 +65,7 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 			pod := p.GetPod()
 			known := had.pods[pod]
 			if known == nil || known.assumed {
-				known = s.consumer(pod, node.Name)
+				known = s.consumer(pod, node.Name, now.shared.GPUs)
 			}
 			now.pods[pod] = known
 		}
@@ -75,72 +75,41 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	return now
 }
 
-// take counts what pods take of the published GPUs.
+// take counts what pods take of the published GPUs. What the node itself counts
+// is the lower bound where the pods' annotations cannot be the whole truth.
 func (n *nodeState) take() []quota.GPU {
 	listed := quota.Published(n.shared)
-	gpus := slices.Clone(listed)
-	for i := range gpus {
-		g := &gpus[i]
-		g.VCore, g.UsedMiB, g.Consumers, g.Policy, g.Exclusive = 0, 0, 0, "", false
-	}
-	unknown := false
+	gpus, started := emptied(listed), emptied(listed)
+	doubt := false
 	for _, pod := range n.pods {
-		unknown = unknown || pod.unknown
+		doubt = doubt || pod.unknown
 		for i := range gpus {
 			charge(&gpus[i], pod.claims[gpus[i].UUID], nil)
+			charge(&started[i], pod.started[gpus[i].UUID], nil)
 		}
 	}
+	// A node counts what has started there. A pod that names another GPU than its
+	// own shows as one more on that GPU.
 	for i := range gpus {
-		if unknown {
+		doubt = doubt || started[i].VCore > listed[i].VCore || started[i].Consumers > listed[i].Consumers ||
+			started[i].UsedMiB > listed[i].UsedMiB
+	}
+	for i := range gpus {
+		if doubt {
 			atLeast(&gpus[i], &listed[i])
 		}
 	}
 	return gpus
 }
 
-// consumer is a pod on a node, and what it claims of each GPU.
-type consumer struct {
-	claims map[string][]quota.Claim
-	// unknown reports that no source assigns GPUs to one of its containers.
-	unknown bool
-	// assumed reports that the pod does not have the decision yet.
-	assumed bool
-}
-
-// consumer believes what the node bound before what was decided. A pod that
-// requests no share claims none, nor does one with an invalid request, which no
-// node would bind.
-func (s *Scheduler) consumer(pod *corev1.Pod, node string) *consumer {
-	request, err := parseRequest(pod, s.config)
-	if err != nil {
-		return &consumer{}
+// emptied are GPUs of which nothing is taken.
+func emptied(listed []quota.GPU) []quota.GPU {
+	gpus := slices.Clone(listed)
+	for i := range gpus {
+		g := &gpus[i]
+		g.VCore, g.UsedMiB, g.Consumers, g.Policy, g.Exclusive = 0, 0, 0, "", false
 	}
-	bound, _ := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
-	text, annotated := pod.Annotations[wellknown.SGPUAllocation]
-	decided := s.Decision(pod.UID)
-	if annotated {
-		decided, _ = allocation.ParseAllocation(text)
-	}
-	out := &consumer{claims: map[string][]quota.Claim{}, assumed: !annotated}
-	for i := range request.containers {
-		c := &request.containers[i]
-		var shares []allocation.Share
-		policy := c.request.Policy
-		if decided != nil && decided.Node == node {
-			shares = decided.Containers[c.name]
-		}
-		if bound != nil && bound.Node == node {
-			if b, ok := bound.Containers[c.name]; ok {
-				shares, policy = b.Shares, quota.Policy(b.Policy)
-			}
-		}
-		out.unknown = out.unknown || len(shares) == 0
-		for _, share := range shares {
-			claim := quota.Claim{Phase: c.phase, Share: share, Policy: policy}
-			out.claims[share.UUID] = append(out.claims[share.UUID], claim)
-		}
-	}
-	return out
+	return gpus
 }
 
 // atLeast raises what is taken of a GPU to what its node publishes.

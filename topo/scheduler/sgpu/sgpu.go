@@ -5,8 +5,9 @@
 // shared GPUs and their health; what is taken of them is counted from the pods
 // on the node: what the node bound (heddle.dev/sgpu-bound) before what a scheduler
 // decided (heddle.dev/sgpu-allocation) before what this scheduler has decided and
-// not bound yet. The node's own count is the lower bound if a pod has none of
-// these. Which GPU is best is decided by sharing/quota.
+// not bound yet. Annotations choose GPUs; the amounts are those of the pod's
+// limits, and one that has others is not believed. The node's own count is the
+// lower bound if a pod has none of these, or claims what the node does not count. Which GPU is best is decided by sharing/quota.
 //
 // For whole GPUs it knows which ones a node publishes as free, for pods that
 // select GPUs by UUID.
@@ -15,9 +16,11 @@ package sgpu
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,6 +36,10 @@ import (
 type Scheduler struct {
 	config    *config.NodeConfig
 	placement config.Placement
+
+	// log and ignored are nil before Report.
+	log     *slog.Logger
+	ignored *prometheus.CounterVec
 
 	// states are by node.
 	states sync.Map

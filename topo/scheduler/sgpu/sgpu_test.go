@@ -1,10 +1,13 @@
 package sgpu
 
 import (
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,6 +90,85 @@ func TestSourcesOfAllocations(t *testing.T) {
 			got := s.state(holding(node(tt.published), tt.pods...)).left
 			if diff := cmp.Diff(tt.want, [2]int{got[0].VCore, got[1].VCore}); diff != "" {
 				t.Errorf("vcore (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// hidden is a consumer of the whole GPU-a, as its node counts it.
+func hidden() *corev1.Node {
+	n := node(100)
+	all, _ := allocation.ParseNodeGPUs(n.Annotations[wellknown.SharedGPUs])
+	all.GPUs[0].Exclusive, all.GPUs[0].Taken.MemoryMiB = true, 4<<10
+	all.GPUs[1].Healthy, all.GPUs[1].Reason = true, ""
+	n.Annotations[wellknown.SharedGPUs] = all.String()
+	return n
+}
+
+// A pod with 1 % of a GPU blocked all of a node by its own annotations.
+func TestForgedAnnotations(t *testing.T) {
+	both := func(vcore int) string {
+		return `{"version":1,"node":"n","containers":{"c":[` +
+			fmt.Sprintf(`{"uuid":"GPU-a","vcore":%d,"memoryMiB":4096},{"uuid":"GPU-b","vcore":%d,"memoryMiB":4096}]}}`, vcore, vcore)
+	}
+	boundBoth := strings.NewReplacer(`"c":[`, `"c":{"policy":"fixed-share","by":"node","shares":[`, `]}}`, `]}}}`).Replace(both(100))
+	running := func(p *corev1.Pod) *corev1.Pod {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		return p
+	}
+	memory := decided("n", "GPU-a", 1)
+	memory.Containers["c"][0].MemoryMiB = 16 << 10
+	for _, tt := range []struct {
+		name    string
+		node    *corev1.Node
+		pod     *corev1.Pod
+		want    [2]int
+		ignored float64
+	}{
+		{"1 % claims all of both GPUs", node(1), pod("p", 1, map[string]string{wellknown.SGPUAllocation: both(100)}), [2]int{1, 0}, 1},
+		{"1 % claims 1 % of both GPUs", node(1), pod("p", 1, map[string]string{wellknown.SGPUAllocation: both(1)}), [2]int{1, 0}, 1},
+		{"1 % is bound to all of both GPUs", node(1), pod("p", 1, map[string]string{wellknown.SGPUBound: boundBoth}), [2]int{1, 0}, 1},
+		{"what was bound is forged, what was decided is not", node(1), pod("p", 1, map[string]string{
+			wellknown.SGPUBound: boundBoth, wellknown.SGPUAllocation: decided("n", "GPU-a", 1).String(),
+		}), [2]int{1, 0}, 1},
+		{"1 % claims all memory", node(1), pod("p", 1, map[string]string{wellknown.SGPUAllocation: memory.String()}), [2]int{1, 0}, 1},
+		{"a whole GPU without annotations", hidden(), pod("p", 100, nil), [2]int{100, 0}, 0},
+		{"a whole GPU claims 1 %", hidden(), pod("p", 100, map[string]string{wellknown.SGPUBound: bound("GPU-b", 1)}), [2]int{100, 0}, 1},
+		{"a whole GPU claims to be bound to another", hidden(), pod("p", 100, map[string]string{wellknown.SGPUBound: bound("GPU-b", 100)}), [2]int{100, 100}, 0},
+		{"a running one claims that another was decided", hidden(), running(pod("p", 100, map[string]string{
+			wellknown.SGPUAllocation: decided("n", "GPU-b", 100).String(),
+		})), [2]int{100, 100}, 0},
+		{"a request that is not valid any more", hidden(), pod("p", 100, map[string]string{
+			wellknown.SGPUBound: bound("GPU-a", 100), wellknown.DefaultDomains().SGPUQoSPolicy(): "any",
+		}), [2]int{100, 0}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, registry := scheduler(), prometheus.NewRegistry()
+			if err := s.Report(slog.New(slog.DiscardHandler), registry); err != nil {
+				t.Fatal(err)
+			}
+			i := holding(tt.node, tt.pod)
+			got := s.state(i).left
+			if diff := cmp.Diff(tt.want, [2]int{got[0].VCore, got[1].VCore}); diff != "" {
+				t.Errorf("vcore (-want +got):\n%s", diff)
+			}
+			for at := range got {
+				if got[at].VCore < 100 && got[at].UsedMiB > 4<<10 {
+					t.Errorf("GPU %d has %d MiB taken", at, got[at].UsedMiB)
+				}
+			}
+			ignored := 0.0
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					ignored += m.GetCounter().GetValue()
+				}
+			}
+			if ignored != tt.ignored {
+				t.Errorf("%v annotations ignored, want %v", ignored, tt.ignored)
 			}
 		})
 	}

@@ -155,7 +155,9 @@ func diagnose(in *input) (r *Report, problems int) {
 		r.Resources = resources(in)
 		result := labels.Compute(m.Machine, &m.Config, vendors.All())
 		want = in.kept(&result)
-		l.Machine(m.Config.WithRoles(m.Machine))
+		corrected := m.Config.WithRoles(m.Machine)
+		l.Machine(corrected)
+		l.Roles(corrected, &m.Config.RDMA.Roles)
 		l.Labels(result.Problems, &m.Config)
 		if m.Unsure != "" {
 			l.Note("configuration", "", "%s", m.Unsure)

@@ -3,6 +3,7 @@ package finding
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -34,9 +35,17 @@ func (l *List) gpus(m *machine.Machine) {
 
 // nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
 func (l *List) nvlinks(g *machine.GPU, v *gpu.Vendor, subject string, usual int) {
-	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
+	switch f := g.Fabric; {
+	case f == nil:
+	case f.State == machine.FabricFailed:
+		l.Problem(subject, v.Remedies.Fabric, "its registration with the %s fabric failed: %s. "+
+			"It works alone; jobs of several GPUs fail or go over PCIe.", v.Link, f.Reason)
+		return // Its links count for nothing.
+	case f.State != machine.FabricCompleted:
 		l.Problem(subject, v.Remedies.Fabric,
-			"not registered with the %s fabric: %s. Jobs of several GPUs fail or go over PCIe.", v.Link, g.Fabric.State)
+			"not registered with the %s fabric: %s. Jobs of several GPUs fail or go over PCIe.", v.Link, f.State)
+	case f.Reason != "":
+		l.Problem(subject, v.Remedies.Fabric, "the %s fabric reports: %s", v.Link, f.Reason)
 	}
 	remedy := v.Remedies.Link + " " + g.PCI
 	switch n := links(g); {
@@ -137,6 +146,8 @@ func (l *List) fabricPort(h *machine.HCA, p *machine.Port, best float64) {
 			l.Note(subject, "", "ACTIVE, and its IPoIB device is down (%s): RDMA works without it", strings.Join(down, ", "))
 		}
 	case p.State == machine.PortActive:
+	case slices.ContainsFunc(h.Ports, func(o machine.Port) bool { return o.State == machine.PortActive }):
+		l.Note(subject, "", "%s (%s), and another port of this HCA is ACTIVE: the HCA is in use without it", p.State, p.PhysState)
 	case (p.State == machine.PortInit || p.State == machine.PortArmed) && infiniBand:
 		l.Problem(subject, "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log.",
 			"%s: the cable is in and no subnet manager has brought the port up", p.State)

@@ -7,12 +7,14 @@ package finding
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
@@ -71,8 +73,11 @@ func (l *List) Machine(m *machine.Machine) {
 		l.probe(m, p)
 	}
 	l.skipped(m)
+	l.excused(m)
 	l.gpus(m)
 	l.hcas(m)
+	l.adapters(m)
+	l.accelerators(m)
 	l.stack(m)
 }
 
@@ -104,7 +109,7 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 			continue
 		}
 		remedy = v.Remedies.Driver
-		if on, _ := v.OnBus(m.PCI); len(on) > 0 {
+		if on := v.OnBus(m.PCI); len(on) > 0 {
 			present = cli.Count(len(on), v.Name+" GPU")
 		}
 	}
@@ -117,6 +122,20 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 		l.Problem(subject, remedy, "there is no driver for what is on the PCI bus (%s): %s", present, p.Reason)
 	case p.State == machine.ProbeAbsent:
 		l.Note(subject, "", "nothing to read: %s", p.Reason)
+	}
+}
+
+// excused explains GPUs on the bus that are none for containers, those with one
+// reason together: a GPU may have dozens of virtual functions.
+func (l *List) excused(m *machine.Machine) {
+	byReason := map[string][]string{}
+	for i := range m.PCI {
+		if f := &m.PCI[i]; vendors.All().IsGPU(f) && gpu.Excuse(f) != "" && m.GPUAt(f.Address) == nil {
+			byReason[gpu.Excuse(f)] = append(byReason[gpu.Excuse(f)], f.Address)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		l.Note(strings.Join(byReason[reason], ", "), "", "%s: no pod gets it", reason)
 	}
 }
 
@@ -134,8 +153,16 @@ func (l *List) skipped(m *machine.Machine) {
 		byReason[s.Reason] = append(byReason[s.Reason], s.Name)
 	}
 	for _, reason := range reasons {
-		l.Problem(strings.Join(byReason[reason], ", "),
-			"See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report.",
-			"left out: %s", reason)
+		remedy := "See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report."
+		for _, v := range vendors.All() {
+			answers := slices.ContainsFunc(m.Probes, func(p machine.Probe) bool {
+				return p.Name == v.Probe && p.State == machine.ProbeOK
+			})
+			// One that its driver lost before it could be read.
+			if f := m.Function(byReason[reason][0]); f != nil && answers && v.IsGPU(f) && m.GPUAt(f.Address) == nil {
+				remedy = v.Remedies.Lost
+			}
+		}
+		l.Problem(strings.Join(byReason[reason], ", "), remedy, "left out: %s", reason)
 	}
 }

@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,6 +65,23 @@ func TestFindings(t *testing.T) {
 			m.HCAs[1].Role = machine.RoleStorage
 			port(m).State, port(m).PhysState = machine.PortDown, "Disabled"
 		}, []string{"note mlx5_1 port 1: DOWN (Disabled), role storage"}},
+		{"a second port without a cable", func(m *machine.Machine) {
+			m.HCAs[1].Ports = append(m.HCAs[1].Ports, machine.Port{Number: 2, State: machine.PortDown, PhysState: "Polling"})
+		}, []string{"note mlx5_1 port 2: DOWN (Polling), and another port of this HCA is ACTIVE: the HCA is in use without it"}},
+		{"adapters and accelerators that are not offered", func(m *machine.Machine) {
+			m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:c1:00.0", Class: "0x020000", Vendor: "0x17db", Device: "0x0501"},
+				machine.PCIFunction{Address: "0000:c2:00.0", Class: "0x020000", Vendor: "0x1d0f", Device: "0xefa1"},
+				machine.PCIFunction{Address: "0000:c3:00.0", Class: "0xff0000", Vendor: "0x1ded", Device: "0x107f"},
+				machine.PCIFunction{Address: "0000:c4:00.0", Class: "0x120000", Vendor: "0x1002", Device: "0x74a1"})
+		}, []string{
+			"note 0000:c1:00.0: HPE Slingshot adapter (Cassini) without an RDMA device: no resource has it",
+			"note 0000:c2:00.0: AWS Elastic Fabric Adapter (EFA) without an RDMA device: no resource has it",
+			"note 0000:c3:00.0: Alibaba eRDMA adapter without an RDMA device: no resource has it",
+			"note 0000:c4:00.0: accelerators (PCI 1002:74a1) that heddle has no reader for: no resource has them",
+		}},
+		{"an EFA with its driver", func(m *machine.Machine) {
+			m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:04:00.0", Class: "0x020000", Vendor: "0x1d0f", Device: "0xefa1"})
+		}, nil},
 		{"an HCA without ports", func(m *machine.Machine) { m.HCAs[1].Ports = nil }, []string{
 			"problem mlx5_1: has no port that could be read",
 		}},
@@ -79,7 +97,22 @@ func TestFindings(t *testing.T) {
 		{"GPUs that belong to virtual machines", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 			m.PCI[0].Driver, m.PCI[1].Driver = "vfio-pci", "vfio-pci"
-		}, []string{"note probe nvml: nothing to read: no library"}},
+		}, []string{
+			"note probe nvml: nothing to read: no library",
+			"note 0000:01:00.0, 0000:02:00.0: bound to vfio-pci, for virtual machines: no pod gets it",
+		}},
+		{"a GPU that never answered", func(m *machine.Machine) {
+			m.GPUs = m.GPUs[:1]
+			m.Skipped = []machine.Skipped{{Name: "0000:02:00.0", Reason: "GPU: on the PCI bus and unknown to the driver"}}
+		}, []string{"problem 0000:02:00.0: left out: GPU: on the PCI bus and unknown to the driver"}},
+		{"a GPU that the fabric did not take", func(m *machine.Machine) {
+			m.GPUs[0].NVLinks = nil
+			m.GPUs[0].Fabric = &machine.Fabric{State: machine.FabricFailed, Reason: "Unknown Error"}
+		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): its registration with the NVLink fabric failed: Unknown Error. " +
+			"It works alone; jobs of several GPUs fail or go over PCIe."}},
+		{"a degraded fabric", func(m *machine.Machine) {
+			m.GPUs[0].Fabric = &machine.Fabric{State: machine.FabricCompleted, Reason: "its bandwidth is degraded"}
+		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): the NVLink fabric reports: its bandwidth is degraded"}},
 		{"neither GPUs nor a driver", func(m *machine.Machine) {
 			m.GPUs, m.PCI, m.Probes = nil, nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 		}, []string{"note probe nvml: nothing to read: no library"}},
@@ -130,5 +163,16 @@ func TestFindings(t *testing.T) {
 				t.Errorf("%d problems counted, want %d", counted, problems)
 			}
 		})
+	}
+}
+
+func TestRemedyOfAGPUThatNeverAnswered(t *testing.T) {
+	m := sound()
+	m.GPUs = m.GPUs[:1]
+	m.Skipped = []machine.Skipped{{Name: "0000:02:00.0", Reason: "GPU: on the PCI bus and unknown to the driver"}}
+	var list List
+	list.Machine(m)
+	if all, _ := list.Sorted(); len(all) != 1 || !strings.Contains(all[0].Remedy, "Drain the node, then reset the GPU") {
+		t.Errorf("%+v", all)
 	}
 }

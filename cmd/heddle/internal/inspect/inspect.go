@@ -103,6 +103,7 @@ func Render(s *source.Subject, format string) (string, error) {
 	}
 	var all finding.List
 	all.Machine(m)
+	all.Roles(m, &s.Config.RDMA.Roles)
 	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)
 	sorted, problems := all.Sorted()
 	return Table(m, sorted[:problems], format == cli.FormatWide), nil

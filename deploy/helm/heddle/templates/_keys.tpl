@@ -165,6 +165,16 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- printf "[\n  %s\n]" (join ",\n  " $pairs) }}
 {{- end }}
 
+{{/* A list of names of users in CEL, which may have colons and @ besides. */}}
+{{- define "heddle.celUsers" -}}
+{{- $users := list }}
+{{- range . }}
+{{- if not (regexMatch "^[-_.:/@A-Za-z0-9]+$" .) }}{{ fail (printf "%q: admissionPolicy.shareWriters takes letters, digits and -_.:/@ only" .) }}{{ end }}
+{{- $users = append $users (printf "'%s'" .) }}
+{{- end }}
+{{- printf "[%s]" (join ", " $users) }}
+{{- end }}
+
 {{- define "heddle.celText" -}}
 {{- if not (regexMatch "^[-_./A-Za-z0-9]*$" .) }}{{ fail (printf "%q: the admission policy takes letters, digits and -_./ only" .) }}{{ end }}
 {{- printf "'%s'" . }}
