@@ -245,8 +245,11 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	}
 	withdrawals := a.modes.Round(m, c)
 	inv := a.inventory(m, c)
-	a.now.Store(inv)
 	a.state.Update(inv)
+	if reason := a.state.Unwritable(); reason != "" {
+		inv = inv.Withhold(reason)
+	}
+	a.now.Store(inv)
 	a.driverDue.Notify()
 	a.resources.update(ctx, group, inv)
 	a.modes.Published(withdrawals)

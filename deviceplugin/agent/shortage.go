@@ -29,6 +29,9 @@ const (
 	ServedByOthers health.Cause = "ServedByOthers"
 	// Cordoned is a GPU that an operator took out.
 	Cordoned health.Cause = "Cordoned"
+	// StateUnwritable is a device that is not handed out because that could not be
+	// recorded.
+	StateUnwritable health.Cause = "StateUnwritable"
 )
 
 // shortages are the devices that no pod can get, and why: unhealthy ones,
@@ -57,6 +60,11 @@ func (a *resources) shortages(
 			states = gpuStates(inv, r.Name, s, snapshot, gpus)
 		case s != nil && r.Name == c.Resources.SGPU:
 			states = shareStates(inv, snapshot, gpus)
+		}
+		for name, state := range states {
+			if inv.Withheld != "" && state.Reason == inv.Withheld {
+				states[name] = health.State{Cause: StateUnwritable, Reason: state.Reason}
+			}
 		}
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !cpuOnly && !allShared(m, c, r.Name) {

@@ -104,6 +104,17 @@ func (d *Dir) Write(e *Entry) error {
 	return nil
 }
 
+// probeSize is more than an entry has.
+const probeSize = 64 << 10
+
+// Probe reports why no entry could be written now, such as a full disk.
+func (d *Dir) Probe() error {
+	if err := atomicfile.Probe(d.path, probeSize); err != nil {
+		return fmt.Errorf("no room for checkpoint entries: %w", err)
+	}
+	return nil
+}
+
 // Remove removes an entry, if it is there.
 func (d *Dir) Remove(e *Entry) error {
 	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))

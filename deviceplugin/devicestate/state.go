@@ -50,6 +50,9 @@ const (
 	DevicesLost = "DevicesLost"
 	// SGPURejected: the pod's containers get no share of a GPU, and do not start.
 	SGPURejected = "SGPURefused"
+	// HCARejected: a container gets fewer HCAs than it requests of a resource with
+	// count strict, and does not start.
+	HCARejected = "HCARefused"
 )
 
 // Options are what a State works with.
@@ -115,6 +118,8 @@ type State struct {
 	// confirmed are the entries that the kubelet has reported; nil
 	// before the first [State.Held].
 	confirmed map[string]bool
+	// probed is when Unwritable last wrote to the state directory.
+	probed time.Time
 }
 
 // New makes a State of what is on disk. What cannot be read is a problem
@@ -183,6 +188,7 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	err = s.checkpoint.Write(e)
 	s.problems.note(problemState, err)
 	if err != nil {
+		s.changed.Notify() // See Unwritable.
 		return "", err
 	}
 	s.mu.Lock()
@@ -257,6 +263,7 @@ const (
 	problemCDI          = "cdi"
 	problemState        = "state"
 	problemDisk         = "disk"
+	problemSpace        = "space"
 )
 
 // Problems are what is wrong now, by name.

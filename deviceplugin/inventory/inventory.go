@@ -8,6 +8,7 @@
 package inventory
 
 import (
+	"cmp"
 	"maps"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -32,6 +33,8 @@ type Inventory struct {
 	// Elsewhere names who has a GPU under another resource, by resource and
 	// device ID. Such a GPU is listed and not handed out.
 	Elsewhere map[string]map[string]string
+	// Withheld is why no device is handed out at all; see Withhold.
+	Withheld string
 }
 
 // GPU is how one GPU or MIG device is handed out.
@@ -69,6 +72,24 @@ func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map
 	}
 	inv.Shared = inv.shared()
 	return inv
+}
+
+// Withhold is the inventory of the same node when no device can be handed out:
+// each is unhealthy, for that reason if it has no other. Containers that run
+// must not be decided by it.
+func (inv *Inventory) Withhold(reason string) *Inventory {
+	gpus, hcas := make(map[string]GPU, len(inv.GPUs)), make(map[string]string, len(inv.Machine.HCAs))
+	for uuid, gpu := range inv.GPUs {
+		gpu.Unhealthy = cmp.Or(gpu.Unhealthy, reason)
+		gpus[uuid] = gpu
+	}
+	for i := range inv.Machine.HCAs {
+		name := inv.Machine.HCAs[i].Name
+		hcas[name] = cmp.Or(inv.HCAs[name], reason)
+	}
+	withheld := New(inv.Machine, inv.Config, gpus, hcas)
+	withheld.Elsewhere, withheld.Withheld = inv.Elsewhere, reason
+	return withheld
 }
 
 // Configured is the inventory of a node on which every GPU is in the mode that

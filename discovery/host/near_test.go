@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	facts "github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
@@ -275,6 +276,9 @@ func TestRolesNextToGPUs(t *testing.T) {
 			(&memory{}).assign(&r.Machine, nil, vendors.All())
 			if diff := cmp.Diff(tt.fabric, fabricNames(t, &r.Machine)); diff != "" {
 				t.Errorf("fabric (-want +got):\n%s", diff)
+			}
+			if got := facts.RDMAOf(&r.Machine).Count; got != len(tt.fabric) {
+				t.Errorf("label rdma.hca.count is %d, want %d", got, len(tt.fabric))
 			}
 		})
 	}

@@ -15,26 +15,32 @@ import (
 type labelPlan struct {
 	apply     map[string]string
 	conflicts []Conflict
-	// write is whether applying would change the Node.
-	write bool
+	// write is whether applying would change the Node, takes whether that takes
+	// keys back from other managers.
+	write, takes bool
 }
 
 // planLabels compares want with the node. A key that another manager holds
 // with another value is left out unless force: one conflict fails a whole
-// apply.
+// apply. Keys below heddle.dev are heddle's alone and are taken back, as is what
+// someone wrote in heddle's name.
 func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan {
 	owners := LabelOwners(node)
 	p := labelPlan{apply: make(map[string]string, len(want))}
 	for key, value := range want {
 		have, there := node.Labels[key]
 		own := slices.Contains(owners[key], wellknown.FieldManager)
-		others := slices.DeleteFunc(slices.Clone(owners[key]), func(m string) bool { return m == wellknown.FieldManager })
-		if there && have != value && !force && len(others) > 0 {
+		others := slices.DeleteFunc(slices.Clone(owners[key]), func(m string) bool {
+			return m == wellknown.FieldManager || m == updated
+		})
+		differs := there && have != value && !force
+		if differs && len(others) > 0 && !strings.HasPrefix(key, wellknown.Prefix) {
 			p.conflicts = append(p.conflicts, Conflict{
 				Kind: "label", Key: key, Want: value, Have: have, Manager: strings.Join(others, ","),
 			})
 			continue
 		}
+		p.takes = p.takes || differs && len(owners[key]) > 0 && !(own && len(owners[key]) == 1)
 		p.apply[key] = value
 		p.write = p.write || !there || have != value || !own
 	}
@@ -46,9 +52,16 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 	return p
 }
 
-// patch is a server-side apply with exactly these labels.
-func (p *labelPlan) patch(node string) any {
-	metadata := map[string]any{"name": node}
+// updated is who wrote labels in heddle's name, but not by server-side apply.
+const updated = wellknown.FieldManager + " by " + string(metav1.ManagedFieldsOperationUpdate)
+
+// patch is a server-side apply with exactly these labels. One that takes keys back
+// is forced, so it is for the Node that it was planned for and no other.
+func (p *labelPlan) patch(name string, node *corev1.Node) any {
+	metadata := map[string]any{"name": name}
+	if p.takes {
+		metadata["resourceVersion"] = node.ResourceVersion
+	}
 	if len(p.apply) > 0 {
 		metadata["labels"] = p.apply
 	}
@@ -64,7 +77,7 @@ func LabelOwners(node *corev1.Node) map[string][]string {
 	for _, entry := range node.ManagedFields {
 		manager := entry.Manager
 		if manager == wellknown.FieldManager && entry.Operation != metav1.ManagedFieldsOperationApply {
-			manager += " by " + string(entry.Operation)
+			manager = updated
 		}
 		for _, key := range labelKeys(entry.FieldsV1) {
 			owners[key] = append(owners[key], manager)

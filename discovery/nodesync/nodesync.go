@@ -120,13 +120,15 @@ func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Res
 			patch, err := p.patch(n.ResourceVersion)
 			return patch, p.conflicts, err
 		})
-	errLabels := s.write(ctx, &r, "labels", types.ApplyPatchType, metav1.PatchOptions{Force: &want.Force},
+	force := want.Force
+	errLabels := s.write(ctx, &r, "labels", types.ApplyPatchType, metav1.PatchOptions{Force: &force},
 		func(n *corev1.Node) (any, []Conflict, error) {
 			p := planLabels(n, want.Labels, want.Force)
 			if !p.write {
 				return nil, p.conflicts, nil
 			}
-			return p.patch(s.node), p.conflicts, nil
+			force = want.Force || p.takes
+			return p.patch(s.node, n), p.conflicts, nil
 		})
 	r.Conflicts = sorted(r.Conflicts)
 	return r, errors.Join(errTaints, errLabels)

@@ -68,6 +68,30 @@ func TestPlanLabels(t *testing.T) {
 			},
 		},
 		{
+			name:   "a key that is heddle's alone is taken back",
+			labels: map[string]string{"heddle.dev/rdma.hca.count": "evil", "a": "2"},
+			fields: []metav1.ManagedFieldsEntry{owns("curl", update, "heddle.dev/rdma.hca.count"), owns("gfd", update, "a")},
+			want:   map[string]string{"heddle.dev/rdma.hca.count": "8", "a": "1"},
+			plan: labelPlan{
+				apply:     map[string]string{"heddle.dev/rdma.hca.count": "8"},
+				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}}, write: true, takes: true,
+			},
+		},
+		{
+			name:   "so is what was written in heddle's name",
+			labels: map[string]string{"a": "evil"},
+			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},
+			want:   map[string]string{"a": "1"},
+			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true, takes: true},
+		},
+		{
+			name:   "an own value that changes takes nothing",
+			labels: map[string]string{"a": "1"},
+			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a")},
+			want:   map[string]string{"a": "2"},
+			plan:   labelPlan{apply: map[string]string{"a": "2"}, write: true},
+		},
+		{
 			name:   "unless forced",
 			labels: map[string]string{"a": "2"},
 			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a")},

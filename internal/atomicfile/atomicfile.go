@@ -64,6 +64,20 @@ func Holds(path string, content []byte) bool {
 	return err == nil && bytes.Equal(old, content)
 }
 
+// Probe reports whether a directory, which it makes, takes a file of a size. It
+// leaves none.
+func Probe(dir string, size int) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // As in Write.
+		return err
+	}
+	temp, err := os.CreateTemp(dir, tempPrefix+"*"+tempSuffix)
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(make([]byte, size))
+	return errors.Join(err, temp.Close(), os.Remove(temp.Name()))
+}
+
 // IsTemp reports whether a file of this name is one that a Write has not
 // renamed yet, or never will if its process has ended.
 func IsTemp(name string) bool {

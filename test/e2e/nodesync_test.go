@@ -152,6 +152,25 @@ func TestConflictThatTheCacheDoesNotShow(t *testing.T) {
 	}
 }
 
+// TestOwnLabelsAreTakenBack: keys below heddle.dev that another writer changed, by
+// whatever field manager, also while another label is left to its owner.
+func TestOwnLabelsAreTakenBack(t *testing.T) {
+	b := shared
+	b.newNode(t, "sync-own", nil)
+	s := b.syncer(t, "sync-own")
+	want := nodesync.Desired{Labels: labels("heddle.dev/rdma.hca.count", "8", "nvidia.com/gpu.count", "8", "x", "ours")}
+	syncNode(t, s, want)
+	b.kubectl(t, "label", "node", "sync-own", "--overwrite", "--field-manager=curl", "heddle.dev/rdma.hca.count=evil", "x=theirs")
+	b.kubectl(t, "label", "node", "sync-own", "--overwrite", "--field-manager=heddle-feature-discovery", "nvidia.com/gpu.count=evil")
+	if r := syncNode(t, s, want); len(r.Conflicts) != 1 || r.Conflicts[0].Key != "x" {
+		t.Errorf("conflicts %v", r.Conflicts)
+	}
+	got := b.labels(t, "sync-own")
+	if got["heddle.dev/rdma.hca.count"] != "8" || got["nvidia.com/gpu.count"] != "8" || got["x"] != "theirs" {
+		t.Errorf("labels %v", got)
+	}
+}
+
 func TestForeignTaintsAreNeverTouched(t *testing.T) {
 	b := shared
 	foreign := corev1.Taint{Key: "example.com/maintenance", Value: "soon", Effect: corev1.TaintEffectPreferNoSchedule}
