@@ -197,4 +197,13 @@ func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
 	wait("fixed-share")
 	r.remove(t, "policy")
 	t.Logf("the policy was cleared %s after its only pod was gone", wait("").Round(time.Millisecond))
+	// No pod follows, so the kubelet's checkpoint still names the last one's devices.
+	t.Logf("its checkpoint entry and its CDI spec went after %s more", eventually(t, 30*time.Second, func() string {
+		specs, _ := filepath.Glob(r.NodeDir("/run/cdi") + "/heddle-sgpu-*")
+		entries, _ := filepath.Glob(filepath.Join(r.dir, "state", "records", "*"))
+		if len(specs)+len(entries) > 0 {
+			return fmt.Sprintf("left are %q and %q", specs, entries)
+		}
+		return ""
+	}).Round(time.Millisecond))
 }
