@@ -99,7 +99,7 @@ rdma:
 		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",
 	}
 	want.Labels = []config.LabelRule{{Key: "c", Value: "node"}}
-	want.RDMA = config.RDMA{Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
+	want.RDMA = config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
 	if diff := cmp.Diff(want, got, ignoreRules()); diff != "" {
 		t.Error(diff)
 	}
@@ -107,7 +107,7 @@ rdma:
 	base := c.Resolve("other", nil)
 	fabric := config.Selectors{Match: config.Match{Roles: []machine.Role{"fabric"}}}
 	mlx := config.Selectors{Match: config.Match{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}}
-	wantRDMA := config.RDMA{Resources: []config.RDMAResource{
+	wantRDMA := config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{
 		{Name: "rdma/a", Sharers: 64, Count: config.CountDistinct, Selectors: fabric},
 		{Name: "rdma/b", Sharers: 2, Count: config.CountDistinct, Selectors: mlx},
 	}}

@@ -115,6 +115,12 @@ type RDMA struct {
 	//
 	// Read by: heddle-device-plugin.
 	Resources []RDMAResource `yaml:"resources"`
+	// RejectedFor is how long a pod may wait for HCAs that a resource with `count:
+	// strict` does not have, until it is evicted, to be scheduled again. Only a pod
+	// that never started and that a controller recreates is evicted. `0s` is never.
+	//
+	// Read by: heddle-device-plugin.
+	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
 	// Roles correct what discovery thinks an HCA is for.
 	//
 	// Read by: every daemon of a node.
@@ -130,7 +136,8 @@ type RDMAResource struct {
 	Sharers int `yaml:"sharers" range:"1-4096"`
 	// Count is what a pod gets that asks for n: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
-	// `strict` the same, but fewer is rejected; `all` every HCA whatever n is,
+	// `strict` the same, but fewer is rejected, and the pod evicted after
+	// `rdma.refusedFor`; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
 	// Selectors choose the HCAs. Without any they are those of role fabric.
@@ -226,7 +233,7 @@ func defaults() NodeConfig {
 		SGPU:    defaultSGPU(),
 		MIG:     MIG{Strategy: MIGNone},
 		Domains: wellknown.DefaultDomains(),
-		RDMA: RDMA{Resources: []RDMAResource{{
+		RDMA: RDMA{RejectedFor: time.Minute, Resources: []RDMAResource{{
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
 			Count:     CountDistinct,

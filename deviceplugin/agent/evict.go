@@ -14,9 +14,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 )
 
-// ReasonEvicted is the Event on a pod that was rejected for too long and is
-// evicted.
-const ReasonEvicted = "SGPUEvicted"
+// ReasonEvicted and ReasonHCAEvicted are the Events on a pod that was rejected a
+// share, or HCAs, for too long and is evicted.
+const (
+	ReasonEvicted    = "SGPUEvicted"
+	ReasonHCAEvicted = "HCAEvicted"
+)
 
 // A node evicts five pods at once, and then one every six seconds: a mistake
 // that rejects all pods must not become a storm of new ones.
@@ -25,19 +28,23 @@ const (
 	evictBurst = 5
 )
 
-// evictRejected evicts pods that have waited for a GPU for too long, so that
-// they are scheduled again.
+// evictRejected evicts pods that have waited for a GPU or for HCAs for too long, so
+// that they are scheduled again.
 func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time.Time) {
-	patience := t.config().SGPU.RejectedFor
-	if patience <= 0 {
-		return
-	}
+	c := t.config()
 	for _, r := range t.state.Rejections() {
+		patience, event, resources := c.SGPU.RejectedFor, ReasonEvicted, []string{c.Resources.SGPU}
+		if r.Kind == allocate.RejectedHCAs {
+			patience, event, resources = c.RDMA.RejectedFor, ReasonHCAEvicted, nil
+			for i := range c.RDMA.Resources {
+				resources = append(resources, c.RDMA.Resources[i].Name)
+			}
+		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
-		if r.Kind == allocate.RejectedRequest || now.Sub(r.Since) < patience || at < 0 {
+		if patience <= 0 || r.Kind == allocate.RejectedRequest || now.Sub(r.Since) < patience || at < 0 {
 			continue // The next pod would ask for the same.
 		}
-		if reason := notEvictable(pods[at], t.config().Resources.SGPU); reason != "" {
+		if reason := notEvictable(pods[at], resources...); reason != "" {
 			t.Log.DebugContext(ctx, "rejected pod not evicted", "pod", r.Pod.String(), "reason", reason)
 			continue
 		}
@@ -50,7 +57,7 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 		case err == nil:
 			t.evicted.Inc()
 			t.Log.InfoContext(ctx, "evicted", "pod", r.Pod.String(), "reason", r.Reason)
-			t.API.WarnPod(r.Pod, ReasonEvicted, fmt.Sprintf("rejected for %s: %s", patience, r.Reason))
+			t.API.WarnPod(r.Pod, event, fmt.Sprintf("rejected for %s: %s", patience, r.Reason))
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 		default:
 			t.Log.WarnContext(ctx, "evicting a rejected pod failed", "err", err)
@@ -59,9 +66,9 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 }
 
 // notEvictable is why a pod is not evicted: no controller would make another one,
-// or not elsewhere, or a container with shares has run. Others may run: an
+// or not elsewhere, or a container with one of the resources has run. Others may run: an
 // injected sidecar does not wait for the one that is rejected.
-func notEvictable(p *corev1.Pod, resource string) string {
+func notEvictable(p *corev1.Pod, resources ...string) string {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
@@ -78,16 +85,18 @@ func notEvictable(p *corev1.Pod, resource string) string {
 	}
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
 		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		if (ran || s.RestartCount > 0) && asks(p, s.Name, resource) {
+		if (ran || s.RestartCount > 0) && asks(p, s.Name, resources) {
 			return "container " + s.Name + " has started"
 		}
 	}
 	return ""
 }
 
-func asks(p *corev1.Pod, container, resource string) bool {
+func asks(p *corev1.Pod, container string, resources []string) bool {
 	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool {
-		_, ok := c.Resources.Limits[corev1.ResourceName(resource)]
-		return ok && c.Name == container
+		return c.Name == container && slices.ContainsFunc(resources, func(name string) bool {
+			_, ok := c.Resources.Limits[corev1.ResourceName(name)]
+			return ok
+		})
 	})
 }

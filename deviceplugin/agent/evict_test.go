@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 // TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
@@ -47,6 +50,54 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 		if evicted != "deployed "+uidOf("deployed") {
 			t.Errorf("evicted %q", c.Evicted)
 		}
+	}
+}
+
+// TestStrictHCAsEvict has a pod that asks for eight HCAs, of which one has no link.
+// It does not wait for ever; one that gets its HCAs in time stays.
+func TestStrictHCAsEvict(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.configure("health: {hcaDownAfter: 0s, hcaUpAfter: 0s}\nrdma: {refusedFor: 2s, resources: [{name: " + hcas + ", count: strict}]}\n")
+	r.run()
+	port := func(state string) {
+		r.alter(func(m *machine.Machine) {
+			at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
+			m.HCAs[at].Ports[0].State = state
+		})
+	}
+	port(machine.PortDown)
+	r.list(hcas, 448, 64)
+	ask := func(name string) {
+		p := wish(name, map[string]string{hcas: "8"}, nil)
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "job", Controller: new(true)}}
+		r.create(p)
+		r.admit(name, map[string]int{hcas: 8})
+		if _, err := r.kubelet.StartContainer(t.Context(), "default", name, "main"); err == nil {
+			t.Fatalf("%s has eight HCAs", name)
+		}
+	}
+	evicted := func() []string {
+		r.api.Mu.Lock()
+		defer r.api.Mu.Unlock()
+		return slices.Clone(r.api.Evicted)
+	}
+	ask("first")
+	port(machine.PortActive)
+	r.list(hcas, 512, 0)
+	r.start("first")
+	if got := r.state.Rejections(); len(got) > 0 {
+		t.Errorf("rejections %v", got)
+	}
+	port(machine.PortDown)
+	r.list(hcas, 447, 65) // One device ID of the first pod stands for the HCA without a link.
+	ask("second")
+	until(t, "an eviction", func() bool { return len(evicted()) > 0 })
+	r.api.Wait(t, "the Events", func() bool {
+		return has(r.api.warnings, "default/second HCARefused: container main gets no HCA: "+hcas+": 8 HCAs requested, 7 available: ") &&
+			has(r.api.warnings, "default/second HCAEvicted: rejected for 2s: "+hcas)
+	})
+	if got := evicted(); !slices.Equal(slices.Compact(got), []string{"second " + uidOf("second")}) {
+		t.Errorf("evicted %q", got)
 	}
 }
 

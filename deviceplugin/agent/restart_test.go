@@ -98,7 +98,7 @@ func TestAgentThatRestarts(t *testing.T) {
 	}
 }
 
-// A kubelet that comes late gets GPUs at once: whoever waits for PodResources does
+// A kubelet that comes late gets GPUs at once: what waits for PodResources does
 // not wait for the end of a backoff, which this one has not in its life.
 func TestLateKubelet(t *testing.T) {
 	r := newRig(t, "dgx-h100")

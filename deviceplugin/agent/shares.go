@@ -75,7 +75,7 @@ func newShares(c *core, h *hamiNode) *shares {
 		}, []string{"kind"}),
 		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "heddle_sgpu_refused_pods",
-			Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
+			Help: "Pods that wait for a share of a GPU, or for HCAs, that they do not get, by kind of reason.",
 		}, []string{"kind"}),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were rejected for too long.",
@@ -114,7 +114,7 @@ func (t *shares) run(ctx context.Context) error {
 
 // reconcile compares once, and writes what differs.
 func (t *shares) reconcile(ctx context.Context) {
-	if !t.sharing() && t.node == "" && !t.nodeAnnotated() {
+	if !t.sharing() && t.node == "" && !t.nodeAnnotated() && len(t.state.Rejections()) == 0 {
 		return
 	}
 	if t.Limiter != nil {
@@ -173,6 +173,7 @@ func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
 func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
+		allocate.RejectedHCAs,
 	} {
 		t.rejected.WithLabelValues(kind).Set(0)
 	}

@@ -108,7 +108,7 @@ func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
 			message += ": " + strings.Join(rejected, "; ")
 		}
 		if r.Count == config.CountStrict {
-			return nil, fmt.Errorf("%s (count: strict)", message)
+			return nil, &RejectedError{d.container.Name, RejectedHCAs, message + " (count: strict)"}
 		}
 		if len(picks) == 0 {
 			return nil, errors.New(message)

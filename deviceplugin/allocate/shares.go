@@ -29,12 +29,18 @@ const (
 	RejectedUnscheduled = "unscheduled"
 	// RejectedFull: the GPU would be over-committed.
 	RejectedFull = "full"
+	// RejectedHCAs: there are fewer HCAs than the pod requests of a resource with
+	// count strict.
+	RejectedHCAs = "hcas"
 )
 
-// RejectedError is why a container gets no share.
+// RejectedError is why a container gets no share, or not its HCAs.
 type RejectedError struct{ Container, Kind, Reason string }
 
 func (e *RejectedError) Error() string {
+	if e.Kind == RejectedHCAs {
+		return "container " + e.Container + " gets no HCA: " + e.Reason
+	}
 	return "container " + e.Container + " gets no GPU: " + e.Reason
 }
 

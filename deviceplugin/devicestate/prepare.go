@@ -74,7 +74,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
-	if err != nil || result.HasShares() {
+	if err != nil || result.HasShares() || s.waitedForHCAs(c) {
 		s.noteRejection(c.Pod, err)
 	}
 	// The container that starts is on disk before its spec is. Its pod's others may

@@ -131,7 +131,7 @@ func TestWhatAContainerGets(t *testing.T) {
 		{
 			name: "strict rejects", machine: "h20-4nic", config: count(config.CountStrict), before: func(r *rig) { r.down("mlx5_2") },
 			ids: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"},
-			err: "container main of default/a: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
+			err: "container main of default/a: container main gets no HCA: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
 		},
 		{
 			name: "all is all, whatever the number and the ports", machine: "h20-4nic", config: count(config.CountAll),

@@ -10,12 +10,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Rejection is a pod with containers that wait for shares. None that requests one
-// has started.
+// Rejection is a pod with containers that wait for shares, or for HCAs. None that
+// requests one has started.
 type Rejection struct {
 	Pod       kubelet.Pod
 	Container string
-	// Kind is request, allocation, unscheduled or full.
+	// Kind is request, allocation, unscheduled, full or hcas.
 	Kind   string
 	Reason string
 	Since  time.Time
@@ -31,7 +31,7 @@ type rejection struct {
 	reported map[string]bool
 }
 
-// Rejections are the pods that wait for shares now, by namespace and name.
+// Rejections are the pods that wait for shares or HCAs now, by namespace and name.
 func (s *State) Rejections() []Rejection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,6 +44,15 @@ func (s *State) Rejections() []Rejection {
 			cmp.Compare(x.Pod.UID, y.Pod.UID))
 	})
 	return all
+}
+
+// waitedForHCAs reports whether a container was rejected for want of HCAs. A pod's
+// other containers without shares have no part in that.
+func (s *State) waitedForHCAs(c kubelet.Container) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.rejected[c.Pod]
+	return x != nil && x.Kind == allocate.RejectedHCAs && x.Container == c.Name
 }
 
 // noteRejection keeps whether a pod is rejected, and reports each reason once.
@@ -76,6 +85,10 @@ func (s *State) noteRejection(p kubelet.Pod, err error) {
 		s.changed.Notify()
 		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 			"kind", rejected.Kind, "reason", rejected.Reason)
-		s.api.WarnPod(p, SGPURejected, rejected.Error())
+		reason := SGPURejected
+		if rejected.Kind == allocate.RejectedHCAs {
+			reason = HCARejected
+		}
+		s.api.WarnPod(p, reason, rejected.Error())
 	}
 }

@@ -50,6 +50,9 @@ const (
 	DevicesLost = "DevicesLost"
 	// SGPURejected: the pod's containers get no share of a GPU, and do not start.
 	SGPURejected = "SGPURefused"
+	// HCARejected: a container gets fewer HCAs than it requests of a resource with
+	// count strict, and does not start.
+	HCARejected = "HCARefused"
 )
 
 // Options are what a State works with.

@@ -21,7 +21,7 @@ const maxList = 16 << 20
 
 // Dial makes a client of the PodResources socket, such as
 // /var/lib/kubelet/pod-resources/kubelet.sock. The socket need not be there
-// yet, and may go and come: calls wait for it within their deadline. Whoever
+// yet, and may go and come: calls wait for it within their deadline. A caller that
 // notices that it is there again resets the client's backoff. Options go before
 // those here.
 func Dial(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {

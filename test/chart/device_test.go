@@ -85,6 +85,10 @@ func TestEvictionRight(t *testing.T) {
 		{"never, with other keys for some nodes", []string{
 			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
 		}, false},
+		{"strict HCAs", []string{"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict"}, true},
+		{"strict HCAs, never", []string{
+			"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict", "config.cluster.rdma.refusedFor=0s",
+		}, false},
 		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=0s"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -91,22 +91,27 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
-     where a card may be shared, and sgpu.refusedFor is not 0 throughout. What
-     stands in an existing ConfigMap is not known here, so that counts as shared. */}}
+     where a card may be shared, and sgpu.refusedFor is not 0 throughout, or where
+     HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
+     an existing ConfigMap is not known here, so that counts as shared. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
 {{- $shares := .Values.config.existingConfigMap }}
-{{- $patient := not (include "heddle.never" $cluster) }}
+{{- $patient := not (include "heddle.never" $cluster.sgpu) }}
+{{- $strict := "" }}
+{{- $strictPatient := not (include "heddle.never" $cluster.rdma) }}
 {{- range prepend .Values.config.nodes $cluster }}
 {{- if eq (.mode | default "") "sgpu" }}{{ $shares = "true" }}{{ end }}
-{{- if and (hasKey (.sgpu | default dict) "refusedFor") (not (include "heddle.never" .)) }}{{ $patient = true }}{{ end }}
+{{- if and (hasKey (.sgpu | default dict) "refusedFor") (not (include "heddle.never" .sgpu)) }}{{ $patient = true }}{{ end }}
+{{- if and (hasKey (.rdma | default dict) "refusedFor") (not (include "heddle.never" .rdma)) }}{{ $strictPatient = true }}{{ end }}
+{{- range (.rdma | default dict).resources }}{{ if eq (.count | default "") "strict" }}{{ $strict = "true" }}{{ end }}{{ end }}
 {{- end }}
-{{- if and $shares $patient }}true{{ end }}
+{{- if or (and $shares $patient) (and $strict $strictPatient) }}true{{ end }}
 {{- end }}
 
-{{/* Whether a NodeConfig disables the eviction of rejected pods. */}}
+{{/* Whether a section of a NodeConfig disables the eviction of rejected pods. */}}
 {{- define "heddle.never" -}}
-{{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (.sgpu | default dict) "refusedFor" | toString) }}true{{ end }}
+{{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (. | default dict) "refusedFor" | toString) }}true{{ end }}
 {{- end }}
 
 {{/* The annotations that heddle-device-plugin may write on its Node, those that
