@@ -174,9 +174,9 @@ func hamiRow(t *testing.T, r *rig, locks *lockLog) {
 }
 
 // hamiPolicy: HAMi waits for a card's policy to be what it decided, and for it
-// to be none when the card is empty.
+// to be none when the card is empty. (Of a consumer with vcore 100 it expects none.)
 func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
-	h, g := r.hami(t, "2.8"), golden(t, "2.8", "the webhook's default policy, no vcore")
+	h, g := r.hami(t, "2.8"), golden(t, "2.8", "one container")
 	h.schedule(t, "policy", g, locks)
 	r.waitReady(t, "policy", waitStart)
 	wait := func(want string) time.Duration {
@@ -189,12 +189,12 @@ func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
 			}
 			expected := map[string]string{}
 			if want != "" {
-				expected[r.gpuAt(t, secondGPU)] = want
+				expected[r.gpuAt(t, firstGPU)] = want
 			}
 			return cmp.Diff(expected, got)
 		})
 	}
-	wait("best-effort")
+	wait("fixed-share")
 	r.remove(t, "policy")
 	t.Logf("the policy was cleared %s after its only pod was gone", wait("").Round(time.Millisecond))
 }
