@@ -37,8 +37,10 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		"DaemonSet/heddle-device-plugin",
 		"ServiceAccount/heddle-device-plugin",
 		"ValidatingAdmissionPolicy/heddle-device-plugin",
+		"ValidatingAdmissionPolicy/heddle-device-plugin-events",
 		"ValidatingAdmissionPolicy/heddle-device-plugin-pods",
 		"ValidatingAdmissionPolicyBinding/heddle-device-plugin",
+		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-events",
 		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

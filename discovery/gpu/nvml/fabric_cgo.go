@@ -13,11 +13,11 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// fabric reads the registration with the NVLink fabric. "The CUDA initialization
-// process will start after the GPUs complete their registration"; one whose
-// registration failed "will lose its NVLink peer-to-peer capability and be
-// available for non-peer-to-peer use cases" (NVIDIA's Fabric Manager user
-// guide). So the first is unhealthy, and the second a GPU without NVSwitches.
+// fabric reads the registration with the NVLink fabric. Until it is done, CUDA
+// fails to start with cudaErrorSystemNotReady (802); after one that failed, the
+// GPU works and has no peers over NVLink
+// (https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/). So the
+// first GPU is unhealthy, and the second one without NVSwitches.
 func (l *Library) fabric(device nvml.Device, g *machine.GPU) error {
 	info, ret := l.registration(device)
 	if ret != nvml.SUCCESS || info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {

@@ -199,7 +199,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// The fingerprint differs after whatever changes the edits, and the edits say
+// The fingerprint differs after whatever changes the edits, and the edits show
 // what the node lacks.
 func TestEditsFollowTheNode(t *testing.T) {
 	n := install(t, "usr/lib64")
