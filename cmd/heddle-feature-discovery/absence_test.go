@@ -98,7 +98,7 @@ labels:
 			t.Fatalf("with the driver: %d labels, taints %v, %q", len(up.Labels), up.Taints, up.DriverAbsentSince)
 		}
 
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		b = b.restart(t, text) // The machine started again.
 		b.booted = time.Now()
 		began := time.Now().UTC().Format(time.RFC3339)
@@ -108,7 +108,7 @@ labels:
 			if diff := cmp.Diff(kept, b.scan(t, without)); diff != "" {
 				t.Fatalf("without the driver (-want +got):\n%s", diff)
 			}
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		if n := len(b.sink.warnings); n != 1 || !strings.Contains(b.sink.warnings[0], "GPUDriverAbsent: NVIDIA GPUs are on the PCI bus without a driver: "+
 			"libnvidia-ml.so.1 is not installed; labels and taints of the GPUs are kept for 15m0s, since "+began) {
@@ -121,11 +121,11 @@ labels:
 			t.Errorf("after a restart, with another configuration: %v", got)
 		}
 		b = b.restart(t, text)
-		time.Sleep(11 * time.Minute)
+		<-time.After(11 * time.Minute)
 		if got = b.scan(t, without); len(got.Labels) != len(up.Labels) {
 			t.Errorf("after 14 minutes %d labels, want %d", len(got.Labels), len(up.Labels))
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		for range 2 {
 			got = b.scan(t, without)
 			if got.Labels["nvidia.com/gpu.count"] != "" || got.Labels["example.com/gpus"] != "0" || len(got.Taints) != 1 {
@@ -151,7 +151,7 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 		}
 		up := b.scan(t, with)
 		b.scan(t, without) // The driver is being upgraded.
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		b = b.restart(t, nil)
 		b.booted = time.Now().Add(-time.Minute)
 		if got := b.scan(t, without); len(got.Labels) != len(up.Labels) {

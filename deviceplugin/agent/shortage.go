@@ -61,11 +61,7 @@ func (a *resources) shortages(
 		case s != nil && r.Name == c.Resources.SGPU:
 			states = shareStates(inv, snapshot, gpus)
 		}
-		for name, state := range states {
-			if inv.Withheld != "" && state.Reason == inv.Withheld {
-				states[name] = health.State{Cause: StateUnwritable, Reason: state.Reason}
-			}
-		}
+		markWithheld(states, inv.Withheld)
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !cpuOnly && !allShared(m, c, r.Name) {
 			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
@@ -80,6 +76,16 @@ func (a *resources) shortages(
 		all = append(all, ill...)
 	}
 	return all
+}
+
+// markWithheld gives devices that are withheld for a reason of the plugin's own
+// that cause.
+func markWithheld(states map[string]health.State, why string) {
+	for name, state := range states {
+		if why != "" && state.Reason == why {
+			states[name] = health.State{Cause: StateUnwritable, Reason: why}
+		}
+	}
 }
 
 // allShared reports whether a resource is 0 because the configuration hands all

@@ -46,7 +46,9 @@ func recorded(t *testing.T, version string) []recordedPod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all struct{ Pods []recordedPod }
+	var all struct {
+		Pods []recordedPod `json:"pods"`
+	}
 	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatal(err)
 	}

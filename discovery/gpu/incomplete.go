@@ -23,13 +23,13 @@ const (
 	PartFabric     Part = "fabric"
 )
 
-// Incomplete is the error of [Library.GPU] beside a GPU of which parts could not
+// IncompleteError is the error of [Library.GPU] beside a GPU of which parts could not
 // be read. That a GPU lacks a part is a value; every other answer is an
 // error, and does not take the part away.
-type Incomplete map[Part]error
+type IncompleteError map[Part]error
 
 // Note keeps the error of a part; nil is none.
-func (i Incomplete) Note(part Part, err error) {
+func (i IncompleteError) Note(part Part, err error) {
 	if err != nil {
 		i[part] = errors.Join(i[part], err)
 	}
@@ -37,7 +37,7 @@ func (i Incomplete) Note(part Part, err error) {
 
 // Err is nil if every part was read. A part that answers that the GPU is lost
 // answers for the whole GPU.
-func (i Incomplete) Err() error {
+func (i IncompleteError) Err() error {
 	for _, part := range i.parts() {
 		if errors.Is(i[part], ErrLost) {
 			return i[part]
@@ -50,7 +50,7 @@ func (i Incomplete) Err() error {
 }
 
 // Error implements error.
-func (i Incomplete) Error() string {
+func (i IncompleteError) Error() string {
 	var all []string
 	for _, part := range i.parts() {
 		all = append(all, string(part)+": "+strings.ReplaceAll(i[part].Error(), "\n", ", "))
@@ -58,7 +58,7 @@ func (i Incomplete) Error() string {
 	return strings.Join(all, "; ")
 }
 
-func (i Incomplete) parts() []Part { return slices.Sorted(maps.Keys(i)) }
+func (i IncompleteError) parts() []Part { return slices.Sorted(maps.Keys(i)) }
 
 // sighting is the last answer of a GPU, and the parts that were never read.
 type sighting struct {
@@ -69,7 +69,8 @@ type sighting struct {
 // nothing are all parts, never read.
 func nothing() map[Part]bool {
 	return map[Part]bool{
-		PartMinor: true, PartCapability: true, PartECC: true, PartVGPU: true, PartMIG: true, PartLinks: true, PartFabric: true,
+		PartMinor: true, PartCapability: true, PartECC: true, PartVGPU: true,
+		PartMIG: true, PartLinks: true, PartFabric: true,
 	}
 }
 
@@ -77,7 +78,7 @@ func nothing() map[Part]bool {
 // read now. A GPU whose MIG mode was never read is not handed out: it may be
 // cut into instances. One that the fabric did not take has no way to others
 // through NVSwitches, whatever its links are.
-func (i Incomplete) complete(g *machine.GPU, last sighting) sighting {
+func (i IncompleteError) complete(g *machine.GPU, last sighting) sighting {
 	now := sighting{never: map[Part]bool{}}
 	for part := range i {
 		if last.never[part] {
@@ -90,7 +91,9 @@ func (i Incomplete) complete(g *machine.GPU, last sighting) sighting {
 		g.Health = machine.Health{State: machine.Unhealthy, Reason: "its MIG mode is unknown: " + i[PartMIG].Error()}
 	}
 	if g.Fabric != nil && g.Fabric.State == machine.FabricFailed {
-		g.NVLinks = slices.DeleteFunc(slices.Clone(g.NVLinks), func(l machine.NVLink) bool { return l.Peer == machine.PeerNVSwitch })
+		g.NVLinks = slices.DeleteFunc(slices.Clone(g.NVLinks), func(l machine.NVLink) bool {
+			return l.Peer == machine.PeerNVSwitch
+		})
 	}
 	now.gpu = *g
 	return now

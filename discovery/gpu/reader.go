@@ -208,7 +208,7 @@ func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GP
 			probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
 		gpu, ok := r.condition(i, a)
-		var incomplete Incomplete
+		var incomplete IncompleteError
 		switch {
 		case errors.As(a.Err, &incomplete):
 			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: incomplete.Error()})
@@ -229,7 +229,7 @@ func (r *Reader) condition(i int, a bounded.Answer[machine.GPU]) (machine.GPU, b
 	if !seen || last.gpu.UUID != gpu.UUID {
 		last, seen = sighting{gpu: gpu, never: nothing()}, false
 	}
-	var incomplete Incomplete
+	var incomplete IncompleteError
 	if a.Err == nil || errors.As(a.Err, &incomplete) {
 		r.seen[gpu.PCI] = incomplete.complete(&gpu, last)
 		r.known[i] = gpu

@@ -50,10 +50,11 @@ func nextToGPUs(m *machine.Machine, all []*candidate, vendors gpu.Vendors) (fabr
 	return fabric, true
 }
 
-// switchesOf finds for every GPU the deepest bridge under which there is an HCA:
-// behind one root port there can be many switches.
-func switchesOf(m *machine.Machine, gpus []*machine.PCIFunction, all []*candidate) []*pcieSwitch {
-	type bridge struct{ root, address string }
+// bridge is a PCI bridge, below one root.
+type bridge struct{ root, address string }
+
+// underBridges are the HCAs below every bridge.
+func underBridges(m *machine.Machine, all []*candidate) map[bridge][]*candidate {
 	functions := byAddress(m.PCI)
 	under := map[bridge][]*candidate{}
 	for _, c := range all {
@@ -70,6 +71,13 @@ func switchesOf(m *machine.Machine, gpus []*machine.PCIFunction, all []*candidat
 			}
 		}
 	}
+	return under
+}
+
+// switchesOf finds for every GPU the deepest bridge under which there is an HCA:
+// behind one root port there can be many switches.
+func switchesOf(m *machine.Machine, gpus []*machine.PCIFunction, all []*candidate) []*pcieSwitch {
+	under := underBridges(m, all)
 	byBridge := map[bridge]*pcieSwitch{}
 	var switches []*pcieSwitch
 	for _, g := range gpus {

@@ -71,7 +71,9 @@ func assignRoles(m *machine.Machine, seen []float64, vpd map[string]sysfs.VPD, v
 	}
 }
 
-func fabricOf(m *machine.Machine, all []*candidate, physical map[string]*machine.HCA, vendors gpu.Vendors) []*candidate {
+func fabricOf(
+	m *machine.Machine, all []*candidate, physical map[string]*machine.HCA, vendors gpu.Vendors,
+) []*candidate {
 	eligible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool {
 		return c.slow() || physical[c.hca.PhysFn] != nil
 	})

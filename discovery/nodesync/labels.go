@@ -40,7 +40,7 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 			})
 			continue
 		}
-		p.takes = p.takes || differs && len(owners[key]) > 0 && !(own && len(owners[key]) == 1)
+		p.takes = p.takes || differs && len(owners[key]) > 0 && (!own || len(owners[key]) != 1)
 		p.apply[key] = value
 		p.write = p.write || !there || have != value || !own
 	}

@@ -60,13 +60,19 @@ func planTaints(node *corev1.Node, want *Desired) taintPlan {
 	}
 	slices.Sort(p.owned)
 	p.write = p.write || !slices.Equal(p.owned, recorded)
-	if since := want.DriverAbsentSince; since != node.Annotations[wellknown.DriverAbsentSince] {
-		p.write, p.annotations = true, map[string]any{wellknown.DriverAbsentSince: since}
-		if since == "" {
-			p.annotations[wellknown.DriverAbsentSince] = nil
-		}
-	}
+	p.remember(node, want.DriverAbsentSince)
 	return p
+}
+
+// remember plans the annotation of since when the driver is absent; empty removes it.
+func (p *taintPlan) remember(node *corev1.Node, since string) {
+	if since == node.Annotations[wellknown.DriverAbsentSince] {
+		return
+	}
+	p.write, p.annotations = true, map[string]any{wellknown.DriverAbsentSince: since}
+	if since == "" {
+		p.annotations[wellknown.DriverAbsentSince] = nil
+	}
 }
 
 // taintID is how the API identifies a taint: "key:effect".

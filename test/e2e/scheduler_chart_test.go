@@ -109,7 +109,7 @@ func (f *fleet) ownersWriteNoShares(t *testing.T) {
 	}
 	for _, key := range []string{wellknown.SGPUAllocation, wellknown.SGPUBound} {
 		for _, change := range []string{key + "={}", key + "-"} {
-			out, err := f.bed.Kubectl(t.Context(), "-n", f.namespace, "annotate", "--overwrite", "pod", "honest", change)
+			out, err := f.Kubectl(t.Context(), "-n", f.namespace, "annotate", "--overwrite", "pod", "honest", change)
 			denied := err != nil && strings.Contains(err.Error()+out, "admissionPolicy.shareWriters")
 			if has := strings.Contains(text, key); denied != (has || strings.HasSuffix(change, "={}")) {
 				t.Errorf("annotate %s: %s %v", change, out, err)

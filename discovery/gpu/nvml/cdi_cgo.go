@@ -203,7 +203,8 @@ func (l *Library) nvcdi(mode nvcdi.Mode, p place, hook string) (nvcdi.Interface,
 // onHost turns paths as this process sees them into paths as the runtime does.
 func onHost(out *gpu.Edits, p place) error {
 	t := root.NewDriverTransformer(
-		root.WithDriverRoot(p.root), root.WithTargetDriverRoot(p.host), root.WithDevRoot(p.dev), root.WithTargetDevRoot(p.hostDev),
+		root.WithDriverRoot(p.root), root.WithTargetDriverRoot(p.host),
+		root.WithDevRoot(p.dev), root.WithTargetDevRoot(p.hostDev),
 	)
 	spec := &specs.Spec{ContainerEdits: out.Common, Devices: out.Devices}
 	if err := t.Transform(spec); err != nil {

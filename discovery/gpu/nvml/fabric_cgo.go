@@ -91,8 +91,9 @@ func fabricFaults(mask uint32) string {
 		6: "incompatible GPU firmware", 7: "invalid location", 8: "invalid state of the GPU",
 	} {
 		if what != "" {
-			is(nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION,
-				uint32(value), "its configuration is incorrect ("+what+")") //nolint:gosec // It counts to eight.
+			is(nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION,
+				nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION,
+				uint32(value), "its configuration is incorrect ("+what+")")
 		}
 	}
 	return strings.Join(all, ", ")

@@ -33,7 +33,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	} else if !absent(ret) { // Unified memory: GB10, Jetson.
 		return g, failure("memory", ret)
 	}
-	incomplete := gpu.Incomplete{}
+	incomplete := gpu.IncompleteError{}
 	minor, ret := device.GetMinorNumber()
 	if ret == nvml.SUCCESS {
 		g.Minor = &minor

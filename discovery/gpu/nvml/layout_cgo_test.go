@@ -84,8 +84,8 @@ func (n *node) options() gpu.Options {
 const asked = "HEDDLE_TEST_GENERATE"
 
 type question struct {
-	Options gpu.Options
-	Machine machine.Machine
+	Options gpu.Options     `json:"options"`
+	Machine machine.Machine `json:"machine"`
 }
 
 // generate asks another process: each keeps the first driver that it loads.

@@ -32,10 +32,10 @@ func mig(device nvml.Device, g *machine.GPU) error {
 		if ret == nvml.SUCCESS {
 			d, ret = migDevice(instance, g.MemoryMiB)
 		}
-		switch {
-		case ret == nvml.SUCCESS:
+		switch ret { //nolint:exhaustive // The others are errors.
+		case nvml.SUCCESS:
 			g.MIG.Devices = append(g.MIG.Devices, d)
-		case ret == nvml.ERROR_NOT_FOUND: // It does not exist, or was just destroyed.
+		case nvml.ERROR_NOT_FOUND: // It does not exist, or was just destroyed.
 		default:
 			errs = append(errs, fault(fmt.Sprintf("MIG device %d", i), ret))
 		}

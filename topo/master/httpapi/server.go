@@ -83,7 +83,8 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
-	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}).ServeHTTP))
+	metrics := promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	mux.Handle("GET /metrics", s.admit(metrics.ServeHTTP))
 	s.probes(mux)
 	return mux
 }
@@ -114,7 +115,8 @@ func (s *Server) Run(ctx context.Context, address string, config *tls.Config) er
 // Serve answers on a listener until ctx ends, and closes it.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.Config) error {
 	return httpserve.Serve(ctx, listener, httpserve.Options{
-		Handler: s.Handler(), TLS: config, Limits: httpserve.Limits{Total: maxConns, PerSource: maxConnsPerSource}, Log: s.options.Log,
+		Handler: s.Handler(), TLS: config, Log: s.options.Log,
+		Limits: httpserve.Limits{Total: maxConns, PerSource: maxConnsPerSource},
 	})
 }
 

@@ -129,7 +129,8 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		return nil, err
 	}
 	if process.Registerer != nil {
-		if err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer)); err != nil {
+		err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer))
+		if err != nil {
 			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 		}
 	}

@@ -1,7 +1,6 @@
 package sgpu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -102,7 +101,9 @@ func (c *container) requests(shares []allocation.Share) bool {
 // pod's owner cannot hide.
 func isStarted(pod *corev1.Pod, name string) bool {
 	all := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses)
-	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return c.Name == name && c.State.Running != nil })
+	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool {
+		return c.Name == name && c.State.Running != nil
+	})
 }
 
 // Report adds the Scheduler's metric to a registry. From then on it logs what it
@@ -125,6 +126,6 @@ func (s *Scheduler) ignore(pod *corev1.Pod, key string) {
 		return
 	}
 	s.ignored.WithLabelValues(key).Inc()
-	s.log.WarnContext(context.Background(), "annotation ignored: its shares are not those of the pod's limits",
+	s.log.Warn("annotation ignored: its shares are not those of the pod's limits",
 		"annotation", key, "namespace", pod.Namespace, "pod", pod.Name)
 }

@@ -7,7 +7,8 @@
 // decided (heddle.dev/sgpu-allocation) before what this scheduler has decided and
 // not bound yet. Annotations choose GPUs; the amounts are those of the pod's
 // limits, and one that has others is not believed. The node's own count is the
-// lower bound if a pod has none of these, or claims what the node does not count. Which GPU is best is decided by sharing/quota.
+// lower bound if a pod has none of these, or claims what the node does not count.
+// Which GPU is best is decided by sharing/quota.
 //
 // For whole GPUs it knows which ones a node publishes as free, for pods that
 // select GPUs by UUID.

@@ -23,7 +23,8 @@ func adapters() []adapter {
 		// pci.ids, "Cray Inc"; drivers/net/ethernet/hpe/ss1 of HPE's shs-cxi-driver.
 		{
 			"0x17db", []string{"0x0501"}, "HPE Slingshot adapter (Cassini)",
-			"It is no HCA of the kernel: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another plugin must hand out.",
+			"It is no HCA of the kernel: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another " +
+				"plugin must hand out.",
 		},
 		// drivers/infiniband/hw/efa/efa_main.c
 		{
@@ -51,7 +52,8 @@ func (l *List) accelerators(m *machine.Machine) {
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(at)) {
-		l.Note(strings.Join(at[kind], ", "), "", "accelerators (PCI %s) that heddle has no reader for: no resource has them", kind)
+		l.Note(strings.Join(at[kind], ", "), "",
+			"accelerators (PCI %s) that heddle has no reader for: no resource has them", kind)
 	}
 }
 

@@ -147,7 +147,8 @@ func (l *List) fabricPort(h *machine.HCA, p *machine.Port, best float64) {
 		}
 	case p.State == machine.PortActive:
 	case slices.ContainsFunc(h.Ports, func(o machine.Port) bool { return o.State == machine.PortActive }):
-		l.Note(subject, "", "%s (%s), and another port of this HCA is ACTIVE: the HCA is in use without it", p.State, p.PhysState)
+		l.Note(subject, "", "%s (%s), and another port of this HCA is ACTIVE: the HCA is in use without it",
+			p.State, p.PhysState)
 	case (p.State == machine.PortInit || p.State == machine.PortArmed) && infiniBand:
 		l.Problem(subject, "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log.",
 			"%s: the cable is in and no subnet manager has brought the port up", p.State)

@@ -70,7 +70,9 @@ func look() *report {
 		key, value, _ := strings.Cut(e, "=")
 		r.Env[key] = value
 	}
-	for _, pattern := range []string{"/dev/nvidia*", "/dev/nvidia-caps-imex-channels/*", "/dev/infiniband/*", "/host/gpus/*", "/host/infiniband/*"} {
+	for _, pattern := range []string{
+		"/dev/nvidia*", "/dev/nvidia-caps-imex-channels/*", "/dev/infiniband/*", "/host/gpus/*", "/host/infiniband/*",
+	} {
 		paths, _ := filepath.Glob(pattern) // The patterns are well-formed.
 		for _, path := range paths {
 			r.Open[path] = open(path)
