@@ -187,7 +187,8 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 		reason := gpus[i].Reject(&r.Request)
 		if by == allocation.ByHAMi && (reason.Cause == quota.NotSelected || reason.Cause == quota.Avoided) {
 			return nil, "", r.reject(RejectedRequest,
-				"HAMi chose a GPU that the pod's annotations exclude: %s; HAMi reads %s and %s only", reason, wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias)
+				"HAMi chose a GPU that the pod's annotations exclude: %s; HAMi reads %s and %s only",
+				reason, wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias)
 		}
 		if !reason.None() {
 			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)

@@ -189,7 +189,8 @@ func TestHAMiWithoutPolicies(t *testing.T) {
 		annotations map[string]string
 		rejected    bool
 	}{
-		{"burst", map[string]string{key: "burst-share"}, false}, {"default", nil, false},
+		{"burst", map[string]string{key: "burst-share"}, false},
+		{"default", nil, false},
 		{"fixed", map[string]string{key: "fixed-share"}, true},
 	} {
 		r.schedule(hamiPod(tt.name, r.gpuIDs(0)[0], `"compute":30,"vRam":8192`, limits, tt.annotations))

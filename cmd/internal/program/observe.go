@@ -40,7 +40,8 @@ const (
 // alive and ready return what is wrong, empty if nothing is. An empty address
 // serves nothing.
 func Serve(
-	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer, alive, ready func() string, more ...Route,
+	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
+	alive, ready func() string, more ...Route,
 ) error {
 	if address == "" {
 		return nil

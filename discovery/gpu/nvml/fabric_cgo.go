@@ -84,7 +84,8 @@ func fabricFaults(mask uint32) string {
 		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_TRUE, "its routes are being recovered")
 	is(nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY,
 		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE, "its routes are unhealthy")
-	is(nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY,
+	is(nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY,
 		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_TRUE, "an access timeout is being recovered")
 	for value, what := range []string{
 		2: "system GUID", 3: "chassis serial number", 4: "no partition", 5: "insufficient NVLinks",

@@ -91,7 +91,7 @@ type question struct {
 // generate asks another process: each keeps the first driver that it loads.
 func (n *node) generate(o gpu.Options) *gpu.Edits {
 	n.t.Helper()
-	text, err := json.Marshal(question{o, machine.Machine{GPUs: []machine.GPU{n.gpu}}})
+	text, err := json.Marshal(question{o, machine.Machine{GPUs: []machine.GPU{n.gpu}}}) //nolint:musttag // This program reads it again.
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func (n *node) generate(o gpu.Options) *gpu.Edits {
 	for line := range strings.Lines(string(out)) {
 		if answer, ok := strings.CutPrefix(line, asked+"="); ok {
 			edits := &gpu.Edits{}
-			if err := json.Unmarshal([]byte(answer), edits); err != nil {
+			if err := json.Unmarshal([]byte(answer), edits); err != nil { //nolint:musttag // This program reads it again.
 				n.t.Fatal(err)
 			}
 			return edits
@@ -120,14 +120,14 @@ func TestGenerateForAnother(t *testing.T) {
 		t.Skip("a process of other tests")
 	}
 	var q question
-	if err := json.Unmarshal([]byte(text), &q); err != nil {
+	if err := json.Unmarshal([]byte(text), &q); err != nil { //nolint:musttag // This program reads it again.
 		t.Fatal(err)
 	}
 	edits, err := New(q.Options).Generate(&q.Machine)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := json.Marshal(edits)
+	answer, err := json.Marshal(edits) //nolint:musttag // This program reads it again.
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func mig(device nvml.Device, g *machine.GPU) error {
 		if ret == nvml.SUCCESS {
 			d, ret = migDevice(instance, g.MemoryMiB)
 		}
-		switch ret { //nolint:exhaustive // The others are errors.
+		switch ret {
 		case nvml.SUCCESS:
 			g.MIG.Devices = append(g.MIG.Devices, d)
 		case nvml.ERROR_NOT_FOUND: // It does not exist, or was just destroyed.

@@ -72,7 +72,7 @@ func TestRebootKeepsLabelsAndTaints(t *testing.T) {
 			return ""
 		})
 		r.waitEvent(t, r.Node(), "GPUDriverAbsent", "are kept for 10m0s", waitStart)
-		time.Sleep(5 * time.Second) // Two scans.
+		<-time.After(5 * time.Second) // Two scans.
 		gotLabels, gotTaints := state()
 		if diff := cmp.Diff(labels, gotLabels); diff != "" || gotTaints != taints {
 			t.Fatalf("labels without the driver (-want +got):\n%s\ntaints %s, want %s", diff, gotTaints, taints)

@@ -22,13 +22,17 @@ func adapters() []adapter {
 	return []adapter{
 		// pci.ids, "Cray Inc"; drivers/net/ethernet/hpe/ss1 of HPE's shs-cxi-driver.
 		{
-			"0x17db", []string{"0x0501"}, "HPE Slingshot adapter (Cassini)",
+			"0x17db",
+			[]string{"0x0501"},
+			"HPE Slingshot adapter (Cassini)",
 			"It is no HCA of the kernel: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another " +
 				"plugin must hand out.",
 		},
 		// drivers/infiniband/hw/efa/efa_main.c
 		{
-			"0x1d0f", []string{"0xefa0", "0xefa1", "0xefa2", "0xefa3"}, "AWS Elastic Fabric Adapter (EFA)",
+			"0x1d0f",
+			[]string{"0xefa0", "0xefa1", "0xefa2", "0xefa3"},
+			"AWS Elastic Fabric Adapter (EFA)",
 			"modprobe efa makes an RDMA device of it.",
 		},
 		// drivers/infiniband/hw/erdma/erdma_main.c
