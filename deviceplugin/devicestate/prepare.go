@@ -64,7 +64,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.readPod(ctx, c.Pod)
+	pod := s.pods.read(ctx, c.Pod)
 	defer s.starting.lock(c)()
 	if c.Pod.Name == "" && pod != nil {
 		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
@@ -74,8 +74,8 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
-	if err != nil || result.HasShares() || s.waitedForHCAs(c) {
-		s.noteRejection(c.Pod, err)
+	if err != nil || result.HasShares() || s.rejections.waitedForHCAs(c) {
+		s.rejections.note(c.Pod, err)
 	}
 	// The container that starts is on disk before its spec is. Its pod's others may
 	// start after the next restart of the plugin.

@@ -3,12 +3,10 @@ package devicestate
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -58,7 +56,7 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.rejected, func(p kubelet.Pod, _ *rejection) bool { return !seen.Holds(p) })
+	s.rejections.keep(seen.Snapshot)
 	u := &Usage{
 		GPUs: s.nodeLocked(seen).SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil,
 	}

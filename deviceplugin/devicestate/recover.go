@@ -24,7 +24,7 @@ func (s *State) restore(seen *observation) {
 	var unrecorded []kubelet.Allocation
 	for i := range lost {
 		a := &lost[i]
-		if s.restoreEntries(a) || s.isGone(a.Pod) {
+		if s.restoreEntries(a) || s.pods.isGone(a.Pod) {
 			continue
 		}
 		if pod, _ := s.api.Watched(a.Pod); pod != nil {
@@ -107,7 +107,7 @@ func (s *State) Forgotten(resource string) map[string]string {
 func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
 	unsure := make(map[kubelet.Container]bool)
 	for _, e := range s.entries {
-		if starting && e.Owner != nil && !s.isGone(e.Owner.Pod) {
+		if starting && e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
 			unsure[*e.Owner] = true
 		}
 	}
@@ -141,7 +141,7 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	maps.DeleteFunc(s.forgotten, func(c kubelet.Container, _ bool) bool { return !lacks(c) })
 	s.mu.Unlock()
 	for c := range found {
-		if !s.exists(ctx, c.Pod) {
+		if !s.pods.exists(ctx, c.Pod) {
 			continue // Another pod has its name by now.
 		}
 		s.mu.Lock()

@@ -3,11 +3,14 @@ package devicestate
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // Rejection is a pod with containers that wait for shares, or for HCAs. None that
@@ -31,12 +34,22 @@ type rejection struct {
 	reported map[string]bool
 }
 
+// rejections are the pods that wait for shares or HCAs.
+type rejections struct {
+	options *Options
+	changed notify.Signal
+
+	mu    sync.Mutex // guards byPod
+	byPod map[kubelet.Pod]*rejection
+}
+
 // Rejections are the pods that wait for shares or HCAs now, by namespace and name.
 func (s *State) Rejections() []Rejection {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]Rejection, 0, len(s.rejected))
-	for _, x := range s.rejected {
+	r := &s.rejections
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]Rejection, 0, len(r.byPod))
+	for _, x := range r.byPod {
 		all = append(all, x.Rejection)
 	}
 	slices.SortFunc(all, func(x, y Rejection) int {
@@ -48,47 +61,55 @@ func (s *State) Rejections() []Rejection {
 
 // waitedForHCAs reports whether a container was rejected for want of HCAs. A pod's
 // other containers without shares have no part in that.
-func (s *State) waitedForHCAs(c kubelet.Container) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x := s.rejected[c.Pod]
+func (r *rejections) waitedForHCAs(c kubelet.Container) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.byPod[c.Pod]
 	return x != nil && x.Kind == allocate.RejectedHCAs && x.Container == c.Name
 }
 
-// noteRejection keeps whether a pod is rejected, and reports each reason once.
-func (s *State) noteRejection(p kubelet.Pod, err error) {
+// keep forgets the pods that the kubelet does not hold any more.
+func (r *rejections) keep(seen *kubelet.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ *rejection) bool { return !seen.Holds(p) })
+}
+
+// note keeps whether a pod is rejected, and reports each reason once.
+func (r *rejections) note(p kubelet.Pod, err error) {
 	rejected, ok := errors.AsType[*allocate.RejectedError](err)
 	if err != nil && !ok {
 		return // It may soon be gone.
 	}
-	s.mu.Lock()
-	x, known := s.rejected[p]
+	r.mu.Lock()
+	x, known := r.byPod[p]
 	if err == nil {
-		delete(s.rejected, p)
-		s.mu.Unlock()
+		delete(r.byPod, p)
+		r.mu.Unlock()
 		if known {
-			s.options.Log.Info("no longer rejected", "pod", p.String())
+			r.options.Log.Info("no longer rejected", "pod", p.String())
 		}
 		return
 	}
 	if !known {
-		x = &rejection{Rejection{Pod: p, Since: s.options.Now()}, make(map[string]bool)}
-		s.rejected[p] = x
+		x = &rejection{Rejection{Pod: p, Since: r.options.Now()}, make(map[string]bool)}
+		r.byPod[p] = x
 	}
 	x.Container, x.Kind, x.Reason = rejected.Container, rejected.Kind, rejected.Reason
 	fresh := !x.reported[err.Error()] && len(x.reported) < maxReported
 	if fresh {
 		x.reported[err.Error()] = true
 	}
-	s.mu.Unlock()
-	if fresh {
-		s.changed.Notify()
-		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
-			"kind", rejected.Kind, "reason", rejected.Reason)
-		reason := SGPURejected
-		if rejected.Kind == allocate.RejectedHCAs {
-			reason = HCARejected
-		}
-		s.api.WarnPod(p, reason, rejected.Error())
+	r.mu.Unlock()
+	if !fresh {
+		return
 	}
+	r.changed.Notify()
+	r.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
+		"kind", rejected.Kind, "reason", rejected.Reason)
+	reason := SGPURejected
+	if rejected.Kind == allocate.RejectedHCAs {
+		reason = HCARejected
+	}
+	r.options.API.WarnPod(p, reason, rejected.Error())
 }

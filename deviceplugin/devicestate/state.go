@@ -87,6 +87,8 @@ type State struct {
 	checkpoint *checkpoint.Dir
 	cdi        cdi.Files
 	api        API
+	pods       pods
+	rejections rejections
 	problems   problems
 	changed    notify.Signal
 	registered notify.Signal
@@ -111,8 +113,6 @@ type State struct {
 	// those that are still there.
 	drifts   []Drift
 	drifting map[Drift]bool
-	// rejected are the pods that wait for shares.
-	rejected map[kubelet.Pod]*rejection
 	// decisions counts them.
 	decisions uint64
 	// confirmed are the entries that the kubelet has reported; nil
@@ -143,8 +143,9 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool),
-		drifting: make(map[Drift]bool), rejected: make(map[kubelet.Pod]*rejection),
+		drifting: make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
 	}
+	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.Load()
 	s.entries = entries

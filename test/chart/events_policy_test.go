@@ -31,7 +31,7 @@ func TestEventsPolicy(t *testing.T) {
 		{"about a Deployment", func(a *attempt) { a.new = event("Deployment", "d") }, []string{about}},
 		{"as another node", func(a *attempt) { a.new.Source.Host = "n2" }, []string{ownNode}},
 		{"as the kubelet", func(a *attempt) { a.new.Source.Component = "kubelet" }, []string{ownNode}},
-		{"as nobody", func(a *attempt) { a.new.Source = corev1.EventSource{} }, []string{ownNode}},
+		{"as no account", func(a *attempt) { a.new.Source = corev1.EventSource{} }, []string{ownNode}},
 		{"an Event of the kubelet changed", func(a *attempt) {
 			a.old = event("Pod", "p")
 			a.old.Source.Component = "kubelet"

@@ -15,7 +15,7 @@ import (
 )
 
 // TestEventsOfTheDevicePlugin: the real API server takes its Events, and rejects
-// those that whoever stole its token would write.
+// those that a thief of its token would write.
 func TestEventsOfTheDevicePlugin(t *testing.T) {
 	b := shared
 	const user = "system:serviceaccount:" + suite + ":heddle-device-plugin"
