@@ -202,20 +202,3 @@ func (r Reason) detail() string {
 		return ""
 	}
 }
-
-// What gib adds, in MiB, to round to a tenth of a GiB.
-const (
-	down    = 0
-	nearest = 51
-	up      = 102
-)
-
-// gib writes MiB as GiB. What is left rounds down and what is needed up, so
-// that the one always reads less than the other.
-func gib(mib int64, round int64) string {
-	tenths := (mib*10 + round*10) / 1024
-	if tenths%10 == 0 {
-		return strconv.FormatInt(tenths/10, 10)
-	}
-	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
-}
