@@ -113,7 +113,6 @@ func (c *core) sharing() bool {
 type Agent struct {
 	*core
 	monitor   *health.Monitor
-	conn      *grpc.ClientConn
 	pods      podresources.PodResourcesListerClient
 	resources *resources
 	selectors *selectors
@@ -139,7 +138,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	pods := podresources.NewPodResourcesListerClient(conn)
 	a := &Agent{
 		core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})},
-		conn: conn, pods: pods, kubeletStarted: notify.New(),
+		pods: pods, kubeletStarted: notify.New(),
 	}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))

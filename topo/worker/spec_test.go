@@ -64,7 +64,7 @@ func TestNVLinkDomain(t *testing.T) {
 		{"none", []machine.GPU{{}}, "", ""},
 		{"all in one", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, done)}, "a-1.2", ""},
 		{"one is lost", []machine.GPU{fabric("a-1", 2, done), {}}, "a-1.2", ""},
-		{"one is not there yet", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, machine.FabricInProgress)}, "", ""},
+		{"one is not there yet", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, machine.FabricInProgress)}, "a-1.2", ""},
 		{"its own", []machine.GPU{fabric("00000000-0000-0000-0000-000000000000", 0, done)}, "", ""},
 		{"two cliques", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 3, done)}, "", "the GPUs are in different cliques"},
 		{"too long", []machine.GPU{fabric(strings.Repeat("a", 200), 2, done)}, "", "an NVLink domain of 202 bytes"},
