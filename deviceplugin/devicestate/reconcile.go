@@ -57,11 +57,10 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rejections.keep(seen.Snapshot)
-	u := &Usage{
-		GPUs: s.nodeLocked(seen).SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil,
-	}
+	node := s.nodeLocked(seen)
+	u := &Usage{GPUs: node.SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil}
 	s.drifts = nil
-	drifting := s.lastingDriftsLocked(u.GPUs)
+	drifting := s.lastingDriftsLocked(u.GPUs, len(node.Unsure) > 0)
 	for d := range drifting {
 		if !s.drifting[d] {
 			u.Drifts = append(u.Drifts, d)
@@ -72,11 +71,13 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	return u, nil
 }
 
-// lastingDriftsLocked are the differences that last. It is for holders of mu.
-func (s *State) lastingDriftsLocked(gpus []quota.GPU) map[Drift]bool {
+// lastingDriftsLocked are the differences that last. While a kubelet starts, shares
+// of pods that may be gone are counted beside those of pods that came after them:
+// that is unsure, and no GPU has too many consumers by it. It is for holders of mu.
+func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
-		if message := overcommitted(&gpus[i]); message != "" {
+		if message := overcommitted(&gpus[i]); message != "" && !unsure {
 			drifting[Drift{DriftOvercommit, message}] = true
 		}
 	}
