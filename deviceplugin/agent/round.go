@@ -76,8 +76,8 @@ func (a *Agent) writeDriverSpec(ctx context.Context) error {
 	}
 }
 
-// watchKubelet lets what waits for PodResources go on as soon as the kubelet makes
-// the socket for plugins, until ctx ends: it serves PodResources before that.
+// watchKubelet has PodResources looked at again as soon as the kubelet makes the
+// socket for plugins, until ctx ends: it serves PodResources before that.
 func (a *Agent) watchKubelet(ctx context.Context) error {
 	seen := notify.New()
 	var watching sync.WaitGroup

@@ -67,9 +67,10 @@ func (f *loaded) stale() error {
 		gpu.ErrRestart, f.version, f.path)
 }
 
-// absent is the error of a library that is not there, or finds no driver. With
-// a library of the container runtime and a driver in the kernel it becomes a
-// reason to start again, after a while.
+// absent is the error of a library that is not there, finds no driver, or is of
+// another version than the kernel module. With a library of the container runtime
+// and a driver in the kernel it becomes a reason to start again, after a while:
+// the next container gets the library that is installed then.
 func (f *loaded) absent(o gpu.Options, err error) error {
 	bound, _ := filepath.Glob(filepath.Join(o.SysfsRoot, "bus/pci/drivers/nvidia/*:*")) // The pattern is well-formed.
 	if o.DriverRoot != "" || len(bound) == 0 {
@@ -82,7 +83,7 @@ func (f *loaded) absent(o gpu.Options, err error) error {
 	if time.Since(f.missed) < patience {
 		return err
 	}
-	return fmt.Errorf("%w: the kernel's driver has %d GPUs, and for %s this container has had no driver: %w",
+	return fmt.Errorf("%w: the kernel's driver has %d GPUs, and for %s this container has not reached it: %w",
 		gpu.ErrRestart, len(bound), patience, err)
 }
 
