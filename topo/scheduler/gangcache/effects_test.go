@@ -1,0 +1,135 @@
+package gangcache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// A node that rejects a member is avoided, longer each time, until it changes.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", in("x", "1"))
+		admit(c, a)
+		avoided := func() int { return len(c.Backoffs.Nodes(types.NamespacedName{Namespace: "default", Name: "x"})) }
+		for _, lasts := range []time.Duration{backoffFirst, 2 * backoffFirst} {
+			commit(t, c, a, map[string]string{"a": "n"})
+			if c.TurnedAway(a, "n", true, "volume") || !activated(c)["default/a"] {
+				t.Error("the gang does not plan again")
+			}
+			<-time.After(lasts)
+			if avoided() != 1 {
+				t.Errorf("tried again within %s", lasts)
+			}
+			<-time.After(time.Millisecond)
+			if avoided() != 0 {
+				t.Errorf("avoided for more than %s", lasts)
+			}
+		}
+		commit(t, c, a, map[string]string{"a": "n"})
+		c.TurnedAway(a, "n", true, "volume")
+		if c.NodeChanged("n"); avoided() != 0 {
+			t.Error("a node that changed is avoided")
+		}
+		group := types.NamespacedName{Namespace: "default", Name: "native"}
+		c.Backoffs.Add(group, "n")
+		if got := c.Backoffs.Nodes(group); len(got) != 1 {
+			t.Errorf("a native PodGroup avoids %v", got)
+		}
+		if c.NodeChanged("n"); len(c.Backoffs.Nodes(group)) != 0 {
+			t.Error("a native PodGroup avoids a node that changed")
+		}
+	})
+}
+
+func events(c *Cache) (out []string) {
+	for _, e := range c.Events() {
+		out = append(out, e.Pod.Name+" "+e.Reason+" "+e.Message)
+	}
+	return out
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", nil)
+		a.Annotations = map[string]string{
+			wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2", wellknown.KoordinatorTotalNumber: "9",
+		}
+		admit(c, a)
+		want := []string{"a GangInvalidAnnotation annotation gang.scheduling.koordinator.sh/total-number is ignored"}
+		if diff := cmp.Diff(want, events(c)); diff != "" {
+			t.Errorf("at first (-want +got):\n%s", diff)
+		}
+		<-time.After(time.Minute)
+		want = []string{"a GangIncomplete podgroup x waits for pods: 1 of 2 exist"}
+		if diff := cmp.Diff(want, events(c)); diff != "" {
+			t.Errorf("later (-want +got):\n%s", diff)
+		}
+		if got := events(c); len(got) > 0 {
+			t.Errorf("again: %v", got)
+		}
+	})
+}
+
+// Ignored annotations of a gang that got its nodes at once are reported too, and not
+// again by every scheduler that starts.
+func TestEventsOfAGangThatNeverWaited(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		age  time.Duration
+		want []string
+	}{
+		{"young", time.Second, []string{"a GangInvalidAnnotation annotation gang.scheduling.koordinator.sh/mode is ignored; " +
+			"annotation gang.scheduling.koordinator.sh/total-number is ignored"}},
+		{"old", time.Hour, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache()
+				a := podOf("a", nil)
+				a.Spec.NodeName, a.CreationTimestamp = "n", metav1.NewTime(time.Now().Add(-tt.age))
+				a.Annotations = map[string]string{
+					wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "1", wellknown.KoordinatorMode: "NonStrict",
+					wellknown.KoordinatorTotalNumber: "2",
+				}
+				c.UpdatePod(a)
+				if diff := cmp.Diff(tt.want, append(events(c), events(c)...)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestGroupsWithAGangThatNeverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", in("x", "1"))
+		a.Annotations = map[string]string{wellknown.GangGroups: `["default/x", "default/never"]`}
+		const reason = "podgroup x waits for podgroup default/never of its groups: there is none"
+		if got := admit(c, a); got != reason {
+			t.Errorf("%s", got)
+		}
+		if got := events(c); len(got) > 0 {
+			t.Errorf("at once: %v", got)
+		}
+		<-time.After(incompleteAfter)
+		if diff := cmp.Diff([]string{"a GangIncomplete " + reason}, append(events(c), events(c)...)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		never := podOf("b", in("never", "1"))
+		never.Annotations = a.Annotations
+		admit(c, never)
+		if got := admit(c, a); got != "" {
+			t.Errorf("with the other: %s", got)
+		}
+	})
+}
