@@ -95,3 +95,34 @@ func only(t *testing.T, dir, name string) {
 		t.Errorf("%s has %v, want only %s", dir, entries, name)
 	}
 }
+
+// A clock that jumps makes a sweep take a file that was made just now.
+func TestProbeBesideSweep(t *testing.T) {
+	dir, done := t.TempDir(), make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200 {
+			if err := atomicfile.Probe(dir, 1<<20); err != nil {
+				t.Errorf("room is short: %v", err)
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-done:
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			return
+		default:
+		}
+		temps, err := filepath.Glob(filepath.Join(dir, ".heddle-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, temp := range temps {
+			_ = os.Remove(temp)
+		}
+	}
+}
