@@ -49,9 +49,8 @@ func (s *stage) kueueView(ctx context.Context) (string, error) {
 		in := 0
 		for i := range nodes.Items {
 			labels := nodes.Items[i].Labels
-			if labels[wellknown.TopologyShape] == shape && !slices.ContainsFunc(t.Spec.Levels, func(l export.TopologyLevel) bool {
-				return labels[l.NodeLabel] == ""
-			}) {
+			lacks := func(l export.TopologyLevel) bool { return labels[l.NodeLabel] == "" }
+			if labels[wellknown.TopologyShape] == shape && !slices.ContainsFunc(t.Spec.Levels, lacks) {
 				in++
 			}
 		}

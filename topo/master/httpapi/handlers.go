@@ -140,8 +140,8 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 	case export.FormatNodes:
 		items = export.LabeledNodes(now.Tree, tiers, s.options.Templates)
 	default:
-		http.Error(w, "the formats are slurm-tree, slurm-block, slurm-yaml, hypernodes, kueue-topology, kai-topology and node-labels",
-			http.StatusNotFound)
+		http.Error(w, "the formats are slurm-tree, slurm-block, slurm-yaml, hypernodes, kueue-topology, kai-topology "+
+			"and node-labels", http.StatusNotFound)
 		return
 	}
 	if err != nil {
