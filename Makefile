@@ -45,7 +45,7 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current
 	$(LINT) run ./...
 	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
-	$(HELM) lint --quiet deploy/helm/heddle
+	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
 	go run -C tools/house . -words
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
