@@ -165,7 +165,7 @@ func TestDocumentedCommands(t *testing.T) {
 				case "go":
 					checkGoTest(t, words)
 				case "docker", "make":
-				case "./heddle-images.run": // What `make bundle` writes; tools/images tests it.
+				case "./heddle-images.run": // What `make bundle` writes; tools/release tests it.
 					if !slices.Contains([]string{"push", "unpack"}, words[1]) {
 						t.Errorf("the bundle has no command %s", words[1])
 					}
