@@ -132,7 +132,11 @@ func (d *device) guid(attribute string) string {
 // read like any other; its place comes from its device link, if it has one.
 func (d *device) place(hca *machine.HCA) {
 	tree := d.tree
-	if driver := soft(hca, d.text("", "parent")); driver != "" {
+	parent := d.text("", "parent")
+	if parent != "" && tree.Exists(class+"/"+parent) {
+		parent = "" // An SMI device's, which is an RDMA device; rxe's is a network device.
+	}
+	if driver := soft(hca, parent); driver != "" {
 		hca.Virtual, hca.Driver = true, driver
 		return
 	}

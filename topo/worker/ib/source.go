@@ -82,7 +82,7 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 	name := p.HCA + " port " + strconv.Itoa(int(p.Port))
 	switch {
 	case err != nil:
-		r.Skip(name, err.Error())
+		r.Skip(name, explain(p, err))
 		r.Without(p.Key(), worker.Unavailable)
 	case n.Type != Switch:
 		r.Skip(name, "no switch at the other end of the cable: "+n.Type.String())
@@ -144,4 +144,19 @@ func openFault(device string, err error) error {
 		return fmt.Errorf("open %s: %w", device, at.Err)
 	}
 	return fmt.Errorf("open %s: %w", device, err)
+}
+
+// elsewhere is who else knows where a cable ends.
+const elsewhere = "name its groups in the static file or the cluster manager"
+
+// explain is what to do about a port that gets no answer.
+func explain(p *worker.Port, err error) string {
+	switch {
+	case p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer)):
+		return "a virtual function has no SMI and cannot ask its switch: " + elsewhere
+	case errors.Is(err, ErrNotInfiniBand):
+		return "the device carries no SMPs, as an HCA of several planes without its SMI device (rdma dev add smi0 type SMI parent " +
+			p.HCA + "): " + elsewhere
+	}
+	return err.Error()
 }

@@ -39,8 +39,8 @@ const (
 
 var (
 	// ErrNotInfiniBand means that a port carries no SMPs: the kernel's answer
-	// for RoCE.
-	ErrNotInfiniBand = errors.New("not an InfiniBand port")
+	// for RoCE, for virtual functions and for HCAs of several planes.
+	ErrNotInfiniBand = errors.New("the port carries no SMPs")
 	errNoAnswer      = errors.New("no answer")
 )
 
