@@ -196,11 +196,14 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	p.LID = d.lid(part, "lid")
 	p.SMLID = d.lid(part, "sm_lid")
 	if text := d.text(part, "gids/0"); text != "" {
-		guid, err := parseGID(text)
+		prefix, guid, err := parseGID(text)
 		if err != nil {
 			d.skip(part, "gids/0: "+err.Error())
 		}
 		p.GUID = guid
+		if p.LinkLayer == machine.InfiniBand && prefix != machine.DefaultSubnetPrefix {
+			p.SubnetPrefix = prefix
+		}
 	}
 	p.Netdevs = d.netdevs(part, p, nics)
 	return p

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -57,6 +58,9 @@ func cables(h *machine.HCA, p *machine.Port) []Port {
 		Port: int32(p.Number), HCA: h.Name, GUID: h.NodeGUID, Role: string(h.Role), //nolint:gosec // 1 to 255.
 		LinkLayer: p.LinkLayer, LinkState: linkState(p.State),
 	}}
+	if p.LinkLayer == machine.InfiniBand {
+		one.Subnet = strings.ReplaceAll(cmp.Or(p.SubnetPrefix, machine.DefaultSubnetPrefix), ":", "")
+	}
 	if p.RateGbps != nil && !math.IsNaN(*p.RateGbps) {
 		one.RateGbps = int32(math.Round(min(max(*p.RateGbps, 0), math.MaxInt32)))
 	}

@@ -44,7 +44,7 @@ func TestEveryPlaneHasItsSwitch(t *testing.T) {
 		ports = append(ports, infiniband(i+1, name))
 		want = append(want, "plane-"+strconv.Itoa(i))
 	}
-	r := discover(t, New(func(device string) (*UMAD, error) { return planes[device], nil }, nil), ports...)
+	r := discover(t, New(func(device string) (*UMAD, error) { return planes[device], nil }, "", nil), ports...)
 	var got []string
 	for _, l := range r.Links {
 		got = append(got, l.Switch.Name)
@@ -66,7 +66,7 @@ func TestPortsThatCannotAsk(t *testing.T) {
 		{"several planes", infiniband(1, "umad0"), "several planes without its SMI device (rdma dev add smi0 type SMI parent mlx5_0)"},
 		{"virtual function", virtual, "a virtual function has no SMI and cannot ask its switch: name its groups"},
 	} {
-		r := discover(t, New(refuse, nil), tt.port)
+		r := discover(t, New(refuse, "", nil), tt.port)
 		if len(r.Skipped) != 1 || !strings.Contains(r.Skipped[0].Reason, tt.want) {
 			t.Errorf("%s: %+v", tt.name, r.Skipped)
 		}
