@@ -129,10 +129,6 @@ func replicas(
 	return devices
 }
 
-// netnsExclusive is the kernel's mode in which an HCA belongs to one network
-// namespace.
-const netnsExclusive = "exclusive"
-
 // reasonOf is what is wrong with a resource.
 func reasonOf(
 	inv *inventory.Inventory, m *machine.Machine, entry *config.RDMAResource, members []allocate.Member,
@@ -152,7 +148,7 @@ func reasonOf(
 			faults = append(faults, "there are no RDMA devices")
 		}
 	}
-	if m.RDMA.NetnsMode == netnsExclusive && len(members) > 0 && entry.Sharers > 1 {
+	if m.RDMA.NetnsMode == allocate.NetnsExclusive && len(members) > 0 && entry.Sharers > 1 {
 		faults = append(faults, "RDMA devices belong to one network namespace (netns mode exclusive): "+
 			"only pods on the host's network can open them")
 	}
