@@ -31,8 +31,8 @@ const (
 // Gang is a gang without nodes, as much of it as its turn depends on.
 type Gang struct {
 	Priority int32
-	// Created is when its first pod, or its PodGroup, was made, and Name what tells
-	// apart those of one age.
+	// Created is when its first pod, or its PodGroup, was made, and Name what keeps
+	// those of one age in order.
 	Created time.Time
 	Name    string
 	// Rejected is since when it finds no room; zero while it is not complete.
