@@ -11,7 +11,7 @@ import (
 )
 
 // HCANotInPodNetwork: the container cannot use HCAs of its own, because the pod's
-// network namespace lacks them or a network device of theirs.
+// network namespace lacks them, or their network device.
 const HCANotInPodNetwork = "HCANotInPodNetwork"
 
 // NetnsExclusive is the kernel's mode in which an HCA belongs to one network
@@ -59,14 +59,16 @@ func (n *Node) NetworkWarnings(pod *corev1.Pod, r *Result) []Warning {
 	message := strings.Join(lacking, ", ") + ": "
 	switch {
 	case shared:
-		message += "the node's RDMA netns mode is exclusive, and an HCA that pods share stays in the node's network: set " +
-			"hostNetwork: true, or sharers: 1 for the resource and a network with rdma-cni in the annotation " + podNetworks
+		message += "the node's RDMA netns mode is exclusive, and an HCA that pods share stays in the node's network: " +
+			"set hostNetwork: true, or sharers: 1 for the resource and a network with rdma-cni in the annotation " +
+			podNetworks
 	case exclusive:
-		message += "the node's RDMA netns mode is exclusive, and no network of the pod moves the HCA into its network: name one " +
-			"with rdma-cni in the annotation " + podNetworks + ", or set hostNetwork: true"
+		message += "the node's RDMA netns mode is exclusive, and no network of the pod moves the HCA into its network: " +
+			"name one with rdma-cni in the annotation " + podNetworks + ", or set hostNetwork: true"
 	default:
-		message += "RoCE needs a network device of the HCA in the pod's network, and the pod has the cluster's network only: name " +
-			"a network on it (macvlan, ipvlan, sriov, host-device) in the annotation " + podNetworks + ", or set hostNetwork: true"
+		message += "RoCE needs a network device of the HCA in the pod's network, and the pod has the cluster's network " +
+			"only: name a network on it (macvlan, ipvlan, sriov, host-device) in the annotation " + podNetworks +
+			", or set hostNetwork: true"
 	}
 	return []Warning{{HCANotInPodNetwork, message}}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestHCANotInPodNetwork: one Event on a pod that cannot use its HCAs in its network
-// says what is missing, and none comes where nothing is.
+// names what is missing, and none comes where nothing is.
 func TestHCANotInPodNetwork(t *testing.T) {
 	const networks = "k8s.v1.cni.cncf.io/networks"
 	roce := func(m *machine.Machine) {
