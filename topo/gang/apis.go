@@ -41,7 +41,7 @@ func (a API) implied() bool {
 type apiKeys struct {
 	api  API
 	name key
-	// index tells the gangs of one name apart, size is how many pods each has;
+	// index distinguishes the gangs of one name, size is how many pods each has;
 	// empty for APIs whose pods do not have it.
 	index, size key
 }

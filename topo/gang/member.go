@@ -61,7 +61,7 @@ func MemberOf(pod *corev1.Pod, gpus int32) (*Member, bool) {
 	return m, true
 }
 
-// Key tells gangs apart: those of two APIs may have one name.
+// Key is the gang with its API: those of two APIs may have one name.
 func (m *Member) Key() string { return m.Gang + "/" + string(m.API) }
 
 // Members are pods of one gang.
