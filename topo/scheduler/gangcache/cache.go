@@ -247,7 +247,9 @@ func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
 	if g.reason == "" {
 		c.Metrics.rejections.Inc()
 	}
-	g.reason = reason
+	if now := time.Now(); g.reason == "" || kindOf(reason) != kindOf(g.reason) || now.Sub(g.reasonSince) >= reasonEvery {
+		g.reason, g.reasonSince = reason, now
+	}
 	g.elect(leader)
 }
 

@@ -190,7 +190,7 @@ func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string
 		c.release(g, reason)
 	}
 	c.reject(g, reason, m)
-	return "", g.rejection(reason)
+	return "", g.rejection(g.reason)
 }
 
 // Block remembers a pod of no gang that found no node beside the reservations.

@@ -109,9 +109,9 @@ func (a *Args) check() error {
 		faults = append(faults, wellknown.CheckDomain(domain))
 	}
 	faults = append(faults, wellknown.CheckKey(cmp.Or(a.Domains.GPU, "/")))
-	for _, w := range []int64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
+	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		if w < 0 || w > sgpu.MaxWeight {
-			faults = append(faults, fmt.Errorf("gpuAware: weight %d is not 0 to %d", w, sgpu.MaxWeight))
+			faults = append(faults, fmt.Errorf("gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight))
 		}
 	}
 	return errors.Join(faults...)
