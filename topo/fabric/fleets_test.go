@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -137,32 +138,76 @@ func hopeless(f *fabrics.Fabric) map[string]bool {
 	return out
 }
 
+// sizes are those of the table's fleets, with how many of each fault.
+func sizes() []struct{ nodes, seeds int } {
+	return []struct{ nodes, seeds int }{{16, 4}, {128, 2}, {1024, 1}}
+}
+
 // TestFleets is the table in docs/topology-sources.md.
 func TestFleets(t *testing.T) {
 	t.Parallel()
-	for _, fl := range fleets() {
-		t.Run(fl.name, func(t *testing.T) {
-			t.Parallel()
-			for _, fa := range faults() {
-				var total score
-				for _, size := range []struct{ nodes, seeds int }{{16, 4}, {128, 2}, {1024, 1}} {
-					for seed := range size.seeds {
-						plan := fl.plan
-						plan.Sizes = fabrics.Even(size.nodes, fl.per)
-						f := fabrics.New(plan)
-						fa.apply(f, rand.New(rand.NewPCG(uint64(seed), uint64(size.nodes))))
-						s, example := evaluate(t, f)
-						if s.falsely+s.missed+s.moved > 0 {
-							t.Errorf("%s, %d nodes, seed %d: %+v: %s", fa.name, size.nodes, seed, s, example)
-						}
-						total.add(s)
-					}
+	all, scores := fleets(), make([]map[string]score, len(fleets()))
+	t.Run("fleets", func(t *testing.T) {
+		for i, fl := range all {
+			scores[i] = map[string]score{}
+			t.Run(fl.name, func(t *testing.T) {
+				t.Parallel()
+				for _, fa := range faults() {
+					total := scores[i][fa.column]
+					total.add(fl.score(t, fa))
+					scores[i][fa.column] = total
 				}
-				t.Logf("%s: %+v", fa.name, total)
-			}
-		})
+			})
+		}
+	})
+	b, err := os.ReadFile("../../docs/topology-sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := table(all, scores); !strings.Contains(string(b), want) {
+		t.Errorf("docs/topology-sources.md has another table than:\n%s", want)
 	}
 }
 
-var _ = slices.Sort[[]string]
-var _ = strings.Join
+// score is that of fleets of all sizes with a fault.
+func (fl *fleet) score(t *testing.T, fa fault) (total score) {
+	t.Helper()
+	for _, size := range sizes() {
+		for seed := range size.seeds {
+			plan := fl.plan
+			plan.Sizes = fabrics.Even(size.nodes, fl.per)
+			f := fabrics.New(plan)
+			fa.apply(f, rand.New(rand.NewPCG(uint64(seed), uint64(size.nodes))))
+			s, example := evaluate(t, f)
+			if s.falsely+s.missed+s.moved > 0 {
+				t.Errorf("%s, %d nodes, seed %d: %+v: %s", fa.name, size.nodes, seed, s, example)
+			}
+			total.add(s)
+		}
+	}
+	return total
+}
+
+// table is that of the scores.
+func table(all []fleet, scores []map[string]score) string {
+	var columns []string
+	for _, fa := range faults() {
+		if !slices.Contains(columns, fa.column) {
+			columns = append(columns, fa.column)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| fleet | " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)+1) + "\n")
+	left := 0
+	for i, fl := range all {
+		b.WriteString("| " + fl.name + " |")
+		for _, column := range columns {
+			s := scores[i][column]
+			fmt.Fprintf(&b, " %d, %d of %d, %d |", s.falsely, s.missed, s.wrong, s.moved)
+			left += s.hopeless
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "\nLeft out are nodes of which no more cables lead to their own group than to another one: %d in all.\n", left)
+	return b.String()
+}
