@@ -160,7 +160,10 @@ func hcaStates(
 	for _, member := range allocate.Members(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
-		if state.Healthy && member.Unhealthy != "" {
+		switch {
+		case member.Unhealthy == "":
+			state = health.State{Healthy: true} // Also a virtual function whose port no pod has set up.
+		case state.Healthy:
 			state = health.State{Cause: Unsuitable, Reason: member.Unhealthy}
 		}
 		states[name] = state
