@@ -32,6 +32,11 @@ func (d *daemon) withoutDriver(
 	}
 	carried, taints := nodesync.Carried(node)
 	kept, lost := want.Keep(c, carried, taints)
+	if d.release.Active() {
+		// Started under a release, which has an end of its own.
+		d.metrics.kept.Set(1)
+		return kept, ""
+	}
 	if d.absentSince.IsZero() {
 		d.absentSince = d.recordedAbsence(node)
 	}
