@@ -64,7 +64,7 @@ func (p *process) scans(t *testing.T) {
 	})
 }
 
-// TestGPURelease does what docs/day-2.md tells an operator to do, by its commands:
+// TestGPURelease follows docs/day-2.md, by its commands:
 // a GPU is reset, and the driver upgraded, while the daemons stay on the node.
 func TestGPURelease(t *testing.T) {
 	r, n := newDriverRig(t, "release")
