@@ -39,14 +39,15 @@ const (
 
 // shortages are the devices that no pod can get, and why: unhealthy ones,
 // resources without any device, and those that another plugin serves. A node that
-// has no GPU is not short of a resource without any device.
+// has no GPU is not short of a resource without any device, and one that has no
+// HCA is not short of HCAs: one configuration is for nodes of every kind.
 func (a *resources) shortages(
 	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
 	running, wanted := a.all(), a.wantedNow()
-	cpuOnly := capacity.CPUOnly(m, a.Vendors)
+	cpuOnly, withoutHCAs := capacity.CPUOnly(m, a.Vendors), capacity.WithoutHCAs(c.WithRoles(m))
 	if reason := a.withoutCDI(); reason != "" && !cpuOnly {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
@@ -66,7 +67,8 @@ func (a *resources) shortages(
 		}
 		markWithheld(states, inv.Withheld)
 		ill := health.Shortages(r.Name, states)
-		if len(ill) == 0 && r.Count == 0 && !cpuOnly && !allShared(m, c, r.Name) {
+		need := !cpuOnly && !allShared(m, c, r.Name) && (rdmaAt(c, r.Name) < 0 || !withoutHCAs)
+		if len(ill) == 0 && r.Count == 0 && need {
 			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
 		}
 		if s != nil {
@@ -161,7 +163,10 @@ func hcaStates(
 	for _, member := range allocate.Members(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
-		if state.Healthy && member.Unhealthy != "" {
+		switch {
+		case member.Unhealthy == "":
+			state = health.State{Healthy: true} // Also a virtual function whose port no pod has set up.
+		case state.Healthy:
 			state = health.State{Cause: Unsuitable, Reason: member.Unhealthy}
 		}
 		states[name] = state

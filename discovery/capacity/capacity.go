@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Resource is one resource of a node.
@@ -43,7 +44,7 @@ func Of(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resourc
 		resources = append(resources, shares(m, c, vendors)...)
 	}
 	for i := range c.RDMA.Resources {
-		resources = append(resources, hcas(m, &c.RDMA.Resources[i]))
+		resources = append(resources, hcas(m, &c.RDMA, &c.RDMA.Resources[i]))
 	}
 	return resources
 }
@@ -214,13 +215,51 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 // the scan, and none on the bus that is not for virtual machines. Such a node
 // offers no GPU and need not offer HCAs; nothing is missing.
 func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
-	for i := range m.Probes {
-		if p := &m.Probes[i]; p.Name == "sysfs" && (p.State == machine.ProbeFailed || p.State == machine.ProbeTimeout) {
-			return false // The bus is not known.
-		}
+	if probeFailed(m, "sysfs") {
+		return false // The bus is not known.
 	}
 	return len(m.GPUs) == 0 && !slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
 		return len(v.OnBus(m.PCI)) > 0
+	})
+}
+
+// WithoutHCAs reports whether a machine has no HCA that a job could use: none in
+// the scan but management functions, and no adapter on the bus that lacks its RDMA
+// device. Such a node need not offer HCAs; nothing is missing. Soft RDMA is there
+// because somebody set it up, so a resource without it is worth a word. The roles
+// of m's HCAs are corrected.
+func WithoutHCAs(m *machine.Machine) bool {
+	if probeFailed(m, "rdma") || probeFailed(m, "sysfs") {
+		return false // The HCAs or the bus are not known.
+	}
+	for i := range m.HCAs {
+		if role := m.HCAs[i].Role; role != machine.RoleManagement && role != machine.RoleNVSwitch {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(m.PCI, func(f machine.PCIFunction) bool {
+		return gpu.Excuse(&f) == "" && lacksHCA(m, &f)
+	})
+}
+
+// lacksHCA reports whether a function should be an HCA and is none: a controller of
+// InfiniBand (class 0207), or where there is no RDMA device at all, an Ethernet
+// adapter of a maker whose driver brings one. Others serve two functions by one
+// device, as a RoCE bond does.
+func lacksHCA(m *machine.Machine, f *machine.PCIFunction) bool {
+	switch {
+	case slices.ContainsFunc(m.HCAs, func(h machine.HCA) bool { return h.PCI == f.Address }):
+		return false
+	case strings.HasPrefix(f.Class, "0x0207"):
+		return true
+	}
+	return len(m.HCAs) == 0 && f.Vendor == sysfs.VendorMellanox && strings.HasPrefix(f.Class, "0x02")
+}
+
+// probeFailed reports whether a reader did not finish.
+func probeFailed(m *machine.Machine, name string) bool {
+	return slices.ContainsFunc(m.Probes, func(p machine.Probe) bool {
+		return p.Name == name && (p.State == machine.ProbeFailed || p.State == machine.ProbeTimeout)
 	})
 }
 
@@ -251,16 +290,16 @@ func probe(m *machine.Machine, name string) string {
 // hcas counts the slots of one RDMA resource: for each healthy HCA as many as
 // may share it. Under count "all" a pod gets every HCA, so there are as many
 // slots as may share them together.
-func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
+func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 	t := tally{name: r.Name}
 	var rejected []string
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
-		if selected, reason := r.Selectors.Select(m, h); !selected {
+		if selected, reason := c.Select(m, r, h); !selected {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
-		t.add(h.Name, Unhealthy(h, nil), int64(r.Sharers))
+		t.add(h.Name, Unhealthy(m, r, h, PortsDown), int64(r.Sharers))
 	}
 	out := t.resource()
 	if r.Count == config.CountAll {
@@ -280,19 +319,33 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 	return out
 }
 
-// Unhealthy is why an HCA cannot be handed out, empty if it can: what health
-// reports, nil for what the scan shows, or that it has no device node.
-func Unhealthy(h *machine.HCA, health func(*machine.HCA) string) string {
-	if health == nil {
-		health = PortsDown
+// Unhealthy is why an HCA of resource r cannot be handed out, empty if it can: what
+// health reports, or that it has no device node.
+//
+// The port of a virtual function that one pod has alone is down until a CNI plugin
+// sets its network device up, or gives it a GUID, in the pod's network: the physical
+// function's ports decide.
+func Unhealthy(m *machine.Machine, r *config.RDMAResource, h *machine.HCA, health func(*machine.HCA) string) string {
+	reason := health(h)
+	if pf := physical(m, h); reason != "" && pf != nil && r.Sharers == 1 {
+		own := reason
+		if reason = health(pf); reason != "" && reason != own {
+			reason = pf.Name + ", its physical function: " + reason
+		}
 	}
-	if reason := health(h); reason != "" {
-		return reason
-	}
-	if len(h.CharDevices.UVerbs) == 0 {
+	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
 		return "it has no uverbs device (module ib_uverbs)"
 	}
-	return ""
+	return reason
+}
+
+// physical is the HCA that a virtual function is of; nil for others.
+func physical(m *machine.Machine, h *machine.HCA) *machine.HCA {
+	at := slices.IndexFunc(m.HCAs, func(p machine.HCA) bool { return h.PhysFn != "" && p.PCI == h.PhysFn })
+	if at < 0 {
+		return nil
+	}
+	return &m.HCAs[at]
 }
 
 // PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of

@@ -327,32 +327,43 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 		c.Read("leases", "heddle-system", "heddle-topo-master", &lease)
 		return lease.Spec.HolderIdentity
 	}
-	begin := func(identity string) (stop func()) {
+	begin := func(identity string) (registry *prometheus.Registry, stop func()) {
 		raw, err := informers.CoreClient(c.config)
 		if err != nil {
 			t.Fatal(err)
 		}
+		registry = prometheus.NewRegistry()
 		p := publish.New(publish.Options{
 			Latest: r.Latest(), Objects: objects, Raw: raw, Exports: publish.Exports{Labels: true}, Templates: r.templates,
-			Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+			Debounce: time.Millisecond, Registry: registry, Log: quiet(),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
 			done <- p.Run(ctx, c.config, publish.Lease{Namespace: "heddle-system", Name: "heddle-topo-master", Identity: identity})
 		}()
-		return func() {
+		return registry, func() {
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	stopA := begin("a")
+	_, stopA := begin("a")
 	eventually(t, "a leads", func() bool { return holder() == "a" && c.labels("n1")[tier1] != "" })
-	stopB := begin("b")
+	b, stopB := begin("b")
 	stopA()
-	eventually(t, "b follows within seconds", func() bool { return holder() == "b" })
+	// One that is stopped before it reads that it has the lease keeps it.
+	eventually(t, "b follows within seconds", func() bool {
+		families, err := b.Gather()
+		leads := 0.0
+		for _, f := range families {
+			if f.GetName() == "heddle_topo_leader" {
+				leads = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return holder() == "b" && err == nil && leads == 1
+	})
 	stopB()
 	eventually(t, "the lease is given back", func() bool { return holder() == "" })
 }
