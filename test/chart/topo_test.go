@@ -136,7 +136,7 @@ func TestTopoPermissions(t *testing.T) {
 			rule("", "nodes", "list", "watch", "patch"), rule("", "pods", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"),
+			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
 		},
 		"lease": {rule("coordination.k8s.io", "leases", "create"), lease},
 	}
