@@ -49,7 +49,14 @@ const (
 )
 
 // TopologyLabels matches the labels that topo-master writes on Nodes.
-const TopologyLabels = Prefix + "topology.*"
+const TopologyLabels = TopologyPrefix + "*"
+
+// TopologyPrefix begins the labels of the groups that hold a Node; TopologyShape is
+// of which kinds these are.
+const (
+	TopologyPrefix = Prefix + "topology."
+	TopologyShape  = Prefix + "topology-shape"
+)
 
 // GPUTopology is the Node annotation that reports to schedulers what a request for
 // n GPUs would get of the node now, and what that would cost the rest, as JSON:

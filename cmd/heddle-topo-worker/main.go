@@ -40,8 +40,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type options struct {
 	program.Flags
 	program.Host
-	clusterManagerSecret, metricsAddress string
-	oneshot, dryRun                      bool
+	clusterManagerSecret, mkeySecret, metricsAddress string
+	oneshot, dryRun                                  bool
 }
 
 // Register implements [program.Daemon].
@@ -50,6 +50,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, 30*time.Second)
 	fs.StringVar(&o.clusterManagerSecret, "cluster-manager-secret", "",
 		"directory with the files user, password and perhaps ca.crt of a Secret; empty: no authentication")
+	fs.StringVar(&o.mkeySecret, "m-key-secret", "",
+		"directory with the M_Keys of InfiniBand fabrics: the file default, or one of the subnet's prefix; empty: none")
 	fs.BoolVar(&o.oneshot, "oneshot", false, "wait until every source has answered, publish, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "with --oneshot: print the NodeTopology and write nothing")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
@@ -105,7 +107,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}
-		wo.Sources = append(wo.Sources, ib.New(open, wo.Changed), p.frames)
+		wo.Sources = append(wo.Sources, ib.New(open, o.mkeySecret, wo.Changed), p.frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{
 		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wo.Changed, Log: log,

@@ -353,6 +353,7 @@ func (b *Builder) showNodes() {
 		if n.shown == nil || !n.shown.same(elements[i]) {
 			n.shown = elements[i]
 			b.tree.showAgain(n.home)
+			b.tree.showCrossing(n)
 		}
 		reason, next := b.heartbeat(n)
 		n.overdue = reason.Kind != ""
