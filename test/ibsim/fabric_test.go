@@ -120,7 +120,7 @@ func discover(t *testing.T, sim *ibsim.Sim, hosts []host) (out outcome) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, reader := ib.New(sim.Open, nil), fabric.NewReader()
+	source, reader := ib.New(sim.Open, "", nil), fabric.NewReader()
 	for i, h := range hosts {
 		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: reader.Read(report(t, source, h))})
 	}
@@ -214,7 +214,7 @@ func TestDirector(t *testing.T) {
 	}
 	want := outcome{Groups: []string{"00 01 02 03 04 05 06 07 08 09"}}
 	compare(t, "as built", want, discover(t, sim, hosts))
-	spec := report(t, ib.New(sim.Open, nil), hosts[3])
+	spec := report(t, ib.New(sim.Open, "", nil), hosts[3])
 	board, port := director.Board(3, 5)
 	got := [3]string{spec.Rails[5].Switch.ID, spec.Rails[5].Switch.Name, spec.Rails[5].SwitchPort}
 	if want := [3]string{ibsim.DirectorGUID, "MF0;director:CS8500", fmt.Sprintf("L%02d/U1/%d", board+1, port)}; got != want {
