@@ -82,6 +82,14 @@ const (
 // pod gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"
 
+// GPURelease is the Node annotation that asks heddle to let go of the GPUs' driver
+// for a time, and GPUReleaseStatus the device plugin's answer; their values are in
+// api/release. `heddle gpu release` writes the first.
+const (
+	GPURelease       = Prefix + "gpu-release"
+	GPUReleaseStatus = Prefix + "gpu-release-status"
+)
+
 // GPUResource is the whole accelerator: nvidia.com/gpu.
 func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }
 
