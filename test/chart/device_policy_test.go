@@ -204,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "conditions": {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts}, "conditions": {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -120,7 +120,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
      to set. heddle.dev/cordoned-gpus is in none: it is for people, and the
      daemon obeys it. */}}
 {{- define "heddle.deviceNodeAnnotations" -}}
-{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" }}
+{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/hca-counts" }}
 {{- if include "heddle.hami" . }}
 {{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
 {{- end }}
