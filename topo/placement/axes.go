@@ -185,7 +185,8 @@ func (s *splitter) gather(list []v1alpha1.Group, in *v1alpha1.Group, parts bool)
 		case g.Kind == s.kind:
 			if parts {
 				whole := part(&list[i], nil)
-				whole.Child, g.Child = g.Child, []v1alpha1.Group{whole}
+				whole.Child = g.Child
+				g.Child = []v1alpha1.Group{whole}
 			}
 		default:
 			if g.Child = s.gather(g.Child, &list[i], parts); len(g.Child) == 0 {
