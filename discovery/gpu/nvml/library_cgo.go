@@ -51,7 +51,8 @@ func New(o gpu.Options) *Library {
 const (
 	allCalls = 1 << 30
 	// closeTimeout bounds how long Close waits for calls: a wait for events
-	// returns after gpu.EventWait, a poll in milliseconds.
+	// returns after gpu.EventWait, a poll in milliseconds. It is less than
+	// bounded.DefaultTimeout, which bounds Close.
 	closeTimeout = 2 * gpu.EventWait
 )
 
