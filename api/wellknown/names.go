@@ -67,6 +67,10 @@ const GPUTopology = Prefix + "gpu-topology"
 // node are free, by UUID; see api/allocation.
 const FreeGPUs = Prefix + "free-gpus"
 
+// HCACounts is the Node annotation that reports to schedulers how many different HCAs
+// one container can have, by resource; see api/allocation.
+const HCACounts = Prefix + "hca-counts"
+
 // The annotations of shares of a GPU; their values are in api/allocation.
 const (
 	// SGPUAllocation is on a pod: the GPUs that heddle-scheduler chose.
@@ -81,6 +85,14 @@ const (
 // CordonedGPUs is the Node annotation with the UUIDs of the GPUs that no new
 // pod gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"
+
+// GPURelease is the Node annotation that asks heddle to let go of the GPUs' driver
+// for a time, and GPUReleaseStatus the device plugin's answer; their values are in
+// api/release. `heddle gpu release` writes the first.
+const (
+	GPURelease       = Prefix + "gpu-release"
+	GPUReleaseStatus = Prefix + "gpu-release-status"
+)
 
 // GPUResource is the whole accelerator: nvidia.com/gpu.
 func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }

@@ -19,6 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -77,6 +79,8 @@ type parts struct {
 	registry *prometheus.Registry
 	runners  []runner
 	frames   *lldp.Source
+	// release is nil for a replay, and without an API server.
+	release *released
 }
 
 // wire builds everything that flags decide. It fails on a bad configuration
@@ -88,11 +92,8 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.machines, err = o.Open(log); err != nil {
-		return nil, err
-	}
 	wo := worker.Options{
-		NodeName: o.NodeName, Machines: p.machines, Configs: configs, Interval: o.Interval,
+		NodeName: o.NodeName, Configs: configs, Interval: o.Interval,
 		Changed: notify.New(), Metrics: worker.NewMetrics(p.registry), Log: log,
 	}
 	if !o.dryRun {
@@ -101,7 +102,16 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 			return nil, err
 		}
 		wo.Publisher = worker.NewPublisher(client, o.NodeName)
+		if !o.IsReplay() {
+			p.release = &released{nodesync.NewWatch(client, o.NodeName), host.NewRelease()}
+			o.Release = p.release.release
+			p.runners = append(p.runners, p.release.node, p.release)
+		}
 	}
+	if p.machines, err = o.Open(log); err != nil {
+		return nil, err
+	}
+	wo.Machines = p.machines
 	p.frames = lldp.New(wo.Changed, log)
 	if !o.IsReplay() {
 		open := func(device string) (*ib.UMAD, error) {
@@ -170,6 +180,13 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 		return err
 	}
 	defer p.frames.Close()
+	if p.release != nil {
+		node, err := p.worker.Publisher.Node(ctx)
+		if err != nil {
+			return err
+		}
+		p.release.release.Set(program.Released(node.Annotations))
+	}
 	if p.machines.Scan(ctx) == nil {
 		return errors.New("no machine: nothing could be read")
 	}

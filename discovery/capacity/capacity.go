@@ -276,7 +276,7 @@ func probe(m *machine.Machine, name string) string {
 		p := &m.Probes[i]
 		switch {
 		case p.Name != name || p.State == machine.ProbeOK:
-		case p.State == machine.ProbeAbsent && p.Reason != "":
+		case (p.State == machine.ProbeAbsent || p.State == machine.ProbeReleased) && p.Reason != "":
 			return p.Reason
 		case p.State == machine.ProbeTimeout:
 			return strings.TrimSuffix(name+" did not answer: "+p.Reason, ": ")

@@ -129,7 +129,7 @@ func TestTopoPermissions(t *testing.T) {
 	lease.ResourceNames = []string{topoMaster}
 	want := map[string][]rbacv1.PolicyRule{
 		topoWorker: {
-			rule("", "nodes", "get"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
+			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 		},
 		topoMaster: {

@@ -11,7 +11,8 @@
  *  - nvmlInit compares the library's version with the kernel module's and
  *    answers NVML_ERROR_LIB_RM_VERSION_MISMATCH (18) when they differ;
  *  - a session holds /dev/nvidiactl open (here: the file nvidiactl beside the
- *    library), which keeps the driver from being unloaded;
+ *    library), which keeps the driver from being unloaded; each first nvmlInit
+ *    of a process appends its PID to that file;
  *  - the library is never unloaded (-z nodelete).
  *
  * Lines of nvml.control, words separated by blanks:
@@ -230,8 +231,10 @@ static nvmlReturn_t start(const char *function) {
 	if (strcmp(version, VERSION))
 		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 	pthread_mutex_lock(&mu);
-	if (sessions++ == 0 && beside("nvidiactl", path))
-		control_device = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (sessions++ == 0 && beside("nvidiactl", path)) {
+		control_device = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+		dprintf(control_device, "%d\n", getpid());
+	}
 	pthread_mutex_unlock(&mu);
 	return NVML_SUCCESS;
 }
