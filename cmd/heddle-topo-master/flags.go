@@ -54,8 +54,9 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
 		"resource of whole GPUs; empty: resources.gpu of the configuration")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
-	fs.StringVar(&o.exportText, "exports", "labels",
-		"what the leader writes: labels, hypernodes (Volcano), kueue, with commas between, or none; "+
+	fs.StringVar(&o.exportText, "exports", "labels,conditions",
+		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), kueue, "+
+			"with commas between, or none; "+
 			"what is not named is taken back")
 	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate),
 		"keys of the labels, with commas between; {tier} is 1 for the lowest group, {tier0} is 0, {kind} its kind")
@@ -114,13 +115,15 @@ func (o *options) parts() error {
 		switch strings.TrimSpace(word) {
 		case "labels":
 			o.exports.Labels = true
+		case "conditions":
+			o.exports.Conditions = true
 		case "hypernodes":
 			o.exports.HyperNodes = true
 		case "kueue":
 			o.exports.Kueue = true
 		case "none", "":
 		default:
-			return fmt.Errorf("--exports: %.40q is none of labels, hypernodes, kueue, none", word)
+			return fmt.Errorf("--exports: %.40q is none of labels, conditions, hypernodes, kueue, none", word)
 		}
 	}
 	if o.exports.Kueue && !o.exports.Labels {
