@@ -31,7 +31,7 @@ build: ## Build the binaries into bin/
 test: ## Unit and integration tests, with the race detector
 	$(TEST) -race -timeout 15m ./...
 	go test -C $(SCHEDULER) -race -timeout 15m ./...
-	go test -C tools/images ./...
+	go test -C tools/release ./...
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words
@@ -45,7 +45,7 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current
 	$(LINT) run ./...
 	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
-	$(HELM) lint --quiet deploy/helm/heddle
+	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
 	go run -C tools/house . -words
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
@@ -79,15 +79,19 @@ chart: ## Package the Helm chart into dist/
 
 .PHONY: images
 images: ## OCI images for amd64 and arm64 into dist/images, without a container engine
-	go run -C tools/images . build -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION)
+	go run -C tools/release . images -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION)
 
 .PHONY: push
 push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT
-	go run -C tools/images . push -from $(CURDIR)/dist/images $(REGISTRY)
+	go run -C tools/release . push -from $(CURDIR)/dist/images $(REGISTRY)
 
 .PHONY: bundle
 bundle: ## One file with images and chart for sites without a network: dist/heddle-images.run push DOMAIN/PROJECT
-	go run -C tools/images . bundle -root $(CURDIR) -from $(CURDIR)/dist/images -out $(CURDIR)/dist/heddle-images.run
+	go run -C tools/release . bundle -root $(CURDIR) -from $(CURDIR)/dist/images -out $(CURDIR)/dist/heddle-images.run
+
+.PHONY: cli
+cli: ## Archives of the CLI for Linux and macOS, with checksums and krew's manifest: dist/cli
+	go run -C tools/release . cli -root $(CURDIR) -out $(CURDIR)/dist/cli -version $(VERSION)
 
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at

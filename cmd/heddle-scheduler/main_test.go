@@ -51,6 +51,20 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+func TestHelpBeginsWithWhatItIs(t *testing.T) {
+	c := command()
+	var out strings.Builder
+	c.SetOut(&out)
+	c.SetArgs([]string{"--help"})
+	if err := c.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(out.String(), "heddle-scheduler is kube-scheduler with ") ||
+		!strings.Contains(out.String(), "Usage:\n  heddle-scheduler [flags]") {
+		t.Errorf("it prints %.300q", out.String())
+	}
+}
+
 func TestConfigurationIsValid(t *testing.T) {
 	for _, file := range []string{documented, documentedNative} {
 		if err := validation.ValidateKubeSchedulerConfiguration(loaded(t, file)); err != nil {

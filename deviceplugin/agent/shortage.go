@@ -36,14 +36,15 @@ const (
 
 // shortages are the devices that no pod can get, and why: unhealthy ones,
 // resources without any device, and those that another plugin serves. A node that
-// has no GPU is not short of a resource without any device.
+// has no GPU is not short of a resource without any device, and one that has no
+// HCA is not short of HCAs: one configuration is for nodes of every kind.
 func (a *resources) shortages(
 	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
 	running, wanted := a.all(), a.wantedNow()
-	cpuOnly := capacity.CPUOnly(m, a.Vendors)
+	cpuOnly, withoutHCAs := capacity.CPUOnly(m, a.Vendors), capacity.WithoutHCAs(c.WithRoles(m))
 	if reason := a.withoutCDI(); reason != "" && !cpuOnly {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
@@ -63,7 +64,8 @@ func (a *resources) shortages(
 		}
 		markWithheld(states, inv.Withheld)
 		ill := health.Shortages(r.Name, states)
-		if len(ill) == 0 && r.Count == 0 && !cpuOnly && !allShared(m, c, r.Name) {
+		need := !cpuOnly && !allShared(m, c, r.Name) && (rdmaAt(c, r.Name) < 0 || !withoutHCAs)
+		if len(ill) == 0 && r.Count == 0 && need {
 			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
 		}
 		if s != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/test/machines"
 )
 
 // lines is a log.
@@ -88,5 +89,32 @@ func TestCPUOnlyNodeIsReady(t *testing.T) {
 	r.api.Wait(t, "that a GPU without a driver is missed", func() bool { return !ready() })
 	if got := r.samples("heddle_unavailable"); got["NothingToOffer "+gpus] != 1 {
 		t.Errorf("heddle_unavailable %v", got)
+	}
+}
+
+// A node whose GPUs have no HCA beside them, or one for management only, is short
+// of nothing under the default resources; one whose InfiniBand adapter has no driver
+// is.
+func TestNodeWithoutHCAsIsReady(t *testing.T) {
+	for name, hca := range map[string][]machine.HCA{"none": nil, "management": machines.Load(t, "amd-epyc-no-gpu").HCAs} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "soft-rdma-only")
+			r.alter(func(m *machine.Machine) { m.HCAs = hca })
+			r.run()
+			r.list(gpus, 2, 0)
+			r.list(hcas, 0, 0)
+			ready := func() bool { return len(r.api.conditions) > 0 && r.api.conditions[len(r.api.conditions)-1].True }
+			r.api.Wait(t, "HeddleReady", ready)
+			if got := r.samples("heddle_unavailable"); len(got) > 0 || len(r.api.notices) > 0 {
+				t.Errorf("heddle_unavailable %v, Events %q", got, r.api.notices)
+			}
+			r.alter(func(m *machine.Machine) {
+				m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x020700", Vendor: "0x15b3"})
+			})
+			r.api.Wait(t, "that an HCA without a driver is missed", func() bool { return !ready() })
+			if got := r.samples("heddle_unavailable"); got["NothingToOffer "+hcas] != 1 {
+				t.Errorf("heddle_unavailable %v", got)
+			}
+		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Resource is one resource of a node.
@@ -214,13 +215,51 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 // the scan, and none on the bus that is not for virtual machines. Such a node
 // offers no GPU and need not offer HCAs; nothing is missing.
 func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
-	for i := range m.Probes {
-		if p := &m.Probes[i]; p.Name == "sysfs" && (p.State == machine.ProbeFailed || p.State == machine.ProbeTimeout) {
-			return false // The bus is not known.
-		}
+	if probeFailed(m, "sysfs") {
+		return false // The bus is not known.
 	}
 	return len(m.GPUs) == 0 && !slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
 		return len(v.OnBus(m.PCI)) > 0
+	})
+}
+
+// WithoutHCAs reports whether a machine has no HCA that a job could use: none in
+// the scan but management functions, and no adapter on the bus that lacks its RDMA
+// device. Such a node need not offer HCAs; nothing is missing. Soft RDMA is there
+// because somebody set it up, so a resource without it is worth a word. The roles
+// of m's HCAs are corrected.
+func WithoutHCAs(m *machine.Machine) bool {
+	if probeFailed(m, "rdma") || probeFailed(m, "sysfs") {
+		return false // The HCAs or the bus are not known.
+	}
+	for i := range m.HCAs {
+		if role := m.HCAs[i].Role; role != machine.RoleManagement && role != machine.RoleNVSwitch {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(m.PCI, func(f machine.PCIFunction) bool {
+		return gpu.Excuse(&f) == "" && lacksHCA(m, &f)
+	})
+}
+
+// lacksHCA reports whether a function should be an HCA and is none: a controller of
+// InfiniBand (class 0207), or where there is no RDMA device at all, an Ethernet
+// adapter of a maker whose driver brings one. Others serve two functions by one
+// device, as a RoCE bond does.
+func lacksHCA(m *machine.Machine, f *machine.PCIFunction) bool {
+	switch {
+	case slices.ContainsFunc(m.HCAs, func(h machine.HCA) bool { return h.PCI == f.Address }):
+		return false
+	case strings.HasPrefix(f.Class, "0x0207"):
+		return true
+	}
+	return len(m.HCAs) == 0 && f.Vendor == sysfs.VendorMellanox && strings.HasPrefix(f.Class, "0x02")
+}
+
+// probeFailed reports whether a reader did not finish.
+func probeFailed(m *machine.Machine, name string) bool {
+	return slices.ContainsFunc(m.Probes, func(p machine.Probe) bool {
+		return p.Name == name && (p.State == machine.ProbeFailed || p.State == machine.ProbeTimeout)
 	})
 }
 

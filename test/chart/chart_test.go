@@ -225,6 +225,7 @@ func TestRejected(t *testing.T) {
 		{"gpuLabel.interval=60", "/gpuLabel/interval"},
 		{"gpuLabel.metricsPort=0", "/gpuLabel/metricsPort"},
 		{"registry=https://registry.example.com", "/registry"},
+		{"registry=", "--set registry=DOMAIN/PROJECT"},
 		{"imagePullPolicy=always", "/imagePullPolicy"},
 		{"config.cluster.domains.vendor=Example_com", "/config/cluster/domains/vendor"},
 		{"config.cluster.domains.company=example.com/x", "/config/cluster/domains/company"},

@@ -53,9 +53,13 @@ var helmBinary = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 })
 
-// helm runs Helm and returns what it wrote, or its complaint as an error.
+// helm runs Helm and returns what it wrote, or its complaint as an error. What
+// names no registry has its images on the nodes.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	if args[0] != "show" && !strings.Contains(strings.Join(args, " "), "registry=") {
+		args = append(args, "--set", "localImages=true")
+	}
 	path, err := helmBinary()
 	if err != nil {
 		t.Skipf("go tool cannot build Helm here: %v", err)

@@ -75,6 +75,18 @@ func TestSchedulerConfiguration(t *testing.T) {
 	}
 }
 
+// Values that are no whole numbers, and the limits of requests, arrive as they are.
+func TestSchedulerWeightsAndRates(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",
+		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5},"clientConnection":{"qps":62.5,"burst":125}}`)
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`, `clientConnection: {"burst":125,"qps":62.5}`} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %s in\n%s", want, config)
+		}
+	}
+}
+
 // The gates, and the admission of a native gang's pods without GPUs: all of its
 // pods must have one scheduler.
 func TestGenericWorkload(t *testing.T) {
@@ -89,8 +101,8 @@ func TestGenericWorkload(t *testing.T) {
 			t.Errorf("with genericWorkload=%t the scheduler runs with %v", on, d.Spec.Template.Spec.Containers[0].Args)
 		}
 		p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
-		if got := strings.Contains(p.Spec.MatchConditions[1].Expression, "|| has(object.spec.schedulingGroup)"); got != on {
-			t.Errorf("with genericWorkload=%t: %s", on, p.Spec.MatchConditions[1].Expression)
+		if got := strings.Contains(p.Spec.MatchConditions[2].Expression, "|| has(object.spec.schedulingGroup)"); got != on {
+			t.Errorf("with genericWorkload=%t: %s", on, p.Spec.MatchConditions[2].Expression)
 		}
 	}
 	_, err := helm(t, "template", generated, chartDir, "--set", "gpuScheduler.deploy=true,gpuScheduler.genericWorkload=true")

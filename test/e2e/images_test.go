@@ -14,18 +14,18 @@ import (
 	"testing"
 )
 
-// makeImages runs `images build` and returns its line of an image: name, digest,
+// makeImages runs `release images` and returns its line of an image: name, digest,
 // architectures.
 func makeImages(t *testing.T, b *bed, out, arches, name string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "build", "-root", b.installer.Root, "-out", out,
+	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "images", "-root", b.installer.Root, "-out", out,
 		"-arch", arches, "-version", "oci", "-registry", "localhost/layout", name)
-	cmd.Dir = filepath.Join(b.installer.Root, "tools/images")
+	cmd.Dir = filepath.Join(b.installer.Root, "tools/release")
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	line, err := cmd.Output()
 	if strings.Contains(complaint.String(), "the mirror has no more") {
-		t.Skip("the pinned packages of the base are not on this mirror any more: images lock")
+		t.Skip("the pinned packages of the base are not on this mirror any more: release lock")
 	}
 	if err != nil {
 		t.Fatalf("%v: %s", err, complaint.String())

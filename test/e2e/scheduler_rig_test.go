@@ -96,8 +96,8 @@ func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 		}
 	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
-	f.write(t, strings.Replace(object.Data["scheduler.yaml"], "leaderElect: true", lease, 1)+
-		fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
+	f.write(t, strings.NewReplacer("leaderElect: true", lease,
+		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", b.Kubeconfig())).Replace(object.Data["scheduler.yaml"]))
 	t.Cleanup(func() { f.kill(t) })
 	return f
 }

@@ -43,6 +43,10 @@ func TestAssignment(t *testing.T) {
 			p.Spec.SchedulerName = "volcano"
 			p.Labels = map[string]string{gangName: "x"}
 		}, "volcano"},
+		{"its owner chose the default scheduler", func(p *corev1.Pod) {
+			p.Spec.SchedulerName = standard
+			p.Labels = map[string]string{gangName: "x", "heddle.dev/assign": "none"}
+		}, standard},
 		{"its owner chose a node", func(p *corev1.Pod) {
 			p.Spec.NodeName = "anywhere"
 			p.Labels = map[string]string{gangName: "x"}

@@ -113,8 +113,12 @@ func (i *Installer) Pack(binary string) (archive string, err error) {
 	return archive, nil
 }
 
-// Helm runs the pinned Helm against the cluster, in the repository's root.
+// Helm runs the pinned Helm against the cluster, in the repository's root. A
+// template that names no registry has its images on the nodes.
 func (i *Installer) Helm(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
+	if args[0] == "template" && !strings.Contains(strings.Join(args, " "), "registry=") {
+		args = append(args, "--set", "localImages=true")
+	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args...)...)
 	cmd.Dir = i.Root
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(),

@@ -128,7 +128,8 @@ type Element struct {
 	Child []*Element
 	// Nodes counts the nodes at and below the element.
 	Nodes Count
-	// Reasons are why a node is not Ready, the gravest first.
+	// Reasons are why a node is not Ready, or what the tree cannot know of it,
+	// the gravest first.
 	Reasons []Reason
 	// Findings are the faults of a node, in their order.
 	Findings []Finding
@@ -169,9 +170,17 @@ const (
 	ReasonStale = "stale"
 	// ReasonClock: the heartbeat is from the future.
 	ReasonClock = "clock"
+	// ReasonSource: a source of the report is silent, and its last good answer
+	// stands. The node is as Ready as before: cables do not move because a
+	// server is silent.
+	ReasonSource = "source-stale"
 )
 
-// Reason is why a node is not Ready.
+// degrades reports whether a node with that reason is not as it should be.
+// The others only explain what the tree shows.
+func (r Reason) degrades() bool { return r.Kind != ReasonSource && r.Kind != string(Unseen) }
+
+// Reason is why a node is not Ready, or what the tree cannot know of it.
 type Reason struct {
 	// Kind is a Reason constant or a Fault.
 	Kind string `json:"kind"`

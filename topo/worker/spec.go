@@ -96,7 +96,9 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		mergeLink(&in, &r, skip)
 		r.Since = in.since(&r)
 		spec.Rails = append(spec.Rails, r)
+		in.explain(&r, skip)
 	}
+	spec.Stale = in.stale(&spec)
 	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane), strings.Compare(a.ID, b.ID),
 			cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
@@ -129,7 +131,8 @@ func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reaso
 
 // The confidence, in percent, in what is not fresh and what is not agreed on.
 const (
-	remembered = 50
+	// Remembered is the least that topo-master groups by.
+	Remembered = 50
 	contested  = 70
 )
 
@@ -207,7 +210,7 @@ func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alph
 	b := &before.Rails[i]
 	link := &Link{Switch: *b.Switch, SwitchPort: b.SwitchPort, Confidence: b.Confidence}
 	if why == Unavailable {
-		link.Confidence = min(link.Confidence, remembered)
+		link.Confidence = min(link.Confidence, Remembered)
 	}
 	return link
 }

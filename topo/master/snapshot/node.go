@@ -76,8 +76,10 @@ type Node struct {
 	PathSource   v1alpha1.Source    `json:"pathSource,omitempty"`
 	Uplinks      int                `json:"uplinks,omitempty"`
 	Skipped      []v1alpha1.Skipped `json:"skipped,omitempty"`
-	Walk         []string           `json:"walk,omitempty"`
-	Heartbeat    time.Time          `json:"heartbeat,omitzero"`
+	// StaleSources are the sources that are silent, and since when.
+	StaleSources []v1alpha1.StaleSource `json:"staleSources,omitempty"`
+	Walk         []string               `json:"walk,omitempty"`
+	Heartbeat    time.Time              `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
 }
@@ -113,7 +115,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		spec := r.Spec()
 		n.Product, n.NVLinkDomain, n.Rails = r.Product(), spec.NVLinkDomain, spec.Rails
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
-		n.Walk = r.Walk
+		n.Walk, n.StaleSources = r.Walk, r.Stale()
 		if at := r.Heartbeat(); !at.IsZero() {
 			n.Heartbeat, n.HeartbeatAge = at, now.Sub(at).Round(time.Second).Seconds()
 		}

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -32,6 +34,17 @@ type Topology struct {
 	Findings []fabric.Finding `json:"findings"`
 	// Ignored are reports that are not believed, by name.
 	Ignored []Ignored `json:"ignored"`
+	// StaleSources are the sources that are silent on some nodes.
+	StaleSources []StaleSource `json:"staleSources,omitempty"`
+}
+
+// StaleSource is a source of which the last good answer stands on some nodes.
+type StaleSource struct {
+	Source v1alpha1.Source `json:"source"`
+	// Since is the earliest of the nodes.
+	Since time.Time `json:"since"`
+	// Nodes is on how many it is silent.
+	Nodes int `json:"nodes"`
 }
 
 // Element is a group or a node.
@@ -143,6 +156,9 @@ func (s *Snapshot) writeTopology(w io.Writer) error {
 	j.value(`,"gpus":`, gpus)
 	j.value(`,"findings":`, findings)
 	j.value(`,"ignored":`, s.ignored())
+	if stale := s.StaleSources(); len(stale) > 0 {
+		j.value(`,"staleSources":`, stale)
+	}
 	j.raw("}\n")
 	return j.err
 }
@@ -201,6 +217,33 @@ func (s *Snapshot) ignored() []Ignored {
 		if reason := n.Ignored(); reason != "" && len(out) < maxIgnored {
 			out = append(out, Ignored{n.Name, reason})
 		}
+	}
+	return out
+}
+
+// StaleSources are the silent sources, by name.
+func (s *Snapshot) StaleSources() []StaleSource {
+	all := map[v1alpha1.Source]*StaleSource{}
+	for _, n := range s.Nodes {
+		r := n.Believed()
+		if r == nil {
+			continue
+		}
+		for _, one := range r.Stale() {
+			sum := all[one.Source]
+			if sum == nil {
+				sum = &StaleSource{Source: one.Source, Since: one.Since.UTC()}
+				all[one.Source] = sum
+			}
+			sum.Nodes++
+			if one.Since.Time.Before(sum.Since) {
+				sum.Since = one.Since.UTC()
+			}
+		}
+	}
+	var out []StaleSource
+	for _, source := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, *all[source])
 	}
 	return out
 }

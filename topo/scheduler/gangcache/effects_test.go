@@ -1,15 +1,18 @@
 package gangcache
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
 // A node that rejects a member is avoided, longer each time, until it changes.
@@ -45,6 +48,51 @@ func TestBackoff(t *testing.T) {
 		}
 		if c.NodeChanged("n"); len(c.Backoffs.Nodes(group)) != 0 {
 			t.Error("a native PodGroup avoids a node that changed")
+		}
+	})
+}
+
+// What a rejected gang lacks changes with each pod that starts or ends elsewhere. The
+// leader shows it once a minute, the others when it is of another kind.
+func TestReasonsAreWrittenSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		var pods []*corev1.Pod
+		for _, name := range []string{"a", "b", "c"} {
+			pods = append(pods, podOf(name, in("x", "3")))
+			admit(c, pods[len(pods)-1])
+		}
+		shown, writes := map[string]string{}, map[string]int{}
+		try := func(reason string) {
+			c.Expire(nil)
+			c.RetryAll()
+			tried := activated(c)
+			for _, pod := range pods {
+				if !tried["default/"+pod.Name] {
+					continue
+				}
+				_, _, rejection := c.Place(pod, func([]planner.Gang, bool) ([]planner.Plan, bool, string) { return nil, false, reason })
+				if rejection != shown[pod.Name] {
+					shown[pod.Name] = rejection
+					writes[pod.Name]++
+				}
+			}
+		}
+		for n := range 32 {
+			try(fmt.Sprintf("%d of 3 fit, group leaf-%d is 8 GPUs short", n%3, n))
+			<-time.After(3 * time.Second)
+		}
+		if diff := cmp.Diff(map[string]int{"a": 2, "b": 1, "c": 1}, writes); diff != "" {
+			t.Errorf("writes in 96 s (-want +got):\n%s", diff)
+		}
+		for range 22 {
+			try("waits for a topology tree from topo-master")
+			<-time.After(3 * time.Second)
+		}
+		for name, rejection := range shown {
+			if rejection != "rejected by podgroup x: waits for a topology tree from topo-master" || writes[name] > 3 {
+				t.Errorf("%s shows %q after %d writes", name, rejection, writes[name])
+			}
 		}
 	})
 }

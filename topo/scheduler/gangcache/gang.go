@@ -98,9 +98,11 @@ type gangInfo struct {
 	// activated is when planned members were activated last.
 	activated time.Time
 
-	// reason is why the gang is rejected, leader the member that tries again for all.
-	reason string
-	leader *member
+	// reason is why the gang is rejected, reasonSince since when it shows that, leader
+	// the member that tries again for all.
+	reason      string
+	reasonSince time.Time
+	leader      *member
 	// sharedReason is the reason that all members have, and sharedAt since when.
 	sharedReason string
 	sharedAt     time.Time

@@ -4,15 +4,16 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
-	// shareEvery is how often the members of a rejected gang get another reason: the
-	// leader has it at once, and each change writes every pod.
-	shareEvery = 30 * time.Second
+	// reasonEvery is how often a rejected gang shows another reason: each change writes
+	// pods, and one of another kind, which the leader has at once, every pod.
+	reasonEvery = time.Minute
 	// activateEvery is how often planned members are activated that do not come. The
 	// queue loses events: a pod that preempts a victim a second time, while the event
 	// of its deletion is on the way, gets neither.
@@ -137,7 +138,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 
 // share reports whether the members of a rejected gang are to get the reason of now.
 func (g *gangInfo) share(now time.Time) bool {
-	if g.reason == "" || g.reason == g.sharedReason || now.Sub(g.sharedAt) < shareEvery {
+	if g.reason == "" || kindOf(g.reason) == kindOf(g.sharedReason) || now.Sub(g.sharedAt) < reasonEvery {
 		return false
 	}
 	first := g.sharedReason == ""
@@ -149,6 +150,18 @@ func (g *gangInfo) share(now time.Time) bool {
 		m.notified = m == g.leader
 	}
 	return true
+}
+
+// kindOf is a reason without what changes whenever a pod starts or ends: its numbers,
+// and the group that comes closest.
+func kindOf(reason string) string {
+	what, _, _ := strings.Cut(reason, ",")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, what)
 }
 
 // overdue reports whether planned members are to be activated again.

@@ -118,7 +118,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: gangcache.NewMetrics(),
+		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 	})
 	var err error
 	p.controller, err = controller.New(controller.Options{

@@ -18,8 +18,8 @@ import (
 // the score of the GPUs that it would give, minus LossWeight times what that costs
 // its other GPUs.
 type Weights struct {
-	Weight     int64 `json:"weight"`
-	LossWeight int64 `json:"loss.weight"`
+	Weight     float64 `json:"weight"`
+	LossWeight float64 `json:"loss.weight"`
 }
 
 const (
@@ -132,5 +132,5 @@ func (t topology) score(gpus int64, w Weights) int64 {
 	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
 		return noScore
 	}
-	return w.Weight**entry.Score - w.LossWeight**entry.Loss
+	return int64(math.Round(w.Weight*float64(*entry.Score) - w.LossWeight*float64(*entry.Loss)))
 }

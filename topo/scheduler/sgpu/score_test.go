@@ -13,7 +13,7 @@ func TestTopologyScore(t *testing.T) {
 		gpus       int64
 		want       int64
 	}{
-		{"score less loss", `{"2":{"score":600,"loss":100,"hcas":2}}`, 2, 2*600 - 100},
+		{"score less half the loss", `{"2":{"score":600,"loss":100,"hcas":2}}`, 2, 2*600 - 50},
 		{"no entry", `{"1":{"score":600,"loss":100}}`, 2, noScore},
 		{"half an entry", `{"2":{"score":600}}`, 2, noScore},
 		{"no text", ``, 2, noScore},
@@ -22,7 +22,7 @@ func TestTopologyScore(t *testing.T) {
 		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := parseTopology(tt.text).score(tt.gpus, Weights{2, 1}); got != tt.want {
+			if got := parseTopology(tt.text).score(tt.gpus, Weights{2, 0.5}); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})

@@ -14,7 +14,7 @@ import (
 )
 
 // lockFile pins the Debian packages of the base layer, below the repository.
-const lockFile = "tools/images/base.lock"
+const lockFile = "tools/release/base.lock"
 
 // basePackages are all that the programs need of a distribution: the C library
 // that NVML is loaded with, and the authorities of HTTPS.

@@ -1,13 +1,16 @@
-// Command images builds heddle's container images without a container engine:
-// Go's cross compiler, the files of two Debian packages, and OCI layouts.
+// Command release makes what a release consists of. It builds container images
+// without a container engine: Go's cross compiler, the files of two Debian
+// packages, and OCI layouts.
 //
-//	images build  [-out DIR] [-version V] [-arch amd64,arm64] [BINARY...]
-//	images push   [-from DIR] DOMAIN/PROJECT
-//	images bundle [-from DIR] [-out FILE]
-//	images lock
+//	release images [-out DIR] [-version V] [-arch amd64,arm64] [BINARY...]
+//	release push   [-from DIR] DOMAIN/PROJECT
+//	release bundle [-from DIR] [-out FILE]
+//	release cli    [-out DIR] -version V
+//	release lock
 //
-// An image is the same, to the byte, wherever and whenever it is built from one
-// commit and one base.lock: its files have one time, one order and one owner.
+// An image or archive is the same, to the byte, wherever and whenever it is
+// built from one commit and one base.lock: its files have one time, one order
+// and one owner.
 package main
 
 import (
@@ -31,20 +34,20 @@ func main() {
 	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "images:", err)
+		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want build, push, bundle or lock")
+		return errors.New("want images, push, bundle, cli or lock")
 	}
 	command, args := args[0], args[1:]
 	set := flag.NewFlagSet(command, flag.ContinueOnError)
 	root := set.String("root", ".", "the repository")
 	switch command {
-	case "build":
+	case "images":
 		b := builder{}
 		arch := set.String("arch", "amd64,arm64", "architectures, comma-separated")
 		set.StringVar(&b.out, "out", "dist/images", "directory of the OCI layouts")
@@ -72,13 +75,24 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return bundle(ctx, *root, *from, *out)
+	case "cli":
+		out := set.String("out", "dist/cli", "directory of the archives")
+		version := set.String("version", "", "version of the release, such as v0.1.0")
+		on := set.String("platforms", platforms, "GOOS/GOARCH, comma-separated")
+		if err := set.Parse(args); err != nil {
+			return err
+		}
+		if *version == "" {
+			return errors.New("cli: want -version")
+		}
+		return cli(ctx, *root, *out, *version, strings.Split(*on, ","))
 	case "lock":
 		if err := set.Parse(args); err != nil {
 			return err
 		}
 		return lock(ctx, filepath.Join(*root, lockFile))
 	}
-	return fmt.Errorf("%s: want build, push, bundle or lock", command)
+	return fmt.Errorf("%s: want images, push, bundle, cli or lock", command)
 }
 
 func chosen(names []string) []string {

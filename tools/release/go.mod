@@ -1,4 +1,4 @@
-module github.com/heddle-dev/heddle/tools/images
+module github.com/heddle-dev/heddle/tools/release
 
 go 1.26.0
 

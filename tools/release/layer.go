@@ -22,7 +22,18 @@ var epoch = time.Unix(0, 0).UTC()
 func layerOf(dir string) (v1.Layer, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	if err := addAll(w, dir); err != nil {
+		return nil, fmt.Errorf("layer of %s: %w", dir, err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+}
+
+// addAll adds what is below a directory, in order.
+func addAll(w *tar.Writer, dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -32,13 +43,6 @@ func layerOf(dir string) (v1.Layer, error) {
 		}
 		return add(w, path, name, d)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("layer of %s: %w", dir, err)
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
 }
 
 func add(w *tar.Writer, path, name string, d fs.DirEntry) error {

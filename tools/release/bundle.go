@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,7 +69,7 @@ func pushers(ctx context.Context, root, dir string) error {
 	for arch := range compilers {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=",
 			"-o", filepath.Join(dir, "push-"+arch), ".")
-		cmd.Dir = filepath.Join(root, "tools/images")
+		cmd.Dir = filepath.Join(root, "tools/release")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 		var text bytes.Buffer
 		cmd.Stderr = &text
@@ -84,15 +83,6 @@ func pushers(ctx context.Context, root, dir string) error {
 func archive(to io.Writer, dir string) error {
 	z := gzip.NewWriter(to)
 	w := tar.NewWriter(z)
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(dir, path)
-		if err != nil || name == "." {
-			return err
-		}
-		return add(w, path, name, d)
-	})
+	err := addAll(w, dir)
 	return errors.Join(err, w.Close(), z.Close())
 }

@@ -31,7 +31,7 @@ type builder struct {
 func (b *builder) run(ctx context.Context, names []string) error {
 	for _, n := range names {
 		if !slices.Contains(binaries, n) {
-			return fmt.Errorf("build: %s is not one of %s", n, strings.Join(binaries, ", "))
+			return fmt.Errorf("images: %s is not one of %s", n, strings.Join(binaries, ", "))
 		}
 	}
 	root, err := filepath.Abs(b.root)
