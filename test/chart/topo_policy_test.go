@@ -85,7 +85,7 @@ func TestTopoMasterPolicy(t *testing.T) {
 			},
 			deny: []string{"heddle-topo-master may not change conditions GPUHealthy"},
 		},
-		{name: "capacity", do: func(a *attempt) { a.new.Status.Capacity = nil }, deny: fields("status.capacity")},
+		{name: "capacity", do: func(a *attempt) { a.old.Status.Capacity = corev1.ResourceList{"cpu": {}} }, deny: fields("status.capacity")},
 		{name: "the log of a Node", do: func(a *attempt) { a.request["subResource"] = "proxy" }, deny: []string{noLife}},
 		{
 			name: "a Node deleted", do: func(a *attempt) { a.request["operation"], a.new = "DELETE", nil },

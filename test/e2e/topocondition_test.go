@@ -58,7 +58,7 @@ func TestFabricCondition(t *testing.T) {
 	}
 	for name, want := range map[string][]string{node: {"4/4", "1"}, other: {"4/4", "0"}} {
 		columns := strings.Fields(b.kubectl(t, "get", "nt", name, "--no-headers"))
-		if len(columns) < 4 || !strings.HasPrefix(columns[1], "leaf-a-") || columns[2] != want[0] || columns[3] != want[1] {
+		if len(columns) < 4 || !strings.HasPrefix(columns[1], "leaf-") || columns[2] != want[0] || columns[3] != want[1] {
 			t.Errorf("columns of %s: %q", name, columns)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 
 const (
 	// settle is how long something must stand before it is written: workers
-	// that start and links that come up pass through states that nobody needs.
+	// that start and links that come up pass through states that are of no use.
 	settle = 5 * time.Second
 	// again is the time between two writes for one node, in times of settling: a
 	// link that flaps does not fill the API server.
@@ -41,7 +41,9 @@ type cables struct {
 	nodes, reports metadata.ResourceInterface
 	events         *events
 	passTime       time.Duration
-	known          map[string]*nodeCables
+	// known are the nodes of which something is to be written, or was a moment
+	// ago: few of a large fleet.
+	known map[string]*nodeCables
 }
 
 // nodeCables is what is known of one node's.
@@ -52,9 +54,9 @@ type nodeCables struct {
 	// since is when want began to differ from what is in the API server, zero
 	// if it does not; wrote is the last write.
 	since, wrote time.Time
-	// last is what this leader wrote, onNode and onReport the versions that it
+	// last is what this leader wrote, nil for nothing yet, onNode and onReport the versions that it
 	// wrote to: until the watch brings another there is nothing to add.
-	last     informers.Cables
+	last     *informers.Cables
 	onNode   *informers.Node
 	onReport *informers.Report
 }
@@ -98,39 +100,59 @@ func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 // due are the nodes to write now, those with findings first. waiting means that
 // others will be due.
 func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nodeCables, waiting bool) {
-	seen := make(map[string]bool, len(s.Nodes))
+	maps.DeleteFunc(c.known, func(name string, _ *nodeCables) bool {
+		n, ok := s.Nodes.Get(name)
+		return !ok || n.Node == nil
+	})
 	for holders, e := range s.Tree.All() {
 		n, ok := s.Nodes.Get(e.Name)
 		if e.Kind != v1alpha1.KindNode || !ok || n.Node == nil {
 			continue
 		}
-		seen[e.Name] = true
-		k := c.known[e.Name]
-		if k == nil {
-			k = &nodeCables{}
-			c.known[e.Name] = k
-		}
-		if full {
-			k.onNode, k.onReport = nil, nil
-		}
-		k.node, k.report, k.want = n.Node, n.Believed(), snapshot.Cables(holders, e, n.Believed())
+		k := c.look(n, snapshot.Cables(holders, e, n.Believed()), full, now)
 		switch {
-		case !k.conditionDiffers(c.condition(k)) && !k.statusDiffers():
-			k.since = time.Time{}
-			continue
-		case k.since.IsZero():
-			k.since = now
-		}
-		if now.Before(k.since.Add(c.options.Settle)) || now.Before(k.wrote.Add(again*c.options.Settle)) {
+		case k == nil:
+		case now.Before(k.since.Add(c.options.Settle)), now.Before(k.wrote.Add(again*c.options.Settle)):
 			waiting = true
-			continue
+		default:
+			due = append(due, k)
 		}
-		due = append(due, k)
 	}
-	maps.DeleteFunc(c.known, func(name string, _ *nodeCables) bool { return !seen[name] })
 	slices.SortStableFunc(due, func(a, b *nodeCables) int { return cmp.Compare(len(b.want.Findings), len(a.want.Findings)) })
 	return due, waiting
 }
+
+// look compares a node with what it should have; nil means that nothing is to be
+// written.
+func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, now time.Time) *nodeCables {
+	seen := nodeCables{node: n.Node, report: n.Believed(), want: want, since: now}
+	k := c.known[n.Name]
+	switch {
+	case k == nil && !c.differs(&seen):
+		return nil
+	case k == nil:
+		k = new(seen)
+		c.known[n.Name] = k
+		return k
+	case full:
+		k.onNode, k.onReport = nil, nil
+	}
+	k.node, k.report, k.want = seen.node, seen.report, want
+	if !c.differs(k) {
+		k.since = time.Time{}
+		// What an older CRD pruned differs for ever, and is remembered.
+		if !c.differs(&seen) && now.After(k.wrote.Add(again*c.options.Settle)) {
+			delete(c.known, n.Name)
+		}
+		return nil
+	}
+	if k.since.IsZero() {
+		k.since = now
+	}
+	return k
+}
+
+func (c *cables) differs(k *nodeCables) bool { return k.conditionDiffers(c.condition(k)) || k.statusDiffers() }
 
 // condition is what the Node is to have; the zero value is none.
 func (c *cables) condition(k *nodeCables) informers.Condition {
@@ -149,7 +171,7 @@ func (k *nodeCables) statusDiffers() bool {
 	if k.report == nil || k.onReport == k.report || k.want.Equal(k.report.Cables) {
 		return false
 	}
-	pruned := k.report.Cables.Summary == unique.Make(informers.CablesSummary{}) && k.last.Equal(k.want)
+	pruned := k.report.Cables.Summary == unique.Make(informers.CablesSummary{}) && k.last != nil && k.last.Equal(k.want)
 	return !pruned
 }
 
@@ -168,7 +190,7 @@ func (c *cables) write(ctx context.Context, k *nodeCables) error {
 			faults = append(faults, err)
 		} else {
 			c.record(ctx, k)
-			k.onReport, k.last = k.report, k.want
+			k.onReport, k.last = k.report, new(k.want)
 		}
 	}
 	k.wrote = time.Now()
@@ -182,7 +204,7 @@ func (c *cables) record(ctx context.Context, k *nodeCables) {
 		return
 	}
 	before := k.report.Cables.Findings
-	if !k.wrote.IsZero() {
+	if k.last != nil {
 		before = k.last.Findings
 	}
 	c.events.changed(ctx, k.node.Name, before, k.want.Findings)
