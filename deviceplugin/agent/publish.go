@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -45,6 +46,7 @@ type publisher struct {
 type found struct {
 	shortages []health.Shortage
 	gpus      []gpumode.GPU
+	release   release.Request
 }
 
 type writtenCondition struct {
@@ -61,8 +63,8 @@ func newPublisher(c *core, r *resources) *publisher {
 }
 
 // update takes what a round found.
-func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
-	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus})
+func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU, lasting release.Request) {
+	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus, lasting})
 	p.wake.Notify()
 }
 
@@ -80,20 +82,26 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-retry:
 		}
 		retry = nil
-		if err := p.publish(ctx); err != nil && ctx.Err() == nil {
+		switch again, err := p.publish(ctx); {
+		case err != nil && ctx.Err() == nil:
 			p.Log.WarnContext(ctx, "publishing devices failed", "err", err, "retry_in", publishRetry)
 			retry = time.After(publishRetry)
+		case again:
+			retry = time.After(releaseRetry)
 		}
 	}
 }
 
-// publish writes what differs from the last time.
-func (p *publisher) publish(ctx context.Context) error {
+// publish writes what differs from the last time. again reports that this should
+// be soon again.
+func (p *publisher) publish(ctx context.Context) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	now := p.found.Load()
 	p.announce(now.shortages)
-	return errors.Join(
+	again, err = p.publishRelease(ctx, now.release)
+	return again, errors.Join(
+		err,
 		p.publishCondition(ctx, health.ConditionOf(now.shortages)),
 		p.publishCondition(ctx, modeCondition(modeStates(now.gpus))),
 		p.publishGPUs(ctx),

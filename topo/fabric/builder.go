@@ -40,6 +40,7 @@ type Builder struct {
 	leafGroups map[string]*leafGroup
 	spines     grouping[*leafGroup]
 	hcas       hcas
+	shapes     shapes
 	tree       tree
 
 	// groups are the leaf groups to check again, uplinks the leaves with other
@@ -63,6 +64,7 @@ func New(c Config) (*Builder, error) {
 		staleAfter: c.StaleAfter, nodes: map[string]*node{}, tree: newTree(slices.Clone(c.Levels)),
 		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
 		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, groups: set[*leafGroup]{},
+		shapes: shapes{all: map[string]*shape{}, changed: set[string]{}},
 	}, nil
 }
 
@@ -103,6 +105,11 @@ func (b *Builder) put(now *Node) {
 func (b *Builder) report(n *node, now *Report) {
 	was, ports, uplinks, upLeaves := n.Report, n.ports, n.Report.uplinks(), n.upLeaves()
 	n.Report, n.ports = now, b.ports(now)
+	shape := n.shape
+	if n.shape = nil; now != nil {
+		n.shape = b.shapes.of(now.shape, n.ports)
+	}
+	b.shapes.count(n.shape, shape)
 	for i := range ports {
 		b.tree.show(b.hcas.remove(ports[i].guid, n)...)
 	}
@@ -153,6 +160,7 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	}
 	b.findStale()
 	b.groupNodes()
+	b.compareShapes()
 	b.checkCabling()
 	b.groupLeafGroups()
 	b.tree.regroup()
@@ -236,6 +244,20 @@ func (b *Builder) place(n *node, key string) {
 	}
 	b.tree.move(n)
 	b.tree.show(n)
+}
+
+// compareShapes has the groups checked again of which nodes are now taken for nodes
+// of another shape.
+func (b *Builder) compareShapes() {
+	turned := b.shapes.regard()
+	if len(turned) == 0 {
+		return
+	}
+	for _, n := range b.nodes {
+		if _, ok := turned[n.shape]; ok && n.group != nil {
+			b.groups.add(n.group)
+		}
+	}
 }
 
 // checkCabling checks the leaf groups that changed.
@@ -331,6 +353,7 @@ func (b *Builder) showNodes() {
 		if n.shown == nil || !n.shown.same(elements[i]) {
 			n.shown = elements[i]
 			b.tree.showAgain(n.home)
+			b.tree.showCrossing(n)
 		}
 		reason, next := b.heartbeat(n)
 		n.overdue = reason.Kind != ""

@@ -71,12 +71,12 @@ func TestTree(t *testing.T) {
 			"leaf-02000000ee00(d e) leaf-2c5eab0300c26480(a b c) leaf-local-vm-a3752f40(f)",
 		},
 		{
-			"racks below the leaves that most of them use", fabric.ModeAuto,
+			"racks that are across leaves are beside the tree, others in their leaf group", fabric.ModeAuto,
 			[]fabric.Node{
 				node("a", nvlink(onto("1", "2"), "X.1")), node("b", nvlink(onto("1", "2"), "X.1")), node("c", nvlink(onto("7", "8"), "X.1")),
 				node("d", nvlink(onto("7", "8"), "X.2")), node("e", onto("7", "8")), node("f", nvlink(onto(), "X.3")),
 			},
-			"leaf-1(nvlink-X.1(a b c)) leaf-7(e nvlink-X.2(d)) nvlink-X.3(f)",
+			"leaf-1(a b) leaf-7(c e nvlink-X.2(d)) nvlink-X.3(f)",
 		},
 		{
 			"in mode nvlink, domains only", fabric.ModeNVLink,

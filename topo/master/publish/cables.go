@@ -112,7 +112,7 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 		k := c.look(n, snapshot.Cables(holders, e, n.Believed()), full, now)
 		switch {
 		case k == nil:
-		case now.Before(k.since.Add(c.options.Settle)), now.Before(k.wrote.Add(again*c.options.Settle)):
+		case now.Before(k.since.Add(c.options.Settle)), now.Before(k.wrote.Add(again * c.options.Settle)):
 			waiting = true
 		default:
 			due = append(due, k)
@@ -152,7 +152,9 @@ func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, 
 	return k
 }
 
-func (c *cables) differs(k *nodeCables) bool { return k.conditionDiffers(c.condition(k)) || k.statusDiffers() }
+func (c *cables) differs(k *nodeCables) bool {
+	return k.conditionDiffers(c.condition(k)) || k.statusDiffers()
+}
 
 // condition is what the Node is to have; the zero value is none.
 func (c *cables) condition(k *nodeCables) informers.Condition {

@@ -26,6 +26,7 @@ const (
 	offTID        = 8
 	offAttribute  = 16
 	offModifier   = 20
+	offMKey       = 24
 	offSourceLID  = 32
 	offTargetLID  = 34
 	offData       = 64
