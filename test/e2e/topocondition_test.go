@@ -25,6 +25,7 @@ func TestFabricCondition(t *testing.T) {
 		node := fmt.Sprintf("cable-%d", i)
 		b.newNode(t, node, nil)
 		nt := reportOf(node, b.node(t, node).UID, "")
+		nt.Spec.Accelerators = []v1alpha1.Accelerator{{Product: "NVIDIA-H100", Count: 8}} // Others have no expectations.
 		rail := nt.Spec.Rails[0]
 		nt.Spec.Rails = nil
 		for r := range int32(4) {
@@ -58,7 +59,7 @@ func TestFabricCondition(t *testing.T) {
 	}
 	for name, want := range map[string][]string{node: {"4/4", "1"}, other: {"4/4", "0"}} {
 		columns := strings.Fields(b.kubectl(t, "get", "nt", name, "--no-headers"))
-		if len(columns) < 4 || !strings.HasPrefix(columns[1], "leaf-") || columns[2] != want[0] || columns[3] != want[1] {
+		if len(columns) < 6 || !strings.HasPrefix(columns[3], "leaf-") || columns[4] != want[0] || columns[5] != want[1] {
 			t.Errorf("columns of %s: %q", name, columns)
 		}
 	}
