@@ -46,8 +46,6 @@ func TestHelpOnANarrowWindow(t *testing.T) {
 		}
 		b.click("#help")
 		b.until(`document.querySelector('#keys').open`)
-		b.shortcut("Escape")
-		b.until(`!document.querySelector('#keys').open`)
 	}
 	b.size(390, 844)
 	b.load("/?phone")
