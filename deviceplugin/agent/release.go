@@ -69,7 +69,17 @@ type releases struct {
 }
 
 func newReleases(c *core, m *health.Monitor) *releases {
-	return &releases{core: c, monitor: m, asked: c.Released, lasting: c.Released}
+	r := &releases{core: c, monitor: m, asked: c.Released, lasting: c.Released}
+	if r.lasting.Until.IsZero() {
+		r.forget() // It ended while no device plugin ran.
+	}
+	return r
+}
+
+func (r *releases) forget() {
+	if err := os.Remove(filepath.Join(r.StateDir, releaseFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.Log.Warn("file of the release not removed", "err", err)
+	}
 }
 
 // round returns the release that GPUs are under, the zero one for none. m is the
@@ -129,9 +139,7 @@ func (r *releases) end(m *machine.Machine) {
 		}
 	}
 	r.lasting = release.Request{}
-	if err := os.Remove(filepath.Join(r.StateDir, releaseFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.Log.Warn("file of the release not removed", "err", err)
-	}
+	r.forget()
 	r.Log.Info("release of GPUs ended", "reason", why)
 	r.API.Record(health.NodeEvent{Reason: reasonReleaseEnded, Message: fmt.Sprintf(
 		"the release of the GPUs has ended, since %s: the driver is in use again with %d GPUs", why, len(m.GPUs))})

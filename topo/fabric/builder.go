@@ -43,10 +43,15 @@ type Builder struct {
 	shapes     shapes
 	tree       tree
 
-	// groups are the leaf groups to check again, uplinks the leaves with other
-	// uplinks.
-	groups  set[*leafGroup]
-	uplinks []string
+	// expected counts the leaf groups that expect nodes on a switch, peers are the
+	// groups with uplinks to it.
+	expected map[string]int
+	peers    map[string]set[*leafGroup]
+
+	// groups are the leaf groups to check again, raised those with other spines,
+	// perhaps, uplinks the leaves with other uplinks.
+	groups, raised set[*leafGroup]
+	uplinks        []string
 }
 
 // New makes a builder without nodes.
@@ -64,6 +69,7 @@ func New(c Config) (*Builder, error) {
 		staleAfter: c.StaleAfter, nodes: map[string]*node{}, tree: newTree(slices.Clone(c.Levels)),
 		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
 		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, groups: set[*leafGroup]{},
+		expected: map[string]int{}, peers: map[string]set[*leafGroup]{}, raised: set[*leafGroup]{},
 		shapes: shapes{all: map[string]*shape{}, changed: set[string]{}},
 	}, nil
 }
@@ -276,10 +282,17 @@ func (b *Builder) checkCabling() {
 			continue
 		}
 		b.spines.set(&g.member, nil)
+		b.expect(g.cabling.leaves, nil)
+		b.meet(g, nil)
+		delete(b.raised, g)
 		if b.leafGroups[g.key] == g {
 			delete(b.leafGroups, g.key)
 		}
 	}
+	for g := range b.raised {
+		b.raise(g)
+	}
+	clear(b.raised)
 }
 
 // apply takes over the outcome of a cabling check.
@@ -297,7 +310,8 @@ func (b *Builder) apply(g *leafGroup, now cabling) {
 		b.showRails(g)
 	}
 	if slices.ContainsFunc(b.tree.levels, func(l Level) bool { return l.By == BySpine }) {
-		b.raise(g)
+		b.raised.add(g)
+		b.expect(was.leaves, now.leaves)
 	}
 	if i := slices.IndexFunc(b.tree.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
 		b.tree.move(g.blocks(b.tree.levels[i].Nodes)...)
@@ -310,32 +324,6 @@ func (b *Builder) showRails(g *leafGroup) {
 		if d := b.tree.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
 			b.tree.elements[i].add(d)
 		}
-	}
-}
-
-// raise brings up to date to which spines a leaf group has links.
-func (b *Builder) raise(g *leafGroup) {
-	spines := g.spinesBehind(b.leaves.switches)
-	if slices.Equal(spines, g.spines) {
-		return
-	}
-	g.spines = spines
-	links := make([]link[*leafGroup], len(spines))
-	for i, id := range spines {
-		links[i].to = b.spines.at(id)
-	}
-	b.spines.set(&g.member, links)
-}
-
-// groupLeafGroups moves leaf groups between groups of spines.
-func (b *Builder) groupLeafGroups() {
-	for _, moved := range b.spines.vote().moved {
-		g := moved.member.owner
-		if moved.was == g.member.group {
-			continue
-		}
-		g.spineKey = string(keySwitch) + g.member.group
-		b.tree.move(g.members...)
 	}
 }
 

@@ -14,8 +14,10 @@ type cabling struct {
 	// rails are what the group expects, by rail and plane; without a leaf if it
 	// does not know.
 	rails []Rail
-	// own are the group's leaves, by the links that end there.
-	own votes
+	// own are the group's leaves, by the links that end there; leaves are those
+	// that it expects nodes with GPUs on, sorted.
+	own    votes
+	leaves []string
 	// findings are the faults of the members, in their order.
 	findings [][]Finding
 }
@@ -59,7 +61,7 @@ func check(g *leafGroup) cabling {
 		c.expect(w)
 	}
 	c.name()
-	out := cabling{own: c.own, rails: c.rails(), findings: make([][]Finding, len(g.members))}
+	out := cabling{own: c.own, rails: c.rails(), leaves: c.leaves(), findings: make([][]Finding, len(g.members))}
 	for i, n := range g.members {
 		out.findings[i] = c.findings(n)
 	}
@@ -198,6 +200,20 @@ func (c *cablingCheck) rails() []Rail {
 		}
 	}
 	return out
+}
+
+// leaves are those that nodes with GPUs are expected on.
+func (c *cablingCheck) leaves() []string {
+	var out []string
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			if id := w.rails[i].Leaf.ID; id != "" && w.accelerators != "" {
+				out = append(out, id)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // findings are the faults of one member.

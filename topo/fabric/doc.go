@@ -37,7 +37,8 @@
 // order or history, and a changed report is felt no further than the nodes
 // that share a leaf with it, unless a vote turns.
 //
-// The same votes group the leaf groups by the spines behind their uplinks.
+// The same votes group the leaf groups by the spines behind their uplinks. A
+// switch on which a group expects nodes with GPUs is no spine.
 //
 // # Which cables are wrong
 //

@@ -51,6 +51,9 @@ func TestNodeGroupAxes(t *testing.T) {
 	if tags["?axis=nvlink"] == tags[""] || tags["?axis=auto"] != tags[""] {
 		t.Errorf("tags %v", tags)
 	}
+	if got := ask(h, "GET", "/node_group", "If-None-Match", tags[""]).Header().Get(v1alpha1.CrossingHeader); got != tags["?axis=nvlink"] {
+		t.Errorf("the header has %q, want %q", got, tags["?axis=nvlink"])
+	}
 	if w := ask(h, "GET", "/node_group?axis=x"); w.Code != http.StatusBadRequest {
 		t.Errorf("another axis: %d", w.Code)
 	}

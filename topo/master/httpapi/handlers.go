@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -34,6 +35,9 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 			s.selected(w, r, now.Along(axis).Select(kind, name))
 			return
 		}
+	}
+	if len(now.Tree.Crossing) > 0 {
+		w.Header().Set(v1alpha1.CrossingHeader, now.Along(fabric.AxisNVLink).ETag())
 	}
 	tree := now.Along(axis)
 	packed, fresh := negotiate(w, r, tree.ETag(), jsonType)

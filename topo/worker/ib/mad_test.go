@@ -55,9 +55,14 @@ func info(change func(*data)) *data {
 
 func TestNodeInfo(t *testing.T) {
 	got, err := info(nil).nodeInfo()
-	want := Node{Type: Switch, Ports: 65, GUID: "2c5eab0300c26480", Port: 8}
+	want := Node{Type: Switch, Ports: 65, GUID: "2c5eab0300c26480", System: "2c5eab0300c26480", Port: 8}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
+	}
+	want.System = "2c5eab0300c26000"
+	got, err = info(func(d *data) { binary.BigEndian.PutUint64(d[4:], 0x2c5eab0300c26000) }).nodeInfo()
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error("a board of a director:", err, diff)
 	}
 	for name, d := range map[string]*data{
 		"no type":      info(func(d *data) { d[2] = 0 }),

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -89,11 +90,25 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 	case n.Type != Switch:
 		r.Skip(name, "no switch at the other end of the cable: "+n.Type.String())
 	default:
+		name, port := n.inChassis()
 		r.Links = append(r.Links, worker.Link{
-			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.GUID, Name: n.Name},
-			SwitchPort: strconv.Itoa(n.Port), Confidence: 100,
+			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.System, Name: name}, SwitchPort: port, Confidence: 100,
 		})
 	}
+}
+
+// inChassis is the switch's name and the port's. A board of a director is called
+// after both, MF0;director:CS8500/L07/U1: of its own is what follows the slash.
+func (n *Node) inChassis() (name, port string) {
+	port = strconv.Itoa(n.Port)
+	if n.System == n.GUID {
+		return n.Name, port
+	}
+	name, board, found := strings.Cut(n.Name, "/")
+	if found {
+		port = board + "/" + port
+	}
+	return name, port
 }
 
 // neighbor asks for the node behind a port: two SMPs at hop 1. A node that

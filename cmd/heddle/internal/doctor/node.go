@@ -104,6 +104,7 @@ func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *label
 	n.checkCordons(l)
 	n.checkDiscovery(l)
 	n.checkKept(l, cfg)
+	n.checkReleased(l)
 	n.schedulers.check(l, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
