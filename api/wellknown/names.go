@@ -71,6 +71,10 @@ const GPUTopology = Prefix + "gpu-topology"
 // node are free, by UUID; see api/allocation.
 const FreeGPUs = Prefix + "free-gpus"
 
+// HCACounts is the Node annotation that reports to schedulers how many different HCAs
+// one container can have, by resource; see api/allocation.
+const HCACounts = Prefix + "hca-counts"
+
 // The annotations of shares of a GPU; their values are in api/allocation.
 const (
 	// SGPUAllocation is on a pod: the GPUs that heddle-scheduler chose.

@@ -120,7 +120,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
      to set. heddle.dev/cordoned-gpus and heddle.dev/gpu-release are in none: they
      are for people, and the daemon obeys them. */}}
 {{- define "heddle.deviceNodeAnnotations" -}}
-{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/gpu-release-status" }}
+{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/hca-counts" "heddle.dev/gpu-release-status" }}
 {{- if include "heddle.hami" . }}
 {{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
 {{- end }}
