@@ -52,8 +52,16 @@ func weeks(w io.Writer) ([]row, error) {
 			atMost("largest gang that a leaf takes, none to a map", none.Leaf/ours.Leaf, 1, "x", how),
 			atMost("groups per gang, to the fewest that had room", ours.Possible, 1.1, "x", how),
 			atMost("groups per gang, to the native rule", required.Groups/native.Groups, 1, "x", how),
-			atMost("wait, to the native rule", required.Wait.Hours()/native.Wait.Hours(), 1, "x", how),
+			atMost("wait of gangs of several pods, to the native rule", ratio(required, native, 1, 2, 3), 1, "x", how),
+			atMost("wait of the largest gangs, reserving to not", ratio(&r[5], ours, 3), 1, "x", how),
 		)
 	}
 	return rows, nil
+}
+
+// ratio is that of the mean waits of gangs of some sizes.
+func ratio(a, b *week.Result, sizes ...int) float64 {
+	first, _ := a.Wait(sizes...)
+	second, _ := b.Wait(sizes...)
+	return first.Hours() / second.Hours()
 }

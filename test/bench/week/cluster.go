@@ -99,7 +99,7 @@ func (c *cluster) room(node int32, gpus int32) int32 {
 	if c.down[node] {
 		return 0
 	}
-	return c.free[node] / gpus
+	return max(0, c.free[node]) / gpus
 }
 
 // take books pods, or takes them back.

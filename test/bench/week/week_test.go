@@ -3,6 +3,7 @@ package week
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -83,7 +84,7 @@ func TestTheMapIsBetter(t *testing.T) {
 			{"larger holes than without a map", ours.Leaf > none.Leaf && ours.Spine > none.Spine},
 			{"fewer groups than the native rule", required.Groups < native.Groups},
 			{"no higher tiers than the native rule", required.Tier <= native.Tier},
-			{"shorter waits than the native rule", ours.Wait < native.Wait},
+			{"shorter waits than the native rule", waits(ours) < waits(native)},
 			{"nearly as few groups as had room", ours.Possible >= 1 && ours.Possible < 1.1 && ours.Possible < native.Possible},
 			{"larger holes than without a map, on every day", slices.IndexFunc(ours.Days[:], func(h Holes) bool { return h.Leaf == 0 }) < 0 &&
 				ours.Days[6].Leaf > none.Days[6].Leaf && ours.Days[6].Spine > none.Days[6].Spine},
@@ -105,4 +106,10 @@ func TestPossible(t *testing.T) {
 			t.Errorf("%d pods of %d GPUs: %d groups, want %d", tt.pods, tt.gpus, got, tt.want)
 		}
 	}
+}
+
+// waits is the mean wait of gangs of more than one pod.
+func waits(r *Result) time.Duration {
+	mean, _ := r.Wait(1, 2, 3)
+	return mean
 }

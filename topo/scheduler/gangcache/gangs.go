@@ -94,11 +94,16 @@ func (all gangs) incomplete(g *gangInfo) string {
 	return ""
 }
 
-// reservations collects what plans reserve. A member that is being bound is on its
-// node already.
-func (all gangs) reservations() fit.Reservations {
+// reservations collects what plans reserve, and what is reserved in advance but for some
+// gangs. A member that is being bound is on its node already.
+func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 	out := fit.Reservations{}
 	for _, g := range all {
+		if !but[g] {
+			for node, list := range g.advance.Reservations {
+				out[node] = append(out[node], list...)
+			}
+		}
 		if g.deadline.IsZero() {
 			continue
 		}

@@ -47,6 +47,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -77,6 +78,8 @@ type Process struct {
 	// Elections has the metric of the leader election; with nil this process always
 	// leads.
 	Elections prometheus.Gatherer
+	// Queue gets the ages of gangs; nil without.
+	Queue *Queue
 }
 
 // Plugin places gangs and shares of GPUs.
@@ -119,7 +122,11 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
 	})
+	if process.Queue != nil {
+		process.Queue.cache.Store(p.cache)
+	}
 	var err error
 	p.controller, err = controller.New(controller.Options{
 		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
