@@ -157,6 +157,8 @@ func (d *decision) grantPart(p part) error {
 	switch {
 	case r == nil:
 		picks, err = d.keep(p.entries[0])
+	case isExact(p.entries[0].IDs):
+		picks, err = d.exact(p, r)
 	case r.Count == config.CountAll:
 		picks = d.all(Members(d.node.Inventory, d.topology.machine, r))
 	default:

@@ -28,7 +28,12 @@ func TestPrefer(t *testing.T) {
 		{name: "too many", available: []string{"a::0"}, size: 2, err: "2 of 1 replicas"},
 		{name: "given and not available", available: []string{"a::0"}, must: []string{"b::0"}, size: 1, want: []string{"b::0"}},
 		{name: "the same twice", available: []string{"a::0", "a::0"}, size: 2, err: "not available"},
-		{name: "no replica", available: []string{"a"}, size: 1, err: "is no replica"},
+		{name: "no replica", available: []string{"a::"}, size: 1, err: "no replica number"},
+		{name: "devices of one pod each", available: []string{"c", "a", "b"}, size: 2, want: []string{"a", "b"}},
+		{
+			name:      "beside a replica of the time when it was shared",
+			available: []string{"a", "b", "c"}, must: []string{"a::3"}, size: 2, want: []string{"a::3", "b"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := replica.Prefer(tt.available, tt.must, tt.size, byName)

@@ -261,3 +261,20 @@ func TestElsewhere(t *testing.T) {
 		t.Errorf("%+v, %+v", a, b)
 	}
 }
+
+// The SMI device of an HCA of several planes names the HCA as its parent, as rxe
+// names a network device: it is hardware.
+func TestSMIDevice(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := tree.PCI(nic("pci0000:00/0000:03:00.0"))
+	port := map[string]string{"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand"}
+	tree.RDMA(dir, sysfstest.RDMA{Name: "mlx5_0", UVerbs: 0, UMAD: 0, ISSM: -1, Ports: []map[string]string{port}})
+	tree.RDMA(dir, sysfstest.RDMA{
+		Name: "smi1", UVerbs: -1, UMAD: 1, ISSM: -1, Ports: []map[string]string{port, port},
+		Attributes: map[string]string{"parent": "mlx5_0"},
+	})
+	hcas := read(t, tree).HCAs
+	if len(hcas) != 2 || hcas[1].Name != "smi1" || hcas[1].Virtual || hcas[1].PCI != "0000:03:00.0" {
+		t.Errorf("%+v", hcas)
+	}
+}

@@ -139,7 +139,9 @@ func commands(t *testing.T, page string) []string {
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
 	objects := render(t, "--set", "gpuDevice.deploy=true", "--set", "topoDiscovery.deploy=true")
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md", "docs/topo-master.md"} {
+	for _, page := range []string{
+		"docs/quick-start.md", "docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md", "docs/topo-master.md",
+	} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -211,7 +213,7 @@ func checkHelm(t *testing.T, words []string) {
 	if words[0] != "install" && words[0] != "upgrade" {
 		return
 	}
-	if !slices.Contains(words, "./heddle-0.1.0.tgz") {
+	if !slices.Contains(words, "./heddle-0.1.0.tgz") && !slices.Contains(words, "./dist/heddle-0.1.0.tgz") {
 		t.Error("the command names another chart file than make chart makes")
 	}
 	args := []string{"template", generated, chartDir, "-n", namespace}
@@ -229,7 +231,7 @@ func checkHelm(t *testing.T, words []string) {
 }
 
 // tierPrefix is how the labels of topo-master begin by default.
-var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{tier}")
+var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{kind}")
 
 // checkKubectl looks for heddle's objects and for labels that it writes.
 func checkKubectl(t *testing.T, objects rendered, words []string) {

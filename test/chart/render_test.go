@@ -57,7 +57,7 @@ var helmBinary = sync.OnceValues(func() (string, error) {
 // names no registry has its images on the nodes.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	if args[0] != "version" && !strings.Contains(strings.Join(args, " "), "registry=") {
+	if args[0] != "show" && !strings.Contains(strings.Join(args, " "), "registry=") {
 		args = append(args, "--set", "localImages=true")
 	}
 	path, err := helmBinary()

@@ -34,6 +34,15 @@ func TestTopoMasterPolicy(t *testing.T) {
 		{name: "nothing", do: func(*attempt) {}},
 		{name: "a tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-b" }},
 		{name: "a new tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-2"] = "spine-b" }},
+		{name: "a kind", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.leaf"] = "leaf-b" }},
+		{name: "a shape", do: func(a *attempt) { a.new.Labels["heddle.dev/topology-shape"] = "spine.leaf" }},
+		{
+			name: "topograph's keys", args: []string{"--set", "topoDiscovery.master.tierLabels={topograph}"},
+			do: func(a *attempt) {
+				a.new.Labels["fabric.topograph.run/tier-0"] = "leaf-b"
+				a.new.Labels["accelerator.topograph.run/domain"] = "nvlink-b"
+			},
+		},
 		{name: "a tier taken away", do: func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") }},
 		{
 			name: "another project's keys", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
@@ -57,8 +66,8 @@ func TestTopoMasterPolicy(t *testing.T) {
 			deny: []string{"heddle-topo-master may not change labels nvidia.com/gpu.product" + hint},
 		},
 		{
-			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-"] = "x" },
-			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology.tier-" + hint},
+			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology."] = "x" },
+			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology." + hint},
 		},
 		{
 			name: "an annotation", do: func(a *attempt) { a.new.Annotations["heddle.dev/cordoned-gpus"] = "x" },

@@ -129,14 +129,14 @@ func TestTopoPermissions(t *testing.T) {
 	lease.ResourceNames = []string{topoMaster}
 	want := map[string][]rbacv1.PolicyRule{
 		topoWorker: {
-			rule("", "nodes", "get"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
+			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 		},
 		topoMaster: {
 			rule("", "nodes", "list", "watch", "patch"), rule("", "pods", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"),
+			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
 		},
 		"lease": {rule("coordination.k8s.io", "leases", "create"), lease},
 	}
@@ -162,5 +162,22 @@ func TestTopoWorkerWithoutInfiniBand(t *testing.T) {
 	}
 	if len(pod.Containers[0].Ports) != 0 || pod.HostPID || !pod.HostNetwork {
 		t.Errorf("ports %v, hostPID %v, hostNetwork %v", pod.Containers[0].Ports, pod.HostPID, pod.HostNetwork)
+	}
+}
+
+// The M_Keys of a fabric reach the worker as files.
+func TestMKeySecret(t *testing.T) {
+	objects := renderTopo(t, "--set", "topoDiscovery.worker.mKeySecret=m-keys")
+	spec := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-topo-worker").Spec.Template.Spec
+	flag, mounts, volume := "--m-key-secret=/etc/heddle-m-keys", spec.Containers[0].VolumeMounts, "m-keys"
+	if !slices.Contains(spec.Containers[0].Args, flag) {
+		t.Errorf("no %s among %v", flag, spec.Containers[0].Args)
+	}
+	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool {
+		return m.Name == volume && m.MountPath == "/etc/heddle-m-keys" && m.ReadOnly
+	}) || !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+		return v.Name == volume && v.Secret != nil && v.Secret.SecretName == "m-keys"
+	}) {
+		t.Errorf("the Secret is not mounted: %v, %v", mounts, spec.Volumes)
 	}
 }

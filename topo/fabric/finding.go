@@ -85,7 +85,7 @@ func (b *Builder) nodeElement(n *node) *Element {
 	switch {
 	case !n.Ready:
 		e.Status, e.Nodes.NotReady = v1alpha1.StatusNotReady, 1
-	case len(e.Reasons) > 0:
+	case slices.ContainsFunc(e.Reasons, Reason.degrades):
 		e.Status, e.Nodes.Degraded = v1alpha1.StatusDegraded, 1
 	default:
 		e.Nodes.Ready = 1
@@ -135,7 +135,7 @@ func (n *node) contradicted() string {
 	return ""
 }
 
-// reasons are why a node is not Ready.
+// reasons are why a node is not Ready, and what the tree cannot know of it.
 func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	var out []Reason
 	if !n.Ready {
@@ -146,6 +146,14 @@ func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
 		if r := reasonOf(kind, findings); r.Count > 0 {
+			out = append(out, r)
+		}
+	}
+	for _, s := range n.Report.Stale() {
+		out = append(out, Reason{Kind: ReasonSource, Since: s.Since.UTC()})
+	}
+	if n.group == nil { // Why it is in no leaf group.
+		if r := reasonOf(Unseen, findings); r.Count > 0 {
 			out = append(out, r)
 		}
 	}

@@ -19,7 +19,8 @@ type leafGroup struct {
 	cabling cabling
 	// member stands for the group among the spines.
 	member member[*leafGroup]
-	spines []string
+	// spines are those that the votes see, peers all switches behind the uplinks.
+	spines, peers []string
 }
 
 func newLeafGroup(key string) *leafGroup {
@@ -87,42 +88,6 @@ func lastNumber(s string) int {
 		return 0
 	}
 	return n
-}
-
-// spinesPerLeaf is how many spines of one leaf count: in a fat tree the leaves
-// of a rail share all their spines, so the first few show as much as all.
-const spinesPerLeaf = 4
-
-// spinesBehind are the spines behind the uplinks of the group's own leaves, one
-// entry per leaf and spine. Of several nodes that report a leaf the first by
-// name counts, and only one that has a cable to that leaf.
-func (g *leafGroup) spinesBehind(leaves map[string]*leaf) []string {
-	var out []string
-	for _, own := range g.cabling.own.list {
-		var first *node
-		for _, l := range leaves[own.id].links {
-			n := l.member.owner
-			if slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool {
-				return switchID(u.Leaf) == own.id
-			}) && (first == nil || n.Name < first.Name) {
-				first = n
-			}
-		}
-		if first == nil {
-			continue
-		}
-		var peers []string
-		for _, u := range first.Report.uplinks() {
-			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
-				peers = append(peers, peer)
-			}
-		}
-		slices.Sort(peers)
-		peers = slices.Compact(peers)
-		out = append(out, peers[:min(len(peers), spinesPerLeaf)]...)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers

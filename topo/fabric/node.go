@@ -48,6 +48,7 @@ func sameLink(a, b port) bool { return a.leaf == b.leaf && a.position() == b.pos
 type node struct {
 	Node
 	ports  []port // By rail, plane and ID.
+	shape  *shape // Nil without a report.
 	member member[*node]
 	// group is the leaf group, nil without one; block the part of it.
 	group *leafGroup

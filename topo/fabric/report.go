@@ -125,6 +125,14 @@ func (r *Report) path() []string {
 	return r.rare.Path
 }
 
+// Stale are the sources of which an old answer is in the report.
+func (r *Report) Stale() []v1alpha1.StaleSource {
+	if r == nil || r.rare == nil {
+		return nil
+	}
+	return r.rare.Stale
+}
+
 func (r *Report) uplinks() []v1alpha1.Uplink {
 	if r == nil || r.rare == nil {
 		return nil
@@ -172,7 +180,10 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 	r := &Report{
 		rails: make([]rail, len(s.Rails)), accelerators: rd.last.accelerators, shape: rd.last.shape, nvlink: s.NVLinkDomain,
 	}
-	rare := v1alpha1.NodeTopologySpec{Path: s.Path, PathSource: s.PathSource, Uplinks: s.Uplinks, Skipped: s.Skipped}
+	rare := v1alpha1.NodeTopologySpec{
+		Path: s.Path, PathSource: s.PathSource, Uplinks: s.Uplinks, Skipped: s.Skipped,
+		Stale: s.Stale,
+	}
 	for i := range s.Rails {
 		r.rails[i] = rd.rail(&s.Rails[i])
 		if guidText(r.rails[i].guid) != s.Rails[i].GUID {
@@ -185,7 +196,8 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 			rare.Rails[i].GPUs = nil
 		}
 	}
-	if len(rare.Path) > 0 || rare.PathSource != "" || len(rare.Uplinks) > 0 || len(rare.Skipped) > 0 || rare.Rails != nil {
+	if len(rare.Path) > 0 || rare.PathSource != "" || len(rare.Uplinks) > 0 || len(rare.Skipped) > 0 ||
+		len(rare.Stale) > 0 || rare.Rails != nil {
 		r.rare = &rare
 	}
 	return r

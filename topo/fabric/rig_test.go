@@ -23,7 +23,7 @@ type cable struct {
 }
 
 func report(cables ...cable) *v1alpha1.NodeTopologySpec {
-	spec := &v1alpha1.NodeTopologySpec{}
+	spec := &v1alpha1.NodeTopologySpec{Accelerators: []v1alpha1.Accelerator{{Product: "NVIDIA-H20", Count: 8}}}
 	for _, c := range cables {
 		r := v1alpha1.Rail{
 			Rail: c.rail, Plane: c.plane, HCA: "mlx5_" + string('0'+c.rail), ID: "0000:0" + string('0'+c.rail) + ":00.0",

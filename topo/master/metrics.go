@@ -26,6 +26,7 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		{"groups", "Groups by kind.", "kind"},
 		{"findings", "Ports and paths that are not as they should be, by kind.", "kind"},
 		{"reports_ignored", "NodeTopologies that are not believed: see /v1/topology.", ""},
+		{"stale_sources", "Nodes on which a source is silent, by source: its last good answer stands.", "source"},
 		{
 			"last_contact_seconds",
 			"When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", "",
@@ -78,6 +79,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	show("reports_ignored", float64(ignored))
+	for _, source := range s.StaleSources() {
+		show("stale_sources", float64(source.Nodes), string(source.Source))
+	}
 	if !s.CountsPods {
 		return
 	}

@@ -17,6 +17,7 @@ type Metrics struct {
 	seconds                         prometheus.Histogram
 	ports                           *prometheus.GaugeVec
 	skipped                         prometheus.Gauge
+	stale                           *prometheus.GaugeVec
 
 	// lastBeat is when a round began, in Unix nanoseconds.
 	lastBeat atomic.Int64
@@ -42,6 +43,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		ports: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "ports",
 			Help: "Ports of this node by the source that reported the switch behind them; none without one.",
+		}, []string{"source"}),
+		stale: with.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_seconds",
+			Help: "Since when a source of which the last good answer stands is silent, in seconds since 1970; absent if it is not.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",
@@ -70,6 +75,10 @@ func (m *Metrics) pass(spec *v1alpha1.NodeTopologySpec, took time.Duration) {
 	m.passes.Inc()
 	m.seconds.Observe(took.Seconds())
 	m.skipped.Set(float64(len(spec.Skipped)))
+	m.stale.Reset()
+	for _, s := range spec.Stale {
+		m.stale.WithLabelValues(string(s.Source)).Set(float64(s.Since.Unix()))
+	}
 	m.ports.Reset()
 	for i := range spec.Rails {
 		m.ports.WithLabelValues(cmp.Or(string(spec.Rails[i].Source), "none")).Inc()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -45,6 +46,11 @@ type Port struct {
 	// UMAD are the names of the HCA's devices for management datagrams, of
 	// all its ports.
 	UMAD []string
+	// Subnet is the prefix of the InfiniBand subnet, in 16 hex digits.
+	Subnet string
+	// Virtual means a virtual function: it has no SMI, so it cannot ask its
+	// switch.
+	Virtual bool
 }
 
 // PortKey names a port on its node.
@@ -104,6 +110,35 @@ type Report struct {
 	// Skipped is what could not be read. Reasons stay the same while nothing
 	// changes: no times, no counters.
 	Skipped []v1alpha1.Skipped
+	// Listening is set by a source that waits for what others send: only its
+	// silence tells that they do not.
+	Listening bool
+	// Stale is set if what the source reports, or what is remembered of it, is
+	// an old answer.
+	Stale *Staleness
+}
+
+// Staleness is since when a source is silent, and why.
+type Staleness struct {
+	// Since is when it was last good; zero for before it was first asked.
+	Since  time.Time
+	Reason string
+}
+
+// Silent notes that the source is silent since a time: the earliest that is
+// known of several.
+func (r *Report) Silent(since time.Time, reason string) {
+	if r.Stale == nil || r.Stale.Since.IsZero() || !since.IsZero() && since.Before(r.Stale.Since) {
+		r.Stale = &Staleness{since, Text(reason, MaxReason)}
+	}
+}
+
+// Nothing notes why the source knows neither the groups nor any link.
+func (r *Report) Nothing(q *Query, why Absence) {
+	r.NoPath = why
+	for i := range q.Ports {
+		r.Without(q.Ports[i].Key(), why)
+	}
 }
 
 // Without notes why there is no link of a port.

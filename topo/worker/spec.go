@@ -75,11 +75,20 @@ type answer struct {
 // reports, byte for byte.
 func merge(in input) v1alpha1.NodeTopologySpec {
 	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine)}
+	released := len(in.machine.GPUs) == 0 && slices.ContainsFunc(in.machine.Probes, func(p machine.Probe) bool {
+		return p.State == machine.ProbeReleased
+	})
+	if released { // A worker that started under the release has read no GPU.
+		spec.Accelerators = in.before.Accelerators
+	}
 	skip := func(name, reason string) { spec.Skipped = append(spec.Skipped, skipped(name, reason)) }
 	if in.topology.Uses(config.SourceNVLink) {
 		domain, fault := nvlinkDomain(in.machine)
 		if spec.NVLinkDomain = domain; fault != "" {
 			skip("nvlink", fault)
+		}
+		if released {
+			spec.NVLinkDomain = in.before.NVLinkDomain
 		}
 	}
 	if in.omitted > 0 {
@@ -96,7 +105,9 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		mergeLink(&in, &r, skip)
 		r.Since = in.since(&r)
 		spec.Rails = append(spec.Rails, r)
+		in.explain(&r, skip)
 	}
+	spec.Stale = in.stale(&spec)
 	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane), strings.Compare(a.ID, b.ID),
 			cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
@@ -129,7 +140,8 @@ func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reaso
 
 // The confidence, in percent, in what is not fresh and what is not agreed on.
 const (
-	remembered = 50
+	// Remembered is the least that topo-master groups by.
+	Remembered = 50
 	contested  = 70
 )
 
@@ -207,7 +219,7 @@ func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alph
 	b := &before.Rails[i]
 	link := &Link{Switch: *b.Switch, SwitchPort: b.SwitchPort, Confidence: b.Confidence}
 	if why == Unavailable {
-		link.Confidence = min(link.Confidence, remembered)
+		link.Confidence = min(link.Confidence, Remembered)
 	}
 	return link
 }

@@ -235,7 +235,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 		r := b.object.Spec.Rails[0]
 		want := v1alpha1.Rail{
 			HCA: "mlx5_0", ID: "0000:18:00.0", GUID: "g", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown,
-			LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: remembered,
+			LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: Remembered,
 			Since: new(metav1.NewTime(time.Now().UTC())),
 		}
 		if diff := cmp.Diff(want, r); diff != "" {

@@ -79,6 +79,25 @@ type NodeTopologySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Skipped []Skipped `json:"skipped,omitempty"`
+	// Stale are the sources that no longer answer and of which the last good
+	// answer still stands in rails or path: cables do not move because a
+	// server is silent.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Stale []StaleSource `json:"stale,omitempty"`
+}
+
+// StaleSource is a source of which an old answer is in use.
+type StaleSource struct {
+	Source Source `json:"source"`
+	// Since is when the source was last good, by the worker's clock; where
+	// that is unknown, when the worker first missed it.
+	Since metav1.Time `json:"since"`
+	// Reason is why there is no newer answer.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Reason string `json:"reason,omitempty"`
 }
 
 // Accelerator is how many of a product a node has.

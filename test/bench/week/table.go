@@ -7,20 +7,24 @@ import (
 	"time"
 )
 
+// after is the chart's default of gangs.reserveAfter.
+const after = 10 * time.Minute
+
 // Policies are the ways that the table compares: without a map, the native
 // rule, and ours with and without a required level and reservations.
 func Policies() []Policy {
-	const after = 10 * time.Minute // The chart's default.
 	return []Policy{
 		&BestFit{}, &Native{}, &Map{Required: true}, &Map{}, &Map{Required: true, After: after}, &Map{After: after},
 	}
 }
 
-// Compare simulates the same weeks under every policy, and returns the means.
-// Weeks differ much: one large gang that waits holds up all others.
-func Compare(plan Plan, seeds ...uint64) []Result {
+// Queues are ours without and with reservations.
+func Queues() []Policy { return []Policy{&Map{}, &Map{After: after}} }
+
+// Compare simulates the same weeks under some policies, and returns the means.
+func Compare(plan Plan, policies []Policy, seeds ...uint64) []Result {
 	var out []Result
-	for _, policy := range Policies() {
+	for _, policy := range policies {
 		var all []Result
 		for _, seed := range seeds {
 			all = append(all, Run(plan, policy, seed))

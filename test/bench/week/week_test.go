@@ -60,10 +60,10 @@ func TestPoliciesAreSound(t *testing.T) {
 }
 
 func TestAWeekRepeatsItself(t *testing.T) {
-	if diff := cmp.Diff(Compare(few(), 2), Compare(few(), 2)); diff != "" {
+	if diff := cmp.Diff(Compare(few(), Policies(), 2), Compare(few(), Policies(), 2)); diff != "" {
 		t.Errorf("(-first +second):\n%s", diff)
 	}
-	if cmp.Equal(Compare(few(), 2), Compare(few(), 3)) {
+	if cmp.Equal(Compare(few(), Policies(), 2), Compare(few(), Policies(), 3)) {
 		t.Error("another seed is the same week")
 	}
 }
@@ -73,7 +73,7 @@ func TestTheMapIsBetter(t *testing.T) {
 	small, racks := Irregular(), Racks()
 	small.Spines, racks.Spines = 4, 2
 	for _, plan := range []Plan{small, racks} {
-		r := Compare(plan, 11, 12)
+		r := Compare(plan, Policies(), 11, 12)
 		none, native, required, ours := &r[0], &r[1], &r[2], &r[3]
 		for _, tt := range []struct {
 			what string
@@ -93,6 +93,18 @@ func TestTheMapIsBetter(t *testing.T) {
 				t.Errorf("%s: not %s:\n%+v", plan.Name, tt.what, r)
 			}
 		}
+	}
+}
+
+// On a busy cluster reservations bound how long the gangs wait that wait for longest.
+func TestReservationsShortenTheLongestWaits(t *testing.T) {
+	plan := Irregular()
+	plan.Spines, plan.Load = 4, 0.9
+	r := Compare(plan, Queues(), 11, 12)
+	_, none := r[0].Wait(2, 3)
+	_, reserving := r[1].Wait(2, 3)
+	if reserving >= none {
+		t.Errorf("1 %% of the large gangs wait %s, and %s without reservations", reserving, none)
 	}
 }
 

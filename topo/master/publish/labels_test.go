@@ -51,7 +51,7 @@ func TestLabelPassIsBounded(t *testing.T) {
 		return true, &metav1.PartialObjectMetadata{}, nil
 	})
 	l := newLabels(New(Options{
-		Objects: client, Exports: Exports{Labels: true}, Templates: []export.Template{export.DefaultTemplate},
+		Objects: client, Exports: Exports{Labels: true}, Templates: []export.Template{export.NumberedTemplate},
 		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}))
 	v := fleet(t, 100)

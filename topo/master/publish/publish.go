@@ -1,6 +1,6 @@
 // Package publish writes the tree into the API server while its replica leads:
-// labels of Nodes, the leaves whose uplinks each worker discovers, HyperNodes, a
-// Kueue Topology.
+// labels of Nodes, the leaves whose uplinks each worker discovers, HyperNodes,
+// Topologies of Kueue and KAI.
 //
 // It owns the lease, the order and the pace of writes, and the removal of what
 // is no longer exported. It writes only where the API server has something else;
@@ -30,6 +30,7 @@ type Exports struct {
 	Labels     bool
 	HyperNodes bool
 	Kueue      bool
+	KAI        bool
 }
 
 // Options are what a Publisher needs.
@@ -39,7 +40,7 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys, one at least; the first is Kueue's.
+	// Templates make the labels' keys, one at least.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
@@ -86,9 +87,12 @@ func (p *Publisher) Lead(ctx context.Context) {
 	writers := []writer{
 		newDiscovery(p),
 		&objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
-		&objects{
-			Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &kueue{template: p.options.Templates[0]},
-		},
+		&objects{Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &topologies{
+			group: export.KueueGroup, templates: p.options.Templates,
+		}},
+		&objects{Publisher: p, what: "kai", on: p.options.Exports.KAI, api: &topologies{
+			group: export.KAIGroup, templates: p.options.Templates,
+		}},
 		newLabels(p),
 	}
 	full, wait := time.Now(), retryFirst

@@ -41,8 +41,8 @@ func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
 		}}
 		p.Spec.NodeName, p.Status.Phase = node.Name, corev1.PodRunning
-		member, _ := gang.MemberOf(p)
-		byGang[member.Gang] = append(byGang[member.Gang], member)
+		member, _ := gang.MemberOf(p, 8)
+		byGang[member.Key()] = append(byGang[member.Key()], member)
 	}
 	for key, members := range byGang {
 		gangs[key] = &informers.Gang{Name: key, Members: members}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -56,7 +57,7 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 type Node struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
-	// Groups hold the node, top first.
+	// Groups hold the node, top first; last an NVLink domain that crosses them.
 	Groups   []Group          `json:"groups"`
 	Reasons  []fabric.Reason  `json:"reasons,omitempty"`
 	Findings []fabric.Finding `json:"findings,omitempty"`
@@ -76,8 +77,10 @@ type Node struct {
 	PathSource   v1alpha1.Source    `json:"pathSource,omitempty"`
 	Uplinks      int                `json:"uplinks,omitempty"`
 	Skipped      []v1alpha1.Skipped `json:"skipped,omitempty"`
-	Walk         []string           `json:"walk,omitempty"`
-	Heartbeat    time.Time          `json:"heartbeat,omitzero"`
+	// StaleSources are the sources that are silent, and since when.
+	StaleSources []v1alpha1.StaleSource `json:"staleSources,omitempty"`
+	Walk         []string               `json:"walk,omitempty"`
+	Heartbeat    time.Time              `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
 }
@@ -107,13 +110,18 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		for _, h := range holders {
 			n.Groups = append(n.Groups, Group{h.Name, h.Kind, h.Status})
 		}
+		for _, domain := range s.Tree.Crossing {
+			if slices.Contains(domain.Child, e) {
+				n.Groups = append(n.Groups, Group{domain.Name, domain.Kind, domain.Status})
+			}
+		}
 		break
 	}
 	if r := known.Believed(); r != nil {
 		spec := r.Spec()
 		n.Product, n.NVLinkDomain, n.Rails = r.Product(), spec.NVLinkDomain, spec.Rails
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
-		n.Walk = r.Walk
+		n.Walk, n.StaleSources = r.Walk, r.Stale()
 		if at := r.Heartbeat(); !at.IsZero() {
 			n.Heartbeat, n.HeartbeatAge = at, now.Sub(at).Round(time.Second).Seconds()
 		}

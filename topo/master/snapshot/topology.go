@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -25,13 +27,37 @@ type Topology struct {
 	// Levels are the kinds of groups that can be, top first.
 	Levels []fabric.Level `json:"levels"`
 	// Tree are the top-level elements.
-	Tree  []Element    `json:"tree"`
-	Nodes fabric.Count `json:"nodes"`
-	GPUs  GPUs         `json:"gpus"`
+	Tree []Element `json:"tree"`
+	// Crossing are the NVLink domains that cross groups of the tree, with the
+	// names of their nodes.
+	Crossing []Domain     `json:"crossing,omitempty"`
+	Nodes    fabric.Count `json:"nodes"`
+	GPUs     GPUs         `json:"gpus"`
 	// Findings are all cables that are not as they should be, by node.
 	Findings []fabric.Finding `json:"findings"`
 	// Ignored are reports that are not believed, by name.
 	Ignored []Ignored `json:"ignored"`
+	// StaleSources are the sources that are silent on some nodes.
+	StaleSources []StaleSource `json:"staleSources,omitempty"`
+}
+
+// StaleSource is a source of which the last good answer stands on some nodes.
+type StaleSource struct {
+	Source v1alpha1.Source `json:"source"`
+	// Since is the earliest of the nodes.
+	Since time.Time `json:"since"`
+	// Nodes is on how many it is silent.
+	Nodes int `json:"nodes"`
+}
+
+// Domain is an NVLink domain that is across groups of the fabric: the nodes stand in
+// the tree where their cables are.
+type Domain struct {
+	Name   string   `json:"name"`
+	Kind   string   `json:"kind"`
+	Status string   `json:"status"`
+	Key    string   `json:"key"`
+	Nodes  []string `json:"nodes"`
 }
 
 // Element is a group or a node.
@@ -68,16 +94,17 @@ type Document struct {
 	Tag string
 }
 
-// TreeDocument is GET /node_group, made at the first call. Its tag is
-// Tree.ETag.
-func (s *Snapshot) TreeDocument() (*Document, error) {
-	return s.tree.get(func() (*Document, error) {
+// TreeDocument is GET /node_group along an axis, made at the first call. Its tag
+// is the tree's.
+func (s *Snapshot) TreeDocument(axis fabric.Axis) (*Document, error) {
+	return s.views[axis].document.get(func() (*Document, error) {
+		tree := s.Along(axis)
 		d, err := Pack(func(w io.Writer) error {
-			_, err := s.Tree.WriteTo(w)
+			_, err := tree.WriteTo(w)
 			return err
 		})
 		if err == nil {
-			d.Tag = s.Tree.ETag()
+			d.Tag = tree.ETag()
 		}
 		return d, err
 	})
@@ -135,14 +162,21 @@ func (s *Snapshot) writeTopology(w io.Writer) error {
 	if len(s.Tree.Child) == 0 {
 		j.raw(separator)
 	}
+	j.raw("]")
+	if domains := s.crossing(); len(domains) > 0 {
+		j.value(`,"crossing":`, domains)
+	}
 	findings := s.Tree.Findings()
 	if findings == nil {
 		findings = []fabric.Finding{}
 	}
-	j.value(`],"nodes":`, s.Tree.Nodes)
+	j.value(`,"nodes":`, s.Tree.Nodes)
 	j.value(`,"gpus":`, gpus)
 	j.value(`,"findings":`, findings)
 	j.value(`,"ignored":`, s.ignored())
+	if stale := s.StaleSources(); len(stale) > 0 {
+		j.value(`,"staleSources":`, stale)
+	}
 	j.raw("}\n")
 	return j.err
 }
@@ -192,6 +226,18 @@ func (s *Snapshot) element(e *fabric.Element) Element {
 	return out
 }
 
+func (s *Snapshot) crossing() []Domain {
+	var out []Domain
+	for _, e := range s.Tree.Crossing {
+		d := Domain{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key}
+		for _, n := range e.Child {
+			d.Nodes = append(d.Nodes, n.Name)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
 // maxIgnored bounds the list of reports that are not believed.
 const maxIgnored = 1000
 
@@ -201,6 +247,33 @@ func (s *Snapshot) ignored() []Ignored {
 		if reason := n.Ignored(); reason != "" && len(out) < maxIgnored {
 			out = append(out, Ignored{n.Name, reason})
 		}
+	}
+	return out
+}
+
+// StaleSources are the silent sources, by name.
+func (s *Snapshot) StaleSources() []StaleSource {
+	all := map[v1alpha1.Source]*StaleSource{}
+	for _, n := range s.Nodes {
+		r := n.Believed()
+		if r == nil {
+			continue
+		}
+		for _, one := range r.Stale() {
+			sum := all[one.Source]
+			if sum == nil {
+				sum = &StaleSource{Source: one.Source, Since: one.Since.UTC()}
+				all[one.Source] = sum
+			}
+			sum.Nodes++
+			if one.Since.Time.Before(sum.Since) {
+				sum.Since = one.Since.UTC()
+			}
+		}
+	}
+	var out []StaleSource
+	for _, source := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, *all[source])
 	}
 	return out
 }

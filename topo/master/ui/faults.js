@@ -118,7 +118,7 @@ export class Faults {
 }
 
 /** shape is the mark of a kind: what makes a node degraded, and what does not. */
-const shape = (kind) => (kind === 'node-not-ready' ? 'notready' : kind === 'unseen' || kind === 'ignored' ? 'note' : 'degraded');
+const shape = (kind) => (kind === 'node-not-ready' ? 'notready' : ['unseen', 'ignored', 'source-stale'].includes(kind) ? 'note' : 'degraded');
 
 /** ends is where a cable should go and where it goes. */
 export function ends(fault) {

@@ -38,6 +38,7 @@ const FAULTS = [
   ['miscabled', 'Mis-cabled ports', 'mis-cabled port', 'mis-cabled ports'],
   ['duplicate', 'Duplicate GUIDs', 'duplicate GUID', 'duplicate GUIDs'],
   ['path', 'Contradicting paths', 'contradicting path', 'contradicting paths'],
+  ['source-stale', 'Silent sources', 'source silent', 'sources silent'],
   ['ignored', 'Reports not believed', 'report not believed', 'reports not believed'],
   ['unseen', 'Switch unknown', 'port without a known switch', 'ports without a known switch'],
 ];
@@ -73,6 +74,7 @@ export function advice(kind) {
     case 'miscabled': return 'The cable ends on another leaf than the group’s for that rail.';
     case 'duplicate': return 'Two nodes report the same HCA GUID.';
     case 'path': return 'The given path contradicts the levels or the other members.';
+    case 'source-stale': return 'A cluster manager, a file or LLDP is silent; what it last reported stands. Not counted as a fault.';
     case 'ignored': return 'The report does not belong to the node of its name.';
     case 'unseen': return 'The link is active; its switch is unknown. Not counted as a fault.';
     default: return '';

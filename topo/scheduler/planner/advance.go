@@ -32,13 +32,13 @@ func (a *Advance) nodeOf() map[types.UID]string {
 // stands reports whether all of its nodes still take pods. A gang is given other nodes
 // when one is lost.
 func (p *Planner) stands(a *Advance, g *Gang, nodes []framework.NodeInfo) bool {
-	usable := 0
+	usable, tree := 0, p.forest.of(&g.Spec)
 	for _, info := range nodes {
 		if len(a.Reservations[info.Node().Name]) == 0 {
 			continue
 		}
-		id, ok := p.tree.placement.ID(info.Node().Name)
-		if ok && p.tree.usable(id) && g.Members[0].Class.Eligible(info.Node()) {
+		id, ok := tree.placement.ID(info.Node().Name)
+		if ok && tree.usable(id) && g.Members[0].Class.Eligible(info.Node()) {
 			usable++
 		}
 	}

@@ -333,6 +333,8 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	s.mu.Unlock()
 	if got := s.Discover(ctx, q); got.Links[0].Confidence != confidenceOld {
 		t.Errorf("old answer with confidence %d", got.Links[0].Confidence)
+	} else if got.Stale == nil || !got.Stale.Since.Equal(s.at) {
+		t.Errorf("old answer, stale %+v", got.Stale)
 	}
 	q.Topology.ClusterManager.Address = ""
 	if diff := cmp.Diff(worker.Report{}, s.Discover(ctx, q)); diff != "" {

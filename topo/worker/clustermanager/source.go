@@ -8,6 +8,7 @@
 package clustermanager
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -24,8 +25,10 @@ import (
 // The confidence in an answer, in percent: a server knows what was planned.
 const (
 	confidenceFresh = 80
-	confidenceOld   = 40
-	// old is the age from which on an answer counts less.
+	// confidenceOld is what topo-master still groups by: cables do not move
+	// because a server is silent.
+	confidenceOld = worker.Remembered
+	// old is the age from which on an answer counts less, and is stale.
 	old = time.Hour
 	// firstRetry is the pause after a failure; it doubles up to the interval.
 	firstRetry = 10 * time.Second
@@ -110,11 +113,12 @@ func (s *Source) report(q worker.Query) worker.Report {
 	case s.target.address == "":
 		return r
 	case s.at.IsZero() && s.failure == "":
-		r.NoPath = worker.Pending
+		r.Nothing(&q, worker.Pending)
 		return r
 	case s.at.IsZero():
-		r.NoPath = worker.Unavailable
+		r.Nothing(&q, worker.Unavailable)
 		r.Skip(name, s.failure)
+		r.Silent(s.at, s.failure)
 		return r
 	case s.failure != "":
 		r.Skip(name, "no good answer since "+s.at.UTC().Format(time.RFC3339)+": "+s.failure)
@@ -122,6 +126,7 @@ func (s *Source) report(q worker.Query) worker.Report {
 	confidence := int32(confidenceFresh)
 	if time.Since(s.at) > old {
 		confidence = confidenceOld
+		r.Silent(s.at, cmp.Or(s.failure, "it is asked seldom"))
 	}
 	r.Enter(&q, s.Kind(), &s.last, confidence)
 	return r

@@ -175,7 +175,7 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 		const leaf = "02:00:00:00:ee:00 swp1"
 		discover("at once", "", worker.Pending, 0)
 		<-time.After(firstFrame)
-		discover("after the first frame's time", "", worker.Unknown, 0)
+		discover("after the first frame's time", "", worker.Unavailable, 0)
 
 		receive(chassis, swp1, ttl120, end)
 		discover("received", leaf, worker.Unknown, 100)
@@ -184,11 +184,22 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 		<-time.After(119 * time.Second)
 		discover("received again", leaf, worker.Unknown, 100)
 		<-time.After(time.Second)
-		discover("silent for its time", "", worker.Unknown, 0)
+		discover("silent for its time", "", worker.Unavailable, 0)
+		var r worker.Report
+		if s.report(&r, ports, nil); r.Stale == nil || time.Since(r.Stale.Since) != 120*time.Second {
+			t.Errorf("silent for two minutes: %+v", r.Stale)
+		}
 
 		receive(chassis, swp1, ttl120, end)
 		receive(chassis, swp1, tlv(3, 0, 0), end)
-		discover("shut down", "", worker.Unknown, 0)
+		discover("shut down", "", worker.Unavailable, 0)
+
+		// Another cable, perhaps.
+		eth0.link(false)
+		discover("down", "", worker.Unavailable, 0)
+		eth0.link(true)
+		<-time.After(firstFrame)
+		discover("up without a frame", "", worker.Unknown, 0)
 
 		// A server's own firmware sends on the cable too; and then a second
 		// switch.

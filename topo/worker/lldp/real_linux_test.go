@@ -70,7 +70,7 @@ func TestRealSwitches(t *testing.T) {
 	}
 	source := lldp.New(nil, slog.New(slog.DiscardHandler))
 	ports := []worker.Port{ethernet("a", "rail0"), ethernet("b", "rail1"), ethernet("c", "rail2"), ethernet("d", "rail3")}
-	waiting := worker.Report{NoLink: map[worker.PortKey]worker.Absence{}}
+	waiting := worker.Report{Listening: true, NoLink: map[worker.PortKey]worker.Absence{}}
 	for _, p := range ports {
 		waiting.NoLink[p.Key()] = worker.Pending
 	}
@@ -86,7 +86,7 @@ func TestRealSwitches(t *testing.T) {
 		}()
 	}
 	began := time.Now()
-	want := worker.Report{Links: []worker.Link{
+	want := worker.Report{Listening: true, Links: []worker.Link{
 		end(ports[0], "02:00:00:00:ee:00", "dc1-leaf00", "swp1"), end(ports[1], "02:00:00:00:ee:00", "dc1-leaf00", "swp2"),
 		end(ports[2], "02:00:00:00:ee:01", "dc1-leaf01", "swp1"), end(ports[3], "02:00:00:00:ee:01", "dc1-leaf01", "swp2"),
 	}}
@@ -110,11 +110,15 @@ func TestRealSwitches(t *testing.T) {
 	}
 	lldpd.Eventually(t, "rail1 up again", func() bool { return cmp.Equal(want, source.Discover(ctx, ask(ports...))) })
 
-	// lldpd sends a shutdown frame when it ends.
+	// lldpd sends a shutdown frame when it ends. The cables are where they were.
 	if err := leaves[1].Stop(); err != nil {
 		t.Fatal(err)
 	}
 	lldpd.Eventually(t, "leaf 1 has shut down", func() bool { return len(source.Discover(ctx, ask(ports...)).Links) == 2 })
+	if r := source.Discover(ctx, ask(ports...)); r.NoLink[ports[2].Key()] != worker.Unavailable || r.Stale == nil ||
+		r.Stale.Since.Before(began) {
+		t.Errorf("a switch that sends no frames any more: %+v, stale %+v", r.NoLink, r.Stale)
+	}
 
 	if r := source.Discover(ctx, ask(ports[0], ethernet("x", "none0"))); len(r.Links) != 1 || len(r.Skipped) != 1 {
 		t.Errorf("a network device that is not there: %+v", r)

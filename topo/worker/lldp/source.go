@@ -52,7 +52,11 @@ type device struct {
 	table table
 	// since is when frames could first come.
 	since time.Time
-	up    bool
+	// last is when the last frame of a neighbor came, zero before the first.
+	last time.Time
+	up   bool
+	// flapped is set once the link came up: the cable may be another since.
+	flapped bool
 	// failed is set when the goroutine ended by itself.
 	failed bool
 }
@@ -75,7 +79,7 @@ func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	var r worker.Report
 	wanted := map[string]bool{}
 	var ports []*worker.Port
-	if q.Topology.Uses(config.SourceLLDP) {
+	if r.Listening = q.Topology.Uses(config.SourceLLDP); r.Listening {
 		for i := range q.Ports {
 			if p := &q.Ports[i]; p.LinkLayer == machine.Ethernet {
 				ports = append(ports, p)
@@ -141,10 +145,10 @@ func (d *device) refresh() bool {
 // longer known: the cable may be in another port when it comes up.
 func (d *device) link(up bool) {
 	if up && !d.up {
-		d.since = time.Now()
+		d.since, d.flapped = time.Now(), true
 	}
 	if !up {
-		d.table = table{}
+		d.table, d.last = table{}, time.Time{}
 	}
 	d.up = up
 }
@@ -183,7 +187,11 @@ func (s *Source) received(d *device, frame []byte, down bool) bool {
 		return false
 	}
 	d.up = true
-	return d.table.update(neighbor, time.Now())
+	now := time.Now()
+	if neighbor.TTL > 0 {
+		d.last = now
+	}
+	return d.table.update(neighbor, now)
 }
 
 // neighbors are those known now, and why there are none.
@@ -195,10 +203,19 @@ func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Ab
 		return known, worker.Unknown
 	case !d.up || !p.Up():
 		return nil, worker.Unavailable
-	case now.Sub(d.since) < firstFrame:
+	case d.last.IsZero() && now.Sub(d.since) < firstFrame:
 		return nil, worker.Pending
+	case d.flapped && d.last.IsZero():
+		return nil, worker.Unknown // The cable may end elsewhere since it came up.
 	}
-	return nil, worker.Unknown
+	return nil, worker.Unavailable // The same cable as before: only its switch fell silent.
+}
+
+// silence is when the last frame came over a link that is up.
+func (d *device) silence() (last time.Time, up bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last, d.up
 }
 
 // report enters what is known about the ports.
@@ -215,6 +232,9 @@ func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[strin
 			absence := worker.Unavailable
 			if d := s.devices[netdev]; d != nil {
 				known, absence = d.neighbors(p, now)
+				if last, up := d.silence(); up && absence == worker.Unavailable && p.Up() {
+					r.Silent(last, "no LLDP frame for longer than the last one was to hold; is LLDP running on the switch?")
+				}
 			} else if failed[netdev] == nil {
 				absence = worker.Unknown
 			}

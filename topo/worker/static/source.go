@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -31,6 +32,9 @@ type Source struct {
 	stat  os.FileInfo
 	place *worker.Place
 	err   error
+	// good is when place was read or last found to be what the file still
+	// contains.
+	good time.Time
 }
 
 // New returns a Source that has read nothing.
@@ -48,15 +52,19 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		return r
 	}
 	if path != s.path {
-		s.path, s.stat, s.place = path, nil, nil
+		s.path, s.stat, s.place, s.good = path, nil, nil, time.Time{}
 	}
 	s.read(ctx, q.Node)
 	if s.err != nil {
 		r.Skip("static", s.err.Error())
 	}
 	if s.place == nil {
-		r.NoPath = worker.Unavailable
+		r.Nothing(&q, worker.Unavailable)
+		r.Silent(s.good, s.err.Error())
 		return r
+	}
+	if s.err != nil {
+		r.Silent(s.good, s.err.Error())
 	}
 	r.Enter(&q, s.Kind(), s.place, Confidence)
 	return r
@@ -68,6 +76,9 @@ func (s *Source) read(ctx context.Context, node string) {
 	stat, err := os.Stat(s.path)
 	if err == nil && s.stat != nil && os.SameFile(stat, s.stat) && stat.ModTime().Equal(s.stat.ModTime()) &&
 		stat.Size() == s.stat.Size() {
+		if s.err == nil {
+			s.good = time.Now()
+		}
 		return
 	}
 	s.stat = stat
@@ -76,7 +87,7 @@ func (s *Source) read(ctx context.Context, node string) {
 		nodes, err = load(s.path)
 	}
 	if err == nil {
-		s.place = new(nodes[node])
+		s.place, s.good = new(nodes[node]), time.Now()
 	} else if s.err == nil || s.err.Error() != err.Error() {
 		s.log.WarnContext(ctx, "static topology is bad, keeping the last good one", "err", err)
 	}

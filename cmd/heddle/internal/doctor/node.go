@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
@@ -43,6 +44,8 @@ type clusterNode struct {
 	discoveryRuns bool
 	// schedulers are heddle-scheduler's profiles.
 	schedulers schedulers
+	// topology is the Node's report of its cables; nil without one.
+	topology *v1alpha1.NodeTopology
 }
 
 func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNode, error) {
@@ -65,6 +68,9 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 	}
 	n.discoveryRuns = anywhere != nil
 	if n.schedulers, err = readSchedulers(ctx, client); err != nil {
+		return nil, err
+	}
+	if n.topology, err = readTopology(ctx, client, name); err != nil {
 		return nil, err
 	}
 	return n, nil
@@ -95,7 +101,11 @@ func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *label
 	n.checkCordons(l)
 	n.checkDiscovery(l)
 	n.checkKept(l, cfg)
+	n.checkReleased(l)
 	n.schedulers.check(l, n.pods, cfg)
+	if n.topology != nil {
+		checkSources(l, n.topology)
+	}
 	if want != nil {
 		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)
 	} else {

@@ -183,7 +183,8 @@ func (l *List) stack(m *machine.Machine) {
 	}
 	if m.RDMA.NetnsMode == "exclusive" {
 		l.Problem("RDMA network namespaces",
-			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1).",
+			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1); "+
+				"or sharers: 1, and a network with rdma-cni for each pod.",
 			"exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods")
 	}
 }

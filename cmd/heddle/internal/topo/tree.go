@@ -138,6 +138,9 @@ func summary(t *snapshot.Topology) string {
 	if len(t.Findings) > 0 {
 		text += "; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled"
 	}
+	for _, s := range t.StaleSources {
+		text += fmt.Sprintf("; %s silent on %s since %s", s.Source, cli.Count(s.Nodes, "node"), at(s.Since))
+	}
 	if len(t.Ignored) > 0 {
 		text += "; " + cli.Count(len(t.Ignored), "report") + " not believed"
 	}

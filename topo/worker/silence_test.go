@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// TestSilentSourceIsKeptAndMarked follows a cluster manager from its last good
+// answer through hours of silence and a restart of the worker.
+func TestSilentSourceIsKeptAndMarked(t *testing.T) {
+	ports := []Port{{Rail: v1alpha1.Rail{
+		ID: "a", Port: 1, HCA: "mlx5_0", Role: "fabric", LinkState: v1alpha1.LinkActive, LinkLayer: machine.InfiniBand,
+	}}}
+	q := &Query{Ports: ports}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	topology := config.Default().Topology
+	memory := v1alpha1.NodeTopologySpec{}
+	pass := func(source v1alpha1.Source, r Report) v1alpha1.NodeTopologySpec {
+		now = now.Add(time.Minute)
+		spec := merge(input{
+			machine: &machine.Machine{}, topology: &topology, ports: ports, before: &memory, now: now,
+			answers: []answer{{source, r}},
+		})
+		memory = remember(&memory, &spec)
+		return spec
+	}
+	place := Place{Path: []string{"rack-1"}, Rails: []v1alpha1.Rail{{Switch: &v1alpha1.Switch{ID: "leaf-a"}}}}
+	entered := func(confidence int32) (r Report) {
+		r.Enter(q, v1alpha1.SourceClusterManager, &place, confidence)
+		return r
+	}
+	old := entered(Remembered)
+	old.Silent(now, "no answer")
+	away, pending := Report{}, Report{}
+	away.Nothing(q, Unavailable)
+	away.Silent(time.Time{}, "no answer")
+	pending.Nothing(q, Pending)
+	since := func(at time.Time) []v1alpha1.StaleSource {
+		return []v1alpha1.StaleSource{{
+			Source: v1alpha1.SourceClusterManager, Since: metav1.NewTime(at), Reason: "no answer",
+		}}
+	}
+	for _, step := range []struct {
+		name  string
+		r     Report
+		sure  int32
+		stale []v1alpha1.StaleSource
+	}{
+		{"fresh", entered(80), 80, nil},
+		{"silent for an hour", old, Remembered, since(now)},
+		{"the worker restarts", pending, Remembered, nil},
+		{"and gets no answer", away, Remembered, since(now.Add(4 * time.Minute))},
+		{"and still none", away, Remembered, since(now.Add(4 * time.Minute))},
+		{"and one again", entered(80), 80, nil},
+	} {
+		spec := pass(v1alpha1.SourceClusterManager, step.r)
+		if r := spec.Rails[0]; r.Switch == nil || r.Switch.ID != "leaf-a" || r.Confidence != step.sure {
+			t.Errorf("%s: the cable ends at %+v with confidence %d", step.name, r.Switch, r.Confidence)
+		}
+		if diff := cmp.Diff(place.Path, spec.Path); diff != "" {
+			t.Errorf("%s: groups (-want +got):\n%s", step.name, diff)
+		}
+		if diff := cmp.Diff(step.stale, spec.Stale); diff != "" {
+			t.Errorf("%s: stale (-want +got):\n%s", step.name, diff)
+		}
+	}
+	// What is used of no source is not stale.
+	memory = v1alpha1.NodeTopologySpec{}
+	if spec := pass(v1alpha1.SourceClusterManager, away); len(spec.Stale) != 0 {
+		t.Errorf("a source that never answered is stale: %+v", spec.Stale)
+	}
+}
+
+// TestSilenceOfLLDPIsExplained: a switch that sends no frames is no error that a
+// source could report, and still why the node has no group.
+func TestSilenceOfLLDPIsExplained(t *testing.T) {
+	rail := v1alpha1.Rail{
+		ID: "a", Port: 1, HCA: "mlx5_0", Role: "fabric", LinkState: v1alpha1.LinkActive, LinkLayer: machine.Ethernet,
+	}
+	topology := config.Default().Topology
+	said := func(change func(*v1alpha1.Rail), r Report) []v1alpha1.Skipped {
+		one := rail
+		change(&one)
+		spec := merge(input{
+			machine: &machine.Machine{}, topology: &topology, ports: []Port{{Rail: one}}, before: &v1alpha1.NodeTopologySpec{},
+			answers: []answer{{v1alpha1.SourceLLDP, r}},
+		})
+		return spec.Skipped
+	}
+	same := func(*v1alpha1.Rail) {}
+	pending := Report{Listening: true}
+	pending.Without(keyOf(&rail), Pending)
+	want := []v1alpha1.Skipped{{Name: "mlx5_0 port 1", Reason: noFrames}}
+	if diff := cmp.Diff(want, said(same, Report{Listening: true})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for name, got := range map[string][]v1alpha1.Skipped{
+		"too early":   said(same, pending),
+		"not asked":   said(same, Report{}),
+		"a storage":   said(func(r *v1alpha1.Rail) { r.Role = "storage" }, Report{Listening: true}),
+		"link down":   said(func(r *v1alpha1.Rail) { r.LinkState = v1alpha1.LinkDown }, Report{Listening: true}),
+		"InfiniBand":  said(func(r *v1alpha1.Rail) { r.LinkLayer = machine.InfiniBand }, Report{Listening: true}),
+		"a neighbor ": said(same, Report{Listening: true, Links: []Link{{PortKey: keyOf(&rail), Switch: v1alpha1.Switch{ID: "x"}}}}),
+	} {
+		if len(got) != 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if len(noFrames) > MaxReason {
+		t.Errorf("the reason has %d bytes", len(noFrames))
+	}
+}
