@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -32,62 +31,6 @@ func newLeafGroup(key string) *leafGroup {
 // expectations are what the tree shows of the rails.
 func (c *cabling) expectations() []Rail {
 	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
-}
-
-// blocks cuts a group of more than n nodes into blocks of neighboring switch
-// ports. It returns the members with another block.
-func (g *leafGroup) blocks(n int) (changed []*node) {
-	width := votes{}
-	for i := range g.cabling.rails {
-		if leaf := g.cabling.rails[i].Leaf.ID; leaf != "" {
-			width.add(leaf, 1)
-		}
-	}
-	for _, m := range g.members {
-		block := ""
-		if len(g.members) > n {
-			block = g.block(m, &width, n)
-		}
-		if block != m.block {
-			m.block = block
-			changed = append(changed, m)
-		}
-	}
-	return changed
-}
-
-// block is that of most of the node's switch ports: width ports of a leaf make
-// a node, n nodes a block.
-func (g *leafGroup) block(m *node, width *votes, n int) string {
-	var v votes
-	for i := range m.ports {
-		p := &m.ports[i]
-		number := lastNumber(p.switchPort.Value())
-		if number < 1 || p.leaf == nil || g.cabling.own.count(p.leaf.id) == 0 {
-			continue
-		}
-		ports := int(max(width.count(p.leaf.id), 1)) * n
-		v.add(strconv.Itoa((number-1)/ports), 1)
-	}
-	return v.most()
-}
-
-// lastNumber is the last number in a switch port's name, 0 if it has none:
-// 12 of swp12, 5 of Ethernet1/5.
-func lastNumber(s string) int {
-	end := len(s)
-	for end > 0 && (s[end-1] < '0' || s[end-1] > '9') {
-		end--
-	}
-	start := end
-	for start > 0 && s[start-1] >= '0' && s[start-1] <= '9' {
-		start--
-	}
-	n, err := strconv.Atoi(s[start:end])
-	if err != nil || n > 1<<20 {
-		return 0
-	}
-	return n
 }
 
 // UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers

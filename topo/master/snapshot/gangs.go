@@ -94,11 +94,20 @@ func (s *Snapshot) gangAnswer(list []Gang) Gangs {
 
 func (s *Snapshot) listGangs() []Gang {
 	out := []Gang{}
-	at := s.places()
+	at, domains := s.places(), s.domains()
 	for _, g := range s.Gangs {
-		if gang.Together(g.Members) {
-			out = append(out, s.gang(g.Members, at))
+		if !gang.Together(g.Members) {
+			continue
 		}
+		one := s.gang(g.Members, at)
+		if len(domains) > 0 && len(one.Nodes) > 0 {
+			domain := domains[one.Nodes[0]]
+			elsewhere := func(name string) bool { return domains[name] != domain }
+			if domain != nil && !slices.ContainsFunc(one.Nodes, elsewhere) {
+				one.Group = &GroupName{Name: domain.Name, Kind: domain.Kind}
+			}
+		}
+		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b Gang) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), cmp.Compare(a.API, b.API))
@@ -169,6 +178,17 @@ func (s *Snapshot) places() map[string][]*fabric.Element {
 		at[e.Name] = last
 	}
 	return at
+}
+
+// domains are the NVLink domains that cross the tree's groups, by node.
+func (s *Snapshot) domains() map[string]*fabric.Element {
+	out := map[string]*fabric.Element{}
+	for _, domain := range s.Tree.Crossing {
+		for _, n := range domain.Child {
+			out[n.Name] = domain
+		}
+	}
+	return out
 }
 
 // lowest is the lowest group that holds all the nodes, nil if there is none.

@@ -82,3 +82,28 @@ func BenchmarkGangs(b *testing.B) {
 		}
 	}
 }
+
+// A gang in an NVLink domain that is across leaf groups is in that domain.
+func TestGangInACrossingDomain(t *testing.T) {
+	all := fleet(t, 64, 32)
+	levels, err := fabric.Preset(fabric.ModeAuto, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fabrics.New(fabrics.Plan{Sizes: []int{24, 24, 16}, Rails: 8})
+	for i := range f.Nodes {
+		node := &f.Nodes[i]
+		node.Spec.NVLinkDomain = fmt.Sprint("x.", i/32)
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.NewReader().Read(&node.Spec)})
+	}
+	all.Tree = m.Snapshot(time.Unix(1, 0))
+	for i, g := range snapshot.New(all).GangList() {
+		if want := (snapshot.GroupName{Name: fmt.Sprint("nvlink-x.", i), Kind: "nvlink"}); g.Group == nil || *g.Group != want {
+			t.Errorf("gang %d is in %+v, want %+v", i, g.Group, want)
+		}
+	}
+}
