@@ -3,6 +3,10 @@
 // from [Domains]; the others are constants. No other package spells a key.
 package wellknown
 
+// ConditionFabric is the condition of a Node, and of its NodeTopology, about its
+// cables: True where each ends at the switch that is expected.
+const ConditionFabric = "HeddleFabric"
+
 // Domains are the prefixes of configurable names.
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part

@@ -54,8 +54,9 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
 		"resource of whole GPUs; empty: resources.gpu of the configuration")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
-	fs.StringVar(&o.exportText, "exports", "labels",
-		"what the leader writes: labels, hypernodes (Volcano), kueue, kai, with commas between, or none; "+
+	fs.StringVar(&o.exportText, "exports", "labels,conditions",
+		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), "+
+			"kueue, kai, with commas between, or none; "+
 			"what is not named is taken back")
 	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate)+","+string(export.NumberedTemplate),
 		"keys of the labels, with commas between; {kind} is the kind of group, {tier} 1 for the lowest kind "+
@@ -115,6 +116,8 @@ func (o *options) parts() error {
 		switch strings.TrimSpace(word) {
 		case "labels":
 			o.exports.Labels = true
+		case "conditions":
+			o.exports.Conditions = true
 		case "hypernodes":
 			o.exports.HyperNodes = true
 		case "kueue":
@@ -123,7 +126,7 @@ func (o *options) parts() error {
 			o.exports.KAI = true
 		case "none", "":
 		default:
-			return fmt.Errorf("--exports: %.40q is none of labels, hypernodes, kueue, kai, none", word)
+			return fmt.Errorf("--exports: %.40q is none of labels, conditions, hypernodes, kueue, kai, none", word)
 		}
 	}
 	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels {

@@ -32,19 +32,18 @@ func (p *publisher) publishRelease(ctx context.Context, r release.Request) (agai
 	if !known {
 		return false, nil
 	}
-	text := ""
+	var text []byte
 	if !r.Until.IsZero() {
 		status := p.releaseStatus(ctx, r)
-		b, err := json.Marshal(status)
-		if err != nil {
-			return false, fmt.Errorf("encode %s: %w", wellknown.GPUReleaseStatus, err)
+		again = !status.Released
+		if text, err = json.Marshal(status); err != nil {
+			return again, fmt.Errorf("encode %s: %w", wellknown.GPUReleaseStatus, err)
 		}
-		text, again = string(b), !status.Released
 	}
-	if text == now {
+	if string(text) == now {
 		return again, nil
 	}
-	return again, p.API.AnnotateNode(ctx, "", map[string]*string{wellknown.GPUReleaseStatus: valueOrNone(text)})
+	return again, p.API.AnnotateNode(ctx, "", map[string]*string{wellknown.GPUReleaseStatus: valueOrNone(string(text))})
 }
 
 // releaseStatus is how far the release is, and what still holds the GPUs.

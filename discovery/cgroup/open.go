@@ -29,14 +29,14 @@ func (p Proc) Openers(texts []string) (found []Opener, hidden int, err error) {
 		return nil, 0, fmt.Errorf("list processes: %w", err)
 	}
 	for _, entry := range all {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
+		pid, notPID := strconv.Atoi(entry.Name())
+		if notPID != nil {
 			continue
 		}
-		paths, err := p.open(pid, texts)
+		paths, fault := p.open(pid, texts)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // It has ended.
-		case err != nil:
+		case errors.Is(fault, fs.ErrNotExist), errors.Is(fault, syscall.ESRCH): // It has ended.
+		case fault != nil:
 			hidden++
 		case len(paths) > 0:
 			// A process that ends now has no name any more.

@@ -122,6 +122,7 @@ func TestTopoPermissions(t *testing.T) {
 		got[name] = get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+name).Rules
 	}
 	got["lease"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster).Rules
+	got["events"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster+"-events").Rules
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 	}
@@ -133,12 +134,13 @@ func TestTopoPermissions(t *testing.T) {
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 		},
 		topoMaster: {
-			rule("", "nodes", "list", "watch", "patch"), rule("", "pods", "list", "watch"),
+			rule("", "nodes", "list", "watch", "patch"), rule("", "nodes/status", "patch"), rule("", "pods", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
 		},
-		"lease": {rule("coordination.k8s.io", "leases", "create"), lease},
+		"events": {rule("", "events", "create")},
+		"lease":  {rule("coordination.k8s.io", "leases", "create"), lease},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -155,7 +155,7 @@ func resolve(ctx context.Context, client rest.Interface, node string, gpus []str
 			chosen = append(chosen, text)
 			continue
 		case unknown != nil:
-			return nil, fmt.Errorf("--gpu: which GPU of node %s has index %d is not known, give its UUID: %w", node, index, unknown)
+			return nil, fmt.Errorf("--gpu %d: the UUIDs of node %s are not known, give one: %w", index, node, unknown)
 		}
 		at := slices.IndexFunc(entries(there, nil), func(e entry) bool {
 			return e.UUID == text || err == nil && *e.Index == index

@@ -69,7 +69,7 @@ func TestRelease(t *testing.T) {
 		{"by UUID", two(), release.Status{}, []string{"--gpu", "GPU-b,GPU-a"}, nil, `,"gpus":["GPU-a","GPU-b"]`, ""},
 		{"by UUID, unheard", nil, release.Status{}, []string{"--gpu", "GPU-c"}, nil, `,"gpus":["GPU-c"]`, ""},
 		{"no such GPU", two(), release.Status{}, []string{"--gpu", "7"}, nil, "", "has no GPU 7; it has GPU-a GPU-b"},
-		{"an index, unheard", nil, release.Status{}, []string{"--gpu", "0"}, nil, "", "give its UUID"},
+		{"an index, unheard", nil, release.Status{}, []string{"--gpu", "0"}, nil, "", "give one"},
 		{"neither", two(), release.Status{}, []string{"--gpu", "a b"}, nil, "", "neither the index nor the UUID"},
 		{"for ever", two(), release.Status{}, []string{"--for", "48h"}, nil, "", "not between"},
 		{"undo of one", two(), release.Status{}, []string{"--undo", "--gpu", "1"}, nil, "", "goes with neither"},
