@@ -128,6 +128,12 @@ func (b *Builder) report(n *node, now *Report) {
 	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
 		b.groups.add(n.group)
 	}
+	if !slices.EqualFunc(ports, n.ports, sameFar) {
+		b.tree.redescribe(n, ByLeaf, ByBlock)
+	}
+	if !slices.Equal(uplinks, n.Report.uplinks()) {
+		b.tree.redescribe(n, BySpine)
+	}
 	if now := n.upLeaves(); !slices.Equal(upLeaves, now) || !slices.Equal(uplinks, n.Report.uplinks()) {
 		b.uplinks = append(append(b.uplinks, upLeaves...), now...)
 	}

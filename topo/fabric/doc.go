@@ -64,12 +64,15 @@
 //
 // A group's name is its kind, a hyphen and a stable ID. A group given by a
 // file or a cluster manager has the name given there, an NVLink domain its
-// identity, anything found by its switches the ID of its anchor. That one
-// changes if the anchor dies or is replaced; so nodes carry the names they
+// identity, anything found by its switches the description of its anchor, and
+// its ID where that is unknown or says nothing. Where several groups of a level
+// have switches of one description, each name has a suffix out of the anchor's
+// ID, but that of a group that had it alone before. The anchor changes if the anchor dies or is replaced; so nodes carry the names they
 // had (their labels), and a group keeps the name that most of its members
 // remember, if that is more than half of them and no other group has more
 // members that remember it. Memory is part of the input: two replicas that
 // see the same Nodes and reports give the same names without talking. A name
 // changes only if the anchor changes while fewer than half of the members
-// carry the old name, or if a group splits: then the larger part keeps it.
+// carry the old name, if a group splits (then the larger part keeps it), or if
+// the name was the anchor's ID and its description is known now.
 package fabric

@@ -20,11 +20,13 @@ type domain struct {
 	// crosses is set for an NVLink domain that has nodes of several groups of
 	// another level, and these have others: neither can hold the other.
 	crosses bool
-	// derived is the name that the key gives, name the one that the domain
-	// has. memory are the names that the members remember, claimed is that of
-	// more than half of them.
+	// derived is the name that the switch's description or the key gives, name
+	// the one that the domain has. memory are the names that the members
+	// remember, claimed is that of more than half of them.
 	derived, claimed, name string
 	memory                 votes
+	// isDescribed is set if derived is by a description.
+	isDescribed bool
 
 	shown *Element
 }
@@ -80,10 +82,11 @@ type tree struct {
 	// nodes are those with another element, perhaps, moved those with other
 	// domains.
 	nodes, moved []*node
-	// members are the domains with other members; elements, by level and with
-	// the root behind, those with another element, perhaps.
-	members  set[*domain]
-	elements []set[*domain]
+	// members are the domains with other members, described those with other
+	// descriptions of switches, perhaps; elements, by level and with the root
+	// behind, those with another element, perhaps.
+	members, described set[*domain]
+	elements           []set[*domain]
 	// recross is set if Snapshot.Crossing is to be made again.
 	recross bool
 	last    *Snapshot
@@ -91,7 +94,8 @@ type tree struct {
 
 func newTree(levels []Level) tree {
 	t := tree{
-		levels: levels, root: newDomain(len(levels), ""), members: set[*domain]{}, elements: []set[*domain]{{}},
+		levels: levels, root: newDomain(len(levels), ""), members: set[*domain]{}, described: set[*domain]{},
+		elements: []set[*domain]{{}},
 	}
 	for range levels {
 		t.domains, t.elements = append(t.domains, map[string]*domain{}), append(t.elements, set[*domain]{})
@@ -149,6 +153,7 @@ func (t *tree) regroup() {
 	}
 	t.moved = nil
 	t.cross()
+	t.redescribed()
 	for d := range t.members {
 		t.recount(d)
 	}
@@ -240,6 +245,7 @@ func (t *tree) recount(d *domain) {
 	if name := d.memory.most(); 2*int(d.memory.count(name)) > len(d.members) {
 		d.claimed = name
 	}
+	t.describe(d)
 }
 
 // parent is the domain that most members are in at the nearest level above at

@@ -20,6 +20,8 @@ type cable struct {
 	role  string
 	down  bool
 	sure  int32
+	// name is what the leaf calls itself.
+	name string
 }
 
 func report(cables ...cable) *v1alpha1.NodeTopologySpec {
@@ -36,7 +38,7 @@ func report(cables ...cable) *v1alpha1.NodeTopologySpec {
 			r.LinkState = v1alpha1.LinkDown
 		}
 		if c.leaf != "" {
-			r.Switch = &v1alpha1.Switch{ID: c.leaf, Name: "sw-" + c.leaf}
+			r.Switch = &v1alpha1.Switch{ID: c.leaf, Name: c.name}
 		}
 		spec.Rails = append(spec.Rails, r)
 	}
