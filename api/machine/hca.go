@@ -31,6 +31,9 @@ type HCA struct {
 	PhysFn string `json:"physFn,omitempty"`
 	// Virtual marks soft RDMA: no PCI function behind it.
 	Virtual bool `json:"virtual"`
+	// Elsewhere: it is in another network namespace, as a pod's in RDMA's netns mode
+	// exclusive. Of such an HCA only name, place and device nodes are known.
+	Elsewhere bool `json:"elsewhere,omitempty"`
 	// BondSlaves are the netdevs under a RoCE LAG (bonding/slaves of its
 	// netdev); empty otherwise.
 	BondSlaves []string `json:"bondSlaves,omitempty"`

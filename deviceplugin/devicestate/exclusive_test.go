@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 func oneSharer(c *config.NodeConfig) {
@@ -80,4 +82,30 @@ func TestSharedHCAsBecomeExclusive(t *testing.T) {
 	r.collect()
 	r.allocate(pod("later"), "main", asks{hcas: {h("mlx5_5")}}) // The kubelet writes its checkpoint.
 	r.start(next)
+}
+
+// TestHCAThatMovesIntoThePodsNetwork: a CNI plugin has moved the HCA before its
+// container starts, and no scan sees its ports any more. The container gets it.
+func TestHCAThatMovesIntoThePodsNetwork(t *testing.T) {
+	r := newRig(t, "dgx-h100", oneSharer)
+	pci := hcaNamed(r.machine, "mlx5_3").PCI
+	want := asks{hcas: {pci}}
+	r.spec("a", corev1.Container{Name: "main"})
+	r.specs.pods["default/a"].Annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": "rail"}
+	names := r.allocate(pod("a"), "main", want)
+	r.alter(func(m *machine.Machine) {
+		h := hcaNamed(m, "mlx5_3")
+		m.RDMA.NetnsMode = "exclusive"
+		*h = machine.HCA{Name: h.Name, PCI: h.PCI, Elsewhere: true, Role: h.Role, CharDevices: h.CharDevices}
+	})
+	for range 2 {
+		r.start(want)
+		got := r.mustEnter(names)
+		if !slices.Equal(got.given(), []string{"mlx5_3"}) || !slices.Contains(got.Env, "NCCL_IB_HCA==mlx5_3:1") {
+			t.Errorf("given %v, environment %q", got.given(), got.Env)
+		}
+	}
+	if e := r.specs.takeEvents(); len(e) > 0 {
+		t.Errorf("events %q", e)
+	}
 }

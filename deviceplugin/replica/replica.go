@@ -69,6 +69,16 @@ type numbered struct {
 // different devices as there are; of those with equally many chosen the first in
 // the order of compare, and of each the lowest numbers.
 func Prefer(available, must []string, size int, compare func(a, b *Device) int) ([]string, error) {
+	for _, id := range slices.Concat(must, available) {
+		if _, _, err := Parse(id); err != nil {
+			return nil, err
+		}
+	}
+	return PreferOwn(available, must, size, compare)
+}
+
+// PreferOwn is [Prefer] where IDs may also be devices' own names.
+func PreferOwn(available, must []string, size int, compare func(a, b *Device) int) ([]string, error) {
 	if size > len(available) || size < len(must) {
 		return nil, fmt.Errorf("%d of %d replicas with %d given", size, len(available), len(must))
 	}

@@ -327,6 +327,12 @@ func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 // function's ports decide.
 func Unhealthy(m *machine.Machine, r *config.RDMAResource, h *machine.HCA, health func(*machine.HCA) string) string {
 	reason := health(h)
+	if h.Elsewhere {
+		// One that a single pod has is in that pod's network, and its ports are too.
+		if reason = ""; r.Sharers > 1 {
+			reason = "it is in another network namespace"
+		}
+	}
 	if pf := physical(m, h); reason != "" && pf != nil && r.Sharers == 1 {
 		own := reason
 		if reason = health(pf); reason != "" && reason != own {

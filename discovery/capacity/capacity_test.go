@@ -1,6 +1,7 @@
 package capacity_test
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 
@@ -173,6 +174,8 @@ func TestHCAs(t *testing.T) {
 		vfs.HCAs[i].PCI = pci
 	}
 	vfs.HCAs[2].PhysFn, vfs.HCAs[3].PhysFn = vfs.HCAs[0].PCI, vfs.HCAs[1].PCI
+	moved := &machine.Machine{HCAs: slices.Clone(vfs.HCAs)}
+	moved.HCAs[2].Elsewhere, moved.HCAs[2].Ports = true, nil
 	const name = "rdma/hca_shared_devices_ib"
 	for _, tt := range []struct {
 		name    string
@@ -190,6 +193,12 @@ func TestHCAs(t *testing.T) {
 		}},
 		{"virtual functions are as good as their physical one", vfs, "rdma: {resources: [{name: rdma/a, sharers: 1, selectors: {pfNames: [mlx5_0, mlx5_2]}}]}", capacity.Resource{
 			Name: "rdma/a", Count: 1, Devices: 2, Healthy: 1, Reason: "mlx5_9: mlx5_2, its physical function: port 1 is INIT",
+		}},
+		{"in a pod's network", moved, "rdma: {resources: [{name: rdma/a, sharers: 1, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
+			Name: "rdma/a", Count: 1, Devices: 1, Healthy: 1,
+		}},
+		{"in a pod's network, and shared", moved, "rdma: {resources: [{name: rdma/a, sharers: 2, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
+			Name: "rdma/a", Devices: 1, Reason: "mlx5_8: it is in another network namespace",
 		}},
 		{"but not where pods share them", vfs, "rdma: {resources: [{name: rdma/a, sharers: 2, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
 			Name: "rdma/a", Devices: 1, Reason: "mlx5_8: port 1 is DOWN",

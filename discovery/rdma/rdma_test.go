@@ -3,6 +3,9 @@ package rdma
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -259,6 +262,34 @@ func TestElsewhere(t *testing.T) {
 	}
 	if a, b := elsewhere(none, "shared"), elsewhere(some, "exclusive"); a != none || b != some {
 		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+// An HCA that a CNI plugin has moved into a pod's network namespace leaves the class
+// of devices, and its uverbs stays in that of device nodes.
+func TestDeviceInAPodsNamespace(t *testing.T) {
+	tree := sysfstest.New(t)
+	port := []map[string]string{{"state": "4: ACTIVE", "link_layer": "InfiniBand"}}
+	for i, function := range []string{"0000:00:04.0", "0000:00:04.2"} {
+		tree.RDMA(tree.PCI(nic("pci0000:00/"+function)), sysfstest.RDMA{
+			Name: fmt.Sprintf("mlx5_%d", i), UVerbs: i, UMAD: -1, ISSM: -1, Ports: port,
+			Attributes: map[string]string{"node_guid": fmt.Sprintf("0002:c903:0000:123%d", i)},
+		})
+	}
+	if err := os.Remove(filepath.Join(tree.Sys(), "class/infiniband/mlx5_1")); err != nil {
+		t.Fatal(err)
+	}
+	r := New(sysfs.New(tree.Sys()), tree.Dev(), 0)
+	all, err := r.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []machine.HCA{{
+		Name: "mlx5_1", PCI: "0000:00:04.2", Elsewhere: true, Ports: []machine.Port{},
+		CharDevices: machine.CharDevices{UVerbs: []string{"uverbs1"}},
+	}}
+	if diff := cmp.Diff(want, r.inOtherNamespaces(all)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -217,7 +217,8 @@ func TestDirector(t *testing.T) {
 	spec := report(t, ib.New(sim.Open, "", nil), hosts[3])
 	board, port := director.Board(3, 5)
 	got := [3]string{spec.Rails[5].Switch.ID, spec.Rails[5].Switch.Name, spec.Rails[5].SwitchPort}
-	if want := [3]string{ibsim.DirectorGUID, "MF0;director:CS8500", fmt.Sprintf("L%02d/U1/%d", board+1, port)}; got != want {
+	onBoard := fmt.Sprintf("L%02d/U1/%d", board+1, port)
+	if want := [3]string{ibsim.DirectorGUID, "MF0;director:CS8500", onBoard}; got != want {
 		t.Errorf("rail 5 is on %q, want %q", got, want)
 	}
 

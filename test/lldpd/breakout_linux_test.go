@@ -28,7 +28,9 @@ func TestBreakoutPorts(t *testing.T) {
 	var names []string
 	var ports []worker.Port
 	for i, parts := range []string{
-		"swp17s0 swp17s1 swp18s0 swp18s1", "Ethernet1/5/1 Ethernet1/5/2 Ethernet1/6/1 Ethernet1/6/2", "etp5a etp5b etp6a etp6b",
+		"swp17s0 swp17s1 swp18s0 swp18s1",
+		"Ethernet1/5/1 Ethernet1/5/2 Ethernet1/6/1 Ethernet1/6/2",
+		"etp5a etp5b etp6a etp6b",
 	} {
 		s, err := lldpd.NewSwitch(ctx, fmt.Sprintf("leaf%d", i), fmt.Sprintf("02:00:00:00:ee:0%d", i))
 		if err != nil {

@@ -111,11 +111,15 @@ func placeOf(name string) (at place, ok bool) {
 		at.split = start > 0 && at.n > 0 && (name[start-1] == ':' || name[start-1] == 's')
 		at.add(number)
 	}
-	if last := len(name) - 1; at.n > 0 && at.n < maxParts && 'a' <= name[last] && name[last] <= 'h' && isDigit(name[last-1]) {
-		at.split = true
-		at.add(int(name[last]-'a') + 1)
+	if at.n == 0 {
+		return place{}, false
 	}
-	return at, at.n > 0
+	part := name[len(name)-1] // Of etp5b.
+	if 'a' <= part && part <= 'h' && isDigit(name[len(name)-2]) && at.n < maxParts {
+		at.split = true
+		at.add(int(part-'a') + 1)
+	}
+	return at, true
 }
 
 func (p *place) add(number int) {

@@ -208,6 +208,7 @@ func table(all []fleet, scores []map[string]score) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nLeft out are nodes of which no more cables lead to their own group than to another one: %d in all.\n", left)
+	const leftOut = "\nLeft out are nodes of which no more cables lead to their own group than to another one: %d in all.\n"
+	fmt.Fprintf(&b, leftOut, left)
 	return b.String()
 }

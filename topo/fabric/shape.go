@@ -96,8 +96,8 @@ func (s *shape) key() string {
 	var key strings.Builder
 	key.WriteString(s.accelerators)
 	for _, at := range s.positions {
-		key.WriteByte(byte(at >> 8))
-		key.WriteByte(byte(at))
+		key.WriteByte(byte(at >> 8)) //nolint:gosec // Below maxRail * maxPlane.
+		key.WriteByte(byte(at))      //nolint:gosec // The lower half.
 	}
 	return key.String()
 }

@@ -56,7 +56,7 @@ func (r *Resource) Reason() string { return *r.reason.Load() }
 // the most free replicas first, then in PCI order. Which HCAs are beside the
 // container's GPUs is not known yet: they are chosen when it starts.
 func (*Resource) Prefer(available, must []string, size int) ([]string, error) {
-	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+	return replica.PreferOwn(available, must, size, func(a, b *replica.Device) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
@@ -72,8 +73,30 @@ rdma:
 		}
 		opened[ids[0]] = name
 	}
+	first := r.sees(t, "a", "app").HCAs
 	if len(opened) != 2 {
 		t.Errorf("two pods hold %v", opened)
+	}
+	if got, want := r.node(t).Annotations[wellknown.HCACounts],
+		`{"version":1,"hcas":{"`+hcaResource+`":7,"`+vfResource+`":2}}`; got != want {
+		t.Errorf("HCA counts %s, want %s", got, want)
+	}
+	// rdma-cni moves them into the pods' networks, where no scan sees their ports. The
+	// node has them all the same, and a container that starts again has its own.
+	r.edit(t, func(m *machine.Machine) {
+		m.RDMA.NetnsMode = "exclusive"
+		for i := len(m.HCAs) - 2; i < len(m.HCAs); i++ {
+			h := &m.HCAs[i]
+			*h = machine.HCA{Name: h.Name, PCI: h.PCI, PhysFn: h.PhysFn, Role: h.Role, Elsewhere: true, CharDevices: h.CharDevices}
+		}
+	})
+	r.stopContainer(t, "a", "app")
+	r.waitRestart(t, "a", "app", 1, waitStart)
+	if s := r.has(t, "a", "app", 0, 1); !slices.Equal(s.HCAs, first) {
+		t.Errorf("pod a had %v and has %v", first, s.HCAs)
+	}
+	if got := r.allocatable(t, vfResource); got != 2 {
+		t.Errorf("allocatable %s is %d while pods have both", vfResource, got)
 	}
 }
 

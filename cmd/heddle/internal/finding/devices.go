@@ -95,6 +95,10 @@ func (l *List) hcas(m *machine.Machine) {
 	best := fabricRate(m)
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
+		if h.Elsewhere {
+			l.Note(h.Name, "", "is in another network namespace, as an HCA is that a pod has alone: its ports are not seen")
+			continue
+		}
 		switch h.Role {
 		case machine.RoleFabric:
 			for j := range h.Ports {
