@@ -68,7 +68,7 @@
 // A group's name is its kind, a hyphen and a stable ID. A group given by a
 // file or a cluster manager has the name given there, an NVLink domain its
 // identity, anything found by its switches the description of its anchor, and
-// its ID where that is unknown or says nothing. Where several groups of a level
+// its ID where that is unknown or claims nothing. Where several groups of a level
 // have switches of one description, each name has a suffix out of the anchor's
 // ID, but that of a group that had it alone before. The anchor changes if the anchor dies or is replaced; so nodes carry the names they
 // had (their labels), and a group keeps the name that most of its members

@@ -62,7 +62,7 @@ type member[T any] struct {
 	// weights are the links by switch, degree is how many they are.
 	weights []weight[T]
 	degree  int32
-	// follows is set on what has no say at switches with more than few links of
+	// follows is set on what does not count at switches with more than few links of
 	// others.
 	follows bool
 	// vote and group are the outcomes of votes 2 and 4; group is "" without

@@ -19,7 +19,7 @@ type definition struct {
 	noGPUs map[string]bool
 }
 
-// counts reports whether a node has a say at a leaf.
+// counts reports whether a node's cables to a leaf count in votes 1 and 3.
 func (d *definition) counts(node, leaf string) bool {
 	others := 0
 	for other := range d.nodes {

@@ -22,7 +22,7 @@ func with(n int, su string, rails ...int32) []fabric.Node {
 	return out
 }
 
-// A node that lost HCAs is told apart from a model that never had them.
+// A node that lost HCAs is distinguished from a model that never had them.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	all := []int32{0, 1, 2, 3, 4, 5, 6, 7}
