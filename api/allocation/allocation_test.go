@@ -2,6 +2,7 @@ package allocation_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -170,6 +171,24 @@ func TestFreeGPUs(t *testing.T) {
 	} {
 		if _, err := allocation.ParseFreeGPUs(tt.text); err == nil || err.Error() != tt.err {
 			t.Errorf("%s: error %v, want %s", tt.text, err, tt.err)
+		}
+	}
+}
+
+func TestHCACounts(t *testing.T) {
+	want := allocation.HCACounts{Version: allocation.Version, HCAs: map[string]int{"rdma/b": 0, "rdma/a": 8}}
+	if text := want.String(); text != `{"version":1,"hcas":{"rdma/a":8,"rdma/b":0}}` {
+		t.Errorf("text %s", text)
+	}
+	got, err := allocation.ParseHCACounts(want.String())
+	if err != nil || !reflect.DeepEqual(*got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, text := range []string{
+		"", "8", `{"version":2,"hcas":{}}`, `{"version":1,"hcas":{"no name":1}}`, `{"version":1,"hcas":{"rdma/a":-1}}`,
+	} {
+		if got, err := allocation.ParseHCACounts(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
 		}
 	}
 }

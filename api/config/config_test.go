@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,43 @@ func TestSelect(t *testing.T) {
 			ok, reason := c.Cluster.RDMA.Resources[0].Selectors.Select(m, tt.hca)
 			if reason != tt.reason || ok != (tt.reason == "") {
 				t.Errorf("got %t, %q", ok, reason)
+			}
+		})
+	}
+}
+
+// A physical function is in no resource beside its virtual ones but by its address.
+func TestSelectBesideVirtualFunctions(t *testing.T) {
+	hca := func(name, pci, physFn string) machine.HCA {
+		return machine.HCA{Name: name, PCI: pci, PhysFn: physFn, Role: machine.RoleFabric}
+	}
+	m := &machine.Machine{HCAs: []machine.HCA{
+		hca("mlx5_0", "0000:18:00.0", ""), hca("mlx5_1", "0000:3f:00.0", ""), hca("mlx5_8", "0000:18:00.2", "0000:18:00.0"),
+	}}
+	const vfs = ", {name: rdma/vf, sharers: 1, selectors: {pfNames: [mlx5_0]}}"
+	for _, tt := range []struct {
+		name, resources string
+		want            []string
+	}{
+		{"nobody has the virtual ones", "{name: rdma/a}", []string{"mlx5_0", "mlx5_1"}},
+		{"another resource has them", "{name: rdma/a}" + vfs, []string{"mlx5_1"}},
+		{"this one has them", "{name: rdma/a, selectors: {pciAddresses: ['0000:18:*']}}", []string{"mlx5_8"}},
+		{"by its address", "{name: rdma/a, selectors: {pciAddresses: ['0000:18:00.0']}}" + vfs, []string{"mlx5_0"}},
+		{"by a pattern", "{name: rdma/a, selectors: {pciAddresses: ['*:18:00.0']}}" + vfs, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rdma := &parse(t, "rdma: {resources: ["+tt.resources+"]}", "").Cluster.RDMA
+			var got []string
+			for i := range m.HCAs {
+				selected, reason := rdma.Select(m, &rdma.Resources[0], &m.HCAs[i])
+				if selected {
+					got = append(got, m.HCAs[i].Name)
+				} else if reason == "" {
+					t.Errorf("%s is not selected, without a reason", m.HCAs[i].Name)
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("selected %v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -132,7 +132,8 @@ type RDMAResource struct {
 	// Name is the full name, such as `rdma/hca_shared_devices_ib`.
 	Name string `yaml:"name" required:"true"`
 	// Sharers is how many containers can share one HCA. The default is 64:
-	// RoCE has 128 GIDs on a port, two for each address.
+	// RoCE has 128 GIDs on a port, two for each address. With 1 the device ID is
+	// the HCA's PCI address, as Multus and CNI plugins need it.
 	Sharers int `yaml:"sharers" range:"1-4096"`
 	// Count is what a pod gets that asks for n: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
@@ -146,7 +147,8 @@ type RDMAResource struct {
 
 // Selectors choose HCAs: of every field that is given, one entry must match,
 // and nothing under exclude may. Virtual functions are chosen by pciAddresses
-// or pfNames only, and functions of NVSwitches never.
+// or pfNames only, and functions of NVSwitches never. A physical function whose
+// virtual ones a resource has is chosen by its own address in pciAddresses only.
 type Selectors struct {
 	Match `yaml:",inline"`
 	// Exclude takes out what matches: all fields that are given under it must

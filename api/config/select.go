@@ -57,6 +57,29 @@ func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 }
 
 // Select reports whether a resource has this HCA of machine m, whose roles are
+// corrected, and if not why. A physical function of which a resource has virtual
+// ones is in none but by its own address: who opens it could reach their traffic,
+// and they share its port.
+func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (selected bool, reason string) {
+	if selected, reason = in.Selectors.Select(m, h); !selected || slices.Contains(in.Selectors.PCIAddresses, Glob(h.PCI)) {
+		return selected, reason
+	}
+	for i := range m.HCAs {
+		vf := &m.HCAs[i]
+		if vf.PhysFn == "" || vf.PhysFn != h.PCI {
+			continue
+		}
+		for j := range r.Resources {
+			if of, _ := r.Resources[j].Selectors.Select(m, vf); of {
+				return false, fmt.Sprintf("%s has its virtual function %s; pciAddresses: [%q] adds it all the same",
+					r.Resources[j].Name, vf.Name, h.PCI)
+			}
+		}
+	}
+	return true, ""
+}
+
+// Select reports whether selectors choose this HCA of machine m, whose roles are
 // corrected, and if not which field rejects it.
 func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, reason string) {
 	if h.Role == machine.RoleNVSwitch {

@@ -75,7 +75,7 @@ func (v *validator) rules(c *NodeConfig) {
 	if len(c.Labels) > MaxRules {
 		v.addf("labels", "%d rules, more than %d", len(c.Labels), MaxRules)
 	}
-	owned := append(c.Domains.NodeLabels(), wellknown.TopologyLabels)
+	owned := append(c.Domains.NodeLabels(), wellknown.TopologyLabels, wellknown.TopologyShape)
 	kubelets := wellknown.KubeletLabels()
 	keys := c.ruleKeys()
 	for i, key := range keys {

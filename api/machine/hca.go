@@ -31,6 +31,9 @@ type HCA struct {
 	PhysFn string `json:"physFn,omitempty"`
 	// Virtual marks soft RDMA: no PCI function behind it.
 	Virtual bool `json:"virtual"`
+	// Elsewhere: it is in another network namespace, as a pod's in RDMA's netns mode
+	// exclusive. Of such an HCA only name, place and device nodes are known.
+	Elsewhere bool `json:"elsewhere,omitempty"`
 	// BondSlaves are the netdevs under a RoCE LAG (bonding/slaves of its
 	// netdev); empty otherwise.
 	BondSlaves []string `json:"bondSlaves,omitempty"`
@@ -78,12 +81,18 @@ const (
 	Ethernet   = "Ethernet"
 )
 
+// DefaultSubnetPrefix is that of fabrics whose subnet manager sets no other.
+const DefaultSubnetPrefix = "fe80:0000:0000:0000"
+
 // Port is /sys/class/infiniband/NAME/ports/N.
 type Port struct {
 	Number int `json:"number"`
 	// GUID is the lower half of GID 0 (gids/0); it differs from the node's
 	// GUID on BlueField-3 and on second ports. Empty if unreadable.
 	GUID string `json:"guid"`
+	// SubnetPrefix is the upper half of GID 0 on InfiniBand, which names the
+	// fabric; empty for DefaultSubnetPrefix.
+	SubnetPrefix string `json:"subnetPrefix,omitempty"`
 	// LinkLayer is InfiniBand or Ethernet.
 	LinkLayer string `json:"linkLayer"`
 	// State and PhysState are the words of state and phys_state: ACTIVE,

@@ -150,6 +150,9 @@ const (
 	// ProbeTimeout means that a call did not return in its time; the values
 	// are those of the last good read, if there was one.
 	ProbeTimeout ProbeState = "timeout"
+	// ProbeReleased means that the reader let go of the driver because it was
+	// asked to; the values are those before that, if there are any.
+	ProbeReleased ProbeState = "released"
 )
 
 // Probe is the outcome of one reader.

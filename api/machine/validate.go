@@ -34,7 +34,8 @@ func (m *Machine) Validate() error {
 	for i := range m.Probes {
 		field := fmt.Sprintf("probes[%d]", i)
 		v.once(field+".name", "probe ", m.Probes[i].Name)
-		oneOf(&v, field+".state", m.Probes[i].State, ProbeOK, ProbeAbsent, ProbeFailed, ProbeTimeout)
+		oneOf(&v, field+".state", m.Probes[i].State, ProbeOK, ProbeAbsent, ProbeFailed, ProbeTimeout,
+			ProbeReleased)
 	}
 	return errors.Join(v.errs...)
 }

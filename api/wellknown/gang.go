@@ -64,6 +64,31 @@ const (
 	IndexStateful  = "apps.kubernetes.io/pod-index"
 	IndexLeader    = "leaderworkerset.sigs.k8s.io/worker-index"
 	TaskJobSet     = "jobset.sigs.k8s.io/replicatedjob-name"
+	JobOfJobSet    = "jobset.sigs.k8s.io/job-index"
 	TaskKubeflowV1 = "replica-type"
 	IndexKubeflow1 = "replica-index"
+	TaskRay        = "ray.io/node-type"
+	TaskMPI        = "training.kubeflow.org/job-role"
+)
+
+// What other schedulers, queues and operators write into the pods of one gang.
+const (
+	// VolcanoGroup and VolcanoGroupAlias are annotations with the name of a
+	// PodGroup of Volcano's (volcano.sh/apis, scheduling/v1beta1/labels.go).
+	VolcanoGroup      = "scheduling.k8s.io/group-name"
+	VolcanoGroupAlias = "scheduling.volcano.sh/group-name"
+	// LeaderWorkerSet's labels of a group, and the annotation with its size
+	// (sigs.k8s.io/lws, leaderworkerset_types.go).
+	LWSName       = "leaderworkerset.sigs.k8s.io/name"
+	LWSGroupIndex = "leaderworkerset.sigs.k8s.io/group-index"
+	LWSSize       = "leaderworkerset.sigs.k8s.io/size"
+	// Kueue's label of a group of pods, and the annotation with its size
+	// (sigs.k8s.io/kueue, pkg/controller/jobs/pod/constants).
+	KueueGroup = "kueue.x-k8s.io/pod-group-name"
+	KueueCount = "kueue.x-k8s.io/pod-group-total-count"
+	// The labels with the name of the job or the cluster.
+	JobSetName  = "jobset.sigs.k8s.io/jobset-name"
+	KubeflowJob = "training.kubeflow.org/job-name"
+	RayCluster  = "ray.io/cluster"
+	JobName     = "batch.kubernetes.io/job-name"
 )

@@ -3,6 +3,10 @@
 // from [Domains]; the others are constants. No other package spells a key.
 package wellknown
 
+// ConditionFabric is the condition of a Node, and of its NodeTopology, about its
+// cables: True where each ends at the switch that is expected.
+const ConditionFabric = "HeddleFabric"
+
 // Domains are the prefixes of configurable names.
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
@@ -49,7 +53,14 @@ const (
 )
 
 // TopologyLabels matches the labels that topo-master writes on Nodes.
-const TopologyLabels = Prefix + "topology.*"
+const TopologyLabels = TopologyPrefix + "*"
+
+// TopologyPrefix begins the labels of the groups that hold a Node; TopologyShape is
+// of which kinds these are.
+const (
+	TopologyPrefix = Prefix + "topology."
+	TopologyShape  = Prefix + "topology-shape"
+)
 
 // GPUTopology is the Node annotation that reports to schedulers what a request for
 // n GPUs would get of the node now, and what that would cost the rest, as JSON:
@@ -59,6 +70,10 @@ const GPUTopology = Prefix + "gpu-topology"
 // FreeGPUs is the Node annotation that reports to schedulers which whole GPUs of the
 // node are free, by UUID; see api/allocation.
 const FreeGPUs = Prefix + "free-gpus"
+
+// HCACounts is the Node annotation that reports to schedulers how many different HCAs
+// one container can have, by resource; see api/allocation.
+const HCACounts = Prefix + "hca-counts"
 
 // The annotations of shares of a GPU; their values are in api/allocation.
 const (
@@ -74,6 +89,14 @@ const (
 // CordonedGPUs is the Node annotation with the UUIDs of the GPUs that no new
 // pod gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"
+
+// GPURelease is the Node annotation that asks heddle to let go of the GPUs' driver
+// for a time, and GPUReleaseStatus the device plugin's answer; their values are in
+// api/release. `heddle gpu release` writes the first.
+const (
+	GPURelease       = Prefix + "gpu-release"
+	GPUReleaseStatus = Prefix + "gpu-release-status"
+)
 
 // GPUResource is the whole accelerator: nvidia.com/gpu.
 func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
@@ -20,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -34,9 +39,13 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
+	api := o.apiServer(log)
+	under, before := o.startsUnder(ctx, api, log)
 	// They are for events too, of a machine that is real.
 	if !o.IsReplay() {
 		o.Hold = true
+		o.Release, o.Before = host.NewRelease(), before
+		o.Release.Set(under.Until)
 		o.GPUs = vendors.Open(gpu.Options{
 			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
 			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
@@ -60,11 +69,11 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		Generator: o.generator(), Strategy: resource.Strategy(o.strategy), Features: o.features(),
 		Vendors: vendors.All(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
+		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	options.API = o.apiServer(log)
-	group.Go(func() error { return options.API.Run(ctx) })
+	group.Go(func() error { return api.Run(ctx) })
 	limits, err := newLimiter(o, computeModes(o.GPUs), log)
 	if err != nil {
 		return err
@@ -79,6 +88,35 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
+}
+
+// nodeTimeout is how long a start waits for the Node: an API server may be away.
+const nodeTimeout = 3 * time.Second
+
+// startsUnder is the release of the GPUs that the process starts under, the zero
+// one for none, and the machine before it. The Node decides, and where it cannot be
+// read, what an earlier process saved.
+func (o *options) startsUnder(
+	ctx context.Context, api *apiserver.Client, log *slog.Logger,
+) (under release.Request, before *machine.Machine) {
+	saved, before, err := agent.LoadRelease(o.stateDir)
+	if err != nil {
+		log.WarnContext(ctx, "saved release of GPUs ignored", "err", err)
+	}
+	if saved != nil {
+		under = saved.Request
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	if node, err := api.ReadNode(ctx); err == nil {
+		// One that does not parse asks for nothing; the agent reports it.
+		under, _ = release.Parse(node.Annotations[wellknown.GPURelease])
+	}
+	if !under.Active(time.Now()) {
+		return release.Request{}, nil
+	}
+	log.InfoContext(ctx, "GPUs are released, starting without a session with their driver", "until", under.Until)
+	return under, before
 }
 
 func (o *options) features() gpu.Features {

@@ -25,6 +25,13 @@ func (d *daemon) withoutDriver(
 ) (kept labels.Result, since string) {
 	d.metrics.kept.Set(0)
 	reason := labels.DriverAbsent(m, d.vendors)
+	if node != nil && reason != "" && d.release.Active() {
+		// Started under a release of the driver, which has an end of its own.
+		carried, taints := nodesync.Carried(node)
+		kept, _ = want.Keep(c, carried, taints)
+		d.metrics.kept.Set(1)
+		return kept, ""
+	}
 	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 {
 		d.absentSince = time.Time{}
 		d.warnOnce(ctx, reasonDriverAbsent, "")

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -167,6 +168,34 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 		b.scan(t, with)
 		if got := b.scan(t, without); got.Labels["nvidia.com/gpu.count"] != "" || got.DriverAbsentSince != "" {
 			t.Errorf("keepWithoutDriver 0s: %v", got)
+		}
+	})
+}
+
+// A daemon that starts under a release of the driver reads no GPU, and keeps what
+// the Node carries until the release ends, whatever keepWithoutDriver is.
+func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		with, without := driven(t)
+		b := newBed(t, map[string]string{"cluster-config": "keepWithoutDriver: 0s\ntaints: {gpuProduct: true}\n"})
+		b.vendors = vendors.All()
+		before := b.scan(t, with)
+		b.release = host.NewRelease()
+		ask := func(until time.Time) {
+			node := b.node.Node().DeepCopy()
+			node.Annotations[wellknown.GPURelease] = `{"until":"` + until.UTC().Format(time.RFC3339) + `"}`
+			if err := b.node.Update(node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		without.Probes[0].State = machine.ProbeReleased
+		ask(time.Now().Add(time.Hour))
+		if diff := cmp.Diff(before, b.scan(t, without)); diff != "" {
+			t.Errorf("under the release (-before +now):\n%s", diff)
+		}
+		ask(time.Now())
+		if after := b.scan(t, without); len(after.Labels) >= len(before.Labels) {
+			t.Error("after the release, labels of GPUs that are not there stay")
 		}
 	})
 }

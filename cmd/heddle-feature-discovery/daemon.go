@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -30,7 +31,10 @@ type daemon struct {
 	configs  *config.Watcher
 	// node has the newest version of the Node; nil where no API server is asked.
 	node *nodesync.Watch
-	sink sink
+	// release is whether the Node asks to let go of the GPUs' driver; nil where
+	// that is not known, or there is none.
+	release *host.Release
+	sink    sink
 	// cleanup wants no label and no taint of heddle.
 	cleanup bool
 	vendors gpu.Vendors
@@ -88,9 +92,6 @@ var errNotYet = errors.New("not yet")
 // round computes once what the Node should carry, and passes it to the sink.
 func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 	d.metrics.lastBeat.Store(time.Now().UnixNano())
-	if m == nil {
-		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
-	}
 	var node *corev1.Node
 	var nodeLabels map[string]string
 	if d.node != nil {
@@ -98,6 +99,10 @@ func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.nodeName)
 		}
 		nodeLabels = node.Labels
+		d.release.Set(program.Released(node.Annotations))
+	}
+	if m == nil {
+		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
 	}
 	d.reportConfig(ctx)
 	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels)

@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
@@ -72,14 +73,18 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.configs, err = config.NewWatcher(o.Config, log); err != nil {
 		return err
 	}
-	if d.machines, err = o.Open(log); err != nil {
+	syncer, err := o.connect(d, stdout)
+	if err != nil {
 		return err
 	}
 	if !o.IsReplay() {
 		d.booted = booted(o.ProcRoot)
+		if d.node != nil {
+			d.release = host.NewRelease()
+			o.Release = d.release
+		}
 	}
-	syncer, err := o.connect(d, stdout)
-	if err != nil {
+	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
 	if o.oneshot {
@@ -121,16 +126,17 @@ func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer,
 
 // once is --oneshot: one scan, one write.
 func (d *daemon) once(ctx context.Context, syncer *nodesync.Syncer) error {
-	m := d.machines.Scan(ctx)
-	if m == nil {
-		return errors.New("no machine: nothing could be read")
-	}
 	if syncer != nil {
 		own, err := syncer.Node(ctx)
 		if err != nil {
 			return err
 		}
 		d.node.Keep(own)
+		d.release.Set(program.Released(own.Annotations))
+	}
+	m := d.machines.Scan(ctx)
+	if m == nil {
+		return errors.New("no machine: nothing could be read")
 	}
 	return d.round(ctx, m)
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // master is a topo-master that answers what the test sets.
@@ -17,6 +19,8 @@ type master struct {
 	mu     sync.Mutex
 	answer string
 	tag    int
+	// domains are NVLink domains that cross the groups of the answer.
+	domains string
 	// confirmed counts requests of a client that has the tree already.
 	confirmed int
 }
@@ -44,7 +48,13 @@ func (m *master) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	tag := fmt.Sprintf(`"%d"`, m.tag)
+	if m.domains != "" {
+		w.Header().Set(v1alpha1.CrossingHeader, tag)
+	}
 	switch {
+	case r.URL.Query().Get("axis") == "nvlink":
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(m.domains))
 	case m.answer == "":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case r.Header.Get("If-None-Match") == tag:
@@ -121,6 +131,35 @@ func TestGangsFollowTheTopologyTree(t *testing.T) {
 		}
 		if len(in) != 1 {
 			t.Errorf("slice %d is in %v", block, in)
+		}
+	}
+}
+
+// An NVLink domain that no leaf has whole holds a gang all the same, whether the gang
+// asks for one or not.
+func TestGangsInNVLinkDomainsAcrossLeaves(t *testing.T) {
+	names := []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"}
+	m := &master{domains: strings.ReplaceAll(leaves(4, names...), "leaf", "nvlink")}
+	at := map[string]string{}
+	var nodes []*corev1.Node
+	for i, name := range names {
+		nodes = append(nodes, node(name, 4))
+		at[name] = fmt.Sprintf("nvlink-%02d", i/4)
+	}
+	m.set(leaves(3, names...))
+	w := start(t, withMaster(t, m, ""), nodes...)
+	m.await()
+	for job, level := range map[string]string{"x": "nvlink", "y": ""} {
+		for i := range 4 {
+			p := pod(fmt.Sprintf("%s-%d", job, i), 4, gangLabels(job, 4))
+			if level != "" {
+				p.Annotations = map[string]string{"heddle.dev/gang-required-level": level}
+			}
+			w.add(p)
+		}
+		pods := w.until(job+" bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, job) == 4 })
+		if in := groupOf(pods, job, at); len(in) != 1 {
+			t.Errorf("%s is in %v", job, in)
 		}
 	}
 }

@@ -54,11 +54,13 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
 		"resource of whole GPUs; empty: resources.gpu of the configuration")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
-	fs.StringVar(&o.exportText, "exports", "labels",
-		"what the leader writes: labels, hypernodes (Volcano), kueue, with commas between, or none; "+
+	fs.StringVar(&o.exportText, "exports", "labels,conditions",
+		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), "+
+			"kueue, kai, with commas between, or none; "+
 			"what is not named is taken back")
-	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate),
-		"keys of the labels, with commas between; {tier} is 1 for the lowest group, {tier0} is 0, {kind} its kind")
+	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate)+","+string(export.NumberedTemplate),
+		"keys of the labels, with commas between; {kind} is the kind of group, {tier} 1 for the lowest kind "+
+			"that the fleet has, {tier0} 0; topograph: NVIDIA topograph's keys")
 	fs.StringVar(&o.labelConflicts, "label-conflicts", "yield",
 		"what to do with a label that another field manager holds with another value: yield or force")
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "write only while holding the lease; false: always write")
@@ -114,17 +116,21 @@ func (o *options) parts() error {
 		switch strings.TrimSpace(word) {
 		case "labels":
 			o.exports.Labels = true
+		case "conditions":
+			o.exports.Conditions = true
 		case "hypernodes":
 			o.exports.HyperNodes = true
 		case "kueue":
 			o.exports.Kueue = true
+		case "kai":
+			o.exports.KAI = true
 		case "none", "":
 		default:
-			return fmt.Errorf("--exports: %.40q is none of labels, hypernodes, kueue, none", word)
+			return fmt.Errorf("--exports: %.40q is none of labels, conditions, hypernodes, kueue, kai, none", word)
 		}
 	}
-	if o.exports.Kueue && !o.exports.Labels {
-		return errors.New("--exports: kueue reads the labels: name labels too")
+	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels {
+		return errors.New("--exports: kueue and kai read the labels: name labels too")
 	}
 	if o.levelText != "" {
 		if o.mode != "" && o.mode != string(fabric.ModeCustom) {

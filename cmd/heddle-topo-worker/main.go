@@ -19,6 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -40,8 +42,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type options struct {
 	program.Flags
 	program.Host
-	clusterManagerSecret, metricsAddress string
-	oneshot, dryRun                      bool
+	clusterManagerSecret, mkeySecret, metricsAddress string
+	oneshot, dryRun                                  bool
 }
 
 // Register implements [program.Daemon].
@@ -50,6 +52,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, 30*time.Second)
 	fs.StringVar(&o.clusterManagerSecret, "cluster-manager-secret", "",
 		"directory with the files user, password and perhaps ca.crt of a Secret; empty: no authentication")
+	fs.StringVar(&o.mkeySecret, "m-key-secret", "",
+		"directory with the M_Keys of InfiniBand fabrics: the file default, or one of the subnet's prefix; empty: none")
 	fs.BoolVar(&o.oneshot, "oneshot", false, "wait until every source has answered, publish, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "with --oneshot: print the NodeTopology and write nothing")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
@@ -75,6 +79,8 @@ type parts struct {
 	registry *prometheus.Registry
 	runners  []runner
 	frames   *lldp.Source
+	// release is nil for a replay, and without an API server.
+	release *released
 }
 
 // wire builds everything that flags decide. It fails on a bad configuration
@@ -86,11 +92,8 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.machines, err = o.Open(log); err != nil {
-		return nil, err
-	}
 	wo := worker.Options{
-		NodeName: o.NodeName, Machines: p.machines, Configs: configs, Interval: o.Interval,
+		NodeName: o.NodeName, Configs: configs, Interval: o.Interval,
 		Changed: notify.New(), Metrics: worker.NewMetrics(p.registry), Log: log,
 	}
 	if !o.dryRun {
@@ -99,13 +102,22 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 			return nil, err
 		}
 		wo.Publisher = worker.NewPublisher(client, o.NodeName)
+		if !o.IsReplay() {
+			p.release = &released{nodesync.NewWatch(client, o.NodeName), host.NewRelease()}
+			o.Release = p.release.release
+			p.runners = append(p.runners, p.release.node, p.release)
+		}
 	}
+	if p.machines, err = o.Open(log); err != nil {
+		return nil, err
+	}
+	wo.Machines = p.machines
 	p.frames = lldp.New(wo.Changed, log)
 	if !o.IsReplay() {
 		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}
-		wo.Sources = append(wo.Sources, ib.New(open, wo.Changed), p.frames)
+		wo.Sources = append(wo.Sources, ib.New(open, o.mkeySecret, wo.Changed), p.frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{
 		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wo.Changed, Log: log,
@@ -168,6 +180,13 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 		return err
 	}
 	defer p.frames.Close()
+	if p.release != nil {
+		node, err := p.worker.Publisher.Node(ctx)
+		if err != nil {
+			return err
+		}
+		p.release.release.Set(program.Released(node.Annotations))
+	}
 	if p.machines.Scan(ctx) == nil {
 		return errors.New("no machine: nothing could be read")
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -32,6 +33,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -62,6 +64,10 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
+	// Release lets go of the driver, nil for a replayed machine, which has none.
+	// Released is the release that the process starts under.
+	Release  *host.Release
+	Released release.Request
 	// API is nil without an API server.
 	API *apiserver.Client
 	// Limiter makes the limits of shares hold; nil does not.
@@ -120,6 +126,7 @@ type Agent struct {
 	usage     *usageMetrics
 	publisher *publisher
 	hami      *hamiNode
+	releases  *releases
 
 	// kubeletStarted is set when the kubelet may have made its socket.
 	kubeletStarted notify.Signal
@@ -165,6 +172,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.resources = newResources(a.core, a.pods, a.selectors, a.shares)
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
+	a.releases = newReleases(a.core, a.monitor)
 	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher, a.usage, a.shares)
 	return a
 }
@@ -205,6 +213,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.API.Changed():
 		case <-a.state.Changed():
 		case <-a.modes.Changed():
+		case <-a.Release.Settled():
 		case <-tried:
 			tried = nil
 		case <-ticker.C:
@@ -243,7 +252,8 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		a.modes.Cordon(text)
 	}
 	withdrawals := a.modes.Round(m, c)
-	inv := a.inventory(m, c)
+	lasting := a.releases.round(m)
+	inv := a.inventory(m, c, lasting)
 	a.state.Update(inv)
 	if reason := a.state.Unwritable(); reason != "" {
 		inv = inv.Withhold(reason)
@@ -252,7 +262,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.driverDue.Notify()
 	a.resources.update(ctx, group, inv)
 	a.modes.Published(withdrawals)
-	a.publisher.update(a.monitor.Snapshot(), a.modes.GPUs())
+	a.publisher.update(a.monitor.Snapshot(), a.modes.GPUs(), lasting)
 	a.hami.setOpen(a.resources.sharesFollowed())
 	a.hami.report()
 	a.shares.woken.Notify()

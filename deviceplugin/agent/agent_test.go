@@ -227,3 +227,18 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 		t.Errorf("registered all the same: %+v", got)
 	}
 }
+
+// The Node shows how many HCAs one container can have of each resource, which its
+// capacity does not: with count strict only healthy ones, with all none.
+func TestHCACountsAreAnnotated(t *testing.T) {
+	r := newRig(t, "one-dead-port")
+	r.configure("rdma: {resources: [{name: rdma/a}, {name: rdma/b, count: strict}, {name: rdma/c, count: all}]}")
+	r.run()
+	annotated := func(want string) {
+		t.Helper()
+		r.api.Wait(t, want, func() bool { return r.api.Node.Annotations["heddle.dev/hca-counts"] == want })
+	}
+	annotated(`{"version":1,"hcas":{"rdma/a":7,"rdma/b":6}}`)
+	r.configure("rdma: {resources: []}")
+	annotated("")
+}

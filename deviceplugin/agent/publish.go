@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
@@ -38,6 +44,8 @@ type publisher struct {
 	conditions     map[string]writtenCondition // by type
 	topology, free string
 	annotatedAt    time.Time
+	hcas           string
+	countedAt      time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
 }
@@ -45,6 +53,7 @@ type publisher struct {
 type found struct {
 	shortages []health.Shortage
 	gpus      []gpumode.GPU
+	release   release.Request
 }
 
 type writtenCondition struct {
@@ -61,8 +70,8 @@ func newPublisher(c *core, r *resources) *publisher {
 }
 
 // update takes what a round found.
-func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
-	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus})
+func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU, lasting release.Request) {
+	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus, lasting})
 	p.wake.Notify()
 }
 
@@ -80,23 +89,30 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-retry:
 		}
 		retry = nil
-		if err := p.publish(ctx); err != nil && ctx.Err() == nil {
+		switch again, err := p.publish(ctx); {
+		case err != nil && ctx.Err() == nil:
 			p.Log.WarnContext(ctx, "publishing devices failed", "err", err, "retry_in", publishRetry)
 			retry = time.After(publishRetry)
+		case again:
+			retry = time.After(releaseRetry)
 		}
 	}
 }
 
-// publish writes what differs from the last time.
-func (p *publisher) publish(ctx context.Context) error {
+// publish writes what differs from the last time. again reports that this should
+// be soon again.
+func (p *publisher) publish(ctx context.Context) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	now := p.found.Load()
 	p.announce(now.shortages)
-	return errors.Join(
+	again, err = p.publishRelease(ctx, now.release)
+	return again, errors.Join(
+		err,
 		p.publishCondition(ctx, health.ConditionOf(now.shortages)),
 		p.publishCondition(ctx, modeCondition(modeStates(now.gpus))),
 		p.publishGPUs(ctx),
+		p.publishHCAs(ctx),
 	)
 }
 
@@ -159,6 +175,43 @@ func (p *publisher) publishGPUs(ctx context.Context) error {
 	}
 	p.topology, p.free, p.annotatedAt = topology, free, time.Now()
 	return nil
+}
+
+// publishHCAs writes for schedulers how many HCAs one container can have. Capacity
+// cannot show that: it has a place for each container that shares an HCA.
+func (p *publisher) publishHCAs(ctx context.Context) error {
+	text := hcaCounts(p.now.Load())
+	if text == p.hcas && time.Since(p.countedAt) < publishAgain {
+		return nil
+	}
+	if err := p.API.AnnotateNode(ctx, "", map[string]*string{wellknown.HCACounts: valueOrNone(text)}); err != nil {
+		return err
+	}
+	p.hcas, p.countedAt = text, time.Now()
+	return nil
+}
+
+// hcaCounts is that annotation, empty for a node without such resources. With count
+// distinct an unhealthy HCA counts, as a container starts with those that are left;
+// with strict it does not. With all a pod's number is no number of HCAs.
+func hcaCounts(inv *inventory.Inventory) string {
+	c, m := inv.Config, inv.Config.WithRoles(inv.Machine)
+	counts := allocation.HCACounts{Version: allocation.Version, HCAs: map[string]int{}}
+	for i := range c.RDMA.Resources {
+		r := &c.RDMA.Resources[i]
+		if r.Count == config.CountAll {
+			continue
+		}
+		members := allocate.Members(inv, m, r)
+		if r.Count == config.CountStrict {
+			members = slices.DeleteFunc(members, func(h allocate.Member) bool { return h.Unhealthy != "" })
+		}
+		counts.HCAs[r.Name] = len(members)
+	}
+	if len(counts.HCAs) == 0 {
+		return ""
+	}
+	return counts.String()
 }
 
 // valueOrNone is an annotation's value; an empty one takes the annotation away.

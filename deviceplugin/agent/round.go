@@ -11,6 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -21,14 +22,17 @@ import (
 // observeTimeout bounds one observation of the kubelet.
 const observeTimeout = 2 * time.Second
 
-// inventory is the node in this round.
-func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.Inventory {
+// inventory is the node in this round, under a release of GPUs or none.
+func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig, lasting release.Request) *inventory.Inventory {
 	snapshot := a.monitor.Snapshot()
 	gpus := make(map[string]inventory.GPU, len(m.GPUs))
 	for _, now := range a.modes.GPUs() {
 		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
 		if found, known := snapshot.GPUs[now.UUID]; known && !found.Healthy {
 			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
+		}
+		if !lasting.Until.IsZero() && lasting.Covers(now.UUID) {
+			state.Unhealthy = cmp.Or(state.Unhealthy, release.Reason)
 		}
 		// A container with a share may start again while its GPU changes its mode.
 		edits, err := a.driver.GPUEdits(now.UUID)
@@ -64,7 +68,12 @@ func (a *Agent) writeDriverSpec(ctx context.Context) error {
 			return nil
 		case <-a.driverDue:
 		}
-		_ = a.driver.Update(ctx, a.machine()) // The spec keeps the error.
+		if a.Release.Active() {
+			// Making it would open a session with the driver.
+			_ = a.driver.Restore() // Update meets the error again.
+		} else {
+			_ = a.driver.Update(ctx, a.machine()) // The spec keeps the error.
+		}
 		wrong := a.driver.Problem()
 		if wrong != logged && wrong != "" && ctx.Err() == nil {
 			a.Log.WarnContext(ctx, "CDI spec of the driver is incomplete", "reason", wrong)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -29,6 +30,8 @@ const (
 	ServedByOthers health.Cause = "ServedByOthers"
 	// Cordoned is a GPU that an operator took out.
 	Cordoned health.Cause = "Cordoned"
+	// Released is a GPU whose driver an operator needs.
+	Released health.Cause = "Released"
 	// StateUnwritable is a device that is not handed out because that could not be
 	// recorded.
 	StateUnwritable health.Cause = "StateUnwritable"
@@ -160,7 +163,10 @@ func hcaStates(
 	for _, member := range allocate.Members(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
-		if state.Healthy && member.Unhealthy != "" {
+		switch {
+		case member.Unhealthy == "":
+			state = health.State{Healthy: true} // Also a virtual function whose port no pod has set up.
+		case state.Healthy:
 			state = health.State{Cause: Unsuitable, Reason: member.Unhealthy}
 		}
 		states[name] = state
@@ -219,6 +225,8 @@ func unavailable(
 	}
 	at := slices.IndexFunc(gpus, func(g gpumode.GPU) bool { return g.UUID == uuid })
 	switch {
+	case reason == release.Reason:
+		return health.State{Cause: Released, Reason: reason}, false
 	case at >= 0 && gpus[at].Cordoned:
 		return health.State{Cause: Cordoned, Reason: gpumode.Cordoned}, false
 	case at >= 0 && gpus[at].Until != "":

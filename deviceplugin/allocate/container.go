@@ -157,6 +157,8 @@ func (d *decision) grantPart(p part) error {
 	switch {
 	case r == nil:
 		picks, err = d.keep(p.entries[0])
+	case isExact(p.entries[0].IDs):
+		picks, err = d.exact(p, r)
 	case r.Count == config.CountAll:
 		picks = d.all(Members(d.node.Inventory, d.topology.machine, r))
 	default:
@@ -227,6 +229,9 @@ func (d *decision) addHCA(resource string, p pick) {
 			x.LinkLayer, x.RateGbps = port.LinkLayer, port.RateGbps
 		}
 	}
+	if len(x.Ports) == 0 && (h.Elsewhere || h.PhysFn != "") {
+		x.Ports = portsOf(h)
+	}
 	if p.gpu >= 0 {
 		x.GPU, x.Class = d.topology.machine.GPUs[p.gpu].UUID, p.class.String()
 	}
@@ -234,6 +239,19 @@ func (d *decision) addHCA(resource string, p pick) {
 		x.Nodes = append(x.Nodes, "/dev/"+node)
 	}
 	d.result.Devices.HCAs = append(d.result.Devices.HCAs, x)
+}
+
+// portsOf are all ports of an HCA that a CNI plugin brings up in the pod's network,
+// after the last scan or where no scan sees it.
+func portsOf(h *machine.HCA) []int {
+	if len(h.Ports) == 0 {
+		return []int{1} // The port of a virtual function, and of most HCAs.
+	}
+	ports := make([]int, len(h.Ports))
+	for i := range h.Ports {
+		ports[i] = h.Ports[i].Number
+	}
+	return ports
 }
 
 // describe completes the list of devices once all are known: PCI order over

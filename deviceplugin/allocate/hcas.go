@@ -29,6 +29,20 @@ type Member struct {
 	Unhealthy string
 }
 
+// DeviceID is the device ID of an HCA for one of the sharers of resource r. With
+// one sharer it is the HCA's identity, a PCI address. Multus gives a network's CNI
+// plugin the IDs that PodResources has for the pod, as they are, and sriov-cni,
+// host-device and rdma-cni take the value as a PCI address (docs/rdma.md).
+func DeviceID(r *config.RDMAResource, hca string, sharer int) string {
+	if r.Sharers == 1 {
+		return hca
+	}
+	return replica.ID(hca, sharer)
+}
+
+// isExact reports whether device IDs are HCAs' own, see [DeviceID].
+func isExact(ids []string) bool { return !slices.ContainsFunc(ids, replica.IsReplica) }
+
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
 // corrected, with the health that the inventory has of them.
 func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
@@ -36,19 +50,19 @@ func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResourc
 	var members []Member
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
-		if selected, _ := r.Selectors.Select(m, h); selected {
-			members = append(members, Member{Index: i, ID: ids[i], Unhealthy: unhealthy(inv, h)})
+		if selected, _ := inv.Config.RDMA.Select(m, r, h); selected {
+			members = append(members, Member{Index: i, ID: ids[i], Unhealthy: unhealthy(inv, m, r, h)})
 		}
 	}
 	return members
 }
 
-// unhealthy is why an HCA cannot be handed out now; empty if it can.
-func unhealthy(inv *inventory.Inventory, h *machine.HCA) string {
+// unhealthy is why an HCA of resource r cannot be handed out now; empty if it can.
+func unhealthy(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource, h *machine.HCA) string {
 	if inv.HCAs == nil {
-		return capacity.Unhealthy(h, nil)
+		return capacity.Unhealthy(m, r, h, capacity.PortsDown)
 	}
-	return capacity.Unhealthy(h, inv.HCAUnhealthy)
+	return capacity.Unhealthy(m, r, h, inv.HCAUnhealthy)
 }
 
 // hcaUsage counts, by HCA identity, the device IDs of other pods that are bound
@@ -102,23 +116,55 @@ func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
 		w.kept, w.among = hcasOf(picks), slices.Concat(w.among, d.shared(members, used, r))
 		picks = d.topology.choose(w)
 	}
+	return picks, d.check(p, r, w, picks, rejected)
+}
+
+// exact picks the HCAs that the device IDs of a container name, and no others: CNI
+// plugins have moved these into the pod's network before the container starts.
+func (d *decision) exact(p part, r *config.RDMAResource) ([]pick, error) {
+	m, used := d.topology.machine, d.node.hcaUsage(p.allocation)
+	w := &hcaRequest{n: len(p.entries[0].IDs), gpus: d.gpus}
+	var rejected []string
+	for _, id := range p.entries[0].IDs {
+		at := slices.Index(d.ids, id)
+		if at < 0 {
+			rejected = append(rejected, id+": it is not there any more")
+			continue
+		}
+		if used.here[id] > 0 {
+			return nil, fmt.Errorf("%s: another container still has %s", r.Name, m.HCAs[at].Name)
+		}
+		if reason := unhealthy(d.node.Inventory, m, r, &m.HCAs[at]); reason != "" {
+			rejected = append(rejected, m.HCAs[at].Name+": "+reason)
+			continue
+		}
+		w.kept = append(w.kept, at)
+	}
+	picks := d.topology.choose(w)
+	return picks, d.check(p, r, w, picks, rejected)
+}
+
+// check returns why a container cannot have these picks, which are fewer than it
+// requests, or warns about them.
+func (d *decision) check(p part, r *config.RDMAResource, w *hcaRequest, picks []pick, rejected []string) error {
 	if len(picks) < w.n {
 		message := fmt.Sprintf("%s: %d HCAs requested, %d available", r.Name, w.n, len(picks))
 		if len(rejected) > 0 {
 			message += ": " + strings.Join(rejected, "; ")
 		}
 		if r.Count == config.CountStrict {
-			return nil, &RejectedError{d.container.Name, RejectedHCAs, message + " (count: strict)"}
+			return &RejectedError{d.container.Name, RejectedHCAs, message + " (count: strict)"}
 		}
 		if len(picks) == 0 {
-			return nil, errors.New(message)
+			return errors.New(message)
 		}
 		d.warn(p, picks, FewerHCAs, message)
 	}
+	members := Members(d.node.Inventory, d.topology.machine, r)
 	if message := d.far(members, w, picks); message != "" {
 		d.warn(p, picks, HCANotLocal, r.Name+": "+message)
 	}
-	return picks, nil
+	return nil
 }
 
 // all are the HCAs of a resource with count all: every one that has a device
@@ -238,7 +284,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 			continue
 		}
 		h := &d.topology.machine.HCAs[at]
-		if reason := unhealthy(d.node.Inventory, h); reason != "" && !started {
+		if reason := unhealthy(d.node.Inventory, d.topology.machine, &config.RDMAResource{}, h); reason != "" && !started {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}

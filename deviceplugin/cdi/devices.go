@@ -78,7 +78,8 @@ type DeviceHCA struct {
 	PCI  string `json:"pci"`
 	// Resource is the one that the container asked for.
 	Resource string `json:"resource"`
-	// Ports are the numbers of the active ports.
+	// Ports are the numbers of the active ports; of an HCA that a CNI plugin brings
+	// up in the pod's network, of all.
 	Ports     []int    `json:"ports"`
 	LinkLayer string   `json:"linkLayer"`
 	RateGbps  *float64 `json:"rateGbps"`

@@ -45,11 +45,15 @@ type Dir struct {
 	syncErr error
 	// unsynced is set when a file was written.
 	unsynced notify.Signal
+	// added are the lines of entries that only the list of names has, by device;
+	// dropped counts those that it has and need not.
+	added   map[string][]byte
+	dropped int
 }
 
 // NewDir makes a Dir of a path, which need not be there.
 func NewDir(path string) *Dir {
-	return &Dir{path: path, written: make(map[string]bool), unsynced: notify.New()}
+	return &Dir{path: path, written: make(map[string]bool), added: make(map[string][]byte), unsynced: notify.New()}
 }
 
 // Load reads all entries, by device. What cannot be read is set aside, and the
@@ -82,10 +86,11 @@ func (d *Dir) Load() (map[string]*Entry, error) {
 		}
 		all[device] = e
 	}
+	errs = append(errs, d.loadNames(all))
 	return all, errors.Join(errs...)
 }
 
-// Write writes an entry. It is on the disk soon after; see [Dir.Run].
+// Write replaces an entry. It is on the disk soon after; see [Dir.Run].
 func (d *Dir) Write(e *Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
@@ -96,6 +101,7 @@ func (d *Dir) Write(e *Entry) error {
 			d.written[name] = true
 			d.mu.Unlock()
 			d.unsynced.Notify()
+			err = d.dropName(e.Device)
 		}
 	}
 	if err != nil {
@@ -119,9 +125,9 @@ func (d *Dir) Probe() error {
 func (d *Dir) Remove(e *Entry) error {
 	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		err = nil
 	}
-	return err
+	return errors.Join(err, d.dropName(e.Device))
 }
 
 // Sweep removes entries that were set aside and that keep does not have, and

@@ -125,6 +125,7 @@ func (s *State) decide(
 	if result, err = node.Container(c, held); err != nil {
 		return shares, nil, err
 	}
+	result.Warnings = append(result.Warnings, node.NetworkWarnings(pod, result)...)
 	for i := range result.Grants {
 		s.applyLocked(result.Grants[i].Entry)
 	}

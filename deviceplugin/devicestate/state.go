@@ -95,7 +95,8 @@ type State struct {
 	// starting serializes what is done for one container: its resources'
 	// PreStartContainer calls, and retries of those that timed out.
 	starting stripes
-	// files is held for reading to write files and for writing to remove them.
+	// files is held for reading to write files and for writing to remove them: to a
+	// clock that has just been set, what is being written looks left over.
 	files sync.RWMutex
 
 	mu sync.Mutex // guards all below
@@ -182,11 +183,7 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	e := &checkpoint.Entry{
 		Kind: kind, Device: name.Device, Resource: resource, IDs: ids, Created: s.options.Now().UTC(),
 	}
-	// No file is removed meanwhile: to a clock that has just been set, what is
-	// being written looks left over.
-	s.files.RLock()
-	defer s.files.RUnlock()
-	err = s.checkpoint.Write(e)
+	err = s.checkpoint.Add(e)
 	s.problems.note(problemState, err)
 	if err != nil {
 		s.changed.Notify() // See Unwritable.

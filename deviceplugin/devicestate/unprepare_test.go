@@ -23,6 +23,10 @@ func (r *rig) left() int {
 		entries, _ := os.ReadDir(dir)
 		n += len(entries)
 	}
+	// The list of names stays, with no name in it.
+	if info, err := os.Stat(filepath.Join(r.options.StateDir, "records", "names.jsonl")); err == nil && info.Size() == 0 {
+		n--
+	}
 	return n
 }
 

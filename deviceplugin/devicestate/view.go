@@ -137,6 +137,28 @@ func (v *View) Assigned(resource string) map[string]string {
 	return assigned
 }
 
+// UnderReplicas names, by HCA of an RDMA resource, a container that has it under a
+// device ID that is a replica's, or that was given such an ID and has not started. It
+// was given out when pods shared the HCAs, which one pod has alone now.
+func (v *View) UnderReplicas(resource string) map[string]string {
+	held := make(map[string]string)
+	for _, e := range v.node.Entries {
+		if v.node.Gone[e.Device] || e.Resource != resource || e.Kind != cdi.RDMA {
+			continue
+		}
+		hcas, by := replica.Devices(e.IDs), "a container that has not started"
+		if e.Owner != nil {
+			hcas, by = e.Bound(), e.Owner.String()
+		}
+		for _, hca := range hcas {
+			if !slices.Contains(e.IDs, hca) && by > held[hca] {
+				held[hca] = by
+			}
+		}
+	}
+	return held
+}
+
 // Resources are those, sorted, that names were given out for and that containers
 // may still have, whether or not they are in the configuration: a container starts
 // only while its resources are served.

@@ -67,8 +67,12 @@ func (m *Monitor) offered(id string) bool {
 }
 
 func (m *Monitor) selected(scan *machine.Machine, h *machine.HCA) bool {
-	for i := range m.config.RDMA.Resources {
-		if ok, _ := m.config.RDMA.Resources[i].Selectors.Select(scan, h); ok {
+	rdma := &m.config.RDMA
+	for i := range rdma.Resources {
+		r := &rdma.Resources[i]
+		// A virtual function that one pod has alone is down until it is in that pod's
+		// network.
+		if ok, _ := rdma.Select(scan, r, h); ok && (h.PhysFn == "" || r.Sharers > 1) {
 			return true
 		}
 	}

@@ -89,7 +89,7 @@ func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health)
 	if s.fault.cause != "" && len(reasons) > 0 {
 		s.fault.reason = strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
 	}
-	if !checks.Checks(config.CheckHCAs) {
+	if h.Elsewhere || !checks.Checks(config.CheckHCAs) { // Ports elsewhere are not seen.
 		s.fault = fault{}
 	}
 }

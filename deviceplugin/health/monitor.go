@@ -103,6 +103,11 @@ func (m *Monitor) OnEvent(e devgpu.Event) {
 	})
 }
 
+// Reset takes that a GPU may have been reset: its driver was not in use for a time.
+func (m *Monitor) Reset(uuid string) {
+	m.apply(func(now time.Time) { m.tracker.gpu(uuid).away = now })
+}
+
 // Run polls and watches the GPUs, follows the source and lets time pass until
 // ctx ends, and then returns nil.
 func (m *Monitor) Run(ctx context.Context) error {

@@ -198,6 +198,25 @@ func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
 	})
 }
 
+// A driver that reports no recovery action does not report a reset; that it was not
+// in use for a time is enough.
+func TestResetForgetsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{action: devgpu.ActionUnknown}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
+		m.OnEvent(xid("GPU-0", 79))
+		pass(time.Minute)
+		if m.Snapshot().GPU("GPU-0").Healthy {
+			t.Error("healthy although nothing was reset")
+		}
+		m.Reset("GPU-0")
+		pass(31 * time.Second)
+		if s := m.Snapshot().GPU("GPU-0"); !s.Healthy {
+			t.Errorf("31 s after a reset: %+v", s)
+		}
+	})
+}
+
 // Time passes without scans and polls: a link that stays down is down in time.
 func TestDeadlinesNeedNoScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package replica names the replicas of a device that pods share, and prefers
 // some of them: an HCA or a shared GPU is offered as many device IDs, each with
-// one holder. It knows no devices.
+// one holder. A device that one pod has alone has its own name as device ID. The
+// package knows no devices.
 package replica
 
 import (
@@ -31,6 +32,9 @@ func Parse(id string) (device string, number int, err error) {
 	return id[:at], number, nil
 }
 
+// IsReplica reports whether an ID is a replica's, and not a device's own name.
+func IsReplica(id string) bool { return strings.Contains(id, Separator) }
+
 // DeviceOf is the device that an ID names.
 func DeviceOf(id string) string {
 	device, _, _ := strings.Cut(id, Separator)
@@ -52,13 +56,29 @@ type Device struct {
 	Name string
 	// Taken counts the chosen replicas, Free those that were available.
 	Taken, Free int
-	numbers     []int
+	available   []numbered
+}
+
+// numbered is an ID with the number of its replica, 0 if it is none.
+type numbered struct {
+	number int
+	id     string
 }
 
 // Prefer chooses size replicas of available, with must among them, of as many
 // different devices as there are; of those with equally many chosen the first in
 // the order of compare, and of each the lowest numbers.
 func Prefer(available, must []string, size int, compare func(a, b *Device) int) ([]string, error) {
+	for _, id := range slices.Concat(must, available) {
+		if _, _, err := Parse(id); err != nil {
+			return nil, err
+		}
+	}
+	return PreferOwn(available, must, size, compare)
+}
+
+// PreferOwn is [Prefer] where IDs may also be devices' own names.
+func PreferOwn(available, must []string, size int, compare func(a, b *Device) int) ([]string, error) {
 	if size > len(available) || size < len(must) {
 		return nil, fmt.Errorf("%d of %d replicas with %d given", size, len(available), len(must))
 	}
@@ -68,7 +88,7 @@ func Prefer(available, must []string, size int, compare func(a, b *Device) int) 
 	}
 	chosen := slices.Clone(must)
 	for len(chosen) < size {
-		devices = slices.DeleteFunc(devices, func(d *Device) bool { return len(d.numbers) == 0 })
+		devices = slices.DeleteFunc(devices, func(d *Device) bool { return len(d.available) == 0 })
 		if len(devices) == 0 {
 			return nil, errors.New("a replica is given that is not available")
 		}
@@ -78,8 +98,8 @@ func Prefer(available, must []string, size int, compare func(a, b *Device) int) 
 			}
 			return compare(a, b)
 		})
-		chosen = append(chosen, ID(next.Name, next.numbers[0]))
-		next.numbers = next.numbers[1:]
+		chosen = append(chosen, next.available[0].id)
+		next.available = next.available[1:]
 		next.Taken++
 	}
 	slices.Sort(chosen)
@@ -91,9 +111,12 @@ func group(available, must []string) ([]*Device, error) {
 	var all []*Device
 	seen := map[string]bool{}
 	for i, id := range slices.Concat(must, available) {
-		name, number, err := Parse(id)
-		if err != nil {
-			return nil, err
+		name, number := id, 0
+		if IsReplica(id) {
+			var err error
+			if name, number, err = Parse(id); err != nil {
+				return nil, err
+			}
 		}
 		if seen[id] {
 			continue
@@ -107,12 +130,12 @@ func group(available, must []string) ([]*Device, error) {
 		if i < len(must) {
 			all[at].Taken++
 		} else {
-			all[at].numbers = append(all[at].numbers, number)
+			all[at].available = append(all[at].available, numbered{number, id})
 		}
 	}
 	for _, d := range all {
-		slices.Sort(d.numbers)
-		d.Free = len(d.numbers)
+		slices.SortFunc(d.available, func(a, b numbered) int { return a.number - b.number })
+		d.Free = len(d.available)
 	}
 	return all, nil
 }

@@ -44,3 +44,24 @@ func TestPrefer(t *testing.T) {
 		})
 	}
 }
+
+// A device that one pod has alone has its own name as ID.
+func TestPreferOwn(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		available, must []string
+		want            []string
+	}{
+		{"devices of one pod each", []string{"c", "a", "b"}, nil, []string{"a", "b"}},
+		{"beside a replica of the time when it was shared", []string{"a", "b", "c"}, []string{"a::3"}, []string{"a::3", "b"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := replica.PreferOwn(tt.available, tt.must, 2, byName); err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, %v; want %v", got, err, tt.want)
+			}
+		})
+	}
+	if got, err := replica.PreferOwn([]string{"a::"}, nil, 1, byName); err == nil {
+		t.Errorf("got %v, want an error", got)
+	}
+}

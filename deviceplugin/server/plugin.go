@@ -162,6 +162,9 @@ func (p *Plugin) follow(ctx context.Context) {
 		select {
 		case <-p.options.Resource.Changed():
 		case <-ticker.C:
+			if p.list.counts().withdrawn == 0 {
+				continue // Time alone changes nothing.
+			}
 		case <-ctx.Done():
 		}
 		p.list.update(p.options.Resource.Devices())

@@ -199,7 +199,7 @@ func (p *Plugin) supervise(ctx context.Context) error {
 		var streams <-chan struct{}
 		if current != nil {
 			o.intact = current.intact()
-			o.streams, streams = current.server.traffic.streaming()
+			o.streams, streams = current.server.traffic.streaming(), current.server.traffic.changed
 		}
 		register, lost, wait := s.decide(&o)
 		if lost != "" {

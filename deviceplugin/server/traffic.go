@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/stats"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // traffic counts the calls and streams of one server. A call counts until its
@@ -14,13 +16,18 @@ type traffic struct {
 	mu      sync.Mutex
 	calls   int
 	streams int
-	// note is closed, and replaced, when either changes.
-	note chan struct{}
+	// changed is set when streams did. Calls leave it alone: what supervises the
+	// registration would run beside every Allocate.
+	changed notify.Signal
+	// quiet is closed, and replaced, when the last call has ended.
+	quiet chan struct{}
 }
 
 type streamKey struct{}
 
-func newTraffic() *traffic { return &traffic{note: make(chan struct{})} }
+func newTraffic() *traffic {
+	return &traffic{changed: notify.New(), quiet: make(chan struct{})}
+}
 
 // TagRPC implements stats.Handler.
 func (t *traffic) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
@@ -43,11 +50,13 @@ func (t *traffic) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	defer t.mu.Unlock()
 	if stream {
 		t.streams += by
-	} else {
-		t.calls += by
+		t.changed.Notify()
+		return
 	}
-	close(t.note)
-	t.note = make(chan struct{})
+	if t.calls += by; t.calls == 0 {
+		close(t.quiet)
+		t.quiet = make(chan struct{})
+	}
 }
 
 // TagConn implements stats.Handler.
@@ -56,11 +65,11 @@ func (t *traffic) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Con
 // HandleConn implements stats.Handler.
 func (t *traffic) HandleConn(context.Context, stats.ConnStats) {}
 
-// streaming reports how many streams are open; note is closed when that changes.
-func (t *traffic) streaming() (n int, note <-chan struct{}) {
+// streaming reports how many streams are open.
+func (t *traffic) streaming() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.streams, t.note
+	return t.streams
 }
 
 func (t *traffic) inFlight() int {
@@ -73,13 +82,13 @@ func (t *traffic) inFlight() int {
 func (t *traffic) idle(ctx context.Context) {
 	for {
 		t.mu.Lock()
-		calls, note := t.calls, t.note
+		calls, quiet := t.calls, t.quiet
 		t.mu.Unlock()
 		if calls == 0 {
 			return
 		}
 		select {
-		case <-note:
+		case <-quiet:
 		case <-ctx.Done():
 			return
 		}

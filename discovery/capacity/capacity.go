@@ -44,7 +44,7 @@ func Of(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resourc
 		resources = append(resources, shares(m, c, vendors)...)
 	}
 	for i := range c.RDMA.Resources {
-		resources = append(resources, hcas(m, &c.RDMA.Resources[i]))
+		resources = append(resources, hcas(m, &c.RDMA, &c.RDMA.Resources[i]))
 	}
 	return resources
 }
@@ -276,7 +276,7 @@ func probe(m *machine.Machine, name string) string {
 		p := &m.Probes[i]
 		switch {
 		case p.Name != name || p.State == machine.ProbeOK:
-		case p.State == machine.ProbeAbsent && p.Reason != "":
+		case (p.State == machine.ProbeAbsent || p.State == machine.ProbeReleased) && p.Reason != "":
 			return p.Reason
 		case p.State == machine.ProbeTimeout:
 			return strings.TrimSuffix(name+" did not answer: "+p.Reason, ": ")
@@ -290,16 +290,16 @@ func probe(m *machine.Machine, name string) string {
 // hcas counts the slots of one RDMA resource: for each healthy HCA as many as
 // may share it. Under count "all" a pod gets every HCA, so there are as many
 // slots as may share them together.
-func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
+func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 	t := tally{name: r.Name}
 	var rejected []string
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
-		if selected, reason := r.Selectors.Select(m, h); !selected {
+		if selected, reason := c.Select(m, r, h); !selected {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
-		t.add(h.Name, Unhealthy(h, nil), int64(r.Sharers))
+		t.add(h.Name, Unhealthy(m, r, h, PortsDown), int64(r.Sharers))
 	}
 	out := t.resource()
 	if r.Count == config.CountAll {
@@ -319,19 +319,39 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 	return out
 }
 
-// Unhealthy is why an HCA cannot be handed out, empty if it can: what health
-// reports, nil for what the scan shows, or that it has no device node.
-func Unhealthy(h *machine.HCA, health func(*machine.HCA) string) string {
-	if health == nil {
-		health = PortsDown
+// Unhealthy is why an HCA of resource r cannot be handed out, empty if it can: what
+// health reports, or that it has no device node.
+//
+// The port of a virtual function that one pod has alone is down until a CNI plugin
+// sets its network device up, or gives it a GUID, in the pod's network: the physical
+// function's ports decide.
+func Unhealthy(m *machine.Machine, r *config.RDMAResource, h *machine.HCA, health func(*machine.HCA) string) string {
+	reason := health(h)
+	if h.Elsewhere {
+		// One that a single pod has is in that pod's network, and its ports are too.
+		if reason = ""; r.Sharers > 1 {
+			reason = "it is in another network namespace"
+		}
 	}
-	if reason := health(h); reason != "" {
-		return reason
+	if pf := physical(m, h); reason != "" && pf != nil && r.Sharers == 1 {
+		own := reason
+		if reason = health(pf); reason != "" && reason != own {
+			reason = pf.Name + ", its physical function: " + reason
+		}
 	}
-	if len(h.CharDevices.UVerbs) == 0 {
+	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
 		return "it has no uverbs device (module ib_uverbs)"
 	}
-	return ""
+	return reason
+}
+
+// physical is the HCA that a virtual function is of; nil for others.
+func physical(m *machine.Machine, h *machine.HCA) *machine.HCA {
+	at := slices.IndexFunc(m.HCAs, func(p machine.HCA) bool { return h.PhysFn != "" && p.PCI == h.PhysFn })
+	if at < 0 {
+		return nil
+	}
+	return &m.HCAs[at]
 }
 
 // PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of

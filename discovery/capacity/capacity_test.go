@@ -1,6 +1,7 @@
 package capacity_test
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 
@@ -165,6 +166,16 @@ func TestHCAs(t *testing.T) {
 	}}
 	bare := &machine.Machine{HCAs: []machine.HCA{{Name: "a", Role: machine.RoleFabric}, hca("b", machine.RoleFabric, machine.PortActive)}}
 	bare.HCAs[1].CharDevices = machine.CharDevices{}
+	vfs := &machine.Machine{HCAs: []machine.HCA{
+		hca("mlx5_0", machine.RoleFabric, machine.PortActive), hca("mlx5_2", machine.RoleFabric, machine.PortInit),
+		hca("mlx5_8", machine.RoleFabric, machine.PortDown), hca("mlx5_9", machine.RoleFabric, machine.PortDown),
+	}}
+	for i, pci := range []string{"0000:18:00.0", "0000:3f:00.0", "0000:18:00.2", "0000:3f:00.2"} {
+		vfs.HCAs[i].PCI = pci
+	}
+	vfs.HCAs[2].PhysFn, vfs.HCAs[3].PhysFn = vfs.HCAs[0].PCI, vfs.HCAs[1].PCI
+	moved := &machine.Machine{HCAs: slices.Clone(vfs.HCAs)}
+	moved.HCAs[2].Elsewhere, moved.HCAs[2].Ports = true, nil
 	const name = "rdma/hca_shared_devices_ib"
 	for _, tt := range []struct {
 		name    string
@@ -179,6 +190,18 @@ func TestHCAs(t *testing.T) {
 		{"none selected", m, "rdma: {resources: [{name: rdma/a, selectors: {vendors: ['8086']}}]}", capacity.Resource{
 			Name: "rdma/a", Reason: "no HCA is selected: mlx5_0: vendors: 0x15b3 is not among 8086; mlx5_1: vendors: 0x15b3 is not among 8086; " +
 				"mlx5_2: vendors: 0x15b3 is not among 8086; mlx5_bond_0: vendors: 0x15b3 is not among 8086",
+		}},
+		{"virtual functions are as good as their physical one", vfs, "rdma: {resources: [{name: rdma/a, sharers: 1, selectors: {pfNames: [mlx5_0, mlx5_2]}}]}", capacity.Resource{
+			Name: "rdma/a", Count: 1, Devices: 2, Healthy: 1, Reason: "mlx5_9: mlx5_2, its physical function: port 1 is INIT",
+		}},
+		{"in a pod's network", moved, "rdma: {resources: [{name: rdma/a, sharers: 1, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
+			Name: "rdma/a", Count: 1, Devices: 1, Healthy: 1,
+		}},
+		{"in a pod's network, and shared", moved, "rdma: {resources: [{name: rdma/a, sharers: 2, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
+			Name: "rdma/a", Devices: 1, Reason: "mlx5_8: it is in another network namespace",
+		}},
+		{"but not where pods share them", vfs, "rdma: {resources: [{name: rdma/a, sharers: 2, selectors: {pfNames: [mlx5_0]}}]}", capacity.Resource{
+			Name: "rdma/a", Devices: 1, Reason: "mlx5_8: port 1 is DOWN",
 		}},
 		{"not usable", bare, "", capacity.Resource{Name: name, Devices: 2, Reason: "a: no port could be read; b: it has no uverbs device (module ib_uverbs)"}},
 		{"no devices", &machine.Machine{}, "", capacity.Resource{Name: name, Reason: "there are no RDMA devices"}},

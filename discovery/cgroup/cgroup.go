@@ -3,8 +3,9 @@
 //
 // It owns the spellings of that tree: cgroup v1, v2 and hybrid, the drivers
 // systemd and cgroupfs, containerd, CRI-O and cri-dockerd. What it
-// does not recognize is an error and never a guess. It asks no API, moves no
-// process, and knows nothing of GPUs.
+// does not recognize is an error and never a guess. It also finds the processes
+// that have a device node open. It asks no API, moves no process, and knows
+// nothing of GPUs.
 package cgroup
 
 import (

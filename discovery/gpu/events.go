@@ -26,8 +26,8 @@ var ErrNoEvent = errors.New("no event")
 
 const (
 	// EventWait bounds one wait, so that a session can be ended. An event
-	// ends the wait at once.
-	EventWait = time.Second
+	// ends the wait at once. Every wait that ends wakes the process up.
+	EventWait = 4 * time.Second
 	// firstBackoff doubles up to lastBackoff while waiting fails.
 	firstBackoff = time.Second
 	lastBackoff  = 30 * time.Second
@@ -36,7 +36,7 @@ const (
 // Watch sends every event, in order, until ctx ends. A wait that fails is
 // reported as an interruption and repeated after a growing pause: a lost GPU
 // makes every wait fail that includes it. Watch returns at once with ctx, and
-// leaves at most one wait behind, which ends within a second unless the driver
+// leaves at most one wait behind, which ends within EventWait unless the driver
 // hangs.
 func Watch(ctx context.Context, t Telemetry, logger *slog.Logger, events chan<- Event) {
 	var wait bounded.Call[Event]

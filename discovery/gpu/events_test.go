@@ -76,8 +76,8 @@ func TestWatchReportsEvents(t *testing.T) {
 			}
 			<-time.After(wait)
 			return Event{}, ErrNoEvent
-		}), 10*time.Second)
-		if diff := cmp.Diff([]string{"2.5s XID GPU-1 79"}, got); diff != "" {
+		}), 20*time.Second)
+		if diff := cmp.Diff([]string{"10s XID GPU-1 79"}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		<-time.After(2 * EventWait)
@@ -116,8 +116,8 @@ func TestWatchComesBack(t *testing.T) {
 			}
 			<-time.After(wait)
 			return Event{}, ErrNoEvent
-		}), 10*time.Second)
-		want := []string{"3s interrupted  0", "3s interrupted  0", "5s interrupted  0"}
+		}), 12*time.Second)
+		want := []string{"6s interrupted  0", "6s interrupted  0", "11s interrupted  0"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

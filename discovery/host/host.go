@@ -52,6 +52,10 @@ type Options struct {
 	// that waits for their events. An open session keeps a driver from being
 	// unloaded, and a GPU from being reset.
 	Hold bool
+	// Release lets go of the drivers for a time; nil does not. Before has the GPUs
+	// of a Host that begins under a release; nil is none.
+	Release *Release
+	Before  *machine.Machine
 	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
 	Timeout time.Duration
 }
@@ -117,11 +121,12 @@ func (h *Host) Changed() <-chan struct{} { return h.changed }
 func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	began := time.Now()
-	m := h.compose(ctx)
-	if !h.options.Hold {
-		if err := h.Close(ctx); err != nil {
-			h.logger.Warn("a session with a GPU driver stays open", "err", err)
+	began, released := time.Now(), h.options.Release.Active()
+	m := h.compose(ctx, released)
+	var open error
+	if released || !h.options.Hold {
+		if open = h.Close(ctx); open != nil {
+			h.logger.Warn("a session with a GPU driver stays open", "err", open)
 		}
 	}
 	if ctx.Err() != nil {
@@ -129,10 +134,12 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 		return m
 	}
 	last := h.snapshot.Load()
-	if last != nil && h.restart() != nil {
+	if !released && last != nil && h.restart() != nil {
 		// The last good machine stands until another process reads the driver.
 		return last
 	}
+	// Only once the snapshot has what the drivers answered.
+	defer h.options.Release.settle(released, open)
 	if last != nil && reflect.DeepEqual(last, m) {
 		h.logger.Debug("scanned", "took", time.Since(began), "changed", false)
 		return last
@@ -164,13 +171,17 @@ func (h *Host) Close(ctx context.Context) error {
 }
 
 // compose runs the readers in the order of what they need from one another.
-func (h *Host) compose(ctx context.Context) *machine.Machine {
+func (h *Host) compose(ctx context.Context, released bool) *machine.Machine {
 	m := &machine.Machine{Version: machine.Version, Node: h.options.NodeName}
 	h.readCPU(ctx, m)
 	h.readRDMA(ctx, m)
 	h.readPCI(ctx, m)
-	for _, vendor := range h.gpus {
-		vendor.Read(ctx, m)
+	if released {
+		h.keepGPUs(m)
+	} else {
+		for _, vendor := range h.gpus {
+			vendor.Read(ctx, m)
+		}
 	}
 	h.joinHCAs(ctx, m)
 	m.Sort()
@@ -229,9 +240,10 @@ func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
 const settle = 200 * time.Millisecond
 
 // Run keeps the machine current until ctx ends, and then returns nil: a scan at
-// the start, after kernel events, and every Interval. Where the kernel gives no events (another
-// system, no permission), the interval is all there is; that is logged once. It
-// returns a gpu.ErrRestart when a driver was upgraded under this process.
+// the start, after kernel events, when a release of the drivers begins or ends,
+// and every Interval. Where the kernel gives no events (another system, no
+// permission), the interval is all there is; that is logged once. It returns a
+// gpu.ErrRestart when a driver was upgraded under this process.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := notify.New()
@@ -250,9 +262,11 @@ func (h *Host) Run(ctx context.Context) error {
 func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	ticker := time.NewTicker(h.options.Interval)
 	defer ticker.Stop()
+	h.options.Release.await(ctx)
 	h.Scan(ctx)
 	var settled <-chan time.Time // Nil while there is no burst of events.
 	for h.restart() == nil {
+		ended := h.options.Release.ended()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -262,6 +276,10 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 			}
 		case <-settled:
 			settled = nil
+			h.Scan(ctx)
+		case <-h.options.Release.changed():
+			h.Scan(ctx)
+		case <-ended:
 			h.Scan(ctx)
 		case <-ticker.C:
 			h.Scan(ctx)

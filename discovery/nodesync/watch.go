@@ -53,7 +53,8 @@ func (w *Watch) Node() *corev1.Node {
 	return w.node
 }
 
-// Changed receives after what bears on labels, taints or cordoned GPUs changed.
+// Changed receives after what bears on labels, taints, cordoned or released GPUs
+// changed.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // Followed receives after one of the annotations that NewWatch named changed, and
@@ -98,7 +99,8 @@ func (w *Watch) Update(obj any) error {
 		w.followed.Notify()
 	}
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
-		annotated(before, node, wellknown.OwnedTaints, wellknown.DriverAbsentSince, wellknown.CordonedGPUs) ||
+		annotated(before, node, wellknown.OwnedTaints, wellknown.DriverAbsentSince, wellknown.CordonedGPUs,
+			wellknown.GPURelease) ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		w.changed.Notify()
 	}

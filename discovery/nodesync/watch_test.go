@@ -41,6 +41,11 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	cordoned.Annotations = map[string]string{"heddle.dev/cordoned-gpus": "GPU-a"}
 	step("a GPU that an operator took out", w, cordoned, true)
 
+	released := cordoned.DeepCopy()
+	released.ResourceVersion = "6"
+	released.Annotations["heddle.dev/gpu-release"] = `{"until":"2026-11-22T23:30:00Z"}`
+	step("a release of the GPUs", w, released, true)
+
 	w.Keep(node("9", nil))
 	if err := w.Update(node("8", nil)); err != nil || w.Node().ResourceVersion != "9" {
 		t.Errorf("an older version replaced a newer one: %s, %v", w.Node().ResourceVersion, err)

@@ -59,12 +59,17 @@ func parseGUID(s string) (string, error) {
 	return guid, nil
 }
 
-// parseGID reads a GID of eight groups and returns its lower half, the port's
-// GUID; empty for the all-zero GID of an unused entry.
-func parseGID(s string) (string, error) {
+// parseGID reads a GID of eight groups and returns its upper half, the subnet's
+// prefix, and its lower half, the port's GUID; both are empty for the all-zero
+// GID of an unused entry.
+func parseGID(s string) (prefix, guid string, err error) {
 	const half = len("fe80:0000:0000:0000:")
 	if len(s) != 2*half-1 {
-		return "", fmt.Errorf("%q is no GID", wellknown.Clip(s))
+		return "", "", fmt.Errorf("%q is no GID", wellknown.Clip(s))
 	}
-	return parseGUID(s[half:])
+	if guid, err = parseGUID(s[half:]); err != nil || guid == "" {
+		return "", guid, err
+	}
+	prefix, err = parseGUID(s[:half-1])
+	return prefix, guid, err
 }

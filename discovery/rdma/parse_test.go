@@ -76,7 +76,7 @@ func FuzzParseGID(f *testing.F) {
 	f.Add("fe80:0000:0000:0000:946d:ae03:0012:0000")
 	f.Add("0000:0000:0000:0000:0000:0000:0000:0000")
 	f.Fuzz(func(t *testing.T, s string) {
-		if guid, err := parseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
+		if _, guid, err := parseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
 			t.Errorf("%q has GUID %q", s, guid)
 		}
 	})

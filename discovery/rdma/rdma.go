@@ -11,8 +11,10 @@ package rdma
 import (
 	"cmp"
 	"context"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -39,6 +41,10 @@ type Reader struct {
 	class   bounded.Reading[listing]
 	devices map[string]*bounded.Reading[reading]
 	netlink bounded.Reading[answer]
+	// home: the process has seen a device in its own network namespace. In mode
+	// exclusive, one that never has is in the wrong namespace, and the devices that are
+	// not there are no pods'.
+	home bool
 }
 
 // New returns a reader of tree; dev is the root of device nodes, "/dev";
@@ -80,14 +86,43 @@ func (r *Reader) Read(ctx context.Context) Devices {
 	}
 	mode, notes, second := r.compare(ctx, found.HCAs, ask)
 	found.RDMA.NetnsMode, found.Skipped = mode, append(found.Skipped, notes...)
+	r.home = r.home || len(all.names) > 0
+	if mode == netnsExclusive && r.home {
+		found.HCAs = append(found.HCAs, r.inOtherNamespaces(all)...)
+	}
 	found.Probes = []machine.Probe{elsewhere(probe, mode), second}
 	return found
+}
+
+// netnsExclusive is the mode in which an RDMA device belongs to one network namespace.
+const netnsExclusive = "exclusive"
+
+// inOtherNamespaces are the devices that have moved into other network namespaces.
+// Of the classes only infiniband has namespaces (ib_class in drivers/infiniband/core/
+// device.c sets ns_type). infiniband_verbs (uverbs_class in uverbs_main.c) sets none:
+// it lists the device nodes of all, with the name of the device (ibdev), below the
+// PCI function.
+func (r *Reader) inOtherNamespaces(all listing) []machine.HCA {
+	var hcas []machine.HCA
+	for _, name := range slices.Sorted(maps.Keys(all.nodes)) {
+		nodes := all.nodes[name]
+		if slices.Contains(all.names, name) || len(nodes.UVerbs) == 0 {
+			continue
+		}
+		place := sysfs.ParsePlace(r.tree.Link("class/infiniband_verbs/" + nodes.UVerbs[0]))
+		if pci := place.Function(); pci != "" {
+			hcas = append(hcas, machine.HCA{
+				Name: name, PCI: strings.ToLower(pci), Elsewhere: true, CharDevices: nodes, Ports: []machine.Port{},
+			})
+		}
+	}
+	return hcas
 }
 
 // elsewhere adds to a probe that found no device that there may be some
 // elsewhere.
 func elsewhere(probe machine.Probe, mode string) machine.Probe {
-	if probe.State == machine.ProbeAbsent && mode == "exclusive" {
+	if probe.State == machine.ProbeAbsent && mode == netnsExclusive {
 		probe.Reason += "; network namespaces have RDMA devices of their own (mode exclusive), and this one has none"
 	}
 	return probe

@@ -3,6 +3,9 @@ package rdma
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -259,5 +262,50 @@ func TestElsewhere(t *testing.T) {
 	}
 	if a, b := elsewhere(none, "shared"), elsewhere(some, "exclusive"); a != none || b != some {
 		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+// An HCA that a CNI plugin has moved into a pod's network namespace leaves the class
+// of devices, and its uverbs stays in that of device nodes.
+func TestDeviceInAPodsNamespace(t *testing.T) {
+	tree := sysfstest.New(t)
+	port := []map[string]string{{"state": "4: ACTIVE", "link_layer": "InfiniBand"}}
+	for i, function := range []string{"0000:00:04.0", "0000:00:04.2"} {
+		tree.RDMA(tree.PCI(nic("pci0000:00/"+function)), sysfstest.RDMA{
+			Name: fmt.Sprintf("mlx5_%d", i), UVerbs: i, UMAD: -1, ISSM: -1, Ports: port,
+			Attributes: map[string]string{"node_guid": fmt.Sprintf("0002:c903:0000:123%d", i)},
+		})
+	}
+	if err := os.Remove(filepath.Join(tree.Sys(), "class/infiniband/mlx5_1")); err != nil {
+		t.Fatal(err)
+	}
+	r := New(sysfs.New(tree.Sys()), tree.Dev(), 0)
+	all, err := r.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []machine.HCA{{
+		Name: "mlx5_1", PCI: "0000:00:04.2", Elsewhere: true, Ports: []machine.Port{},
+		CharDevices: machine.CharDevices{UVerbs: []string{"uverbs1"}},
+	}}
+	if diff := cmp.Diff(want, r.inOtherNamespaces(all)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The SMI device of an HCA of several planes names the HCA as its parent, as rxe
+// names a network device: it is hardware.
+func TestSMIDevice(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := tree.PCI(nic("pci0000:00/0000:03:00.0"))
+	port := map[string]string{"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand"}
+	tree.RDMA(dir, sysfstest.RDMA{Name: "mlx5_0", UVerbs: 0, UMAD: 0, ISSM: -1, Ports: []map[string]string{port}})
+	tree.RDMA(dir, sysfstest.RDMA{
+		Name: "smi1", UVerbs: -1, UMAD: 1, ISSM: -1, Ports: []map[string]string{port, port},
+		Attributes: map[string]string{"parent": "mlx5_0"},
+	})
+	hcas := read(t, tree).HCAs
+	if len(hcas) != 2 || hcas[1].Name != "smi1" || hcas[1].Virtual || hcas[1].PCI != "0000:03:00.0" {
+		t.Errorf("%+v", hcas)
 	}
 }

@@ -132,7 +132,11 @@ func (d *device) guid(attribute string) string {
 // read like any other; its place comes from its device link, if it has one.
 func (d *device) place(hca *machine.HCA) {
 	tree := d.tree
-	if driver := soft(hca, d.text("", "parent")); driver != "" {
+	parent := d.text("", "parent")
+	if parent != "" && tree.Exists(class+"/"+parent) {
+		parent = "" // An SMI device's, which is an RDMA device; rxe's is a network device.
+	}
+	if driver := soft(hca, parent); driver != "" {
 		hca.Virtual, hca.Driver = true, driver
 		return
 	}
@@ -192,11 +196,14 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	p.LID = d.lid(part, "lid")
 	p.SMLID = d.lid(part, "sm_lid")
 	if text := d.text(part, "gids/0"); text != "" {
-		guid, err := parseGID(text)
+		prefix, guid, err := parseGID(text)
 		if err != nil {
 			d.skip(part, "gids/0: "+err.Error())
 		}
 		p.GUID = guid
+		if p.LinkLayer == machine.InfiniBand && prefix != machine.DefaultSubnetPrefix {
+			p.SubnetPrefix = prefix
+		}
 	}
 	p.Netdevs = d.netdevs(part, p, nics)
 	return p

@@ -129,9 +129,12 @@ func plain(err error) error {
 	return err
 }
 
-// findControl looks where drivers' packages and driver containers put it.
+// findControl looks where drivers' packages, driver containers and the installer
+// of Google's images put it.
 func (h *Host) findControl() string {
-	for _, dir := range []string{"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin"} {
+	for _, dir := range []string{
+		"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin", "/home/kubernetes/bin/nvidia/bin",
+	} {
 		path := filepath.Join(dir, "nvidia-cuda-mps-control")
 		info, err := os.Stat(filepath.Join(h.MPSRoot, path))
 		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {

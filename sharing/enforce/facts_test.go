@@ -79,6 +79,26 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// The program is found wherever drivers are installed, under any root.
+func TestControlIsFound(t *testing.T) {
+	for _, dir := range []string{
+		"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin", "/home/kubernetes/bin/nvidia/bin",
+	} {
+		h := Host{MPSRoot: t.TempDir()}
+		path := filepath.Join(dir, "nvidia-cuda-mps-control")
+		write(t, filepath.Join(h.MPSRoot, path), "")
+		if got := h.findControl(); got != "" {
+			t.Errorf("%s is not executable and was found as %q", path, got)
+		}
+		if err := os.Chmod(filepath.Join(h.MPSRoot, path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.findControl(); got != path {
+			t.Errorf("%s: found %q", path, got)
+		}
+	}
+}
+
 func TestLibraryFault(t *testing.T) {
 	own, other := ownMachine()
 	root := t.TempDir()

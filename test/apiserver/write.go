@@ -49,9 +49,34 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 		if at.sub == "status" {
 			body = object{"status": body["status"]}
 		}
+		if r.Header.Get("Content-Type") == "application/strategic-merge-patch+json" {
+			mergeConditions(next, body)
+		}
 		merge(next, body)
 		answer(w, r, s.store(k, next))
 	}
+}
+
+// mergeConditions makes a strategic merge patch of a Node's conditions, whose key
+// is their type, a JSON merge patch.
+func mergeConditions(old, patch object) {
+	status, _ := patch["status"].(object)
+	changes, _ := status["conditions"].([]any)
+	before, _ := old["status"].(object)
+	list, _ := before["conditions"].([]any)
+	for _, change := range changes {
+		change, _ := change.(object)
+		at := slices.IndexFunc(list, func(c any) bool { o, _ := c.(object); return o["type"] == change["type"] })
+		switch {
+		case change["$patch"] == "delete":
+			list = slices.DeleteFunc(list, func(c any) bool { o, _ := c.(object); return o["type"] == change["type"] })
+		case at < 0:
+			list = append(list, change)
+		default:
+			merge(list[at].(object), change) //nolint:forcetypeassert // IndexFunc found it to be one.
+		}
+	}
+	status["conditions"] = list
 }
 
 // merge is a JSON merge patch (RFC 7386).

@@ -75,6 +75,12 @@ func TestDevicePolicy(t *testing.T) {
 			name: "a card that it takes out itself", do: func(a *attempt) { a.new.Annotations[wellknown.CordonedGPUs] = "GPU-a" },
 			deny: fields("annotations heddle.dev/cordoned-gpus"),
 		},
+		{
+			name: "a release that it asks for itself", do: func(a *attempt) {
+				a.new.Annotations[wellknown.GPURelease] = `{"until":"2026-11-22T23:30:00Z"}`
+			},
+			deny: fields("annotations heddle.dev/gpu-release"),
+		},
 		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
 			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: gpumode.ConditionType, Status: corev1.ConditionTrue})
 		})},
@@ -204,7 +210,8 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "conditions": {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
+		"conditions":  {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

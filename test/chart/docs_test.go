@@ -231,7 +231,7 @@ func checkHelm(t *testing.T, words []string) {
 }
 
 // tierPrefix is how the labels of topo-master begin by default.
-var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{tier}")
+var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{kind}")
 
 // checkKubectl looks for heddle's objects and for labels that it writes.
 func checkKubectl(t *testing.T, objects rendered, words []string) {

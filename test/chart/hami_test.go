@@ -38,7 +38,8 @@ func TestKeysOfHAMi(t *testing.T) {
 			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
 			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
 			want := map[string][]string{
-				"node": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "removable": {wellknown.HAMiGPUs}, "pods": {wellknown.SGPUBound},
+				"node":      {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
+				"removable": {wellknown.HAMiGPUs}, "pods": {wellknown.SGPUBound},
 			}
 			if tt.on {
 				want["node"] = append(want["node"], wellknown.HAMiGPUs)

@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 )
 
@@ -21,7 +23,7 @@ func masterAttempt() *attempt {
 
 func TestTopoMasterPolicy(t *testing.T) {
 	const (
-		noLife = "heddle-topo-master may neither create nor delete a Node nor write its status"
+		noLife = "heddle-topo-master may neither create nor delete a Node"
 		hint   = "; the keys are those of the chart's topoDiscovery.master.tierLabels"
 	)
 	fields := func(words string) []string { return []string{"heddle-topo-master may not change " + words} }
@@ -34,6 +36,15 @@ func TestTopoMasterPolicy(t *testing.T) {
 		{name: "nothing", do: func(*attempt) {}},
 		{name: "a tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-b" }},
 		{name: "a new tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-2"] = "spine-b" }},
+		{name: "a kind", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.leaf"] = "leaf-b" }},
+		{name: "a shape", do: func(a *attempt) { a.new.Labels["heddle.dev/topology-shape"] = "spine.leaf" }},
+		{
+			name: "topograph's keys", args: []string{"--set", "topoDiscovery.master.tierLabels={topograph}"},
+			do: func(a *attempt) {
+				a.new.Labels["fabric.topograph.run/tier-0"] = "leaf-b"
+				a.new.Labels["accelerator.topograph.run/domain"] = "nvlink-b"
+			},
+		},
 		{name: "a tier taken away", do: func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") }},
 		{
 			name: "another project's keys", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
@@ -57,8 +68,8 @@ func TestTopoMasterPolicy(t *testing.T) {
 			deny: []string{"heddle-topo-master may not change labels nvidia.com/gpu.product" + hint},
 		},
 		{
-			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-"] = "x" },
-			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology.tier-" + hint},
+			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology."] = "x" },
+			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology." + hint},
 		},
 		{
 			name: "an annotation", do: func(a *attempt) { a.new.Annotations["heddle.dev/cordoned-gpus"] = "x" },
@@ -66,7 +77,25 @@ func TestTopoMasterPolicy(t *testing.T) {
 		},
 		{name: "a taint", do: func(a *attempt) { a.new.Spec.Taints = nil }, deny: fields("spec.taints")},
 		{name: "cordoned", do: func(a *attempt) { a.new.Spec.Unschedulable = true }, deny: fields("spec.unschedulable")},
-		{name: "the status", do: func(a *attempt) { a.request["subResource"] = "status" }, deny: []string{noLife}},
+		{name: "the condition of the fabric", do: func(a *attempt) {
+			a.request["subResource"] = "status"
+			a.new.Status.Conditions = append(a.new.Status.Conditions, corev1.NodeCondition{Type: wellknown.ConditionFabric})
+		}},
+		{
+			name: "a condition of the kubelet", do: func(a *attempt) {
+				a.new.Status.Conditions = append(a.new.Status.Conditions, corev1.NodeCondition{Type: "DiskPressure"})
+			},
+			deny: []string{"heddle-topo-master may not change conditions DiskPressure"},
+		},
+		{
+			name: "a condition of another taken away", do: func(a *attempt) {
+				a.old.Status.Conditions = []corev1.NodeCondition{{Type: "GPUHealthy"}}
+				a.new.Status.Conditions = nil
+			},
+			deny: []string{"heddle-topo-master may not change conditions GPUHealthy"},
+		},
+		{name: "capacity", do: func(a *attempt) { a.old.Status.Capacity = corev1.ResourceList{"cpu": {}} }, deny: fields("status.capacity")},
+		{name: "the log of a Node", do: func(a *attempt) { a.request["subResource"] = "proxy" }, deny: []string{noLife}},
 		{
 			name: "a Node deleted", do: func(a *attempt) { a.request["operation"], a.new = "DELETE", nil },
 			deny: []string{noLife},
@@ -186,6 +215,11 @@ func TestTopoMasterWalksPolicy(t *testing.T) {
 		do   func(object *v1alpha1.NodeTopology, request map[string]any)
 		deny []string
 	}{
+		{name: "what is known of the cables", do: func(n *v1alpha1.NodeTopology, _ map[string]any) {
+			n.Status.Leaf, n.Status.Rails, n.Status.FindingCount = "leaf-a", "7/8", new(int32(1))
+			n.Status.Findings = []v1alpha1.Finding{{Kind: "dead", Message: "x"}}
+			n.Status.Conditions = []metav1.Condition{{Type: wellknown.ConditionFabric}}
+		}},
 		{name: "who walks", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.Status.Walk = []string{"a"} }},
 		{
 			name: "a heartbeat taken away", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.Status.HeartbeatTime = nil },

@@ -122,6 +122,7 @@ func TestTopoPermissions(t *testing.T) {
 		got[name] = get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+name).Rules
 	}
 	got["lease"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster).Rules
+	got["events"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster+"-events").Rules
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 	}
@@ -129,16 +130,17 @@ func TestTopoPermissions(t *testing.T) {
 	lease.ResourceNames = []string{topoMaster}
 	want := map[string][]rbacv1.PolicyRule{
 		topoWorker: {
-			rule("", "nodes", "get"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
+			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 		},
 		topoMaster: {
-			rule("", "nodes", "list", "watch", "patch"), rule("", "pods", "list", "watch"),
+			rule("", "nodes", "list", "watch", "patch"), rule("", "nodes/status", "patch"), rule("", "pods", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"),
+			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
 		},
-		"lease": {rule("coordination.k8s.io", "leases", "create"), lease},
+		"events": {rule("", "events", "create")},
+		"lease":  {rule("coordination.k8s.io", "leases", "create"), lease},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -162,5 +164,22 @@ func TestTopoWorkerWithoutInfiniBand(t *testing.T) {
 	}
 	if len(pod.Containers[0].Ports) != 0 || pod.HostPID || !pod.HostNetwork {
 		t.Errorf("ports %v, hostPID %v, hostNetwork %v", pod.Containers[0].Ports, pod.HostPID, pod.HostNetwork)
+	}
+}
+
+// The M_Keys of a fabric reach the worker as files.
+func TestMKeySecret(t *testing.T) {
+	objects := renderTopo(t, "--set", "topoDiscovery.worker.mKeySecret=m-keys")
+	spec := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-topo-worker").Spec.Template.Spec
+	flag, mounts, volume := "--m-key-secret=/etc/heddle-m-keys", spec.Containers[0].VolumeMounts, "m-keys"
+	if !slices.Contains(spec.Containers[0].Args, flag) {
+		t.Errorf("no %s among %v", flag, spec.Containers[0].Args)
+	}
+	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool {
+		return m.Name == volume && m.MountPath == "/etc/heddle-m-keys" && m.ReadOnly
+	}) || !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+		return v.Name == volume && v.Secret != nil && v.Secret.SecretName == "m-keys"
+	}) {
+		t.Errorf("the Secret is not mounted: %v, %v", mounts, spec.Volumes)
 	}
 }

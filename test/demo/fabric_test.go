@@ -5,11 +5,15 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
 
@@ -54,6 +58,52 @@ func TestFabric(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"su3-dgx5 rail 5 in su2-rail5 port 9"}, wrong); diff != "" {
 		t.Errorf("cables in another group's leaf (-want +got):\n%s", diff)
+	}
+}
+
+// The racks are whole on both axes, as the demo has them and when one stands across
+// two leaf groups.
+func TestRacks(t *testing.T) {
+	levels, err := fabric.Preset(fabric.ModeAuto, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for moved, want := range map[int]string{
+		0: "leaf-rack1-rail0 18, leaf-rack2-rail0 18; nvlink-x.1 18, nvlink-x.2 18; 0 cross",
+		6: "leaf-rack1-rail0 24, leaf-rack2-rail0 12; nvlink-x.1 18, nvlink-x.2 18; 1 cross",
+	} {
+		m, err := fabric.New(fabric.Config{Levels: levels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tray := range members("node1") {
+			if tray.rack == 0 {
+				continue
+			}
+			spec := v1alpha1.NodeTopologySpec{NVLinkDomain: fmt.Sprint("x.", tray.rack)}
+			if tray.rack == 2 && tray.seat < moved {
+				tray.group = "rack1"
+			}
+			for rail := range int32(4) {
+				spec.Rails = append(spec.Rails, v1alpha1.Rail{
+					ID: fmt.Sprint("hca", rail), Rail: rail, Role: "fabric", LinkState: v1alpha1.LinkActive,
+					Switch: &v1alpha1.Switch{ID: fmt.Sprintf("%s-rail%d", tray.group, rail)},
+				})
+			}
+			m.Put(fabric.Node{Name: tray.name, Ready: true, Report: fabric.NewReader().Read(&spec)})
+		}
+		s := m.Snapshot(time.Unix(1, 0))
+		var axes []string
+		for _, axis := range []fabric.Axis{fabric.AxisFabric, fabric.AxisNVLink} {
+			var groups []string
+			for _, e := range s.Along(axis).Child {
+				groups = append(groups, fmt.Sprint(e.Name, " ", e.Nodes.Ready))
+			}
+			axes = append(axes, strings.Join(groups, ", "))
+		}
+		if got := fmt.Sprintf("%s; %d cross", strings.Join(axes, "; "), len(s.Crossing)); got != want {
+			t.Errorf("with %d trays elsewhere\n%s, want\n%s", moved, got, want)
+		}
 	}
 }
 

@@ -180,7 +180,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 		fmt.Fprintf(s.out, "\n# %s\n$ heddle %s\n%s", c.title, c.args, out)
 	}
 	for _, c := range []struct{ title, command string }{
-		{"The groups as labels for schedulers, tier-1 the lowest", tiers},
+		{"The groups as labels for schedulers, by kind", kinds},
 		{"Who is where in the gang that has a rack: rank by rank", inOneRack},
 	} {
 		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
@@ -189,13 +189,19 @@ func (s *stage) showTopology(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
+	view, err := s.kueueView(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "\n# As Kueue sees the fleet: one Topology for each shape of nodes, and none is missing\n"+
+		"$ heddle topo export --format kueue\n%s", view)
 	fmt.Fprintf(s.out, "\n# The page: open %s/ and choose a gang\n", s.url)
 	return nil
 }
 
 const (
-	tiers = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
-		"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
+	kinds = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 storage1 -L heddle.dev/topology-shape,heddle.dev/topology.switchbox," +
+		"heddle.dev/topology.dragonfly,heddle.dev/topology.leaf,heddle.dev/topology.nvlink"
 	inOneRack = "kubectl -n pretraining get pods -l app=moe --sort-by=.spec.nodeName " +
 		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,SCHEDULER:.spec.schedulerName"
 )

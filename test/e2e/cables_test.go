@@ -94,7 +94,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 		t.Fatal(err)
 	}
 	changed, log := notify.New(), slog.New(slog.DiscardHandler)
-	source := ib.New(func(umad string) (*ib.UMAD, error) { return c.sim.Open(c.tree.HCA(host, rail(t, umad))) }, changed)
+	source := ib.New(func(umad string) (*ib.UMAD, error) { return c.sim.Open(c.tree.HCA(host, rail(t, umad))) }, "", changed)
 	configs, err := config.NewWatcher("", log)
 	if err != nil {
 		t.Fatal(err)
@@ -191,8 +191,8 @@ func TestCableMoves(t *testing.T) {
 		return id[2:]
 	}
 	units := map[string][]string{
-		"leaf-" + leaf(0, 0): {"cable-0", "cable-1", "cable-2", "cable-3"},
-		"leaf-" + leaf(4, 0): {"cable-4", "cable-5", "cable-6", "cable-7"},
+		c.tree.LeafName(0, 0): {"cable-0", "cable-1", "cable-2", "cable-3"},
+		c.tree.LeafName(4, 0): {"cable-4", "cable-5", "cable-6", "cable-7"},
 	}
 	expect := func(what string, groups map[string][]string, degraded []string, faults ...string) {
 		t.Helper()
@@ -241,8 +241,8 @@ func TestCableMoves(t *testing.T) {
 	}
 	c.pass(t, 5)
 	expect("a node carried to another unit", map[string][]string{
-		"leaf-" + leaf(0, 0): {"cable-0", "cable-1", "cable-2", "cable-3", "cable-5"},
-		"leaf-" + leaf(4, 0): {"cable-4", "cable-6", "cable-7"},
+		c.tree.LeafName(0, 0): {"cable-0", "cable-1", "cable-2", "cable-3", "cable-5"},
+		c.tree.LeafName(4, 0): {"cable-4", "cable-6", "cable-7"},
 	}, nil)
 	for r := range c.tree.Rails {
 		home(r)

@@ -135,8 +135,25 @@ func stepMasterToken(t *testing.T, b *topoChart) {
 	}
 	node := "/api/v1/nodes/" + b.Node()
 	label := func(key string) string { return `{"metadata": {"labels": {"` + key + `": "x"}}}` }
+	condition := func(kind string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			body := `{"status": {"conditions": [{"type": "` + kind + `", "status": "Unknown", "reason": "Test"}]}}`
+			return master.Patch(types.StrategicMergePatchType).AbsPath(node, "status").Body([]byte(body)).Do(ctx).Error()
+		}
+	}
+	event := func(namespace, kind, component string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return master.Post().Namespace(namespace).Resource("events").Body(&corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{GenerateName: "token-", Namespace: namespace},
+				InvolvedObject: corev1.ObjectReference{Kind: kind, Name: b.Node(), Namespace: map[bool]string{true: namespace}[kind == "Pod"]},
+				Reason:         "Test", Source: corev1.EventSource{Component: component},
+			}).Do(ctx).Error()
+		}
+	}
 	const (
 		policy = "ValidatingAdmissionPolicy 'heddle-topo-master'"
+		walks  = "ValidatingAdmissionPolicy 'heddle-topo-master-walks'"
+		events = "ValidatingAdmissionPolicy 'heddle-topo-master-events'"
 		rbac   = "is forbidden: User \"system:serviceaccount:heddle-system:heddle-topo-master\" cannot "
 	)
 	try(t, []attempt{
@@ -149,7 +166,16 @@ func stepMasterToken(t *testing.T, b *topoChart) {
 		{"an annotation", edit(node, `{"metadata": {"annotations": {"heddle.dev/cordoned-gpus": "0"}}}`), policy},
 		{"a taint", edit(node, `{"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}`), policy},
 		{"cordoned", edit(node, `{"spec": {"unschedulable": true}}`), policy},
-		{"capacity", edit(node+"#status", `{"status": {"capacity": {"nvidia.com/gpu": "99"}}}`), rbac + "patch"},
+		{"capacity", edit(node+"#status", `{"status": {"capacity": {"nvidia.com/gpu": "99"}}}`), policy},
+		{"the fabric's condition", condition("HeddleFabric"), ""},
+		{"another condition", condition("Ready"), "may not change conditions Ready"},
+		{"a label by the status", edit(node+"#status", label("nvidia.com/gpu.product")), policy},
+		{"what is known of cables", edit(nodeTopologies+b.Node()+"#status", `{"status": {"leaf": "x", "findingCount": 0}}`), ""},
+		{"a heartbeat", edit(nodeTopologies+b.Node()+"#status", `{"status": {"heartbeatTime": "2026-01-01T00:00:00Z"}}`), walks},
+		{"an Event about the Node", event("default", "Node", "heddle-topo-master"), ""},
+		{"an Event as the kubelet", event("default", "Node", "kubelet"), events},
+		{"an Event about a pod", event("default", "Pod", "heddle-topo-master"), events},
+		{"an Event elsewhere", event(suite, "Node", "heddle-topo-master"), rbac + "create"},
 		{"a Node deleted", func(ctx context.Context) error { return master.Delete().AbsPath(node).Do(ctx).Error() }, rbac + "delete"},
 		{"a report", edit(nodeTopologies+b.Node(), `{"spec": {"path": ["x"]}}`), rbac + "patch"},
 		{"a HyperNode made while that export is off", func(ctx context.Context) error {

@@ -8,11 +8,12 @@ import (
 
 // Wrong is a port whose cable is not as planned.
 type Wrong struct {
-	// Dead distinguishes a dead port from one whose cable is elsewhere.
-	Dead bool
-	Node string
-	Rail int32
-	// Plane and the rest are as in the report. Found is empty for a dead port.
+	// Dead and Missing distinguish a dead port and a lost HCA from a cable that is
+	// elsewhere.
+	Dead, Missing bool
+	Node          string
+	Rail          int32
+	// Plane and the rest are as in the report. Found is empty for a dead or a lost port.
 	Plane           int32
 	Expected, Found string
 }
@@ -65,21 +66,33 @@ func (f *Fabric) miscable(rng *rand.Rand, e end) {
 // Wrongs are the ports that are not as planned, by node, rail and plane.
 func (f *Fabric) Wrongs() []Wrong {
 	var out []Wrong
-	for _, e := range f.ends() {
-		r, n := f.at(e), &f.Nodes[e.node]
-		w := Wrong{
-			Node: n.Name, Rail: r.Rail, Plane: r.Plane,
-			Expected: f.Leaf(n.Group, int(r.Rail), int(r.Plane)).ID,
-		}
-		if r.Switch != nil {
-			w.Found = r.Switch.ID
-		}
-		w.Dead = r.LinkState != v1alpha1.LinkActive
-		if w.Dead || w.Found != w.Expected {
-			out = append(out, w)
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		for _, c := range n.Cables {
+			w := Wrong{Node: n.Name, Rail: c.Rail, Plane: c.Plane, Expected: c.Leaf}
+			r := n.port(c)
+			if w.Missing = r == nil; r != nil {
+				w.Dead = r.LinkState != v1alpha1.LinkActive
+			}
+			if r != nil && r.Switch != nil {
+				w.Found = r.Switch.ID
+			}
+			if w.Missing || w.Dead || w.Found != w.Expected {
+				out = append(out, w)
+			}
 		}
 	}
 	return out
+}
+
+// port is the report of a cable's port, nil if its HCA is lost.
+func (n *Node) port(c Cable) *v1alpha1.Rail {
+	for i := range n.Spec.Rails {
+		if r := &n.Spec.Rails[i]; r.Role == "fabric" && r.Rail == c.Rail && r.Plane == c.Plane {
+			return r
+		}
+	}
+	return nil
 }
 
 func (f *Fabric) at(e end) *v1alpha1.Rail { return &f.Nodes[e.node].Spec.Rails[e.rail] }
@@ -87,6 +100,9 @@ func (f *Fabric) at(e end) *v1alpha1.Rail { return &f.Nodes[e.node].Spec.Rails[e
 func (f *Fabric) ends() []end {
 	var out []end
 	for i := range f.Nodes {
+		if len(f.Nodes[i].Cables) == 0 {
+			continue
+		}
 		for j := range f.Nodes[i].Spec.Rails {
 			if f.Nodes[i].Spec.Rails[j].Role == "fabric" {
 				out = append(out, end{i, j})

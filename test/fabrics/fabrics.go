@@ -20,6 +20,11 @@ type Plan struct {
 	// Rack connects all of a group's ports to one leaf instead of a leaf for
 	// each rail and plane.
 	Rack bool
+	// PerLeaf is how many rails share a leaf, 0 is 1.
+	PerLeaf int
+	// Of every Of nodes the first Half have half of the HCAs, on every second
+	// rail's leaf, and the next CPU have no GPU and one HCA, on the first leaf.
+	Half, CPU, Of int
 	// Domain is the nodes of an NVLink domain, 0 for none; groups are whole
 	// domains.
 	Domain int
@@ -67,11 +72,20 @@ type Node struct {
 	Spec v1alpha1.NodeTopologySpec
 	// Group is the number of its leaf group.
 	Group int
+	// Cables are where its fabric ports belong, by rail and plane; none where any
+	// leaf is right.
+	Cables []Cable
+}
+
+// Cable is where a port belongs.
+type Cable struct {
+	Rail, Plane int32
+	Leaf        string
 }
 
 // New makes a fabric without faults.
 func New(p Plan) *Fabric {
-	p.Planes, p.Spines = max(p.Planes, 1), max(p.Spines, 1)
+	p.Planes, p.Spines, p.PerLeaf, p.Of = max(p.Planes, 1), max(p.Spines, 1), max(p.PerLeaf, 1), max(p.Of, 1)
 	f := &Fabric{Plan: p, index: map[string]int{}}
 	for group, size := range p.Sizes {
 		for i := range size {
@@ -89,20 +103,22 @@ func (f *Fabric) node(number, group, place int) Node {
 	p := &f.Plan
 	n := Node{Name: fmt.Sprintf("node%06d", number), Group: group}
 	n.Spec.Accelerators = []v1alpha1.Accelerator{{Product: "NVIDIA-H100-80GB-HBM3", Count: 8}}
-	for rail := range p.Rails {
+	rails, step := p.Rails, 1
+	switch at := place % p.Of; {
+	case at < p.Half:
+		rails, step = p.Rails/2, 2
+	case at < p.Half+p.CPU:
+		return f.cpu(number, group, f.Leaf(group, 0, 0))
+	}
+	for rail := range rails {
 		for plane := range p.Planes {
-			leaf := f.Leaf(group, rail, plane)
-			port := place + 1
+			leaf := f.Leaf(group, rail*step, plane)
+			port := place*p.PerLeaf + rail%p.PerLeaf + 1
 			if p.Rack {
 				port = place*p.Rails*p.Planes + rail*p.Planes + plane + 1
 			}
-			n.Spec.Rails = append(n.Spec.Rails, v1alpha1.Rail{
-				Rail: int32(rail), Plane: int32(plane), HCA: fmt.Sprintf("mlx5_%d", rail), Port: int32(plane + 1),
-				ID:   fmt.Sprintf("0000:%02x:00.0", 0x18+8*rail),
-				GUID: fmt.Sprintf("%04x:%04x:%04x:%04x", 0x946d, 0xae03, number, rail),
-				Role: "fabric", LinkState: v1alpha1.LinkActive, RateGbps: 400, LinkLayer: "InfiniBand",
-				Switch: &leaf, SwitchPort: fmt.Sprint(port), Source: v1alpha1.SourceIB, Confidence: 100,
-			})
+			n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, rail, plane, leaf, port))
+			n.Cables = append(n.Cables, Cable{int32(rail), int32(plane), leaf.ID})
 		}
 	}
 	for i := range p.Storage {
@@ -123,11 +139,23 @@ func (f *Fabric) node(number, group, place int) Node {
 	return n
 }
 
+// fabricPort is an active port of the compute fabric.
+func fabricPort(node, rail, plane int, leaf v1alpha1.Switch, port int) v1alpha1.Rail {
+	return v1alpha1.Rail{
+		Rail: int32(rail), Plane: int32(plane), HCA: fmt.Sprintf("mlx5_%d", rail), Port: int32(plane + 1),
+		ID:   fmt.Sprintf("0000:%02x:00.0", 0x18+8*rail),
+		GUID: fmt.Sprintf("%04x:%04x:%04x:%04x", 0x946d, 0xae03, node, rail),
+		Role: "fabric", LinkState: v1alpha1.LinkActive, RateGbps: 400, LinkLayer: "InfiniBand",
+		Switch: &leaf, SwitchPort: fmt.Sprint(port), Source: v1alpha1.SourceIB, Confidence: 100,
+	}
+}
+
 // Leaf is where the cables of a group belong.
 func (f *Fabric) Leaf(group, rail, plane int) v1alpha1.Switch {
 	if f.Plan.Rack {
 		return v1alpha1.Switch{ID: fmt.Sprintf("b83fd2%010x", group<<8), Name: fmt.Sprintf("leaf-g%d", group)}
 	}
+	rail -= rail % f.Plan.PerLeaf
 	// The numbers of a group's leaves have nothing to do with their order.
 	id := group<<8 | (rail*f.Plan.Planes+plane)*37%256
 	return v1alpha1.Switch{

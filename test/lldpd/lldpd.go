@@ -86,6 +86,7 @@ type Switch struct {
 	name, mac      string
 	holder, daemon *exec.Cmd
 	ports          []string
+	config         string
 }
 
 // NewSwitch makes a switch without ports. mac is the address of its management
@@ -121,8 +122,14 @@ func (s *Switch) ip(ctx context.Context, args ...string) error {
 }
 
 // Connect lays a cable from a network device that it makes to a
-// port of the switch. Ports must be there before Start.
+// port of the switch. Ports must be there before Start. Where the kernel has no
+// such name, with slashes, lldpd alone has it.
 func (s *Switch) Connect(ctx context.Context, netdev, port string) error {
+	name := port
+	port = strings.ReplaceAll(port, "/", "_")
+	if port != name {
+		s.config += "configure ports " + port + " lldp portidsubtype local " + name + "\n"
+	}
 	s.ports = append(s.ports, port)
 	return errors.Join(
 		run(ctx, "ip", "link", "add", netdev, "type", "veth", "peer", "name", port, "netns", s.pid()),
@@ -138,7 +145,7 @@ func (s *Switch) Port(ctx context.Context, port, state string) error {
 // Start runs lldpd on the ports; it sends every second.
 func (s *Switch) Start(ctx context.Context) error {
 	config := filepath.Join(dir, s.name+".conf")
-	text := "configure system hostname " + s.name + "\nconfigure lldp tx-interval 1\nconfigure lldp tx-hold 4\n"
+	text := "configure system hostname " + s.name + "\nconfigure lldp tx-interval 1\nconfigure lldp tx-hold 4\n" + s.config
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("switch %s: %w", s.name, err)
 	}

@@ -117,6 +117,15 @@ func module(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// Sessions counts the sessions that processes have ever begun with this version.
+func (d *Driver) Sessions() (int, error) {
+	text, err := os.ReadFile(filepath.Join(d.dir, "nvidiactl"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	return strings.Count(string(text), "\n"), err
+}
+
 // Holders are the processes that keep a session with the driver open: those
 // that would keep the kernel from unloading its module.
 func (d *Driver) Holders() ([]int, error) {

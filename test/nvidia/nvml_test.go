@@ -63,6 +63,9 @@ func TestRealLibrary(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+	if n, err := d.Sessions(); err != nil || n != 1 {
+		t.Errorf("%d sessions, %v, want one", n, err)
+	}
 	if holders, err := d.Holders(); err != nil || len(holders) > 0 {
 		t.Errorf("holders of the driver after the session: %v, %v", holders, err)
 	}

@@ -40,12 +40,18 @@ type Builder struct {
 	leafGroups map[string]*leafGroup
 	spines     grouping[*leafGroup]
 	hcas       hcas
+	shapes     shapes
 	tree       tree
 
-	// groups are the leaf groups to check again, uplinks the leaves with other
-	// uplinks.
-	groups  set[*leafGroup]
-	uplinks []string
+	// expected counts the leaf groups that expect nodes on a switch, peers are the
+	// groups with uplinks to it.
+	expected map[string]int
+	peers    map[string]set[*leafGroup]
+
+	// groups are the leaf groups to check again, raised those with other spines,
+	// perhaps, uplinks the leaves with other uplinks.
+	groups, raised set[*leafGroup]
+	uplinks        []string
 }
 
 // New makes a builder without nodes.
@@ -63,6 +69,8 @@ func New(c Config) (*Builder, error) {
 		staleAfter: c.StaleAfter, nodes: map[string]*node{}, tree: newTree(slices.Clone(c.Levels)),
 		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
 		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, groups: set[*leafGroup]{},
+		expected: map[string]int{}, peers: map[string]set[*leafGroup]{}, raised: set[*leafGroup]{},
+		shapes: shapes{all: map[string]*shape{}, changed: set[string]{}},
 	}, nil
 }
 
@@ -103,6 +111,11 @@ func (b *Builder) put(now *Node) {
 func (b *Builder) report(n *node, now *Report) {
 	was, ports, uplinks, upLeaves := n.Report, n.ports, n.Report.uplinks(), n.upLeaves()
 	n.Report, n.ports = now, b.ports(now)
+	shape := n.shape
+	if n.shape = nil; now != nil {
+		n.shape = b.shapes.of(now.shape, n.ports)
+	}
+	b.shapes.count(n.shape, shape)
 	for i := range ports {
 		b.tree.show(b.hcas.remove(ports[i].guid, n)...)
 	}
@@ -114,6 +127,12 @@ func (b *Builder) report(n *node, now *Report) {
 	}
 	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
 		b.groups.add(n.group)
+	}
+	if !slices.EqualFunc(ports, n.ports, sameFar) {
+		b.tree.redescribe(n, ByLeaf, ByBlock)
+	}
+	if !slices.Equal(uplinks, n.Report.uplinks()) {
+		b.tree.redescribe(n, BySpine)
 	}
 	if now := n.upLeaves(); !slices.Equal(upLeaves, now) || !slices.Equal(uplinks, n.Report.uplinks()) {
 		b.uplinks = append(append(b.uplinks, upLeaves...), now...)
@@ -153,6 +172,7 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	}
 	b.findStale()
 	b.groupNodes()
+	b.compareShapes()
 	b.checkCabling()
 	b.groupLeafGroups()
 	b.tree.regroup()
@@ -238,6 +258,20 @@ func (b *Builder) place(n *node, key string) {
 	b.tree.show(n)
 }
 
+// compareShapes has the groups checked again of which nodes are now taken for nodes
+// of another shape.
+func (b *Builder) compareShapes() {
+	turned := b.shapes.regard()
+	if len(turned) == 0 {
+		return
+	}
+	for _, n := range b.nodes {
+		if _, ok := turned[n.shape]; ok && n.group != nil {
+			b.groups.add(n.group)
+		}
+	}
+}
+
 // checkCabling checks the leaf groups that changed.
 func (b *Builder) checkCabling() {
 	groups := slices.Collect(maps.Keys(b.groups))
@@ -254,10 +288,17 @@ func (b *Builder) checkCabling() {
 			continue
 		}
 		b.spines.set(&g.member, nil)
+		b.expect(g.cabling.leaves, nil)
+		b.meet(g, nil)
+		delete(b.raised, g)
 		if b.leafGroups[g.key] == g {
 			delete(b.leafGroups, g.key)
 		}
 	}
+	for g := range b.raised {
+		b.raise(g)
+	}
+	clear(b.raised)
 }
 
 // apply takes over the outcome of a cabling check.
@@ -275,7 +316,8 @@ func (b *Builder) apply(g *leafGroup, now cabling) {
 		b.showRails(g)
 	}
 	if slices.ContainsFunc(b.tree.levels, func(l Level) bool { return l.By == BySpine }) {
-		b.raise(g)
+		b.raised.add(g)
+		b.expect(was.leaves, now.leaves)
 	}
 	if i := slices.IndexFunc(b.tree.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
 		b.tree.move(g.blocks(b.tree.levels[i].Nodes)...)
@@ -288,32 +330,6 @@ func (b *Builder) showRails(g *leafGroup) {
 		if d := b.tree.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
 			b.tree.elements[i].add(d)
 		}
-	}
-}
-
-// raise brings up to date to which spines a leaf group has links.
-func (b *Builder) raise(g *leafGroup) {
-	spines := g.spinesBehind(b.leaves.switches)
-	if slices.Equal(spines, g.spines) {
-		return
-	}
-	g.spines = spines
-	links := make([]link[*leafGroup], len(spines))
-	for i, id := range spines {
-		links[i].to = b.spines.at(id)
-	}
-	b.spines.set(&g.member, links)
-}
-
-// groupLeafGroups moves leaf groups between groups of spines.
-func (b *Builder) groupLeafGroups() {
-	for _, moved := range b.spines.vote().moved {
-		g := moved.member.owner
-		if moved.was == g.member.group {
-			continue
-		}
-		g.spineKey = string(keySwitch) + g.member.group
-		b.tree.move(g.members...)
 	}
 }
 
@@ -331,6 +347,7 @@ func (b *Builder) showNodes() {
 		if n.shown == nil || !n.shown.same(elements[i]) {
 			n.shown = elements[i]
 			b.tree.showAgain(n.home)
+			b.tree.showCrossing(n)
 		}
 		reason, next := b.heartbeat(n)
 		n.overdue = reason.Kind != ""

@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,8 +14,10 @@ type cabling struct {
 	// rails are what the group expects, by rail and plane; without a leaf if it
 	// does not know.
 	rails []Rail
-	// own are the group's leaves, by the links that end there.
-	own votes
+	// own are the group's leaves, by the links that end there; leaves are those
+	// that it expects nodes with GPUs on, sorted.
+	own    votes
+	leaves []string
 	// findings are the faults of the members, in their order.
 	findings [][]Finding
 }
@@ -21,18 +25,24 @@ type cabling struct {
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
 type cablingCheck struct {
-	group *leafGroup
-	rails []railPorts
-	// index finds a rail by position; 0 is none.
-	index [maxRail * maxPlane]uint16
-	own   votes
-	// wired is set if the group is wired by rail at all.
-	wired bool
-	// nodes counts the members by shape.
-	nodes votes
+	group  *leafGroup
+	own    votes
+	shapes map[*shape]*wiring
 }
 
-// railPorts are the ports of the members on one rail and plane.
+// wiring is how the members of one shape are cabled.
+type wiring struct {
+	*shape
+	// members counts them, rails are by position.
+	members int
+	rails   []railPorts
+	// most is how many ports of one rail are on a leaf, at most.
+	most map[*leaf]int32
+	// byRail is set if the shape is wired by rail at all.
+	byRail bool
+}
+
+// railPorts are the ports of a wiring on one rail and plane.
 type railPorts struct {
 	Rail     // With the leaf that is expected.
 	leaves   map[*leaf]int32
@@ -40,61 +50,73 @@ type railPorts struct {
 	// agree is how many ports are on the expected leaf.
 	agree int32
 	names votes
-	// nodes counts the members with such a port by shape, dark those where it
-	// never had a link.
-	nodes, dark votes
+	// dark counts the members of which the port never had a link.
+	dark int
 }
 
 func check(g *leafGroup) cabling {
-	c := cablingCheck{group: g}
+	c := cablingCheck{group: g, shapes: map[*shape]*wiring{}}
 	c.count()
-	c.expect()
-	out := cabling{own: c.own, rails: make([]Rail, len(c.rails)), findings: make([][]Finding, len(g.members))}
-	for i := range c.rails {
-		out.rails[i] = c.rails[i].Rail
+	for _, w := range c.shapes {
+		c.expect(w)
 	}
+	c.name()
+	out := cabling{own: c.own, rails: c.rails(), leaves: c.leaves(), findings: make([][]Finding, len(g.members))}
 	for i, n := range g.members {
 		out.findings[i] = c.findings(n)
 	}
 	return out
 }
 
-// rail is a port's, made if need be.
-func (c *cablingCheck) rail(p *port) *railPorts {
-	at := &c.index[p.position()]
-	if *at == 0 {
-		c.rails = append(c.rails, railPorts{
-			Rail: Rail{Rail: p.device.rail, Plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
-		})
-		*at = uint16(len(c.rails)) //nolint:gosec // At most maxRail * maxPlane.
+// wiring is that of a node's shape, made if need be.
+func (c *cablingCheck) wiring(n *node) *wiring {
+	w := c.shapes[n.shape.whole]
+	if w == nil {
+		w = &wiring{shape: n.shape.whole, most: map[*leaf]int32{}}
+		w.rails = make([]railPorts, len(w.positions))
+		for i, at := range w.positions {
+			w.rails[i] = railPorts{
+				Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at, leaves: map[*leaf]int32{},
+			}
+		}
+		c.shapes[w.shape] = w
 	}
-	return &c.rails[*at-1]
+	return w
+}
+
+// rail is that of a node's i-th port, nearly always the i-th.
+func (w *wiring) rail(p *port, i int) *railPorts {
+	if i < len(w.rails) && w.rails[i].position == p.position() {
+		return &w.rails[i]
+	}
+	at, _ := slices.BinarySearch(w.positions, p.position())
+	return &w.rails[at]
 }
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
 	for _, n := range c.group.members {
-		c.nodes.add(n.Report.shape, 1)
+		w := c.wiring(n)
+		w.members++
 		for i := range n.ports {
 			p := &n.ports[i]
-			r := c.rail(p)
+			r := w.rail(p, i)
 			if p.leaf != nil {
 				r.leaves[p.leaf]++
 			}
-			if i == 0 || n.ports[i-1].position() != r.position { // Sorted: the ports of one rail are neighbors.
-				r.nodes.add(n.Report.shape, 1)
-				if p.neverUp() {
-					r.dark.add(n.Report.shape, 1)
-				}
+			if p.neverUp() && (i == 0 || n.ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
+				r.dark++
 			}
 		}
 	}
-	slices.SortFunc(c.rails, func(a, b railPorts) int { return int(a.position - b.position) })
-	for i := range c.rails {
-		c.index[c.rails[i].position] = uint16(i + 1)
-		for l, n := range c.rails[i].leaves {
-			if !c.foreign(l) {
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			for l, n := range w.rails[i].leaves {
+				if c.foreign(l) {
+					continue
+				}
 				c.own.add(l.id, n)
+				w.most[l] = max(w.most[l], n)
 			}
 		}
 	}
@@ -102,40 +124,27 @@ func (c *cablingCheck) count() {
 
 func (c *cablingCheck) foreign(l *leaf) bool { return l.groups.foreign(c.group.key) }
 
-// fits reports whether the group could expect the leaf at a rail: it is not
-// foreign, and no other rail is the usual one there.
-func (c *cablingCheck) fits(l *leaf, r *railPorts) bool {
-	return (l.usual == noRail || l.usual == r.position) && !c.foreign(l)
-}
+// fits reports whether a rail is one of those that a shape usually has at a leaf
+// of the group: at least half as many ports as the rail with the most.
+func (w *wiring) fits(l *leaf, r *railPorts) bool { return 2*r.leaves[l] >= w.most[l] && w.most[l] > 0 }
 
-// expect decides which leaf is right at each rail, and whether the group is
+// expect decides which leaf is right at each rail, and whether the shape is
 // wired by rail.
-func (c *cablingCheck) expect() {
+func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
-	for i := range c.rails {
-		r := &c.rails[i]
+	for i := range w.rails {
+		r := &w.rails[i]
 		for l, n := range r.leaves {
-			if c.fits(l, r) && c.prefers(l, n, r) {
+			if w.fits(l, r) && c.prefers(l, n, r) {
 				r.Leaf.ID, r.agree = l.id, n
 			}
-			if !c.foreign(l) {
+			if w.most[l] > 0 {
 				total += n
 			}
 		}
 		agree += r.agree
 	}
-	c.wired = 4*agree >= 3*total
-	for _, n := range c.group.members {
-		for i := range n.ports {
-			p := &n.ports[i]
-			if r := c.rail(p); p.leaf != nil && p.leaf.id == r.Leaf.ID && p.far.Name != "" {
-				r.names.add(p.far.Name, 1)
-			}
-		}
-	}
-	for i := range c.rails {
-		c.rails[i].Leaf.Name = c.rails[i].names.most()
-	}
+	w.byRail = 4*agree >= 3*total
 }
 
 // prefers reports whether a leaf with n of a rail's ports is a better
@@ -151,19 +160,79 @@ func (c *cablingCheck) prefers(l *leaf, n int32, r *railPorts) bool {
 	return l.id < r.Leaf.ID
 }
 
+// name gives the expected leaves the names that most of their ports saw.
+func (c *cablingCheck) name() {
+	for _, n := range c.group.members {
+		w := c.shapes[n.shape.whole]
+		for i := range n.ports {
+			p := &n.ports[i]
+			if r := w.rail(p, i); p.leaf != nil && p.leaf.id == r.Leaf.ID && p.far.Name != "" {
+				r.names.add(p.far.Name, 1)
+			}
+		}
+	}
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			w.rails[i].Leaf.Name = w.rails[i].names.most()
+		}
+	}
+}
+
+// rails are what the group expects, of nodes with GPUs if it has any: of two
+// shapes that expect different leaves behind a rail, what the one with more
+// members does.
+func (c *cablingCheck) rails() []Rail {
+	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
+	})
+	if slices.ContainsFunc(all, func(w *wiring) bool { return w.accelerators != "" }) {
+		all = slices.DeleteFunc(all, func(w *wiring) bool { return w.accelerators == "" })
+	}
+	var out []Rail
+	for _, w := range all {
+		for i := range w.rails {
+			at, found := slices.BinarySearchFunc(out, w.rails[i].position, func(r Rail, position int32) int {
+				return cmp.Compare(r.Rail*maxPlane+r.Plane, position)
+			})
+			if !found {
+				out = slices.Insert(out, at, w.rails[i].Rail)
+			}
+		}
+	}
+	return out
+}
+
+// leaves are those that nodes with GPUs are expected on.
+func (c *cablingCheck) leaves() []string {
+	var out []string
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			if id := w.rails[i].Leaf.ID; id != "" && w.accelerators != "" {
+				out = append(out, id)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // findings are the faults of one member.
 func (c *cablingCheck) findings(n *node) []Finding {
 	var out []Finding
-	missing, shifted := c.missing(n)
+	w := c.shapes[n.shape.whole]
+	missing, shifted := w.missing(n)
 	for i := range n.ports {
 		p := &n.ports[i]
-		r := c.rail(p)
-		if c.unused(n, p, r) {
+		r := w.rail(p, i)
+		if w.unused(p, r) {
 			continue
 		}
-		if kind := c.fault(p, r, shifted); kind != "" {
+		if kind := c.fault(w, p, r, shifted); kind != "" {
 			f := p.finding(n.Name)
-			f.Kind, f.Group, f.Expected = kind, c.group.key, r.Leaf
+			f.Kind, f.Group = kind, c.group.key
+			if w.expects {
+				f.Expected = r.Leaf
+			}
 			out = append(out, f)
 		}
 	}
@@ -184,24 +253,26 @@ func (p *port) neverUp() bool {
 
 // unused reports whether a port is one that most like nodes have without a
 // cable: second ports. A leaf that fails is no reason to believe that: its ports
-// had links. Fewer than three nodes prove nothing.
-func (c *cablingCheck) unused(n *node, p *port, r *railPorts) bool {
-	like := c.nodes.count(n.Report.shape)
-	return like >= 3 && p.neverUp() && 2*r.dark.count(n.Report.shape) > like
+// had links. Fewer than three nodes prove nothing, and nothing is expected of a
+// node without GPUs.
+func (w *wiring) unused(p *port, r *railPorts) bool {
+	return p.neverUp() && (w.accelerators == "" || w.members > few && 2*r.dark > w.members)
 }
 
 // fault is what is wrong with a port, "" if nothing is.
-func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
+func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fault {
 	switch {
 	case p.state != v1alpha1.LinkActive:
 		return Dead
 	case p.leaf == nil:
 		return Unseen
-	case p.leaf.id == r.Leaf.ID:
+	case p.leaf.id == r.Leaf.ID || !w.expects:
 		return ""
 	case c.foreign(p.leaf):
 		return Miscabled
-	case c.wired && !shifted && (!c.fits(p.leaf, r) || r.agree > r.leaves[p.leaf]):
+	case w.members <= few || !w.byRail || shifted || r.Leaf.ID == "":
+		return ""
+	case !w.fits(p.leaf, r) || r.agree > r.leaves[p.leaf]:
 		return Miscabled
 	}
 	return ""
@@ -209,30 +280,41 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 
 // missing are the rails that like nodes have and this one lacks. A lost HCA
 // shifts the numbers of those behind it where rails are numbered by rank: then
-// the lost one is that with no port on its leaf, and the others' numbers prove
-// nothing.
-func (c *cablingCheck) missing(n *node) (rails []*railPorts, shifted bool) {
-	var usual, lacked []*railPorts
-	like := c.nodes.count(n.Report.shape)
-	for i := range c.rails {
-		r := &c.rails[i]
-		if 2*r.nodes.count(n.Report.shape) <= like {
+// the cables of those behind it are on leaves that were not theirs, the last one's
+// leaf among them, the lost rails are those with no port left for them, and the
+// others' numbers prove nothing.
+func (w *wiring) missing(n *node) (rails []*railPorts, shifted bool) {
+	if n.shape == w.shape || !w.expects {
+		return nil, false
+	}
+	var lacked, strayed []*railPorts
+	elsewhere := map[string]int{}
+	at := 0
+	for i := range w.rails {
+		r := &w.rails[i]
+		if at == len(n.ports) || n.ports[at].position() != r.position {
+			lacked = append(lacked, r)
 			continue
 		}
-		usual = append(usual, r)
-		if !slices.ContainsFunc(n.ports, func(p port) bool { return p.position() == r.position }) {
-			lacked = append(lacked, r)
+		for ; at < len(n.ports) && n.ports[at].position() == r.position; at++ {
+			if l := n.ports[at].leaf; l != nil && l.id != r.Leaf.ID {
+				elsewhere[l.id]++
+				strayed = append(strayed, r)
+			}
 		}
 	}
-	reached := func(r *railPorts) bool { return n.on(r.Leaf.ID) }
-	if !c.wired || !slices.ContainsFunc(lacked, reached) {
+	reached := func(r *railPorts) bool { return elsewhere[r.Leaf.ID] > 0 }
+	if !w.byRail || !slices.ContainsFunc(lacked, reached) {
 		return lacked, false
 	}
-	unreached := slices.DeleteFunc(usual, reached)
-	if len(unreached) < len(lacked) {
+	lost := slices.DeleteFunc(append(strayed, lacked...), func(r *railPorts) bool {
+		elsewhere[r.Leaf.ID]--
+		return elsewhere[r.Leaf.ID] >= 0
+	})
+	if len(lost) < len(lacked) {
 		return lacked, true
 	}
-	return unreached[:len(lacked)], true
+	return lost[:len(lacked)], true
 }
 
 // lastSecond is the end of the year 9999 in UTC; JSON has no later time.

@@ -15,16 +15,21 @@
 //
 //  1. Leaves are siblings if more than half of the cables of either come from
 //     nodes that are on the other as well (a node counts as often as it has
-//     cables to both). A leaf's anchor is the least ID among it and its
-//     siblings. The eight leaves of a rail-optimized group are siblings; the
-//     one leaf of a group without rails is its own anchor.
+//     cables to both), or if that is so among the nodes with equal numbers of
+//     cables of which neither leaf has four times as many as the other: nodes
+//     with four HCAs beside nodes with eight, on half of their leaves, prove
+//     nothing. That takes three cables to both, and one in eight of those of
+//     nodes with more than one. A leaf's anchor is the least ID among it and
+//     its siblings. The eight leaves of a rail-optimized group are siblings;
+//     the one leaf of a group without rails is its own anchor.
 //  2. A node votes for the anchor that most of its cables lead to.
 //  3. A leaf's home is what most of its nodes voted for, weighted by cables.
 //  4. A node's group is the home that most of its cables lead to.
 //
 // Ties in vote 4 go to the group at the leaves of which more of the node's
-// cables start from the rail that is usual for that leaf, then, as all ties, to the
-// least ID. A port that is down counts if the report still
+// cables start from a rail that is usual for that leaf, then, as all ties, to the
+// least ID. A rail is usual for a leaf if at least half as many of its cables
+// start from it as from any other. A port that is down counts if the report still
 // knows its switch. Votes 3 and 4 repair what noise does to small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of
 // its cables in each, and other nodes on both. A node of a single port is
@@ -32,29 +37,42 @@
 // order or history, and a changed report is felt no further than the nodes
 // that share a leaf with it, unless a vote turns.
 //
-// The same votes group the leaf groups by the spines behind their uplinks.
+// The same votes group the leaf groups by the spines behind their uplinks. A
+// switch on which a group expects nodes with GPUs is no spine.
 //
 // # Which cables are wrong
 //
+// Nodes are compared with nodes of their shape: equal accelerators, and ports on
+// the same rails and planes. A node without some of the rails of a shape is
+// taken for one of that shape that lost HCAs if it lost one, or less than half
+// of them, and if fewer than three nodes are like it or so few that loss explains
+// them: one in four for each rail. Nothing is expected of nodes without GPUs, nor
+// of a shape with fewer than three nodes. A changed report is felt by all nodes
+// of a shape only if it changes which shapes there are.
+//
 // A leaf is foreign to a group if another group has at least twice as many
-// cables on it. For every rail and plane the leaf that a group expects is the
-// one of its own on which most of the members' cables end. A port on a foreign
-// leaf is mis-cabled; so is one on another leaf than the expected, if the
-// group is wired by rail at all (three quarters of its cables are as
-// expected) and more members agree with the expectation than with the port.
-// Where two nodes contradict each other and there is no third one, there is no
-// finding.
+// cables on it. For every shape, rail and plane the leaf that a group expects is
+// the one of its own on which most of the members' cables end, of those for which
+// the rail is usual: a leaf may have several rails. A port on a foreign leaf is
+// mis-cabled; so is one on another leaf than the expected, if the shape is wired
+// by rail at all in the group (three quarters of its cables are as expected) and
+// the rail is not usual there or more members agree with the expectation than with
+// the port. Where two nodes contradict each other and there is no third one, there
+// is no finding.
 //
 // # Names
 //
 // A group's name is its kind, a hyphen and a stable ID. A group given by a
 // file or a cluster manager has the name given there, an NVLink domain its
-// identity, anything found by its switches the ID of its anchor. That one
-// changes if the anchor dies or is replaced; so nodes carry the names they
+// identity, anything found by its switches the description of its anchor, and
+// its ID where that is unknown or says nothing. Where several groups of a level
+// have switches of one description, each name has a suffix out of the anchor's
+// ID, but that of a group that had it alone before. The anchor changes if the anchor dies or is replaced; so nodes carry the names they
 // had (their labels), and a group keeps the name that most of its members
 // remember, if that is more than half of them and no other group has more
 // members that remember it. Memory is part of the input: two replicas that
 // see the same Nodes and reports give the same names without talking. A name
 // changes only if the anchor changes while fewer than half of the members
-// carry the old name, or if a group splits: then the larger part keeps it.
+// carry the old name, if a group splits (then the larger part keeps it), or if
+// the name was the anchor's ID and its description is known now.
 package fabric

@@ -17,11 +17,16 @@ type domain struct {
 	members  set[*node]
 	parent   *domain
 	children set[*domain]
-	// derived is the name that the key gives, name the one that the domain
-	// has. memory are the names that the members remember, claimed is that of
-	// more than half of them.
+	// crosses is set for an NVLink domain that has nodes of several groups of
+	// another level, and these have others: neither can hold the other.
+	crosses bool
+	// derived is the name that the switch's description or the key gives, name
+	// the one that the domain has. memory are the names that the members
+	// remember, claimed is that of more than half of them.
 	derived, claimed, name string
 	memory                 votes
+	// isDescribed is set if derived is by a description.
+	isDescribed bool
 
 	shown *Element
 }
@@ -77,16 +82,20 @@ type tree struct {
 	// nodes are those with another element, perhaps, moved those with other
 	// domains.
 	nodes, moved []*node
-	// members are the domains with other members; elements, by level and with
-	// the root behind, those with another element, perhaps.
-	members  set[*domain]
-	elements []set[*domain]
-	last     *Snapshot
+	// members are the domains with other members, described those with other
+	// descriptions of switches, perhaps; elements, by level and with the root
+	// behind, those with another element, perhaps.
+	members, described set[*domain]
+	elements           []set[*domain]
+	// recross is set if Snapshot.Crossing is to be made again.
+	recross bool
+	last    *Snapshot
 }
 
 func newTree(levels []Level) tree {
 	t := tree{
-		levels: levels, root: newDomain(len(levels), ""), members: set[*domain]{}, elements: []set[*domain]{{}},
+		levels: levels, root: newDomain(len(levels), ""), members: set[*domain]{}, described: set[*domain]{},
+		elements: []set[*domain]{{}},
 	}
 	for range levels {
 		t.domains, t.elements = append(t.domains, map[string]*domain{}), append(t.elements, set[*domain]{})
@@ -143,6 +152,8 @@ func (t *tree) regroup() {
 		}
 	}
 	t.moved = nil
+	t.cross()
+	t.redescribed()
 	for d := range t.members {
 		t.recount(d)
 	}
@@ -158,7 +169,6 @@ func hasKey(key string, d *domain) bool {
 
 // join puts a node that is in no domain into those with the keys.
 func (t *tree) join(n *node, keys *keys) {
-	home := t.root
 	for i := range n.chain {
 		if key := keys[i]; key != "" {
 			d := t.domains[i][key]
@@ -169,10 +179,10 @@ func (t *tree) join(n *node, keys *keys) {
 			}
 			d.members.add(n)
 			t.members.add(d)
-			n.chain[i], home = d, d
+			n.chain[i] = d
 		}
 	}
-	t.rehome(n, home)
+	t.rehome(n, n.lowest(t.root))
 	t.show(n)
 }
 
@@ -216,8 +226,11 @@ func (t *tree) recount(d *domain) {
 		return
 	}
 	parent := t.parent(d)
+	if d.crosses {
+		parent = nil
+	}
 	t.attach(d, parent)
-	if t.levels[d.level].byPath() && parent != t.root {
+	if t.levels[d.level].byPath() && parent != t.root && parent != nil {
 		t.contradict(d, parent)
 	}
 	d.memory, d.claimed = votes{}, ""
@@ -232,6 +245,7 @@ func (t *tree) recount(d *domain) {
 	if name := d.memory.most(); 2*int(d.memory.count(name)) > len(d.members) {
 		d.claimed = name
 	}
+	t.describe(d)
 }
 
 // parent is the domain that most members are in at the nearest level above at
@@ -240,7 +254,7 @@ func (t *tree) parent(d *domain) *domain {
 	for i := d.level - 1; i >= 0; i-- {
 		var v votes
 		for n := range d.members {
-			if above := n.chain[i]; above != nil {
+			if above := n.chain[i]; above != nil && !above.crosses {
 				v.add(above.key, 1)
 			}
 		}
@@ -286,12 +300,13 @@ func (t *tree) compose() {
 			if shown := t.element(d); shown != d.shown {
 				d.shown = shown
 				t.showAgain(d.parent)
+				t.recross = t.recross || d.crosses
 			}
 		}
 		clear(t.elements[i])
 	}
-	if t.last == nil || len(t.elements[t.root.level]) > 0 {
-		t.last = t.last.next(t.root.shows())
+	if t.last == nil || t.recross || len(t.elements[t.root.level]) > 0 {
+		t.last = t.last.next(t.root.shows(), t.crossing())
 		clear(t.elements[t.root.level])
 	}
 }
@@ -303,7 +318,9 @@ func (t *tree) element(d *domain) *Element {
 	if len(children) == 0 {
 		return nil
 	}
-	e := &Element{Name: d.name, Kind: t.levels[d.level].Kind, Key: d.key[1:], Child: children}
+	e := &Element{
+		Name: d.name, Kind: t.levels[d.level].Kind, Key: d.key[1:], NVLink: d.key[0] == keyNVLink, Child: children,
+	}
 	if t.levels[d.level].By == ByLeaf && d.key[0] == keySwitch {
 		for n := range d.members { // Any: they are the leaf group's.
 			e.Rails = n.group.cabling.expectations()
@@ -320,11 +337,11 @@ func (t *tree) element(d *domain) *Element {
 }
 
 // shows are the elements of the domain's children and of its members without
-// another domain below, sorted.
+// another domain below, sorted; of one that crosses others those of all members.
 func (d *domain) shows() []*Element {
 	var out []*Element
 	for n := range d.members {
-		if n.home == d {
+		if n.home == d || d.crosses {
 			out = append(out, n.shown)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	sw := func(id string) fabric.Switch { return fabric.Switch{ID: id, Name: "sw-" + id} }
+	sw := func(id string) fabric.Switch { return fabric.Switch{ID: id} }
 	none := fabric.Switch{}
 	crew := func(spec *v1alpha1.NodeTopologySpec) []fabric.Node {
 		full := func() *v1alpha1.NodeTopologySpec { return onto("1", "2", "3", "4") }
@@ -27,7 +27,7 @@ func TestFindings(t *testing.T) {
 		}
 		return f
 	}
-	down := report(cable{0, "1", 0, "", "", false, 0}, cable{rail: 1, leaf: "2", down: true}, cable{rail: 2, down: true}, cable{rail: 3})
+	down := report(cable{0, "1", 0, "", "", false, 0, ""}, cable{rail: 1, leaf: "2", down: true}, cable{rail: 2, down: true}, cable{rail: 3})
 	twin := onto("1", "2", "3", "4")
 	for i := range twin.Rails {
 		twin.Rails[i].GUID = "946d:ae03:0012:0000"

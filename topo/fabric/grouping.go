@@ -14,8 +14,10 @@ type grouping[T any] struct {
 	changed []*member[T]
 	// round marks what is in the lists that are built now.
 	round uint32
-	// met is for anchor.
-	met []*hub[T]
+	// met is for anchor, rails and usual are for usualRails.
+	met   []*hub[T]
+	rails [maxRail * maxPlane]int32
+	usual []int32
 }
 
 // hub is a switch with the links that end at it.
@@ -26,10 +28,11 @@ type hub[T any] struct {
 	anchor, home string
 	// groups are the links by the groups of their members.
 	groups votes
-	// usual is the rail of more than half of the links, or noRail; isTurned is
-	// set if it changed in these votes.
-	usual    int32
-	isTurned bool
+	// usual are the rails with at least half as many links as the one with the
+	// most, sorted.
+	usual []int32
+	// wide counts the links of members that have others.
+	wide int
 
 	shared int32 // For anchor.
 	round  uint32
@@ -46,8 +49,9 @@ type attachment[T any] struct {
 // member is what has links.
 type member[T any] struct {
 	owner T
-	// weights are the links by switch.
+	// weights are the links by switch, degree is how many they are.
 	weights []weight[T]
+	degree  int32
 	// vote and group are the outcomes of votes 2 and 4; group is "" without
 	// links.
 	vote, group string
@@ -56,7 +60,7 @@ type member[T any] struct {
 	round     uint32
 }
 
-// link leads to a switch. A leaf usually has the links of one rail.
+// link leads to a switch. A leaf usually has the links of few rails.
 type link[T any] struct {
 	to   *hub[T]
 	rail int32
@@ -66,9 +70,6 @@ type weight[T any] struct {
 	to *hub[T]
 	n  int32
 }
-
-// noRail is the usual rail of a switch that has none.
-const noRail = -1
 
 // usualLinks is how many links a leaf of a fat tree has anyway.
 const usualLinks = 32
@@ -82,7 +83,7 @@ func newGrouping[T any]() grouping[T] {
 func (g *grouping[T]) at(id string) *hub[T] {
 	h := g.switches[id]
 	if h == nil {
-		h = &hub[T]{id: id, usual: noRail, links: make([]attachment[T], 0, usualLinks)}
+		h = &hub[T]{id: id, links: make([]attachment[T], 0, usualLinks)}
 		g.switches[id] = h
 	}
 	return h
@@ -91,10 +92,13 @@ func (g *grouping[T]) at(id string) *hub[T] {
 // set gives a member other links. Without any it leaves the grouping.
 func (g *grouping[T]) set(m *member[T], links []link[T]) {
 	for _, w := range m.weights {
+		if m.degree > 1 {
+			w.to.wide -= int(w.n)
+		}
 		w.to.links = slices.DeleteFunc(w.to.links, func(a attachment[T]) bool { return a.member == m })
 		g.touch(w.to)
 	}
-	m.weights = make([]weight[T], 0, len(links))
+	m.weights, m.degree = make([]weight[T], 0, len(links)), int32(len(links)) //nolint:gosec // maxPorts, or spines.
 	for _, l := range links {
 		i := slices.IndexFunc(m.weights, func(w weight[T]) bool { return w.to == l.to })
 		if i < 0 {
@@ -102,6 +106,9 @@ func (g *grouping[T]) set(m *member[T], links []link[T]) {
 			m.weights = append(m.weights, weight[T]{to: l.to})
 		}
 		m.weights[i].n++
+		if m.degree > 1 {
+			l.to.wide++
+		}
 		l.to.links = append(l.to.links, attachment[T]{m, l.rail, m.weights[i].n})
 		g.touch(l.to)
 	}
@@ -136,8 +143,7 @@ type outcome[T any] struct {
 	// moved are the members with another group or with other links, with the
 	// group they were in before.
 	moved []move[T]
-	// groups are those to which a switch has become foreign or its own, or
-	// has another usual rail.
+	// groups are those to which a switch has become foreign or its own.
 	groups []string
 }
 
@@ -197,30 +203,6 @@ func (g *grouping[T]) anchors() (voters []*member[T]) {
 	return voters
 }
 
-// anchor is the least ID among a switch and its siblings.
-func (g *grouping[T]) anchor(h *hub[T]) string {
-	for _, l := range h.links {
-		for _, w := range l.member.weights {
-			if w.n < l.nth {
-				continue
-			}
-			if w.to.shared == 0 {
-				g.met = append(g.met, w.to)
-			}
-			w.to.shared++
-		}
-	}
-	least := h.id
-	for _, o := range g.met {
-		if n := 2 * int(o.shared); n > len(h.links) && n > len(o.links) && o.id < least {
-			least = o.id
-		}
-		o.shared = 0
-	}
-	g.met = g.met[:0]
-	return least
-}
-
 // votes is vote 2. It returns the switches with another home, perhaps.
 func (g *grouping[T]) votes(voters []*member[T]) (homes []*hub[T]) {
 	for _, h := range g.touched {
@@ -252,12 +234,11 @@ func (g *grouping[T]) homes(homes []*hub[T]) (members []*member[T]) {
 		for _, l := range h.links {
 			v.add(l.member.vote, 1)
 		}
-		home, usual := v.most(), h.usualRail()
-		h.isTurned = usual != h.usual
-		if home == h.home && !h.isTurned {
+		home, turned := v.most(), g.usualRails(h)
+		if home == h.home && !turned {
 			continue
 		}
-		h.home, h.usual = home, usual
+		h.home = home
 		for _, l := range h.links {
 			members = g.member(members, l.member)
 		}
@@ -268,34 +249,34 @@ func (g *grouping[T]) homes(homes []*hub[T]) (members []*member[T]) {
 	return members
 }
 
-// usualRail is the rail of more than half of the links, by Boyer and Moore's
-// majority vote.
-func (h *hub[T]) usualRail() int32 {
-	rail, lead := int32(noRail), 0
+// usualRails computes the usual rails of a switch, and reports whether they are
+// others.
+func (g *grouping[T]) usualRails(h *hub[T]) (turned bool) {
+	most := int32(0)
 	for _, l := range h.links {
-		switch {
-		case lead == 0:
-			rail, lead = l.rail, 1
-		case l.rail == rail:
-			lead++
-		default:
-			lead--
+		if g.rails[l.rail] == 0 {
+			g.usual = append(g.usual, l.rail)
 		}
+		g.rails[l.rail]++
+		most = max(most, g.rails[l.rail])
 	}
-	n := 0
-	for _, l := range h.links {
-		if l.rail == rail {
-			n++
+	usual := g.usual[:0]
+	for _, rail := range g.usual {
+		if 2*g.rails[rail] >= most {
+			usual = append(usual, rail)
 		}
+		g.rails[rail] = 0
 	}
-	if 2*n > len(h.links) {
-		return rail
+	slices.Sort(usual)
+	if turned = !slices.Equal(usual, h.usual); turned {
+		h.usual = slices.Clone(usual)
 	}
-	return noRail
+	g.usual = g.usual[:0]
+	return turned
 }
 
 // groups is vote 4. Among equals it prefers the group at the switches of which the
-// member's links start from the usual rail.
+// member's links start from a usual rail.
 func (g *grouping[T]) groups(members []*member[T]) []move[T] {
 	moved := make([]move[T], 0, len(members))
 	var v votes
@@ -316,7 +297,7 @@ func (g *grouping[T]) groups(members []*member[T]) []move[T] {
 	return moved
 }
 
-// favored decides a tie: by the links that start from the usual rail.
+// favored decides a tie: by the links that start from a usual rail.
 func (m *member[T]) favored(v *votes) string {
 	most := v.count(v.most())
 	var favored votes
@@ -327,7 +308,7 @@ func (m *member[T]) favored(v *votes) string {
 	}
 	for _, w := range m.weights {
 		for _, l := range w.to.links {
-			if l.member == m && l.rail == w.to.usual && favored.count(w.to.home) > 0 {
+			if l.member == m && slices.Contains(w.to.usual, l.rail) && favored.count(w.to.home) > 0 {
 				favored.add(w.to.home, 1)
 			}
 		}
@@ -359,15 +340,15 @@ func (h *hub[T]) count(groups []string) []string {
 		now.add(l.member.group, 1)
 	}
 	for _, v := range h.groups.list {
-		if h.isTurned || h.groups.foreign(v.id) != now.foreign(v.id) {
+		if h.groups.foreign(v.id) != now.foreign(v.id) {
 			groups = append(groups, v.id)
 		}
 	}
 	for _, v := range now.list {
-		if h.groups.count(v.id) == 0 && (h.isTurned || now.foreign(v.id)) {
+		if h.groups.count(v.id) == 0 && now.foreign(v.id) {
 			groups = append(groups, v.id)
 		}
 	}
-	h.groups, h.isTurned = now, false
+	h.groups = now
 	return groups
 }

@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -19,7 +18,8 @@ type leafGroup struct {
 	cabling cabling
 	// member stands for the group among the spines.
 	member member[*leafGroup]
-	spines []string
+	// spines are those that the votes see, peers all switches behind the uplinks.
+	spines, peers []string
 }
 
 func newLeafGroup(key string) *leafGroup {
@@ -31,98 +31,6 @@ func newLeafGroup(key string) *leafGroup {
 // expectations are what the tree shows of the rails.
 func (c *cabling) expectations() []Rail {
 	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
-}
-
-// blocks cuts a group of more than n nodes into blocks of neighboring switch
-// ports. It returns the members with another block.
-func (g *leafGroup) blocks(n int) (changed []*node) {
-	width := votes{}
-	for i := range g.cabling.rails {
-		if leaf := g.cabling.rails[i].Leaf.ID; leaf != "" {
-			width.add(leaf, 1)
-		}
-	}
-	for _, m := range g.members {
-		block := ""
-		if len(g.members) > n {
-			block = g.block(m, &width, n)
-		}
-		if block != m.block {
-			m.block = block
-			changed = append(changed, m)
-		}
-	}
-	return changed
-}
-
-// block is that of most of the node's switch ports: width ports of a leaf make
-// a node, n nodes a block.
-func (g *leafGroup) block(m *node, width *votes, n int) string {
-	var v votes
-	for i := range m.ports {
-		p := &m.ports[i]
-		number := lastNumber(p.switchPort.Value())
-		if number < 1 || p.leaf == nil || g.cabling.own.count(p.leaf.id) == 0 {
-			continue
-		}
-		ports := int(max(width.count(p.leaf.id), 1)) * n
-		v.add(strconv.Itoa((number-1)/ports), 1)
-	}
-	return v.most()
-}
-
-// lastNumber is the last number in a switch port's name, 0 if it has none:
-// 12 of swp12, 5 of Ethernet1/5.
-func lastNumber(s string) int {
-	end := len(s)
-	for end > 0 && (s[end-1] < '0' || s[end-1] > '9') {
-		end--
-	}
-	start := end
-	for start > 0 && s[start-1] >= '0' && s[start-1] <= '9' {
-		start--
-	}
-	n, err := strconv.Atoi(s[start:end])
-	if err != nil || n > 1<<20 {
-		return 0
-	}
-	return n
-}
-
-// spinesPerLeaf is how many spines of one leaf count: in a fat tree the leaves
-// of a rail share all their spines, so the first few show as much as all.
-const spinesPerLeaf = 4
-
-// spinesBehind are the spines behind the uplinks of the group's own leaves, one
-// entry per leaf and spine. Of several nodes that report a leaf the first by
-// name counts, and only one that has a cable to that leaf.
-func (g *leafGroup) spinesBehind(leaves map[string]*leaf) []string {
-	var out []string
-	for _, own := range g.cabling.own.list {
-		var first *node
-		for _, l := range leaves[own.id].links {
-			n := l.member.owner
-			if slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool {
-				return switchID(u.Leaf) == own.id
-			}) && (first == nil || n.Name < first.Name) {
-				first = n
-			}
-		}
-		if first == nil {
-			continue
-		}
-		var peers []string
-		for _, u := range first.Report.uplinks() {
-			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
-				peers = append(peers, peer)
-			}
-		}
-		slices.Sort(peers)
-		peers = slices.Compact(peers)
-		out = append(out, peers[:min(len(peers), spinesPerLeaf)]...)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers

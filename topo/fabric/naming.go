@@ -70,6 +70,18 @@ func (n *names) owner(name string) *domain {
 	return best(n.derived[name], func(a, b *domain) bool { return a.key < b.key })
 }
 
+// isShared reports whether a name is that of several switches, and no group has
+// had it: then each gets a suffix, whichever came first.
+func (n *names) isShared(name string) bool {
+	described := 0
+	for _, d := range n.derived[name] {
+		if d.isDescribed {
+			described++
+		}
+	}
+	return described > 1
+}
+
 // best is the first by an order, nil of none.
 func best(all []*domain, before func(a, b *domain) bool) *domain {
 	var first *domain
@@ -82,15 +94,20 @@ func best(all []*domain, before func(a, b *domain) bool) *domain {
 }
 
 // name is the domain's: what it remembers unless another has a better claim,
-// else what its key gives, else that with a number.
+// else what its switch is called, else what its key gives, else that with a
+// suffix.
 func (n *names) name(d *domain) string {
 	if d.claimed != "" && n.owner(d.claimed) == d {
 		return d.claimed
 	}
 	name := d.derived
 	for i := 1; ; i++ {
-		if o := n.owner(name); o == nil || o == d {
+		if o := n.owner(name); o == nil || o == d && !n.isShared(name) {
 			return name
+		}
+		if d.isDescribed && i <= 3 {
+			name = d.suffixed(2 * i)
+			continue
 		}
 		name = wellknown.Shorten(d.derived, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i+1)
 	}

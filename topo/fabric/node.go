@@ -41,6 +41,11 @@ type port struct {
 // samePort reports whether two ports are equal in all that the tree shows.
 func samePort(a, b port) bool { return a.leaf == b.leaf && sameRail(a.rail, b.rail) }
 
+// sameFar reports whether two ports end at a switch of one name.
+func sameFar(a, b port) bool {
+	return a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far
+}
+
 // sameLink reports whether two links start and end alike.
 func sameLink(a, b port) bool { return a.leaf == b.leaf && a.position() == b.position() }
 
@@ -48,6 +53,7 @@ func sameLink(a, b port) bool { return a.leaf == b.leaf && a.position() == b.pos
 type node struct {
 	Node
 	ports  []port // By rail, plane and ID.
+	shape  *shape // Nil without a report.
 	member member[*node]
 	// group is the leaf group, nil without one; block the part of it.
 	group *leafGroup

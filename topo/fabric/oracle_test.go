@@ -29,11 +29,28 @@ func (d *definition) cables(node, leaf string) int {
 
 func (d *definition) siblings(a, b string) bool {
 	all, both, other := 0, 0, 0
-	for node := range d.nodes {
+	type class struct{ a, b, both int }
+	classes, wideA, wideB := map[int]class{}, 0, 0 // By how many cables a node has.
+	for node, cables := range d.nodes {
 		x, y := d.cables(node, a), d.cables(node, b)
 		all, other, both = all+x, other+y, both+min(x, y)
+		if len(cables) < 2 {
+			continue
+		}
+		wideA, wideB = wideA+x, wideB+y
+		c := classes[len(cables)]
+		classes[len(cables)] = class{c.a + x, c.b + y, c.both + min(x, y)}
 	}
-	return 2*both > all && 2*both > other
+	if 2*both > all && 2*both > other {
+		return true
+	}
+	all, both, other = 0, 0, 0
+	for _, c := range classes {
+		if c.a < 4*c.b && c.b < 4*c.a {
+			all, other, both = all+c.a, other+c.b, both+c.both
+		}
+	}
+	return both >= 3 && 2*both > all && 2*both > other && 8*both >= wideA && 8*both >= wideB
 }
 
 func (d *definition) anchor(leaf string) string {
@@ -46,23 +63,19 @@ func (d *definition) anchor(leaf string) string {
 	return least
 }
 
-// usual is the rail from which more than half of a leaf's cables come, or -1.
-func (d *definition) usual(leaf string) int32 {
-	rails, all := map[int32]int{}, 0
+// usual reports whether at least half as many of a leaf's cables come from a rail
+// as from any other.
+func (d *definition) usual(leaf string, rail int32) bool {
+	rails, most := map[int32]int{}, 0
 	for _, cables := range d.nodes {
 		for _, c := range cables {
 			if c.leaf == leaf {
 				rails[c.rail]++
-				all++
+				most = max(most, rails[c.rail])
 			}
 		}
 	}
-	for rail, n := range rails {
-		if 2*n > all {
-			return rail
-		}
-	}
-	return -1
+	return 2*rails[rail] >= most
 }
 
 func most(votes map[string]int) string {
@@ -99,7 +112,7 @@ func (d *definition) groups() map[string]string {
 		votes := map[string]int{}
 		for _, c := range cables {
 			votes[homes[c.leaf]] += 1000 // The second count decides between equals only.
-			if c.rail == d.usual(c.leaf) {
+			if d.usual(c.leaf, c.rail) {
 				votes[homes[c.leaf]]++
 			}
 		}
@@ -118,7 +131,7 @@ func TestDefinition(t *testing.T) {
 		for i := range 1 + rng.IntN(20) {
 			name := fmt.Sprintf("n%02d", i)
 			su := rng.IntN(4)
-			for rail := range rails {
+			for rail := range 1 + rng.IntN(rails) { // Not all have all rails.
 				leaf := (su*rails + rail) % leaves
 				if rng.Float64() < chaos {
 					leaf = rng.IntN(leaves)

@@ -20,7 +20,7 @@ func misplaced(f *fabrics.Fabric, got map[string]string, unknown map[string]bool
 		names[i] = map[string]int{}
 	}
 	for _, n := range f.Nodes {
-		if !unknown[n.Name] {
+		if !unknown[n.Name] && n.Group != fabrics.NoGroup {
 			names[n.Group][got[n.Name]]++
 		}
 	}
@@ -36,7 +36,7 @@ func misplaced(f *fabrics.Fabric, got map[string]string, unknown map[string]bool
 	}
 	var out []string
 	for _, n := range f.Nodes {
-		if !unknown[n.Name] && (got[n.Name] == "" || got[n.Name] != best[n.Group] || owners[got[n.Name]] > 1) {
+		if !unknown[n.Name] && n.Group != fabrics.NoGroup && (got[n.Name] == "" || got[n.Name] != best[n.Group] || owners[got[n.Name]] > 1) {
 			out = append(out, fmt.Sprintf("%s of group %d (%d nodes) is in %q, the group in %q, shared by %d",
 				n.Name, n.Group, f.Plan.Sizes[n.Group], got[n.Name], best[n.Group], owners[got[n.Name]]))
 		}

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
@@ -97,6 +98,21 @@ func (r *Report) Product() string {
 		}
 	}
 	return most.Product
+}
+
+// FabricPorts is how many ports of role fabric there are, and of how many the
+// switch is known.
+func (r *Report) FabricPorts() (known, all int) {
+	for i := range r.rails {
+		if r.rails[i].role != string(machine.RoleFabric) {
+			continue
+		}
+		all++
+		if r.rails[i].far != nil && r.rails[i].far.ID != "" {
+			known++
+		}
+	}
+	return known, all
 }
 
 // Accelerators is how many of them the node has by the report.

@@ -20,10 +20,12 @@ type cable struct {
 	role  string
 	down  bool
 	sure  int32
+	// name is what the leaf calls itself.
+	name string
 }
 
 func report(cables ...cable) *v1alpha1.NodeTopologySpec {
-	spec := &v1alpha1.NodeTopologySpec{}
+	spec := &v1alpha1.NodeTopologySpec{Accelerators: []v1alpha1.Accelerator{{Product: "NVIDIA-H20", Count: 8}}}
 	for _, c := range cables {
 		r := v1alpha1.Rail{
 			Rail: c.rail, Plane: c.plane, HCA: "mlx5_" + string('0'+c.rail), ID: "0000:0" + string('0'+c.rail) + ":00.0",
@@ -36,7 +38,7 @@ func report(cables ...cable) *v1alpha1.NodeTopologySpec {
 			r.LinkState = v1alpha1.LinkDown
 		}
 		if c.leaf != "" {
-			r.Switch = &v1alpha1.Switch{ID: c.leaf, Name: "sw-" + c.leaf}
+			r.Switch = &v1alpha1.Switch{ID: c.leaf, Name: c.name}
 		}
 		spec.Rails = append(spec.Rails, r)
 	}

@@ -21,6 +21,9 @@ import (
 type Snapshot struct {
 	// Child are the groups and the nodes in no group, sorted by name.
 	Child []*Element
+	// Crossing are the NVLink domains that no group of the fabric holds and that
+	// hold none, sorted by name. Child has their nodes where the fabric has them.
+	Crossing []*Element
 	// Nodes counts all nodes.
 	Nodes Count
 
@@ -30,13 +33,13 @@ type Snapshot struct {
 
 // next is the snapshot after s, nil before the first. It is s itself if nothing
 // is different.
-func (s *Snapshot) next(children []*Element) *Snapshot {
-	if s != nil && slices.Equal(s.Child, children) {
+func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
+	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
 	}
 	sum := summarize(children)
 	return &Snapshot{
-		Child: children, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n"), digest: sum.digest,
+		Child: children, Crossing: crossing, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n"), digest: sum.digest,
 	}
 }
 
@@ -74,8 +77,8 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 }
 
 // Select are the elements of that kind and that name, in the tree's order and
-// with all that is below them; "" means any. An element below a selected one
-// is not selected again.
+// with all that is below them, and last NVLink domains that cross the tree's
+// groups; "" means any. An element below a selected one is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
 	var out []*Element
 	var search func([]*Element)
@@ -89,6 +92,13 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 		}
 	}
 	search(s.Child)
+	if kind != "" || name != "" {
+		for _, e := range s.Crossing {
+			if (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) {
+				out = append(out, e)
+			}
+		}
+	}
 	return out
 }
 
@@ -124,6 +134,8 @@ type Element struct {
 	// Key is what the group is known by: the ID of its anchor switch, an
 	// NVLink domain, the name that its path gave. Empty for nodes.
 	Key string
+	// NVLink is set if the group is an NVLink domain.
+	NVLink bool
 	// Child are sorted by name.
 	Child []*Element
 	// Nodes counts the nodes at and below the element.

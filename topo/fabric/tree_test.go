@@ -71,12 +71,12 @@ func TestTree(t *testing.T) {
 			"leaf-02000000ee00(d e) leaf-2c5eab0300c26480(a b c) leaf-local-vm-a3752f40(f)",
 		},
 		{
-			"racks below the leaves that most of them use", fabric.ModeAuto,
+			"racks that are across leaves are beside the tree, others in their leaf group", fabric.ModeAuto,
 			[]fabric.Node{
 				node("a", nvlink(onto("1", "2"), "X.1")), node("b", nvlink(onto("1", "2"), "X.1")), node("c", nvlink(onto("7", "8"), "X.1")),
 				node("d", nvlink(onto("7", "8"), "X.2")), node("e", onto("7", "8")), node("f", nvlink(onto(), "X.3")),
 			},
-			"leaf-1(nvlink-X.1(a b c)) leaf-7(e nvlink-X.2(d)) nvlink-X.3(f)",
+			"leaf-1(a b) leaf-7(c e nvlink-X.2(d)) nvlink-X.3(f)",
 		},
 		{
 			"in mode nvlink, domains only", fabric.ModeNVLink,
@@ -217,5 +217,38 @@ func TestSpines(t *testing.T) {
 	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: read(other), Heartbeat: start})
 	if got := m.Snapshot(start); got.ETag() != s.ETag() {
 		t.Errorf("the report counted: %s", outline(treeOf(got.Child)))
+	}
+}
+
+// Two leaves with a cable between them are not each other's spine, and a host on
+// a spine makes it no leaf.
+func TestLeavesBackToBack(t *testing.T) {
+	t.Parallel()
+	m := newMap(t, preset(t, fabric.ModeAuto)...)
+	on := func(leaf string, peers ...string) *v1alpha1.NodeTopologySpec {
+		spec := onto(leaf)
+		for _, peer := range peers {
+			spec.Uplinks = append(spec.Uplinks, v1alpha1.Uplink{Leaf: leaf, Peer: peer})
+		}
+		return spec
+	}
+	manager := onto("5")
+	manager.Accelerators = nil
+	for _, tt := range []struct {
+		what  string
+		nodes []fabric.Node
+		want  string
+	}{
+		{"two leaves", []fabric.Node{node("a", on("1", "2")), node("b", on("1")), node("c", on("2", "1")), node("d", on("2"))},
+			"leaf-1(a b) leaf-2(c d)"},
+		{"a spine above both", []fabric.Node{node("a", on("1", "2", "5")), node("c", on("2", "1", "5"))},
+			"spine-5(leaf-1(a b) leaf-2(c d))"},
+		{"a host on the spine", []fabric.Node{node("m", manager)}, "leaf-5(m) spine-5(leaf-1(a b) leaf-2(c d))"},
+		{"no node on leaf 2", []fabric.Node{node("c", on("3", "1")), node("d", on("3"))},
+			"leaf-3(c d) leaf-5(m) spine-2(leaf-1(a b))"},
+	} {
+		if got := outline(treeOf(put(m, tt.nodes...).Child)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)
+		}
 	}
 }

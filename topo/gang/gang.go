@@ -17,6 +17,9 @@
 // name, of either API group. A PodGroup of Kubernetes' own API
 // (scheduling.k8s.io) has both in fields of its own; see [ReadPlacement].
 //
+// Those are the gangs that heddle-scheduler places. [MemberOf], for those who
+// only look, knows the gangs of other schedulers, queues and operators too.
+//
 // # Rules for contradictions and bad input
 //
 // The number of members, the group of gangs and the size of slices are never

@@ -8,21 +8,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Member is one pod of a gang, as much of it as [StateOf] needs: for
 // watchers of many pods that keep little of each. Two members are the same if
 // they are equal.
 type Member struct {
-	// Gang is "namespace/name".
+	// API is what makes it a member, Gang is "namespace/name".
+	API  API
 	Gang string
 	Name string
 	// Node is spec.nodeName.
 	Node string
-	// GPUs is how many it asks for; the caller sets it, since the name of the
-	// resource depends on the vendor.
+	// GPUs is how many it asks for.
 	GPUs int32
 	// MinMember is the pod's, 0 without any.
 	MinMember int32
@@ -35,6 +33,8 @@ type Member struct {
 	// rejection is why it has no node, as the scheduler wrote it.
 	rejection string
 	rank      rank
+	// created is in seconds since 1970.
+	created int64
 }
 
 // stage is how far a pod has come.
@@ -48,21 +48,21 @@ const (
 	failed
 )
 
-// MemberOf reads a pod; false if it is in no gang. The scheduler reports what
-// else is invalid.
-func MemberOf(pod *corev1.Pod) (*Member, bool) {
-	if !Mentions(pod) {
-		return nil, false
-	}
-	// The domains are for gpu-group-size, which is not used here.
-	spec, _ := Read(pod, wellknown.DefaultDomains())
-	if spec.Key.Name == "" {
+// MemberOf reads a pod that requests so many GPUs; false if it is in no gang.
+// The scheduler reports what else is invalid.
+func MemberOf(pod *corev1.Pod, gpus int32) (*Member, bool) {
+	id, ok := identify(pod, gpus)
+	if !ok {
 		return nil, false
 	}
 	m := memberOf(pod)
-	m.Gang, m.MinMember = spec.Key.String(), int32(spec.MinMember) //nolint:gosec // At most MaxMembers.
+	m.API, m.Gang, m.GPUs = id.api, pod.Namespace+"/"+id.name, gpus
+	m.MinMember = int32(id.size) //nolint:gosec // At most MaxMembers.
 	return m, true
 }
+
+// Key is the gang with its API: those of two APIs may have one name.
+func (m *Member) Key() string { return m.Gang + "/" + string(m.API) }
 
 // Members are pods of one gang.
 func Members(pods []*corev1.Pod) []*Member {
@@ -75,7 +75,10 @@ func Members(pods []*corev1.Pod) []*Member {
 
 // memberOf reads what does not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
-	m := &Member{Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rankOf(pod)}
+	m := &Member{
+		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rankOf(pod),
+		created: pod.CreationTimestamp.Unix(),
+	}
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		m.stage = succeeded
@@ -94,6 +97,18 @@ func memberOf(pod *corev1.Pod) *Member {
 
 // Ended is true if the pod succeeded or failed.
 func (m *Member) Ended() bool { return m.stage == succeeded || m.stage == failed }
+
+// end is when it ended, in seconds since 1970: far ahead for one that has not, and
+// its creation for one of which that is unknown, or that is being deleted.
+func (m *Member) end() int64 {
+	switch {
+	case m.problem == terminating:
+		return m.created
+	case !m.Ended():
+		return math.MaxInt64
+	}
+	return max(m.created, m.since.Unix())
+}
 
 // OrderMembers sorts by rank, as [Order] does.
 func OrderMembers(members []*Member) {

@@ -189,7 +189,7 @@ func TestStateSince(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var members []*gang.Member
 			for _, pod := range tt.pods {
-				m, ok := gang.MemberOf(pod)
+				m, ok := gang.MemberOf(pod, 0)
 				if !ok {
 					t.Fatalf("%s is in no gang", pod.Name)
 				}
@@ -216,7 +216,7 @@ func TestMemberOf(t *testing.T) {
 		{"Koordinator's", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Annotations: m{wellknown.KoordinatorName: "tf"}}}, true, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, in := gang.MemberOf(tt.pod)
+			got, in := gang.MemberOf(tt.pod, 0)
 			if in != tt.in || in && (got.Gang != "default/tf" || got.MinMember != tt.min) {
 				t.Errorf("member %+v, %t", got, in)
 			}
@@ -235,7 +235,7 @@ func TestOrderMembers(t *testing.T) {
 	}
 	var members []*gang.Member
 	for _, pod := range pods {
-		m, _ := gang.MemberOf(pod)
+		m, _ := gang.MemberOf(pod, 0)
 		members = append(members, m)
 	}
 	gang.OrderMembers(members)

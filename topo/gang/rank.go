@@ -14,7 +14,8 @@ import (
 // Order sorts the members of a gang by rank: tasks in order, then the index in
 // the task. Tasks that lead a job come first (master, chief, launcher, ps, ...),
 // others by name. A pod of no task is in the task "", which is last but for
-// workers'; one without an index follows those that have one, by name.
+// workers'; one without an index follows those that have one, by name. Of a
+// JobSet, all pods of one Job are before those of the next.
 //
 // The task is in a label of the job's operator. The index is the operator's, the
 // Job's or the StatefulSet's, else the number at the end of the pod's name.
@@ -32,6 +33,7 @@ func Order(pods []*corev1.Pod) {
 func Task(pod *corev1.Pod) string {
 	for _, key := range []string{
 		wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1,
+		wellknown.TaskRay, wellknown.TaskMPI,
 	} {
 		if text := pod.Labels[key]; text != "" {
 			return strings.ToLower(text)
@@ -41,18 +43,21 @@ func Task(pod *corev1.Pod) string {
 }
 
 type rank struct {
-	task  string
-	index int32
-	lead  int8
+	task string
+	// job is which of the task's Jobs it is, where a JobSet has several.
+	job, index int32
+	lead       int8
 }
 
 func (r rank) compare(o rank) int {
-	return cmp.Or(cmp.Compare(r.lead, o.lead), cmp.Compare(r.task, o.task), cmp.Compare(r.index, o.index))
+	return cmp.Or(cmp.Compare(r.lead, o.lead), cmp.Compare(r.task, o.task), cmp.Compare(r.job, o.job),
+		cmp.Compare(r.index, o.index))
 }
 
 func rankOf(pod *corev1.Pod) rank {
 	task := Task(pod)
-	return rank{lead: lead(task), task: task, index: index(pod)}
+	job, _ := digits(cmp.Or(pod.Labels[wellknown.JobOfJobSet], "0"))
+	return rank{lead: lead(task), task: task, job: job, index: index(pod)}
 }
 
 // lead is the place of a task among those that their names put in order; "*"

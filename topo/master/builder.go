@@ -171,10 +171,13 @@ func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *inf
 			delete(changes.Nodes, name)
 			continue
 		}
-		if now.Node != was.Node || now.Report != was.Report {
+		reported := !now.Report.SameReport(was.Report)
+		if now.Node != was.Node || reported {
 			put = append(put, now)
+		} else if now.Believed() != nil {
+			b.fabric.Heartbeat(name, now.Report.Heartbeat()) // It may be newer beside what topo-master wrote.
 		}
-		visible = visible || now.Used != was.Used || now.Report != was.Report ||
+		visible = visible || now.Used != was.Used || reported ||
 			(now.Node == nil) != (was.Node == nil) || now.Node != was.Node && !now.Node.SameStatus(was.Node)
 	}
 	b.put(put)

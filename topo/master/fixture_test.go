@@ -105,7 +105,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{templates: []export.Template{export.DefaultTemplate}, registry: prometheus.NewRegistry()}
+	r := &replica{templates: []export.Template{export.NumberedTemplate}, registry: prometheus.NewRegistry()}
 	o := master.Options{CountsPods: true, Levels: levels, Log: quiet()}
 	for _, f := range change {
 		f(&o)

@@ -94,7 +94,7 @@ func TestGangs(t *testing.T) {
 
 	made, began := time.Unix(1_700_000_000, 0).UTC(), time.Unix(1_700_000_060, 0).UTC()
 	fly, box := &snapshot.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}, &snapshot.GroupName{Name: "switchbox-1", Kind: "switchbox"}
-	tf := snapshot.Gang{Namespace: "ai", Name: "tf", State: gang.Queued, Reason: "1 of 2 pods exist", Since: made, MinMember: 2, Members: 1, GPUs: 4}
+	tf := snapshot.Gang{Namespace: "ai", Name: "tf", API: gang.PodGroup, State: gang.Queued, Reason: "1 of 2 pods exist", Since: made, MinMember: 2, Members: 1, GPUs: 4}
 	c.gangPod("tf-worker-0", "tf", "")
 	r.untilGangs(t, "a pod is missing", []snapshot.Gang{tf})
 
@@ -113,7 +113,7 @@ func TestGangs(t *testing.T) {
 	c.gangPod("tf-worker-1", "tf", "n1")
 	c.gangPod("tf-worker-0", "tf", "n2")
 	tf = snapshot.Gang{
-		Namespace: "ai", Name: "tf", State: gang.Running, Since: began, MinMember: 2, Members: 2, Bound: 2, Running: 2, GPUs: 8,
+		Namespace: "ai", Name: "tf", API: gang.PodGroup, State: gang.Running, Since: began, MinMember: 2, Members: 2, Bound: 2, Running: 2, GPUs: 8,
 		Group: fly, Nodes: []string{"n2", "n1"},
 	}
 	r.untilGangs(t, "it runs", []snapshot.Gang{tf})
@@ -149,7 +149,7 @@ func TestGangs(t *testing.T) {
 		c.Remove("pods", "ai", fmt.Sprint("a-", i))
 	}
 	tf = snapshot.Gang{
-		Namespace: "ai", Name: "tf", State: gang.Succeeded, Since: time.Unix(1_700_000_090, 0).UTC(), MinMember: 2, Members: 2,
+		Namespace: "ai", Name: "tf", API: gang.PodGroup, State: gang.Succeeded, Since: time.Unix(1_700_000_090, 0).UTC(), MinMember: 2, Members: 2,
 	}
 	r.untilGangs(t, "it is done", []snapshot.Gang{tf})
 	// Nothing of it is left when its pods are gone.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -27,30 +28,39 @@ const maxGPUs = 16
 func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted int) {
 	for _, s := range rails(hcasOf(m), before) {
 		h := &m.HCAs[s.index]
-		plane := 0
-		for i := range h.Ports {
-			for _, p := range cables(h, &h.Ports[i]) {
-				if s.rail >= MaxRails || plane >= MaxPlanes || len(ports) == MaxRails {
-					plane++
-					omitted++
-					continue
-				}
-				p.ID, p.Rail.Rail, p.Plane, p.GPUs = s.id, int32(s.rail), int32(plane), s.gpus //nolint:gosec // Small.
-				plane++
-				ports = append(ports, p)
+		for plane, p := range allCables(m, h) {
+			if s.rail >= MaxRails || plane >= MaxPlanes || len(ports) == MaxRails {
+				omitted++
+				continue
 			}
+			p.ID, p.Rail.Rail, p.Plane, p.GPUs = s.id, int32(s.rail), int32(plane), s.gpus //nolint:gosec // Small.
+			ports = append(ports, p)
 		}
 	}
 	return ports, omitted
 }
 
+// allCables are the ends of an HCA's cables, by plane.
+func allCables(m *machine.Machine, h *machine.HCA) (all []Port) {
+	if smi := smiOf(m, h); smi != nil {
+		return planes(h, smi)
+	}
+	for i := range h.Ports {
+		all = append(all, cables(h, &h.Ports[i])...)
+	}
+	return all
+}
+
 // cables are the ends of the cables in one port: one for each slave under a
 // LAG, else one.
 func cables(h *machine.HCA, p *machine.Port) []Port {
-	one := Port{UMAD: h.CharDevices.UMAD, Rail: v1alpha1.Rail{
+	one := Port{UMAD: h.CharDevices.UMAD, Virtual: isVF(h), Rail: v1alpha1.Rail{
 		Port: int32(p.Number), HCA: h.Name, GUID: h.NodeGUID, Role: string(h.Role), //nolint:gosec // 1 to 255.
 		LinkLayer: p.LinkLayer, LinkState: linkState(p.State),
 	}}
+	if p.LinkLayer == machine.InfiniBand {
+		one.Subnet = strings.ReplaceAll(cmp.Or(p.SubnetPrefix, machine.DefaultSubnetPrefix), ":", "")
+	}
 	if p.RateGbps != nil && !math.IsNaN(*p.RateGbps) {
 		one.RateGbps = int32(math.Round(min(max(*p.RateGbps, 0), math.MaxInt32)))
 	}
@@ -99,7 +109,7 @@ func hcasOf(m *machine.Machine) (all []hca) {
 	ids := m.HCAIDs()
 	for _, at := range matrix.RailOrder() {
 		d := matrix.Devices[at]
-		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
+		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" || isSMI(m, &m.HCAs[d.Index]) {
 			continue
 		}
 		s := hca{index: d.Index, id: ids[d.Index], role: d.Role}

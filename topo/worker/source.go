@@ -46,6 +46,11 @@ type Port struct {
 	// UMAD are the names of the HCA's devices for management datagrams, of
 	// all its ports.
 	UMAD []string
+	// Subnet is the prefix of the InfiniBand subnet, in 16 hex digits.
+	Subnet string
+	// Virtual means a virtual function: it has no SMI, so it cannot ask its
+	// switch.
+	Virtual bool
 }
 
 // PortKey names a port on its node.

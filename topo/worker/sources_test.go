@@ -70,7 +70,7 @@ func newNode(tb testing.TB) *node {
 			return nil, err
 		}
 		return n.sim.Open(n.tree.HCA(simulatedHost, number))
-	}, nil)
+	}, "", nil)
 	log := slog.New(slog.DiscardHandler)
 	frames := lldp.New(nil, log)
 	tb.Cleanup(frames.Close)

@@ -75,11 +75,20 @@ type answer struct {
 // reports, byte for byte.
 func merge(in input) v1alpha1.NodeTopologySpec {
 	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine)}
+	released := len(in.machine.GPUs) == 0 && slices.ContainsFunc(in.machine.Probes, func(p machine.Probe) bool {
+		return p.State == machine.ProbeReleased
+	})
+	if released { // A worker that started under the release has read no GPU.
+		spec.Accelerators = in.before.Accelerators
+	}
 	skip := func(name, reason string) { spec.Skipped = append(spec.Skipped, skipped(name, reason)) }
 	if in.topology.Uses(config.SourceNVLink) {
 		domain, fault := nvlinkDomain(in.machine)
 		if spec.NVLinkDomain = domain; fault != "" {
 			skip("nvlink", fault)
+		}
+		if released {
+			spec.NVLinkDomain = in.before.NVLinkDomain
 		}
 	}
 	if in.omitted > 0 {

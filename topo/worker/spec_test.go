@@ -75,6 +75,23 @@ func TestNVLinkDomain(t *testing.T) {
 	}
 }
 
+// A worker that starts under a release of the driver reports what is published.
+func TestGPUsStayUnderARelease(t *testing.T) {
+	before := v1alpha1.NodeTopologySpec{
+		NVLinkDomain: "a-1.2", Accelerators: []v1alpha1.Accelerator{{Product: "NVIDIA-GB200", Count: 4}},
+	}
+	topology := config.Default().Topology
+	for state, want := range map[machine.ProbeState]v1alpha1.NodeTopologySpec{
+		machine.ProbeReleased: before, machine.ProbeAbsent: {},
+	} {
+		m := &machine.Machine{Probes: []machine.Probe{{Name: "nvml", State: state}}}
+		got := merge(input{machine: m, topology: &topology, before: &before})
+		if diff := cmp.Diff(want.Accelerators, got.Accelerators); diff != "" || got.NVLinkDomain != want.NVLinkDomain {
+			t.Errorf("%s: domain %q; accelerators (-want +got):\n%s", state, got.NVLinkDomain, diff)
+		}
+	}
+}
+
 func TestMergeEnds(t *testing.T) {
 	key := PortKey{ID: "0000:18:00.0", Port: 1}
 	port := Port{Rail: v1alpha1.Rail{

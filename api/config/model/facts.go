@@ -124,6 +124,9 @@ func RDMAOf(m *machine.Machine) RDMA {
 			continue
 		}
 		rdma.Count++
+		if h.Elsewhere {
+			continue // Its type and its ports are not known.
+		}
 		count(types, h.Type)
 		up := slices.ContainsFunc(h.Ports, isUp)
 		for j := range h.Ports {

@@ -10,8 +10,12 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Accelerator",type=string,JSONPath=`.spec.accelerators[0].product`
 // +kubebuilder:printcolumn:name="Count",type=integer,JSONPath=`.spec.accelerators[0].count`
-// +kubebuilder:printcolumn:name="NVLink Domain",type=string,JSONPath=`.spec.nvlinkDomain`
-// +kubebuilder:printcolumn:name="Rails",type=string,JSONPath=`.spec.rails[*].switch.name`,priority=1
+// +kubebuilder:printcolumn:name="Leaf",type=string,JSONPath=`.status.leaf`
+// +kubebuilder:printcolumn:name="Rails",type=string,JSONPath=`.status.rails`
+// +kubebuilder:printcolumn:name="Findings",type=integer,JSONPath=`.status.findingCount`
+// +kubebuilder:printcolumn:name="NVLink Domain",type=string,JSONPath=`.spec.nvlinkDomain`,priority=1
+// +kubebuilder:printcolumn:name="Switches",type=string,JSONPath=`.spec.rails[*].switch.name`,priority=1
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.findings[0].message`,priority=1
 // +kubebuilder:printcolumn:name="Heartbeat",type=date,JSONPath=`.status.heartbeatTime`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeTopology struct {
@@ -134,4 +138,42 @@ type NodeTopologyStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=128
 	Walk []string `json:"walk,omitempty"`
+	// Leaf is the name of the group of leaf switches that the node is in, or of
+	// the lowest group of any kind; empty if it is in none. topo-master writes
+	// it, and all that follows.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Leaf string `json:"leaf,omitempty"`
+	// Rails is how many fabric ports have a known switch, of how many: 8/8.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	Rails string `json:"rails,omitempty"`
+	// FindingCount is the number of findings, of which Findings has the first.
+	// +optional
+	FindingCount *int32 `json:"findingCount,omitempty"`
+	// Findings are the ports that are not as they should be.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Findings []Finding `json:"findings,omitempty"`
+	// Conditions has HeddleFabric, as the Node has.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Finding is one thing about a node's cables that is not as it should be.
+type Finding struct {
+	// Kind is miscabled, dead, missing, duplicate or path.
+	// +kubebuilder:validation:MaxLength=32
+	Kind string `json:"kind"`
+	// Port is which port it is: mlx5_3 port 1 (rail 3).
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Port string `json:"port,omitempty"`
+	// Message is the finding in a sentence, with the switch that is expected.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }

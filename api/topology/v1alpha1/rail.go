@@ -100,7 +100,7 @@ type Rail struct {
 	// +optional
 	Switch *Switch `json:"switch,omitempty"`
 	// SwitchPort is the switch's port as the source spells it: a number over
-	// InfiniBand, a name over LLDP.
+	// InfiniBand, behind a director's board (L07/U1/12), a name over LLDP.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SwitchPort string `json:"switchPort,omitempty"`
@@ -118,8 +118,9 @@ type Rail struct {
 
 // Switch is the far end of a cable.
 type Switch struct {
-	// ID is the switch's identity: its node GUID in 16 lower-case hex digits
-	// over InfiniBand, its chassis ID over LLDP.
+	// ID is the switch's identity: its system image GUID in 16 lower-case hex
+	// digits over InfiniBand, which the boards of a director have in common, its
+	// chassis ID over LLDP.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	ID string `json:"id"`

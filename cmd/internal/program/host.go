@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -46,6 +48,13 @@ func (h *Host) CheckHost() error {
 		h.NodeName = name
 	}
 	return nil
+}
+
+// Released is until when a Node's annotations ask to let go of its GPUs' driver; zero
+// if they do not. What does not parse asks for nothing: the device plugin reports it.
+func Released(annotations map[string]string) time.Time {
+	asked, _ := release.Parse(annotations[wellknown.GPURelease])
+	return asked.Until
 }
 
 // IsReplay reports whether the machine comes from a dump.

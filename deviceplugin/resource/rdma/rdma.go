@@ -4,7 +4,8 @@
 // The number that a pod asks for is a number of HCAs. A device ID is a replica of
 // an HCA, so that several pods can share an HCA and every ID has one holder. Which
 // HCAs a container really gets is decided when it starts, beside its GPUs, by the
-// device state: the package itself opens no device, writes no file, and knows
+// device state. With one sharer the ID is the HCA's PCI address, and the container
+// gets that one. The package itself opens no device, writes no file, and knows
 // nothing of pods.
 package rdma
 
@@ -55,7 +56,7 @@ func (r *Resource) Reason() string { return *r.reason.Load() }
 // the most free replicas first, then in PCI order. Which HCAs are beside the
 // container's GPUs is not known yet: they are chosen when it starts.
 func (*Resource) Prefer(available, must []string, size int) ([]string, error) {
-	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+	return replica.PreferOwn(available, must, size, func(a, b *replica.Device) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 }
@@ -76,11 +77,18 @@ func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reas
 	entry := &c.RDMA.Resources[at]
 	members := allocate.Members(inv, m, entry)
 	if entry.Count == config.CountAll {
-		devices = combined(entry, members)
-	} else {
-		devices = replicas(m, entry, members, r.State.Assigned(r.Name))
+		return combined(entry, members), reasonOf(inv, m, entry, members)
 	}
-	return devices, reasonOf(m, entry, members)
+	view := r.State.View()
+	if entry.Sharers == 1 {
+		for hca, by := range view.UnderReplicas(r.Name) {
+			at := slices.IndexFunc(members, func(x allocate.Member) bool { return x.ID == hca })
+			if at >= 0 && members[at].Unhealthy == "" {
+				members[at].Unhealthy = by + " has it under a device ID of the time when it was shared"
+			}
+		}
+	}
+	return replicas(m, entry, members, view.Assigned(r.Name)), reasonOf(inv, m, entry, members)
 }
 
 // combined are the devices of a resource with count all.
@@ -110,7 +118,7 @@ func replicas(
 		h := &m.HCAs[member.Index]
 		near := resource.NUMA(cmp.Or(m.Function(h.PCI), m.Function(h.PhysFn)))
 		for slot := range entry.Sharers {
-			id := replica.ID(member.ID, slot)
+			id := allocate.DeviceID(entry, member.ID, slot)
 			d := server.Device{ID: id, Healthy: well[member.ID], NUMA: near}
 			if hca, ok := bound[id]; ok {
 				d.Healthy = well[hca]
@@ -121,12 +129,10 @@ func replicas(
 	return devices
 }
 
-// netnsExclusive is the kernel's mode in which an HCA belongs to one network
-// namespace.
-const netnsExclusive = "exclusive"
-
 // reasonOf is what is wrong with a resource.
-func reasonOf(m *machine.Machine, entry *config.RDMAResource, members []allocate.Member) string {
+func reasonOf(
+	inv *inventory.Inventory, m *machine.Machine, entry *config.RDMAResource, members []allocate.Member,
+) string {
 	var faults []string
 	for _, member := range members {
 		if member.Unhealthy != "" {
@@ -135,14 +141,14 @@ func reasonOf(m *machine.Machine, entry *config.RDMAResource, members []allocate
 	}
 	if len(members) == 0 {
 		for i := range m.HCAs {
-			_, why := entry.Selectors.Select(m, &m.HCAs[i])
+			_, why := inv.Config.RDMA.Select(m, entry, &m.HCAs[i])
 			faults = append(faults, m.HCAs[i].Name+": "+why)
 		}
 		if len(faults) == 0 {
 			faults = append(faults, "there are no RDMA devices")
 		}
 	}
-	if m.RDMA.NetnsMode == netnsExclusive && len(members) > 0 {
+	if m.RDMA.NetnsMode == allocate.NetnsExclusive && len(members) > 0 && entry.Sharers > 1 {
 		faults = append(faults, "RDMA devices belong to one network namespace (netns mode exclusive): "+
 			"only pods on the host's network can open them")
 	}

@@ -76,7 +76,7 @@ func (n *node) lines(devices []server.Device) []string {
 	var lines []string
 	ids := n.machine.HCAIDs()
 	for _, d := range devices {
-		hca, slot, err := replica.Parse(d.ID)
+		hca, slot, replicated := strings.Cut(d.ID, replica.Separator)
 		if at := slices.Index(ids, hca); at >= 0 {
 			hca = n.machine.HCAs[at].Name
 		}
@@ -84,10 +84,10 @@ func (n *node) lines(devices []server.Device) []string {
 		if !d.Healthy {
 			word = "ill"
 		}
-		if err != nil {
-			word = err.Error()
+		if replicated {
+			hca += "/" + slot
 		}
-		lines = append(lines, fmt.Sprintf("%s/%d %s %v", hca, slot, word, d.NUMA))
+		lines = append(lines, fmt.Sprintf("%s %s %v", hca, word, d.NUMA))
 	}
 	return lines
 }
@@ -142,7 +142,7 @@ func TestDevices(t *testing.T) {
 				}
 				n.hca("mlx5_0").CharDevices.UVerbs = nil
 			},
-			want:   []string{"mlx5_0/0 ill [0]", "mlx5_1/0 well [0]", "mlx5_2/0 well [1]", "mlx5_3/0 ill [1]"},
+			want:   []string{"mlx5_0 ill [0]", "mlx5_1 well [0]", "mlx5_2 well [1]", "mlx5_3 ill [1]"},
 			reason: "mlx5_0: it has no uverbs device (module ib_uverbs); mlx5_3: its rate fell",
 		},
 		{
@@ -169,11 +169,23 @@ func TestDevices(t *testing.T) {
 				n.config.RDMA.Resources[0].Selectors.Roles = []machine.Role{"virtual"}
 				n.config.RDMA.Resources[0].Sharers = 1
 			},
-			want: []string{"rxe0/0 well []", "siw0/0 well []"},
+			want: []string{"rxe0 well []", "siw0 well []"},
 		},
 		{
 			name: "it is not configured any more", machine: "h20-4nic",
 			change: func(n *node) { n.config.RDMA.Resources = nil }, reason: "it is not configured any more",
+		},
+		{
+			name: "HCAs of one pod each are not offered while a pod has them under a replica's ID", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Sharers = 1
+				n.bound = map[string]string{
+					replica.ID(n.hca("mlx5_0").PCI, 7): n.hca("mlx5_2").PCI,
+					n.hca("mlx5_3").PCI:                n.hca("mlx5_3").PCI,
+				}
+			},
+			want:   []string{"mlx5_0 well [0]", "mlx5_1 well [0]", "mlx5_2 ill [1]", "mlx5_3 well [1]"},
+			reason: "mlx5_2: container 0000:13:00.0::7 of default/runs has it under a device ID of the time when it was shared",
 		},
 		{
 			name: "an exclusive HCA is recognized", machine: "h20-4nic",
@@ -279,6 +291,7 @@ func TestPrefer(t *testing.T) {
 		{"everything", all(a)[:2], nil, 2, []string{a + "::0", a + "::1"}},
 		{"device IDs for all HCAs", []string{"all::3", "all::1"}, nil, 1, []string{"all::1"}},
 		{"nothing", all(a), nil, 0, nil},
+		{"HCAs of one pod each, in PCI order", []string{c, b, a}, nil, 2, []string{a, b}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := new(Resource).Prefer(tt.available, tt.must, tt.size)
@@ -294,7 +307,7 @@ func TestPrefer(t *testing.T) {
 		available, must []string
 		size            int
 	}{
-		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
+		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x::"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
 	} {
 		if got, err := new(Resource).Prefer(tt.available, tt.must, tt.size); err == nil {
 			t.Errorf("Prefer(%v, %v, %d) = %v, want an error", tt.available, tt.must, tt.size, got)

@@ -38,6 +38,9 @@ type Library struct {
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
+	// settled is what changes slowly, by UUID, symbols what the library has.
+	settled map[string]settled
+	symbols map[string]bool
 }
 
 // New returns the NVML of this machine. It is not loaded before Open.
@@ -48,7 +51,8 @@ func New(o gpu.Options) *Library {
 const (
 	allCalls = 1 << 30
 	// closeTimeout bounds how long Close waits for calls: a wait for events
-	// returns after gpu.EventWait, a poll in milliseconds.
+	// returns after gpu.EventWait, a poll in milliseconds. It is less than
+	// bounded.DefaultTimeout, which bounds Close.
 	closeTimeout = 2 * gpu.EventWait
 )
 
@@ -83,7 +87,7 @@ func (l *Library) handles() (map[string]nvml.Device, int) {
 func (l *Library) reset(devices map[string]nvml.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.devices = devices
+	l.devices, l.settled = devices, nil
 	l.generation++
 }
 
@@ -178,7 +182,21 @@ func (l *Library) Close() error {
 // because the driver is older than the headers of this build, ends the process: the symbols
 // are bound when first called.
 func (l *Library) has(symbol string) bool {
-	return l.api.Extensions().LookupSymbol(symbol) == nil
+	l.mu.Lock()
+	has, known := l.symbols[symbol]
+	l.mu.Unlock()
+	if known {
+		return has
+	}
+	has = l.api.Extensions().LookupSymbol(symbol) == nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.symbols == nil {
+		l.symbols = map[string]bool{}
+	}
+	// The library is that of this process for ever, see loaded.
+	l.symbols[symbol] = has
+	return has
 }
 
 // failure is a Return as heddle's error: absent, lost, or what NVML calls it.

@@ -200,7 +200,7 @@ func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
 	// No pod follows, so the kubelet's checkpoint still names the last one's devices.
 	t.Logf("its checkpoint entry and its CDI spec went after %s more", eventually(t, 30*time.Second, func() string {
 		specs, _ := filepath.Glob(r.NodeDir("/run/cdi") + "/heddle-sgpu-*")
-		entries, _ := filepath.Glob(filepath.Join(r.dir, "state", "records", "*"))
+		entries, _ := filepath.Glob(filepath.Join(r.dir, "state", "records", "*.json"))
 		if len(specs)+len(entries) > 0 {
 			return fmt.Sprintf("left are %q and %q", specs, entries)
 		}

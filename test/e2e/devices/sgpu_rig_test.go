@@ -173,6 +173,16 @@ var cli struct {
 // with status 1, which is doctor's for problems.
 func (r *rig) heddle(t *testing.T, args ...string) string {
 	t.Helper()
+	out, code := r.heddleExit(t, args...)
+	if code != 0 && (code != 1 || args[0] != "doctor") {
+		t.Fatalf("heddle %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// heddleExit runs it and returns its exit code too.
+func (r *rig) heddleExit(t *testing.T, args ...string) (out string, code int) {
+	t.Helper()
 	b, err := builds(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -190,12 +200,9 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 	}
 	cmd := exec.CommandContext(r.ctx(t), cli.path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && args[0] == "doctor" {
-		err = nil
+	text, err := cmd.CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
+		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, text)
 	}
-	if err != nil {
-		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
+	return string(text), cmd.ProcessState.ExitCode()
 }

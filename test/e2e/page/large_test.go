@@ -124,7 +124,7 @@ func searchFinds(t *testing.T, b *browser) {
 	for _, tt := range []struct{ query, found, first string }{
 		{"node003333", "1 node", "node003333"},
 		{"is:notready", "9 nodes", "node000007"},
-		{"leaf-g57-rail2", "32 nodes", "leaf-b83fd20000003900"},
+		{"leaf-g57-rail2", "32 nodes", "leaf-g57-rail0-plane0"},
 		{"miscabled", "", ""},
 		{"h100 0042", "", ""},
 		{"free:8 leaf-g3-", "", ""},

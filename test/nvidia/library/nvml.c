@@ -1,15 +1,18 @@
 /*
  * A stand-in for NVIDIA's management library: the functions that heddle and
  * its libraries call, answered from the file nvml.control beside the library.
- * The file is read again at every call, so a test changes the driver under a
- * running process. Structures and constants are those of nvml.h, which the
+ * Every call answers from the file as it is then, so a test changes the driver
+ * under a running process; it costs a stat where the real one enters the kernel,
+ * and an event wait sleeps in the kernel as the real one does, so that what a
+ * daemon costs can be measured beside it. Structures and constants are those of nvml.h, which the
  * build takes from the go-nvml module.
  *
  * What it shares with the real one, since daemons depend on it:
  *  - nvmlInit compares the library's version with the kernel module's and
  *    answers NVML_ERROR_LIB_RM_VERSION_MISMATCH (18) when they differ;
  *  - a session holds /dev/nvidiactl open (here: the file nvidiactl beside the
- *    library), which keeps the driver from being unloaded;
+ *    library), which keeps the driver from being unloaded; each first nvmlInit
+ *    of a process appends its PID to that file;
  *  - the library is never unloaded (-z nodelete).
  *
  * Lines of nvml.control, words separated by blanks:
@@ -27,10 +30,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +63,7 @@ struct nvmlDevice_st {
 struct nvmlEventSet_st {
 	unsigned long long wanted[MAX_GPUS];
 	int seen;
+	int changes; /* inotify of the directory with the control file */
 };
 
 /* Handles stay valid as long as the process, like the real library's. */
@@ -65,26 +72,57 @@ static nvmlComputeMode_t modes[MAX_GPUS];
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static int sessions, control_device = -1;
 
-static const char *beside(const char *name, char *path) {
+/* directory has the library's file, which may be replaced later. */
+static char directory[PATH_MAX];
+
+static void locate(void) {
 	Dl_info info;
-	if (!dladdr((void *)beside, &info) || !realpath(info.dli_fname, path))
+	if (!dladdr((void *)locate, &info) || !realpath(info.dli_fname, directory))
+		*directory = 0;
+	else
+		*strrchr(directory, '/') = 0;
+}
+
+static const char *beside(const char *name, char *path) {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, locate);
+	if (!*directory || snprintf(path, PATH_MAX, "%s/%s", directory, name) >= PATH_MAX)
 		return NULL;
-	char *file = strrchr(path, '/') + 1;
-	if (strlen(name) >= (size_t)(path + PATH_MAX - file))
-		return NULL;
-	strcpy(file, name);
 	return path;
 }
 
-static FILE *control(void) {
-	char path[PATH_MAX];
-	return beside("nvml.control", path) ? fopen(path, "re") : NULL;
+/* control is the file as it is now, NULL without one; version counts its
+ * changes. An old text stays, since another thread may read it. */
+static FILE *control(unsigned *version) {
+	static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+	static char *text;
+	static struct stat last;
+	static unsigned changes;
+	char path[PATH_MAX], *now = NULL;
+	struct stat s;
+	pthread_mutex_lock(&reading);
+	FILE *f = NULL;
+	if (beside("nvml.control", path) && !stat(path, &s)) {
+		if (text && s.st_ino == last.st_ino && s.st_size == last.st_size &&
+		    !memcmp(&s.st_mtim, &last.st_mtim, sizeof s.st_mtim)) {
+			now = text;
+		} else if ((f = fopen(path, "re")) && !fstat(fileno(f), &s) && (now = malloc(s.st_size + 1))) {
+			now[fread(now, 1, s.st_size, f)] = 0;
+			text = now, last = s, changes++;
+		}
+	}
+	if (f)
+		fclose(f);
+	if (version)
+		*version = changes;
+	pthread_mutex_unlock(&reading);
+	return now && *now ? fmemopen(now, strlen(now), "r") : NULL;
 }
 
 static int kernel(char *version) {
 	char line[LINE];
 	int found = 0;
-	FILE *f = control();
+	FILE *f = control(NULL);
 	if (!f)
 		return 0;
 	while (!found && fgets(line, sizeof line, f))
@@ -97,10 +135,17 @@ static int kernel(char *version) {
  * is written that did not change. */
 static void load(void) {
 	static struct nvmlDevice_st next[MAX_GPUS];
+	static unsigned loaded;
+	unsigned version;
 	char line[LINE];
-	FILE *f = control();
+	FILE *f = control(&version);
 	if (!f)
 		return;
+	if (version == loaded) {
+		fclose(f);
+		return;
+	}
+	loaded = version;
 	memcpy(next, devices, sizeof next);
 	for (int i = 0; i < MAX_GPUS; i++)
 		next[i].present = 0;
@@ -131,7 +176,7 @@ static nvmlReturn_t begin(const char *function, int gpu, int arg) {
 	char line[LINE], name[96];
 	int n, a, r, answer = NVML_SUCCESS;
 	unsigned ms, wait = 0;
-	FILE *f = control();
+	FILE *f = control(NULL);
 	while (f && fgets(line, sizeof line, f)) {
 		if (sscanf(line, "fail %95s %d %d %d", name, &n, &a, &r) == 4 && !strcmp(name, function + 4) &&
 		    (n == -1 || n == gpu) && (a == -1 || a == arg))
@@ -186,8 +231,10 @@ static nvmlReturn_t start(const char *function) {
 	if (strcmp(version, VERSION))
 		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 	pthread_mutex_lock(&mu);
-	if (sessions++ == 0 && beside("nvidiactl", path))
-		control_device = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (sessions++ == 0 && beside("nvidiactl", path)) {
+		control_device = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+		dprintf(control_device, "%d\n", getpid());
+	}
 	pthread_mutex_unlock(&mu);
 	return NVML_SUCCESS;
 }
@@ -471,7 +518,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *c
 	int n;
 	unsigned pid, found = 0, room = *count;
 	unsigned long long bytes;
-	FILE *f = control();
+	FILE *f = control(NULL);
 	while (f && fgets(line, sizeof line, f))
 		if (sscanf(line, "process %d %u %llu", &n, &pid, &bytes) == 3 && n == d.handle->index) {
 			if (found < room)
@@ -512,11 +559,17 @@ nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t d, unsigned long long
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
 	BEGIN(-1, -1);
+	char path[PATH_MAX];
 	set->handle = calloc(1, sizeof *set->handle);
-	return set->handle ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+	if (!set->handle || !beside("", path))
+		return NVML_ERROR_MEMORY;
+	set->handle->changes = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	inotify_add_watch(set->handle->changes, path, IN_MOVED_TO | IN_CLOSE_WRITE);
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
+	close(set.handle->changes);
 	free(set.handle);
 	return NVML_SUCCESS;
 }
@@ -527,13 +580,19 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, 
 	return NVML_SUCCESS;
 }
 
+static long long milliseconds(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout) {
-	for (unsigned waited = 0;; waited += 20) {
-		char line[LINE];
+	for (long long left, end = milliseconds() + timeout;;) {
+		char line[LINE], changes[4096];
 		int n, number = 0;
 		unsigned long long type, value;
 		BEGIN(-1, -1);
-		FILE *f = control();
+		FILE *f = control(NULL);
 		while (f && fgets(line, sizeof line, f)) {
 			if (sscanf(line, "event %d %llu %llu", &n, &type, &value) != 3 || number++ < set.handle->seen)
 				continue;
@@ -549,8 +608,11 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
 		}
 		if (f)
 			fclose(f);
-		if (waited >= timeout)
+		if ((left = end - milliseconds()) <= 0)
 			return NVML_ERROR_TIMEOUT;
-		sleep_ms(20);
+		struct pollfd changed = {.fd = set.handle->changes, .events = POLLIN};
+		poll(&changed, 1, left);
+		while (read(set.handle->changes, changes, sizeof changes) > 0)
+			;
 	}
 }

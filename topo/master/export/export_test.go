@@ -93,7 +93,7 @@ BlockSizes=3,6
 
 func TestLabels(t *testing.T) {
 	s, tiers := boxes(t)
-	got := maps.Collect(export.Labels(s, tiers, []export.Template{export.DefaultTemplate, "fabric.topograph.run/tier-{tier0}"}))
+	got := maps.Collect(export.Labels(s, tiers, []export.Template{export.NumberedTemplate, "fabric.topograph.run/tier-{tier0}"}))
 	inBoth := func(fly, box string) map[string]string {
 		return map[string]string{
 			"heddle.dev/topology.tier-1": fly, "heddle.dev/topology.tier-2": box,
@@ -118,8 +118,10 @@ func TestCheckTemplates(t *testing.T) {
 		list []export.Template
 		want string // "" for no fault
 	}{
-		{"ours and topograph's", []export.Template{export.DefaultTemplate, "fabric.topograph.run/tier-{tier0}"}, ""},
+		{"ours and topograph's", []export.Template{export.NumberedTemplate, "fabric.topograph.run/tier-{tier0}"}, ""},
 		{"by kind", []export.Template{"example.com/{kind}"}, ""},
+		{"those by default and topograph's", append(export.DefaultTemplates(), export.TopographTemplate), ""},
+		{"topograph's twice", []export.Template{export.TopographTemplate, "fabric.topograph.run/tier-{tier0}"}, "both make"},
 		{"none", nil, "no label template"},
 		{"no place", []export.Template{"example.com/tier"}, "once"},
 		{"two places", []export.Template{"example.com/{kind}-{tier}"}, "once"},
@@ -164,12 +166,13 @@ func TestHyperNodes(t *testing.T) {
 }
 
 func TestKueueTopology(t *testing.T) {
-	_, tiers := boxes(t)
-	o, err := export.KueueTopology("v1beta2", tiers, export.DefaultTemplate)
-	if err != nil {
-		t.Fatal(err)
+	s, tiers := boxes(t)
+	all, err := export.Topologies("kueue.x-k8s.io/v1beta2", s, tiers, []export.Template{export.NumberedTemplate})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d objects, %v", len(all), err)
 	}
-	want := export.KueueSpec{Levels: []export.KueueLevel{
+	o := all[0]
+	want := export.TopologySpec{Levels: []export.TopologyLevel{
 		{NodeLabel: "heddle.dev/topology.tier-2"}, {NodeLabel: "heddle.dev/topology.tier-1"}, {NodeLabel: "kubernetes.io/hostname"},
 	}}
 	if diff := cmp.Diff(any(want), o.Spec); diff != "" {

@@ -129,39 +129,3 @@ func objectName(group string) string {
 	sum := sha256.Sum256([]byte(group))
 	return strings.Trim(wellknown.Shorten(lower, wellknown.MaxLabel-10), "-") + "-" + hex.EncodeToString(sum[:4])
 }
-
-// Kueue's API of topologies.
-const (
-	KueueGroup    = "kueue.x-k8s.io"
-	KueueResource = "topologies"
-	// KueueVersion is the one that is shown; the one that is written is the
-	// one that the API server prefers.
-	KueueVersion = "v1beta2"
-	// KueueName is the name of heddle's Topology, that ResourceFlavors refer to.
-	KueueName = "heddle"
-)
-
-// hostname is the lowest level of a Kueue Topology.
-const hostname = "kubernetes.io/hostname"
-
-// KueueSpec is the spec of a Topology
-// (https://kueue.sigs.k8s.io/docs/concepts/topology_aware_scheduling/).
-type KueueSpec struct {
-	Levels []KueueLevel `json:"levels"`
-}
-
-// KueueLevel is one level, the highest first.
-type KueueLevel struct {
-	NodeLabel string `json:"nodeLabel"`
-}
-
-// KueueTopology is the tree's levels as Kueue takes them, by the labels of a
-// template.
-func KueueTopology(version string, tiers Tiers, t Template) (Object, error) {
-	spec := KueueSpec{}
-	for i := len(tiers); i > 0; i-- {
-		spec.Levels = append(spec.Levels, KueueLevel{t.Key(i, tiers[i-1])})
-	}
-	spec.Levels = append(spec.Levels, KueueLevel{hostname})
-	return object(KueueGroup+"/"+version, "Topology", KueueName, spec)
-}

@@ -22,87 +22,161 @@ const SlurmRoot = "heddle-root"
 // them.
 func SlurmTree(w io.Writer, s *fabric.Snapshot) error {
 	out := bufio.NewWriter(w)
-	var top, alone []string
+	switches, alone := slurmSwitches(s)
+	for i := range switches {
+		fmt.Fprintf(out, "SwitchName=%s %s\n", switches[i].name, switches[i].members("Nodes=", "Switches="))
+	}
+	slurmAlone(out, alone)
+	return flush(out)
+}
+
+// slurmSwitch has either nodes or other switches, as Slurm wants it.
+type slurmSwitch struct {
+	name            string
+	nodes, switches []string
+}
+
+func (s *slurmSwitch) members(nodes, switches string) string {
+	if len(s.switches) > 0 {
+		return switches + Hostlist(s.switches)
+	}
+	return nodes + Hostlist(s.nodes)
+}
+
+// slurmSwitches are the groups, what is below first, and the nodes in none.
+func slurmSwitches(s *fabric.Snapshot) (out []slurmSwitch, alone []string) {
+	var top []string
 	for _, e := range s.Child {
 		if e.Kind == v1alpha1.KindNode {
 			alone = append(alone, e.Name)
 			continue
 		}
 		top = append(top, slurmName(e.Name))
-		slurmSwitch(out, e)
+		out = appendSwitches(out, e)
 	}
 	if len(top) > 1 {
-		fmt.Fprintf(out, "SwitchName=%s Switches=%s\n", SlurmRoot, Hostlist(top))
+		out = append(out, slurmSwitch{name: SlurmRoot, switches: top})
+	}
+	return out, alone
+}
+
+// appendSwitches appends a group, what is below first. Nodes beside groups get a
+// switch of their own.
+func appendSwitches(out []slurmSwitch, e *fabric.Element) []slurmSwitch {
+	s := slurmSwitch{name: slurmName(e.Name)}
+	for _, c := range e.Child {
+		if c.Kind == v1alpha1.KindNode {
+			s.nodes = append(s.nodes, c.Name)
+			continue
+		}
+		s.switches = append(s.switches, slurmName(c.Name))
+		out = appendSwitches(out, c)
+	}
+	if len(s.nodes) > 0 && len(s.switches) > 0 {
+		out = append(out, slurmSwitch{name: s.name + "-rest", nodes: s.nodes})
+		s.switches = append(s.switches, s.name+"-rest")
+	}
+	return append(out, s)
+}
+
+// SlurmBlock writes topology.conf for topology/block, with the groups of one
+// kind as blocks; "" means the lowest, which is an NVLink domain where there is any.
+// Nodes in no block are left out, with a comment that names them.
+func SlurmBlock(w io.Writer, s *fabric.Snapshot, tiers Tiers, kind string) error {
+	blocks, alone, err := slurmBlocks(s, tiers, kind)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	for _, b := range blocks {
+		fmt.Fprintf(out, "BlockName=%s Nodes=%s\n", b.name, Hostlist(b.nodes))
+	}
+	if len(blocks) > 0 {
+		fmt.Fprintf(out, "BlockSizes=%s\n", strings.Join(blockSizes(blocks), ","))
 	}
 	slurmAlone(out, alone)
 	return flush(out)
 }
 
-// slurmSwitch writes a group, what is below first. A switch has either nodes or
-// switches, so nodes beside groups get a switch of their own.
-func slurmSwitch(out io.Writer, e *fabric.Element) {
-	var switches, nodes []string
-	for _, c := range e.Child {
-		if c.Kind == v1alpha1.KindNode {
-			nodes = append(nodes, c.Name)
-			continue
-		}
-		switches = append(switches, slurmName(c.Name))
-		slurmSwitch(out, c)
-	}
-	name := slurmName(e.Name)
-	if len(switches) == 0 {
-		fmt.Fprintf(out, "SwitchName=%s Nodes=%s\n", name, Hostlist(nodes))
-		return
-	}
-	if len(nodes) > 0 {
-		fmt.Fprintf(out, "SwitchName=%s-rest Nodes=%s\n", name, Hostlist(nodes))
-		switches = append(switches, name+"-rest")
-	}
-	fmt.Fprintf(out, "SwitchName=%s Switches=%s\n", name, Hostlist(switches))
+// slurmBlock is a block of topology/block.
+type slurmBlock struct {
+	name  string
+	nodes []string
 }
 
-// SlurmBlock writes topology.conf for topology/block, with the groups of one
-// kind as blocks; "" means the lowest. The base block size is the smallest
-// block's, since Slurm plans with whole blocks; the others are its doubles up
-// to all blocks.
-func SlurmBlock(w io.Writer, s *fabric.Snapshot, tiers Tiers, kind string) error {
+// slurmBlocks are the groups of a kind, in the tree's order and then those that
+// cross it, and the nodes in none.
+func slurmBlocks(s *fabric.Snapshot, tiers Tiers, kind string) (out []slurmBlock, alone []string, err error) {
 	if kind == "" && len(tiers) > 0 {
 		kind = tiers[0]
 	}
 	if kind != "" && tiers.of(kind) == 0 {
-		return fmt.Errorf("there is no group of kind %.40q; there are %s", kind, strings.Join(tiers, ", "))
+		return nil, nil, fmt.Errorf("there is no group of kind %.40q; there are %s", kind, strings.Join(tiers, ", "))
 	}
-	out := bufio.NewWriter(w)
-	smallest, blocks := 0, 0
-	var alone []string
-	var walk func(list []*fabric.Element)
-	walk = func(list []*fabric.Element) {
-		for _, e := range list {
-			switch e.Kind {
-			case v1alpha1.KindNode:
-				alone = append(alone, e.Name)
-			case kind:
-				nodes := nodesBelow(e, nil)
-				fmt.Fprintf(out, "BlockName=%s Nodes=%s\n", slurmName(e.Name), Hostlist(nodes))
-				blocks++
-				if smallest == 0 || len(nodes) < smallest {
-					smallest = len(nodes)
-				}
-			default:
-				walk(e.Child)
+	in := map[string]bool{}
+	if kind != "" {
+		for _, e := range s.Select(kind, "") {
+			b := slurmBlock{slurmName(e.Name), nodesBelow(e, nil)}
+			for _, name := range b.nodes {
+				in[name] = true
 			}
+			out = append(out, b)
 		}
 	}
-	walk(s.Child)
-	if blocks > 0 {
-		sizes := []string{strconv.Itoa(smallest)}
-		for n := 2; n <= blocks; n *= 2 {
-			sizes = append(sizes, strconv.Itoa(n*smallest))
+	for _, e := range s.All() {
+		if e.Kind == v1alpha1.KindNode && !in[e.Name] {
+			alone = append(alone, e.Name)
 		}
-		fmt.Fprintf(out, "BlockSizes=%s\n", strings.Join(sizes, ","))
+	}
+	return out, alone, nil
+}
+
+// blockSizes are the smallest block's, since Slurm plans with whole blocks, and its
+// doubles up to all blocks.
+func blockSizes(blocks []slurmBlock) []string {
+	smallest := len(blocks[0].nodes)
+	for _, b := range blocks[1:] {
+		smallest = min(smallest, len(b.nodes))
+	}
+	sizes := []string{strconv.Itoa(smallest)}
+	for n := 2; n <= len(blocks); n *= 2 {
+		sizes = append(sizes, strconv.Itoa(n*smallest))
+	}
+	return sizes
+}
+
+// SlurmYAML writes topology.yaml, which Slurm reads since 25.05 in place of
+// topology.conf: the fabric as the tree of all partitions, and the NVLink domains as
+// blocks for the partitions that name them. A fleet without NVLink domains has
+// blocks of the lowest groups.
+func SlurmYAML(w io.Writer, s *fabric.Snapshot, tiers Tiers) error {
+	out := bufio.NewWriter(w)
+	switches, alone := slurmSwitches(s.Along(fabric.AxisFabric))
+	fmt.Fprint(out, "---\n- topology: heddle-tree\n  cluster_default: true\n")
+	if len(switches) == 0 {
+		fmt.Fprint(out, "  flat: true\n")
+	} else {
+		fmt.Fprint(out, "  tree:\n    switches:\n")
+	}
+	for i := range switches {
+		fmt.Fprintf(out, "      - switch: %q\n        %s\n", switches[i].name, switches[i].members("nodes: ", "children: "))
 	}
 	slurmAlone(out, alone)
+	blocks, alone, err := slurmBlocks(s, tiers, "")
+	if err != nil {
+		return err
+	}
+	if len(blocks) > 0 {
+		fmt.Fprint(out, "- topology: heddle-block\n  cluster_default: false\n  block:\n    block_sizes:\n")
+		for _, size := range blockSizes(blocks) {
+			fmt.Fprintf(out, "      - %s\n", size)
+		}
+		fmt.Fprint(out, "    blocks:\n")
+		for _, b := range blocks {
+			fmt.Fprintf(out, "      - block: %q\n        nodes: %s\n", b.name, Hostlist(b.nodes))
+		}
+		slurmAlone(out, alone)
+	}
 	return flush(out)
 }
 

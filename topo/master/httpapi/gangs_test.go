@@ -25,8 +25,7 @@ func (f *fixture) gang(namespace, name string, on ...string) {
 			Namespace: namespace, Name: fmt.Sprint(name, "-", i), Labels: map[string]string{wellknown.GangName: name, wellknown.GangMinAvailable: "2"},
 		}}
 		p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
-		m, _ := gang.MemberOf(p)
-		m.GPUs = 8
+		m, _ := gang.MemberOf(p, 8)
 		members = append(members, m)
 	}
 	key := namespace + "/" + name
@@ -41,8 +40,8 @@ func TestGangs(t *testing.T) {
 	f.gang("b", "z", "n2", "n1")
 	f.gang("a", "x", "", "")
 	const (
-		x = `{"namespace":"a","name":"x","state":"Queued","reason":"0 of 2 have a node","minMember":2,"members":2,"bound":0,"running":0,"gpus":16,"nodes":[]}`
-		z = `{"namespace":"b","name":"z","state":"Running","minMember":2,"members":2,"bound":2,"running":2,"gpus":16,"group":{"name":"dragonfly-1","kind":"dragonfly"},"nodes":["n2","n1"]}`
+		x = `{"namespace":"a","name":"x","api":"PodGroup","state":"Queued","reason":"0 of 2 have a node","minMember":2,"members":2,"bound":0,"running":0,"gpus":16,"nodes":[]}`
+		z = `{"namespace":"b","name":"z","api":"PodGroup","state":"Running","minMember":2,"members":2,"bound":2,"running":2,"gpus":16,"group":{"name":"dragonfly-1","kind":"dragonfly"},"nodes":["n2","n1"]}`
 	)
 	for _, tt := range []struct{ query, want string }{
 		{"", `{"gangs":[` + x + `,` + z + `]}`},

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"io"
@@ -12,28 +13,39 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// nodeGroup is GET /node_group: the tree, or with kind= and name= the elements
-// that match.
+// nodeGroup is GET /node_group: the tree along axis=, or with kind= and name= the
+// elements of it that match.
 func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	axis := fabric.AxisAuto
 	if r.URL.RawQuery != "" {
 		q := r.URL.Query()
+		axis = cmp.Or(fabric.Axis(q.Get("axis")), axis)
+		if axis != fabric.AxisAuto && axis != fabric.AxisFabric && axis != fabric.AxisNVLink {
+			http.Error(w, "the axes are auto, fabric and nvlink", http.StatusBadRequest)
+			return
+		}
 		if kind, name := q.Get("kind"), q.Get("name"); kind != "" || name != "" {
-			s.selected(w, r, now.Tree.Select(kind, name))
+			s.selected(w, r, now.Along(axis).Select(kind, name))
 			return
 		}
 	}
-	packed, fresh := negotiate(w, r, now.Tree.ETag(), jsonType)
+	if len(now.Tree.Crossing) > 0 {
+		w.Header().Set(v1alpha1.CrossingHeader, now.Along(fabric.AxisNVLink).ETag())
+	}
+	tree := now.Along(axis)
+	packed, fresh := negotiate(w, r, tree.ETag(), jsonType)
 	if !fresh {
 		return
 	}
 	if packed {
-		d, err := now.TreeDocument()
+		d, err := now.TreeDocument(axis)
 		if err != nil {
 			s.failed(w, r, err)
 			return
@@ -41,14 +53,14 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
 		return
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(now.Tree.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(tree.Len()))
 	if r.Method == http.MethodHead {
 		return
 	}
 	out, _ := s.writers.Get().(*bufio.Writer)
 	out.Reset(w)
-	_, _ = now.Tree.WriteTo(out) // An error means that the client is gone.
-	out.Reset(nil)               // It must not hold the connection.
+	_, _ = tree.WriteTo(out) // An error means that the client is gone.
+	out.Reset(nil)           // It must not hold the connection.
 	s.writers.Put(out)
 }
 
@@ -120,17 +132,20 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 		kind := r.URL.Query().Get("kind")
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmBlock(b, now.Tree, tiers, kind) })
 		return
+	case export.FormatSlurmYAML:
+		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmYAML(b, now.Tree, tiers) })
+		return
 	case export.FormatHyperNodes:
 		items, err = export.HyperNodes(now.Tree, tiers, true)
 	case export.FormatKueue:
-		var item export.Object
-		item, err = export.KueueTopology(export.KueueVersion, tiers, s.options.Templates[0])
-		items = []export.Object{item}
+		items, err = export.Topologies(export.KueueGroup+"/"+export.KueueVersion, now.Tree, tiers, s.options.Templates)
+	case export.FormatKAI:
+		items, err = export.Topologies(export.KAIGroup+"/"+export.KAIVersion, now.Tree, tiers, s.options.Templates)
 	case export.FormatNodes:
 		items = export.LabeledNodes(now.Tree, tiers, s.options.Templates)
 	default:
-		http.Error(w, "the formats are slurm-tree, slurm-block, hypernodes, kueue-topology and node-labels",
-			http.StatusNotFound)
+		http.Error(w, "the formats are slurm-tree, slurm-block, slurm-yaml, hypernodes, kueue-topology, kai-topology "+
+			"and node-labels", http.StatusNotFound)
 		return
 	}
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 type Options struct {
 	Latest *snapshot.Latest
 	// Templates are those of the Node labels; the first is Kueue's. None means
-	// export.DefaultTemplate.
+	// export.DefaultTemplates.
 	Templates []export.Template
 	// UI is served at /, beginning with its index.html.
 	UI fs.FS
@@ -62,7 +62,7 @@ type Server struct {
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
 	if len(o.Templates) == 0 {
-		o.Templates = []export.Template{export.DefaultTemplate}
+		o.Templates = export.DefaultTemplates()
 	}
 	return &Server{
 		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),

@@ -13,6 +13,7 @@ import (
 	helper "k8s.io/component-helpers/resource"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -99,15 +100,18 @@ func TestNode(t *testing.T) {
 	node.Status.Conditions = []corev1.NodeCondition{
 		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue},
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
+		{Type: wellknown.ConditionFabric, Status: corev1.ConditionFalse, Reason: "LinkDown", Message: "rail 3"},
 	}
 	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	r := nodeReader{gpu: "nvidia.com/gpu", manager: "heddle", tiers: []string{"tier-*"}}
 	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true}
+	want.Fabric = unique.Make(Condition{Status: "False", Reason: "LinkDown", Message: "rail 3"})
 	for _, l := range []Label{{"old", "owned", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}} {
 		want.Labels = append(want.Labels, unique.Make(l))
 	}
 	labels := cmp.Comparer(func(a, b unique.Handle[Label]) bool { return a == b })
-	if diff := cmp.Diff(want, r.read(node), labels); diff != "" {
+	conditions := cmp.Comparer(func(a, b unique.Handle[Condition]) bool { return a == b })
+	if diff := cmp.Diff(want, r.read(node), labels, conditions); diff != "" {
 		t.Errorf("node (-want +got):\n%s", diff)
 	}
 }

@@ -29,6 +29,8 @@ type Node struct {
 	// Labels are those with a tier key, and all that heddle owns, by key. Each
 	// label is on many Nodes.
 	Labels []unique.Handle[Label]
+	// Fabric is the condition HeddleFabric, the zero value without one.
+	Fabric unique.Handle[Condition]
 }
 
 // Label is a label of a Node.
@@ -47,7 +49,8 @@ func (n *Node) Groups() []string {
 	return out
 }
 
-// SameStatus reports whether two versions differ in nothing but labels.
+// SameStatus reports whether two versions differ in nothing but labels and the
+// condition HeddleFabric.
 func (n *Node) SameStatus(o *Node) bool {
 	return n.UID == o.UID && n.Ready == o.Ready && n.Since.Equal(o.Since) && n.GPUs == o.GPUs &&
 		n.Cordoned == o.Cordoned
@@ -57,7 +60,7 @@ func (n *Node) SameStatus(o *Node) bool {
 func (n *Node) GetObjectMeta() metav1.Object { return &metav1.ObjectMeta{Name: n.Name} }
 
 func (n *Node) keep(old *Node) *Node {
-	if n.SameStatus(old) && slices.Equal(n.Labels, old.Labels) {
+	if n.SameStatus(old) && slices.Equal(n.Labels, old.Labels) && n.Fabric == old.Fabric {
 		return old
 	}
 	return n
@@ -71,7 +74,9 @@ type nodeReader struct {
 }
 
 func (r *nodeReader) read(node *corev1.Node) *Node {
-	n := &Node{Name: node.Name, UID: node.UID, Cordoned: node.Spec.Unschedulable}
+	n := &Node{
+		Name: node.Name, UID: node.UID, Cordoned: node.Spec.Unschedulable, Fabric: readCondition(node.Status.Conditions),
+	}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			n.Ready, n.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time

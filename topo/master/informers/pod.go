@@ -36,7 +36,7 @@ const byGang = "gang"
 
 func gangOf(obj any) ([]string, error) {
 	if pod, ok := obj.(*Pod); ok && pod.Member != nil {
-		return []string{pod.Member.Gang}, nil
+		return []string{pod.Member.Key()}, nil
 	}
 	return nil, nil
 }
@@ -46,7 +46,7 @@ type podReader struct{ gpu corev1.ResourceName }
 
 // wants drops the pods that most nodes have most of. A pod's requests of GPUs
 // never change; one that leaves its gang stays stored until it is deleted.
-func (r *podReader) wants(pod *corev1.Pod) bool { return r.gpus(&pod.Spec) > 0 || gang.Mentions(pod) }
+func (r *podReader) wants(pod *corev1.Pod) bool { return r.gpus(&pod.Spec) > 0 || gang.Concerns(pod) }
 
 func (r *podReader) read(pod *corev1.Pod) *Pod {
 	out := &Pod{namespace: pod.Namespace, name: pod.Name}
@@ -55,10 +55,7 @@ func (r *podReader) read(pod *corev1.Pod) *Pod {
 	if requested > 0 && pod.Spec.NodeName != "" && !ended {
 		out.Node, out.GPUs = pod.Spec.NodeName, requested
 	}
-	if m, ok := gang.MemberOf(pod); ok {
-		m.GPUs = requested
-		out.Member = m
-	}
+	out.Member, _ = gang.MemberOf(pod, requested)
 	return out
 }
 

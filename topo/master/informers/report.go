@@ -22,6 +22,10 @@ type Report struct {
 	Owner types.UID
 	// Walk is status.walk.
 	Walk []string
+	// Cables is what the status has about the node's cables; its condition's
+	// status is since CablesSince, in seconds since 1970.
+	Cables      Cables
+	CablesSince int64
 
 	heartbeat atomic.Int64 // Microseconds since 1970, 0 for none.
 }
@@ -38,9 +42,18 @@ func (r *Report) Heartbeat() time.Time {
 // GetObjectMeta is for client-go's keys.
 func (r *Report) GetObjectMeta() metav1.Object { return &metav1.ObjectMeta{Name: r.Name} }
 
+// SameReport reports whether two versions differ at most in what topo-master
+// itself writes about cables.
+func (r *Report) SameReport(o *Report) bool {
+	return r == o || r != nil && o != nil && r.Report == o.Report && r.Owner == o.Owner && slices.Equal(r.Walk, o.Walk)
+}
+
 // keep stores a newer heartbeat in the old report if nothing else changed.
 func (r *Report) keep(old *Report) *Report {
-	if r.Owner != old.Owner || !slices.Equal(r.Walk, old.Walk) || !r.Equal(old.Report) {
+	if r.Equal(old.Report) {
+		r.Report = old.Report
+	}
+	if !r.SameReport(old) || !r.Cables.Equal(old.Cables) || r.CablesSince != old.CablesSince {
 		return r
 	}
 	if at := r.heartbeat.Load(); at != 0 {
@@ -56,6 +69,7 @@ func (rd *reportReader) read(t *v1alpha1.NodeTopology) *Report {
 	if at := t.Status.HeartbeatTime; at != nil && !at.IsZero() {
 		r.heartbeat.Store(at.UnixMicro())
 	}
+	r.Cables, r.CablesSince = readCables(&t.Status)
 	for i := range t.OwnerReferences {
 		o := &t.OwnerReferences[i]
 		if o.APIVersion == "v1" && o.Kind == "Node" && o.Name == t.Name {

@@ -73,8 +73,8 @@ type Changes struct {
 	Nodes map[string]*NodeState
 	// Heartbeats are the newest ones of reports of which nothing else changed.
 	Heartbeats map[string]time.Time
-	// Gangs are those that changed, as "namespace/name"; one without members is
-	// gone.
+	// Gangs are those that changed, by [gang.Member.Key]; one without members
+	// is gone.
 	Gangs map[string]*Gang
 	// ReportContact is when the API server last sent anything about reports:
 	// heartbeats come by that watch.
@@ -83,12 +83,12 @@ type Changes struct {
 
 // Gang is a gang's pods, in no order.
 type Gang struct {
-	// Name is "namespace/name".
+	// Name is the members' key.
 	Name    string
 	Members []*gang.Member
 }
 
-// Key is the gang's name.
+// Key is the gang's name and API.
 func (g *Gang) Key() string { return g.Name }
 
 // Empty means that no pod is left.
@@ -233,7 +233,7 @@ func (s *Source) count(pod *Pod, sign int32) {
 		}
 	}
 	if pod.Member != nil {
-		s.gangs[pod.Member.Gang] = struct{}{}
+		s.gangs[pod.Member.Key()] = struct{}{}
 	}
 }
 

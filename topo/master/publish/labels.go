@@ -62,16 +62,16 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if full {
 		clear(l.written)
 	}
-	var tiers export.Tiers // None takes all labels back.
+	var templates []export.Template // None takes all labels back.
 	if l.options.Exports.Labels {
-		tiers = export.TiersOf(s.Levels, s.Tree)
+		templates = l.options.Templates
 	}
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	var begun []*written
 	var unfinished error
 	end := time.Now().Add(l.passTime)
-	for name, want := range export.Labels(s.Tree, tiers, l.options.Templates) {
+	for name, want := range export.Labels(s.Tree, export.TiersOf(s.Levels, s.Tree), templates) {
 		n, ok := s.Nodes.Get(name)
 		if !ok || n.Node == nil || !l.due(n.Node, want) {
 			continue

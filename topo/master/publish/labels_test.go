@@ -51,7 +51,7 @@ func TestLabelPassIsBounded(t *testing.T) {
 		return true, &metav1.PartialObjectMetadata{}, nil
 	})
 	l := newLabels(New(Options{
-		Objects: client, Exports: Exports{Labels: true}, Templates: []export.Template{export.DefaultTemplate},
+		Objects: client, Exports: Exports{Labels: true}, Templates: []export.Template{export.NumberedTemplate},
 		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}))
 	v := fleet(t, 100)
@@ -74,20 +74,23 @@ func (f failing) sync(context.Context, *snapshot.Snapshot, bool) error { return 
 func TestSyncAll(t *testing.T) {
 	other := errors.New("other")
 	for _, tt := range []struct {
-		name       string
-		writers    []writer
-		unfinished bool
-		err        error
+		name    string
+		writers []writer
+		pause   time.Duration
+		err     error
 	}{
-		{"fine", []writer{failing{}}, false, nil},
-		{"unfinished", []writer{failing{}, failing{errUnfinished}}, true, nil},
-		{"another", []writer{failing{other}, failing{}}, false, other},
-		{"both", []writer{failing{errUnfinished}, failing{other}}, true, other},
+		{"fine", []writer{failing{}}, refresh, nil},
+		{"unfinished", []writer{failing{}, failing{errUnfinished}}, 0, nil},
+		{"waiting", []writer{failing{errWaiting}, failing{}}, settle, nil},
+		{"waiting and unfinished", []writer{failing{errUnfinished}, failing{errWaiting}}, 0, nil},
+		{"another", []writer{failing{other}, failing{}}, refresh, other},
+		{"both", []writer{failing{errUnfinished}, failing{other}}, 0, other},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			unfinished, err := syncAll(t.Context(), tt.writers, nil, false)
-			if unfinished != tt.unfinished || !errors.Is(err, tt.err) {
-				t.Errorf("got %t, %v", unfinished, err)
+			p := &Publisher{options: Options{Settle: settle}}
+			pause, err := p.syncAll(t.Context(), tt.writers, nil, false)
+			if pause != tt.pause || !errors.Is(err, tt.err) {
+				t.Errorf("got %s, %v", pause, err)
 			}
 		})
 	}

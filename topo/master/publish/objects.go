@@ -62,17 +62,18 @@ func (h *hyperNodes) objects(s *snapshot.Snapshot) ([]export.Object, error) {
 	return export.HyperNodes(s.Tree, export.TiersOf(s.Levels, s.Tree), h.named)
 }
 
-// kueue is Kueue's API of topologies.
-type kueue struct {
-	template export.Template
-	version  string
+// topologies is Kueue's API of topologies, or KAI's.
+type topologies struct {
+	group     string
+	templates []export.Template
+	version   string
 }
 
 // resource is of the version that the API server prefers.
-func (k *kueue) resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error) {
+func (k *topologies) resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error) {
 	var resource schema.GroupVersionResource
 	var group metav1.APIGroup
-	body, err := get(ctx, raw, "/apis/"+export.KueueGroup)
+	body, err := get(ctx, raw, "/apis/"+k.group)
 	if apierrors.IsNotFound(err) {
 		return resource, false, nil
 	}
@@ -80,16 +81,15 @@ func (k *kueue) resource(ctx context.Context, raw rest.Interface) (schema.GroupV
 		err = json.Unmarshal(body, &group)
 	}
 	if err != nil {
-		return resource, false, fmt.Errorf("read the versions of %s: %w", export.KueueGroup, err)
+		return resource, false, fmt.Errorf("read the versions of %s: %w", k.group, err)
 	}
 	k.version = group.PreferredVersion.Version
-	resource = schema.GroupVersionResource{Group: export.KueueGroup, Version: k.version, Resource: export.KueueResource}
+	resource = schema.GroupVersionResource{Group: k.group, Version: k.version, Resource: export.TopologiesResource}
 	return resource, k.version != "", nil
 }
 
-func (k *kueue) objects(s *snapshot.Snapshot) ([]export.Object, error) {
-	topology, err := export.KueueTopology(k.version, export.TiersOf(s.Levels, s.Tree), k.template)
-	return []export.Object{topology}, err
+func (k *topologies) objects(s *snapshot.Snapshot) ([]export.Object, error) {
+	return export.Topologies(k.group+"/"+k.version, s.Tree, export.TiersOf(s.Levels, s.Tree), k.templates)
 }
 
 func get(ctx context.Context, raw rest.Interface, path string) ([]byte, error) {

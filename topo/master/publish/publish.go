@@ -1,6 +1,6 @@
 // Package publish writes the tree into the API server while its replica leads:
-// labels of Nodes, the leaves whose uplinks each worker discovers, HyperNodes, a
-// Kueue Topology.
+// labels and the condition HeddleFabric of Nodes, Events about cables, the status of
+// NodeTopologies, HyperNodes, Topologies of Kueue and KAI.
 //
 // It owns the lease, the order and the pace of writes, and the removal of what
 // is no longer exported. It writes only where the API server has something else;
@@ -30,6 +30,9 @@ type Exports struct {
 	Labels     bool
 	HyperNodes bool
 	Kueue      bool
+	KAI        bool
+	// Conditions are HeddleFabric of Nodes, and Events about cables.
+	Conditions bool
 }
 
 // Options are what a Publisher needs.
@@ -39,12 +42,15 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys, one at least; the first is Kueue's.
+	// Templates make the labels' keys, one at least.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
 	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
 	Debounce time.Duration
+	// Settle is how long a change of cables must stand before it is written; 0
+	// means 5 s.
+	Settle   time.Duration
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
@@ -59,6 +65,9 @@ type Publisher struct {
 func New(o Options) *Publisher {
 	if o.Debounce == 0 {
 		o.Debounce = time.Second
+	}
+	if o.Settle == 0 {
+		o.Settle = settle
 	}
 	return &Publisher{options: o, metrics: newMetrics(o.Registry)}
 }
@@ -86,10 +95,14 @@ func (p *Publisher) Lead(ctx context.Context) {
 	writers := []writer{
 		newDiscovery(p),
 		&objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
-		&objects{
-			Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &kueue{template: p.options.Templates[0]},
-		},
+		&objects{Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &topologies{
+			group: export.KueueGroup, templates: p.options.Templates,
+		}},
+		&objects{Publisher: p, what: "kai", on: p.options.Exports.KAI, api: &topologies{
+			group: export.KAIGroup, templates: p.options.Templates,
+		}},
 		newLabels(p),
+		newCables(p),
 	}
 	full, wait := time.Now(), retryFirst
 	for ctx.Err() == nil {
@@ -100,15 +113,13 @@ func (p *Publisher) Lead(ctx context.Context) {
 			if everything {
 				full = time.Now().Add(refresh)
 			}
-			unfinished, err := syncAll(ctx, writers, s, everything)
-			switch {
-			case err != nil && ctx.Err() == nil:
+			var err error
+			pause, err = p.syncAll(ctx, writers, s, everything)
+			if err != nil && ctx.Err() == nil {
 				p.options.Log.WarnContext(ctx, "write failed", "err", err)
 				pause, full = wait, time.Time{}
 				wait = min(2*wait, retryLast)
-			case unfinished:
-				pause, wait = 0, retryFirst
-			default:
+			} else {
 				wait = retryFirst
 			}
 		}
@@ -116,21 +127,31 @@ func (p *Publisher) Lead(ctx context.Context) {
 	}
 }
 
-// errUnfinished means that a writer stopped to continue with a newer snapshot.
-var errUnfinished = errors.New("not finished")
+// errUnfinished means that a writer stopped to continue with a newer snapshot,
+// errWaiting that it has something to write that is to stand for a while first.
+var (
+	errUnfinished = errors.New("not finished")
+	errWaiting    = errors.New("waiting")
+)
 
 // syncAll runs every writer: one that fails does not keep the others from it.
-func syncAll(ctx context.Context, writers []writer, s *snapshot.Snapshot, full bool) (unfinished bool, err error) {
+// The pause is the time after which it is to run again without a newer snapshot.
+func (p *Publisher) syncAll(
+	ctx context.Context, writers []writer, s *snapshot.Snapshot, full bool,
+) (pause time.Duration, err error) {
 	var faults []error
+	pause = refresh
 	for _, w := range writers {
 		switch err := w.sync(ctx, s, full); {
 		case errors.Is(err, errUnfinished):
-			unfinished = true
+			pause = 0
+		case errors.Is(err, errWaiting):
+			pause = min(pause, p.options.Settle)
 		case err != nil:
 			faults = append(faults, err)
 		}
 	}
-	return unfinished, errors.Join(faults...)
+	return pause, errors.Join(faults...)
 }
 
 // rest waits for the next snapshot, and for others to come with it.

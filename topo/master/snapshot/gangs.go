@@ -26,9 +26,12 @@ type Gangs struct {
 
 // Gang is pods that run together or not at all.
 type Gang struct {
-	Namespace string     `json:"namespace"`
-	Name      string     `json:"name"`
-	State     gang.Phase `json:"state"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// API is what makes a gang of the pods: a scheduler, a queue, or the
+	// controller of a job. Gangs of two may have one name.
+	API   gang.API   `json:"api"`
+	State gang.Phase `json:"state"`
 	// Reason is why it does not run; the scheduler's message while it rejects
 	// the gang.
 	Reason string `json:"reason,omitempty"`
@@ -36,8 +39,8 @@ type Gang struct {
 	// rejected it; absent if unknown.
 	Since         time.Time `json:"since,omitzero"`
 	RejectedSince time.Time `json:"rejectedSince,omitzero"`
-	// MinMember is how many members must run for any to run, by their labels;
-	// 0 if none has one.
+	// MinMember is how many members must run for any to run, by the pods; 0 if
+	// they do not have it.
 	MinMember int `json:"minMember"`
 	// Members are the pods that exist; those Bound have a node and have not
 	// ended, Running is how many of them run.
@@ -91,12 +94,23 @@ func (s *Snapshot) gangAnswer(list []Gang) Gangs {
 
 func (s *Snapshot) listGangs() []Gang {
 	out := []Gang{}
-	at := s.places()
+	at, domains := s.places(), s.domains()
 	for _, g := range s.Gangs {
-		out = append(out, s.gang(g.Members, at))
+		if !gang.Together(g.Members) {
+			continue
+		}
+		one := s.gang(g.Members, at)
+		if len(domains) > 0 && len(one.Nodes) > 0 {
+			domain := domains[one.Nodes[0]]
+			elsewhere := func(name string) bool { return domains[name] != domain }
+			if domain != nil && !slices.ContainsFunc(one.Nodes, elsewhere) {
+				one.Group = &GroupName{Name: domain.Name, Kind: domain.Kind}
+			}
+		}
+		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b Gang) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), cmp.Compare(a.API, b.API))
 	})
 	return out
 }
@@ -105,7 +119,7 @@ func (s *Snapshot) listGangs() []Gang {
 func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
 	members := slices.Clone(shared)
 	gang.OrderMembers(members)
-	out := Gang{Nodes: []string{}}
+	out := Gang{API: members[0].API, Nodes: []string{}}
 	out.Namespace, out.Name, _ = strings.Cut(members[0].Gang, "/")
 	seen := make(map[string]bool, len(members))
 	for _, m := range members {
@@ -164,6 +178,17 @@ func (s *Snapshot) places() map[string][]*fabric.Element {
 		at[e.Name] = last
 	}
 	return at
+}
+
+// domains are the NVLink domains that cross the tree's groups, by node.
+func (s *Snapshot) domains() map[string]*fabric.Element {
+	out := map[string]*fabric.Element{}
+	for _, domain := range s.Tree.Crossing {
+		for _, n := range domain.Child {
+			out[n.Name] = domain
+		}
+	}
+	return out
 }
 
 // lowest is the lowest group that holds all the nodes, nil if there is none.

@@ -41,8 +41,8 @@ func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
 		}}
 		p.Spec.NodeName, p.Status.Phase = node.Name, corev1.PodRunning
-		member, _ := gang.MemberOf(p)
-		byGang[member.Gang] = append(byGang[member.Gang], member)
+		member, _ := gang.MemberOf(p, 8)
+		byGang[member.Key()] = append(byGang[member.Key()], member)
 	}
 	for key, members := range byGang {
 		gangs[key] = &informers.Gang{Name: key, Members: members}
@@ -79,6 +79,31 @@ func BenchmarkGangs(b *testing.B) {
 	for b.Loop() {
 		if d, err := snapshot.New(all).GangDocument(); err != nil || d.Size == 0 {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A gang in an NVLink domain that is across leaf groups is in that domain.
+func TestGangInACrossingDomain(t *testing.T) {
+	all := fleet(t, 64, 32)
+	levels, err := fabric.Preset(fabric.ModeAuto, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fabrics.New(fabrics.Plan{Sizes: []int{24, 24, 16}, Rails: 8})
+	for i := range f.Nodes {
+		node := &f.Nodes[i]
+		node.Spec.NVLinkDomain = fmt.Sprint("x.", i/32)
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.NewReader().Read(&node.Spec)})
+	}
+	all.Tree = m.Snapshot(time.Unix(1, 0))
+	for i, g := range snapshot.New(all).GangList() {
+		if want := (snapshot.GroupName{Name: fmt.Sprint("nvlink-x.", i), Kind: "nvlink"}); g.Group == nil || *g.Group != want {
+			t.Errorf("gang %d is in %+v, want %+v", i, g.Group, want)
 		}
 	}
 }

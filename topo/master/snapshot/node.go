@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -56,7 +57,7 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 type Node struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
-	// Groups hold the node, top first.
+	// Groups hold the node, top first; last an NVLink domain that crosses them.
 	Groups   []Group          `json:"groups"`
 	Reasons  []fabric.Reason  `json:"reasons,omitempty"`
 	Findings []fabric.Finding `json:"findings,omitempty"`
@@ -108,6 +109,11 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		n.Status, n.Reasons, n.Findings = e.Status, e.Reasons, e.Findings
 		for _, h := range holders {
 			n.Groups = append(n.Groups, Group{h.Name, h.Kind, h.Status})
+		}
+		for _, domain := range s.Tree.Crossing {
+			if slices.Contains(domain.Child, e) {
+				n.Groups = append(n.Groups, Group{domain.Name, domain.Kind, domain.Status})
+			}
 		}
 		break
 	}

@@ -40,7 +40,7 @@ type Snapshot struct {
 	// ago; zero if it is not.
 	StaleSince time.Time
 
-	tree         *lazy[*Document]
+	views        map[fabric.Axis]*view
 	topology     *lazy[*Document]
 	gangs        *lazy[[]Gang]
 	gangDocument *lazy[*Document]
@@ -48,7 +48,11 @@ type Snapshot struct {
 
 // New makes a snapshot.
 func New(s Snapshot) *Snapshot {
-	s.tree, s.topology = &lazy[*Document]{}, &lazy[*Document]{}
+	s.views = map[fabric.Axis]*view{}
+	for _, axis := range []fabric.Axis{fabric.AxisAuto, fabric.AxisFabric, fabric.AxisNVLink} {
+		s.views[axis] = &view{}
+	}
+	s.topology = &lazy[*Document]{}
 	s.gangs, s.gangDocument = &lazy[[]Gang]{}, &lazy[*Document]{}
 	return &s
 }
@@ -58,7 +62,10 @@ func New(s Snapshot) *Snapshot {
 func (s *Snapshot) Next(next Snapshot) *Snapshot {
 	out := New(next)
 	if s != nil && s.Tree.ETag() == out.Tree.ETag() {
-		out.tree = s.tree
+		out.views[fabric.AxisAuto] = s.views[fabric.AxisAuto]
+	}
+	if s != nil && s.Tree == out.Tree {
+		out.views = s.views
 	}
 	if s != nil && s.Mapped == out.Mapped {
 		out.topology = s.topology
@@ -67,6 +74,21 @@ func (s *Snapshot) Next(next Snapshot) *Snapshot {
 		out.gangs, out.gangDocument = s.gangs, s.gangDocument
 	}
 	return out
+}
+
+// view is the tree along an axis.
+type view struct {
+	tree     lazy[*fabric.Snapshot]
+	document lazy[*Document]
+}
+
+// Along is the tree along an axis, made at the first call.
+func (s *Snapshot) Along(axis fabric.Axis) *fabric.Snapshot {
+	if axis == fabric.AxisAuto {
+		return s.Tree
+	}
+	tree, _ := s.views[axis].tree.get(func() (*fabric.Snapshot, error) { return s.Tree.Along(axis), nil })
+	return tree
 }
 
 // lazy is a value that is made at the first call.

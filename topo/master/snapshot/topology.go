@@ -27,9 +27,12 @@ type Topology struct {
 	// Levels are the kinds of groups that can be, top first.
 	Levels []fabric.Level `json:"levels"`
 	// Tree are the top-level elements.
-	Tree  []Element    `json:"tree"`
-	Nodes fabric.Count `json:"nodes"`
-	GPUs  GPUs         `json:"gpus"`
+	Tree []Element `json:"tree"`
+	// Crossing are the NVLink domains that cross groups of the tree, with the
+	// names of their nodes.
+	Crossing []Domain     `json:"crossing,omitempty"`
+	Nodes    fabric.Count `json:"nodes"`
+	GPUs     GPUs         `json:"gpus"`
 	// Findings are all cables that are not as they should be, by node.
 	Findings []fabric.Finding `json:"findings"`
 	// Ignored are reports that are not believed, by name.
@@ -45,6 +48,16 @@ type StaleSource struct {
 	Since time.Time `json:"since"`
 	// Nodes is on how many it is silent.
 	Nodes int `json:"nodes"`
+}
+
+// Domain is an NVLink domain that is across groups of the fabric: the nodes stand in
+// the tree where their cables are.
+type Domain struct {
+	Name   string   `json:"name"`
+	Kind   string   `json:"kind"`
+	Status string   `json:"status"`
+	Key    string   `json:"key"`
+	Nodes  []string `json:"nodes"`
 }
 
 // Element is a group or a node.
@@ -81,16 +94,17 @@ type Document struct {
 	Tag string
 }
 
-// TreeDocument is GET /node_group, made at the first call. Its tag is
-// Tree.ETag.
-func (s *Snapshot) TreeDocument() (*Document, error) {
-	return s.tree.get(func() (*Document, error) {
+// TreeDocument is GET /node_group along an axis, made at the first call. Its tag
+// is the tree's.
+func (s *Snapshot) TreeDocument(axis fabric.Axis) (*Document, error) {
+	return s.views[axis].document.get(func() (*Document, error) {
+		tree := s.Along(axis)
 		d, err := Pack(func(w io.Writer) error {
-			_, err := s.Tree.WriteTo(w)
+			_, err := tree.WriteTo(w)
 			return err
 		})
 		if err == nil {
-			d.Tag = s.Tree.ETag()
+			d.Tag = tree.ETag()
 		}
 		return d, err
 	})
@@ -148,11 +162,15 @@ func (s *Snapshot) writeTopology(w io.Writer) error {
 	if len(s.Tree.Child) == 0 {
 		j.raw(separator)
 	}
+	j.raw("]")
+	if domains := s.crossing(); len(domains) > 0 {
+		j.value(`,"crossing":`, domains)
+	}
 	findings := s.Tree.Findings()
 	if findings == nil {
 		findings = []fabric.Finding{}
 	}
-	j.value(`],"nodes":`, s.Tree.Nodes)
+	j.value(`,"nodes":`, s.Tree.Nodes)
 	j.value(`,"gpus":`, gpus)
 	j.value(`,"findings":`, findings)
 	j.value(`,"ignored":`, s.ignored())
@@ -204,6 +222,18 @@ func (s *Snapshot) element(e *fabric.Element) Element {
 	for i, c := range e.Child {
 		out.Child[i] = s.element(c)
 		out.GPUs.add(out.Child[i].GPUs)
+	}
+	return out
+}
+
+func (s *Snapshot) crossing() []Domain {
+	var out []Domain
+	for _, e := range s.Tree.Crossing {
+		d := Domain{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key}
+		for _, n := range e.Child {
+			d.Nodes = append(d.Nodes, n.Name)
+		}
+		out = append(out, d)
 	}
 	return out
 }

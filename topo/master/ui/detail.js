@@ -187,11 +187,20 @@ export class Detail {
       ]),
       item.rails.length ? [make('h3', {}, 'Leaves'), list(item.rails.map((r) =>
         [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, r.leaf.name || r.leaf.id)]))] : '',
-      bad.length ? [make('h3', {}, 'Not Ready'), make('ul', { class: 'why' }, bad.slice(0, 50).map((n) =>
+      ['notready', 'degraded'].map((status) => this.#bad(status, bad.filter((n) => n.status === status))),
+    ].flat(2);
+  }
+
+  /** bad lists the nodes of a group in a status, with the reasons. */
+  #bad(status, nodes) {
+    if (!nodes.length) return [];
+    return [
+      make('h3', {}, statusName(status)),
+      make('ul', { class: 'why', 'data-s': status }, nodes.slice(0, 50).map((n) =>
         make('li', {}, make('button', { type: 'button', class: 'link', onclick: () => this.#choose(n.id) }, mark(n.status), n.name),
-          make('span', { class: 'when' }, n.reasons.map(reason).join(', ')))))] : '',
-      bad.length > 50 ? make('p', { class: 'note' }, `and ${number(bad.length - 50)} more`) : '',
-    ].flat();
+          make('span', { class: 'when' }, n.reasons.map(reason).join(', '))))),
+      nodes.length > 50 ? make('p', { class: 'note' }, `and ${number(nodes.length - 50)} more`) : '',
+    ];
   }
 }
 

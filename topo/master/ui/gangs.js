@@ -106,6 +106,7 @@ export class Gangs {
 /** gangFields is all about one gang, as rows of a list; ago writes a time that goes on. */
 export function gangFields(g, ago, link) {
   return [
+    ['By', g.api],
     ['For', g.since ? ago(g.since) : ''],
     ['Why', g.reason],
     ['Rejected', g.rejected ? ['for ', ago(g.rejected)] : ''],

@@ -212,7 +212,8 @@ function gang(g, model) {
   const name = `${g.namespace}/${g.name}`;
   const nodes = g.nodes.map((n) => model.byId.get(`node:${n}`)).filter(Boolean);
   const item = {
-    id: `gang:${name}`, isGang: true, isNode: false, kind: 'gang', name, namespace: g.namespace, short: g.name, parent: null,
+    // Links of before there were APIs stay.
+    id: `gang:${name}${(g.api ?? 'PodGroup') === 'PodGroup' ? '' : `/${g.api}`}`, api: g.api ?? '', isGang: true, isNode: false, kind: 'gang', name, namespace: g.namespace, short: g.name, parent: null,
     state: g.state, status: g.state.toLowerCase(), reason: g.reason ?? '',
     since: g.since ? Date.parse(g.since) : 0, rejected: g.rejectedSince ? Date.parse(g.rejectedSince) : 0,
     least: g.minMember, members: g.members, bound: g.bound, running: g.running, gpus: g.gpus,
@@ -223,7 +224,7 @@ function gang(g, model) {
   for (let at = nodes[0]?.parent; at && g.group && !item.group; at = at.parent) {
     if (at.kind === g.group.kind && at.name === g.group.name) item.group = at;
   }
-  item.text = ['gang', name, g.state, g.group?.name].join(' ').toLowerCase();
+  item.text = ['gang', name, g.api, g.state, g.group?.name].join(' ').toLowerCase();
   item.stamp = JSON.stringify(g) + (item.group?.id ?? '');
   item.where = gangText(item);
   return item;

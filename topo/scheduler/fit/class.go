@@ -48,6 +48,8 @@ type Class struct {
 	// exclusive pods never share a node with each other: they want a port of the
 	// host, or repel each other.
 	exclusive bool
+	// hcas are as [HCAs] has them.
+	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
 }
@@ -61,6 +63,7 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		tolerations: pod.Spec.Tolerations,
 		nodeName:    pod.Spec.NodeName,
 		exclusive:   wantsHostPort(pod) || repelsItself(pod),
+		hcas:        HCAs(pod, ignored...),
 	}
 	if selector != nil && c.Amounts[selector.Resource] > 0 {
 		c.selector = selector
@@ -79,7 +82,8 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		NodeName    string               `json:"nodeName"`
 		Exclusive   bool                 `json:"exclusive"`
 		GPUs        string               `json:"gpus"`
-	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String()})
+		HCAs        Amounts              `json:"hcas"`
+	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas})
 	c.Key = sha256.Sum256(text)
 	return c
 }
@@ -119,6 +123,9 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	if _, repels := schedulehelpers.FindMatchingUntoleratedTaint(
 		logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false,
 	); repels {
+		return false
+	}
+	if LacksHCAs(node, c.hcas) != "" {
 		return false
 	}
 	match, err := c.affinity.Match(node)

@@ -12,7 +12,9 @@
 package gangcache
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"time"
@@ -33,6 +35,8 @@ type Options struct {
 	Domains wellknown.Domains
 	// Ignored are resources that count for nothing.
 	Ignored []corev1.ResourceName
+	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all.
+	CrossNamespaceGroups bool
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
 	// GPUs reads the device selectors of pods.
@@ -52,6 +56,16 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	selector, _ := o.GPUs.Selector(pod)
 	class := fit.ClassOf(pod, selector, o.Ignored...)
 	return planner.Member{Pod: pod, Class: class, GPUs: int(class.Amounts[corev1.ResourceName(o.Domains.GPUResource())])}
+}
+
+// foreign is why a gang may not run with those that it lists.
+func (o *Options) foreign(s *gang.Spec) error {
+	for _, other := range s.Groups {
+		if other.Namespace != s.Key.Namespace && !o.CrossNamespaceGroups {
+			return fmt.Errorf("groups: podgroup %s is in another namespace, and crossNamespaceGroups is off", other)
+		}
+	}
+	return nil
 }
 
 // Cache has the gangs. It is safe for concurrent use.
@@ -129,7 +143,7 @@ func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	g := c.gangs.get(spec.Key)
-	g.objects[group] = object{*spec, err}
+	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
 	g.invalidate()
 	c.membersChanged(g)
 }
@@ -175,9 +189,9 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	} else {
 		previous = *m
 	}
-	m.pod, m.spec, m.err = pod, spec, err
+	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
 	if !changed {
-		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (err == nil) ||
+		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
 	}
 	if changed {

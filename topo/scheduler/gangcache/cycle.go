@@ -103,8 +103,8 @@ func (c *Cache) attempt(m *member) (unit []*gangInfo, reason string) {
 	case g.err != nil:
 		c.reject(g, g.err.Error(), m)
 		return nil, g.reason
-	case missing != nil && !g.satisfied():
-		return nil, fmt.Sprintf("podgroup %s of its groups does not exist", missing)
+	case missing != "" && !g.satisfied():
+		return nil, "waits for " + missing
 	case g.repeats(m):
 		m.notified = true
 		return nil, g.reason
@@ -261,7 +261,7 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 	}
 	m.stage = reserved
 	unit, missing := c.gangs.unit(m.gang)
-	enough := missing == nil || m.gang.once
+	enough := missing == "" || m.gang.once
 	for _, u := range unit {
 		enough = enough && u.satisfied()
 	}

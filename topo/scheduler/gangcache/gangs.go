@@ -37,24 +37,36 @@ func (all gangs) update(g *gangInfo) {
 	}
 }
 
-// unit is a gang and those that it runs with or not at all. missing is the first of
-// them that does not exist.
-func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing *types.NamespacedName) {
+// unit is a gang and those that it runs with or not at all: gangs that list each other,
+// by name. missing is what a gang among them lists in vain: a list alone must not hold
+// up the gang that it names.
+func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing string) {
 	g.resolve()
+	unit = []*gangInfo{g}
 	if g.spec.Alone() {
-		return []*gangInfo{g}, nil
+		return unit, ""
 	}
-	for i := range g.spec.Groups {
-		other := all[g.spec.Groups[i]]
-		if other == nil {
-			if missing == nil {
-				missing = &g.spec.Groups[i]
+	for at := 0; at < len(unit); at++ {
+		lister := unit[at]
+		for _, key := range lister.spec.Groups {
+			other := all[key]
+			if other != nil {
+				other.resolve()
 			}
-			continue
+			switch {
+			case other == nil:
+				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: there is none", key))
+			case key != lister.key && !slices.Contains(other.spec.Groups, lister.key):
+				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: that does not list %s", key, lister.key))
+			case slices.Contains(unit, other):
+			case len(unit) == gang.MaxGroups:
+				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: they are more than %d", key, gang.MaxGroups))
+			default:
+				unit = append(unit, other)
+			}
 		}
-		other.resolve()
-		unit = append(unit, other)
 	}
+	slices.SortFunc(unit, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })
 	return unit, missing
 }
 
@@ -65,8 +77,8 @@ func (all gangs) incomplete(g *gangInfo) string {
 	if g.err != nil || g.doneWith() {
 		return ""
 	}
-	if missing != nil {
-		return fmt.Sprintf("podgroup %s waits for podgroup %s of its groups: there is none", g.key.Name, missing)
+	if missing != "" {
+		return fmt.Sprintf("podgroup %s waits for %s", g.key.Name, missing)
 	}
 	for _, u := range unit {
 		if u.err != nil || u.doneWith() {

@@ -82,8 +82,8 @@ type Planner struct {
 	withoutMap gang.WithoutMap
 	gpu        corev1.ResourceName
 
-	tree  tree
-	table fit.Table
+	forest forest
+	table  fit.Table
 }
 
 // New returns a planner. withoutMap is for gangs that have no preference, gpu the
@@ -117,19 +117,20 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if g.MinMember > len(g.Members) {
 		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
 	}
-	request, classes := p.tree.gang(g)
+	tree := p.forest.of(&g.Spec)
+	request, classes := tree.gang(g)
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Plan{}, err
 	}
 	query.Priority = schedulehelpers.PodPriority(g.Members[0].Pod)
-	found, err := p.tree.place(query.Nodes, &request, p.capacity(query, classes), g.Label)
+	found, err := tree.place(query.Nodes, &request, p.capacity(tree, query, classes), g.Label)
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind}
+	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: p.forest.kind(found.Group.Kind)}
 	for rank, id := range found.Nodes {
 		if m := &g.Members[rank]; m.Node == "" && id != placement.None {
-			node := p.tree.placement.Name(id)
+			node := tree.placement.Name(id)
 			plan.Nodes[rank] = node
 			query.Reservations[node] = append(slices.Clip(query.Reservations[node]), m.Reservation())
 		}
@@ -140,7 +141,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 // constrain adds what the gang requires of the topology tree. Without a fresh tree
 // it waits for one, or is placed without levels and slices.
 func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
-	if p.tree.fresh || !p.topology.Configured() {
+	if p.forest.fresh || !p.topology.Configured() {
 		request.Slice, request.Require, request.Prefer = spec.GroupSize, spec.Required, spec.Preferred
 		return nil
 	}
@@ -151,8 +152,7 @@ func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
 }
 
 // capacity is how many pods of each class fit on each node of the tree.
-func (p *Planner) capacity(q *fit.Query, classes []*fit.Class) *placement.Capacity {
-	t := &p.tree
+func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placement.Capacity {
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, t.placement.Len())}
 	var counts []int32
 	for i, class := range classes {
@@ -199,9 +199,9 @@ type Capacity struct {
 // Capacity measures it as the nodes are now.
 func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
 	p.update(nodes)
-	t := &p.tree
+	t := p.forest.fabric
 	var out Capacity
-	whole := make([]int32, t.placement.Len())
+	whole := make([]int32, len(nodes))
 	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
 	for i, free := range p.table.Free(&query, p.gpu, nil) {
 		if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
@@ -210,10 +210,10 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 		out.Free += int64(free)
 		if int64(free) == nodes[i].GetAllocatable().GetScalarResources()[p.gpu] {
 			out.Whole += int64(free)
-			whole[t.ids[i]] = free
+			whole[i] = free
 		}
 	}
-	out.Largest = t.placement.LargestFree(whole)
+	out.Largest = p.forest.largest(whole)
 	return out
 }
 

@@ -12,50 +12,100 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// tree is the topology tree with the nodes that the scheduler has. Nodes that are
-// not in topo-master's tree are beside its groups.
-type tree struct {
-	placement *placement.Tree
-	// generation and fresh are of the answer that the tree is made from.
+// forest are the trees that gangs are planned on, with the nodes that the scheduler
+// has.
+type forest struct {
+	// generation and fresh are of the answer that the trees are made from.
 	generation uint64
 	fresh      bool
-	// names and ids are of the scheduler's nodes, in its order; at is the index there
-	// of a node of the tree, -1 for none.
+	// names are of the scheduler's nodes, in its order.
 	names []string
-	ids   []int32
-	at    []int32
+	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then
+	// there are axes, and a tree for each.
+	fabric, nvlink, whole *tree
+	axes                  *placement.Axes
 }
 
-// update makes another tree if topo-master's tree or the nodes have changed.
+// tree is a topology tree. Nodes that are not in topo-master's tree are beside its
+// groups.
+type tree struct {
+	placement *placement.Tree
+	// ids are of the scheduler's nodes, in its order; at is the index there of a node
+	// of the tree, -1 for none.
+	ids []int32
+	at  []int32
+}
+
+// update makes other trees if topo-master's tree or the nodes have changed.
 func (p *Planner) update(nodes []framework.NodeInfo) {
-	t := &p.tree
+	f := &p.forest
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
-	same := slices.EqualFunc(nodes, t.names, func(info framework.NodeInfo, name string) bool {
+	same := slices.EqualFunc(nodes, f.names, func(info framework.NodeInfo, name string) bool {
 		return info.Node().Name == name
 	})
-	if t.placement != nil && t.fresh == fresh && (!fresh || t.generation == answer.Generation) && same {
+	if f.fabric != nil && f.fresh == fresh && (!fresh || f.generation == answer.Generation) && same {
 		return
 	}
 	if !fresh {
-		answer.Groups = nil
+		answer.Groups, answer.Domains = nil, nil
 	}
-	t.names = t.names[:0]
+	f.names = f.names[:0]
 	for _, info := range nodes {
-		t.names = append(t.names, info.Node().Name)
+		f.names = append(f.names, info.Node().Name)
 	}
-	// No error: the client has checked the groups, and names of nodes are unique.
-	t.placement, _ = placement.New(join(answer.Groups, t.names))
-	t.generation, t.fresh = answer.Generation, fresh
-	t.ids, t.at = t.ids[:0], make([]int32, t.placement.Len())
+	f.generation, f.fresh = answer.Generation, fresh
+	f.plant(answer.Groups, answer.Domains)
+}
+
+// plant makes the trees of topo-master's groups and of the domains that cross them.
+func (f *forest) plant(groups, domains []v1alpha1.Group) {
+	f.nvlink, f.whole = nil, nil
+	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
+		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
+	}
+	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
+		f.axes, f.fabric = nil, f.tree(groups)
+	}
+}
+
+// tree is nil if the groups contradict themselves. The client has checked those that
+// topo-master sent.
+func (f *forest) tree(groups []v1alpha1.Group) *tree {
+	made, err := placement.New(join(groups, f.names))
+	if err != nil {
+		return nil
+	}
+	t := &tree{placement: made, at: make([]int32, made.Len())}
 	for i := range t.at {
 		t.at[i] = -1
 	}
-	for i, name := range t.names {
-		id, _ := t.placement.ID(name)
+	for i, name := range f.names {
+		id, _ := made.ID(name)
 		t.ids = append(t.ids, id)
 		t.at[id] = int32(i)
 	}
+	return t
+}
+
+// of is the tree for a gang. One that asks for a kind of group that NVLink domains
+// cross gets these groups whole; all others get the domains whole.
+func (f *forest) of(spec *gang.Spec) *tree {
+	switch {
+	case f.axes == nil || f.axes.Cuts(spec.Required) || f.axes.Cuts(spec.Preferred):
+		return f.fabric
+	case spec.GroupSize > 0:
+		return f.whole
+	}
+	return f.nvlink
+}
+
+// kind is that of a group as topo-master has it.
+func (f *forest) kind(of string) string {
+	if of == placement.KindPart {
+		return f.axes.Kind
+	}
+	return of
 }
 
 // join adds nodes that the groups do not have.
@@ -76,6 +126,25 @@ func join(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
 	for _, name := range nodes {
 		if !known[name] {
 			out = append(out, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
+		}
+	}
+	return out
+}
+
+// largest is, for every kind of group, how much of what the nodes have free one group
+// has at most.
+func (f *forest) largest(free []int32) map[string]int {
+	out := map[string]int{}
+	for _, t := range []*tree{f.fabric, f.nvlink} {
+		if t == nil {
+			continue
+		}
+		in := make([]int32, t.placement.Len())
+		for i, id := range t.ids {
+			in[id] = free[i]
+		}
+		for kind, n := range t.placement.LargestFree(in) {
+			out[f.kind(kind)] = max(out[f.kind(kind)], n)
 		}
 	}
 	return out

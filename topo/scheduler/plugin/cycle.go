@@ -34,6 +34,8 @@ type cycle struct {
 	// request is for shares of GPUs, selector for whole ones; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
+	// hcas are as [fit.HCAs] has them.
+	hcas fit.Amounts
 	// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework
 	// takes it back and, once all members have a node, reserves for one after another,
 	// with a snapshot that does not show what the others got.
@@ -50,8 +52,8 @@ func cycleOf(state framework.CycleState) *cycle {
 }
 
 // PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations
-// that Filter charges. It skips pods of no gang that request no shares while there are
-// no reservations.
+// that Filter charges. It skips pods of no gang that request neither shares nor several
+// HCAs while there are no reservations.
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
@@ -86,7 +88,7 @@ func (p *Plugin) PreFilter(
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
 		}
 		c.reservations = p.cache.Reservations()
-		if !c.member && len(c.reservations) == 0 && c.request == nil && c.selector == nil {
+		if !c.member && len(c.reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}
 	}
@@ -108,7 +110,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	}
 	c := &cycle{
 		uid: pod.UID, priority: schedulehelpers.PodPriority(pod), amounts: fit.Requests(pod, p.args.Ignored...),
-		reservations: p.cache.Reservations(), request: request,
+		reservations: p.cache.Reservations(), request: request, hcas: p.hcas(pod),
 	}
 	if selector != nil && c.amounts[p.gpu()] > 0 {
 		c.selector = selector
@@ -161,6 +163,10 @@ func (p *Plugin) Filter(
 	node := info.Node().Name
 	if c.node != "" && c.node != node {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
+	}
+	if lacks := fit.LacksHCAs(info.Node(), c.hcas); lacks != "" {
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
+			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
 	free := fit.FreeOf(info, c.reservations[node], c.priority, c.uid)
 	if free.HasReservations() {

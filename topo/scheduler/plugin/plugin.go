@@ -45,6 +45,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -118,7 +119,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: gangcache.NewMetrics(),
+		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 	})
 	var err error
 	p.controller, err = controller.New(controller.Options{
@@ -149,6 +150,11 @@ func (p *Plugin) Close() error {
 }
 
 func (p *Plugin) gpu() corev1.ResourceName { return corev1.ResourceName(p.args.Domains.GPUResource()) }
+
+// hcas are what may be HCAs of what a pod asks for; see [fit.HCAs].
+func (p *Plugin) hcas(pod *corev1.Pod) fit.Amounts {
+	return fit.HCAs(pod, append([]corev1.ResourceName{p.gpu()}, p.args.Ignored...)...)
+}
 
 // labeled reports whether a pod's labels or annotations name a gang, and count.
 func (p *Plugin) labeled(pod *corev1.Pod) bool { return !p.cache.IsNative(pod) && gang.Mentions(pod) }
@@ -272,14 +278,14 @@ func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framewor
 }
 
 // afterAnnotation is after a node's annotations changed, which matter to pods with
-// shares or selectors of GPUs.
+// shares or selectors of GPUs, or with several HCAs.
 func (p *Plugin) afterAnnotation(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
 	before, ok := older.(*corev1.Node)
 	now, too := newer.(*corev1.Node)
-	if !ok || !too || !p.gpus.Concerns(pod) {
+	if !ok || !too || !p.gpus.Concerns(pod) && len(p.hcas(pod)) == 0 {
 		return framework.QueueSkip, nil
 	}
-	for _, key := range []string{wellknown.SharedGPUs, wellknown.FreeGPUs} {
+	for _, key := range []string{wellknown.SharedGPUs, wellknown.FreeGPUs, wellknown.HCACounts} {
 		if before.Annotations[key] != now.Annotations[key] {
 			return p.afterChange(log, pod, older, newer)
 		}

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -62,6 +63,8 @@ type Options struct {
 type Tree struct {
 	// Groups are not to be changed; nil before the first answer.
 	Groups []v1alpha1.Group
+	// Domains are the NVLink domains that cross the groups; not to be changed.
+	Domains []v1alpha1.Group
 	// Generation counts the different trees that there were, from 1.
 	Generation uint64
 	// Confirmed is when topo-master confirmed last that this is the tree.
@@ -75,8 +78,9 @@ func (t *Tree) Fresh(now time.Time) bool { return t.Generation > 0 && now.Sub(t.
 // Client polls topo-master.
 type Client struct {
 	options Options
-	// etag is that of the tree; only Run uses it.
-	etag string
+	// etag is that of the tree, and crossing that of the NVLink domains which cross its
+	// groups; only Run uses them.
+	etag, crossing string
 
 	mu   sync.Mutex
 	tree Tree
@@ -112,11 +116,11 @@ func (c *Client) Err() error {
 // Run polls until the context ends. An absent topo-master is a state, not an error.
 func (c *Client) Run(ctx context.Context) {
 	for c.Configured() {
-		groups, err := c.fetch(ctx)
+		found, err := c.fetch(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		c.update(ctx, groups, err)
+		c.update(ctx, found, err)
 		select {
 		case <-ctx.Done():
 			return
@@ -125,8 +129,11 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// update takes an answer over; no groups confirm the tree.
-func (c *Client) update(ctx context.Context, groups []v1alpha1.Group, err error) {
+// answer is another tree.
+type answer struct{ groups, domains []v1alpha1.Group }
+
+// update takes an answer over; none confirms the tree.
+func (c *Client) update(ctx context.Context, found *answer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	previous := c.err
@@ -142,10 +149,10 @@ func (c *Client) update(ctx context.Context, groups []v1alpha1.Group, err error)
 	}
 	// The same tree, fresh again, is a change for gangs that wait for one.
 	now := time.Now()
-	changed := groups != nil || !c.tree.Fresh(now)
+	changed := found != nil || !c.tree.Fresh(now)
 	c.tree.Confirmed = now
-	if groups != nil {
-		c.tree.Groups = groups
+	if found != nil {
+		c.tree.Groups, c.tree.Domains = found.groups, found.domains
 		c.tree.Generation++
 	}
 	if changed {
@@ -154,39 +161,70 @@ func (c *Client) update(ctx context.Context, groups []v1alpha1.Group, err error)
 	}
 }
 
-// fetch asks once; no groups are those of the current tree.
-func (c *Client) fetch(ctx context.Context) ([]v1alpha1.Group, error) {
+// fetch asks once; no answer is the current tree.
+func (c *Client) fetch(ctx context.Context) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.URL, http.NoBody)
+	groups, header, err := c.ask(ctx, c.options.URL, c.etag)
 	if err != nil {
 		return nil, err
 	}
+	etag, crossing := c.etag, header.Get(v1alpha1.CrossingHeader)
+	switch {
+	case groups != nil:
+		etag = header.Get("ETag")
+	case crossing == c.crossing:
+		return nil, nil
+	default:
+		groups = c.tree.Groups
+	}
+	found := &answer{groups: groups}
+	if crossing != "" {
+		along, err := url.Parse(c.options.URL)
+		if err != nil {
+			return nil, err
+		}
+		query := along.Query()
+		query.Set("axis", "nvlink")
+		along.RawQuery = query.Encode()
+		domains, _, err := c.ask(ctx, along.String(), "")
+		if err != nil {
+			return nil, fmt.Errorf("NVLink domains: %w", err)
+		}
+		found.domains = placement.Crossing(groups, domains)
+	}
+	c.etag, c.crossing = etag, crossing
+	return found, nil
+}
+
+// ask is one exchange; no groups are those of the tag.
+func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, http.Header, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
+	if err != nil {
+		return nil, nil, err
+	}
 	request.Header.Set("Accept", "application/json")
-	if c.etag != "" {
-		request.Header.Set("If-None-Match", c.etag)
+	if etag != "" {
+		request.Header.Set("If-None-Match", etag)
 	}
 	client, err := c.authorize(request)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, nil, cause(ctx, err)
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusNotModified && c.etag != "" {
-		return nil, nil
+	if response.StatusCode == http.StatusNotModified && etag != "" {
+		return nil, response.Header, nil
 	}
 	body, err := read(response)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, nil, cause(ctx, err)
 	}
 	groups, err := Decode(body)
-	if err == nil {
-		c.etag = response.Header.Get("ETag")
-	}
-	return groups, err
+	return groups, response.Header, err
 }
 
 // cause is an error without addresses and ports of single connections: equal

@@ -79,7 +79,7 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 			return nil, err
 		}
 		return sim.Open(tree.HCA(host, rail))
-	}, nil)
+	}, "", nil)
 	var ports []worker.Port
 	want := worker.Report{}
 	for rail := range tree.Rails {
@@ -131,7 +131,7 @@ func TestUplinksOfALeaf(t *testing.T) {
 	sim := fatTree(t, tree)
 	const host, rail = 2, 1
 	changed := notify.New()
-	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(host, rail)) }, changed)
+	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(host, rail)) }, "", changed)
 	leaf, _ := tree.Leaf(host, rail)
 	var want []v1alpha1.Uplink
 	for s := range tree.Spines {
@@ -156,7 +156,7 @@ func TestUplinksOfALeaf(t *testing.T) {
 func TestLargeFabric(t *testing.T) {
 	tree := ibsim.FatTree{Hosts: 512, Rails: 8, PerUnit: 32, Spines: 16, Uplinks: 2}
 	sim := fatTree(t, tree)
-	source := ib.New(sim.Open, nil)
+	source := ib.New(sim.Open, "", nil)
 	const batch = (ibsim.MaxClients - 2) / 8
 	for first := 0; first < tree.Hosts; first += batch {
 		var ports []worker.Port
@@ -186,7 +186,7 @@ func TestLossySwitch(t *testing.T) {
 	if _, err := sim.Command("Error %q 30", leaf); err != nil {
 		t.Fatal(err)
 	}
-	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(0, 0)) }, nil)
+	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(0, 0)) }, "", nil)
 	r := source.Discover(t.Context(), ask(port("x", "u")))
 	if len(r.Links) != 1 || r.Links[0].Switch.ID != leaf[2:] {
 		t.Errorf("%+v", r)
@@ -208,7 +208,7 @@ func TestRealFabric(t *testing.T) {
 		hcas = append(hcas, hca)
 	}
 	slices.Sort(hcas)
-	source := ib.New(sim.Open, nil)
+	source := ib.New(sim.Open, "", nil)
 	answers, mismatches := 0, 0
 	began := time.Now()
 	for batch := range slices.Chunk(hcas, ibsim.MaxClients-2) {

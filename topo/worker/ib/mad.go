@@ -26,6 +26,7 @@ const (
 	offTID        = 8
 	offAttribute  = 16
 	offModifier   = 20
+	offMKey       = 24
 	offSourceLID  = 32
 	offTargetLID  = 34
 	offData       = 64
@@ -72,8 +73,9 @@ func (t NodeType) String() string {
 type Node struct {
 	Type NodeType
 	// GUID is its node GUID as a NodeTopology spells it: 16 lower-case hex
-	// digits.
-	GUID string
+	// digits. System is the GUID that all nodes in one chassis have in common
+	// (SystemImageGUID), its own if it has none.
+	GUID, System string
 	// Name is its NodeDescription; often useless.
 	Name string
 	// Port is its port by which the SMP arrived, Ports how many it has,
@@ -128,6 +130,10 @@ func (m *mad) data() (data, error) {
 func (d *data) nodeInfo() (Node, error) {
 	guid := binary.BigEndian.Uint64(d[12:])
 	n := Node{Type: NodeType(d[2]), Ports: int(d[3]), GUID: fmt.Sprintf("%016x", guid), Port: int(d[36])}
+	n.System = n.GUID
+	if system := binary.BigEndian.Uint64(d[4:]); system != 0 && system != ^uint64(0) {
+		n.System = fmt.Sprintf("%016x", system)
+	}
 	switch {
 	case n.Type < CA || n.Type > Router:
 		return Node{}, fmt.Errorf("%w: node type %d", errValue, n.Type)

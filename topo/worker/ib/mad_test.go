@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -54,9 +55,14 @@ func info(change func(*data)) *data {
 
 func TestNodeInfo(t *testing.T) {
 	got, err := info(nil).nodeInfo()
-	want := Node{Type: Switch, Ports: 65, GUID: "2c5eab0300c26480", Port: 8}
+	want := Node{Type: Switch, Ports: 65, GUID: "2c5eab0300c26480", System: "2c5eab0300c26480", Port: 8}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
+	}
+	want.System = "2c5eab0300c26000"
+	got, err = info(func(d *data) { binary.BigEndian.PutUint64(d[4:], 0x2c5eab0300c26000) }).nodeInfo()
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error("a board of a director:", err, diff)
 	}
 	for name, d := range map[string]*data{
 		"no type":      info(func(d *data) { d[2] = 0 }),
@@ -210,7 +216,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 			peer: script{attrNodeInfo: reply(info(func(d *data) { d[2] = byte(CA) })), attrNodeDesc: description("")},
 		},
 		{
-			name: "no answer", port: port, reason: "NodeInfo: no answer",
+			name: "no answer", port: port, reason: mkey{}.blame(fmt.Errorf("NodeInfo: %w", errNoAnswer), false).Error(),
 			peer: script{attrNodeInfo: func(m mad) (mad, syscall.Errno) { return m, syscall.ETIMEDOUT }}, absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 		{
@@ -223,7 +229,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := New(func(string) (*UMAD, error) { return tt.peer.device(t), tt.open }, nil)
+			s := New(func(string) (*UMAD, error) { return tt.peer.device(t), tt.open }, "", nil)
 			got := s.Discover(t.Context(), worker.Query{Ports: []worker.Port{tt.port}, Topology: config.Default().Topology})
 			want := worker.Report{Links: tt.ends, NoLink: tt.absent}
 			if tt.reason != "" {
@@ -234,7 +240,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 			}
 		})
 	}
-	off := New(func(string) (*UMAD, error) { t.Error("asked"); return nil, errNoDevice }, nil)
+	off := New(func(string) (*UMAD, error) { t.Error("asked"); return nil, errNoDevice }, "", nil)
 	if r := off.Discover(t.Context(), worker.Query{Ports: []worker.Port{port}}); len(r.Links)+len(r.NoLink) != 0 {
 		t.Errorf("a source that is off reports %+v", r)
 	}
@@ -255,7 +261,7 @@ func TestSecondPortIsFoundByAsking(t *testing.T) {
 	}
 	s := New(func(device string) (*UMAD, error) {
 		return map[string]script{"umad4": self(1), "umad5": self(2)}[device].device(t), nil
-	}, nil)
+	}, "", nil)
 	p := worker.Port{
 		Rail: v1alpha1.Rail{ID: "x", Port: 2, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive},
 		UMAD: []string{"umad4", "umad5"},
@@ -306,7 +312,7 @@ func TestWalkIsPaced(t *testing.T) {
 	var sent atomic.Int64
 	open := devices(t, spineBehindAll(&sent), 2)
 	synctest.Test(t, func(t *testing.T) {
-		s := New(open, nil)
+		s := New(open, "", nil)
 		began := time.Now()
 		uplinks, err := s.walk(t.Context(), &leafPort, leafGUID)
 		// 64 ports but our own, state and neighbor of each; the leaf and the spine's name.
@@ -326,7 +332,7 @@ func TestUplinksOnRequest(t *testing.T) {
 	open := devices(t, spineBehindAll(&sent), 200)
 	synctest.Test(t, func(t *testing.T) {
 		changed := notify.New()
-		s := New(open, changed)
+		s := New(open, "", changed)
 		before := v1alpha1.Uplink{Leaf: leafGUID, Port: 9, Peer: "old"}
 		q := worker.Query{
 			Ports: []worker.Port{leafPort}, Topology: config.Default().Topology,

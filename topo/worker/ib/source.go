@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -28,6 +29,7 @@ import (
 // Source asks the switches behind InfiniBand ports. It is for one goroutine.
 type Source struct {
 	open    func(device string) (*UMAD, error)
+	keys    keys
 	changed notify.Signal
 	// calls are of every port ever asked. One with a stuck driver is not
 	// repeated.
@@ -41,9 +43,10 @@ type Source struct {
 }
 
 // New returns a Source. open opens one of an HCA's devices by its name, such as
-// umad0; changed is set after uplinks were found.
-func New(open func(device string) (*UMAD, error), changed notify.Signal) *Source {
-	return &Source{open: open, changed: changed, leaves: map[string]*leaf{}, walks: make(chan walk, 1)}
+// umad0; mkeys is a folder with the M_Keys of fabrics, "" for none; changed is
+// set after uplinks were found.
+func New(open func(device string) (*UMAD, error), mkeys string, changed notify.Signal) *Source {
+	return &Source{open: open, keys: keys(mkeys), changed: changed, leaves: map[string]*leaf{}, walks: make(chan walk, 1)}
 }
 
 // Kind implements [worker.Source].
@@ -82,16 +85,30 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 	name := p.HCA + " port " + strconv.Itoa(int(p.Port))
 	switch {
 	case err != nil:
-		r.Skip(name, err.Error())
+		r.Skip(name, explain(p, err))
 		r.Without(p.Key(), worker.Unavailable)
 	case n.Type != Switch:
 		r.Skip(name, "no switch at the other end of the cable: "+n.Type.String())
 	default:
+		name, port := n.inChassis()
 		r.Links = append(r.Links, worker.Link{
-			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.GUID, Name: n.Name},
-			SwitchPort: strconv.Itoa(n.Port), Confidence: 100,
+			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.System, Name: name}, SwitchPort: port, Confidence: 100,
 		})
 	}
+}
+
+// inChassis is the switch's name and the port's. A board of a director is called
+// after both, MF0;director:CS8500/L07/U1: of its own is what follows the slash.
+func (n *Node) inChassis() (name, port string) {
+	port = strconv.Itoa(n.Port)
+	if n.System == n.GUID {
+		return n.Name, port
+	}
+	name, board, found := strings.Cut(n.Name, "/")
+	if found {
+		port = board + "/" + port
+	}
+	return name, port
 }
 
 // neighbor asks for the node behind a port: two SMPs at hop 1. A node that
@@ -100,7 +117,7 @@ func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err erro
 	err = s.with(ctx, p, func(u *UMAD) error {
 		port := byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
 		if n, err = u.nodeInfo(ctx, port); err != nil {
-			return err
+			return u.key.blame(err, errors.Is(err, errNoAnswer) && u.answers(ctx))
 		}
 		if n.Name, err = u.nodeDescription(ctx, port); errors.Is(err, errStatus) {
 			return nil
@@ -110,11 +127,21 @@ func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err erro
 	return n, err
 }
 
+// answers reports whether the port's own agent does: the request goes nowhere.
+func (u *UMAD) answers(ctx context.Context) bool {
+	_, err := u.nodeInfo(ctx)
+	return !errors.Is(err, errNoAnswer)
+}
+
 var errNoDevice = errors.New("no umad device; is the kernel module ib_umad loaded?")
 
 // with calls f with the port's own device, and closes it after: what is not
 // held open cannot stand in the way of a driver that is unloaded.
 func (s *Source) with(ctx context.Context, p *worker.Port, f func(*UMAD) error) error {
+	key, err := s.keys.of(p.Subnet)
+	if err != nil {
+		return err
+	}
 	last := errNoDevice
 	for _, device := range p.UMAD {
 		u, err := s.open(device)
@@ -122,6 +149,7 @@ func (s *Source) with(ctx context.Context, p *worker.Port, f func(*UMAD) error) 
 			last = openFault(device, err)
 			continue
 		}
+		u.key = key
 		// An HCA of several ports has as many devices, and only the port itself
 		// knows its number.
 		own := Node{Port: int(p.Port)}
@@ -144,4 +172,19 @@ func openFault(device string, err error) error {
 		return fmt.Errorf("open %s: %w", device, at.Err)
 	}
 	return fmt.Errorf("open %s: %w", device, err)
+}
+
+// elsewhere is who else knows where a cable ends.
+const elsewhere = "name its groups in the static file or the cluster manager"
+
+// explain is what to do about a port that gets no answer.
+func explain(p *worker.Port, err error) string {
+	switch {
+	case p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer)):
+		return "a virtual function has no SMI and cannot ask its switch: " + elsewhere
+	case errors.Is(err, ErrNotInfiniBand):
+		return "the device carries no SMPs, as an HCA of several planes without its SMI device (rdma dev add smi0 type SMI parent " +
+			p.HCA + "): " + elsewhere
+	}
+	return err.Error()
 }

@@ -39,8 +39,8 @@ const (
 
 var (
 	// ErrNotInfiniBand means that a port carries no SMPs: the kernel's answer
-	// for RoCE.
-	ErrNotInfiniBand = errors.New("not an InfiniBand port")
+	// for RoCE, for virtual functions and for HCAs of several planes.
+	ErrNotInfiniBand = errors.New("the port carries no SMPs")
 	errNoAnswer      = errors.New("no answer")
 )
 
@@ -50,6 +50,8 @@ type UMAD struct {
 	file *os.File
 	// agent is the kernel's number of this user of the port.
 	agent, tid uint32
+	// key is the fabric's M_Key.
+	key mkey
 	// pace is received from before each SMP; nil: they are sent at once.
 	pace <-chan time.Time
 }
@@ -72,6 +74,7 @@ func (u *UMAD) get(ctx context.Context, attribute uint16, modifier byte, path []
 	}
 	u.tid++
 	request := request(u.tid, attribute, modifier, path)
+	binary.BigEndian.PutUint64(request[offMKey:], u.key.value)
 	answer, err := u.exchange(ctx, request)
 	if err != nil {
 		return data{}, err

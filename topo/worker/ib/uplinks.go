@@ -122,7 +122,7 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 	if err != nil {
 		return nil, err
 	}
-	if leaf.Type != Switch || leaf.GUID != id {
+	if leaf.Type != Switch || leaf.System != id {
 		return nil, errors.New("the cable now ends elsewhere")
 	}
 	names := map[string]string{} // Of peers already asked.
@@ -137,10 +137,11 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 			return uplinks, ctx.Err()
 		case err != nil:
 			faults = append(faults, fmt.Errorf("port %d: %w", port, err))
-		case peer.Type == Switch:
+		case peer.Type == Switch && peer.System != id: // A board of the same director is no uplink.
+			name, _ := peer.inChassis()
 			uplinks = append(uplinks, v1alpha1.Uplink{
 				Leaf: id, Port: int32(port),
-				Peer: peer.GUID, PeerName: peer.Name, PeerPort: int32(peer.Port), //nolint:gosec // As above.
+				Peer: peer.System, PeerName: name, PeerPort: int32(peer.Port), //nolint:gosec // As above.
 			})
 		}
 	}

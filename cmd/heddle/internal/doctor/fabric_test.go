@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 )
 
@@ -45,6 +47,24 @@ func TestSourcesAreExplained(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" || problems != tt.problems {
 			t.Errorf("%s: %d problems (-want +got):\n%s", tt.name, problems, diff)
+		}
+	}
+}
+
+// The condition HeddleFabric names the cable.
+func TestConditionOfTheFabric(t *testing.T) {
+	const wrong = "mlx5_3 port 1 (rail 3) is on leaf-07 port 12, expected leaf-03"
+	for status, want := range map[corev1.ConditionStatus]string{
+		corev1.ConditionFalse: "problem  Node gpu-1\n  HeddleFabric: CableMisplaced: " + wrong + "\n  -> Correct the cable",
+		corev1.ConditionTrue:  "", corev1.ConditionUnknown: "",
+	} {
+		n := h20Node()
+		n.Status.Conditions = []corev1.NodeCondition{{
+			Type: wellknown.ConditionFabric, Status: status, Reason: "CableMisplaced", Message: wrong,
+		}}
+		out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", serve(t, n, nil))
+		if got := strings.Contains(out, wellknown.ConditionFabric); got != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", status, want, out)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -26,6 +28,23 @@ func (n *clusterNode) checkKept(l *finding.List, cfg *config.NodeConfig) {
 	if until := n.keptUntil(cfg); !until.IsZero() {
 		l.Note("Node "+n.node.Name, "", "its GPU driver is absent; labels and taints of the GPUs are kept until %s",
 			until.UTC().Format(time.RFC3339))
+	}
+}
+
+// checkReleased reports that the GPUs' driver is released.
+func (n *clusterNode) checkReleased(l *finding.List) {
+	name := n.node.Name
+	asked, err := release.Parse(n.node.Annotations[wellknown.GPURelease])
+	switch {
+	case err != nil:
+		l.Problem("Node "+name, "heddle gpu release --node "+name+" --undo", "its GPUs are not released: %v", err)
+	case asked.Active(time.Now()):
+		which := "any of its GPUs"
+		if len(asked.GPUs) > 0 {
+			which = strings.Join(asked.GPUs, ", ")
+		}
+		l.Note("Node "+name, "heddle gpu release --node "+name+" --undo",
+			"the GPUs' driver is released until %s; no new pod gets %s", asked.Until.UTC().Format(time.RFC3339), which)
 	}
 }
 

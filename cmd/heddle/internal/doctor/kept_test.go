@@ -43,3 +43,22 @@ func TestNodeWithoutADriver(t *testing.T) {
 		t.Errorf("when they are not kept any more:\n%s", out)
 	}
 }
+
+func TestNodeWithReleasedGPUs(t *testing.T) {
+	node := h20Node()
+	for _, tt := range []struct {
+		name, annotation, want string
+		there                  bool
+	}{
+		{"all", `{"until":"2999-01-01T00:00:00Z"}`, "released until 2999-01-01T00:00:00Z; no new pod gets any of its GPUs", true},
+		{"one", `{"until":"2999-01-01T00:00:00Z","gpus":["GPU-a"]}`, "no new pod gets GPU-a", true},
+		{"its end", `{"until":"2026-01-01T00:00:00Z"}`, "released", false},
+		{"a typo", `10m`, "its GPUs are not released: annotation heddle.dev/gpu-release", true},
+	} {
+		node.Annotations = map[string]string{wellknown.GPURelease: tt.annotation}
+		out, _ := doctor(t, "--machine", machines+"h20-4nic.json", "--node", "gpu-1", "--kubeconfig", serve(t, node, nil))
+		if strings.Contains(out, tt.want) != tt.there {
+			t.Errorf("%s: %q is there %t in\n%s", tt.name, tt.want, !tt.there, out)
+		}
+	}
+}

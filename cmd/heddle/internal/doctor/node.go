@@ -35,6 +35,9 @@ const (
 	conditionModes   = "HeddleModePending"
 )
 
+// cablesRemedy is about [wellknown.ConditionFabric], which topo-master keeps.
+const cablesRemedy = "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster."
+
 // clusterNode is what the API server knows about a Node.
 type clusterNode struct {
 	client rest.Interface
@@ -101,6 +104,7 @@ func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *label
 	n.checkCordons(l)
 	n.checkDiscovery(l)
 	n.checkKept(l, cfg)
+	n.checkReleased(l)
 	n.schedulers.check(l, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
@@ -131,6 +135,8 @@ func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
 		case c.Type == conditionDevices && !holds:
 			l.Note(subject, onNode, "%s is %s: %s (of %s, which does not run here now)",
 				conditionDevices, c.Status, text, devicePlugin)
+		case c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
+			l.Problem(subject, cablesRemedy, "%s: %s", wellknown.ConditionFabric, text)
 		case c.Type == conditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
 				l.Note(subject, "", "%s", message)

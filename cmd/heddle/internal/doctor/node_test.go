@@ -177,3 +177,19 @@ func labelFields(keys ...string) *metav1.FieldsV1 {
 	}
 	return metav1.NewFieldsV1(string(b))
 }
+
+// Capacity counts places on HCAs; doctor shows how many HCAs there are too.
+func TestHCAsOfANode(t *testing.T) {
+	node := h20Node()
+	node.Status.Capacity = corev1.ResourceList{
+		"nvidia.com/gpu": resource.MustParse("8"), "rdma/hca_shared_devices_ib": resource.MustParse("256"),
+	}
+	node.Status.Allocatable = node.Status.Capacity
+	node.Annotations = map[string]string{"heddle.dev/hca-counts": `{"version":1,"hcas":{"rdma/hca_shared_devices_ib":4}}`}
+	dir := directory(t, map[string]string{"version": "v1", "cluster-config": ""})
+	out, _ := doctor(t, "--node", "gpu-1", "--config", dir, "--kubeconfig", serve(t, node, nil))
+	const want = "4 HCAs, up to 64 containers each: capacity 256 counts places"
+	if !strings.Contains(out, want) {
+		t.Errorf("%q is not in\n%s", want, out)
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -90,6 +91,14 @@ func (e expectation) check(l *finding.List, node *corev1.Node, plugin bool) {
 	case allocatable.Cmp(capacity) < 0:
 		l.Problem(subject, onNode, "has allocatable %s of %s: the others are unhealthy",
 			allocatable.String(), capacity.String())
+	}
+	counts, err := allocation.ParseHCACounts(node.Annotations[wellknown.HCACounts])
+	if err != nil {
+		return // It has none, or the version of another heddle's.
+	}
+	if n := counts.HCAs[e.resource]; n > 0 && capacity.Value() > int64(n) {
+		l.Note(subject, "", "%d HCAs, up to %d containers each: capacity %s counts places, and a container gets %d HCAs "+
+			"at most", n, capacity.Value()/int64(n), capacity.String(), n)
 	}
 }
 

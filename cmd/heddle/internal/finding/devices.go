@@ -95,6 +95,10 @@ func (l *List) hcas(m *machine.Machine) {
 	best := fabricRate(m)
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
+		if h.Elsewhere {
+			l.Note(h.Name, "", "is in another network namespace, as an HCA is that a pod has alone: its ports are not seen")
+			continue
+		}
 		switch h.Role {
 		case machine.RoleFabric:
 			for j := range h.Ports {
@@ -183,7 +187,8 @@ func (l *List) stack(m *machine.Machine) {
 	}
 	if m.RDMA.NetnsMode == "exclusive" {
 		l.Problem("RDMA network namespaces",
-			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1).",
+			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1); "+
+				"or sharers: 1, and a network with rdma-cni for each pod.",
 			"exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods")
 	}
 }

@@ -1,6 +1,6 @@
 // Package gpu is `heddle gpu`: it takes single GPUs of a node out and puts them
-// back, and shows how each is handed out. It writes one annotation of the Node,
-// and never touches a pod.
+// back, has the node let go of their driver, and shows how each is handed out. It
+// writes two annotations of the Node, and never touches a pod.
 package gpu
 
 import (
@@ -39,7 +39,7 @@ list and nvidia-smi -L show it.`,
 	api.Register(parent)
 	parent.AddCommand(listCommand(&api),
 		cordonCommand(&api, "cordon", "Give this GPU to no new pod, exclusive, cut or shared", true),
-		cordonCommand(&api, "uncordon", "Give this GPU to pods again", false))
+		cordonCommand(&api, "uncordon", "Give this GPU to pods again", false), releaseCommand(&api))
 	return parent
 }
 
@@ -97,20 +97,17 @@ func change(ctx context.Context, client rest.Interface, name, uuid string, cordo
 		case len(next) > wellknown.MaxCordoned:
 			return fmt.Errorf("node %s: more than %d GPUs would be cordoned", name, wellknown.MaxCordoned)
 		}
-		if err := write(ctx, client, node, wellknown.FormatCordoned(next)); err != nil {
-			return fmt.Errorf("annotate node %s: %w", name, err)
-		}
-		return nil
+		return write(ctx, client, node, wellknown.CordonedGPUs, wellknown.FormatCordoned(next))
 	})
 	return text, err
 }
 
-// write sets the annotation, empty removes it, unless another client has written
+// write sets an annotation, empty removes it, unless another client has written
 // the Node since it was read.
-func write(ctx context.Context, client rest.Interface, node *corev1.Node, value string) error {
-	annotation := map[string]any{wellknown.CordonedGPUs: nil}
+func write(ctx context.Context, client rest.Interface, node *corev1.Node, key, value string) error {
+	annotation := map[string]any{key: nil}
 	if value != "" {
-		annotation[wellknown.CordonedGPUs] = value
+		annotation[key] = value
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": node.ResourceVersion, "annotations": annotation,
@@ -118,9 +115,13 @@ func write(ctx context.Context, client rest.Interface, node *corev1.Node, value 
 	if err != nil {
 		return err
 	}
-	return client.Patch(types.MergePatchType).Resource("nodes").Name(node.Name).
+	err = client.Patch(types.MergePatchType).Resource("nodes").Name(node.Name).
 		VersionedParams(&metav1.PatchOptions{FieldManager: "heddle-card"}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("annotate node %s: %w", node.Name, err)
+	}
+	return nil
 }
 
 // entry is a GPU as list shows it.

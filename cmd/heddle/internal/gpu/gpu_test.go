@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -28,6 +29,8 @@ type server struct {
 	// others is how many writes another client makes first.
 	others int
 	writes []string
+	// answers, unless nil, is what the device plugin answers to a release.
+	answers *release.Status
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -52,6 +55,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.writes = append(s.writes, string(body))
+		if s.answers != nil {
+			s.answerRelease(body)
+		}
 		answer(s.node)
 	case "GET /api/v1/pods":
 		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}

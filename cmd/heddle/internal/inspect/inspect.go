@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
@@ -123,13 +124,24 @@ func Labels(s *source.Subject) string {
 	return b.String()
 }
 
+// sharedBy is how many containers can have the same HCA of a resource; "-" for
+// resources whose devices one container has alone, and for shares of GPUs.
+func sharedBy(c *config.NodeConfig, resource string) string {
+	at := slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == resource })
+	if at < 0 || c.RDMA.Resources[at].Sharers == 1 {
+		return "-"
+	}
+	return strconv.Itoa(c.RDMA.Resources[at].Sharers)
+}
+
 // Resources renders what the device plugins would offer to pods, and why it is
 // not more.
 func Resources(s *source.Subject) string {
-	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "WHY NOT MORE"}}
+	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "SHARED BY", "WHY NOT MORE"}}
 	for _, r := range capacity.Of(s.Machine, &s.Config, vendors.All()) {
 		rows = append(rows, []string{
-			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy), cmp.Or(r.Reason, "-"),
+			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy),
+			sharedBy(&s.Config, r.Name), cmp.Or(r.Reason, "-"),
 		})
 	}
 	return cli.Table(rows)

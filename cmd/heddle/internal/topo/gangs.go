@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,7 +43,7 @@ func gangTable(all []snapshot.Gang, wide bool) string {
 	if len(all) == 0 {
 		return "No pod is in a gang.\n"
 	}
-	rows := [][]string{{"NAMESPACE", "NAME", "STATE", "PODS", "GPUS", "GROUP", "NODES", "SINCE", "WHY"}}
+	rows := [][]string{{"NAMESPACE", "NAME", "API", "STATE", "PODS", "GPUS", "GROUP", "NODES", "SINCE", "WHY"}}
 	for i := range all {
 		g := &all[i]
 		group, why := "-", g.Reason
@@ -53,8 +54,8 @@ func gangTable(all []snapshot.Gang, wide bool) string {
 			why += ", since " + at(g.RejectedSince)
 		}
 		rows = append(rows, []string{
-			g.Namespace, g.Name, string(g.State), fmt.Sprintf("%d of %d", g.Running, g.Members), fmt.Sprint(g.GPUs), group,
-			nodes(g.Nodes, wide), at(g.Since), why,
+			g.Namespace, g.Name, cmp.Or(string(g.API), "-"), string(g.State), fmt.Sprintf("%d of %d", g.Running, g.Members),
+			fmt.Sprint(g.GPUs), group, nodes(g.Nodes, wide), at(g.Since), why,
 		})
 	}
 	return cli.Table(rows)

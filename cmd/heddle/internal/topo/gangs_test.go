@@ -32,20 +32,20 @@ func TestGangs(t *testing.T) {
 		args  []string
 		want  string
 	}{
-		{"all", sampleGangs(), []string{"gangs"}, `NAMESPACE  NAME  STATE    PODS     GPUS  GROUP        NODES         SINCE                    WHY
-ai         big   Queued   0 of 18  144   -            -             2023-11-14 22:13:20 UTC  rejected by podgroup ai/big: 2 of 18 fit, since 2023-11-14 22:14:20 UTC
-ai         tf    Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
-zoo        wide  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
+		{"all", sampleGangs(), []string{"gangs"}, `NAMESPACE  NAME  API              STATE    PODS     GPUS  GROUP        NODES         SINCE                    WHY
+ai         big   Volcano          Queued   0 of 18  144   -            -             2023-11-14 22:13:20 UTC  rejected by podgroup ai/big: 2 of 18 fit, since 2023-11-14 22:14:20 UTC
+ai         tf    PodGroup         Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
+zoo        wide  LeaderWorkerSet  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
 ` + stale},
-		{"a list of nodes that is too long", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
-ai         far   Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
+		{"a list of nodes that is too long, from an older topo-master", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
+ai         far   -    Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
 `},
-		{"of one namespace", sampleGangs(), []string{"gangs", "-n", "zoo"}, `NAMESPACE  NAME  STATE    PODS    GPUS  GROUP  NODES         SINCE  WHY
-zoo        wide  Unknown  0 of 3  3     -      cpu1,gone,n1         1 pod on a lost node
+		{"of one namespace", sampleGangs(), []string{"gangs", "-n", "zoo"}, `NAMESPACE  NAME  API              STATE    PODS    GPUS  GROUP  NODES         SINCE  WHY
+zoo        wide  LeaderWorkerSet  Unknown  0 of 3  3     -      cpu1,gone,n1         1 pod on a lost node
 ` + stale},
-		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-A", "-o", "wide"}, "NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES" +
+		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-A", "-o", "wide"}, "NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES" +
 			strings.Repeat(" ", len(wideNodes)-3) + "SINCE                    WHY\n" +
-			"ai         far   Starting  0 of 0  0     -      " + wideNodes + "  2023-11-14 22:13:20 UTC\n"},
+			"ai         far   -    Starting  0 of 0  0     -      " + wideNodes + "  2023-11-14 22:13:20 UTC\n"},
 		{"none", snapshot.Gangs{Gangs: []snapshot.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
 		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
 cpu1         node       Ready                       zoo/wide

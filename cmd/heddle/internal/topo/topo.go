@@ -34,26 +34,28 @@ heddle-topo-master answers, through the API server's service proxy or at
 func formats() map[string]string {
 	return map[string]string{
 		"slurm": export.FormatSlurmTree, export.FormatSlurmTree: export.FormatSlurmTree,
-		export.FormatSlurmBlock: export.FormatSlurmBlock,
-		"kueue":                 export.FormatKueue, export.FormatKueue: export.FormatKueue,
+		export.FormatSlurmBlock: export.FormatSlurmBlock, export.FormatSlurmYAML: export.FormatSlurmYAML,
+		"kueue": export.FormatKueue, export.FormatKueue: export.FormatKueue,
+		"kai": export.FormatKAI, export.FormatKAI: export.FormatKAI,
 		"hypernode": export.FormatHyperNodes, export.FormatHyperNodes: export.FormatHyperNodes,
 		"nodes": export.FormatNodes, "labels": export.FormatNodes, export.FormatNodes: export.FormatNodes,
 	}
 }
 
 func exportCommand(at *master) *cobra.Command {
-	const short = "slurm, slurm-block, kueue, hypernode, nodes"
+	const short = "slurm, slurm-block, slurm-yaml, kueue, kai, hypernode, nodes"
 	c := &cobra.Command{
 		Use: "export", Short: "Print the tree in the format of another project", Args: cobra.NoArgs,
 		Long: `Print the tree in the format of another project: slurm is topology/tree and
-slurm-block topology/block of Slurm, kueue a Topology of Kueue, hypernode the
-HyperNodes of Volcano, nodes the labels of the nodes. The names that
-topo-master's --exports and its API use are accepted too.`,
+slurm-block topology/block of Slurm, slurm-yaml both for topology.yaml, kueue and
+kai the Topologies of Kueue and KAI, hypernode the HyperNodes of Volcano, nodes
+the labels of the nodes. The names that topo-master's --exports and its API use
+are accepted too.`,
 		Example: "  heddle topo export --format slurm > /etc/slurm/topology.conf",
 	}
 	format := c.Flags().String("format", "", "`format` of the export: "+short)
 	kind := c.Flags().String("kind", "", "`kind` of the groups that are the blocks of slurm-block; default the lowest")
-	cli.Complete(c, "format", "slurm", "slurm-block", "kueue", "hypernode", "nodes")
+	cli.Complete(c, "format", "slurm", "slurm-block", "slurm-yaml", "kueue", "kai", "hypernode", "nodes")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		path, ok := formats()[*format]
 		if !ok {

@@ -65,11 +65,11 @@ func sampleGangs() snapshot.Gangs {
 		StaleSince: time.Unix(1_700_000_100, 0).UTC(),
 		Gangs: []snapshot.Gang{
 			{
-				Namespace: "ai", Name: "big", State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),
+				Namespace: "ai", Name: "big", API: gang.Volcano, State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),
 				Reason: "rejected by podgroup ai/big: 2 of 18 fit", Nodes: []string{},
 			},
-			{Namespace: "ai", Name: "tf", State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &snapshot.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
-			{Namespace: "zoo", Name: "wide", State: gang.Unknown, Members: 3, GPUs: 3, Reason: "1 pod on a lost node", Nodes: []string{"n1", "gone", "cpu1"}},
+			{Namespace: "ai", Name: "tf", API: gang.PodGroup, State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &snapshot.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
+			{Namespace: "zoo", Name: "wide", API: gang.LeaderWorkerSet, State: gang.Unknown, Members: 3, GPUs: 3, Reason: "1 pod on a lost node", Nodes: []string{"n1", "gone", "cpu1"}},
 		},
 	}
 }

@@ -2,6 +2,7 @@ package topo
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func treeCommand(at *master) *cobra.Command {
 			gangs = &snapshot.Gangs{}
 		}
 		v := treeView{groupsOnly: *groups, wide: output.Wide(), gangs: byNode(gangs.Gangs)}
-		text := v.table(t.Tree) + "\n" + summary(t)
+		text := v.table(t.Tree) + "\n" + crossing(t) + summary(t)
 		if unknown != nil {
 			text += "Gangs are not known: " + unknown.Error() + "\n"
 		}
@@ -123,6 +124,36 @@ func byNode(all []snapshot.Gang) map[string][]*snapshot.Gang {
 		}
 	}
 	return on
+}
+
+// crossing shows the NVLink domains that the tree does not have, since they are across
+// its groups.
+func crossing(t *snapshot.Topology) string {
+	if len(t.Crossing) == 0 {
+		return ""
+	}
+	in := map[string]string{}
+	var walk func(string, []snapshot.Element)
+	walk = func(group string, list []snapshot.Element) {
+		for i := range list {
+			in[list[i].Name] = group
+			walk(list[i].Name, list[i].Child)
+		}
+	}
+	walk("no group", t.Tree)
+	rows := [][]string{{"ACROSS GROUPS", "KIND", "STATUS", "NODES", "IN"}}
+	for _, d := range t.Crossing {
+		count := map[string]int{}
+		for _, n := range d.Nodes {
+			count[in[n]]++
+		}
+		var groups []string
+		for _, name := range slices.Sorted(maps.Keys(count)) {
+			groups = append(groups, fmt.Sprintf("%s (%d)", name, count[name]))
+		}
+		rows = append(rows, []string{d.Name, d.Kind, d.Status, fmt.Sprint(len(d.Nodes)), strings.Join(groups, ", ")})
+	}
+	return cli.Table(rows) + "\n"
 }
 
 func summary(t *snapshot.Topology) string {

@@ -117,10 +117,10 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{/* The annotations that heddle-device-plugin may write on its Node, those that
      it may take away besides, and those that it may write on pods of its node.
      HAMi's annotation of cards goes when HAMi is off again; its lock is HAMi's
-     to set. heddle.dev/cordoned-gpus is in none: it is for people, and the
-     daemon obeys it. */}}
+     to set. heddle.dev/cordoned-gpus and heddle.dev/gpu-release are in none: they
+     are for people, and the daemon obeys them. */}}
 {{- define "heddle.deviceNodeAnnotations" -}}
-{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" }}
+{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/hca-counts" "heddle.dev/gpu-release-status" }}
 {{- if include "heddle.hami" . }}
 {{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
 {{- end }}

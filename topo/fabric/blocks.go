@@ -1,0 +1,198 @@
+package fabric
+
+import (
+	"strconv"
+	"strings"
+)
+
+// blocks cuts a group of more than n nodes into blocks of neighboring switch
+// ports. It returns the members with another block.
+func (g *leafGroup) blocks(n int) (changed []*node) {
+	width, numbers := votes{}, map[*leaf]*numbering{}
+	if len(g.members) > n {
+		for i := range g.cabling.rails {
+			if leaf := g.cabling.rails[i].Leaf.ID; leaf != "" {
+				width.add(leaf, 1)
+			}
+		}
+		numbers = g.numberings()
+	}
+	for _, m := range g.members {
+		block := ""
+		if len(g.members) > n {
+			block = g.block(m, &width, numbers, n)
+		}
+		if block != m.block {
+			m.block = block
+			changed = append(changed, m)
+		}
+	}
+	return changed
+}
+
+// block is that of most of the node's switch ports: width ports of a leaf make
+// a node, n nodes a block.
+func (g *leafGroup) block(m *node, width *votes, numbers map[*leaf]*numbering, n int) string {
+	var v votes
+	for i := range m.ports {
+		p := &m.ports[i]
+		at, ok := placeOf(p.switchPort.Value())
+		if !ok || p.leaf == nil || numbers[p.leaf] == nil {
+			continue
+		}
+		ports := int(max(width.count(p.leaf.id), 1)) * n
+		v.add(strconv.Itoa(numbers[p.leaf].index(at)/ports), 1)
+	}
+	return v.most()
+}
+
+// numberings are how the group's own leaves number their ports, learnt from the
+// members that have all cables right, from all if none has.
+func (g *leafGroup) numberings() map[*leaf]*numbering {
+	places := map[*leaf][]place{}
+	for _, all := range []bool{false, true} {
+		for _, m := range g.members {
+			if len(m.cabling) > 0 && !all {
+				continue
+			}
+			for i := range m.ports {
+				p := &m.ports[i]
+				if at, ok := placeOf(p.switchPort.Value()); ok && p.leaf != nil && g.cabling.own.count(p.leaf.id) > 0 {
+					places[p.leaf] = append(places[p.leaf], at)
+				}
+			}
+		}
+		if len(places) > 0 {
+			break
+		}
+	}
+	out := make(map[*leaf]*numbering, len(places))
+	for l, list := range places {
+		out[l] = numberingOf(list)
+	}
+	return out
+}
+
+// place is a switch port by the numbers in its name, from the module to the part
+// of a port that is split by a breakout cable: 12 of swp12, 17 and 2 of swp17s2, 1,
+// 5 and 2 of Ethernet1/5/2, 5 and 2 of etp5b.
+type place struct {
+	parts [maxParts]int
+	n     int
+	// split is set if the name itself shows that the last number is a part.
+	split bool
+}
+
+const (
+	maxParts = 4
+	// maxNumber keeps products of all parts small.
+	maxNumber = 1 << 15
+)
+
+// placeOf reads a switch port's name. What is no such name is an address, or has
+// no number or too large ones.
+func placeOf(name string) (at place, ok bool) {
+	if strings.Count(name, ":") > 1 {
+		return place{}, false
+	}
+	for i := 0; i < len(name); {
+		if !isDigit(name[i]) {
+			i++
+			continue
+		}
+		start := i
+		for i < len(name) && isDigit(name[i]) {
+			i++
+		}
+		number, err := strconv.Atoi(name[start:i])
+		if err != nil || number > maxNumber || at.n == maxParts {
+			return place{}, false
+		}
+		at.split = start > 0 && at.n > 0 && (name[start-1] == ':' || name[start-1] == 's')
+		at.add(number)
+	}
+	if at.n == 0 {
+		return place{}, false
+	}
+	part := name[len(name)-1] // Of etp5b.
+	if 'a' <= part && part <= 'h' && isDigit(name[len(name)-2]) && at.n < maxParts {
+		at.split = true
+		at.add(int(part-'a') + 1)
+	}
+	return at, true
+}
+
+func (p *place) add(number int) {
+	p.parts[p.n] = number
+	p.n++
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// numbering is how one switch numbers the ports that are in use.
+type numbering struct {
+	// length is how many numbers most names have, fixed how many of them count only
+	// if they are not always the same: modules.
+	length, fixed int
+	least, most   [maxParts]int
+}
+
+func numberingOf(places []place) *numbering {
+	n := numbering{}
+	var lengths [maxParts + 1]int
+	split := 0
+	for _, p := range places {
+		lengths[p.n]++
+		if p.split {
+			split++
+		}
+	}
+	for length, count := range lengths {
+		if count > lengths[n.length] {
+			n.length = length
+		}
+	}
+	n.fixed = n.length - 1
+	if 2*split > len(places) {
+		n.fixed--
+	}
+	for i := range n.length {
+		n.least[i] = maxNumber
+		for _, p := range places {
+			if p = n.align(p); i < p.n {
+				n.least[i], n.most[i] = min(n.least[i], p.parts[i]), max(n.most[i], p.parts[i])
+			}
+		}
+	}
+	return &n
+}
+
+// align cuts a name with more numbers than most have: the part of a port, or modules.
+func (n *numbering) align(p place) place {
+	if p.n > n.length && p.split {
+		p.n--
+	}
+	if more := p.n - n.length; more > 0 {
+		copy(p.parts[:], p.parts[more:])
+		p.n = n.length
+	}
+	return p
+}
+
+// index numbers a port from 0, in the order of the switch's ports: the parts of a
+// port follow each other. Names count from 1, or from 0 if there is a 0.
+func (n *numbering) index(p place) int {
+	p = n.align(p)
+	index := 0
+	for i := range n.length {
+		if i < n.fixed && n.least[i] == n.most[i] {
+			continue
+		}
+		first := min(n.least[i], 1)
+		index *= n.most[i] - first + 1
+		if i < p.n {
+			index += max(p.parts[i]-first, 0)
+		}
+	}
+	return index
+}

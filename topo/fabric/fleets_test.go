@@ -1,0 +1,214 @@
+package fabric_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// fleet is a shape of fleet: its plan, of groups of at most per nodes.
+type fleet struct {
+	name string
+	per  int
+	plan fabrics.Plan
+}
+
+func fleets() []fleet {
+	return []fleet{
+		{"one rail per leaf", 32, fabrics.Plan{Rails: 8}},
+		{"two rails per leaf", 32, fabrics.Plan{Rails: 8, PerLeaf: 2}},
+		{"two rails per leaf, 4 HCAs (GB200)", 18, fabrics.Plan{Rails: 4, PerLeaf: 2}},
+		{"four rails per leaf", 16, fabrics.Plan{Rails: 8, PerLeaf: 4}},
+		{"dual ToR, two pairs", 16, fabrics.Plan{Rails: 8, Planes: 2, PerLeaf: 4}},
+		{"four planes", 32, fabrics.Plan{Rails: 8, Planes: 4}},
+		{"a director for all rails", 100, fabrics.Plan{Rails: 8, PerLeaf: 8}},
+		{"two directors, four rails each", 128, fabrics.Plan{Rails: 8, PerLeaf: 4}},
+		{"4 HCAs on half of the nodes, 8 on the others", 32, fabrics.Plan{Rails: 8, Half: 1, Of: 2}},
+		{"4 HCAs on three of four nodes", 32, fabrics.Plan{Rails: 8, Half: 3, Of: 4}},
+		{"4 HCAs on one of four nodes, two rails per leaf", 32, fabrics.Plan{Rails: 8, PerLeaf: 2, Half: 1, Of: 4}},
+		{"three of four nodes without GPUs, with one HCA", 64, fabrics.Plan{Rails: 8, CPU: 3, Of: 4}},
+	}
+}
+
+// fault is what is done to a fleet. columns are those of the table.
+type fault struct {
+	name, column string
+	apply        func(f *fabrics.Fabric, rng *rand.Rand)
+}
+
+func faults() []fault {
+	return []fault{
+		{"none", "none, or one node more", func(*fabrics.Fabric, *rand.Rand) {}},
+		{"one CPU node", "none, or one node more", (*fabrics.Fabric).AddCPU},
+		{"one storage node", "none, or one node more", (*fabrics.Fabric).AddStorage},
+		{"dead port", "dead port or lost HCA", (*fabrics.Fabric).DeadPort},
+		{"missing HCA", "dead port or lost HCA", (*fabrics.Fabric).MissingHCA},
+		{"1 wrong cable", "one wrong cable", (*fabrics.Fabric).WrongCable},
+		{"5 % wrong", "5 % of all ports", func(f *fabrics.Fabric, rng *rand.Rand) { f.Damage(rng, 0.05) }},
+	}
+}
+
+// score is what came out of a fleet with a fault.
+type score struct {
+	wrong, falsely, missed, moved int
+	// hopeless are nodes with as many cables to another group as to their own.
+	hopeless int
+}
+
+func (s *score) add(o score) {
+	s.wrong += o.wrong
+	s.falsely += o.falsely
+	s.missed += o.missed
+	s.moved += o.moved
+	s.hopeless += o.hopeless
+}
+
+// evaluate compares what the tree shows of a fleet with what the generator knows.
+func evaluate(t *testing.T, f *fabrics.Fabric) (s score, example string) {
+	t.Helper()
+	snapshot := mapOf(t, fabric.ModeLeaf, f).Snapshot(start)
+	hopeless := hopeless(f)
+	s.hopeless = len(hopeless)
+	truth, found := map[fabrics.Wrong]bool{}, map[fabrics.Wrong]bool{}
+	for _, w := range f.Wrongs() {
+		truth[w] = !hopeless[w.Node]
+	}
+	note := func(n *int, format string, args ...any) {
+		*n++
+		if example == "" {
+			example = fmt.Sprintf(format, args...)
+		}
+	}
+	for _, g := range snapshot.Findings() {
+		w := fabrics.Wrong{
+			Dead: g.Kind == fabric.Dead, Missing: g.Kind == fabric.Missing, Node: g.Node, Rail: g.Rail, Plane: g.Plane,
+			Expected: g.Expected.ID, Found: g.Found.ID,
+		}
+		found[w] = true
+		if _, ok := truth[w]; !ok && !hopeless[w.Node] {
+			note(&s.falsely, "false: %+v", g)
+		}
+	}
+	for w, sure := range truth {
+		if sure {
+			s.wrong++
+		}
+		if sure && !found[w] {
+			note(&s.missed, "missed: %+v", w)
+		}
+	}
+	for _, m := range misplaced(f, groups(snapshot), hopeless) {
+		note(&s.moved, "%s", m)
+	}
+	return s, example
+}
+
+// hopeless are the nodes of which no more cables lead to their group than to
+// another one, and those that may be anywhere.
+func hopeless(f *fabrics.Fabric) map[string]bool {
+	owner := map[string]int{}
+	for _, n := range f.Nodes {
+		for _, c := range n.Cables {
+			owner[c.Leaf] = n.Group
+		}
+	}
+	out := map[string]bool{}
+	for _, n := range f.Nodes {
+		votes := map[int]int{}
+		for _, r := range n.Spec.Rails {
+			if r.Switch != nil {
+				votes[owner[r.Switch.ID]]++
+			}
+		}
+		for group, v := range votes {
+			if group != n.Group && v >= votes[n.Group] {
+				out[n.Name] = true
+			}
+		}
+		if n.Group == fabrics.NoGroup {
+			delete(out, n.Name) // It has no findings, wherever it is.
+		}
+	}
+	return out
+}
+
+// sizes are those of the table's fleets, with how many of each fault.
+func sizes() []struct{ nodes, seeds int } {
+	return []struct{ nodes, seeds int }{{16, 4}, {128, 2}, {1024, 1}}
+}
+
+// TestFleets is the table in docs/topology-sources.md.
+func TestFleets(t *testing.T) {
+	t.Parallel()
+	all, scores := fleets(), make([]map[string]score, len(fleets()))
+	t.Run("fleets", func(t *testing.T) {
+		for i, fl := range all {
+			scores[i] = map[string]score{}
+			t.Run(fl.name, func(t *testing.T) {
+				t.Parallel()
+				for _, fa := range faults() {
+					total := scores[i][fa.column]
+					total.add(fl.score(t, fa))
+					scores[i][fa.column] = total
+				}
+			})
+		}
+	})
+	b, err := os.ReadFile("../../docs/topology-sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := table(all, scores); !strings.Contains(string(b), want) {
+		t.Errorf("docs/topology-sources.md has another table than:\n%s", want)
+	}
+}
+
+// score is that of fleets of all sizes with a fault.
+func (fl *fleet) score(t *testing.T, fa fault) (total score) {
+	t.Helper()
+	for _, size := range sizes() {
+		for seed := range size.seeds {
+			plan := fl.plan
+			plan.Sizes = fabrics.Even(size.nodes, fl.per)
+			f := fabrics.New(plan)
+			fa.apply(f, rand.New(rand.NewPCG(uint64(seed), uint64(size.nodes))))
+			s, example := evaluate(t, f)
+			if s.falsely+s.missed+s.moved > 0 {
+				t.Errorf("%s, %d nodes, seed %d: %+v: %s", fa.name, size.nodes, seed, s, example)
+			}
+			total.add(s)
+		}
+	}
+	return total
+}
+
+// table is that of the scores.
+func table(all []fleet, scores []map[string]score) string {
+	var columns []string
+	for _, fa := range faults() {
+		if !slices.Contains(columns, fa.column) {
+			columns = append(columns, fa.column)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| fleet | " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)+1) + "\n")
+	left := 0
+	for i, fl := range all {
+		b.WriteString("| " + fl.name + " |")
+		for _, column := range columns {
+			s := scores[i][column]
+			fmt.Fprintf(&b, " %d, %d of %d, %d |", s.falsely, s.missed, s.wrong, s.moved)
+			left += s.hopeless
+		}
+		b.WriteString("\n")
+	}
+	const leftOut = "\nLeft out are nodes of which no more cables lead to their own group than to another one: %d in all.\n"
+	fmt.Fprintf(&b, leftOut, left)
+	return b.String()
+}

@@ -1,0 +1,161 @@
+package gang_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+var update = flag.Bool("update", false, "write testdata")
+
+// readGangs are the gangs of pods as the API server has them, as text: those that
+// topo-master shows, with their members in the order of ranks.
+func readGangs(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pods corev1.PodList
+	if err := json.Unmarshal(text, &pods); err != nil {
+		t.Fatal(err)
+	}
+	gangs := map[string][]*gang.Member{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		gpus := pod.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"]
+		m, ok := gang.MemberOf(pod, int32(gpus.Value()))
+		if ok {
+			gangs[m.Key()] = append(gangs[m.Key()], m)
+		}
+		if ok && !gang.Concerns(pod) && m.API != gang.Job {
+			t.Errorf("%s is a member of %s, and of no concern", pod.Name, m.Key())
+		}
+	}
+	var out strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(gangs)) {
+		members := gangs[key]
+		if !gang.Together(members) {
+			continue
+		}
+		gang.OrderMembers(members)
+		fmt.Fprintf(&out, "%s, %d must run\n", key, members[0].MinMember)
+		for _, m := range members {
+			fmt.Fprintf(&out, "  %s, %d GPUs\n", m.Name, m.GPUs)
+		}
+	}
+	return out.String()
+}
+
+// Pods as each project's controllers write them.
+func TestAPIs(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(files) < 9 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			got, golden := readGangs(t, file), strings.TrimSuffix(file, "json")+"gangs"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A pod with the keys of all is in the gang of the first, in this order.
+func TestOrderOfAPIs(t *testing.T) {
+	native := "own"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ai", Name: "a", Annotations: m{"scheduling.k8s.io/group-name": "v"},
+		Labels: m{
+			"pod-group.scheduling.sigs.k8s.io/name": "p", "leaderworkerset.sigs.k8s.io/name": "l", "kueue.x-k8s.io/pod-group-name": "q",
+			"leaderworkerset.sigs.k8s.io/group-index": "7", "jobset.sigs.k8s.io/jobset-name": "s", "training.kubeflow.org/job-name": "f",
+			"ray.io/cluster": "r", "batch.kubernetes.io/job-name": "j",
+		},
+	}}
+	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &native}
+	drop := func(key string) func() { return func() { delete(pod.Labels, key); delete(pod.Annotations, key) } }
+	for _, tt := range []struct {
+		want string
+		next func()
+	}{
+		{"ai/own/Kubernetes", func() { pod.Spec.SchedulingGroup = nil }},
+		{"ai/p/PodGroup", drop("pod-group.scheduling.sigs.k8s.io/name")},
+		{"ai/v/Volcano", drop("scheduling.k8s.io/group-name")},
+		{"ai/l-7/LeaderWorkerSet", func() { pod.Labels["leaderworkerset.sigs.k8s.io/group-index"] = "x" }},
+		{"ai/q/Kueue", func() { pod.Labels["kueue.x-k8s.io/pod-group-name"] = "no name" }},
+		{"ai/s/JobSet", drop("jobset.sigs.k8s.io/jobset-name")},
+		{"ai/f/Kubeflow", drop("training.kubeflow.org/job-name")},
+		{"ai/r/Ray", drop("ray.io/cluster")},
+		{"ai/j/Job", drop("batch.kubernetes.io/job-name")},
+	} {
+		got, ok := gang.MemberOf(pod, 8)
+		if !ok || got.Key() != tt.want {
+			t.Fatalf("%+v, want %s", got, tt.want)
+		}
+		tt.next()
+	}
+	if got, ok := gang.MemberOf(pod, 8); ok {
+		t.Errorf("%+v without any key", got)
+	}
+}
+
+// What controllers start one after the other is no gang, nor is a pod that takes the place
+// of one that failed or is being deleted.
+func TestTogether(t *testing.T) {
+	job := func(name string, created int, change ...func(*corev1.Pod)) *gang.Member {
+		pod := member(name, change...)
+		pod.CreationTimestamp, pod.Labels = clock(created), m{"batch.kubernetes.io/job-name": "j"}
+		got, _ := gang.MemberOf(pod, 8)
+		return got
+	}
+	deleted := func(p *corev1.Pod) { at := clock(9); p.DeletionTimestamp = &at }
+	ended := func(minute int) func(*corev1.Pod) { return ends(corev1.PodSucceeded, minute) }
+	failed := func(minute int) func(*corev1.Pod) { return ends(corev1.PodFailed, minute) }
+	unknown := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	for _, tt := range []struct {
+		name string
+		pods []*gang.Member
+		want bool
+	}{
+		{"none", nil, false},
+		{"one", []*gang.Member{job("a", 1)}, false},
+		{"two that wait", []*gang.Member{job("a", 1), job("b", 1)}, true},
+		{"two that ran side by side", []*gang.Member{job("b", 2, ended(3)), job("a", 1, ended(4))}, true},
+		{"one after the other", []*gang.Member{job("b", 4), job("a", 1, ended(3))}, false},
+		{"a failed one and its successor", []*gang.Member{job("a", 1, failed(3)), job("b", 4)}, false},
+		{"one that failed at an unknown time", []*gang.Member{job("a", 1, unknown), job("b", 4)}, false},
+		{"one that goes and its successor", []*gang.Member{job("a", 1, runs(2), deleted), job("b", 4)}, false},
+		{"a long one beside two short ones", []*gang.Member{job("a", 1, runs(2)), job("b", 3, ended(4)), job("c", 5, ended(6))}, true},
+	} {
+		if got := gang.Together(tt.pods); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	declared, _ := gang.MemberOf(member("a"), 0)
+	if !gang.Together([]*gang.Member{declared}) {
+		t.Error("a gang that its pod declares waits for the others")
+	}
+}

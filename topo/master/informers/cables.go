@@ -1,0 +1,59 @@
+package informers
+
+import (
+	"slices"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// Condition is HeddleFabric, of a Node or of a NodeTopology, without its times.
+// The zero value is none.
+type Condition struct{ Status, Reason, Message string }
+
+// CablesSummary is the part of [Cables] that many nodes have alike.
+type CablesSummary struct {
+	// Leaf, Rails and Findings are those of NodeTopologyStatus, Findings the
+	// number of all.
+	Leaf, Rails string
+	Findings    int32
+	Condition   Condition
+}
+
+// Cables is what topo-master wrote, or is to write, about a node's cables.
+type Cables struct {
+	Summary  unique.Handle[CablesSummary]
+	Findings []v1alpha1.Finding
+}
+
+// Equal compares all.
+func (c Cables) Equal(o Cables) bool {
+	return c.Summary == o.Summary && slices.Equal(c.Findings, o.Findings)
+}
+
+// readCables reads a status, and since when its condition has that status.
+func readCables(s *v1alpha1.NodeTopologyStatus) (c Cables, since int64) {
+	sum := CablesSummary{Leaf: s.Leaf, Rails: s.Rails}
+	if s.FindingCount != nil {
+		sum.Findings = *s.FindingCount
+	}
+	if f := meta.FindStatusCondition(s.Conditions, wellknown.ConditionFabric); f != nil {
+		sum.Condition = Condition{string(f.Status), f.Reason, f.Message}
+		since = f.LastTransitionTime.Unix()
+	}
+	return Cables{Summary: unique.Make(sum), Findings: s.Findings}, since
+}
+
+// readCondition is a Node's condition HeddleFabric.
+func readCondition(all []corev1.NodeCondition) unique.Handle[Condition] {
+	for i := range all {
+		if c := &all[i]; c.Type == wellknown.ConditionFabric {
+			return unique.Make(Condition{string(c.Status), c.Reason, c.Message})
+		}
+	}
+	return unique.Make(Condition{})
+}

@@ -1,0 +1,284 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unique"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+const (
+	// settle is how long something must stand before it is written: workers
+	// that start and links that come up pass through states that are of no use.
+	settle = 5 * time.Second
+	// again is the time between two writes for one node, in times of settling: a
+	// link that flaps does not fill the API server.
+	again = 6
+)
+
+// cables writes what the tree shows of each node's cables: the status of its
+// NodeTopology, the condition HeddleFabric of its Node, and Events about what was
+// found and what has recovered. It writes what changed, and nothing else.
+type cables struct {
+	*Publisher
+	nodes, reports metadata.ResourceInterface
+	events         *events
+	passTime       time.Duration
+	// known are the nodes of which something is to be written, or was a moment
+	// ago: few of a large fleet.
+	known map[string]*nodeCables
+}
+
+// nodeCables is what is known of one node's.
+type nodeCables struct {
+	node   *informers.Node
+	report *informers.Report // Nil if it is not believed.
+	want   informers.Cables
+	// since is when want began to differ from what is in the API server, zero
+	// if it does not; wrote is the last write.
+	since, wrote time.Time
+	// last is what this leader wrote, nil for nothing yet, onNode and onReport the versions that it
+	// wrote to: until the watch brings another there is nothing to add.
+	last     *informers.Cables
+	onNode   *informers.Node
+	onReport *informers.Report
+}
+
+func newCables(p *Publisher) *cables {
+	return &cables{
+		Publisher: p, passTime: passTime, known: map[string]*nodeCables{},
+		nodes:   p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
+		reports: p.options.Objects.Resource(v1alpha1.Resource()), events: newEvents(p),
+	}
+}
+
+func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) error {
+	if !s.StaleSince.IsZero() {
+		return nil // The tree may be old, and the API server is away.
+	}
+	due, waiting := c.due(s, full, time.Now())
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	faults := make([]error, len(due))
+	end := time.Now().Add(c.passTime)
+	var unfinished error
+	for i, k := range due {
+		if ctx.Err() != nil || time.Now().After(end) {
+			unfinished = errUnfinished
+			break
+		}
+		group.Go(func() error {
+			faults[i] = c.write(ctx, k)
+			return nil
+		})
+	}
+	_ = group.Wait() // Errors are in faults.
+	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
+	if unfinished == nil && waiting {
+		unfinished = errWaiting
+	}
+	return cmp.Or(summed("write what is known of cables", faults), unfinished)
+}
+
+// due are the nodes to write now, those with findings first. waiting means that
+// others will be due.
+func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nodeCables, waiting bool) {
+	maps.DeleteFunc(c.known, func(name string, _ *nodeCables) bool {
+		n, ok := s.Nodes.Get(name)
+		return !ok || n.Node == nil
+	})
+	for holders, e := range s.Tree.All() {
+		n, ok := s.Nodes.Get(e.Name)
+		if e.Kind != v1alpha1.KindNode || !ok || n.Node == nil {
+			continue
+		}
+		k := c.look(n, snapshot.Cables(holders, e, n.Believed()), full, now)
+		switch {
+		case k == nil:
+		case now.Before(k.since.Add(c.options.Settle)), now.Before(k.wrote.Add(again * c.options.Settle)):
+			waiting = true
+		default:
+			due = append(due, k)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b *nodeCables) int { return cmp.Compare(len(b.want.Findings), len(a.want.Findings)) })
+	return due, waiting
+}
+
+// look compares a node with what it should have; nil means that nothing is to be
+// written.
+func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, now time.Time) *nodeCables {
+	seen := nodeCables{node: n.Node, report: n.Believed(), want: want, since: now}
+	k := c.known[n.Name]
+	switch {
+	case k == nil && !c.differs(&seen):
+		return nil
+	case k == nil:
+		k = new(seen)
+		c.known[n.Name] = k
+		return k
+	case full:
+		k.onNode, k.onReport = nil, nil
+	}
+	k.node, k.report, k.want = seen.node, seen.report, want
+	if !c.differs(k) {
+		k.since = time.Time{}
+		// What an older CRD pruned differs for ever, and is remembered.
+		if !c.differs(&seen) && now.After(k.wrote.Add(again*c.options.Settle)) {
+			delete(c.known, n.Name)
+		}
+		return nil
+	}
+	if k.since.IsZero() {
+		k.since = now
+	}
+	return k
+}
+
+func (c *cables) differs(k *nodeCables) bool {
+	return k.conditionDiffers(c.condition(k)) || k.statusDiffers()
+}
+
+// condition is what the Node is to have; the zero value is none.
+func (c *cables) condition(k *nodeCables) informers.Condition {
+	if !c.options.Exports.Conditions {
+		return informers.Condition{}
+	}
+	return k.want.Summary.Value().Condition
+}
+
+func (k *nodeCables) conditionDiffers(want informers.Condition) bool {
+	return k.onNode != k.node && k.node.Fabric != unique.Make(want)
+}
+
+// statusDiffers is false too where an older CRD prunes all that is written.
+func (k *nodeCables) statusDiffers() bool {
+	if k.report == nil || k.onReport == k.report || k.want.Equal(k.report.Cables) {
+		return false
+	}
+	pruned := k.report.Cables.Summary == unique.Make(informers.CablesSummary{}) && k.last != nil && k.last.Equal(k.want)
+	return !pruned
+}
+
+// write brings the Node and the NodeTopology up to date, and reports the change.
+func (c *cables) write(ctx context.Context, k *nodeCables) error {
+	var faults []error
+	if want := c.condition(k); k.conditionDiffers(want) {
+		if err := c.writeCondition(ctx, k.node, want); err != nil {
+			faults = append(faults, err)
+		} else {
+			k.onNode = k.node
+		}
+	}
+	if k.statusDiffers() {
+		if err := c.writeStatus(ctx, k); err != nil {
+			faults = append(faults, err)
+		} else {
+			c.record(ctx, k)
+			k.onReport, k.last = k.report, new(k.want)
+		}
+	}
+	k.wrote = time.Now()
+	return errors.Join(faults...)
+}
+
+// record sends Events about what is different from what was written before, by
+// this leader or the one before.
+func (c *cables) record(ctx context.Context, k *nodeCables) {
+	if !c.options.Exports.Conditions {
+		return
+	}
+	before := k.report.Cables.Findings
+	if k.last != nil {
+		before = k.last.Findings
+	}
+	c.events.changed(ctx, k.node.Name, before, k.want.Findings)
+}
+
+// writeCondition replaces one condition of the Node and touches no other: the
+// list is keyed by type in a strategic merge.
+func (c *cables) writeCondition(ctx context.Context, n *informers.Node, want informers.Condition) error {
+	now := metav1.NewTime(time.Now())
+	condition := map[string]any{"type": wellknown.ConditionFabric, "$patch": "delete"}
+	if want != (informers.Condition{}) {
+		condition = map[string]any{
+			"type": wellknown.ConditionFabric, "status": want.Status, "reason": want.Reason, "message": want.Message,
+			"lastHeartbeatTime": now,
+		}
+		if n.Fabric.Value().Status != want.Status {
+			condition["lastTransitionTime"] = now
+		}
+	}
+	body := map[string]any{
+		"metadata": map[string]any{"uid": n.UID}, "status": map[string]any{"conditions": []any{condition}},
+	}
+	if err := c.patch(ctx, c.nodes, n.Name, types.StrategicMergePatchType, "conditions", body); err != nil {
+		return fmt.Errorf("write condition %s of Node %s: %w", wellknown.ConditionFabric, n.Name, err)
+	}
+	return nil
+}
+
+// writeStatus replaces what topo-master has in the status: the heartbeat beside it is
+// the worker's.
+func (c *cables) writeStatus(ctx context.Context, k *nodeCables) error {
+	sum := k.want.Summary.Value()
+	status := map[string]any{
+		"leaf": orNull(sum.Leaf), "rails": orNull(sum.Rails), "findingCount": sum.Findings, "findings": k.want.Findings,
+		"conditions": nil,
+	}
+	if want := sum.Condition; want != (informers.Condition{}) {
+		at := metav1.NewTime(time.Now())
+		if k.report.CablesSince != 0 && k.report.Cables.Summary.Value().Condition.Status == want.Status {
+			at = metav1.NewTime(time.Unix(k.report.CablesSince, 0))
+		}
+		status["conditions"] = []metav1.Condition{{
+			Type: wellknown.ConditionFabric, Status: metav1.ConditionStatus(want.Status), Reason: want.Reason,
+			Message: want.Message, LastTransitionTime: at,
+		}}
+	}
+	body := map[string]any{"status": status}
+	if err := c.patch(ctx, c.reports, k.report.Name, types.MergePatchType, "cables", body); err != nil {
+		return fmt.Errorf("write status of NodeTopology %s: %w", k.report.Name, err)
+	}
+	return nil
+}
+
+// orNull is null for an empty text: that removes a field.
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// patch changes a status. What is gone by now needs none.
+func (c *cables) patch(
+	ctx context.Context, client metadata.ResourceInterface, name string, kind types.PatchType, what string, body any,
+) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	_, err = client.Patch(ctx, name, kind, b, metav1.PatchOptions{FieldManager: FieldManager}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return c.metrics.count(what, err)
+}
