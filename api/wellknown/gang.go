@@ -38,6 +38,8 @@ const (
 	GangPreferredLevel = Prefix + "gang-preferred-level"
 	// GangWithoutMap is "wait" or "place".
 	GangWithoutMap = Prefix + "gang-without-map"
+	// ExpectedDuration is for how long a pod is expected to run, such as 90m.
+	ExpectedDuration = Prefix + "expected-duration"
 )
 
 // GPUGroupSize is the pod annotation with the size of a slice in GPUs: so many

@@ -102,11 +102,13 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	factory := kube.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	w.registry = metrics.NewKubeRegistry()
-	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{Registerer: w.registry.Registerer()})
+	queue := &plugin.Queue{}
+	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{Registerer: w.registry.Registerer(), Queue: queue})
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
+			plugin.QueueName: queue.Factory,
 			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 				made, err := create(ctx, args, h)
 				if err == nil {

@@ -36,8 +36,11 @@ func main() {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	process := plugin.Process{Registerer: legacyregistry.Registerer(), Elections: legacyregistry.DefaultGatherer}
-	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process)))
+	process := plugin.Process{
+		Registerer: legacyregistry.Registerer(), Elections: legacyregistry.DefaultGatherer, Queue: &plugin.Queue{},
+	}
+	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process)),
+		app.WithPlugin(plugin.QueueName, process.Queue.Factory))
 	c.Use = "heddle-scheduler"
 	c.Long = `heddle-scheduler is kube-scheduler with the plugin Heddle: it places gangs of pods by the topology of the fabric,
 and shares of GPUs on GPUs. Flags and configuration are kube-scheduler's; docs/scheduling.md describes the plugin.`

@@ -39,7 +39,7 @@ func places(ctx context.Context, log io.Writer) ([]row, error) {
 func weeks(w io.Writer) ([]row, error) {
 	var rows []row
 	for _, plan := range []week.Plan{week.Irregular(), week.Racks()} {
-		r := week.Compare(plan, 1, 2, 3)
+		r := week.Compare(plan, week.Policies(), 1, 2, 3)
 		if err := week.Print(w, plan, r); err != nil {
 			return nil, err
 		}
@@ -52,8 +52,23 @@ func weeks(w io.Writer) ([]row, error) {
 			atMost("largest gang that a leaf takes, none to a map", none.Leaf/ours.Leaf, 1, "x", how),
 			atMost("groups per gang, to the fewest that had room", ours.Possible, 1.1, "x", how),
 			atMost("groups per gang, to the native rule", required.Groups/native.Groups, 1, "x", how),
-			atMost("wait, to the native rule", required.Wait.Hours()/native.Wait.Hours(), 1, "x", how),
+			atMost("wait of gangs of several pods, to the native rule", ratio(required, native, 1, 2, 3), 1, "x", how),
 		)
 	}
-	return rows, nil
+	busy := week.Busy()
+	r := week.Compare(busy, week.Queues(), 1, 2, 3)
+	if err := week.Print(w, busy, r); err != nil {
+		return nil, err
+	}
+	_, none := r[0].Wait(3)
+	_, reserving := r[1].Wait(3)
+	return append(rows, atMost("1 % of the largest gangs wait longer than, reserving to not",
+		reserving.Hours()/none.Hours(), 1, "x", "simulated, 85 % asked for")), nil
+}
+
+// ratio is that of the mean waits of gangs of some sizes.
+func ratio(a, b *week.Result, sizes ...int) float64 {
+	first, _ := a.Wait(sizes...)
+	second, _ := b.Wait(sizes...)
+	return first.Hours() / second.Hours()
 }

@@ -155,7 +155,9 @@ func Together(members []*Member) bool {
 	if len(members) == 0 || !members[0].API.implied() || members[0].MinMember > 1 {
 		return len(members) > 0
 	}
-	sorted := slices.SortedFunc(slices.Values(members), func(a, b *Member) int { return cmp.Compare(a.created, b.created) })
+	sorted := slices.SortedFunc(slices.Values(members), func(a, b *Member) int {
+		return cmp.Compare(a.created, b.created)
+	})
 	// The end of the one that was there for longest so far; a pod that is being
 	// deleted makes room for the next.
 	var until int64
@@ -166,4 +168,15 @@ func Together(members []*Member) bool {
 		until = max(until, m.end())
 	}
 	return false
+}
+
+// Current are the members without those that failed and whose place another has
+// taken: Jobs keep failed pods beside the ones that run for them.
+func Current(members []*Member) []*Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m *Member) bool {
+		return m.API.implied() && m.stage == failed && slices.ContainsFunc(members, func(next *Member) bool {
+			// Times are in seconds: of two that fail in one, none follows the other.
+			return next.rank == m.rank && next.created >= m.end() && (next.created > m.created || next.stage != failed)
+		})
+	})
 }

@@ -122,6 +122,45 @@ func TestOrderOfAPIs(t *testing.T) {
 	}
 }
 
+// A pod that failed is no member once another runs in its place, and is one until
+// then; of a gang that its pods declare it stays one.
+func TestCurrent(t *testing.T) {
+	job := func(name, index string, created int, change ...func(*corev1.Pod)) *gang.Member {
+		pod := member(name, change...)
+		pod.CreationTimestamp = clock(created)
+		pod.Labels = m{"batch.kubernetes.io/job-name": "j", "batch.kubernetes.io/job-completion-index": index}
+		got, _ := gang.MemberOf(pod, 8)
+		return got
+	}
+	failed := ends(corev1.PodFailed, 3)
+	declared := func(name string, created int, change ...func(*corev1.Pod)) *gang.Member {
+		got, _ := gang.MemberOf(member(name, append(change, func(p *corev1.Pod) { p.CreationTimestamp = clock(created) })...), 8)
+		return got
+	}
+	for _, tt := range []struct {
+		name string
+		pods []*gang.Member
+		want string
+	}{
+		{"all run", []*gang.Member{job("a-x", "0", 1, runs(2)), job("b-x", "1", 1, runs(2))}, "a-x b-x"},
+		{"one failed", []*gang.Member{job("a-x", "0", 1, failed), job("b-x", "1", 1, runs(2))}, "a-x b-x"},
+		{"another has its place", []*gang.Member{job("a-x", "0", 1, failed), job("b-x", "1", 1, runs(2)), job("c-x", "0", 4)}, "b-x c-x"},
+		{"another index came", []*gang.Member{job("a-x", "0", 1, failed), job("b-x", "1", 4, runs(5))}, "a-x b-x"},
+		{"pods without an index", []*gang.Member{job("a-x", "", 1, failed), job("b-x", "", 1, runs(2)), job("c-x", "", 4)}, "b-x c-x"},
+		{"a succeeded one stays", []*gang.Member{job("a-x", "0", 1, ends(corev1.PodSucceeded, 3)), job("b-x", "0", 4)}, "a-x b-x"},
+		{"all fail at once", []*gang.Member{job("a-x", "0", 3, failed), job("b-x", "0", 3, failed)}, "a-x b-x"},
+		{"declared", []*gang.Member{declared("a-0", 1, failed), declared("a-0", 4)}, "a-0 a-0"},
+	} {
+		var got []string
+		for _, m := range gang.Current(tt.pods) {
+			got = append(got, m.Name)
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
+		}
+	}
+}
+
 // What controllers start one after the other is no gang, nor is a pod that takes the place
 // of one that failed or is being deleted.
 func TestTogether(t *testing.T) {

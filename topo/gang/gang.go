@@ -95,6 +95,8 @@ const (
 // what all of them do. A missing field is the zero value.
 type Spec struct {
 	Key types.NamespacedName
+	// Created is when a PodGroup object was; zero for pods.
+	Created time.Time
 	// MinMember is how many members must run for any to run.
 	MinMember int
 	// Groups are the gangs that run together or not at all, Key among them,

@@ -35,6 +35,13 @@ func Irregular() Plan {
 	}
 }
 
+// Busy is that cluster with hardly room for what is asked of it.
+func Busy() Plan {
+	p := Irregular()
+	p.Load = 0.85
+	return p
+}
+
 // Racks is a cluster of NVLink racks.
 func Racks() Plan {
 	return Plan{
@@ -99,7 +106,7 @@ func (c *cluster) room(node int32, gpus int32) int32 {
 	if c.down[node] {
 		return 0
 	}
-	return c.free[node] / gpus
+	return max(0, c.free[node]) / gpus
 }
 
 // take books pods, or takes them back.

@@ -1,6 +1,7 @@
 package week
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -9,10 +10,10 @@ import (
 // time leave the first half day out, in which the cluster fills.
 type Result struct {
 	Policy string
-	// Gangs is how often one was placed, Wait the mean time that one waited
-	// before its first start, Restarts how often one lost a node and found no other.
+	// Gangs is how often one was placed, Waits are the times that they waited before
+	// their first start, or in vain, by [Sizes]. Restarts how often one lost a node and found no other.
 	Gangs    int
-	Wait     time.Duration
+	Waits    [4][]time.Duration
 	Restarts int
 	// Groups is the mean of lowest groups used over the fewest that hold the
 	// gang on an empty cluster; Optimal the share of gangs with that few.
@@ -43,13 +44,13 @@ func (h *Holes) add(other Holes, times float64) {
 }
 
 type measure struct {
-	gangs, optimal, restarts, first int
-	groups, tiers                   float64
-	waited                          time.Duration
-	time                            time.Duration
-	holes                           Holes
-	used                            float64
-	passed                          time.Duration
+	gangs, optimal, restarts int
+	groups, tiers            float64
+	waits                    [4][]time.Duration
+	time                     time.Duration
+	holes                    Holes
+	used                     float64
+	passed                   time.Duration
 	// days are the holes of each day, times hours.
 	days [days]Holes
 	// fresh is how many gangs were placed whole, possible the sum of their
@@ -126,6 +127,32 @@ func (m *measure) placed(c *cluster, g *gang, then int) {
 	}
 }
 
+// Sizes are the classes of gangs by pods: how many the largest has.
+func Sizes() [4]int { return [4]int{1, 31, 99, math.MaxInt} }
+
+func (m *measure) wait(g *gang, until time.Duration) {
+	sizes := Sizes()
+	size := slices.IndexFunc(sizes[:], func(most int) bool { return g.pods <= most })
+	m.waits[size] = append(m.waits[size], until-g.at)
+}
+
+// Wait is the mean time that gangs of some sizes waited, and the one that a hundredth of
+// them waited for at least.
+func (r *Result) Wait(sizes ...int) (mean, p99 time.Duration) {
+	var all []time.Duration
+	for _, size := range sizes {
+		all = append(all, r.Waits[size]...)
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	for _, d := range all {
+		mean += d / time.Duration(len(all))
+	}
+	return mean, all[len(all)*99/100]
+}
+
 func tierOf(leaves, spines int) int {
 	switch {
 	case leaves == 1:
@@ -150,17 +177,15 @@ func fewest(sizes []int, nodes int) (n int) {
 }
 
 func (m *measure) result(name string, w *week) Result {
-	all, waited := m.first, m.waited
 	for _, g := range w.waiting {
 		if !g.placed {
-			all++
-			waited += Horizon - g.at
+			m.wait(g, Horizon)
 		}
 	}
 	gangs, hours := float64(max(1, m.gangs)), m.time.Hours()
 	r := Result{
 		Policy: name, Gangs: m.gangs, Restarts: m.restarts,
-		Wait:   waited / time.Duration(max(1, all)),
+		Waits:  m.waits,
 		Groups: m.groups / gangs, Optimal: float64(m.optimal) / gangs, Tier: m.tiers / gangs,
 		Possible: m.possible / float64(max(1, m.fresh)),
 		Used:     m.used / hours,
@@ -180,7 +205,9 @@ func mean(weeks []Result) Result {
 		w := &weeks[i]
 		sum.Policy = w.Policy
 		sum.Gangs += w.Gangs
-		sum.Wait += w.Wait
+		for size := range sum.Waits {
+			sum.Waits[size] = append(sum.Waits[size], w.Waits[size]...)
+		}
 		sum.Restarts += w.Restarts
 		sum.Groups += w.Groups / n
 		sum.Optimal += w.Optimal / n
@@ -193,7 +220,6 @@ func mean(weeks []Result) Result {
 		}
 	}
 	sum.Gangs /= len(weeks)
-	sum.Wait /= time.Duration(len(weeks))
 	sum.Restarts /= len(weeks)
 	return sum
 }

@@ -3,8 +3,10 @@ package week
 import (
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // Ask is a gang that wants nodes.
@@ -14,6 +16,8 @@ type Ask struct {
 	GPUs int32
 	// Placed are the nodes of the ranks that have one; nil if none has.
 	Placed []int32
+	// Avoid are nodes that get no pod.
+	Avoid []int32
 }
 
 // Policy is a way to place gangs. Place returns every rank's node, or nil if
@@ -21,6 +25,8 @@ type Ask struct {
 type Policy interface {
 	Name() string
 	Start(c *cluster, seed uint64)
+	// Queue is for which gangs it reserves room.
+	Queue() queue.Policy
 	Place(c *cluster, a *Ask) []int32
 }
 
@@ -38,19 +44,27 @@ func level(c *cluster, a *Ask) string {
 }
 
 // Map is topo/placement. With Required it waits for a group of the level that
-// could hold the gang.
+// could hold the gang; with After it reserves room for gangs that have waited for so long.
 type Map struct {
 	Required bool
+	After    time.Duration
 	fit      []int32
 }
 
 // Name describes the policy.
 func (m *Map) Name() string {
+	name := "heddle"
 	if m.Required {
-		return "heddle, level required"
+		name += ", level required"
 	}
-	return "heddle"
+	if m.After == 0 {
+		name += ", none reserved"
+	}
+	return name
 }
+
+// Queue is the scheduler's.
+func (m *Map) Queue() queue.Policy { return queue.Policy{After: m.After} }
 
 // Start makes room for the capacity of each node.
 func (m *Map) Start(c *cluster, _ uint64) {
@@ -85,6 +99,9 @@ type BestFit struct{ rng *rand.Rand }
 
 // Name describes the policy.
 func (b *BestFit) Name() string { return "best fit, no map" }
+
+// Queue reserves nothing.
+func (*BestFit) Queue() queue.Policy { return queue.Policy{} }
 
 // Start seeds its choices.
 func (b *BestFit) Start(_ *cluster, seed uint64) {
@@ -147,6 +164,9 @@ type Native struct{ rng *rand.Rand }
 
 // Name describes the policy.
 func (n *Native) Name() string { return "native, one key required" }
+
+// Queue reserves nothing.
+func (*Native) Queue() queue.Policy { return queue.Policy{} }
 
 // Start seeds its choices.
 func (n *Native) Start(_ *cluster, seed uint64) {

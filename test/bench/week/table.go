@@ -7,17 +7,24 @@ import (
 	"time"
 )
 
+// after is the chart's default of gangs.reserveAfter.
+const after = 10 * time.Minute
+
 // Policies are the ways that the table compares: without a map, the native
-// rule, and ours with and without a required level.
+// rule, and ours with and without a required level and reservations.
 func Policies() []Policy {
-	return []Policy{&BestFit{}, &Native{}, &Map{Required: true}, &Map{}}
+	return []Policy{
+		&BestFit{}, &Native{}, &Map{Required: true}, &Map{}, &Map{Required: true, After: after}, &Map{After: after},
+	}
 }
 
-// Compare simulates the same weeks under every policy, and returns the means.
-// Weeks differ much: one large gang that waits holds up all others.
-func Compare(plan Plan, seeds ...uint64) []Result {
+// Queues are ours without and with reservations.
+func Queues() []Policy { return []Policy{&Map{}, &Map{After: after}} }
+
+// Compare simulates the same weeks under some policies, and returns the means.
+func Compare(plan Plan, policies []Policy, seeds ...uint64) []Result {
 	var out []Result
-	for _, policy := range Policies() {
+	for _, policy := range policies {
 		var all []Result
 		for _, seed := range seeds {
 			all = append(all, Run(plan, policy, seed))
@@ -30,8 +37,8 @@ func Compare(plan Plan, seeds ...uint64) []Result {
 // Print writes the results of a cluster as two tables.
 func Print(w io.Writer, plan Plan, results []Result) error {
 	const (
-		head = "%-26s %7s %8s %8s %9s %8s %8s %9s %8s %9s %8s\n"
-		line = "%-26s %7d %8.3f %7.1f%% %9.3f %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
+		head = "%-34s %7s %8s %8s %9s %8s %8s %9s %8s %9s %8s\n"
+		line = "%-34s %7d %8.3f %7.1f%% %9.3f %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
 	)
 	var b strings.Builder
 	fmt.Fprintf(&b, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n", plan.Name, 100*plan.Load)
@@ -40,12 +47,22 @@ func Print(w io.Writer, plan Plan, results []Result) error {
 	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "/possible", "tier", "in leaf", "in spine", "in use", "", "")
 	for i := range results {
 		r := &results[i]
+		wait, _ := r.Wait(1, 2, 3)
 		fmt.Fprintf(&b, line, r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Possible, r.Tier, r.Leaf, r.Spine,
-			100*r.Used, r.Wait.Round(time.Second), r.Restarts)
+			100*r.Used, wait.Round(time.Second), r.Restarts)
+	}
+	b.WriteString("waits by size, mean / 99th percentile: 1 pod, 2-31, 32-99, 100 and more\n")
+	for i := range results {
+		fmt.Fprintf(&b, "%-34s", results[i].Policy)
+		for size := range Sizes() {
+			mean, p99 := results[i].Wait(size)
+			fmt.Fprintf(&b, " %9s / %-10s (%d)", mean.Round(time.Second), p99.Round(time.Second), len(results[i].Waits[size]))
+		}
+		b.WriteString("\n")
 	}
 	b.WriteString("largest gang in one leaf / spine, day by day\n")
 	for i := range results {
-		fmt.Fprintf(&b, "%-26s", results[i].Policy)
+		fmt.Fprintf(&b, "%-34s", results[i].Policy)
 		for _, h := range results[i].Days {
 			fmt.Fprintf(&b, " %5.1f / %-5.1f", h.Leaf, h.Spine)
 		}

@@ -10,14 +10,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // Horizon is how long a simulation is.
 const Horizon = 7 * 24 * time.Hour
-
-// patience is how long a gang waits before younger ones may no longer overtake
-// it.
-const patience = 6 * time.Hour
 
 // kind is what an event is.
 type kind int
@@ -62,13 +60,18 @@ type gang struct {
 	duration time.Duration
 	pods     int
 	gpus     int32
+	// states is for how long it states that it runs; 0 if it does not.
+	states time.Duration
 	// nodes are where it runs; nil while it waits.
 	nodes []int32
 	since time.Duration
+	began time.Duration
 	ends  time.Duration
 	run   int
 	// placed reports that it had a place once.
 	placed bool
+	// advance is what is reserved for it while it waits; nil for nothing.
+	advance *advance
 }
 
 // week is one simulation.
@@ -77,16 +80,18 @@ type week struct {
 	policy  Policy
 	now     time.Duration
 	seq     int
-	queue   events
-	waiting []*gang
-	running map[*gang]bool
-	measure measure
+	events  events
+	queue   queue.Policy
+	// waiting are in the order of the queue, reserved those with a reservation.
+	waiting, reserved []*gang
+	running           map[*gang]bool
+	measure           measure
 }
 
 // Run simulates a week on a cluster. The trace follows from the cluster and the
 // seed, not from the policy.
 func Run(plan Plan, policy Policy, seed uint64) Result {
-	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}}
+	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}, queue: policy.Queue()}
 	policy.Start(w.cluster, seed)
 	rng := rand.New(rand.NewPCG(seed, 100))
 	for _, g := range arrivals(rng, w.cluster) {
@@ -95,8 +100,8 @@ func Run(plan Plan, policy Policy, seed uint64) Result {
 	for _, f := range failures(rng, w.cluster) {
 		w.push(f)
 	}
-	for len(w.queue) > 0 {
-		e := heap.Pop(&w.queue).(event) //nolint:forcetypeassert // It holds nothing else.
+	for len(w.events) > 0 {
+		e := heap.Pop(&w.events).(event) //nolint:forcetypeassert // It holds nothing else.
 		if e.at > Horizon {
 			break
 		}
@@ -112,7 +117,7 @@ func Run(plan Plan, policy Policy, seed uint64) Result {
 func (w *week) push(e event) {
 	w.seq++
 	e.seq = w.seq
-	heap.Push(&w.queue, e)
+	heap.Push(&w.events, e)
 }
 
 func (w *week) handle(e *event) {
@@ -138,6 +143,7 @@ func (w *week) fail(node int32) {
 		return
 	}
 	w.cluster.down[node] = true
+	w.lost(node)
 	w.push(event{at: w.now + repairTime, kind: repair, node: node})
 	var hit []*gang
 	for g := range w.running {
@@ -155,7 +161,7 @@ func (w *week) fail(node int32) {
 		}
 		w.stop(g)
 		w.cluster.take(kept, g.gpus, 1)
-		next := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
+		next := w.place(g, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
 		w.cluster.take(kept, g.gpus, -1)
 		if next == nil {
 			g.since = w.now
@@ -167,23 +173,21 @@ func (w *week) fail(node int32) {
 	}
 }
 
-// schedule starts the waiting gangs that fit, the oldest first. One that has
-// waited too long lets none overtake it.
+// schedule starts the waiting gangs that fit, the oldest first.
 func (w *week) schedule() {
+	slices.SortFunc(w.waiting, inTurn)
 	left := w.waiting[:0]
-	blocked := false
 	for _, g := range w.waiting {
-		if !blocked {
-			if nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
-				w.start(g, nodes, g.duration, possible(w.cluster, g))
-				continue
-			}
-			blocked = w.now-g.since > patience
+		if nodes := w.place(g, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
+			w.giveBack(g)
+			w.start(g, nodes, g.duration, possible(w.cluster, g))
+			continue
 		}
 		left = append(left, g)
 	}
 	clear(w.waiting[len(left):])
 	w.waiting = left
+	w.reserve()
 }
 
 // start lets a gang run; then is the fewest groups that have room for it, 0 if
@@ -191,17 +195,18 @@ func (w *week) schedule() {
 func (w *week) start(g *gang, nodes []int32, lasts time.Duration, then int) {
 	w.cluster.take(nodes, g.gpus, 1)
 	if !g.placed {
-		w.measure.waited += w.now - g.at
-		w.measure.first++
+		w.measure.wait(g, w.now)
 	}
-	g.nodes, g.placed, g.ends = nodes, true, w.now+lasts
+	g.nodes, g.placed, g.began, g.ends = nodes, true, w.now, w.now+lasts
 	g.run++
 	w.running[g] = true
+	w.started(g)
 	w.measure.placed(w.cluster, g, then)
 	w.push(event{at: g.ends, kind: departure, gang: g, run: g.run})
 }
 
 func (w *week) stop(g *gang) {
+	w.stopped(g)
 	w.cluster.take(g.nodes, g.gpus, -1)
 	g.nodes = nil
 	delete(w.running, g)

@@ -118,7 +118,9 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 			due = append(due, k)
 		}
 	}
-	slices.SortStableFunc(due, func(a, b *nodeCables) int { return cmp.Compare(len(b.want.Findings), len(a.want.Findings)) })
+	slices.SortStableFunc(due, func(a, b *nodeCables) int {
+		return cmp.Compare(len(b.want.Findings), len(a.want.Findings))
+	})
 	return due, waiting
 }
 

@@ -71,7 +71,7 @@ func changes(before, now []v1alpha1.Finding) []event {
 func (e *events) changed(ctx context.Context, node string, before, now []v1alpha1.Finding) {
 	for _, one := range changes(before, now) {
 		if !e.limit.TryAccept() {
-			e.options.Log.DebugContext(ctx, "event dropped: too many", "node", node, "reason", one.reason, "message", one.message)
+			e.options.Log.DebugContext(ctx, "event dropped: too many", "node", node, "reason", one.reason)
 			continue
 		}
 		if err := e.metrics.count("events", e.send(ctx, node, one)); err != nil && ctx.Err() == nil {

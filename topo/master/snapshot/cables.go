@@ -70,13 +70,15 @@ func condition(findings []v1alpha1.Finding, n, known, all int, grouped bool) inf
 			text = append(text, fmt.Sprintf("and %d more", more))
 		}
 		return informers.Condition{
-			Status: string(corev1.ConditionFalse), Reason: Reason(findings[0].Kind), Message: clip(strings.Join(text, "; "), maxSentence),
+			Status: string(corev1.ConditionFalse), Reason: Reason(findings[0].Kind),
+			Message: clip(strings.Join(text, "; "), maxSentence),
 		}
 	case all == 0 && !grouped:
 		return informers.Condition{}
 	case known == 0 && !grouped:
 		return informers.Condition{
-			Status: string(corev1.ConditionUnknown), Reason: "SwitchesUnknown", Message: "no switch behind the node's fabric ports is known",
+			Status: string(corev1.ConditionUnknown), Reason: "SwitchesUnknown",
+			Message: "no switch behind the node's fabric ports is known",
 		}
 	}
 	return informers.Condition{

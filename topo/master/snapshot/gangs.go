@@ -117,7 +117,7 @@ func (s *Snapshot) listGangs() []Gang {
 
 // gang sums up the members of one, of which there is one at least.
 func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
-	members := slices.Clone(shared)
+	members := gang.Current(shared)
 	gang.OrderMembers(members)
 	out := Gang{API: members[0].API, Nodes: []string{}}
 	out.Namespace, out.Name, _ = strings.Cut(members[0].Gang, "/")

@@ -139,7 +139,7 @@ func TestCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := fit.Query{
-				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Priority: *tt.pod.Spec.Priority, Preempt: tt.preempt,
+				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority}, Preempt: tt.preempt,
 			}
 			var table fit.Table
 			for _, again := range []string{"", " again"} {
@@ -200,8 +200,8 @@ func TestFree(t *testing.T) {
 		want []int32
 	}{
 		{"as it is", fit.Query{}, []int32{5, 8}},
-		{"less what is reserved", fit.Query{Reservations: reserved, Priority: 5}, []int32{5, 6}},
-		{"with preemption", fit.Query{Reservations: reserved, Priority: 5, Preempt: true}, []int32{8, 6}},
+		{"less what is reserved", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5}}, []int32{5, 6}},
+		{"with preemption", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5}, Preempt: true}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.q.Nodes = []framework.NodeInfo{a, b}
@@ -218,7 +218,7 @@ func TestFree(t *testing.T) {
 
 func TestFitsTogether(t *testing.T) {
 	master, worker := fit.ClassOf(pod("m", "8", "", 0), nil), fit.ClassOf(pod("w", "2", "2", 0), nil)
-	free := fit.FreeOf(node(), nil, 0, "")
+	free := fit.FreeOf(node(), nil, &fit.Asker{})
 	for _, tt := range []struct {
 		masters, workers int32
 		want             bool
@@ -267,12 +267,12 @@ func TestClassesWithASelector(t *testing.T) {
 		{"less what is reserved", 5, others, 1},
 	} {
 		var table fit.Table
-		q := fit.Query{Nodes: []framework.NodeInfo{publishing(tt.left)}, Reservations: tt.reserved, Priority: 5}
+		q := fit.Query{Nodes: []framework.NodeInfo{publishing(tt.left)}, Reservations: tt.reserved, Asker: fit.Asker{Priority: 5}}
 		if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, class("GPU-x"), nil)); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
-	three, four := fit.FreeOf(publishing(3), nil, 0, ""), fit.FreeOf(publishing(4), nil, 0, "")
+	three, four := fit.FreeOf(publishing(3), nil, &fit.Asker{}), fit.FreeOf(publishing(4), nil, &fit.Asker{})
 	if three.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) || !four.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) {
 		t.Error("two pods of two GPUs need four of them")
 	}

@@ -4,11 +4,14 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // Reservation is what a gang's plan keeps on a node for a pod that is not there
@@ -18,6 +21,23 @@ type Reservation struct {
 	// Priority is the pod's: a reservation does not bind pods of a higher one.
 	Priority int32
 	Amounts  Amounts
+	// Start is zero for a pod that comes now. Else room is reserved in advance: it keeps
+	// out what would stay for longer.
+	Start time.Time
+	// Leaving are pods of the node that are expected to be gone by then.
+	Leaving map[types.UID]bool
+}
+
+// Asker is who asks what is free.
+type Asker struct {
+	Priority int32
+	// UID is that of a pod of which the own reservation does not count.
+	UID types.UID
+	// End is when the pod would be gone; zero if that is unknown.
+	End time.Time
+	// At asks what will be free at a time, with the departures until then; zero is now.
+	At         time.Time
+	Departures map[types.UID]Departure
 }
 
 // Reservations are by node. They are not changed once made.
@@ -29,43 +49,89 @@ type Free struct {
 	// reserved and pods are the reservations that count.
 	reserved Amounts
 	pods     int64
-	// preempted is what pods of lower priority would free.
-	preempted Amounts
+	// gone is what pods free that leave, or are of lower priority.
+	gone Amounts
 }
 
 // FreeOf is what is left of a node. Reservations for pods that are on the node
-// already, for pods of a lower priority, and for the pod self do not count.
-func FreeOf(info framework.NodeInfo, reservations []Reservation, priority int32, self types.UID) Free {
+// already, for pods of a lower priority, and for the asker do not count.
+func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free {
 	f := Free{info: info}
+	if !a.At.IsZero() {
+		f.depart(a)
+	}
 	if len(reservations) == 0 {
 		return f
 	}
 	f.reserved = Amounts{}
+	var advance []*Reservation
 	here := make(map[types.UID]bool, len(info.GetPods()))
 	for _, pod := range info.GetPods() {
 		here[pod.GetPod().UID] = true
 	}
 	for i := range reservations {
 		r := &reservations[i]
-		if here[r.UID] || r.Priority < priority || r.UID == self {
-			continue
+		switch {
+		case here[r.UID] || r.Priority < a.Priority || r.UID == a.UID:
+		case !r.Start.IsZero() && a.At.IsZero():
+			if queue.Binds(r.Start, a.End) {
+				advance = append(advance, r)
+			}
+		default:
+			f.pods++
+			f.reserved.add(r.Amounts, 1)
 		}
-		f.pods++
-		f.reserved.add(r.Amounts, 1)
+	}
+	if len(advance) > 0 {
+		f.reserve(advance)
 	}
 	return f
 }
 
+// reserve charges what is reserved in advance, less what will be free by then.
+func (f *Free) reserve(advance []*Reservation) {
+	reserved, leaving, pods := Amounts{}, Amounts{}, int64(0)
+	for _, r := range advance {
+		reserved.add(r.Amounts, 1)
+	}
+	now := time.Now()
+	for _, info := range f.info.GetPods() {
+		pod := info.GetPod()
+		at, stated := end(pod, now)
+		if slices.ContainsFunc(advance, func(r *Reservation) bool {
+			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
+		}) {
+			pods++
+			leaving.add(Requests(pod), 1)
+		}
+	}
+	for name, value := range reserved {
+		f.reserved[name] += queue.Charge(value, leaving[name])
+	}
+	f.pods += queue.Charge(int64(len(advance)), pods)
+}
+
+// depart adds what the pods free that are gone by the time of the asker.
+func (f *Free) depart(a *Asker) {
+	f.gone = Amounts{}
+	for _, info := range f.info.GetPods() {
+		if d, ok := a.Departures[info.GetPod().UID]; ok && !d.At.After(a.At) {
+			f.pods--
+			f.gone.add(d.Amounts, 1)
+		}
+	}
+}
+
 // Preempt adds what pods of a lower priority hold.
 func (f *Free) Preempt(priority int32) {
-	f.preempted = Amounts{}
+	f.gone = Amounts{}
 	for _, info := range f.info.GetPods() {
 		pod := info.GetPod()
 		if schedulehelpers.PodPriority(pod) >= priority {
 			continue
 		}
 		f.pods--
-		f.preempted.add(Requests(pod), 1)
+		f.gone.add(Requests(pod), 1)
 	}
 }
 
@@ -113,8 +179,11 @@ func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	return ""
 }
 
+// Has reports whether there is enough for a pod; nothing has enough on no node.
+func (f *Free) Has(amounts Amounts) bool { return f.info != nil && f.Lacks(amounts) == "" }
+
 // HasReservations reports whether any reservation counts.
-func (f *Free) HasReservations() bool { return f.pods > 0 }
+func (f *Free) HasReservations() bool { return len(f.reserved) > 0 || f.pods > 0 }
 
 // Reserved is how much of a resource is reserved for other pods.
 func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name] }
@@ -144,7 +213,7 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 func (f *Free) amount(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
 	unused := amountIn(allocatable, name) - amountIn(requested, name)
-	return unused - f.reserved[name] + f.preempted[name]
+	return unused - f.reserved[name] + f.gone[name]
 }
 
 func amountIn(r framework.Resource, name corev1.ResourceName) int64 {

@@ -30,7 +30,7 @@ type count struct {
 type Query struct {
 	Nodes        []framework.NodeInfo
 	Reservations Reservations
-	Priority     int32
+	Asker
 	// Preempt counts what pods of a lower priority hold as free.
 	Preempt bool
 }
@@ -54,7 +54,7 @@ func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*F
 	into = into[:0]
 	counts := t.row(key, len(q.Nodes))
 	for i, info := range q.Nodes {
-		if q.Preempt {
+		if q.Preempt || !q.At.IsZero() {
 			into = append(into, q.measure(info, c, value))
 			continue
 		}
@@ -80,7 +80,7 @@ func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int
 	if !c.Eligible(info.Node()) {
 		return 0
 	}
-	free := FreeOf(info, q.Reservations[info.Node().Name], q.Priority, "")
+	free := FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
 	if q.Preempt {
 		free.Preempt(q.Priority)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -40,7 +41,9 @@ type Options struct {
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
 	// GPUs reads the device selectors of pods.
-	GPUs    *sgpu.Scheduler
+	GPUs *sgpu.Scheduler
+	// Queue is for which gangs room is reserved in advance.
+	Queue   queue.Policy
 	Metrics *Metrics
 }
 
@@ -144,6 +147,9 @@ func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	defer c.unlock()
 	g := c.gangs.get(spec.Key)
 	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
+	if !spec.Created.IsZero() {
+		g.born(spec.Created)
+	}
 	g.invalidate()
 	c.membersChanged(g)
 }
@@ -189,6 +195,7 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	} else {
 		previous = *m
 	}
+	m.gang.born(pod.CreationTimestamp.Time)
 	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
@@ -220,15 +227,21 @@ func (c *Cache) remove(m *member) {
 // the gang again.
 func (c *Cache) membersChanged(g *gangInfo) {
 	c.effects.retry[g.key] = true
-	if g.deadline.IsZero() {
+	if g.deadline.IsZero() && g.advance.Start.IsZero() {
 		return
 	}
 	reason := c.gangs.incomplete(g)
 	if g.err != nil {
 		reason = g.err.Error()
 	}
+	if reason != "" || c.gangs[g.key] != g {
+		c.giveBack(g)
+	}
+	if g.deadline.IsZero() {
+		return
+	}
 	if reason == "" {
-		c.reservations = c.gangs.reservations()
+		c.reservations = c.gangs.reservations(nil)
 		return
 	}
 	c.release(g, reason)
@@ -250,7 +263,7 @@ func (c *Cache) release(g *gangInfo, reason string) {
 		g.deadline, g.preempting = time.Time{}, false
 		c.reject(g, reason, nil)
 	}
-	c.reservations = c.gangs.reservations()
+	c.reservations = c.gangs.reservations(nil)
 }
 
 // reject records why a gang has no nodes, and which member tries again.

@@ -3,6 +3,7 @@ package gangcache
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -118,12 +119,23 @@ func (c *Cache) attempt(m *member) (unit []*gangInfo, reason string) {
 }
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
-// even if it has what it needs: for one member more.
+// even if it has what it needs: for one member more. It is the first.
 func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
+	due, now := map[*gangInfo]bool{}, time.Now()
+	if !tried.rejectedSince.IsZero() && now.Sub(tried.rejectedSince) >= c.Queue.After {
+		due = c.due(now)
+	}
 	for _, g := range unit {
-		if g == tried || !g.satisfied() && g.deadline.IsZero() {
-			gangs = append(gangs, g.snapshot(c.Backoffs.Nodes(g.key)))
+		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {
+			continue
 		}
+		s := g.snapshot(c.Backoffs.Nodes(g.key))
+		if g != tried {
+			gangs = append(gangs, s)
+			continue
+		}
+		s.Due, s.Advance = due[g], g.advance
+		gangs = slices.Insert(gangs, 0, s)
 	}
 	return gangs
 }
@@ -156,13 +168,14 @@ func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreem
 		if !g.satisfied() {
 			g.placedIn = plan.Kind
 		}
+		c.giveBack(g)
 		g.preempting, g.activated = preempt, time.Now()
 		g.deadline = time.Now().Add(g.spec.Timeout)
 		if preempt {
 			g.deadline = time.Now().Add(max(g.spec.Timeout, preemptionTimeout))
 		}
 	}
-	c.reservations = c.gangs.reservations()
+	c.reservations = c.gangs.reservations(nil)
 	return "", true
 }
 
@@ -222,7 +235,7 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 		return false
 	}
 	g.unplan()
-	c.reservations = c.gangs.reservations()
+	c.reservations = c.gangs.reservations(nil)
 	c.effects.activate(pod)
 	return false
 }
@@ -243,7 +256,7 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 		return
 	}
 	m.gang.revision++
-	c.reservations = c.gangs.reservations()
+	c.reservations = c.gangs.reservations(nil)
 }
 
 // Permit notes that a member holds its node, unless its plan has changed. wait is for
@@ -284,7 +297,7 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 		c.Backoffs.End(u.key)
 		u.once, u.rejectedSince, u.retries = true, time.Time{}, 0
 	}
-	c.reservations = c.gangs.reservations()
+	c.reservations = c.gangs.reservations(nil)
 	return 0, ""
 }
 

@@ -111,6 +111,12 @@ type gangInfo struct {
 	// having had nodes in between. completeSince is when it had the pods that it
 	// needs, until they are bound. incompleteSince is when it was complete last.
 	rejectedSince, completeSince, incompleteSince time.Time
+	// created is when its first pod or object was made, and advance what is reserved for
+	// it until it has a plan.
+	created time.Time
+	advance planner.Advance
+	// noRoomUntil is how long the gang is taken for one that no place would have room for.
+	noRoomUntil time.Time
 	// placedIn is the kind of group that the plan stays in.
 	placedIn string
 	// reportedReason and reportedIgnored are of Events.

@@ -46,8 +46,8 @@ func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing string) {
 	if g.spec.Alone() {
 		return unit, ""
 	}
-	for at := 0; at < len(unit); at++ {
-		lister := unit[at]
+	for next := unit; len(next) > 0; next = next[1:] {
+		lister := next[0]
 		for _, key := range lister.spec.Groups {
 			other := all[key]
 			if other != nil {
@@ -62,7 +62,7 @@ func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing string) {
 			case len(unit) == gang.MaxGroups:
 				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: they are more than %d", key, gang.MaxGroups))
 			default:
-				unit = append(unit, other)
+				unit, next = append(unit, other), append(next, other)
 			}
 		}
 	}
@@ -94,11 +94,16 @@ func (all gangs) incomplete(g *gangInfo) string {
 	return ""
 }
 
-// reservations collects what plans reserve. A member that is being bound is on its
-// node already.
-func (all gangs) reservations() fit.Reservations {
+// reservations collects what plans reserve, and what is reserved in advance but for some
+// gangs. A member that is being bound is on its node already.
+func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 	out := fit.Reservations{}
 	for _, g := range all {
+		if !but[g] {
+			for node, list := range g.advance.Reservations {
+				out[node] = append(out[node], list...)
+			}
+		}
 		if g.deadline.IsZero() {
 			continue
 		}

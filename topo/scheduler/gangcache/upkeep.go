@@ -123,6 +123,9 @@ func (c *Cache) Expire(waiting []types.UID) {
 	for _, key := range c.Backoffs.expire(now) {
 		c.effects.retry[key] = true
 	}
+	for g := range c.due(now) {
+		c.effects.retry[g.key] = true
+	}
 	for _, g := range c.gangs {
 		if g.share(now) || g.overdue(now) {
 			c.effects.retry[g.key] = true

@@ -15,6 +15,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +43,10 @@ type Gang struct {
 	Avoid []string
 	// Label is a label of nodes: all members go to nodes with one value of it.
 	Label string
+	// Due reports that room is to be reserved for the gang in advance, or again; Advance
+	// is what is reserved.
+	Due     bool
+	Advance Advance
 }
 
 // Member is a pod of a gang.
@@ -74,6 +79,9 @@ type Request struct {
 	Reservations fit.Reservations
 	// Preempt plans as if all pods of a lower priority were gone.
 	Preempt bool
+	// At plans for what is free at a time, with the departures until then; zero is now.
+	At         time.Time
+	Departures map[types.UID]fit.Departure
 }
 
 // Planner makes plans. It is for one goroutine: that of the scheduling cycles.
@@ -97,6 +105,7 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
 	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Preempt: r.Preempt}
+	query.At, query.Departures = r.At, r.Departures
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
@@ -122,7 +131,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Plan{}, err
 	}
-	query.Priority = schedulehelpers.PodPriority(g.Members[0].Pod)
+	query.Priority, query.End = schedulehelpers.PodPriority(g.Members[0].Pod), g.end(time.Now())
 	found, err := tree.place(query.Nodes, &request, p.capacity(tree, query, classes), g.Label)
 	if err != nil {
 		return Plan{}, err
@@ -136,6 +145,20 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 		}
 	}
 	return plan, nil
+}
+
+// end is when all members would be gone that began now; zero if one does not state that.
+func (g *Gang) end(now time.Time) (last time.Time) {
+	for i := range g.Members {
+		end := fit.EndOf(g.Members[i].Pod, now)
+		if end.IsZero() {
+			return end
+		}
+		if end.After(last) {
+			last = end
+		}
+	}
+	return last
 }
 
 // constrain adds what the gang requires of the topology tree. Without a fresh tree
@@ -179,7 +202,7 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 			return false
 		}
 		info := q.Nodes[at]
-		free := fit.FreeOf(info, q.Reservations[info.Node().Name], q.Priority, "")
+		free := fit.FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
 		if q.Preempt {
 			free.Preempt(q.Priority)
 		}
@@ -202,7 +225,7 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 	t := p.forest.fabric
 	var out Capacity
 	whole := make([]int32, len(nodes))
-	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
+	query := fit.Query{Nodes: nodes, Reservations: reserved, Asker: fit.Asker{Priority: math.MinInt32}}
 	for i, free := range p.table.Free(&query, p.gpu, nil) {
 		if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
 			continue

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,10 +65,16 @@ type GangArgs struct {
 	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all, if
 	// each lists the other.
 	CrossNamespaceGroups bool `json:"crossNamespaceGroups"`
+	// ReserveAfter is how long a gang waits for room before some is reserved for it; 0 is
+	// for ever.
+	ReserveAfter metav1.Duration `json:"reserveAfter"`
 }
 
 // defaultTopoMaster is topo-master's Service in its own namespace.
 const defaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
+
+// defaultReserveAfter is longer than a small gang of a busy cluster waits.
+const defaultReserveAfter = 10 * time.Minute
 
 // readArgs is strict: an unknown field is an error.
 func readArgs(object runtime.Object) (Args, error) {
@@ -75,6 +82,7 @@ func readArgs(object runtime.Object) (Args, error) {
 		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
 	}
+	args.Gangs.ReserveAfter.Duration = defaultReserveAfter
 	args.Interval.Duration, args.MaxAge.Duration = topologyclient.DefaultInterval, topologyclient.DefaultMaxAge
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
 		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
@@ -106,6 +114,9 @@ func (a *Args) check() error {
 	}
 	if a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration {
 		faults = append(faults, errors.New("interval, maxAge: not positive, or maxAge is shorter than interval"))
+	}
+	if a.Gangs.ReserveAfter.Duration < 0 {
+		faults = append(faults, errors.New("gangs: reserveAfter is negative"))
 	}
 	if a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place {
 		faults = append(faults, fmt.Errorf("withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place))

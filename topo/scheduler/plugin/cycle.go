@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
@@ -23,8 +22,7 @@ const cycleKey framework.StateKey = Name
 
 // cycle is what PreFilter found out about a pod. Only Reserve changes it.
 type cycle struct {
-	uid          types.UID
-	priority     int32
+	asker        fit.Asker
 	amounts      fit.Amounts
 	reservations fit.Reservations
 	// member reports that the pod is in a gang of labels; node is the only one that
@@ -109,7 +107,8 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		return nil, err
 	}
 	c := &cycle{
-		uid: pod.UID, priority: schedulehelpers.PodPriority(pod), amounts: fit.Requests(pod, p.args.Ignored...),
+		asker:        fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod), End: fit.EndOf(pod, time.Now())},
+		amounts:      fit.Requests(pod, p.args.Ignored...),
 		reservations: p.cache.Reservations(), request: request, hcas: p.hcas(pod),
 	}
 	if selector != nil && c.amounts[p.gpu()] > 0 {
@@ -124,7 +123,7 @@ func (p *Plugin) plan(
 	pod *corev1.Pod, r *planner.Request, mayPreempt bool,
 ) (plans []planner.Plan, preempt bool, reason string) {
 	begin, result := time.Now(), "placed"
-	r.Reservations = p.cache.Reservations()
+	r.Reservations = p.cache.Beside(r.Gangs)
 	if plans, reason = p.planner.Plan(r); reason != "" {
 		result = "refused"
 	}
@@ -132,6 +131,14 @@ func (p *Plugin) plan(
 	if reason != "" && mayPreempt && planner.CanPreempt(pod, r.Nodes) {
 		r.Preempt = true
 		plans, _, _ = p.plan(pod, r, false)
+		r.Preempt = plans != nil
+	}
+	if plans == nil && mayPreempt {
+		advance := p.planner.Advance(r, time.Now())
+		p.cache.Reserve(r.Gangs, advance)
+		if !advance.Start.IsZero() {
+			reason = fmt.Sprintf("room is reserved from %s: %s", advance.Start.UTC().Format(time.RFC3339), reason)
+		}
 	}
 	return plans, r.Preempt, reason
 }
@@ -168,7 +175,7 @@ func (p *Plugin) Filter(
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
-	free := fit.FreeOf(info, c.reservations[node], c.priority, c.uid)
+	free := fit.FreeOf(info, c.reservations[node], &c.asker)
 	if free.HasReservations() {
 		if lacks := free.Lacks(c.amounts); lacks != "" {
 			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))

@@ -16,6 +16,13 @@
 // reserved, of this gang and of all gangs of its groups; then all are bound. A member
 // that goes away before that, or the deadline, frees everything at once.
 //
+// # A gang that waits
+//
+// A second plugin, Queue, sorts the scheduler's queue by the age of gangs. A gang that has
+// found no room for long has some reserved in advance, where it is expected to be free
+// soonest: by the leader's cycle, once it is rejected. Filter and other gangs' plans
+// charge that to all pods that would stay for longer. Package queue decides for which gangs.
+//
 // # A native PodGroup
 //
 // With the feature gate GenericWorkload, Kubernetes keeps the members of a PodGroup
@@ -48,6 +55,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -78,6 +86,8 @@ type Process struct {
 	// Elections has the metric of the leader election; with nil this process always
 	// leads.
 	Elections prometheus.Gatherer
+	// Queue gets the ages of gangs; nil without.
+	Queue *Queue
 }
 
 // Plugin places gangs and shares of GPUs.
@@ -120,7 +130,11 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
 	})
+	if process.Queue != nil {
+		process.Queue.cache.Store(p.cache)
+	}
 	var err error
 	p.controller, err = controller.New(controller.Options{
 		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,

@@ -33,7 +33,8 @@ func TestArgs(t *testing.T) {
 		{"placement", `{"placement":"random"}`, `"random" is neither binpack nor spread`},
 		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
-		{"gangs", `{"gangs":{"crossNamespaceGroups":true}}`, ""},
+		{"gangs", `{"gangs":{"crossNamespaceGroups":true,"reserveAfter":"5m"}}`, ""},
+		{"reserveAfter", `{"gangs":{"reserveAfter":"-5m"}}`, "reserveAfter is negative"},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

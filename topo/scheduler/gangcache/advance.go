@@ -1,0 +1,99 @@
+package gangcache
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
+)
+
+// This file has what depends on how long gangs wait: the order of the queue, and
+// reservations in advance. Policy is in package queue.
+
+// Turn is what the place of a pod in the scheduler's queue depends on: that of its gang,
+// whose pods have one place together.
+func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
+	c.mu.Lock()
+	defer c.unlock()
+	if m := c.members[pod.UID]; m != nil {
+		return queue.Gang{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
+	}
+	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
+}
+
+// born keeps the earliest creation of a gang's pods and objects.
+func (g *gangInfo) born(at time.Time) {
+	if g.created.IsZero() || at.Before(g.created) {
+		g.created = at
+	}
+}
+
+// due are the gangs for which room is to be reserved in advance, or again. One that no
+// departures would make room for is left out for a while, and holds up no other.
+func (c *Cache) due(now time.Time) map[*gangInfo]bool {
+	var waiting []queue.Gang
+	var of []*gangInfo
+	for _, g := range c.gangs {
+		if g.reason == "" || g.leader == nil || !g.deadline.IsZero() || now.Before(g.noRoomUntil) || g.satisfied() {
+			continue
+		}
+		of = append(of, g)
+		waiting = append(waiting, queue.Gang{
+			Priority: g.leader.priority(), Created: g.created, Name: g.key.String(),
+			Rejected: g.rejectedSince, Start: g.advance.Start,
+		})
+	}
+	due := map[*gangInfo]bool{}
+	for _, i := range c.Queue.Due(waiting, now) {
+		due[of[i]] = true
+	}
+	return due
+}
+
+// Beside are the reservations of all gangs but what is reserved in advance for some.
+func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
+	c.mu.Lock()
+	defer c.unlock()
+	own := map[*gangInfo]bool{}
+	for i := range planned {
+		if g := c.gangs[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
+			own[g] = true
+		}
+	}
+	if len(own) == 0 {
+		return c.reservations
+	}
+	return c.gangs.reservations(own)
+}
+
+// Reserve reserves room in advance for gangs, the first of which was tried. It does
+// nothing if that is no longer there.
+func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
+	c.mu.Lock()
+	defer c.unlock()
+	g := c.gangs[planned[0].Key]
+	if g == nil {
+		return
+	}
+	if planned[0].Due && advance.Start.IsZero() {
+		g.noRoomUntil = time.Now().Add(reasonEvery)
+	}
+	if !g.advance.Start.Equal(advance.Start) {
+		c.giveBack(g)
+		g.advance = advance
+		c.reservations = c.gangs.reservations(nil)
+	}
+}
+
+// giveBack ends what is reserved in advance for a gang.
+func (c *Cache) giveBack(g *gangInfo) {
+	if !g.advance.Start.IsZero() {
+		g.advance = planner.Advance{}
+		c.reservations = c.gangs.reservations(nil)
+		c.effects.retryAll = true
+	}
+}

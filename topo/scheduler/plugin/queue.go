@@ -1,0 +1,54 @@
+package plugin
+
+import (
+	"context"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
+	"github.com/heddle-dev/heddle/topo/scheduler/queue"
+)
+
+// QueueName is that of the plugin that sorts the scheduler's queue.
+const QueueName = "HeddleQueue"
+
+// Queue sorts the scheduler's queue: by priority, then by the age of the gang, whose pods
+// stay together, or of the pod. It is a plugin of its own, since all profiles of a
+// scheduler have one queue, and one profile has the plugin Heddle, which knows the gangs.
+type Queue struct {
+	cache atomic.Pointer[gangcache.Cache]
+}
+
+var _ framework.QueueSortPlugin = (*Queue)(nil)
+
+// Factory returns the plugin, in the form that kube-scheduler registers.
+func (q *Queue) Factory(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
+	return q, nil
+}
+
+// Name is the plugin's.
+func (*Queue) Name() string { return QueueName }
+
+// Less reports whether a comes before b.
+func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
+	first, second := q.turn(a), q.turn(b)
+	if order := first.Compare(&second); order != 0 {
+		return order < 0
+	}
+	return a.GetTimestamp().Before(b.GetTimestamp())
+}
+
+// turn is that of a pod. A native PodGroup has that of its first attempt.
+func (q *Queue) turn(e framework.QueuedEntityInfo) queue.Gang {
+	pod, ok := e.(interface{ GetPodInfo() framework.PodInfo })
+	if cache := q.cache.Load(); ok && cache != nil {
+		return cache.Turn(pod.GetPodInfo().GetPod())
+	}
+	turn := queue.Gang{Priority: e.GetPriority(), Created: e.GetTimestamp()}
+	if first := e.GetInitialAttemptTimestamp(); first != nil {
+		turn.Created = *first
+	}
+	return turn
+}
