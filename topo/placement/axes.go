@@ -52,6 +52,9 @@ func isGroup(g v1alpha1.Group) bool { return !isNode(g) }
 // NewAxes makes the trees of the fabric's groups and of the domains that cross them;
 // nil without any.
 func NewAxes(groups, crossing []v1alpha1.Group) *Axes {
+	if len(crossing) == 0 {
+		return nil
+	}
 	s := splitter{domain: map[string]*v1alpha1.Group{}, around: map[string][]*v1alpha1.Group{}}
 	for i := range crossing {
 		for _, n := range crossing[i].Child {
