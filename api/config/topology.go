@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Topology is how a node finds its place in the fabric, and how places become
@@ -38,6 +40,11 @@ type Topology struct {
 	// StaticFile is a file that names the groups of nodes or the switches of
 	// rails; its form stands in docs/topology-sources.md. Empty means none.
 	StaticFile AbsolutePath `yaml:"staticFile"`
+	// PathLabels are keys of Node labels, top first, whose values are the
+	// groups of a node: `[topology.kubernetes.io/zone, example.com/rack]`. They
+	// count for nodes of which no switch is known and to which no file and no
+	// server gives groups. At most 8.
+	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
 	// ClusterManager is a server that knows the groups of nodes.
 	ClusterManager ClusterManager `yaml:"clusterManager"`
 }
@@ -144,6 +151,12 @@ func (p AbsolutePath) Check() error {
 	return nil
 }
 
+// LabelKey is the key of a label.
+type LabelKey string
+
+// Check reports what is wrong with a key.
+func (k LabelKey) Check() error { return wellknown.CheckKey(string(k)) }
+
 // HTTPSAddress is a URL of scheme https, or empty.
 type HTTPSAddress string
 
@@ -173,6 +186,9 @@ func defaultTopology() Topology {
 // levels checks the levels of mode custom, and that there are no others.
 func (v *validator) levels(t *Topology) {
 	const at = "topology.levels"
+	if n := len(t.PathLabels); n > maxLevels {
+		v.addf("topology.pathLabels", "%d labels, more than %d", n, maxLevels)
+	}
 	switch n := len(t.Levels); {
 	case t.Mode != TopologyCustom && n > 0:
 		v.addf(at, "are for mode custom; mode %s has levels of its own", t.Mode)

@@ -76,6 +76,7 @@ func parts(stdout io.Writer) []part {
 		{"packages", packages},
 		{"shares", shares},
 		{"daemons", daemons},
+		{"device-plugin", pluginProcess},
 		{"topology", topology},
 		{"topo-master", topoMaster},
 		{"page", page},

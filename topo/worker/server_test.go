@@ -25,6 +25,7 @@ type Server struct {
 	uid            types.UID // The Node's.
 	down           error
 	applies, beats int
+	labels         map[string]string // The Node's.
 }
 
 // Publisher is one that writes to the server.
@@ -68,7 +69,9 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := func() any { return s.object }
 	switch isStatus := strings.HasSuffix(r.URL.Path, "/status"); {
 	case strings.HasPrefix(r.URL.Path, "/api/v1/nodes/"):
-		answer = func() any { return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: s.uid}} }
+		answer = func() any {
+			return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: s.uid, Labels: s.labels}}
+		}
 	case r.Method == http.MethodPatch && !isStatus:
 		s.applies++
 		if s.object == nil {

@@ -1,10 +1,15 @@
 package worker
 
 import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -115,5 +120,72 @@ func TestSilenceOfLLDPIsExplained(t *testing.T) {
 	}
 	if len(noFrames) > MaxReason {
 		t.Errorf("the reason has %d bytes", len(noFrames))
+	}
+}
+
+// TestLabelsGroupWhatNobodySees: a node whose switches are known is not moved to
+// a zone.
+func TestLabelsGroupWhatNobodySees(t *testing.T) {
+	topology := config.Default().Topology
+	port := Port{Rail: v1alpha1.Rail{ID: "a", Port: 1, HCA: "mlx5_0", Role: "fabric", LinkState: v1alpha1.LinkActive}}
+	labels := answer{v1alpha1.SourceNodeLabels, Report{Path: []string{"rack-7"}}}
+	link := Report{Links: []Link{{PortKey: port.Key(), Switch: v1alpha1.Switch{ID: "leaf-a"}, Confidence: 100}}}
+	for _, tt := range []struct {
+		name    string
+		answers []answer
+		want    []string
+	}{
+		{"no switch is known", []answer{labels}, []string{"rack-7"}},
+		{"one is", []answer{{v1alpha1.SourceIB, link}, labels}, nil},
+		{"a file has groups", []answer{{v1alpha1.SourceStatic, Report{Path: []string{"rack-1"}}}, labels}, []string{"rack-1"}},
+	} {
+		spec := merge(input{
+			machine: &machine.Machine{}, topology: &topology, ports: []Port{port}, before: &v1alpha1.NodeTopologySpec{},
+			answers: tt.answers,
+		})
+		if diff := cmp.Diff(tt.want, spec.Path); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// asked is a source that keeps the Node's labels of the query.
+type asked struct{ labels map[string]string }
+
+func (*asked) Kind() v1alpha1.Source { return v1alpha1.SourceNodeLabels }
+
+func (a *asked) Discover(_ context.Context, q Query) Report {
+	a.labels = q.Labels
+	return Report{}
+}
+
+// TestLabelsOfTheNodeAreRead: they are asked for where a source needs them.
+func TestLabelsOfTheNodeAreRead(t *testing.T) {
+	want := map[string]string{"example.com/rack": "7"}
+	for text, needed := range map[string]bool{"topology: {pathLabels: [example.com/rack]}\n": true, "mode: native\n": false} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"version": "v1", "cluster-config": text} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log := slog.New(slog.DiscardHandler)
+		configs, err := config.NewWatcher(dir, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBed(t)
+		b.Server.labels = want
+		source := &asked{}
+		w := New(Options{
+			NodeName: "n1", Machines: b, Configs: configs, Sources: []Source{source}, Publisher: b.Publisher(t, "n1"),
+			Interval: time.Minute, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log,
+		})
+		if err := w.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := source.labels["example.com/rack"]; needed != (got == "7") {
+			t.Errorf("%s: the source has %v", text, source.labels)
+		}
 	}
 }

@@ -26,6 +26,8 @@ type Query struct {
 	// Node is the node's name.
 	Node  string
 	Ports []Port
+	// Labels are the Node's, if the configuration needs them.
+	Labels map[string]string
 	// Topology is the node's configuration: which sources to use, and where
 	// files and servers are. A source that is not to be used answers nothing
 	// and closes what it holds.

@@ -99,7 +99,6 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		spec.Uplinks = append(spec.Uplinks, a.Uplinks...)
 	}
 	spec.Uplinks = spec.Uplinks[:min(len(spec.Uplinks), maxUplinks)]
-	mergePath(&in, &spec, skip)
 	for i := range in.ports {
 		r := in.ports[i].Rail
 		mergeLink(&in, &r, skip)
@@ -107,6 +106,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		spec.Rails = append(spec.Rails, r)
 		in.explain(&r, skip)
 	}
+	mergePath(&in, &spec, skip)
 	spec.Stale = in.stale(&spec)
 	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane), strings.Compare(a.ID, b.ID),
@@ -120,9 +120,14 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 	return spec
 }
 
-// mergePath takes the groups from the first source that has some.
+// mergePath takes the groups from the first source that has some. Labels count
+// only where no switch is known: cables say more than a cloud's zones.
 func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reason string)) {
+	seen := slices.ContainsFunc(spec.Rails, func(r v1alpha1.Rail) bool { return r.Switch != nil })
 	for _, a := range in.answers {
+		if a.source == v1alpha1.SourceNodeLabels && seen {
+			continue
+		}
 		path := a.Path
 		if len(path) == 0 && a.NoPath != Unknown && in.before.PathSource == a.source {
 			path = in.before.Path

@@ -153,12 +153,14 @@ func (w *Worker) Round(ctx context.Context) error {
 // they matter.
 func (w *Worker) resolve(ctx context.Context) (*config.NodeConfig, error) {
 	c := w.Configs.Current()
-	if c.NeedsLabels(w.NodeName) && (w.labels == nil || time.Since(w.labelsAt) > labelsEvery) {
+	resolved := c.Resolve(w.NodeName, w.labels)
+	needed := c.NeedsLabels(w.NodeName) || len(resolved.Topology.PathLabels) > 0
+	if needed && (w.labels == nil || time.Since(w.labelsAt) > labelsEvery) {
 		if _, err := w.readNode(ctx); err != nil && w.labels == nil {
 			return nil, err
 		}
+		resolved = c.Resolve(w.NodeName, w.labels)
 	}
-	resolved := c.Resolve(w.NodeName, w.labels)
 	return &resolved, nil
 }
 
@@ -177,6 +179,7 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	defer cancel()
 	q := Query{
 		Node: w.NodeName, Ports: in.ports, Topology: c.Topology, Leaves: w.state.leaves, Uplinks: w.memory.Uplinks,
+		Labels: w.labels,
 	}
 	w.pending = false
 	for _, s := range w.Sources {

@@ -4,7 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Source is what reported where a cable ends or which groups a node belongs to.
 //
-// +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager
+// +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager;node-labels
 type Source string
 
 // The sources, the most direct first.
@@ -17,6 +17,8 @@ const (
 	SourceStatic Source = "static"
 	// SourceClusterManager is the vendor's cluster manager.
 	SourceClusterManager Source = "cluster-manager"
+	// SourceNodeLabels are labels of the Node, which give groups alone.
+	SourceNodeLabels Source = "node-labels"
 )
 
 // LinkState is a port's state.

@@ -175,7 +175,7 @@ func openFault(device string, err error) error {
 }
 
 // elsewhere is who else knows where a cable ends.
-const elsewhere = "name its groups in the static file or the cluster manager"
+const elsewhere = "name its groups in the static file, the cluster manager or Node labels (topology.pathLabels)"
 
 // explain is what to do about a port that gets no answer.
 func explain(p *worker.Port, err error) string {
