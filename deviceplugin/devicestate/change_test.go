@@ -93,6 +93,7 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 		c.RDMA.Resources = append(c.RDMA.Resources, second)
 	})
 	r.spec("a", corev1.Container{Name: "main"})
+	r.specs.pods["default/a"].Spec.HostNetwork = true // Its HCAs are RoCE.
 	want := asks{gpus: r.gpuIDs(2), hcas: r.deviceIDs("mlx5_1"), "rdma/second": r.deviceIDs("mlx5_1")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)

@@ -25,6 +25,8 @@ type Plan struct {
 	// Of every Of nodes the first Half have half of the HCAs, on every second
 	// rail's leaf, and the next CPU have no GPU and one HCA, on the first leaf.
 	Half, CPU, Of int
+	// Aside gives the nodes without GPUs a second HCA, on a leaf of their own.
+	Aside bool
 	// Domain is the nodes of an NVLink domain, 0 for none; groups are whole
 	// domains.
 	Domain int
@@ -108,7 +110,13 @@ func (f *Fabric) node(number, group, place int) Node {
 	case at < p.Half:
 		rails, step = p.Rails/2, 2
 	case at < p.Half+p.CPU:
-		return f.cpu(number, group, f.Leaf(group, 0, 0))
+		n = f.cpu(number, group, f.Leaf(group, 0, 0))
+		if p.Aside {
+			n.Group = NoGroup
+			aside := v1alpha1.Switch{ID: fmt.Sprintf("0000d2%010x", group), Name: fmt.Sprintf("aside-g%d", group)}
+			n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, 1, 0, aside, place+1))
+		}
+		return n
 	}
 	for rail := range rails {
 		for plane := range p.Planes {

@@ -122,8 +122,9 @@ func (b *Builder) report(n *node, now *Report) {
 	for i := range n.ports {
 		b.tree.show(b.hcas.add(n.ports[i].guid, n)...)
 	}
-	if !slices.EqualFunc(ports, n.ports, sameLink) {
-		b.leaves.set(&n.member, n.links())
+	follows := now != nil && len(now.accelerators) == 0
+	if !slices.EqualFunc(ports, n.ports, sameLink) || follows != n.member.follows {
+		b.leaves.set(&n.member, n.links(), follows)
 	}
 	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
 		b.groups.add(n.group)
@@ -287,7 +288,7 @@ func (b *Builder) checkCabling() {
 			b.apply(g, checked[i])
 			continue
 		}
-		b.spines.set(&g.member, nil)
+		b.spines.set(&g.member, nil, false)
 		b.expect(g.cabling.leaves, nil)
 		b.meet(g, nil)
 		delete(b.raised, g)

@@ -26,6 +26,9 @@
 //  3. A leaf's home is what most of its nodes voted for, weighted by cables.
 //  4. A node's group is the home that most of its cables lead to.
 //
+// At a leaf with three or more cables of nodes with GPUs only those count in votes 1
+// and 3, and for what is foreign: nodes without GPUs go where their cables lead.
+//
 // Ties in vote 4 go to the group at the leaves of which more of the node's
 // cables start from a rail that is usual for that leaf, then, as all ties, to the
 // least ID. A rail is usual for a leaf if at least half as many of its cables

@@ -33,6 +33,7 @@ func fleets() []fleet {
 		{"4 HCAs on three of four nodes", 32, fabrics.Plan{Rails: 8, Half: 3, Of: 4}},
 		{"4 HCAs on one of four nodes, two rails per leaf", 32, fabrics.Plan{Rails: 8, PerLeaf: 2, Half: 1, Of: 4}},
 		{"three of four nodes without GPUs, with one HCA", 64, fabrics.Plan{Rails: 8, CPU: 3, Of: 4}},
+		{"the same with two, one on a leaf of their own", 64, fabrics.Plan{Rails: 8, CPU: 3, Of: 4, Aside: true}},
 	}
 }
 

@@ -31,11 +31,21 @@ type hub[T any] struct {
 	// usual are the rails with at least half as many links as the one with the
 	// most, sorted.
 	usual []int32
-	// wide counts the links of members that have others.
-	wide int
+	// leading and following count the links of members that lead and follow.
+	leading, following tally
 
 	shared int32 // For anchor.
 	round  uint32
+}
+
+// tally counts links, and those of members that have others.
+type tally struct{ links, wide int }
+
+func (t *tally) add(m int32, n int) {
+	t.links += n
+	if m > 1 {
+		t.wide += n
+	}
 }
 
 // attachment is a link as its switch has it. Of a member's links to the switch
@@ -52,6 +62,9 @@ type member[T any] struct {
 	// weights are the links by switch, degree is how many they are.
 	weights []weight[T]
 	degree  int32
+	// follows is set on what has no say at switches with more than few links of
+	// others.
+	follows bool
 	// vote and group are the outcomes of votes 2 and 4; group is "" without
 	// links.
 	vote, group string
@@ -90,15 +103,14 @@ func (g *grouping[T]) at(id string) *hub[T] {
 }
 
 // set gives a member other links. Without any it leaves the grouping.
-func (g *grouping[T]) set(m *member[T], links []link[T]) {
+func (g *grouping[T]) set(m *member[T], links []link[T], follows bool) {
 	for _, w := range m.weights {
-		if m.degree > 1 {
-			w.to.wide -= int(w.n)
-		}
+		w.to.tally(m).add(m.degree, -int(w.n))
 		w.to.links = slices.DeleteFunc(w.to.links, func(a attachment[T]) bool { return a.member == m })
 		g.touch(w.to)
 	}
 	m.weights, m.degree = make([]weight[T], 0, len(links)), int32(len(links)) //nolint:gosec // maxPorts, or spines.
+	m.follows = follows
 	for _, l := range links {
 		i := slices.IndexFunc(m.weights, func(w weight[T]) bool { return w.to == l.to })
 		if i < 0 {
@@ -106,9 +118,7 @@ func (g *grouping[T]) set(m *member[T], links []link[T]) {
 			m.weights = append(m.weights, weight[T]{to: l.to})
 		}
 		m.weights[i].n++
-		if m.degree > 1 {
-			l.to.wide++
-		}
+		l.to.tally(m).add(m.degree, 1)
 		l.to.links = append(l.to.links, attachment[T]{m, l.rail, m.weights[i].n})
 		g.touch(l.to)
 	}
@@ -116,6 +126,24 @@ func (g *grouping[T]) set(m *member[T], links []link[T]) {
 		m.isChanged = true
 		g.changed = append(g.changed, m)
 	}
+}
+
+func (h *hub[T]) tally(m *member[T]) *tally {
+	if m.follows {
+		return &h.following
+	}
+	return &h.leading
+}
+
+// counts reports whether a member's links count at a switch, in votes 1 and 3.
+func (h *hub[T]) counts(m *member[T]) bool { return !m.follows || h.leading.links <= few }
+
+// counted counts the links that do.
+func (h *hub[T]) counted() tally {
+	if h.leading.links > few {
+		return h.leading
+	}
+	return tally{h.leading.links + h.following.links, h.leading.wide + h.following.wide}
 }
 
 func (g *grouping[T]) touch(h *hub[T]) { g.touched = g.hub(g.touched, h) }
@@ -232,7 +260,9 @@ func (g *grouping[T]) homes(homes []*hub[T]) (members []*member[T]) {
 	for _, h := range homes {
 		v.reset()
 		for _, l := range h.links {
-			v.add(l.member.vote, 1)
+			if h.counts(l.member) {
+				v.add(l.member.vote, 1)
+			}
 		}
 		home, turned := v.most(), g.usualRails(h)
 		if home == h.home && !turned {
@@ -337,7 +367,9 @@ func (g *grouping[T]) count(moved []move[T]) (groups []string) {
 func (h *hub[T]) count(groups []string) []string {
 	var now votes
 	for _, l := range h.links {
-		now.add(l.member.group, 1)
+		if h.counts(l.member) {
+			now.add(l.member.group, 1)
+		}
 	}
 	for _, v := range h.groups.list {
 		if h.groups.foreign(v.id) != now.foreign(v.id) {
@@ -345,7 +377,7 @@ func (h *hub[T]) count(groups []string) []string {
 		}
 	}
 	for _, v := range now.list {
-		if h.groups.count(v.id) == 0 && now.foreign(v.id) {
+		if h.groups.count(v.id) == 0 {
 			groups = append(groups, v.id)
 		}
 	}

@@ -15,6 +15,19 @@ import (
 type definition struct {
 	nodes  map[string][]cable
 	leaves map[string]bool
+	// noGPUs are the nodes without GPUs.
+	noGPUs map[string]bool
+}
+
+// counts reports whether a node has a say at a leaf.
+func (d *definition) counts(node, leaf string) bool {
+	others := 0
+	for other := range d.nodes {
+		if !d.noGPUs[other] {
+			others += d.cables(other, leaf)
+		}
+	}
+	return !d.noGPUs[node] || others < 3
 }
 
 func (d *definition) cables(node, leaf string) int {
@@ -33,6 +46,12 @@ func (d *definition) siblings(a, b string) bool {
 	classes, wideA, wideB := map[int]class{}, 0, 0 // By how many cables a node has.
 	for node, cables := range d.nodes {
 		x, y := d.cables(node, a), d.cables(node, b)
+		if !d.counts(node, a) {
+			x = 0
+		}
+		if !d.counts(node, b) {
+			y = 0
+		}
 		all, other, both = all+x, other+y, both+min(x, y)
 		if len(cables) < 2 {
 			continue
@@ -101,7 +120,7 @@ func (d *definition) groups() map[string]string {
 			for _, c := range cables {
 				vote[anchors[c.leaf]]++
 			}
-			if n := d.cables(node, leaf); n > 0 {
+			if n := d.cables(node, leaf); n > 0 && d.counts(node, leaf) {
 				votes[most(vote)] += n
 			}
 		}
@@ -125,7 +144,7 @@ func TestDefinition(t *testing.T) {
 	t.Parallel()
 	for seed := range 400 {
 		rng := rand.New(rand.NewPCG(uint64(seed), 5))
-		d := &definition{nodes: map[string][]cable{}, leaves: map[string]bool{}}
+		d := &definition{nodes: map[string][]cable{}, leaves: map[string]bool{}, noGPUs: map[string]bool{}}
 		m := newMap(t, preset(t, fabric.ModeLeaf)...)
 		rails, leaves, chaos := 1+rng.IntN(5), 2+rng.IntN(12), rng.Float64()
 		for i := range 1 + rng.IntN(20) {
@@ -140,7 +159,11 @@ func TestDefinition(t *testing.T) {
 				d.nodes[name] = append(d.nodes[name], c)
 				d.leaves[c.leaf] = true
 			}
-			m.Put(node(name, report(d.nodes[name]...)))
+			spec := report(d.nodes[name]...)
+			if d.noGPUs[name] = rng.IntN(3) == 0; d.noGPUs[name] {
+				spec.Accelerators = nil
+			}
+			m.Put(node(name, spec))
 		}
 		got := map[string]string{}
 		for holders, e := range m.Snapshot(start).All() {

@@ -176,6 +176,8 @@ func (w *world) report(n *fabrics.Node) v1alpha1.NodeTopologySpec {
 		spec.Path = nil
 	case 5:
 		spec.Uplinks = other.Spec.Uplinks
+	case 7: // The driver is not up.
+		spec.Accelerators = nil
 	case 6: // It has moved.
 		spec.Rails = other.Spec.DeepCopy().Rails
 	}

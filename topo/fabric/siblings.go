@@ -3,8 +3,11 @@ package fabric
 // anchor is the least ID among a switch and its siblings.
 func (g *grouping[T]) anchor(h *hub[T]) string {
 	for _, l := range h.links {
+		if !h.counts(l.member) {
+			continue
+		}
 		for _, w := range l.member.weights {
-			if w.n < l.nth {
+			if w.n < l.nth || !w.to.counts(l.member) {
 				continue
 			}
 			if w.to.shared == 0 {
@@ -26,10 +29,11 @@ func (g *grouping[T]) anchor(h *hub[T]) string {
 
 // siblings is vote 1 for a switch and one of which shared is counted.
 func (h *hub[T]) siblings(o *hub[T]) bool {
-	if n := 2 * int(o.shared); n > len(h.links) && n > len(o.links) {
+	here, there := h.counted(), o.counted()
+	if n := 2 * int(o.shared); n > here.links && n > there.links {
 		return true
 	}
-	return o.shared > few && 8*int(o.shared) >= max(h.wide, o.wide) && h.sharesClasses(o)
+	return o.shared > few && 8*int(o.shared) >= max(here.wide, there.wide) && h.sharesClasses(o)
 }
 
 // maxDegree is from how many links on members are of one class.
@@ -42,13 +46,18 @@ func (h *hub[T]) sharesClasses(o *hub[T]) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int }
 	for _, l := range h.links {
 		c := &classes[min(l.member.degree, maxDegree)]
-		c.here++
-		if l.member.linksTo(o) >= l.nth {
+		switch {
+		case !h.counts(l.member):
+			continue
+		case o.counts(l.member) && l.member.linksTo(o) >= l.nth:
 			c.both++
 		}
+		c.here++
 	}
 	for _, l := range o.links {
-		classes[min(l.member.degree, maxDegree)].there++
+		if o.counts(l.member) {
+			classes[min(l.member.degree, maxDegree)].there++
+		}
 	}
 	here, there, both := 0, 0, 0
 	for _, c := range classes[2:] {
@@ -56,7 +65,7 @@ func (h *hub[T]) sharesClasses(o *hub[T]) bool {
 			here, there, both = here+c.here, there+c.there, both+c.both
 		}
 	}
-	return both > few && 2*both > here && 2*both > there && 8*both >= max(h.wide, o.wide)
+	return both > few && 2*both > here && 2*both > there && 8*both >= max(h.counted().wide, o.counted().wide)
 }
 
 // linksTo counts a member's links to a switch.

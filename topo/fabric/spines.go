@@ -97,7 +97,7 @@ func (b *Builder) raise(g *leafGroup) {
 	for i, id := range spines {
 		links[i].to = b.spines.at(id)
 	}
-	b.spines.set(&g.member, links)
+	b.spines.set(&g.member, links, false)
 }
 
 // groupLeafGroups moves leaf groups between groups of spines.
