@@ -32,8 +32,10 @@ func TestReleaseFollowsTheNode(t *testing.T) {
 		name, text string
 		released   bool
 	}{
-		{"asked for", `{"until":"2999-01-01T00:00:00Z"}`, true}, {"a typo", "10m", false},
-		{"again", `{"until":"2999-01-02T00:00:00Z"}`, true}, {"over", `{"until":"2026-01-01T00:00:00Z"}`, false},
+		{"asked for", `{"until":"2999-01-01T00:00:00Z"}`, true},
+		{"a typo", "10m", false},
+		{"again", `{"until":"2999-01-02T00:00:00Z"}`, true},
+		{"over", `{"until":"2026-01-01T00:00:00Z"}`, false},
 	} {
 		api.EditNode(func(n *corev1.Node) { n.Annotations = map[string]string{wellknown.GPURelease: step.text} })
 		tick, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)

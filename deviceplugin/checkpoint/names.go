@@ -46,12 +46,12 @@ func (d *Dir) Add(e *Entry) error {
 func (d *Dir) appendLocked(line []byte) error {
 	const flags, perm = os.O_APPEND | os.O_CREATE | os.O_WRONLY, 0o644
 	path := filepath.Join(d.path, namesFile)
-	f, err := os.OpenFile(path, flags, perm) //nolint:gosec // As the other files of the directory.
+	f, err := os.OpenFile(path, flags, perm)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // As atomicfile makes it.
 			return err
 		}
-		f, err = os.OpenFile(path, flags, perm) //nolint:gosec // As above.
+		f, err = os.OpenFile(path, flags, perm)
 	}
 	if err != nil {
 		return err
@@ -114,7 +114,9 @@ func (d *Dir) loadNames(all map[string]*Entry) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for line := range bytes.Lines(content) {
-		var named struct{ Device string }
+		var named struct {
+			Device string `json:"device"`
+		}
 		if json.Unmarshal(line, &named) != nil || !cdi.IsDevice(named.Device) || all[named.Device] != nil {
 			continue
 		}

@@ -258,7 +258,8 @@ func (b *bed) admitted(t *testing.T, queue string) (hosts []string) {
 				}
 			}
 		}
-		if err := json.Unmarshal([]byte(b.kubectl(t, "get", "workloads.kueue.x-k8s.io", "-o", "json")), &list); err != nil {
+		text := b.kubectl(t, "get", "workloads.kueue.x-k8s.io", "-o", "json")
+		if err := json.Unmarshal([]byte(text), &list); err != nil { //nolint:musttag // Names are compared without case.
 			return err.Error()
 		}
 		for i := range list.Items {

@@ -70,7 +70,8 @@ func TestFabricCondition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), doctor, "doctor", "--node", node, "--kubeconfig", b.Kubeconfig()).CombinedOutput() //nolint:gosec // Our own program.
+	cmd := exec.CommandContext(t.Context(), doctor, "doctor", "--node", node, "--kubeconfig", b.Kubeconfig())
+	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "HeddleFabric: CableMisplaced: "+sentence) {
 		t.Errorf("doctor: %v\n%s", err, out)
 	}

@@ -36,7 +36,7 @@ func TestBreakoutPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, part := range strings.Fields(parts) {
+		for part := range strings.FieldsSeq(parts) {
 			netdev := fmt.Sprintf("rail%d", len(names))
 			if err := s.Connect(ctx, netdev, part); err != nil {
 				t.Fatal(err)

@@ -96,18 +96,7 @@ func (w *wiring) rail(p *port, i int) *railPorts {
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
 	for _, n := range c.group.members {
-		w := c.wiring(n)
-		w.members++
-		for i := range n.ports {
-			p := &n.ports[i]
-			r := w.rail(p, i)
-			if p.leaf != nil {
-				r.leaves[p.leaf]++
-			}
-			if p.neverUp() && (i == 0 || n.ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
-				r.dark++
-			}
-		}
+		c.wiring(n).count(n)
 	}
 	for _, w := range c.shapes {
 		for i := range w.rails {
@@ -118,6 +107,21 @@ func (c *cablingCheck) count() {
 				c.own.add(l.id, n)
 				w.most[l] = max(w.most[l], n)
 			}
+		}
+	}
+}
+
+// count adds the ports of a member.
+func (w *wiring) count(n *node) {
+	w.members++
+	for i := range n.ports {
+		p := &n.ports[i]
+		r := w.rail(p, i)
+		if p.leaf != nil {
+			r.leaves[p.leaf]++
+		}
+		if p.neverUp() && (i == 0 || n.ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
+			r.dark++
 		}
 	}
 }

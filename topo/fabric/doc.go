@@ -70,8 +70,9 @@
 // identity, anything found by its switches the description of its anchor, and
 // its ID where that is unknown or claims nothing. Where several groups of a level
 // have switches of one description, each name has a suffix out of the anchor's
-// ID, but that of a group that had it alone before. The anchor changes if the anchor dies or is replaced; so nodes carry the names they
-// had (their labels), and a group keeps the name that most of its members
+// ID, but that of a group that had it alone before. The anchor changes if the
+// anchor dies or is replaced; so nodes carry the names they had (their labels),
+// and a group keeps the name that most of its members
 // remember, if that is more than half of them and no other group has more
 // members that remember it. Memory is part of the input: two replicas that
 // see the same Nodes and reports give the same names without talking. A name

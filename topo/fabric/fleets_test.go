@@ -145,7 +145,7 @@ func sizes() []struct{ nodes, seeds int } {
 }
 
 // TestFleets is the table in docs/topology-sources.md.
-func TestFleets(t *testing.T) {
+func TestFleets(t *testing.T) { //nolint:tparallel // The subtest that waits for the others.
 	t.Parallel()
 	all, scores := fleets(), make([]map[string]score, len(fleets()))
 	t.Run("fleets", func(t *testing.T) {

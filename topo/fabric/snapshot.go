@@ -39,7 +39,8 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	}
 	sum := summarize(children)
 	return &Snapshot{
-		Child: children, Crossing: crossing, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n"), digest: sum.digest,
+		Child: children, Crossing: crossing, Nodes: sum.nodes, digest: sum.digest,
+		size: sum.size + max(len(children)-1, 0) + len("[]\n"),
 	}
 }
 

@@ -176,7 +176,8 @@ func Current(members []*Member) []*Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m *Member) bool {
 		return m.API.implied() && m.stage == failed && slices.ContainsFunc(members, func(next *Member) bool {
 			// Times are in seconds: of two that fail in one, none follows the other.
-			return next.rank == m.rank && next.created >= m.end() && (next.created > m.created || next.stage != failed)
+			return next.rank == m.rank && next.created >= m.end() &&
+				(next.created > m.created || next.stage != failed)
 		})
 	})
 }

@@ -46,7 +46,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		stale: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_seconds",
-			Help: "Since when a source of which the last good answer stands is silent, in seconds since 1970; absent if it is not.",
+			Help: "Since when a source of which the last good answer stands is silent, in seconds since 1970; " +
+				"absent if it is not.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",

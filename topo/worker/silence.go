@@ -38,7 +38,8 @@ func (in *input) stale(spec *v1alpha1.NodeTopologySpec) (out []v1alpha1.StaleSou
 // One that listens is silent port by port, another as a whole.
 func (a *answer) kept(r v1alpha1.Rail) bool {
 	why := a.NoLink[keyOf(&r)]
-	return r.Source == a.source && (why == Unavailable && r.LinkState == v1alpha1.LinkActive || why == Unknown && !a.Listening)
+	return r.Source == a.source &&
+		(why == Unavailable && r.LinkState == v1alpha1.LinkActive || why == Unknown && !a.Listening)
 }
 
 // explain notes why an active Ethernet rail has no switch: the silence of LLDP

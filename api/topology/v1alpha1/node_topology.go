@@ -150,6 +150,7 @@ type NodeTopologyStatus struct {
 	Rails string `json:"rails,omitempty"`
 	// FindingCount is the number of findings, of which Findings has the first.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	FindingCount *int32 `json:"findingCount,omitempty"`
 	// Findings are the ports that are not as they should be.
 	// +optional

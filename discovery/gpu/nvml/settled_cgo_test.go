@@ -38,9 +38,9 @@ func TestSlowPartsAreNotAskedInEveryScan(t *testing.T) {
 		}
 		scan("first", 19)
 		scan("second", 19)
-		time.Sleep(settledFor - time.Second)
+		<-time.After(settledFor - time.Second)
 		scan("within a minute", 19)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		scan("after a minute", 38)
 		l.event(nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 74})
 		scan("after an event", 57)

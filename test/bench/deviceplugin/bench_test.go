@@ -135,14 +135,14 @@ func TestMain(m *testing.M) {
 		serveLeast(socket, strings.Split(os.Getenv(leastIDs), ","))
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(m.Run()) //nolint:forbidigo // TestMain is a main.
 }
 
 // leastPlugin starts the other plugin and returns its socket.
 func leastPlugin(b *testing.B, ids []string) string {
 	b.Helper()
 	socket := filepath.Join(kubelet.Dir(b), "least.sock")
-	cmd := exec.Command(os.Args[0]) //nolint:gosec // It is this program.
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{leastSocket + "=" + socket, leastIDs + "=" + strings.Join(ids, ",")}
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)

@@ -82,11 +82,11 @@ func start(b *testing.B) *plugin {
 	return p
 }
 
-func (p *plugin) await(b *testing.B, ok func(kubelet.State) bool) kubelet.State {
+func (p *plugin) await(b *testing.B, ok func(kubelet.State) bool) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
-	return p.kubelet.Wait(ctx, gpus, ok)
+	p.kubelet.Wait(ctx, gpus, ok)
 }
 
 // installDriver makes the driver of the GPUs that the tree of a DGX has.
@@ -136,7 +136,7 @@ func (p *plugin) processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	// The kernel's CPUCLOCK_SCHED of a process (include/linux/posix-timers.h).
 	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^p.pid<<3|2), &used); err != nil { //nolint:gosec // A PID has 22 bits.
+	if err := unix.ClockGettime(int32(^p.pid<<3|2), &used); err != nil {
 		b.Fatal(err)
 	}
 	return time.Duration(used.Nano())

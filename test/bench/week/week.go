@@ -161,7 +161,8 @@ func (w *week) fail(node int32) {
 		}
 		w.stop(g)
 		w.cluster.take(kept, g.gpus, 1)
-		next := w.place(g, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
+		// What runs in part comes before reservations.
+		next := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
 		w.cluster.take(kept, g.gpus, -1)
 		if next == nil {
 			g.since = w.now

@@ -55,9 +55,8 @@ func changes(before, now []v1alpha1.Finding) []event {
 	for _, f := range before {
 		about := func(n v1alpha1.Finding) bool { return n.Port == f.Port }
 		if !slices.ContainsFunc(now, about) {
-			out = append(out, event{
-				corev1.EventTypeNormal, recovered, cmp.Or(f.Port, "the path") + " is as expected again; it was: " + f.Message,
-			})
+			text := cmp.Or(f.Port, "the path") + " is as expected again; it was: " + f.Message
+			out = append(out, event{corev1.EventTypeNormal, recovered, text})
 		}
 	}
 	if more := len(out) - nodeEvents; more > 0 {

@@ -82,7 +82,8 @@ func condition(findings []v1alpha1.Finding, n, known, all int, grouped bool) inf
 		}
 	}
 	return informers.Condition{
-		Status: string(corev1.ConditionTrue), Reason: "AsExpected", Message: "every known cable ends where it is expected",
+		Status: string(corev1.ConditionTrue), Reason: "AsExpected",
+		Message: "every known cable ends where it is expected",
 	}
 }
 

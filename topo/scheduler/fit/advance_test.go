@@ -26,6 +26,12 @@ func lasting(uid string, d time.Duration) *corev1.Pod {
 	return p
 }
 
+// first marks a pod of a gang that runs in part.
+func first(p *corev1.Pod) *corev1.Pod {
+	p.Labels["first"] = "true"
+	return p
+}
+
 // A reservation in advance keeps out what would not be gone when it starts, up to what
 // it needs beside the pods that stay.
 func TestReservedInAdvance(t *testing.T) {
@@ -45,6 +51,7 @@ func TestReservedInAdvance(t *testing.T) {
 			pod      *corev1.Pod
 			want     int32
 		}{
+			{"of a gang that runs in part", node(), six(), first(lasting("new", 0)), 4},
 			{"beside it", node(), six(), lasting("new", 0), 1},
 			{"beside it, while another leaves", node(lasting("a", 0)), six("a"), lasting("new", 0), 1},
 			{"two have come that stay", node(lasting("a", 0), lasting("b", 0)), six(), lasting("new", 0), 0},
@@ -55,7 +62,9 @@ func TestReservedInAdvance(t *testing.T) {
 		} {
 			q := fit.Query{
 				Nodes: []framework.NodeInfo{tt.node}, Reservations: fit.Reservations{"n": tt.reserved},
-				Asker: fit.Asker{Priority: *tt.pod.Spec.Priority, End: fit.EndOf(tt.pod, time.Now())},
+				Asker: fit.Asker{
+					Priority: *tt.pod.Spec.Priority, End: fit.EndOf(tt.pod, time.Now()), First: tt.pod.Labels["first"] != "",
+				},
 			}
 			var table fit.Table
 			if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, fit.ClassOf(tt.pod, nil), nil)); diff != "" {

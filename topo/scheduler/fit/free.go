@@ -35,6 +35,8 @@ type Asker struct {
 	UID types.UID
 	// End is when the pod would be gone; zero if that is unknown.
 	End time.Time
+	// First comes before what is reserved in advance: for a gang that runs in part.
+	First bool
 	// At asks what will be free at a time, with the departures until then; zero is now.
 	At         time.Time
 	Departures map[types.UID]Departure
@@ -74,7 +76,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 		switch {
 		case here[r.UID] || r.Priority < a.Priority || r.UID == a.UID:
 		case !r.Start.IsZero() && a.At.IsZero():
-			if queue.Binds(r.Start, a.End) {
+			if !a.First && queue.Binds(r.Start, a.End) {
 				advance = append(advance, r)
 			}
 		default:

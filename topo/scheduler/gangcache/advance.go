@@ -25,6 +25,15 @@ func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
 }
 
+// RunsInPart reports whether a pod is of a gang that had its nodes: a member that was
+// made again does not wait for what is reserved for others.
+func (c *Cache) RunsInPart(pod *corev1.Pod) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	m := c.members[pod.UID]
+	return m != nil && m.gang.once && m.gang.have(bound) > 0
+}
+
 // born keeps the earliest creation of a gang's pods and objects.
 func (g *gangInfo) born(at time.Time) {
 	if g.created.IsZero() || at.Before(g.created) {

@@ -132,6 +132,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 		return Plan{}, err
 	}
 	query.Priority, query.End = schedulehelpers.PodPriority(g.Members[0].Pod), g.end(time.Now())
+	query.First = slices.ContainsFunc(g.Members, func(m Member) bool { return m.Pod.Spec.NodeName != "" })
 	found, err := tree.place(query.Nodes, &request, p.capacity(tree, query, classes), g.Label)
 	if err != nil {
 		return Plan{}, err

@@ -85,7 +85,7 @@ func (p *Plugin) PreFilter(
 			// No victim would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
 		}
-		c.reservations = p.cache.Reservations()
+		c.reservations, c.asker.First = p.cache.Reservations(), p.cache.RunsInPart(pod)
 		if !c.member && len(c.reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}

@@ -174,7 +174,7 @@ func (c *Client) fetch(ctx context.Context) (*answer, error) {
 	case groups != nil:
 		etag = header.Get("ETag")
 	case crossing == c.crossing:
-		return nil, nil
+		return nil, nil //nolint:nilnil // As documented.
 	default:
 		groups = c.tree.Groups
 	}

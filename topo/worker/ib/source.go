@@ -183,8 +183,8 @@ func explain(p *worker.Port, err error) string {
 	case p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer)):
 		return "a virtual function has no SMI and cannot ask its switch: " + elsewhere
 	case errors.Is(err, ErrNotInfiniBand):
-		return "the device carries no SMPs, as an HCA of several planes without its SMI device (rdma dev add smi0 type SMI parent " +
-			p.HCA + "): " + elsewhere
+		return "the device carries no SMPs, as an HCA of several planes without its SMI device " +
+			"(rdma dev add smi0 type SMI parent " + p.HCA + "): " + elsewhere
 	}
 	return err.Error()
 }

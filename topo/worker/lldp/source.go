@@ -218,6 +218,13 @@ func (d *device) silence() (last time.Time, up bool) {
 	return d.last, d.up
 }
 
+// reportSilence notes when the switch behind a port that is up was last received.
+func (d *device) reportSilence(r *worker.Report, p *worker.Port, why worker.Absence) {
+	if last, up := d.silence(); up && why == worker.Unavailable && p.Up() {
+		r.Silent(last, "no LLDP frame for longer than the last one was to hold; is LLDP running on the switch?")
+	}
+}
+
 // report enters what is known about the ports.
 func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[string]error) {
 	now := time.Now()
@@ -232,9 +239,7 @@ func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[strin
 			absence := worker.Unavailable
 			if d := s.devices[netdev]; d != nil {
 				known, absence = d.neighbors(p, now)
-				if last, up := d.silence(); up && absence == worker.Unavailable && p.Up() {
-					r.Silent(last, "no LLDP frame for longer than the last one was to hold; is LLDP running on the switch?")
-				}
+				d.reportSilence(r, p, absence)
 			} else if failed[netdev] == nil {
 				absence = worker.Unknown
 			}

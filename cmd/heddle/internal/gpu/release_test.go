@@ -58,12 +58,16 @@ func TestRelease(t *testing.T) {
 		err     string
 	}{
 		{
-			"all GPUs, and nothing holds them", two(), release.Status{}, []string{"--for", "30m"},
-			[]string{"No new pod gets a GPU", "Nothing that heddle knows of holds them"}, "", "",
+			"all GPUs, and nothing holds them", two(),
+			release.Status{},
+			[]string{"--for", "30m"},
+			[]string{"No new pod gets a GPU", "Nothing that heddle knows of holds them"},
+			"", "",
 		},
 		{
 			"what holds them", two(), holders, nil,
-			[]string{"ml/train  main       GPU-a", "77   dcgm     -    /dev/nvidia0", "3 processes could not"}, "", "findings",
+			[]string{"ml/train  main       GPU-a", "77   dcgm     -    /dev/nvidia0", "3 processes could not"},
+			"", "findings",
 		},
 		{"by index", two(), release.Status{}, []string{"--gpu", "1"}, []string{"GPU-b"}, `,"gpus":["GPU-b"]`, ""},
 		{"by UUID", two(), release.Status{}, []string{"--gpu", "GPU-b,GPU-a"}, nil, `,"gpus":["GPU-a","GPU-b"]`, ""},
