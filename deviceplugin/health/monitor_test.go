@@ -107,7 +107,7 @@ func start(t *testing.T, o Options) *Monitor {
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
-		pass(2 * time.Second) // The wait that Watch left behind.
+		pass(devgpu.EventWait) // The wait that Watch left behind.
 	})
 	synctest.Wait()
 	drain(m.Changed()) // The first scan.
