@@ -283,7 +283,7 @@ func TestSelectBesideVirtualFunctions(t *testing.T) {
 		name, resources string
 		want            []string
 	}{
-		{"nobody has the virtual ones", "{name: rdma/a}", []string{"mlx5_0", "mlx5_1"}},
+		{"no other resource has the virtual ones", "{name: rdma/a}", []string{"mlx5_0", "mlx5_1"}},
 		{"another resource has them", "{name: rdma/a}" + vfs, []string{"mlx5_1"}},
 		{"this one has them", "{name: rdma/a, selectors: {pciAddresses: ['0000:18:*']}}", []string{"mlx5_8"}},
 		{"by its address", "{name: rdma/a, selectors: {pciAddresses: ['0000:18:00.0']}}" + vfs, []string{"mlx5_0"}},

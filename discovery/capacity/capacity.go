@@ -226,7 +226,7 @@ func CPUOnly(m *machine.Machine, vendors gpu.Vendors) bool {
 // WithoutHCAs reports whether a machine has no HCA that a job could use: none in
 // the scan but management functions, and no adapter on the bus that lacks its RDMA
 // device. Such a node need not offer HCAs; nothing is missing. Soft RDMA is there
-// because somebody set it up, so a resource without it is worth a word. The roles
+// because it was set up by hand, so a resource without it is worth a word. The roles
 // of m's HCAs are corrected.
 func WithoutHCAs(m *machine.Machine) bool {
 	if probeFailed(m, "rdma") || probeFailed(m, "sysfs") {

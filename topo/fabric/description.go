@@ -83,7 +83,7 @@ func (t *tree) describe(d *domain) {
 // isIdentity reports whether a part of a name is a GUID or a MAC address.
 func isIdentity(s string) bool { return (len(s) == 16 || len(s) == 12) && hexadecimal(s) }
 
-// title is a group's name by its switch's: the kind is not said twice.
+// title is a group's name by its switch's: the kind does not stand twice.
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word

@@ -104,7 +104,7 @@ func TestDescriptions(t *testing.T) {
 		want  string
 	}{
 		{"its own word", []fabric.Node{node("a", on(guid, "su1 rail3"))}, "leaf-su1-rail3(a)"},
-		{"the kind is not said twice", []fabric.Node{node("a", on(guid, "leaf-07.dc1"))}, "leaf-07.dc1(a)"},
+		{"the kind does not stand twice", []fabric.Node{node("a", on(guid, "leaf-07.dc1"))}, "leaf-07.dc1(a)"},
 		{"as NVIDIA's switches have it", []fabric.Node{node("a", on(guid, "MF0;leaf-07:MQM9700/U1"))}, "leaf-07(a)"},
 		{"the third chip of a box", []fabric.Node{node("a", on(guid, "MF0;xdr-1:Q3400-RA/U3"))}, "leaf-xdr-1-U3(a)"},
 		{"every switch of the model", []fabric.Node{node("a", on(guid, "Quantum Mellanox Technologies"))}, "leaf-" + guid + "(a)"},

@@ -34,8 +34,8 @@ func TestSilentSourceMovesNobody(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutGroupSaysWhy: nobody knows the switch behind its ports.
-func TestNodeWithoutGroupSaysWhy(t *testing.T) {
+// TestNodeWithoutGroupStatesWhy: the switch behind its ports is unknown.
+func TestNodeWithoutGroupStatesWhy(t *testing.T) {
 	t.Parallel()
 	s := put(newMap(t, preset(t, fabric.ModeLeaf)...), node("a", report(cable{rail: 0}, cable{rail: 1})))
 	want := []fabric.Reason{{Kind: string(fabric.Unseen), Count: 2}}

@@ -51,7 +51,7 @@ func planes(h, smi *machine.HCA) []Port {
 }
 
 // isVF reports whether an HCA is a virtual function, here or passed through to
-// this virtual machine, where only its device ID tells (drivers/net/ethernet/
+// this virtual machine, where only its device ID shows it (drivers/net/ethernet/
 // mellanox/mlx5/core/main.c: those of mlx5's physical functions are odd up to
 // ConnectX-6 Dx, and those after it share 0x101e).
 func isVF(h *machine.HCA) bool {

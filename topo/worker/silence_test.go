@@ -90,7 +90,7 @@ func TestSilenceOfLLDPIsExplained(t *testing.T) {
 		ID: "a", Port: 1, HCA: "mlx5_0", Role: "fabric", LinkState: v1alpha1.LinkActive, LinkLayer: machine.Ethernet,
 	}
 	topology := config.Default().Topology
-	said := func(change func(*v1alpha1.Rail), r Report) []v1alpha1.Skipped {
+	skipped := func(change func(*v1alpha1.Rail), r Report) []v1alpha1.Skipped {
 		one := rail
 		change(&one)
 		spec := merge(input{
@@ -103,16 +103,16 @@ func TestSilenceOfLLDPIsExplained(t *testing.T) {
 	pending := Report{Listening: true}
 	pending.Without(keyOf(&rail), Pending)
 	want := []v1alpha1.Skipped{{Name: "mlx5_0 port 1", Reason: noFrames}}
-	if diff := cmp.Diff(want, said(same, Report{Listening: true})); diff != "" {
+	if diff := cmp.Diff(want, skipped(same, Report{Listening: true})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for name, got := range map[string][]v1alpha1.Skipped{
-		"too early":   said(same, pending),
-		"not asked":   said(same, Report{}),
-		"a storage":   said(func(r *v1alpha1.Rail) { r.Role = "storage" }, Report{Listening: true}),
-		"link down":   said(func(r *v1alpha1.Rail) { r.LinkState = v1alpha1.LinkDown }, Report{Listening: true}),
-		"InfiniBand":  said(func(r *v1alpha1.Rail) { r.LinkLayer = machine.InfiniBand }, Report{Listening: true}),
-		"a neighbor ": said(same, Report{Listening: true, Links: []Link{{PortKey: keyOf(&rail), Switch: v1alpha1.Switch{ID: "x"}}}}),
+		"too early":   skipped(same, pending),
+		"not asked":   skipped(same, Report{}),
+		"a storage":   skipped(func(r *v1alpha1.Rail) { r.Role = "storage" }, Report{Listening: true}),
+		"link down":   skipped(func(r *v1alpha1.Rail) { r.LinkState = v1alpha1.LinkDown }, Report{Listening: true}),
+		"InfiniBand":  skipped(func(r *v1alpha1.Rail) { r.LinkLayer = machine.InfiniBand }, Report{Listening: true}),
+		"a neighbor ": skipped(same, Report{Listening: true, Links: []Link{{PortKey: keyOf(&rail), Switch: v1alpha1.Switch{ID: "x"}}}}),
 	} {
 		if len(got) != 0 {
 			t.Errorf("%s: %+v", name, got)

@@ -113,7 +113,7 @@ type Report struct {
 	// changes: no times, no counters.
 	Skipped []v1alpha1.Skipped
 	// Listening is set by a source that waits for what others send: only its
-	// silence tells that they do not.
+	// silence shows that they do not.
 	Listening bool
 	// Stale is set if what the source reports, or what is remembered of it, is
 	// an old answer.

@@ -121,7 +121,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 }
 
 // mergePath takes the groups from the first source that has some. Labels count
-// only where no switch is known: cables say more than a cloud's zones.
+// only where no switch is known: cables show more than a cloud's zones.
 func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reason string)) {
 	seen := slices.ContainsFunc(spec.Rails, func(r v1alpha1.Rail) bool { return r.Switch != nil })
 	for _, a := range in.answers {

@@ -32,7 +32,7 @@ func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 
 // LacksHCAs is the first resource, by name, of which a container asks for more HCAs
 // than the node has; empty if there is none, and where the node does not publish how
-// many it has. The node's capacity cannot tell: it counts each HCA once for every
+// many it has. The node's capacity does not show it: it counts each HCA once for every
 // container that may share it.
 func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	text := node.Annotations[wellknown.HCACounts]

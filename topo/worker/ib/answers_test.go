@@ -55,7 +55,7 @@ func TestEveryPlaneHasItsSwitch(t *testing.T) {
 }
 
 func TestPortsThatCannotAsk(t *testing.T) {
-	refuse := func(string) (*UMAD, error) { return nil, ErrNotInfiniBand }
+	reject := func(string) (*UMAD, error) { return nil, ErrNotInfiniBand }
 	virtual := infiniband(1, "umad0")
 	virtual.Virtual = true
 	for _, tt := range []struct {
@@ -66,7 +66,7 @@ func TestPortsThatCannotAsk(t *testing.T) {
 		{"several planes", infiniband(1, "umad0"), "several planes without its SMI device (rdma dev add smi0 type SMI parent mlx5_0)"},
 		{"virtual function", virtual, "a virtual function has no SMI and cannot ask its switch: name its groups"},
 	} {
-		r := discover(t, New(refuse, "", nil), tt.port)
+		r := discover(t, New(reject, "", nil), tt.port)
 		if len(r.Skipped) != 1 || !strings.Contains(r.Skipped[0].Reason, tt.want) {
 			t.Errorf("%s: %+v", tt.name, r.Skipped)
 		}

@@ -69,7 +69,7 @@ func readKey(path string) (uint64, error) {
 	return value, nil
 }
 
-// blame says why SMPs may go unanswered.
+// blame states why SMPs may go unanswered.
 func (k mkey) blame(err error, ownAnswers bool) error {
 	switch {
 	case errors.Is(err, errStatus) && k.file != "":

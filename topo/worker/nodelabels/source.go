@@ -1,5 +1,5 @@
 // Package nodelabels takes the groups of a node from labels of its Node, as
-// clouds and provisioning tools write them: for machines whose cables nobody
+// clouds and provisioning tools write them: for machines whose cables no one
 // sees, such as virtual functions of InfiniBand HCAs.
 //
 // It reads nothing itself: the labels are in the query.
