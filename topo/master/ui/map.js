@@ -150,6 +150,7 @@ export class FabricMap {
     const all = document.createDocumentFragment();
     for (const item of view.item.child) all.append(this.#cell(view, item).el);
     view.inner.append(all);
+    view.el.tabIndex = view.item.id === this.#current ? 0 : -1;
   }
 
   #empty(view) {
@@ -161,6 +162,7 @@ export class FabricMap {
     view.filled = false;
     view.cells.clear();
     view.inner.replaceChildren();
+    if (this.#model.byId.get(this.#current)?.parent?.id === view.item.id) view.el.tabIndex = 0;
   }
 
   #refill(view) {
@@ -335,12 +337,16 @@ export class FabricMap {
     }
   }
 
-  /** hold moves the one place that Tab stops at. */
+  /** hold moves the one place that Tab stops at: of a node that is not drawn, its group's box. */
   #hold(id) {
-    const was = this.#current && this.#model.byId.has(this.#current) ? this.element(this.#current) : undefined;
+    const stop = () => {
+      const item = this.#model.byId.get(this.#current);
+      return item && (this.element(item.id) ?? this.element(item.parent.id));
+    };
+    const was = stop();
     if (was) was.tabIndex = -1;
     this.#current = id;
-    const el = id && this.element(id);
+    const el = stop();
     if (el) el.tabIndex = 0;
   }
 
