@@ -43,10 +43,10 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (c *Cache) due(now time.Time) map[*gangInfo]bool {
+func (gs gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
-	for _, g := range c.gangs {
+	for _, g := range gs {
 		if g.reason == "" || g.leader == nil || !g.deadline.IsZero() || now.Before(g.noRoomUntil) || g.satisfied() {
 			continue
 		}
@@ -57,7 +57,7 @@ func (c *Cache) due(now time.Time) map[*gangInfo]bool {
 		})
 	}
 	due := map[*gangInfo]bool{}
-	for _, i := range c.Queue.Due(waiting, now) {
+	for _, i := range policy.Due(waiting, now) {
 		due[of[i]] = true
 	}
 	return due

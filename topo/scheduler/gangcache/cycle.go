@@ -123,7 +123,7 @@ func (c *Cache) attempt(m *member) (unit []*gangInfo, reason string) {
 func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
 	due, now := map[*gangInfo]bool{}, time.Now()
 	if !tried.rejectedSince.IsZero() && now.Sub(tried.rejectedSince) >= c.Queue.After {
-		due = c.due(now)
+		due = c.gangs.due(c.Queue, now)
 	}
 	for _, g := range unit {
 		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {

@@ -123,7 +123,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 	for _, key := range c.Backoffs.expire(now) {
 		c.effects.retry[key] = true
 	}
-	for g := range c.due(now) {
+	for g := range c.gangs.due(c.Queue, now) {
 		c.effects.retry[g.key] = true
 	}
 	for _, g := range c.gangs {

@@ -72,3 +72,29 @@ func TestPortsThatCannotAsk(t *testing.T) {
 		}
 	}
 }
+
+func FuzzMAD(f *testing.F) {
+	m := request(9, attrNodeInfo, 0, []byte{1})
+	good := answerTo(*m, func(a *mad) { copy(a[offData:], info(nil)[:]) })
+	f.Add(good[:])
+	f.Add(append(make([]byte, umadHeader), good[:]...))
+	f.Add(good[:100])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		answer, done, err := decodeUMAD(b, m)
+		if !done || err != nil {
+			return
+		}
+		d, err := answer.data()
+		if err != nil {
+			return
+		}
+		if n, err := d.nodeInfo(); err == nil && (n.Port > n.Ports || len(n.GUID) != 16) {
+			t.Errorf("%+v", n)
+		}
+		name := d.nodeDescription()
+		if len(name) > len(d) || strings.ContainsRune(name, 0) || strings.ToValidUTF8(name, "") != name {
+			t.Errorf("%q", name)
+		}
+		d.isDown()
+	})
+}
