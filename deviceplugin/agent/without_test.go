@@ -98,8 +98,11 @@ func TestCPUOnlyNodeIsReady(t *testing.T) {
 func TestNodeWithoutHCAsIsReady(t *testing.T) {
 	for name, hca := range map[string][]machine.HCA{"none": nil, "management": machines.Load(t, "amd-epyc-no-gpu").HCAs} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, "soft-rdma-only")
-			r.alter(func(m *machine.Machine) { m.HCAs = hca })
+			r := newRig(t, "soft-rdma-only", func(o *Options) {
+				m := *o.Source.Machine()
+				m.HCAs = hca
+				o.Source.(source).set(&m)
+			})
 			r.run()
 			r.list(gpus, 2, 0)
 			r.list(hcas, 0, 0)

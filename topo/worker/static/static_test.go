@@ -52,8 +52,8 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(page), "```yaml\n")
-	text, _, _ = strings.Cut(text, "```")
+	_, text, _ := strings.Cut(string(page), "```yaml\nversion: v1\ngroups:")
+	text, _, _ = strings.Cut("version: v1\ngroups:"+text, "```")
 	nodes, err := Parse("f", []byte(text))
 	if err != nil {
 		t.Fatal(err)
