@@ -201,7 +201,8 @@ func (s *stage) showTopology(ctx context.Context) error {
 
 const (
 	kinds = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 storage1 " +
-		"-L heddle.dev/topology-shape,heddle.dev/topology.switchbox,heddle.dev/topology.dragonfly,heddle.dev/topology.leaf,heddle.dev/topology.nvlink"
+		"-L heddle.dev/topology-shape,heddle.dev/topology.switchbox,heddle.dev/topology.dragonfly," +
+		"heddle.dev/topology.leaf,heddle.dev/topology.nvlink"
 	inOneRack = "kubectl -n pretraining get pods -l app=moe --sort-by=.spec.nodeName " +
 		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,SCHEDULER:.spec.schedulerName"
 )

@@ -58,18 +58,23 @@ func TestRacksAcrossLeafGroups(t *testing.T) {
 		{
 			"72 trays over 32, 32 and 8", trays(72, 32, 32, 8),
 			map[string][]int{"leaf": {32, 32, 8}, "nvlink": {18, 18}},
-			map[string][]int{"leaf": {32, 32, 8}}, map[string][]int{"nvlink": {18, 18, 18, 18}}, 2,
+			map[string][]int{"leaf": {32, 32, 8}},
+			map[string][]int{"nvlink": {18, 18, 18, 18}},
+			2,
 		},
 		{
 			"288 trays over leaves of 32", trays(288, 32),
 			map[string][]int{"leaf": {32, 32, 32, 32, 32, 32, 32, 32, 32}, "nvlink": {18, 18, 18, 18, 18, 18, 18, 18}},
 			map[string][]int{"leaf": {32, 32, 32, 32, 32, 32, 32, 32, 32}},
-			map[string][]int{"nvlink": {18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18}}, 8,
+			map[string][]int{"nvlink": {18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18, 18}},
+			8,
 		},
 		{
 			"a rack for each leaf group", trays(36, 18),
 			map[string][]int{"leaf": {18, 18}, "nvlink": {18, 18}},
-			map[string][]int{"leaf": {18, 18}}, map[string][]int{"nvlink": {18, 18}}, 0,
+			map[string][]int{"leaf": {18, 18}},
+			map[string][]int{"nvlink": {18, 18}},
+			0,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

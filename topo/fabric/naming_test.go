@@ -114,23 +114,28 @@ func TestDescriptions(t *testing.T) {
 		}, "leaf-new(a b c)"},
 		{
 			"two of one name: both get a suffix",
-			[]fabric.Node{node("a", on("1", "sw")), node("b", on("2", "sw"))}, "leaf-sw-ad32(b) leaf-sw-e8bc(a)",
+			[]fabric.Node{node("a", on("1", "sw")), node("b", on("2", "sw"))},
+			"leaf-sw-ad32(b) leaf-sw-e8bc(a)",
 		},
 		{
 			"one had the name already",
-			[]fabric.Node{node("a", on("1", "sw")), node("b", on("2", "sw"), "leaf-sw")}, "leaf-sw(b) leaf-sw-e8bc(a)",
+			[]fabric.Node{node("a", on("1", "sw")), node("b", on("2", "sw"), "leaf-sw")},
+			"leaf-sw(b) leaf-sw-e8bc(a)",
 		},
 		{
 			"a suffix stays when it is no longer needed",
-			[]fabric.Node{node("a", on("1", "sw"), "leaf-sw-3c0d")}, "leaf-sw-3c0d(a)",
+			[]fabric.Node{node("a", on("1", "sw"), "leaf-sw-3c0d")},
+			"leaf-sw-3c0d(a)",
 		},
 		{
 			"the name by the GUID was for want of a better one",
-			[]fabric.Node{node("a", on(guid, "sw"), "leaf-"+guid), node("b", on(guid, "sw"), "leaf-"+guid)}, "leaf-sw(a b)",
+			[]fabric.Node{node("a", on(guid, "sw"), "leaf-"+guid), node("b", on(guid, "sw"), "leaf-"+guid)},
+			"leaf-sw(a b)",
 		},
 		{
 			"a description that is not known for a while",
-			[]fabric.Node{node("a", on("1", ""), "leaf-sw")}, "leaf-sw(a)",
+			[]fabric.Node{node("a", on("1", ""), "leaf-sw")},
+			"leaf-sw(a)",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -239,13 +239,22 @@ func TestLeavesBackToBack(t *testing.T) {
 		nodes []fabric.Node
 		want  string
 	}{
-		{"two leaves", []fabric.Node{node("a", on("1", "2")), node("b", on("1")), node("c", on("2", "1")), node("d", on("2"))},
-			"leaf-1(a b) leaf-2(c d)"},
-		{"a spine above both", []fabric.Node{node("a", on("1", "2", "5")), node("c", on("2", "1", "5"))},
-			"spine-5(leaf-1(a b) leaf-2(c d))"},
+		{
+			"two leaves",
+			[]fabric.Node{node("a", on("1", "2")), node("b", on("1")), node("c", on("2", "1")), node("d", on("2"))},
+			"leaf-1(a b) leaf-2(c d)",
+		},
+		{
+			"a spine above both",
+			[]fabric.Node{node("a", on("1", "2", "5")), node("c", on("2", "1", "5"))},
+			"spine-5(leaf-1(a b) leaf-2(c d))",
+		},
 		{"a host on the spine", []fabric.Node{node("m", manager)}, "leaf-5(m) spine-5(leaf-1(a b) leaf-2(c d))"},
-		{"no node on leaf 2", []fabric.Node{node("c", on("3", "1")), node("d", on("3"))},
-			"leaf-3(c d) leaf-5(m) spine-2(leaf-1(a b))"},
+		{
+			"no node on leaf 2",
+			[]fabric.Node{node("c", on("3", "1")), node("d", on("3"))},
+			"leaf-3(c d) leaf-5(m) spine-2(leaf-1(a b))",
+		},
 	} {
 		if got := outline(treeOf(put(m, tt.nodes...).Child)); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)

@@ -123,7 +123,10 @@ func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
 		return Spec{}, errors.New("PodGroup has no name and namespace")
 	}
 	r := reader{labels: u.GetLabels(), annotations: u.GetAnnotations()}
-	s := Spec{Key: types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}, Created: u.GetCreationTimestamp().Time}
+	s := Spec{
+		Key:     types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()},
+		Created: u.GetCreationTimestamp().Time,
+	}
 	r.read(&s, false, d)
 
 	fields, _ := object["spec"].(map[string]any)

@@ -123,34 +123,10 @@ func (w *week) advance(g *gang, a *Ask) bool {
 		ends[r] = queue.End(clock(r.began), r.states, now)
 		times = append(times, ends[r])
 	}
-	later := func(at time.Time) []int32 {
-		free := slices.Clone(w.cluster.free)
-		for r, end := range ends {
-			if !end.After(at) {
-				for _, n := range r.nodes {
-					free[n] += r.gpus
-				}
-			}
-		}
-		for _, other := range w.reserved {
-			for n, need := range other.advance.need {
-				free[n] = max(0, free[n]-need)
-			}
-		}
-		for _, n := range a.Placed {
-			if n != nowhere {
-				free[n] = max(0, free[n]-a.GPUs)
-			}
-		}
-		for _, n := range a.Avoid {
-			free[n] = 0
-		}
-		return free
-	}
 	whole := w.cluster.free
 	var nodes []int32
 	start, ok := queue.Soonest(times, now, func(at time.Time) bool {
-		w.cluster.free = later(at)
+		w.cluster.free = w.freeAt(at, ends, a)
 		found := w.policy.Place(w.cluster, a)
 		if found != nil {
 			nodes = found // The last that succeeds is the soonest.
@@ -175,6 +151,34 @@ func (w *week) advance(g *gang, a *Ask) bool {
 	w.reserved = append(w.reserved, g)
 	slices.SortFunc(w.reserved, func(a, b *gang) int { return cmp.Compare(a.id, b.id) })
 	return true
+}
+
+// freeAt are the GPUs of each node that a gang could have at a time, by the ends of
+// those that run.
+func (w *week) freeAt(at time.Time, ends map[*gang]time.Time, a *Ask) []int32 {
+	free := slices.Clone(w.cluster.free)
+	for r, end := range ends {
+		if end.After(at) {
+			continue
+		}
+		for _, n := range r.nodes {
+			free[n] += r.gpus
+		}
+	}
+	for _, other := range w.reserved {
+		for n, need := range other.advance.need {
+			free[n] = max(0, free[n]-need)
+		}
+	}
+	for _, n := range a.Placed {
+		if n != nowhere {
+			free[n] = max(0, free[n]-a.GPUs)
+		}
+	}
+	for _, n := range a.Avoid {
+		free[n] = 0
+	}
+	return free
 }
 
 // giveBack ends the reservation of a gang.

@@ -104,6 +104,21 @@ func (p *Planner) keep(r *Request, had *Advance) *Request {
 	return &kept
 }
 
+// leaving are the pods that will have gone by a time, by node.
+func (r *Request) leaving(by time.Time) map[string]map[types.UID]bool {
+	leaving := map[string]map[types.UID]bool{}
+	for _, info := range r.Nodes {
+		on := map[types.UID]bool{}
+		for _, pod := range info.GetPods() {
+			if d, ok := r.Departures[pod.GetPod().UID]; ok && !d.At.After(by) {
+				on[pod.GetPod().UID] = true
+			}
+		}
+		leaving[info.Node().Name] = on
+	}
+	return leaving
+}
+
 // soonest finds when there is room, and where.
 func (p *Planner) soonest(r *Request, now time.Time) Advance {
 	var ends []time.Time
@@ -124,16 +139,7 @@ func (p *Planner) soonest(r *Request, now time.Time) Advance {
 		return Advance{}
 	}
 	a := Advance{Start: start, Reservations: fit.Reservations{}}
-	leaving := map[string]map[types.UID]bool{}
-	for _, info := range r.Nodes {
-		on := map[types.UID]bool{}
-		for _, pod := range info.GetPods() {
-			if d, ok := r.Departures[pod.GetPod().UID]; ok && !d.At.After(start) {
-				on[pod.GetPod().UID] = true
-			}
-		}
-		leaving[info.Node().Name] = on
-	}
+	leaving := r.leaving(start)
 	for i, plan := range plans {
 		for rank, node := range plan.Nodes {
 			m := &r.Gangs[i].Members[rank]

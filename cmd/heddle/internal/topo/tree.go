@@ -158,24 +158,25 @@ func crossing(t *snapshot.Topology) string {
 
 func summary(t *snapshot.Topology) string {
 	nodes := t.Nodes.Ready + t.Nodes.Degraded + t.Nodes.NotReady
-	text := fmt.Sprintf("%s: %d ready, %d degraded, %d not ready", cli.Count(nodes, "node"),
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: %d ready, %d degraded, %d not ready", cli.Count(nodes, "node"),
 		t.Nodes.Ready, t.Nodes.Degraded, t.Nodes.NotReady)
 	if t.GPUs.Total > 0 {
-		text += "; GPUs: " + gpus(t.GPUs)
+		text.WriteString("; GPUs: " + gpus(t.GPUs))
 	}
 	if missing := t.GPUs.Total - t.GPUs.Offered; missing > 0 {
-		text += fmt.Sprintf(", %d not offered", missing)
+		fmt.Fprintf(&text, ", %d not offered", missing)
 	}
 	if len(t.Findings) > 0 {
-		text += "; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled"
+		text.WriteString("; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled")
 	}
 	for _, s := range t.StaleSources {
-		text += fmt.Sprintf("; %s silent on %s since %s", s.Source, cli.Count(s.Nodes, "node"), at(s.Since))
+		fmt.Fprintf(&text, "; %s silent on %s since %s", s.Source, cli.Count(s.Nodes, "node"), at(s.Since))
 	}
 	if len(t.Ignored) > 0 {
-		text += "; " + cli.Count(len(t.Ignored), "report") + " not believed"
+		text.WriteString("; " + cli.Count(len(t.Ignored), "report") + " not believed")
 	}
-	return text + "\n"
+	return text.String() + "\n"
 }
 
 // gpus is "3 of 8", or "8" where topo-master counts no pods.
