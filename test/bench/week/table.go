@@ -54,9 +54,9 @@ func Print(w io.Writer, plan Plan, results []Result) error {
 	b.WriteString("waits by size, mean / 99th percentile: 1 pod, 2-31, 32-99, 100 and more\n")
 	for i := range results {
 		fmt.Fprintf(&b, "%-34s", results[i].Policy)
-		for size := range len(Sizes()) {
+		for size, waits := range results[i].Waits {
 			mean, p99 := results[i].Wait(size)
-			fmt.Fprintf(&b, " %9s / %-10s (%d)", mean.Round(time.Second), p99.Round(time.Second), len(results[i].Waits[size]))
+			fmt.Fprintf(&b, " %9s / %-10s (%d)", mean.Round(time.Second), p99.Round(time.Second), len(waits))
 		}
 		b.WriteString("\n")
 	}

@@ -44,8 +44,11 @@ func TestDue(t *testing.T) {
 		{"another has one", after, []Gang{{Created: at(0), Rejected: long}, {Created: at(1), Rejected: long, Start: at(2 * time.Hour)}}, nil},
 		{"its start has passed", after, []Gang{{Rejected: long}, {Rejected: long, Start: at(time.Minute)}}, []int{1}},
 		{"at most four", after, []Gang{
-			{Priority: 1, Rejected: long}, {Priority: 2, Rejected: long}, {Priority: 3, Rejected: long},
-			{Priority: 4, Rejected: long}, {Priority: 5, Rejected: long},
+			{Priority: 1, Rejected: long},
+			{Priority: 2, Rejected: long},
+			{Priority: 3, Rejected: long},
+			{Priority: 4, Rejected: long},
+			{Priority: 5, Rejected: long},
 		}, []int{4, 3, 2, 1}},
 		{"never", 0, []Gang{{Rejected: long}}, nil},
 	} {
