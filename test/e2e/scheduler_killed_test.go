@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	fast = "qps: 100, burst: 200"
+	// fast is the chart's.
+	fast = `"burst":2000,"qps":1000`
 	// slow is slow enough to be stopped in the middle of a gang.
-	slow = "qps: 4, burst: 4"
+	slow = `"burst":4,"qps":4`
 )
 
 // halfBound makes a gang of n pods for one leaf, and waits until a quarter of

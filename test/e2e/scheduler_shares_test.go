@@ -62,7 +62,6 @@ func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
 func TestThousandSharedPods(t *testing.T) {
 	const nodes, pods = 50, 1000
 	f := idleFleet(t, shared)
-	f.replace(t, fast, "qps: 1000, burst: 1000")
 	f.start(t)
 	var all []cluster.SimulatedNode
 	for i := range nodes {
