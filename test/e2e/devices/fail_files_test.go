@@ -287,6 +287,9 @@ func TestSpecsOfGonePodsAreCollected(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range entries {
+				if info, err := e.Info(); e.Name() == "names.jsonl" && err == nil && info.Size() == 0 {
+					continue // Names without an owner: none.
+				}
 				device := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(e.Name(), "heddle-gpu-"), "heddle-rdma-"), ".json")
 				if !live[device] && !strings.HasPrefix(e.Name(), "driver.") {
 					left[filepath.Join(filepath.Base(dir), e.Name())] = true
