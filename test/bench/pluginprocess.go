@@ -9,8 +9,8 @@ import (
 
 // pluginProcess weighs heddle-device-plugin as NVIDIA's k8s-device-plugin was
 // weighed, without an API server, beside a driver's library that is none: idle
-// memory and processor time have what that plugin took as their limits (v0.20.0,
-// on a machine like this one), since its module is not to be had here and the two
+// memory and processor time have what that plugin (v0.20.0) took earlier, beside
+// another stand-in on such a machine, as their limits, since its module is not to be had here and the two
 // cannot run in turns. Allocate is measured in turns with the least that any
 // plugin in Go does.
 func pluginProcess(ctx context.Context, log io.Writer) ([]row, error) {
