@@ -70,6 +70,22 @@ func TestSharesWithoutCDI(t *testing.T) {
 	}
 }
 
+// isShortOf checks that a node is short of nothing, and of a resource once the bus
+// has a function without a driver.
+func (r *rig) isShortOf(resource string, function machine.PCIFunction) {
+	r.t.Helper()
+	ready := func() bool { return len(r.api.conditions) > 0 && r.api.conditions[len(r.api.conditions)-1].True }
+	r.api.Wait(r.t, "HeddleReady", ready)
+	if got := r.samples("heddle_unavailable"); len(got) > 0 || len(r.api.notices) > 0 {
+		r.t.Errorf("heddle_unavailable %v, Events %q", got, r.api.notices)
+	}
+	r.alter(func(m *machine.Machine) { m.PCI = append(m.PCI, function) })
+	r.api.Wait(r.t, "that a function without a driver is missed", func() bool { return !ready() })
+	if got := r.samples("heddle_unavailable"); got["NothingToOffer "+resource] != 1 {
+		r.t.Errorf("heddle_unavailable %v", got)
+	}
+}
+
 // A node without GPUs, whose HCAs are the cluster's ordinary network, is short of
 // nothing; one whose GPUs have no driver is.
 func TestCPUOnlyNodeIsReady(t *testing.T) {
@@ -78,18 +94,7 @@ func TestCPUOnlyNodeIsReady(t *testing.T) {
 	r.run()
 	r.list(gpus, 0, 0)
 	r.list(slots, 0, 0)
-	ready := func() bool { return len(r.api.conditions) > 0 && r.api.conditions[len(r.api.conditions)-1].True }
-	r.api.Wait(t, "HeddleReady", ready)
-	if got := r.samples("heddle_unavailable"); len(got) > 0 || len(r.api.notices) > 0 {
-		t.Errorf("heddle_unavailable %v, Events %q", got, r.api.notices)
-	}
-	r.alter(func(m *machine.Machine) {
-		m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de"})
-	})
-	r.api.Wait(t, "that a GPU without a driver is missed", func() bool { return !ready() })
-	if got := r.samples("heddle_unavailable"); got["NothingToOffer "+gpus] != 1 {
-		t.Errorf("heddle_unavailable %v", got)
-	}
+	r.isShortOf(gpus, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de"})
 }
 
 // A node whose GPUs have no HCA beside them, or one for management only, is short
@@ -106,18 +111,7 @@ func TestNodeWithoutHCAsIsReady(t *testing.T) {
 			r.run()
 			r.list(gpus, 2, 0)
 			r.list(hcas, 0, 0)
-			ready := func() bool { return len(r.api.conditions) > 0 && r.api.conditions[len(r.api.conditions)-1].True }
-			r.api.Wait(t, "HeddleReady", ready)
-			if got := r.samples("heddle_unavailable"); len(got) > 0 || len(r.api.notices) > 0 {
-				t.Errorf("heddle_unavailable %v, Events %q", got, r.api.notices)
-			}
-			r.alter(func(m *machine.Machine) {
-				m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x020700", Vendor: "0x15b3"})
-			})
-			r.api.Wait(t, "that an HCA without a driver is missed", func() bool { return !ready() })
-			if got := r.samples("heddle_unavailable"); got["NothingToOffer "+hcas] != 1 {
-				t.Errorf("heddle_unavailable %v", got)
-			}
+			r.isShortOf(hcas, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x020700", Vendor: "0x15b3"})
 		})
 	}
 }

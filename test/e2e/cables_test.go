@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,18 +59,7 @@ func newCables(t *testing.T) *cables {
 	if err := errors.Join(c.tree.Write(file), file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	c.sim, err = ibsim.Start(context.WithoutCancel(t.Context()), file.Name())
-	if missing, ok := errors.AsType[*ibsim.MissingError](err); ok {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.sim.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c.sim = ibsim.Run(t, file.Name())
 	for host := range c.tree.Hosts {
 		c.newNode(t, cableNode(host), nil)
 		c.kubectl(t, "patch", "node", cableNode(host), "--subresource=status", "-p",

@@ -2,8 +2,6 @@ package ibsim_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,18 +39,7 @@ func simulate(t *testing.T, write func(io.Writer) error, host string) *ibsim.Sim
 	if err := os.WriteFile(netFile, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sim, err := ibsim.Start(context.WithoutCancel(t.Context()), netFile)
-	if missing, ok := errors.AsType[*ibsim.MissingError](err); ok {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := sim.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	sim := ibsim.Run(t, netFile)
 	log := filepath.Join(dir, "opensm.log")
 	sm := exec.CommandContext(t.Context(), opensm, "-o", "-f", log)
 	sm.Env = append(append(sm.Environ(), sim.Environ(host)...), "OSM_TMP_DIR="+dir, "OSM_CACHE_DIR="+dir)

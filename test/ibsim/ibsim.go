@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -43,6 +44,25 @@ type Sim struct {
 	// slots bounds those connected at once; ibsim counts some twice while they
 	// leave.
 	slots chan struct{}
+}
+
+// Run starts ibsim on a fabric in a file until a test ends, or skips the test
+// where it is not installed.
+func Run(tb testing.TB, netFile string) *Sim {
+	tb.Helper()
+	s, err := Start(context.WithoutCancel(tb.Context()), netFile)
+	if missing, ok := errors.AsType[*MissingError](err); ok {
+		tb.Skip(missing)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
 }
 
 // Start runs ibsim on a fabric in a file of ibnetdiscover's form and waits

@@ -1,7 +1,6 @@
 package worker_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,18 +51,7 @@ func newNode(tb testing.TB) *node {
 	if err := errors.Join(n.tree.Write(file), file.Close()); err != nil {
 		tb.Fatal(err)
 	}
-	n.sim, err = ibsim.Start(context.WithoutCancel(tb.Context()), file.Name())
-	if missing, ok := errors.AsType[*ibsim.MissingError](err); ok {
-		tb.Skip(missing)
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := n.sim.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
+	n.sim = ibsim.Run(tb, file.Name())
 	fabric := ib.New(func(umad string) (*ib.UMAD, error) {
 		var number int
 		if _, err := fmt.Sscanf(umad, "umad%d", &number); err != nil {

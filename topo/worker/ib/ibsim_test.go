@@ -2,7 +2,6 @@ package ib_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -25,24 +24,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 )
 
-// simulate starts ibsim on a fabric, or skips.
-func simulate(t *testing.T, netFile string) *ibsim.Sim {
-	t.Helper()
-	s, err := ibsim.Start(context.WithoutCancel(t.Context()), netFile)
-	if missing, ok := errors.AsType[*ibsim.MissingError](err); ok {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 func fatTree(t *testing.T, f ibsim.FatTree) *ibsim.Sim {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "fat.net"))
@@ -52,7 +33,7 @@ func fatTree(t *testing.T, f ibsim.FatTree) *ibsim.Sim {
 	if err := errors.Join(f.Write(file), file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return simulate(t, file.Name())
+	return ibsim.Run(t, file.Name())
 }
 
 // port is an active InfiniBand port of one umad device.
@@ -202,7 +183,7 @@ func TestRealFabric(t *testing.T) {
 	}
 	dump := filepath.Join(dir, "ibnetdiscover-topograph-dgx-ndr-cluster.txt")
 	want := cables(t, dump)
-	sim := simulate(t, dump)
+	sim := ibsim.Run(t, dump)
 	hcas := make([]string, 0, len(want))
 	for hca := range want {
 		hcas = append(hcas, hca)
