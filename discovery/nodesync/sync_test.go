@@ -71,7 +71,7 @@ func newSyncer(t *testing.T, answers ...answer) (*Syncer, *server) {
 func node(version string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: version, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1-uid", ResourceVersion: version, Labels: labels},
 	}
 }
 

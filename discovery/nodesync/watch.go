@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -26,9 +27,11 @@ type Watch struct {
 	follow            []string
 	changed, followed notify.Signal
 
-	// mu guards the node, which is replaced and never modified.
+	// mu guards the node, which is replaced and never modified, and gone, the UID
+	// of the one that was deleted last, empty before.
 	mu   sync.Mutex
 	node *corev1.Node
+	gone types.UID
 }
 
 // NewWatch returns a watch of the named Node; Run starts it. Followed receives
@@ -62,10 +65,18 @@ func (w *Watch) Changed() <-chan struct{} { return w.changed }
 func (w *Watch) Followed() <-chan struct{} { return w.followed }
 
 // Keep takes a version that a write returned, so that the next comparison does
-// not use the one before it. Older versions than the known one are ignored.
+// not use the one before it. Older versions than the known one are ignored, and
+// those of a Node that was deleted meanwhile.
 func (w *Watch) Keep(node *corev1.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.node != nil || w.gone == "" || node.UID != w.gone {
+		w.keep(node)
+	}
+}
+
+// keep stores a Node that is not older than the known one. Hold mu.
+func (w *Watch) keep(node *corev1.Node) {
 	if w.node != nil && node.UID == w.node.UID {
 		order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, w.node.ResourceVersion)
 		if err == nil && order < 0 {
@@ -93,8 +104,10 @@ func (w *Watch) Update(obj any) error {
 	if !ok {
 		return nil
 	}
-	before := w.Node()
-	w.Keep(slim(node))
+	w.mu.Lock()
+	before := w.node
+	w.keep(slim(node))
+	w.mu.Unlock()
 	if before == nil || annotated(before, node, w.follow...) {
 		w.followed.Notify()
 	}
@@ -119,6 +132,9 @@ func annotated(before, after *corev1.Node, keys ...string) bool {
 // Delete is called by the reflector.
 func (w *Watch) Delete(any) error {
 	w.mu.Lock()
+	if w.node != nil {
+		w.gone = w.node.UID
+	}
 	w.node = nil
 	w.mu.Unlock()
 	w.followed.Notify()

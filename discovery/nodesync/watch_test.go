@@ -53,6 +53,9 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	if err := w.Replace(nil, ""); err != nil || w.Node() != nil || !signaled(w) {
 		t.Error("a deleted Node is still there")
 	}
+	if w.Keep(node("9", nil)); w.Node() != nil {
+		t.Error("the answer to a write brought a deleted Node back")
+	}
 }
 
 func TestFollowedAnnotations(t *testing.T) {

@@ -219,7 +219,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		return
 	}
 	var answer any
-	reason := metav1.StatusReasonUnknown
+	var reason metav1.StatusReason
 	switch {
 	case strings.HasSuffix(path, "/events"):
 		var e corev1.Event
@@ -236,7 +236,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
 	case strings.HasSuffix(path, "/status"):
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
-		answer = s.setConditions(body)
+		answer, reason = s.setConditions(body)
 	default:
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
 		if got := r.Header.Get("Content-Type"); got != string(types.MergePatchType) {
@@ -264,7 +264,10 @@ func (s *Server) decode(body []byte, into any) {
 	}
 }
 
-func (s *Server) setConditions(body []byte) *corev1.Node {
+func (s *Server) setConditions(body []byte) (answer any, reason metav1.StatusReason) {
+	if s.Absent {
+		return nil, metav1.StatusReasonNotFound
+	}
 	var patch corev1.Node
 	s.decode(body, &patch)
 	s.editNode(func(n *corev1.Node) {
@@ -273,7 +276,7 @@ func (s *Server) setConditions(body []byte) *corev1.Node {
 			n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions, same), c)
 		}
 	})
-	return s.Node
+	return s.Node, ""
 }
 
 func (s *Server) annotate(path string, body []byte) (answer any, reason metav1.StatusReason) {
@@ -293,6 +296,8 @@ func (s *Server) annotate(path string, body []byte) (answer any, reason metav1.S
 			return nil, metav1.StatusReasonNotFound
 		}
 		old = s.Pods[at]
+	} else if s.Absent {
+		return nil, metav1.StatusReasonNotFound
 	}
 	version, uid := patch.Metadata.ResourceVersion, patch.Metadata.UID
 	if version != "" && version != old.GetResourceVersion() || uid != "" && uid != old.GetUID() {
