@@ -62,3 +62,13 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if .existingSecret }}{{ .existingSecret }}{{ else if or .clusterManagerUser .clusterManagerPassword .clusterManagerCA }}heddle-cluster-manager{{ end }}
 {{- end }}
 {{- end }}
+
+{{/* Of what exists only while an uninstall runs. */}}
+{{- define "heddle.uninstallMeta" -}}
+labels:
+  {{- include "heddle.labels" (dict "root" . "name" "heddle-uninstall") | nindent 2 }}
+annotations:
+  helm.sh/hook: pre-delete,post-delete
+  helm.sh/hook-weight: "0"
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
