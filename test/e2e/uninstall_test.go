@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,11 @@ func stepWritten(t *testing.T, b *removable) {
 		}
 		return ""
 	})
+	b.helm(t, "test", b.release, "-n", suite, "--timeout", "1m")
+	if out := b.kubectl(t, "kustomize", b.path("deploy/kustomize/example")); strings.Count(out, "image: registry.internal/gpu/") != 5 ||
+		!strings.Contains(out, "example.com/gpu: \"true\"") || !strings.Contains(out, "mode: sgpu") {
+		t.Error("the example of kustomize does not change images, configuration and nodes")
+	}
 }
 
 // life is by what a container is known that was not started again.
@@ -183,13 +189,19 @@ func (b *removable) life(t *testing.T) string {
 
 // gap measures for how long no socket of shares is listened on, until ctx ends.
 func (b *removable) gap(ctx context.Context) (longest time.Duration) {
-	dir := b.NodeDir("/var/lib/kubelet/device-plugins")
+	dir, err := os.Open(b.NodeDir("/var/lib/kubelet/device-plugins"))
+	if err != nil {
+		return -1
+	}
+	defer dir.Close()
+	// A socket's path has 107 bytes at most, and the cache's directory is deep.
+	sockets := filepath.Join("/proc/self/fd", strconv.Itoa(int(dir.Fd())), "heddle-nvidia.com_sgpu-*.sock")
 	last := time.Now()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		sockets, _ := filepath.Glob(filepath.Join(dir, "heddle-nvidia.com_sgpu-*.sock"))
-		for _, socket := range sockets {
+		found, _ := filepath.Glob(sockets)
+		for _, socket := range found {
 			if conn, err := net.Dial("unix", socket); err == nil {
 				_ = conn.Close()
 				longest, last = max(longest, time.Since(last)), time.Now()
@@ -278,9 +290,17 @@ func stepRemoved(t *testing.T, b *removable) {
 	}
 }
 
-// remake restarts the kubelet as one that has never known a device plugin.
+// remake restarts the kubelet as one that has never known a device plugin, once it has
+// noticed that the plugin is gone.
 func (b *removable) remake(t *testing.T) {
 	t.Helper()
+	eventually(t, time.Minute, func() string {
+		left := b.bed.node(t, b.Node()).Status.Allocatable["nvidia.com/sgpu"]
+		if !left.IsZero() {
+			return "shares can be had without a plugin: " + left.String()
+		}
+		return ""
+	})
 	if err := b.StopKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -81,13 +81,13 @@ func servedOn(node *corev1.Node, served []string) (names []string) {
 
 // withoutResources is the patch of the status that takes the noted resources away;
 // nil if they are not there. One of which a pod could have some is another
-// plugin's now.
+// plugin's now, if the Node's kubelet is there to have noticed.
 func withoutResources(node *corev1.Node) map[string]any {
 	gone := map[string]any{}
 	for name := range strings.SplitSeq(node.Annotations[wellknown.UninstalledResources], ",") {
 		_, there := node.Status.Capacity[corev1.ResourceName(name)]
 		left := node.Status.Allocatable[corev1.ResourceName(name)]
-		if there && left.IsZero() {
+		if there && (left.IsZero() || isAway(node)) {
 			gone[name] = nil
 		}
 	}

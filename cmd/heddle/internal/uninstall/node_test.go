@@ -97,6 +97,7 @@ func TestWithoutResources(t *testing.T) {
 			"heddle.dev/uninstalled-resources": "nvidia.com/gpu,nvidia.com/sgpu,nvidia.com/vcore",
 		}},
 		Status: corev1.NodeStatus{
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			Capacity:    quantities(map[corev1.ResourceName]int64{"cpu": 8, "nvidia.com/gpu": 8, "nvidia.com/sgpu": 128}),
 			Allocatable: quantities(map[corev1.ResourceName]int64{"cpu": 8, "nvidia.com/gpu": 8, "nvidia.com/sgpu": 0}),
 		},
@@ -108,6 +109,12 @@ func TestWithoutResources(t *testing.T) {
 	delete(node.Status.Capacity, "nvidia.com/sgpu")
 	if got := withoutResources(&node); got != nil {
 		t.Errorf("nothing is left, and it writes %v", got)
+	}
+	// A kubelet that is away has not noticed that the plugin is gone.
+	node.Status.Conditions[0].Status = corev1.ConditionUnknown
+	gone = map[string]any{"nvidia.com/gpu": nil}
+	if diff := cmp.Diff(map[string]any{"capacity": gone, "allocatable": gone}, withoutResources(&node)); diff != "" {
+		t.Errorf("of a node that is away (-want +got):\n%s", diff)
 	}
 }
 

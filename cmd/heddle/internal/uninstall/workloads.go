@@ -81,12 +81,16 @@ func over() []corev1.PodPhase { return []corev1.PodPhase{corev1.PodSucceeded, co
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
 	err := u.nodes(ctx, func(node *corev1.Node) error {
-		away[node.Name] = !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		})
+		away[node.Name] = isAway(node)
 		return nil
 	})
 	return away, err
+}
+
+func isAway(node *corev1.Node) bool {
+	return !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's
