@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/status"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/supportbundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/uninstall"
 )
@@ -61,7 +62,7 @@ func newCommand(program string) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), configCommand(),
-		status.NewCommand(), uninstall.NewCommand(),
+		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -105,6 +106,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		run  func(*testing.T, *removable)
 	}{
 		{"every daemon writes something", stepWritten},
+		{"a support bundle has the node's machine and logs", stepBundle},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
 		{"an uninstall refuses while a share is bound", stepHeld},
 		{"an uninstall leaves the Node and the host as before", stepRemoved},
@@ -177,6 +179,36 @@ func stepWritten(t *testing.T, b *removable) {
 	if out := b.kubectl(t, "kustomize", b.path("deploy/kustomize/example")); strings.Count(out, "image: registry.internal/gpu/") != 5 ||
 		!strings.Contains(out, "example.com/gpu: \"true\"") || !strings.Contains(out, "mode: sgpu") {
 		t.Error("the example of kustomize does not change images, configuration and nodes")
+	}
+}
+
+func stepBundle(t *testing.T, b *removable) {
+	cli, file := b.laptop(t), filepath.Join(t.TempDir(), "b.tar.gz")
+	dump := b.path("test/machines/dgx-h100.json")
+	if out, code := cli.run(t, "support-bundle", "--node", b.Node(), "--machine", dump, "--file", file); code != 0 ||
+		!strings.Contains(out, " 0 parts left out") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	files, err := exec.CommandContext(t.Context(), "tar", "-tzf", file).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := b.pods(t, pluginName)[0].Name
+	for _, want := range []string{
+		"machine.json", "doctor.txt", "node.json", "bindings.json", "nodetopology.json", "config/cluster-config",
+		"events-node.json", "events-daemons.json", "logs/" + plugin + ".log", "contents.json",
+	} {
+		if !slices.Contains(strings.Split(string(files), "\n"), want) {
+			t.Errorf("the bundle lacks %s:\n%s", want, files)
+		}
+	}
+	machine, _ := cli.run(t, "inspect", "--machine", dump, "--node-name", b.Node(), "-o", "json")
+	if replayed, _ := cli.run(t, "inspect", "--bundle", file, "-o", "json"); replayed != machine {
+		t.Errorf("the bundle's machine (-read +replayed):\n%s", cmp.Diff(machine, replayed))
+	}
+	// The configuration shares the GPUs, as the bundle has it.
+	if out, _ := cli.run(t, "inspect", "--bundle", file, "-o", "resources"); !strings.Contains(out, "nvidia.com/sgpu") {
+		t.Errorf("resources by the bundle's configuration:\n%s", out)
 	}
 }
 
@@ -304,6 +336,13 @@ func (b *removable) remake(t *testing.T) {
 	if err := b.StopKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// What it finds in the Node and does not know, it would keep.
+	eventually(t, 30*time.Second, func() string {
+		if left, there := b.bed.node(t, b.Node()).Status.Capacity["nvidia.com/sgpu"]; there {
+			return "shares are left in the Node: " + left.String()
+		}
+		return ""
+	})
 	if err := os.Remove(b.NodeDir("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
 		t.Fatal(err)
 	}
