@@ -119,8 +119,13 @@ func (o *Output) Print(c *cobra.Command, object any, table string) error {
 		text = append(text, '\n')
 	case FormatYAML:
 		text, err = yaml.Marshal(object)
+	case FormatTable:
+		if IsTerminal(c.OutOrStdout()) { // Scripts get the cells whole.
+			table = Fit(table, Width)
+		}
+		return Show(c, table)
 	default:
-		text = []byte(table)
+		return Show(c, table)
 	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
