@@ -78,6 +78,7 @@ func (s *Server) Handler() http.Handler {
 	route("/node_group", s.answered(s.nodeGroup))
 	route("/v1/topology", s.answered(s.topology))
 	route("/v1/nodes/{name}", s.answered(s.node))
+	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
