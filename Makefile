@@ -15,6 +15,7 @@ TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
+NODES ?= 73
 # Real machines, as public sources show them; tests that read them skip without.
 export HEDDLE_FIXTURES ?=
 
@@ -102,6 +103,10 @@ bundle: ## One file with images and chart for sites without a network: dist/hedd
 .PHONY: cli
 cli: ## Archives of the CLI for Linux and macOS, with checksums and krew's manifest: dist/cli
 	go run -C tools/release . cli -root $(CURDIR) -out $(CURDIR)/dist/cli -version $(VERSION)
+
+.PHONY: fleet
+fleet: ## heddle demo: a simulated fleet of NODES (73) with a real topo-master; no cluster, no root, no C compiler
+	CGO_ENABLED=0 go run ./cmd/heddle demo --nodes $(NODES)
 
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at

@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/certificate"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
@@ -121,12 +122,12 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	}
 	var secure *tls.Config
 	if o.tlsCert != "" {
-		certificate, err := httpapi.NewCertificate(o.tlsCert, o.tlsKey)
+		pair, err := certificate.Load(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, err
 		}
-		secure = certificate.Config()
-		runs = append(runs, certificate.Run)
+		secure = pair.Config()
+		runs = append(runs, pair.Run)
 	}
 	server := httpapi.New(options)
 	if o.probeListen != "" {

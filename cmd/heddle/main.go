@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/demo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
@@ -59,9 +60,10 @@ func newCommand(program string) *cobra.Command {
 		}
 		return cli.NeedCommand(c, args)
 	}
+	cli.AddColor(root)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
-		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), configCommand(),
+inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), configCommand(), demo.NewCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)

@@ -83,6 +83,7 @@ func parts(stdout io.Writer) []part {
 		{"placement", places},
 		{"gangs", gangs},
 		{"sgpu-scheduler", sgpuScheduler},
+		{"rates", rates},
 		// Its tables are results too.
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}

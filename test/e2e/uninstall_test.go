@@ -323,13 +323,14 @@ func stepRemoved(t *testing.T, b *removable) {
 }
 
 // remake restarts the kubelet as one that has never known a device plugin, once it has
-// noticed that the plugin is gone.
+// noticed that the plugin is gone, and all pods have ended.
 func (b *removable) remake(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, func() string {
-		left := b.bed.node(t, b.Node()).Status.Allocatable["nvidia.com/sgpu"]
-		if !left.IsZero() {
-			return "shares can be had without a plugin: " + left.String()
+		n := b.bed.node(t, b.Node())
+		left := n.Status.Allocatable["nvidia.com/sgpu"]
+		if !left.IsZero() || n.Annotations["heddle.dev/uninstalled-resources"] == "" {
+			return fmt.Sprintf("%s shares can be had without a plugin, annotations %v", left.String(), n.Annotations)
 		}
 		return ""
 	})

@@ -1,5 +1,6 @@
 // All about one node, one group or one gang.
 
+import { fields, keyOf, rail, title } from './cable.js';
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { gangFields } from './gangs.js';
@@ -9,6 +10,7 @@ import { clock, count, far, faultName, gpus, number, port, reason, span, statusN
 export class Detail {
   #pane;
   #choose;
+  #go;
   #item = null;
   #answer = null;
   #note = '';
@@ -16,13 +18,14 @@ export class Detail {
   #stamp = '';
   #skew = 0;
 
-  constructor(pane, choose) {
-    this.#pane = pane;
-    this.#choose = choose;
+  /** go(view) draws the cables of a group or a switch. */
+  constructor(pane, choose, go) {
+    [this.#pane, this.#choose, this.#go] = [pane, choose, go];
     this.clear();
   }
 
   get id() { return this.#item?.id ?? ''; }
+  get isCable() { return Boolean(this.#item?.isCable); }
 
   clear() {
     this.#abort?.abort();
@@ -64,8 +67,45 @@ export class Detail {
   #draw() {
     const scroll = this.#pane.scrollTop;
     const item = this.#item;
-    this.#pane.replaceChildren(...(item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item)).flat().filter(Boolean));
+    this.#pane.replaceChildren(...this.#parts(item).flat().filter(Boolean));
     this.#pane.scrollTop = scroll;
+  }
+
+  #parts(item) {
+    if (item.isCable) return this.#cable(item);
+    if (item.isDomain) return this.#domain(item);
+    return item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item);
+  }
+
+  /** ends is a switch port that leads to what is on it. */
+  #ends(s) {
+    return make('button', { type: 'button', class: 'link', onclick: () => this.#go({ switch: s.id, port: s.port }) }, far(s));
+  }
+
+  #cable({ port: p }) {
+    return [
+      make('header', {}, p.group ? make('nav', { 'aria-label': 'Groups' },
+        make('button', { type: 'button', class: 'link', onclick: () => this.#go({ group: p.group, cable: keyOf(p) }) }, p.group)) : '',
+      make('h2', {}, `${p.node} ${rail(p)}`), title(p)),
+      list(fields(p, {
+        node: (name) => make('button', { type: 'button', class: 'link', onclick: () => this.#choose(`node:${name}`) }, name),
+        ends: (s) => this.#ends(s), ago: (at) => this.#ago(at),
+      })),
+    ];
+  }
+
+  #domain(item) {
+    return [
+      this.#title(item),
+      list([['NVLink', item.key], ['Nodes', count(item.nodes.length, 'node')], ['Fabric', `across ${count(item.parts.length, 'group')}`]]),
+      this.#draws(item.name, item.kind),
+      item.parts.map(([group, nodes]) => [
+        make('h3', {}, this.#link(group), ` ${count(nodes.length, 'node')}`), make('div', { class: 'ranks' }, this.#links(nodes, 200))]).flat(),
+    ].flat();
+  }
+
+  #draws(group, kind) {
+    return make('p', { class: 'draws' }, make('button', { type: 'button', onclick: () => this.#go({ group, kind }) }, 'Draw its cables'));
   }
 
   #title(item) {
@@ -94,7 +134,7 @@ export class Detail {
       ['GPUs', this.#pips(item.gpus)],
       ['Gangs', this.#links(item.gangs)],
       ['Product', a?.product || item.product],
-      ['NVLink', a?.nvlinkDomain],
+      ['NVLink', item.domain ? [this.#link(item.domain), ' across groups'] : a?.nvlinkDomain],
       ['Given path', a?.path?.length ? `${a.path.join(' / ')} (${a.pathSource})` : ''],
       ['Heartbeat', a?.heartbeat ? [this.#ago(a.heartbeat), ' ago'] : ''],
       ['Ready', a ? [a.ready ? 'yes' : 'no', a.readySince ? [', for ', this.#ago(a.readySince)] : []].flat() : ''],
@@ -155,7 +195,7 @@ export class Detail {
         make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
         make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
         make('td', { title: r.since ? `since ${new Date(r.since).toLocaleString('en-GB')}` : undefined }, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
-        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? far({ ...r.switch, port: r.switchPort }) : '–'));
+        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? this.#ends({ ...r.switch, port: r.switchPort }) : '–'));
     };
     return make('table', { class: 'rails' }, make('thead', {}, make('tr', {},
       ['Rail', 'HCA', 'Link', 'Switch'].map((h) => make('th', { scope: 'col' }, h)))), make('tbody', {}, rails.map(row)));
@@ -185,8 +225,9 @@ export class Detail {
         ['Switches', item.alias],
         ['Known by', item.key],
       ]),
+      item.rails.length || item.kind && item.size <= 128 ? this.#draws(item.name, item.kind) : '',
       item.rails.length ? [make('h3', {}, 'Leaves'), list(item.rails.map((r) =>
-        [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, r.leaf.name || r.leaf.id)]))] : '',
+        [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, this.#ends(r.leaf))]))] : '',
       ['notready', 'degraded'].map((status) => this.#bad(status, bad.filter((n) => n.status === status))),
     ].flat(2);
   }
