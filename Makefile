@@ -61,8 +61,9 @@ house: ## The size of the code, and the words in it that the vocabulary replaces
 	@go run -C tools/house .
 
 .PHONY: generate
-generate: ## Deepcopy functions and CRDs from the types under api/
+generate: ## Deepcopy functions and CRDs from the types under api/, and the plain manifest
 	go generate ./api/...
+	$(MAKE) --no-print-directory manifest
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each
