@@ -175,7 +175,7 @@ func shorten(cell string, width int) string {
 // wrap breaks a text between words. A longer word has a line of its own.
 func wrap(text string, width int) []string {
 	lines := []string{""}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		at := len(lines) - 1
 		switch {
 		case lines[at] == "":
