@@ -43,11 +43,17 @@ func (b *bed) workloadProgram(t *testing.T, name string) (program, module string
 	return program, inModule("list", "-f", "{{.Module.Dir}}", name)
 }
 
-// runWorkload runs such a controller until the test ends.
+// runWorkload runs such a controller on the host until the test ends.
 func (b *bed) runWorkload(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig())
+	background(t, cmd)
+}
+
+// background runs a command until the test ends.
+func background(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	log, err := os.CreateTemp(t.ArtifactDir(), "*.log")
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +127,12 @@ internalCertManagement: {enable: false}
 		b.applied(t, string(out))
 		t.Cleanup(func() { b.kubectlAfter(t, "delete", kind, name) })
 	}
-	b.runWorkload(t, binary, "--config", config)
+	// Where the API server is, which calls it.
+	cmd, err := b.NodeCommand(context.WithoutCancel(t.Context()), binary, "--config", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, cmd)
 }
 
 // template is a pod's, of a gang that the annotation declares; it restarts as the
