@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/certificate"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
@@ -37,6 +38,7 @@ type daemon struct {
 	registry *prometheus.Registry
 
 	source  *informers.Source
+	history *informers.History // Nil where no Events are written.
 	builder *master.Builder
 	levels  chan []fabric.Level
 }
@@ -97,6 +99,9 @@ func (d *daemon) build() error {
 		Core: d.core, Topology: topology, GPU: cmp.Or(o.gpuResource, cluster.Resources.GPU), Pods: o.countPods,
 		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
 	})
+	if o.exports.Conditions {
+		d.history = informers.NewHistory(d.core, publish.FieldManager)
+	}
 	d.builder, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: o.staleAfter, Log: d.log,
 	})
@@ -112,21 +117,24 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
-		Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
+		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.authenticate {
 		if options.Auth, err = httpapi.NewTokenAuth(d.client, d.log); err != nil {
 			return nil, err
 		}
 	}
+	if d.history != nil {
+		runs = append(runs, d.history.Run)
+	}
 	var secure *tls.Config
 	if o.tlsCert != "" {
-		certificate, err := httpapi.NewCertificate(o.tlsCert, o.tlsKey)
+		pair, err := certificate.Load(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, err
 		}
-		secure = certificate.Config()
-		runs = append(runs, certificate.Run)
+		secure = pair.Config()
+		runs = append(runs, pair.Run)
 	}
 	server := httpapi.New(options)
 	if o.probeListen != "" {

@@ -65,7 +65,7 @@ func (t *tree) describe(d *domain) {
 	}
 	var own votes
 	for far, n := range seen {
-		if word := word(far.Name); word != "" && switchID(far.ID) == id {
+		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
 			own.add(word, n)
 		}
 	}

@@ -92,7 +92,7 @@ func (b *Builder) ports(r *Report) []port {
 			continue
 		}
 		if p.far != nil && p.far.ID != "" && (p.confidence == 0 || p.confidence >= trusted) {
-			p.leaf = b.leaf(switchID(p.far.ID), p.position())
+			p.leaf = b.leaf(SwitchID(p.far.ID), p.position())
 		}
 		out = append(out, p)
 	}
@@ -121,7 +121,7 @@ func (n *node) on(id string) bool {
 func (n *node) upLeaves() []string {
 	var out []string
 	for _, u := range n.Report.uplinks() {
-		if id := switchID(u.Leaf); n.on(id) && !slices.Contains(out, id) {
+		if id := SwitchID(u.Leaf); n.on(id) && !slices.Contains(out, id) {
 			out = append(out, id)
 		}
 	}
@@ -146,9 +146,9 @@ func comparePorts(a, b port) int {
 	return cmp.Or(strings.Compare(a.id, b.id), cmp.Compare(a.number, b.number), strings.Compare(a.netdev, b.netdev))
 }
 
-// switchID brings the spellings of one GUID or MAC address to one:
-// 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480, 2C:5E:AB:00:64:80.
-func switchID(id string) string {
+// SwitchID brings the spellings of one GUID or MAC address to one:
+// 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480 and 2C:5E:AB:00:64:80 become lower-case hex digits.
+func SwitchID(id string) string {
 	if hexadecimal(id) {
 		return id
 	}

@@ -22,7 +22,7 @@ func (g *leafGroup) behind(leaves map[string]*leaf, expected map[string]int) (sp
 		for _, l := range leaves[own.id].links {
 			n := l.member.owner
 			if slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool {
-				return switchID(u.Leaf) == own.id
+				return SwitchID(u.Leaf) == own.id
 			}) && (first == nil || n.Name < first.Name) {
 				first = n
 			}
@@ -32,7 +32,7 @@ func (g *leafGroup) behind(leaves map[string]*leaf, expected map[string]int) (sp
 		}
 		var of []string
 		for _, u := range first.Report.uplinks() {
-			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
+			if peer := SwitchID(u.Peer); SwitchID(u.Leaf) == own.id && peer != own.id && peer != "" {
 				of = append(of, peer)
 			}
 		}

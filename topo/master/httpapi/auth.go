@@ -14,9 +14,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/cache"
-	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -24,9 +24,10 @@ import (
 // for the API server, and authorizes their users with a SubjectAccessReview of
 // "get" on the path (nonResourceURLs of a ClusterRole).
 type TokenAuth struct {
-	tokens authentication.TokenReviewInterface
-	access authorization.SubjectAccessReviewInterface
-	log    *slog.Logger
+	// tokens and access are clients for the two APIs of reviews, and nothing else: the
+	// typed ones register every API of Kubernetes.
+	tokens, access rest.Interface
+	log            *slog.Logger
 	// codes are the last answers by token and path.
 	codes *cache.LRUExpireCache
 }
@@ -48,20 +49,30 @@ const (
 
 // NewTokenAuth reviews tokens with the API server of a config.
 func NewTokenAuth(config *rest.Config, log *slog.Logger) (*TokenAuth, error) {
-	config = rest.CopyConfig(config)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	tokens, err := authentication.NewForConfig(config)
+	tokens, err := reviewClient(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for token reviews: %w", err)
 	}
-	access, err := authorization.NewForConfig(config)
+	access, err := reviewClient(config, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for access reviews: %w", err)
 	}
-	return &TokenAuth{
-		tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(), log: log,
-		codes: cache.NewLRUExpireCache(maxCodes),
-	}, nil
+	return &TokenAuth{tokens: tokens, access: access, log: log, codes: cache.NewLRUExpireCache(maxCodes)}, nil
+}
+
+func reviewClient(
+	config *rest.Config, version schema.GroupVersion, register func(*runtime.Scheme) error,
+) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := register(scheme); err != nil {
+		return nil, fmt.Errorf("register %s: %w", version, err)
+	}
+	metav1.AddToGroupVersion(scheme, version)
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.APIPath, config.GroupVersion = "/apis", &version
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(config)
 }
 
 // Admit returns 0, or the HTTP status to reject a request with.
@@ -105,8 +116,7 @@ func (a *TokenAuth) review(ctx context.Context, token, path string) (int, error)
 	for key, values := range user.Extra {
 		review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
 	}
-	review, err = a.access.Create(ctx, review, metav1.CreateOptions{})
-	if err != nil {
+	if err := a.access.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
 		return 0, fmt.Errorf("review access: %w", err)
 	}
 	if !review.Status.Allowed {
@@ -119,10 +129,10 @@ func (a *TokenAuth) review(ctx context.Context, token, path string) (int, error)
 // if the token is neither.
 func (a *TokenAuth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
 	for _, audiences := range [][]string{{Audience}, nil} {
-		review, err := a.tokens.Create(ctx, &authenticationv1.TokenReview{
+		review := &authenticationv1.TokenReview{
 			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
-		}, metav1.CreateOptions{})
-		if err != nil {
+		}
+		if err := a.tokens.Post().Resource("tokenreviews").Body(review).Do(ctx).Into(review); err != nil {
 			return nil, fmt.Errorf("review token: %w", err)
 		}
 		// An authenticator that does not know audiences returns none.

@@ -109,7 +109,26 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, "there is no such node", http.StatusNotFound)
 		return
 	}
+	n.Changes = s.options.History.Of(n.Name)
 	s.encode(w, r, n)
+}
+
+// ports is GET /v1/ports: the ports of a group, or of a switch.
+func (s *Server) ports(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	q := r.URL.Query()
+	query := snapshot.PortQuery{
+		Kind: q.Get("kind"), Group: q.Get("group"), Switch: q.Get("switch"), SwitchPort: q.Get("port"),
+	}
+	if (query.Group == "") == (query.Switch == "") {
+		http.Error(w, "ask for ?group=, or for ?switch= and its &port=", http.StatusBadRequest)
+		return
+	}
+	list, ok := now.Ports(query)
+	if !ok {
+		http.Error(w, "there is no such group", http.StatusNotFound)
+		return
+	}
+	s.encode(w, r, list)
 }
 
 // list is Kubernetes' List: kubectl apply takes it.

@@ -21,10 +21,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -43,6 +43,8 @@ type Options struct {
 	// Contact is when the API server last sent anything on each watch, zero for
 	// never; nil leaves it out of the answers.
 	Contact func() time.Time
+	// History has the Events about cables; nil for none.
+	History *informers.History
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
@@ -79,6 +81,7 @@ func (s *Server) Handler() http.Handler {
 	route("/node_group", s.answered(s.nodeGroup))
 	route("/v1/topology", s.answered(s.topology))
 	route("/v1/nodes/{name}", s.answered(s.node))
+	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
@@ -232,37 +235,4 @@ func (m *metrics) instrument(route string, next http.Handler) http.Handler {
 	labels := prometheus.Labels{"route": route}
 	return promhttp.InstrumentHandlerDuration(m.seconds.MustCurryWith(labels),
 		promhttp.InstrumentHandlerCounter(m.requests.MustCurryWith(labels), next))
-}
-
-// Certificate is the server's, read again when its files change. After a file
-// that cannot be used the last good one stays.
-type Certificate struct {
-	files *dynamiccertificates.DynamicCertKeyPairContent
-}
-
-// NewCertificate reads the files for the first time; then a bad one is an
-// error.
-func NewCertificate(certFile, keyFile string) (*Certificate, error) {
-	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("heddle-topo-master", certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("read certificate %s: %w", certFile, err)
-	}
-	return &Certificate{files}, nil
-}
-
-// Run watches the files until ctx ends.
-func (c *Certificate) Run(ctx context.Context) error {
-	c.files.Run(ctx, 1)
-	return nil
-}
-
-// Config is for a server of HTTP/2 and HTTP/1.1.
-func (c *Certificate) Config() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			pair, err := tls.X509KeyPair(c.files.CurrentCertKeyContent())
-			return &pair, err
-		},
-	}
 }

@@ -1,5 +1,8 @@
 // Wires the parts of the page together.
 
+import { addressOf, isDrawing, viewOf } from './address.js';
+import { keyOf } from './cable.js';
+import { Cabling } from './cabling.js';
 import { Detail } from './detail.js';
 import { make, mark, set } from './dom.js';
 import { Faults } from './faults.js';
@@ -18,36 +21,50 @@ const $ = (id) => document.getElementById(id);
 
 let model = null;
 let skew = 0; // What the server's clock is ahead, in milliseconds.
+let view = viewOf(location); // What the address asks for.
 let state = { phase: 'connecting', at: 0, contact: 0, next: 0 };
 
 const map = new FabricMap($('map'));
 const side = new Side($('side'));
 const faults = new Faults($('faults'), (name) => choose(model.byId.get(`node:${name}`)));
 const gangs = new Gangs($('gangs'), (id) => choose(model.byId.get(id)));
-const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)));
+const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)), (to) => draw(to));
+const cabling = new Cabling($('cabling'), {
+  go: (to) => draw(to), choose: (id) => choose(model.byId.get(id)), pick: (port, asked) => pick(port, asked),
+});
 const search = new Search({ field: $('query'), list: $('hits'), found: $('found') }, map, (item) => {
   choose(item);
-  const at = item.isGang ? item.nodes[0] : item;
-  if (at) map.focus(at.isNode && map.size === 0 ? at.parent.id : at.id);
+  const at = item.nodes ? item.nodes[0] : item;
+  if (at && !isDrawing(view)) map.focus(at.isNode && map.size === 0 ? at.parent.id : at.id);
 });
 const tip = new Tip($('tip'), $('map'), map);
 
-/** choose shows an item, or the nodes of a gang, in the map and its details beside it. */
-function choose(item, { quiet = false } = {}) {
-  if (!item) return;
-  map.select(item.id);
-  point(item);
-  const at = item.isGang ? item.nodes[0] : item;
-  if (!quiet && at) map.reveal(at.id);
-  detail.show(item, skew);
-  side.open('detail');
-  history.replaceState(null, '', `#${encodeURIComponent(item.isNode ? item.name : item.id)}`);
+/** turn makes another view the page's, and a step of the browser's history. */
+function turn(change, { replace = false } = {}) {
+  view = { ...view, ...change };
+  const to = addressOf(view);
+  if (to === addressOf(viewOf(location))) return;
+  if (replace) history.replaceState(null, '', to);
+  else history.pushState(null, '', to);
 }
 
-/** point marks a gang, or none, wherever gangs are shown. */
+/** choose shows an item, or the nodes of a gang, in the map and its details beside it. */
+function choose(item, { quiet = false, silent = false } = {}) {
+  if (!item) return;
+  if (!silent) turn({ chosen: item.isNode ? item.name : item.id, cable: '' });
+  map.select(item.id);
+  point(item);
+  const at = item.nodes ? item.nodes[0] : item;
+  if (!quiet && at && !isDrawing(view)) map.reveal(at.id);
+  detail.show(item, skew);
+  side.open('detail');
+}
+
+/** point marks a gang or a domain, or none, wherever they are shown. */
 function point(item) {
-  map.mark(item?.isGang ? item.lit : null);
+  map.mark(item?.lit ?? null);
   gangs.current(item?.isGang ? item.id : '');
+  for (const b of $('domains').querySelectorAll('button')) b.setAttribute('aria-pressed', String(b.dataset.id === item?.id));
 }
 
 function forget() {
@@ -56,18 +73,61 @@ function forget() {
   detail.clear();
   side.open('faults');
   side.close();
-  history.replaceState(null, '', location.pathname + location.search);
+}
+
+/** draw shows the cables of a group or a switch in place of the map; of none, the map. */
+function draw(to) {
+  const { kind = '', group = '', switch: id = '', port = '', cable = '' } = to;
+  const other = group !== view.group || id !== view.switch;
+  turn({ kind, group, switch: id, port, cable, chosen: port || cable ? '' : view.chosen });
+  arrange();
+  if (other) scrollTo(0, 0);
+}
+
+/** arrange shows what the view asks for: the map, or cables in its place. */
+function arrange(isNew = false) {
+  const on = isDrawing(view);
+  $('map').hidden = on;
+  document.body.classList.toggle('is-drawing', on);
+  cabling.show(view, model, isNew);
+}
+
+/** pick shows a cable beside the drawing; asked means that the address names one. */
+function pick(port, asked) {
+  if (port) {
+    point(null);
+    detail.show({ id: `cable:${keyOf(port)}`, isCable: true, name: keyOf(port), port }, skew);
+    side.open('detail');
+  } else if (asked) forget();
+}
+
+/** restore shows the view that the address names. */
+function restore() {
+  view = viewOf(location);
+  if (search.query !== view.query) search.query = view.query;
+  summary();
+  arrange();
+  const item = chosen();
+  if (item) choose(item, { silent: true });
+  else if (!view.cable && !view.port) forget();
 }
 
 /** chosen is the item that the address names. */
 function chosen() {
-  let name;
-  try {
-    name = decodeURIComponent(location.hash.slice(1));
-  } catch {
-    return undefined;
-  }
+  const name = view.chosen;
   return name ? model.byId.get(`node:${name}`) ?? model.byId.get(name) : undefined;
+}
+
+const MOST = 24; // Domains that are named above the map.
+
+/** domains names the NVLink domains that are across groups: the other axis of the map. */
+function domains() {
+  const list = model.domains;
+  $('domains').hidden = !list.length;
+  $('domains').replaceChildren(list.length ? `${count(list.length, 'NVLink domain')} across groups:` : '', ...list.slice(0, MOST).map((d) =>
+    make('button', { type: 'button', 'data-id': d.id, 'data-d': d.index % 4, title: `${d.name}: ${d.where}`, 'aria-pressed': String(detail.id === d.id), onclick: () => choose(d) },
+      `${d.short.length > 24 ? `…${d.short.slice(-16)}` : d.short} · ${number(d.nodes.length)} on ${number(d.parts.length)}`)),
+  list.length > MOST ? `and ${number(list.length - MOST)} more, by search` : '');
 }
 
 function summary() {
@@ -77,6 +137,7 @@ function summary() {
     type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': search.query === `is:${status}` ? 'true' : 'false',
     onclick: () => {
       search.query = search.query === `is:${status}` ? '' : `is:${status}`;
+      turn({ query: search.query });
       summary();
     },
   }, mark(status), make('b', {}, number(n)), make('span', {}, ` ${label}`));
@@ -118,18 +179,20 @@ function show(doc, gangDoc, ahead) {
   $('empty').textContent = 'The cluster has no nodes yet.';
   faults.show(model.faults, Date.now() + skew);
   gangs.show(model, Date.now() + skew);
+  domains();
   search.show(model);
   summary();
   tip.refresh();
   performance.clearMeasures('fabric-shown');
   performance.measure('fabric-shown', { start: began });
   if (!before) {
-    const item = chosen();
-    if (item) choose(item);
+    restore();
     requestAnimationFrame(() => requestAnimationFrame(() => performance.mark('fabric-painted')));
     return;
   }
   announceChanges(before);
+  arrange(true);
+  if (detail.isCable) return; // Its drawing shows it again.
   const held = detail.id && model.byId.get(detail.id);
   if (held) {
     detail.show(held, skew);
@@ -206,7 +269,11 @@ $('larger').addEventListener('click', () => map.resize(1));
 $('fit').addEventListener('click', () => map.resize(0));
 $('theme').addEventListener('click', () => nextTheme($('theme')));
 $('help').addEventListener('click', () => $('keys').showModal());
-$('query').addEventListener('input', () => model && summary());
+$('query').addEventListener('input', () => {
+  if (!model) return;
+  turn({ query: search.query }, { replace: true });
+  summary();
+});
 // Letter and A4 with usual margins have about that many pixels.
 addEventListener('beforeprint', () => {
   if (!model) return;
@@ -214,13 +281,12 @@ addEventListener('beforeprint', () => {
   map.print(700);
 });
 addEventListener('afterprint', () => model && map.print(0));
-addEventListener('hashchange', () => model && choose(chosen()));
+addEventListener('popstate', () => model && restore());
 addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
   if (event.key === 'Escape' && event.target !== $('query')) {
-    if (search.query) search.query = '';
-    else forget();
-    if (model) summary();
+    if (!model) return;
+    escape();
     return;
   }
   if (event.target.closest('input')) return;
@@ -229,6 +295,7 @@ addEventListener('keydown', (event) => {
     '+': () => map.resize(1), '=': () => map.resize(1), '-': () => map.resize(-1), 0: () => map.resize(0),
     t: () => nextTheme($('theme')), '?': () => $('keys').showModal(),
     n: () => jump(1), p: () => jump(-1),
+    c: () => cables(),
     g: () => { side.open('gangs'); gangs.focus(); },
   }[event.key];
   if (!act || !model) return;
@@ -236,9 +303,38 @@ addEventListener('keydown', (event) => {
   act();
 });
 
+/** escape ends the search, then what is chosen, then the drawing. */
+function escape() {
+  if (search.query) {
+    search.query = '';
+    turn({ query: '' });
+  } else if (detail.id) {
+    forget();
+    turn({ chosen: '', cable: '', port: '' });
+    arrange();
+  } else if (isDrawing(view)) draw({});
+  summary();
+}
+
+/** cables draws those of the group that the focus is in; drawn already, it goes back to the map. */
+function cables() {
+  if (isDrawing(view)) {
+    draw({});
+    return;
+  }
+  const item = model.byId.get(detail.id || map.current);
+  const group = item?.isNode ? item.parent : item;
+  const holds = (g) => g?.rails?.length || g?.isDomain;
+  let at = group;
+  while (at?.parent && !holds(at)) at = at.parent;
+  const to = holds(at) ? at : group;
+  if (to?.kind && !to.isGang) draw({ group: to.name, kind: to.kind, cable: '' });
+}
+
 function jump(step) {
   const to = problem(model, model.byId.get(map.current), step);
   if (!to) return;
+  if (isDrawing(view)) draw({});
   map.reveal(to.id);
   map.focus(map.size === 0 ? to.parent.id : to.id);
   choose(to, { quiet: true });

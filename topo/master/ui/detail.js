@@ -1,28 +1,35 @@
 // All about one node, one group or one gang.
 
+import { history } from './history.js';
+import { fields, keyOf, rail, title } from './cable.js';
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { gangFields } from './gangs.js';
 import { detail } from './live.js';
 import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './format.js';
 
+const EVENTS = 10_000; // Milliseconds between two questions about a cable's Events.
+
 export class Detail {
   #pane;
   #choose;
+  #go;
   #item = null;
   #answer = null;
   #note = '';
   #abort = null;
   #stamp = '';
   #skew = 0;
+  #asked = 0; // When the server was asked last.
 
-  constructor(pane, choose) {
-    this.#pane = pane;
-    this.#choose = choose;
+  /** go(view) draws the cables of a group or a switch. */
+  constructor(pane, choose, go) {
+    [this.#pane, this.#choose, this.#go] = [pane, choose, go];
     this.clear();
   }
 
   get id() { return this.#item?.id ?? ''; }
+  get isCable() { return Boolean(this.#item?.isCable); }
 
   clear() {
     this.#abort?.abort();
@@ -39,12 +46,15 @@ export class Detail {
     if (!same) [this.#answer, this.#note] = [null, ''];
     this.#draw();
     if (item.isNode && (!same || stamp !== this.#stamp)) this.#ask(item.name);
+    if (item.isCable) this.#ask(item.port.node);
     this.#stamp = stamp;
   }
 
   async #ask(name) {
     this.#abort?.abort();
+    this.#asked = Date.now();
     const { signal } = (this.#abort = new AbortController());
+    const before = this.#answer;
     try {
       const answer = await detail(name, signal);
       this.#note = answer ? '' : 'The server does not know this node any more.';
@@ -53,19 +63,70 @@ export class Detail {
       if (signal.aborted) return;
       this.#note = `More could not be read: ${err.message}.`;
     }
-    if (!signal.aborted) this.#draw();
+    const was = this.isCable && JSON.stringify(history(before?.changes));
+    if (!signal.aborted && (!was || !before || was !== JSON.stringify(history(this.#answer?.changes)))) this.#draw();
   }
 
   tick() {
     const now = Date.now() + this.#skew;
+    // An Event follows what it is about by seconds, and changes no map.
+    if (this.isCable && Date.now() - this.#asked > EVENTS) this.#ask(this.#item.port.node);
     for (const el of this.#pane.querySelectorAll('time[data-at]')) el.textContent = span(now - Number(el.dataset.at));
   }
 
   #draw() {
     const scroll = this.#pane.scrollTop;
     const item = this.#item;
-    this.#pane.replaceChildren(...(item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item)).flat().filter(Boolean));
+    this.#pane.replaceChildren(...this.#parts(item).flat().filter(Boolean));
     this.#pane.scrollTop = scroll;
+  }
+
+  #parts(item) {
+    if (item.isCable) return this.#cable(item);
+    if (item.isDomain) return this.#domain(item);
+    return item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item);
+  }
+
+  /** ends is a switch port that leads to what is on it. */
+  #ends(s) {
+    return make('button', { type: 'button', class: 'link', onclick: () => this.#go({ switch: s.id, port: s.port }) }, far(s));
+  }
+
+  #cable({ port: p }) {
+    return [
+      make('header', {}, p.group ? make('nav', { 'aria-label': 'Groups' },
+        make('button', { type: 'button', class: 'link', onclick: () => this.#go({ group: p.group, cable: keyOf(p) }) }, p.group)) : '',
+      make('h2', {}, `${p.node} ${rail(p)}`), title(p)),
+      list(fields(p, {
+        node: (name) => make('button', { type: 'button', class: 'link', onclick: () => this.#choose(`node:${name}`) }, name),
+        ends: (s) => this.#ends(s), ago: (at) => this.#ago(at),
+      })),
+      this.#history(p),
+    ].flat();
+  }
+
+  /** history is what the Events tell of a port, or of all of the node's. */
+  #history(p) {
+    if (!this.#answer) return [];
+    const all = history(this.#answer.changes, p);
+    const past = all.slice(0, 20).map((c) => make('li', {}, make('span', { class: 'who' }, mark(c.status), ` ${c.what}`),
+      make('span', { class: 'when' }, this.#ago(c.at), ' ago'), make('span', { class: 'ends' }, c.message)));
+    if (!past.length) return p ? [make('h3', {}, 'History'), make('p', { class: 'note' }, 'No Event about this cable since the server started.')] : [];
+    return [make('h3', {}, 'History'), make('ul', { class: 'why history' }, past)];
+  }
+
+  #domain(item) {
+    return [
+      this.#title(item),
+      list([['NVLink', item.key], ['Nodes', count(item.nodes.length, 'node')], ['Fabric', `across ${count(item.parts.length, 'group')}`]]),
+      this.#draws(item.name, item.kind),
+      item.parts.map(([group, nodes]) => [
+        make('h3', {}, this.#link(group), ` ${count(nodes.length, 'node')}`), make('div', { class: 'ranks' }, this.#links(nodes, 200))]).flat(),
+    ].flat();
+  }
+
+  #draws(group, kind) {
+    return make('p', { class: 'draws' }, make('button', { type: 'button', onclick: () => this.#go({ group, kind }) }, 'Draw its cables'));
   }
 
   #title(item) {
@@ -94,7 +155,7 @@ export class Detail {
       ['GPUs', this.#pips(item.gpus)],
       ['Gangs', this.#links(item.gangs)],
       ['Product', a?.product || item.product],
-      ['NVLink', a?.nvlinkDomain],
+      ['NVLink', item.domain ? [this.#link(item.domain), ' across groups'] : a?.nvlinkDomain],
       ['Given path', a?.path?.length ? `${a.path.join(' / ')} (${a.pathSource})` : ''],
       ['Heartbeat', a?.heartbeat ? [this.#ago(a.heartbeat), ' ago'] : ''],
       ['Ready', a ? [a.ready ? 'yes' : 'no', a.readySince ? [', for ', this.#ago(a.readySince)] : []].flat() : ''],
@@ -107,6 +168,7 @@ export class Detail {
       this.#note ? make('p', { class: 'note' }, this.#note) : '',
       a?.ignored ? make('p', { class: 'note' }, `The report is not believed: ${a.ignored}.`) : '',
       a?.rails?.length ? this.#rails(a.rails, item) : '',
+      a ? this.#history() : '',
       a?.skipped?.length ? [make('h3', {}, 'Not read'), list(a.skipped.map((s) => [s.name, s.reason]))] : '',
     ].flat();
   }
@@ -155,7 +217,7 @@ export class Detail {
         make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
         make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
         make('td', { title: r.since ? `since ${new Date(r.since).toLocaleString('en-GB')}` : undefined }, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
-        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? far({ ...r.switch, port: r.switchPort }) : '–'));
+        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? this.#ends({ ...r.switch, port: r.switchPort }) : '–'));
     };
     return make('table', { class: 'rails' }, make('thead', {}, make('tr', {},
       ['Rail', 'HCA', 'Link', 'Switch'].map((h) => make('th', { scope: 'col' }, h)))), make('tbody', {}, rails.map(row)));
@@ -185,8 +247,9 @@ export class Detail {
         ['Switches', item.alias],
         ['Known by', item.key],
       ]),
+      item.rails.length || item.kind && item.size <= 128 ? this.#draws(item.name, item.kind) : '',
       item.rails.length ? [make('h3', {}, 'Leaves'), list(item.rails.map((r) =>
-        [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, r.leaf.name || r.leaf.id)]))] : '',
+        [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, this.#ends(r.leaf))]))] : '',
       ['notready', 'degraded'].map((status) => this.#bad(status, bad.filter((n) => n.status === status))),
     ].flat(2);
   }

@@ -140,9 +140,17 @@ export function follow({ show, notify }) {
   return { retry };
 }
 
+/** ports reads the cables of a group or a switch; null if the server knows none of that name. */
+export function ports(query, signal) {
+  const params = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  return read(`v1/ports?${params}`, signal);
+}
+
 /** detail reads all about one node; null if the server knows none of that name. */
-export async function detail(name, signal) {
-  const answer = await fetch(`v1/nodes/${encodeURIComponent(name)}`, { cache: 'no-cache', signal });
+export const detail = (name, signal) => read(`v1/nodes/${encodeURIComponent(name)}`, signal);
+
+async function read(path, signal) {
+  const answer = await fetch(path, { cache: 'no-cache', signal });
   if (answer.status === 404) return null;
   if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
   return answer.json();

@@ -139,7 +139,7 @@ export class FabricMap {
       : []));
     view.meter.style.setProperty('--share', item.gpus.total ? (item.gpus.free ?? 0) / item.gpus.total : 0);
     set(view.el, 'aria-label', [
-      item.kind ? item.name : 'Nodes in no group', count(item.size, 'node'),
+      item.kind ? item.name : item.parent ? `Other nodes of ${item.parent.name}` : 'Nodes in no group', count(item.size, 'node'),
       c.notReady && `${number(c.notReady)} not ready`, c.degraded && `${number(c.degraded)} degraded`, gpus(item.gpus),
     ].filter(Boolean).join(', '));
   }
@@ -206,9 +206,10 @@ export class FabricMap {
     set(el, 'data-s', item.status);
     set(el, 'data-f', item.gpus.total ? eighths(item.gpus) : 'none');
     el.classList.toggle('cordoned', item.cordoned);
+    set(el, 'data-d', item.domain ? item.domain.index % 4 : undefined);
     const why = item.reasons.map(reason);
     set(el, 'aria-label', [item.name, item.status !== 'ready' && statusName(item.status), ...why,
-      item.cordoned && 'cordoned', gpus(item.gpus), item.gangs.length && `in use by ${gangsOf(item)}`].filter(Boolean).join(', '));
+      item.cordoned && 'cordoned', gpus(item.gpus), item.domain && `across groups in ${item.domain.name}`, item.gangs.length && `in use by ${gangsOf(item)}`].filter(Boolean).join(', '));
     if (!this.#shape.detail) return;
     const total = item.gpus.total;
     const pips = make('span', { class: 'pips' });

@@ -20,6 +20,7 @@ export function build(doc, earlier, now) {
     shorten(list, known ? (g) => known.get(g) : bare);
   }
   order(model);
+  addDomains(doc, model);
   collect(doc, model, earlier, now);
   return model;
 }
@@ -53,16 +54,16 @@ function family(list, parent, model) {
   const groups = list.filter((e) => e.kind !== 'node');
   const items = groups.map((e) => group(e, parent, model));
   if (nodes.length && (groups.length || !parent)) {
-    items.push(group(loose(nodes), parent, model));
+    items.push(group(loose(nodes, parent), parent, model));
   } else {
     for (const e of nodes) items.push(node(e, parent, model));
   }
   return items;
 }
 
-/** loose is the box of nodes that are in no group. */
-function loose(nodes) {
-  const e = { name: 'in no group', kind: '', gpus: { offered: 0, total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
+/** loose is the box of nodes that are in no group, or in none of those below a group. */
+function loose(nodes, parent) {
+  const e = { name: parent ? 'other nodes' : 'in no group', kind: '', gpus: { offered: 0, total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
   for (const n of nodes) {
     e.gpus.offered += n.gpus.offered ?? n.gpus.total;
     e.gpus.total += n.gpus.total;
@@ -188,6 +189,27 @@ function collect(doc, model, earlier, now) {
   const rank = new Map(faultOrder.map((k, i) => [k, i]));
   const at = (f) => rank.get(f.kind) ?? rank.size;
   model.faults.sort((a, b) => at(a) - at(b));
+}
+
+/** addDomains adds the NVLink domains that cross groups: what holds their nodes on the other axis. */
+function addDomains(doc, model) {
+  model.domains = (doc.crossing ?? []).map((d, index) => {
+    const nodes = d.nodes.map((n) => model.byId.get(`node:${n}`)).filter(Boolean);
+    const parts = [...Map.groupBy(nodes, (n) => (n.parent.kind ? n.parent : n.parent.parent ?? n.parent))];
+    const item = {
+      id: `domain:${d.name}`, isDomain: true, isNode: false, kind: d.kind, name: d.name, short: d.name, parent: null, index,
+      key: d.key, status: statusKey(d.status), nodes, parts, lit: new Set(nodes.flatMap((n) => [n.id, n.parent.id])),
+      where: parts.map(([g, on]) => `${g.name} ${on.length}`).join(', '),
+    };
+    item.text = [d.kind, d.name, d.key].join(' ').toLowerCase();
+    for (const n of nodes) {
+      n.domain = item;
+      n.stamp += ` ${d.name}`;
+      n.text += ` ${item.text}`;
+    }
+    model.byId.set(item.id, item);
+    return item;
+  });
 }
 
 /** STATES are a gang's, those first that need attention. */

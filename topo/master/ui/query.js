@@ -12,13 +12,14 @@ export function parse(query) {
 }
 
 function is(item, value) {
+  if (item.isDomain) return false;
   if (item.isGang) return item.status === value;
   if (!item.isNode) return false;
   return value === 'cordoned' ? item.cordoned : item.status === value.replace(/[-_]/g, '');
 }
 
 /**
- * find returns the items that answer all tests, gangs first; their nodes are lit. What a group answers holds for
+ * find returns the items that answer all tests, gangs and NVLink domains across groups first; their nodes are lit. What a group answers holds for
  * all that is in it: such nodes are lit, but only the group is listed.
  */
 export function find(model, tests) {
@@ -40,7 +41,7 @@ export function find(model, tests) {
   };
   if (!tests.length || tests.length > 30) return { lit, listed };
   walk(model.roots, 0);
-  const gangs = model.gangs.filter((g) => tests.every((test) => test(g)));
+  const gangs = [...model.gangs, ...model.domains].filter((g) => tests.every((test) => test(g)));
   for (const g of gangs) for (const id of g.lit) lit.add(id);
   return { lit, listed: [...gangs, ...listed] };
 }

@@ -64,7 +64,7 @@ export class Search {
   #draw(listed) {
     const rows = listed.slice(0, MOST).map((item, i) => make('li', { role: 'option', id: `hit-${i}`, 'data-row': i, 'aria-selected': 'false' },
       mark(item.status), make('span', { class: 'name' }, item.name),
-      make('small', {}, item.isGang ? `${item.state} · ${item.where}` : item.isNode ? item.reasons.map(reason)[0] ?? gpus(item.gpus)
+      make('small', {}, item.isGang ? `${item.state} · ${item.where}` : item.isDomain ? item.where : item.isNode ? item.reasons.map(reason)[0] ?? gpus(item.gpus)
         : [item.alias, count(item.size, 'node')].filter(Boolean).join(' · '))));
     if (listed.length > MOST) rows.push(make('li', { role: 'presentation', class: 'rest' }, `and ${number(listed.length - MOST)} more, lit in the map`));
     if (!listed.length) rows.push(make('li', { role: 'presentation', class: 'rest' }, 'Nothing matches all of these words.'));

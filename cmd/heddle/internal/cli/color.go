@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// The colors of a terminal (ECMA-48), and how text ends them.
+const (
+	bold   = "\x1b[1m"
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	plain  = "\x1b[0m"
+)
+
+// noColor is the flag that turns colors off.
+const noColor = "no-color"
+
+// AddColor gives a program the flag --no-color.
+func AddColor(root *cobra.Command) {
+	root.PersistentFlags().Bool(noColor, false,
+		"no colors; they are for terminals only, and also off where NO_COLOR is set")
+}
+
+// IsTerminal reports whether people see what is written, as it is written.
+func IsTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // A descriptor is small.
+}
+
+// columnsOf is how many columns a terminal has; 0 for what is none.
+func columnsOf(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd())) //nolint:gosec // A descriptor is small.
+	switch {
+	case err == nil && columns > 0:
+		return columns
+	case IsTerminal(w):
+		return Width // A serial console does not know.
+	}
+	return 0
+}
+
+// colored reports whether the output of a command is to have colors
+// (https://no-color.org).
+func colored(c *cobra.Command) bool {
+	off := c.Flag(noColor)
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && (off == nil || off.Value.String() != "true") &&
+		IsTerminal(c.OutOrStdout())
+}
+
+// Bold is text that stands out on a terminal.
+func Bold(c *cobra.Command, text string) string {
+	if !colored(c) {
+		return text
+	}
+	return bold + text + plain
+}
+
+// colorOf has the cells of tables that are good, to be watched, or wrong.
+func colorOf(cell string) string {
+	switch cell {
+	case "Ready", "Running", "Succeeded", "placed":
+		return green
+	case "Degraded", "Queued", "Starting", "cordoned", "unseen", "rejected":
+		return yellow
+	case "NotReady", "Unknown", "miscabled", "dead", "missing", "duplicate", "path", "ignored", "PROBLEMS":
+		return red
+	}
+	return ""
+}
+
+// paint colors a table: its header, and the cells that [colorOf] knows. Cells are two
+// spaces apart, as [Table] writes them.
+func paint(text string) string {
+	header := regexp.MustCompile(`^[A-Z][A-Z ]*[A-Z]$`)
+	cells := regexp.MustCompile(`[^ ]+(?: [^ ]+)*`)
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if header.MatchString(line) {
+			b.WriteString(bold + line + plain + "\n")
+			continue
+		}
+		b.WriteString(cells.ReplaceAllStringFunc(line, func(cell string) string {
+			if color := colorOf(cell); color != "" {
+				return color + cell + plain
+			}
+			return cell
+		}) + "\n")
+	}
+	return b.String()
+}
+
+// Show prints a table, or several. On a terminal they are in color.
+func Show(c *cobra.Command, tables string) error {
+	if colored(c) {
+		tables = paint(tables)
+	}
+	return Write(c, tables)
+}

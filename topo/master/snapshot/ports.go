@@ -1,0 +1,162 @@
+package snapshot
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// PortList is the answer of GET /v1/ports: cables by both of their ends.
+type PortList struct {
+	// Ports are ordered by the tree, then by rail and plane.
+	Ports []Port `json:"ports"`
+	// Uplinks are those of the switch that was asked for.
+	Uplinks []v1alpha1.Uplink `json:"uplinks,omitempty"`
+	// Omitted is how many ports there was no room for.
+	Omitted int `json:"omitted,omitempty"`
+}
+
+// Port is a port of the fabric on a node, and the switch port behind it.
+type Port struct {
+	Node   string `json:"node"`
+	Status string `json:"status"`
+	// Group is the lowest group of the fabric that holds the node.
+	Group        string `json:"group,omitempty"`
+	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
+	// Guest is a port of a node outside the group that was asked for, on one of
+	// the group's leaves.
+	Guest bool `json:"guest,omitempty"`
+	v1alpha1.Rail
+	// Finding is what is wrong with it; of a missing port there is nothing else.
+	Finding *fabric.Finding `json:"finding,omitempty"`
+}
+
+// PortQuery selects ports. One of Group and Switch is set.
+type PortQuery struct {
+	// Kind and Group are a group's or a crossing domain's; any kind if empty.
+	Kind, Group string
+	// Switch is the ID or the name of a switch, SwitchPort one of its ports.
+	Switch, SwitchPort string
+}
+
+// maxPorts bounds an answer: a group of 512 nodes with 8 rails.
+const maxPorts = 4096
+
+// Ports are the ports of a group and those of others on its leaves, or all that
+// are on a switch or belong there; false if there is no such group.
+func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
+	p := portSearch{query: q, nodes: map[*fabric.Element]bool{}, leaves: map[string]bool{}}
+	if q.Group != "" {
+		groups := s.Tree.Select(q.Kind, q.Group)
+		groups = slices.DeleteFunc(groups, func(e *fabric.Element) bool { return e.Kind == v1alpha1.KindNode })
+		if len(groups) == 0 {
+			return nil, false
+		}
+		p.add(groups[:1])
+	}
+	p.out.Ports = []Port{}
+	for holders, e := range s.Tree.All() {
+		n, ok := s.Nodes.Get(e.Name)
+		if e.Kind != v1alpha1.KindNode || !ok {
+			continue
+		}
+		var spec v1alpha1.NodeTopologySpec
+		if r := n.Believed(); r != nil {
+			spec = *r.Spec()
+		}
+		group := ""
+		for _, h := range holders {
+			if !h.NVLink {
+				group = h.Name
+			}
+		}
+		p.node(e, group, &spec)
+	}
+	return &p.out, true
+}
+
+// portSearch gathers an answer.
+type portSearch struct {
+	query PortQuery
+	// nodes are the group's, leaves the IDs of the switches that its cables should
+	// go to.
+	nodes  map[*fabric.Element]bool
+	leaves map[string]bool
+	out    PortList
+}
+
+func (p *portSearch) add(list []*fabric.Element) {
+	for _, e := range list {
+		for _, r := range e.Rails {
+			p.leaves[r.Leaf.ID] = true
+		}
+		if e.Kind == v1alpha1.KindNode {
+			p.nodes[e] = true
+		}
+		p.add(e.Child)
+	}
+}
+
+func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec) {
+	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Guest: !p.nodes[e]}
+	one.Guest = one.Guest && p.query.Group != ""
+	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool { return f.Kind == fabric.BadPath })
+	for _, r := range spec.Rails {
+		if r.Role != string(machine.RoleFabric) {
+			continue
+		}
+		one.Rail, one.Finding = r, nil
+		if i := slices.IndexFunc(rest, func(f fabric.Finding) bool {
+			return f.Rail == r.Rail && f.Plane == r.Plane && f.ID == r.ID
+		}); i >= 0 {
+			one.Finding = new(rest[i])
+			rest = slices.Delete(rest, i, i+1)
+		}
+		p.put(one)
+	}
+	for _, f := range rest {
+		one.Rail = v1alpha1.Rail{Rail: f.Rail, Plane: f.Plane, HCA: f.HCA, ID: f.ID, LinkState: v1alpha1.LinkUnknown}
+		one.Finding = &f
+		p.put(one)
+	}
+	for _, u := range spec.Uplinks {
+		peer := p.is(u.Peer, u.PeerName, strconv.Itoa(int(u.PeerPort)))
+		if peer || p.is(u.Leaf, "", strconv.Itoa(int(u.Port))) {
+			p.out.Uplinks = append(p.out.Uplinks, u)
+		}
+	}
+}
+
+func (p *portSearch) put(one Port) {
+	if !p.wanted(&one) {
+		return
+	}
+	if len(p.out.Ports) == maxPorts {
+		p.out.Omitted++
+		return
+	}
+	p.out.Ports = append(p.out.Ports, one)
+}
+
+// wanted reports whether a port is to be in the answer: also one that should end on
+// the switch and does not.
+func (p *portSearch) wanted(one *Port) bool {
+	if p.query.Group != "" {
+		return !one.Guest || one.Switch != nil && p.leaves[fabric.SwitchID(one.Switch.ID)]
+	}
+	if f := one.Finding; f != nil && p.is(f.Expected.ID, f.Expected.Name, f.Expected.Port) {
+		return true
+	}
+	return one.Switch != nil && p.is(one.Switch.ID, one.Switch.Name, one.SwitchPort)
+}
+
+// is reports whether a switch port is the one that was asked for.
+func (p *portSearch) is(id, name, port string) bool {
+	if p.query.Switch == "" || id == "" || p.query.SwitchPort != "" && p.query.SwitchPort != port {
+		return false
+	}
+	return name == p.query.Switch || fabric.SwitchID(id) == fabric.SwitchID(p.query.Switch)
+}
