@@ -90,13 +90,12 @@ func report(b *testing.B, times, leastTimes []time.Duration, unit time.Duration,
 // CDI name and an environment variable.
 func BenchmarkAllocate(b *testing.B) {
 	p, other := start(b), startLeast(b)
-	ids := p.kubelet.State(gpus).Healthy
+	ids, leastIDs := p.kubelet.State(gpus).Healthy, other.kubelet.State(gpus).Healthy
 	ours, least := client(b, p.socket(b, "heddle-nvidia.com_gpu-*.sock")), client(b, other.socket(b, "least-*.sock"))
 	var times, leastTimes []time.Duration
 	for n := 0; b.Loop(); n++ {
-		id := ids[n%len(ids)]
-		times = append(times, allocate(b, ours, id))
-		leastTimes = append(leastTimes, allocate(b, least, id))
+		times = append(times, allocate(b, ours, ids[n%len(ids)]))
+		leastTimes = append(leastTimes, allocate(b, least, leastIDs[n%len(leastIDs)]))
 	}
 	report(b, times, leastTimes, time.Microsecond, "us")
 }
