@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -155,14 +156,19 @@ func rateTree() string {
 }
 
 func (r *race) fillRates(ctx context.Context) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(8)
 	for g := range rateGroups {
 		for n := range rateSize {
-			if err := r.cluster.AddSimulatedNode(ctx, cluster.SimulatedNode{
-				Name: rateNode(g, n), Capacity: map[string]string{wellknown.DefaultDomains().GPUResource(): "8"},
-			}); err != nil {
-				return err
-			}
+			group.Go(func() error {
+				return r.cluster.AddSimulatedNode(within, cluster.SimulatedNode{
+					Name: rateNode(g, n), Capacity: map[string]string{wellknown.DefaultDomains().GPUResource(): "8"},
+				})
+			})
 		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	return r.ready(ctx)
 }
