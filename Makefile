@@ -52,6 +52,8 @@ lint: ## golangci-lint, helm lint, the words, and whether generated files are cu
 	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
 	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
 	go run -C tools/house . -words
+	@$(MANIFEST) | diff -q deploy/kustomize/base/heddle.yaml - >/dev/null || \
+	  { echo "deploy/kustomize/base/heddle.yaml is old: make manifest" >&2; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
@@ -63,8 +65,9 @@ house: ## The size of the code, and the words in it that the vocabulary replaces
 	@go run -C tools/house .
 
 .PHONY: generate
-generate: ## Deepcopy functions and CRDs from the types under api/
+generate: ## Deepcopy functions and CRDs from the types under api/, and the plain manifest
 	go generate ./api/...
+	$(MAKE) --no-print-directory manifest
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each
@@ -81,6 +84,14 @@ bench: ## The figures that the documentation states
 chart: ## Package the Helm chart into dist/
 	mkdir -p dist
 	$(HELM) package deploy/helm/heddle --destination dist
+
+# All daemons without Helm; deploy/kustomize builds on it.
+MANIFEST := $(HELM) template heddle deploy/helm/heddle --namespace heddle-system --include-crds --no-hooks \
+  --set registry=registry.example.com/gpu,gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler.deploy=true
+
+.PHONY: manifest
+manifest: ## The chart with its defaults and all daemons as one file, deploy/kustomize/base/heddle.yaml
+	$(MANIFEST) > deploy/kustomize/base/heddle.yaml
 
 .PHONY: images
 images: ## OCI images for amd64 and arm64 into dist/images, without a container engine

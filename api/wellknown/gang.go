@@ -36,6 +36,10 @@ const (
 const (
 	GangRequiredLevel  = Prefix + "gang-required-level"
 	GangPreferredLevel = Prefix + "gang-preferred-level"
+	// Gang makes a gang of the pods of one Job, JobSet, LeaderWorkerSet's group,
+	// Kubeflow job or Ray cluster: the number of its members, or "true" where the
+	// pods contain it.
+	Gang = Prefix + "gang"
 	// GangWithoutMap is "wait" or "place".
 	GangWithoutMap = Prefix + "gang-without-map"
 	// ExpectedDuration is for how long a pod is expected to run, such as 90m.

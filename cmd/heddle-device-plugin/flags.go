@@ -26,6 +26,7 @@ type options struct {
 	strategy, metricsAddress     string
 	imex                         string
 	takeover, gdrcopy, gds       bool
+	cleanup                      bool
 }
 
 // Register implements [program.Daemon].
@@ -48,6 +49,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
+		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")
 	fs.StringVar(&o.imex, "imex-channels", "",

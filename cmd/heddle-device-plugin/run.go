@@ -35,6 +35,14 @@ import (
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	program.SmallHeap()
 	registry := program.NewRegistry()
+	if o.cleanup {
+		if err := o.clean(ctx); err != nil {
+			return err
+		}
+		log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
+		well := func() string { return "" }
+		return program.Serve(ctx, log, o.metricsAddress, registry, well, well)
+	}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err

@@ -38,6 +38,7 @@ type daemon struct {
 	registry *prometheus.Registry
 
 	source  *informers.Source
+	history *informers.History // Nil where no Events are written.
 	builder *master.Builder
 	levels  chan []fabric.Level
 }
@@ -98,6 +99,9 @@ func (d *daemon) build() error {
 		Core: d.core, Topology: topology, GPU: cmp.Or(o.gpuResource, cluster.Resources.GPU), Pods: o.countPods,
 		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
 	})
+	if o.exports.Conditions {
+		d.history = informers.NewHistory(d.core, publish.FieldManager)
+	}
 	d.builder, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: o.staleAfter, Log: d.log,
 	})
@@ -113,12 +117,15 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
-		Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
+		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.authenticate {
 		if options.Auth, err = httpapi.NewTokenAuth(d.client, d.log); err != nil {
 			return nil, err
 		}
+	}
+	if d.history != nil {
+		runs = append(runs, d.history.Run)
 	}
 	var secure *tls.Config
 	if o.tlsCert != "" {

@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -118,6 +119,8 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}
+		wo.Counters = rdma.NewCounters(o.SysfsRoot)
+		p.runners = append(p.runners, wo.Counters)
 		wo.Sources = append(wo.Sources, ib.New(open, o.mkeySecret, wo.Changed), p.frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{

@@ -18,7 +18,10 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/status"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/supportbundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/uninstall"
 )
 
 const long = `heddle shows and explains what GPU nodes have.
@@ -61,6 +64,7 @@ func newCommand(program string) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), configCommand(), demo.NewCommand(),
+		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root

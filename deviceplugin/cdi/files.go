@@ -158,6 +158,16 @@ func (f *Files) Sweep(keep map[string]bool, before time.Time) error {
 	return err
 }
 
+// Clear removes all of heddle's from the directory that runtimes watch. Containers
+// that have heddle's devices cannot start again after that.
+func Clear(specDir string) error {
+	err := remove(filepath.Join(specDir, DriverFile))
+	for _, kind := range kinds() {
+		err = errors.Join(err, SweepDir(specDir, specPrefix+string(kind)+"-", jsonSuffix, nil, time.Now()))
+	}
+	return err
+}
+
 // SweepDir removes the files of a directory that are named for a device that
 // keep does not have, and temporary files from before a time. Only names that
 // heddle can have given go: other software has files there too.

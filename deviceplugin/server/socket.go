@@ -61,10 +61,19 @@ func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
 	return listener, nil
 }
 
+// RemoveSockets removes the sockets of all resources that no process listens on.
+func RemoveSockets(ctx context.Context, kubeletDir string) error {
+	return sweepPrefix(ctx, filepath.Join(kubeletDir, pluginDir), namePrefix)
+}
+
 // sweep removes sockets that an earlier process left behind. One that
 // is listened on belongs to a process that still serves: a rolling upgrade.
 func sweep(ctx context.Context, dir, resource string) error {
-	paths, err := filepath.Glob(filepath.Join(dir, socketPrefix(resource)+"*"+socketSuffix))
+	return sweepPrefix(ctx, dir, socketPrefix(resource))
+}
+
+func sweepPrefix(ctx context.Context, dir, prefix string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, prefix+"*"+socketSuffix))
 	if err != nil {
 		return fmt.Errorf("list sockets: %w", err)
 	}

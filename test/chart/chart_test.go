@@ -19,7 +19,7 @@ import (
 
 // Scripts and people find objects by name whatever the release is called.
 func TestObjectsOfADefaultInstall(t *testing.T) {
-	objects := render(t, "--set", "registry=registry.example.com/gpu")
+	objects := render(t, "--set", "registry=registry.example.com/gpu", "--no-hooks")
 	want := []string{
 		"ClusterRole/heddle-feature-discovery",
 		"ClusterRoleBinding/heddle-feature-discovery",
@@ -260,7 +260,7 @@ func TestExistingConfigMap(t *testing.T) {
 }
 
 func TestWithoutFeatureDiscovery(t *testing.T) {
-	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false")))
+	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false", "--no-hooks")))
 	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -113,7 +113,7 @@ func TestEvictionRight(t *testing.T) {
 
 // The two daemons know nothing of each other.
 func TestDevicePluginAlone(t *testing.T) {
-	got := slices.Sorted(maps.Keys(renderDevice(t, "--set", "gpuLabel.deploy=false", "--set", "admissionPolicy.deploy=false")))
+	got := slices.Sorted(maps.Keys(renderDevice(t, "--set", "gpuLabel.deploy=false", "--set", "admissionPolicy.deploy=false", "--no-hooks")))
 	want := []string{
 		"ClusterRole/heddle-device-plugin", "ClusterRoleBinding/heddle-device-plugin", "ConfigMap/heddle-device-config",
 		"DaemonSet/heddle-device-plugin", "ServiceAccount/heddle-device-plugin",

@@ -161,7 +161,7 @@ func TestDocumentedCommands(t *testing.T) {
 						}
 					}
 				case "heddle":
-					if !slices.Contains([]string{"config", "doctor", "gpu", "inspect", "topo"}, words[1]) {
+					if !slices.Contains([]string{"config", "doctor", "gpu", "inspect", "status", "support-bundle", "topo", "uninstall"}, words[1]) {
 						t.Errorf("heddle has no command %s", words[1])
 					}
 				case "go":
@@ -239,7 +239,7 @@ func checkKubectl(t *testing.T, objects rendered, words []string) {
 	labels := wellknown.DefaultDomains().NodeLabels()
 	for i, w := range words {
 		for prefix, kind := range map[string]string{"ds/": "DaemonSet/", "deploy/": "Deployment/", "svc/": "Service/"} {
-			if name, ok := strings.CutPrefix(w, prefix); ok && words[i-1] != "-f" && objects[kind+name] == nil {
+			if name, ok := strings.CutPrefix(w, prefix); ok && words[i-1] != "-f" && words[i-1] != "-k" && objects[kind+name] == nil {
 				t.Errorf("the chart has no %s%s", kind, name)
 			}
 		}

@@ -27,6 +27,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
@@ -158,6 +160,10 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &corev1.Service{}
 	case "v1 ServiceAccount":
 		object = &corev1.ServiceAccount{}
+	case "networking.k8s.io/v1 NetworkPolicy":
+		object = &networkingv1.NetworkPolicy{}
+	case "policy/v1 PodDisruptionBudget":
+		object = &policyv1.PodDisruptionBudget{}
 	case "apps/v1 DaemonSet":
 		object = &appsv1.DaemonSet{}
 	case "apps/v1 Deployment":
@@ -184,7 +190,7 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &appsv1.StatefulSet{}
 	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "scheduling.x-k8s.io/v1alpha1 PodGroup",
 		"apiextensions.k8s.io/v1 CustomResourceDefinition",
-		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
+		"monitoring.coreos.com/v1 PodMonitor", "monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
 		return id, doc // another project's CRD
 	default:
 		t.Fatalf("no test knows %s %s", version, kind)

@@ -139,7 +139,7 @@ func TestTopoPermissions(t *testing.T) {
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
 		},
-		"events": {rule("", "events", "create")},
+		"events": {rule("", "events", "create", "list", "watch")},
 		"lease":  {rule("coordination.k8s.io", "leases", "create"), lease},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

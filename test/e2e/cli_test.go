@@ -114,7 +114,9 @@ func TestCLINamesAMissingNode(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
-	if want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n"; string(out) != want || !ok || exit.ExitCode() != 2 {
+	want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n" +
+		"Check the name, and the cluster: kubectl config current-context.\n"
+	if string(out) != want || !ok || exit.ExitCode() != 2 {
 		t.Errorf("error %v, output %q, want %q", err, out, want)
 	}
 }

@@ -341,7 +341,7 @@ func stepCleanup(t *testing.T, b *bed) {
 	if got := strings.Join(keys, " "); got != "example.com/kept"+string(corev1.TaintEffectPreferNoSchedule) {
 		t.Errorf("taints left: %q", got)
 	}
-	b.helm(t, "uninstall", release, "-n", suite, "--wait")
+	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
 	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept-")
 }
 

@@ -74,7 +74,8 @@ func TestImages(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if out, err := b.installer.Helm(ctx, b.Cluster, "uninstall", "layout", "-n", "heddle-layout", "--wait"); err != nil {
+		out, err := b.installer.Helm(ctx, b.Cluster, "uninstall", "layout", "-n", "heddle-layout", "--wait", "--no-hooks")
+		if err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})

@@ -3,18 +3,15 @@
 package e2e
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,28 +21,14 @@ import (
 )
 
 // startKueue runs Kueue's own controller against the cluster. Its webhooks only add
-// what the objects of this test have.
+// what the objects of these tests have.
 func (b *bed) startKueue(t *testing.T) {
 	t.Helper()
-	cache, err := cluster.DefaultCache()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(cache, "kueue")
-	inModule := func(args ...string) string {
-		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir, cmd.Env, cmd.Stderr = b.path("test/cluster/build/kueue"), append(os.Environ(), "GOWORK=off"), t.Output()
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("go %s: %v", args[0], err)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	inModule("build", "-ldflags", "-s -w", "-o", program, "sigs.k8s.io/kueue/cmd/kueue")
-	dir := inModule("list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue")
-	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(dir, "config/components/crd/bases"))
+	program, module := b.workloadProgram(t, "sigs.k8s.io/kueue/cmd/kueue")
+	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, "config/components/crd/bases"))
 	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
 	b.kubectl(t, "create", "namespace", "kueue-system")
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "kueue-system", "--wait=true") })
 	certs := t.TempDir()
 	pair(t, certs)
 	config := filepath.Join(certs, "config.yaml")
@@ -64,24 +47,7 @@ integrations: {frameworks: [batch/job]}
 	// It reads the certificate of its metrics in /etc whatever its configuration has.
 	const script = `mount -t tmpfs tmpfs /etc && mkdir -p /etc/kueue/metrics && cp -r "$1" /etc/kueue/metrics/certs &&
 exec "$2" --config "$3" --feature-gates=VisibilityOnDemand=false --zap-log-level=2`
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "unshare", "--mount", "sh", "-c", script, "sh", certs, program, config)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig())
-	log, err := os.Create(filepath.Join(t.ArtifactDir(), "kueue.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("the end of Kueue's log:\n%s", text[max(0, len(text)-6000):])
-		}
-	})
+	b.runWorkload(t, "unshare", "--mount", "sh", "-c", script, "sh", certs, program, config)
 }
 
 // pair writes a certificate and its key.

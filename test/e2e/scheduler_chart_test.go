@@ -38,7 +38,7 @@ func TestSchedulerFromTheChart(t *testing.T) {
 		if release == "" {
 			return
 		}
-		if _, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait"); err != nil {
+		if _, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait", "--no-hooks"); err != nil {
 			t.Error(err)
 		}
 		release = ""

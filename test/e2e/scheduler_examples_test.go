@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,72 +14,71 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
-// trainingJob is a TFJob or an MPIJob, as far as their operator makes pods of it.
-type trainingJob struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
-	Spec     struct {
-		TF  map[string]replicas `json:"tfReplicaSpecs"`
-		MPI map[string]replicas `json:"mpiReplicaSpecs"`
-	} `json:"spec"`
-}
-
-type replicas struct {
-	Replicas int                    `json:"replicas"`
-	Template corev1.PodTemplateSpec `json:"template"`
-}
-
 func (b *bed) example(file string) string { return b.path("deploy/examples/" + file) }
 
-// operator makes the pods of an example as the Training Operator makes them,
-// which names no scheduler.
-func (f *fleet) operator(t *testing.T, file string) (job string, pods int) {
+// startTrainingOperator runs Kubeflow's Training Operator. Its webhook only validates;
+// it waits for the webhook's certificate, which a Secret's volume brings to it.
+func (b *bed) startTrainingOperator(t *testing.T) {
 	t.Helper()
-	text, err := os.ReadFile(f.example(file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var j trainingJob
-	if err := utilyaml.Unmarshal(text, &j); err != nil {
-		t.Fatal(err)
-	}
-	roles, controller := j.Spec.TF, "tfjob-controller"
-	if len(roles) == 0 {
-		roles, controller = j.Spec.MPI, "mpijob-controller"
-	}
-	for _, role := range slices.Sorted(maps.Keys(roles)) {
-		r, task := roles[role], strings.ToLower(role)
-		for i := range r.Replicas {
-			p := &corev1.Pod{ObjectMeta: *r.Template.ObjectMeta.DeepCopy(), Spec: *r.Template.Spec.DeepCopy()}
-			p.Name, p.Namespace = fmt.Sprintf("%s-%s-%d", j.Metadata.Name, task, i), f.namespace
-			if p.Labels == nil {
-				p.Labels = map[string]string{}
-			}
-			maps.Copy(p.Labels, map[string]string{
-				"training.kubeflow.org/job-name": j.Metadata.Name, "training.kubeflow.org/operator-name": controller,
-				"training.kubeflow.org/replica-type": task, "training.kubeflow.org/replica-index": strconv.Itoa(i),
-			})
-			f.create(t, p)
-			pods++
+	program, module := b.workloadProgram(t, "github.com/kubeflow/training-operator/cmd/training-operator.v1")
+	b.kubectl(t, "apply", "--server-side", "-k", filepath.Join(module, "manifests/base/crds"))
+	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	const namespace, secret = "kubeflow", "training-operator-webhook-cert"
+	b.applied(t, fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+---
+{apiVersion: v1, kind: Secret, metadata: {namespace: %[1]s, name: %[2]s}}
+---
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: validator.training-operator.kubeflow.org}}
+`, namespace, secret))
+	t.Cleanup(func() {
+		b.kubectlAfter(t, "delete", "namespace", namespace)
+		b.kubectlAfter(t, "delete", "validatingwebhookconfiguration", "validator.training-operator.kubeflow.org")
+	})
+	certs := t.TempDir()
+	const script = `mount -t tmpfs tmpfs /mnt && mkdir /mnt/certs && mount --bind "$1" /mnt/certs && mount -t tmpfs tmpfs /tmp &&
+mkdir /tmp/k8s-webhook-server && ln -s /mnt/certs /tmp/k8s-webhook-server/serving-certs && shift && exec "$@"`
+	b.runWorkload(t, "unshare", "--mount", "sh", "-c", script, "sh", certs, program,
+		"--enable-scheme=tfjob", "--enable-scheme=mpijob", "--metrics-bind-address=127.0.0.1:19482",
+		"--health-probe-bind-address=127.0.0.1:19481", "--webhook-server-port=19480")
+	eventually(t, time.Minute, func() string {
+		got, err := b.client.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
 		}
-	}
-	return j.Metadata.Name, pods
+		for name, text := range got.Data {
+			if err := os.WriteFile(filepath.Join(certs, name), text, 0o600); err != nil {
+				return err.Error()
+			}
+		}
+		return map[bool]string{true: "the operator has written no certificate"}[len(got.Data) == 0]
+	})
 }
 
-// TestTFSmokeGPU is the documented TensorFlow example: 4 GPUs in the cluster, 8
+// operator applies an example and waits until its operator has made the pods.
+func (f *fleet) operator(t *testing.T, job string, pods int) {
+	t.Helper()
+	f.startTrainingOperator(t)
+	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example(job))
+	eventually(t, time.Minute, func() string {
+		if n := len(f.podsOf(t, "")); n != pods {
+			return fmt.Sprintf("the operator has made %d of %d pods", n, pods)
+		}
+		return ""
+	})
+}
+
+// TestTFSmokeGPU is the documented TensorFlow example, with the real operator: 4 GPUs in the cluster, 8
 // wanted. Without a gang the PS and two workers would run and hold 4 GPUs idle.
 func TestTFSmokeGPU(t *testing.T) {
 	f := newFleet(t)
 	f.assign(t)
 	f.gpus(t, "tf-a", 4, nil)
-	job, pods := f.operator(t, "tf-smoke-gpu.yaml")
-	if job != "tf-smoke-gpu" || pods != 5 {
-		t.Fatalf("the example is %s of %d pods", job, pods)
-	}
+	const job, pods = "tf-smoke-gpu", 5
+	f.operator(t, "tf-smoke-gpu.yaml", pods)
 	t.Log(f.rejected(t, job, pods, "rejected by podgroup tf-smoke-gpu"))
 	for _, p := range f.podsOf(t, job) {
 		if p.Spec.SchedulerName != schedulerName || p.Status.Phase != corev1.PodPending {
@@ -118,7 +117,7 @@ func TestDocumentedGPUPod(t *testing.T) {
 	}
 }
 
-// TestDocumentedMPIJob is the NCCL example: its workers land on the nodes whose
+// TestDocumentedMPIJob is the NCCL example, with the real operator: its workers land on the nodes whose
 // labels they ask for, its launcher among the CPUs. It is no gang.
 func TestDocumentedMPIJob(t *testing.T) {
 	f := newFleet(t)
@@ -141,10 +140,8 @@ func TestDocumentedMPIJob(t *testing.T) {
 	h800 := map[string]string{"cloud.ebtech.com/gpu": "H800_NVLINK_80GB"}
 	f.nodes(t, node("nccl-a", 8, maps.Clone(h800)), node("nccl-b", 8, maps.Clone(h800)), node("nccl-other", 8, nil),
 		node("nccl-cpu", 0, map[string]string{"cloud.ebtech.com/cpu": "amd-epyc-milan"}))
-	job, pods := f.operator(t, "mpijob-nccl.yaml")
-	if job != "nccl-test" || pods != 3 {
-		t.Fatalf("the example is %s of %d pods", job, pods)
-	}
+	const job, pods = "nccl-test", 3
+	f.operator(t, "mpijob-nccl.yaml", pods)
 	nodes := f.running(t, time.Minute, job, pods)
 	if nodes["nccl-a"] != 1 || nodes["nccl-b"] != 1 || nodes["nccl-cpu"] != 1 {
 		t.Errorf("it runs on %v", nodes)

@@ -80,7 +80,8 @@ func TestTopologyFromTheChart(t *testing.T) {
 	}
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	t.Cleanup(func() {
-		_, err := b.installer.Helm(context.WithoutCancel(t.Context()), b.Cluster, "uninstall", b.release, "-n", suite, "--wait")
+		ctx := context.WithoutCancel(t.Context())
+		_, err := b.installer.Helm(ctx, b.Cluster, "uninstall", b.release, "-n", suite, "--wait", "--no-hooks")
 		if err != nil {
 			t.Error(err)
 		}

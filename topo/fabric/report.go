@@ -36,8 +36,9 @@ type rail struct {
 	*device
 	far        *v1alpha1.Switch // Nil for none.
 	switchPort unique.Handle[string]
-	guid       uint64 // See [guidOf].
-	since      int64  // Seconds since 1970, 0 for unknown.
+	guid       uint64             // See [guidOf].
+	since      int64              // Seconds since 1970, 0 for unknown.
+	counters   *v1alpha1.Counters // Nil for no errors, as of most.
 }
 
 // device is what nodes of one model have in common.
@@ -56,7 +57,7 @@ const maxRail, maxPlane = 128, 16
 
 func sameRail(a, b *rail) bool {
 	return (a.device == b.device || *a.device == *b.device) && a.switchPort == b.switchPort && a.guid == b.guid &&
-		a.since == b.since && (a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far)
+		a.since == b.since && reflect.DeepEqual(a.counters, b.counters) && (a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far)
 }
 
 // Equal reports whether two reports are equal in all that is stored.
@@ -80,7 +81,7 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 		s.Rails[i] = v1alpha1.Rail{
 			Rail: in.rail, Plane: in.plane, Port: in.number, RateGbps: in.rate, Confidence: in.confidence,
 			HCA: in.hca, ID: in.id, Role: in.role, Netdev: in.netdev, LinkLayer: in.linkLayer, LinkState: in.state,
-			Source: in.source, GUID: guidText(in.guid), Switch: in.far, SwitchPort: in.switchPort.Value(),
+			Source: in.source, GUID: guidText(in.guid), Switch: in.far, SwitchPort: in.switchPort.Value(), Counters: in.counters,
 		}
 		if in.since != 0 {
 			s.Rails[i].Since = new(metav1.NewTime(time.Unix(in.since, 0).UTC()))
@@ -220,7 +221,7 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 }
 
 func (rd *Reader) rail(in *v1alpha1.Rail) rail {
-	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID), device: rd.devices.get(device{
+	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID), counters: in.Counters, device: rd.devices.get(device{
 		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
 		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
 		state: in.LinkState, source: in.Source,

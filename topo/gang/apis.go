@@ -79,18 +79,33 @@ func identify(pod *corev1.Pod, gpus int32) (identity, bool) {
 	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil && isName(*g.PodGroupName) {
 		return identity{api: Native, name: *g.PodGroupName}, true
 	}
+	r := reader{labels: pod.Labels, annotations: pod.Annotations}
 	if Mentions(pod) {
 		// The domains are for gpu-group-size, which is not used here.
 		if spec, _ := Read(pod, wellknown.DefaultDomains()); spec.Key.Name != "" {
-			return identity{api: PodGroup, name: spec.Key.Name, size: spec.MinMember}, true
+			id := identity{api: PodGroup, name: spec.Key.Name, size: spec.MinMember}
+			if of, _ := r.ofController(pod); r.has(annotation(wellknown.Gang)) && of.name == id.name {
+				id.api = of.api
+			}
+			return id, true
 		}
 	}
-	r := reader{labels: pod.Labels, annotations: pod.Annotations}
 	for _, keys := range apis() {
 		if id, ok := keys.read(&r, pod); ok {
 			// Jobs are for all sorts of work. Of the others, members without GPUs
 			// count: launchers, the head of a Ray cluster.
 			return id, id.api != Job || gpus > 0
+		}
+	}
+	return identity{}, false
+}
+
+// ofController is the gang that the pod's controller makes of its pods; false if
+// none does.
+func (r *reader) ofController(pod *corev1.Pod) (identity, bool) {
+	for _, keys := range apis() {
+		if id, ok := keys.read(r, pod); ok && keys.api.implied() {
+			return id, true
 		}
 	}
 	return identity{}, false

@@ -120,6 +120,11 @@ func TestOrderOfAPIs(t *testing.T) {
 	if got, ok := gang.MemberOf(pod, 8); ok {
 		t.Errorf("%+v without any key", got)
 	}
+	pod.Labels = m{"jobset.sigs.k8s.io/jobset-name": "s"}
+	pod.Annotations = m{"heddle.dev/gang": "4"}
+	if got, _ := gang.MemberOf(pod, 0); got == nil || got.Key() != "ai/s/JobSet" || got.MinMember != 4 {
+		t.Errorf("%+v of a JobSet whose pods are declared a gang", got)
+	}
 }
 
 // A pod that failed is no member once another runs in its place, and is one until

@@ -17,6 +17,11 @@
 // name, of either API group. A PodGroup of Kubernetes' own API
 // (scheduling.k8s.io) has both in fields of its own; see [ReadPlacement].
 //
+// The annotation heddle.dev/gang makes a gang of what one controller makes: a
+// Job, a JobSet, a group of a LeaderWorkerSet, a Kubeflow job, a Ray cluster. Its
+// name is the controller's, and the annotation's value the number of members, or
+// "true" for a LeaderWorkerSet, whose pods contain it.
+//
 // Those are the gangs that heddle-scheduler places. [MemberOf], for those who
 // only look, knows the gangs of other schedulers, queues and operators too.
 //

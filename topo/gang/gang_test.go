@@ -38,6 +38,28 @@ func TestRead(t *testing.T) {
 		{name: "the key of the x API group", labels: m{"scheduling.x-k8s.io/pod-group": "nginx"}, want: gang.Spec{Key: key("nginx")}},
 		{name: "Koordinator", annotations: m{koordinator + "/name": "gang-example", koordinator + "/min-available": "2"}, want: gang.Spec{Key: key("gang-example"), MinMember: 2}},
 		{name: "both spellings alike", labels: m{family + "/name": "a"}, annotations: m{koordinator + "/name": "a"}, want: gang.Spec{Key: key("a")}},
+		{name: "a Job's pods", labels: m{"batch.kubernetes.io/job-name": "train"}, annotations: m{wellknown.Gang: "8"}, want: gang.Spec{Key: key("train"), MinMember: 8}},
+		{
+			name: "a JobSet's pods", labels: m{"jobset.sigs.k8s.io/jobset-name": "train", "batch.kubernetes.io/job-name": "train-workers-0"},
+			annotations: m{wellknown.Gang: "8"}, want: gang.Spec{Key: key("train"), MinMember: 8},
+		},
+		{
+			name: "a group of a LeaderWorkerSet", labels: m{"leaderworkerset.sigs.k8s.io/name": "serve", "leaderworkerset.sigs.k8s.io/group-index": "1"},
+			annotations: m{wellknown.Gang: "true", "leaderworkerset.sigs.k8s.io/size": "4"}, want: gang.Spec{Key: key("serve-1"), MinMember: 4},
+		},
+		{
+			name: "the gang's own name counts before its controller's", labels: m{family + "/name": "a", "batch.kubernetes.io/job-name": "train"},
+			annotations: m{wellknown.Gang: "8"}, want: gang.Spec{Key: key("a"), MinMember: 8},
+		},
+		{name: "a gang without a controller", annotations: m{wellknown.Gang: "8"}, want: gang.Spec{Key: key(""), MinMember: 8}, err: "annotation heddle.dev/gang: no label of the pod names its Job, JobSet, LeaderWorkerSet, Kubeflow job or Ray cluster"},
+		{
+			name: "a Job does not know its size", labels: m{"batch.kubernetes.io/job-name": "train"}, annotations: m{wellknown.Gang: "true"},
+			want: gang.Spec{Key: key("train")}, err: `annotation heddle.dev/gang: "true" is for the pods of LeaderWorkerSets, which contain their number; write the number of members`,
+		},
+		{
+			name: "two sizes", labels: m{"batch.kubernetes.io/job-name": "train", family + "/min-available": "4"}, annotations: m{wellknown.Gang: "8"},
+			want: gang.Spec{Key: key("train"), MinMember: 4}, err: `label pod-group.scheduling.sigs.k8s.io/min-available is "4" and annotation heddle.dev/gang is "8"`,
+		},
 		{name: "match-policy", labels: m{family + "/name": "a", family + "/match-policy": "waiting-and-running"}, want: gang.Spec{Key: key("a"), Policy: gang.WaitingAndRunning}},
 		{
 			name: "groups", labels: m{family + "/name": "gang-example1"},

@@ -60,7 +60,7 @@ func nameKeys() []key {
 func memberKeys() []key {
 	return []key{
 		label(wellknown.GangMinAvailable), label(wellknown.GangGroups), label(wellknown.GangMatchPolicy),
-		annotation(wellknown.GangMinAvailable), annotation(wellknown.GangGroups),
+		annotation(wellknown.Gang), annotation(wellknown.GangMinAvailable), annotation(wellknown.GangGroups),
 		annotation(wellknown.KoordinatorMinAvailable), annotation(wellknown.KoordinatorGroups),
 	}
 }
@@ -89,6 +89,14 @@ func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 	if name != "" && !isName(name) {
 		r.errorf("%s: %q is no name of an object", at, wellknown.Clip(name))
 		name = ""
+	}
+	if name == "" && r.has(annotation(wellknown.Gang)) {
+		id, ok := r.ofController(pod)
+		if !ok {
+			r.errorf("%s: no label of the pod names its Job, JobSet, LeaderWorkerSet, Kubeflow job or Ray cluster",
+				annotation(wellknown.Gang))
+		}
+		name = id.name
 	}
 	if name == "" && len(r.errs) == 0 {
 		if keys := memberKeys(); slices.ContainsFunc(keys, r.has) {
@@ -191,8 +199,7 @@ func (r *reader) value(keys ...key) (value string, at key) {
 
 // read fills in everything but the key.
 func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
-	s.MinMember = r.number(MaxMembers, label(wellknown.GangMinAvailable), annotation(wellknown.GangMinAvailable),
-		annotation(wellknown.KoordinatorMinAvailable))
+	s.MinMember = r.minMember()
 	r.policy(s, koordinator)
 	r.groups(s)
 	if text, at := r.value(annotation(wellknown.KoordinatorWaitingTime)); text != "" {
@@ -259,6 +266,23 @@ func (r *reader) field(name string, value any, most int) int {
 		return 0
 	}
 	return int(n)
+}
+
+// minMember is how many members the gang needs, 0 if the pod does not contain it.
+func (r *reader) minMember() int {
+	keys := []key{
+		label(wellknown.GangMinAvailable), annotation(wellknown.GangMinAvailable),
+		annotation(wellknown.KoordinatorMinAvailable),
+	}
+	own := annotation(wellknown.Gang)
+	if text, _ := r.lookup(own); text != "true" {
+		return r.number(MaxMembers, append(keys, own)...)
+	}
+	size := r.number(MaxMembers, append(keys, annotation(wellknown.LWSSize))...)
+	if size == 0 {
+		r.errorf(`%s: "true" is for the pods of LeaderWorkerSets, which contain their number; write the number of members`, own)
+	}
+	return size
 }
 
 func (r *reader) policy(s *Spec, koordinator bool) {

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/rdma"
 )
 
 // The bounds of a NodeTopology.
@@ -64,6 +65,8 @@ type input struct {
 	before *v1alpha1.NodeTopologySpec
 	// now is when the pass is made.
 	now time.Time
+	// counters are nil where ports are replayed.
+	counters *rdma.Counters
 }
 
 type answer struct {
@@ -102,7 +105,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 	for i := range in.ports {
 		r := in.ports[i].Rail
 		mergeLink(&in, &r, skip)
-		r.Since = in.since(&r)
+		r.Since, r.Counters = in.since(&r), in.counted(&r)
 		spec.Rails = append(spec.Rails, r)
 		in.explain(&r, skip)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -41,6 +42,8 @@ type Options struct {
 	Sources []Source
 	// Changed is set by sources that know more than they reported.
 	Changed notify.Signal
+	// Counters are the ports' errors; nil for none.
+	Counters *rdma.Counters
 	// Publisher is not used by Pass.
 	Publisher *Publisher
 	// Interval is the longest time between two passes.
@@ -173,7 +176,7 @@ const labelsEvery = 5 * time.Minute
 func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTopologySpec {
 	began := time.Now()
 	m := c.WithRoles(w.Machines.Machine())
-	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began}
+	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began, counters: w.Counters}
 	in.ports, in.omitted = Ports(m, w.memory.Rails)
 	passing, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()

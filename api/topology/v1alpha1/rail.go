@@ -116,6 +116,39 @@ type Rail struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Confidence int32 `json:"confidence,omitempty"`
+	// Counters are the port's errors; absent while all are 0 or unknown.
+	// +optional
+	Counters *Counters `json:"counters,omitempty"`
+}
+
+// Counters are errors of a port since its driver was loaded, by the kernel's
+// counters. They are written when one of them has changed, and of one node at most
+// once an hour: they show which cable is bad, not how it does now.
+type Counters struct {
+	// SymbolErrors is ports/N/counters/symbol_error.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SymbolErrors int64 `json:"symbolErrors,omitempty"`
+	// LinkDowns is counters/link_downed; of Ethernet carrier_down_count of the
+	// network device.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	LinkDowns int64 `json:"linkDowns,omitempty"`
+	// LinkErrorRecoveries is counters/link_error_recovery.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	LinkErrorRecoveries int64 `json:"linkErrorRecoveries,omitempty"`
+	// ReceiveErrors is counters/port_rcv_errors.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ReceiveErrors int64 `json:"receiveErrors,omitempty"`
+	// ICRCErrors is hw_counters/rx_icrc_encapsulated: RoCE packets that arrived
+	// damaged.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ICRCErrors int64 `json:"icrcErrors,omitempty"`
+	// Time is when they were read, by the worker's clock.
+	Time metav1.Time `json:"time"`
 }
 
 // Switch is the far end of a cable.

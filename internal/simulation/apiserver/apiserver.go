@@ -275,6 +275,9 @@ func matcher(r *http.Request) func(*stored) bool {
 		if status, ok := o["status"].(object); ok {
 			set["status.phase"] = text(status["phase"])
 		}
+		if source, ok := o["source"].(object); ok {
+			set["source"] = text(source["component"])
+		}
 		return byField.Matches(set) && byLabel.Matches(labels.Set(labelsOf(o)))
 	}
 }

@@ -5,10 +5,12 @@ package page
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -153,6 +155,25 @@ func TestCablesKeys(t *testing.T) {
 		t.Errorf("a drawing is %d pixels wide on a window of 800", wide)
 	}
 	b.shot("cables-800")
+	b.clean()
+}
+
+// The counters of a port that mean harm are at its cable, and a cable that has
+// counted errors is marked.
+func TestCountersOfACable(t *testing.T) {
+	r := rails(t)
+	r.fabric.Nodes[2].Spec.Rails[4].Counters = &v1alpha1.Counters{
+		SymbolErrors: 1250, LinkDowns: 2, LinkErrorRecoveries: 1, Time: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
+	}
+	r.report(2, time.Now())
+	b := open(t, r.server.URL)
+	b.load("/?group=leaf-g0-rail0-plane0&kind=leaf")
+	b.until(`document.querySelectorAll('#cabling tbody .port[data-errors]').length === 1`)
+	b.click(`#cabling tbody .port[data-errors]`)
+	b.until(`document.querySelector('#detail').innerText.includes('1,250 symbol errors, 2 link downs, 1 link error recovery, read 5 min ago')`)
+	b.shot("cables-light-counters")
+	b.load("/?switch=leaf-g0-rail4-plane0&port=3")
+	b.until(`document.querySelector('#cabling .list tr[aria-current] .means')?.textContent.startsWith('1,250 symbol errors')`)
 	b.clean()
 }
 

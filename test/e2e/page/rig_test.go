@@ -28,6 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
@@ -39,6 +40,8 @@ type rig struct {
 	fabric *fabrics.Fabric
 	server *httptest.Server
 	routes http.Handler
+	config *rest.Config
+	latest *snapshot.Latest
 	// behind is how far the master's clock is, in nanoseconds.
 	behind atomic.Int64
 }
@@ -55,7 +58,7 @@ func start(
 	t testing.TB, f *fabrics.Fabric, touch func(i int, node *corev1.Node), used func(i int) int, behind ...time.Duration,
 ) *rig {
 	t.Helper()
-	r := &rig{api: apiserver.New(), fabric: f}
+	r := &rig{api: apiserver.New(apiserver.Kind{APIVersion: "v1", Name: "Event", Plural: "events"}), fabric: f}
 	for _, d := range behind {
 		r.behind.Store(int64(d))
 	}
@@ -81,6 +84,7 @@ func (r *rig) run(t testing.TB) {
 	t.Cleanup(kube.Close)
 	t.Cleanup(kube.CloseClientConnections)
 	config := &rest.Config{Host: kube.URL, QPS: -1}
+	r.config = config
 	core, err := informers.CoreClient(config)
 	must(t, err)
 	topology, err := informers.TopologyClient(config)
@@ -91,16 +95,19 @@ func (r *rig) run(t testing.TB) {
 		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
 		Clock: r,
 	})
+	history := informers.NewHistory(core, "heddle-topo-master")
 	log := slog.New(slog.DiscardHandler)
 	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Clock: r})
 	must(t, err)
+	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log,
-		Contact: source.Contact, Alive: m.Alive,
+		Contact: source.Contact, Alive: m.Alive, History: history,
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group
 	group.Go(func() error { return source.Run(ctx) })
+	group.Go(func() error { return history.Run(ctx) })
 	group.Go(func() error { return m.Run(ctx) })
 	r.listen(t, "127.0.0.1:0")
 	t.Cleanup(func() {

@@ -109,6 +109,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, "there is no such node", http.StatusNotFound)
 		return
 	}
+	n.Changes = s.options.History.Of(n.Name)
 	s.encode(w, r, n)
 }
 

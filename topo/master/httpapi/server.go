@@ -24,6 +24,7 @@ import (
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -42,6 +43,8 @@ type Options struct {
 	// Contact is when the API server last sent anything on each watch, zero for
 	// never; nil leaves it out of the answers.
 	Contact func() time.Time
+	// History has the Events about cables; nil for none.
+	History *informers.History
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.

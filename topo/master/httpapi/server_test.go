@@ -44,8 +44,9 @@ func newFixture(tb testing.TB, mode fabric.Mode) *fixture {
 
 // node adds a node to the next snapshot.
 func (f *fixture) node(name string, spec *v1alpha1.NodeTopologySpec) {
-	f.tree.Put(fabric.Node{Name: name, Ready: true, Report: fabric.NewReader().Read(spec)})
-	n := &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}}
+	report := &informers.Report{Report: fabric.NewReader().Read(spec), Name: name, Owner: "u"}
+	f.tree.Put(fabric.Node{Name: name, Ready: true, Report: report.Report})
+	n := &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}, Report: report}
 	f.now.Nodes = f.now.Nodes.With(map[string]*informers.NodeState{name: n})
 }
 

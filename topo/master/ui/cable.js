@@ -2,7 +2,7 @@
 // the elements that it makes.
 
 import { make, mark } from './dom.js';
-import { far, faultName, number } from './format.js';
+import { count, far, faultName, number } from './format.js';
 
 /** keyOf names a port on its node in addresses: "node7/3", "node7/3.1" of plane 1. */
 export const keyOf = (p) => `${p.node}/${p.rail}${p.plane ? `.${p.plane}` : ''}`;
@@ -39,6 +39,14 @@ export function sentence(p) {
   }
 }
 
+/** errors names the counters of a port that are not 0: "5 symbol errors, 2 link downs". */
+export function errors(p) {
+  const c = p.counters ?? {};
+  return [[c.symbolErrors, 'symbol error'], [c.linkDowns, 'link down'], [c.linkErrorRecoveries, 'link error recovery', 'link error recoveries'],
+    [c.receiveErrors, 'receive error'], [c.icrcErrors, 'damaged packet']]
+    .filter(([n]) => n).map(([n, one, many]) => count(n, one, many));
+}
+
 /** fields is all about a cable, as rows of a list; link and ends make links to a node and a switch port. */
 export function fields(p, { node, ends, ago }) {
   const f = p.finding;
@@ -50,6 +58,7 @@ export function fields(p, { node, ends, ago }) {
     [p.linkState === 'Active' ? 'Is on' : 'Was on', p.switch ? ends(found(p)) : ''],
     ['Expected', f?.expected ? ends(f.expected) : ''],
     ['Also on', f?.other],
+    ['Errors', errors(p).length ? [errors(p).join(', '), ', read ', ago(p.counters.time), ' ago'] : ''],
     ['Known by', p.source],
     ['NVLink', p.nvlinkDomain],
   ];

@@ -1,7 +1,7 @@
 // Draws cables by both of their ends: a group as nodes by rails, a switch by its
 // ports. The server answers what is on them; nothing else is read.
 
-import { keyOf, sentence, stateOf } from './cable.js';
+import { errors, keyOf, sentence, stateOf } from './cable.js';
 import { make } from './dom.js';
 import { drawSwitch } from './faceplate.js';
 import { count, number } from './format.js';
@@ -155,13 +155,14 @@ export class Cabling {
     const state = stateOf(p);
     const key = keyOf(p);
     const is = key === this.#view.cable;
+    const told = [sentence(p), ...errors(p)].join(', ');
     const text = {
       ok: p.switchPort || '·', doubtful: p.switchPort || '·', down: 'down', missing: 'none', unknown: '?',
       wrong: `${draw.names.get(p.switch?.id)?.short ?? ''} ${p.switchPort ?? ''}`,
     }[state];
     return make('button', {
-      type: 'button', class: 'port', 'data-state': state, 'data-key': key, 'aria-label': sentence(p),
-      title: sentence(p), 'aria-current': is ? 'true' : undefined, onclick: () => this.#to.go({ ...this.#view, cable: key }),
+      type: 'button', class: 'port', 'data-state': state, 'data-key': key, 'data-errors': errors(p).length ? '' : undefined,
+      'aria-label': told, title: told, 'aria-current': is ? 'true' : undefined, onclick: () => this.#to.go({ ...this.#view, cable: key }),
     }, text);
   }
 }
@@ -178,8 +179,8 @@ function shorten(switches) {
 
 const legend = () => make('ul', { class: 'legend', 'aria-label': 'Ports' }, [
   ['ok', '12', 'on its leaf, at that port'], ['wrong', 'b 12', 'on a wrong switch'], ['down', 'down', 'no active link'],
-  ['missing', 'none', 'no such port'], ['unknown', '?', 'switch unknown'],
-].map(([state, text, means]) => make('li', {}, make('span', { class: 'port', 'data-state': state, 'aria-hidden': 'true' }, text), means)));
+  ['missing', 'none', 'no such port'], ['ok', '12', 'has counted errors', true], ['unknown', '?', 'switch unknown'],
+].map(([state, text, means, counted]) => make('li', {}, make('span', { class: 'port', 'data-state': state, 'data-errors': counted ? '' : undefined, 'aria-hidden': 'true' }, text), means)));
 
 /** move moves the focus among the ports of a drawing by arrow keys. */
 function move(el, event) {

@@ -1,11 +1,14 @@
 // All about one node, one group or one gang.
 
+import { history } from './history.js';
 import { fields, keyOf, rail, title } from './cable.js';
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { gangFields } from './gangs.js';
 import { detail } from './live.js';
 import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './format.js';
+
+const EVENTS = 10_000; // Milliseconds between two questions about a cable's Events.
 
 export class Detail {
   #pane;
@@ -17,6 +20,7 @@ export class Detail {
   #abort = null;
   #stamp = '';
   #skew = 0;
+  #asked = 0; // When the server was asked last.
 
   /** go(view) draws the cables of a group or a switch. */
   constructor(pane, choose, go) {
@@ -42,12 +46,15 @@ export class Detail {
     if (!same) [this.#answer, this.#note] = [null, ''];
     this.#draw();
     if (item.isNode && (!same || stamp !== this.#stamp)) this.#ask(item.name);
+    if (item.isCable) this.#ask(item.port.node);
     this.#stamp = stamp;
   }
 
   async #ask(name) {
     this.#abort?.abort();
+    this.#asked = Date.now();
     const { signal } = (this.#abort = new AbortController());
+    const before = this.#answer;
     try {
       const answer = await detail(name, signal);
       this.#note = answer ? '' : 'The server does not know this node any more.';
@@ -56,11 +63,14 @@ export class Detail {
       if (signal.aborted) return;
       this.#note = `More could not be read: ${err.message}.`;
     }
-    if (!signal.aborted) this.#draw();
+    const was = this.isCable && JSON.stringify(history(before?.changes));
+    if (!signal.aborted && (!was || !before || was !== JSON.stringify(history(this.#answer?.changes)))) this.#draw();
   }
 
   tick() {
     const now = Date.now() + this.#skew;
+    // An Event follows what it is about by seconds, and changes no map.
+    if (this.isCable && Date.now() - this.#asked > EVENTS) this.#ask(this.#item.port.node);
     for (const el of this.#pane.querySelectorAll('time[data-at]')) el.textContent = span(now - Number(el.dataset.at));
   }
 
@@ -91,7 +101,18 @@ export class Detail {
         node: (name) => make('button', { type: 'button', class: 'link', onclick: () => this.#choose(`node:${name}`) }, name),
         ends: (s) => this.#ends(s), ago: (at) => this.#ago(at),
       })),
-    ];
+      this.#history(p),
+    ].flat();
+  }
+
+  /** history is what the Events tell of a port, or of all of the node's. */
+  #history(p) {
+    if (!this.#answer) return [];
+    const all = history(this.#answer.changes, p);
+    const past = all.slice(0, 20).map((c) => make('li', {}, make('span', { class: 'who' }, mark(c.status), ` ${c.what}`),
+      make('span', { class: 'when' }, this.#ago(c.at), ' ago'), make('span', { class: 'ends' }, c.message)));
+    if (!past.length) return p ? [make('h3', {}, 'History'), make('p', { class: 'note' }, 'No Event about this cable since the server started.')] : [];
+    return [make('h3', {}, 'History'), make('ul', { class: 'why history' }, past)];
   }
 
   #domain(item) {
@@ -147,6 +168,7 @@ export class Detail {
       this.#note ? make('p', { class: 'note' }, this.#note) : '',
       a?.ignored ? make('p', { class: 'note' }, `The report is not believed: ${a.ignored}.`) : '',
       a?.rails?.length ? this.#rails(a.rails, item) : '',
+      a ? this.#history() : '',
       a?.skipped?.length ? [make('h3', {}, 'Not read'), list(a.skipped.map((s) => [s.name, s.reason]))] : '',
     ].flat();
   }

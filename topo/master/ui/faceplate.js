@@ -1,7 +1,7 @@
 // A switch by its ports: the front as it looks in the rack where ports are numbers,
 // and a list that answers who is on which port.
 
-import { keyOf, rail, sentence, stateOf } from './cable.js';
+import { errors, keyOf, rail, sentence, stateOf } from './cable.js';
 import { make } from './dom.js';
 import { far } from './format.js';
 
@@ -61,13 +61,16 @@ function table(names, ends, view, to) {
       onclick: () => to.choose(`node:${end.port.node}`) }, end.port.node)
       : make('button', { type: 'button', class: 'link', 'data-key': `peer ${name}`, onclick: () => to.go({ switch: end.peer }) }, end.text)),
     make('td', {}, end.port ? `${rail(end.port)}, ${end.port.hca}` : 'switch'),
-    make('td', { class: 'means' }, end.state === 'ok' || end.state === 'uplink' ? '' : means(end.port)));
+    make('td', { class: 'means' }, end.port ? means(end.port) : ''));
   return make('div', { class: 'scroll' }, make('table', { class: 'list' }, make('caption', { class: 'vh' }, 'Ports of this switch'),
     make('thead', {}, make('tr', {}, ['Port', 'Node or switch', 'Rail', ''].map((h) => make('th', { scope: 'col' }, h)))),
     make('tbody', {}, names.flatMap((name) => ends.get(name).map((end) => row(name, end))))));
 }
 
-const means = (p) => (p.finding?.expected && stateOf(p) === 'wrong' ? `belongs on ${far(p.finding.expected)}` : sentence(p));
+/** means is what is not as it should be with a port. */
+const means = (p) => [
+  stateOf(p) === 'ok' ? '' : p.finding?.expected && stateOf(p) === 'wrong' ? `belongs on ${far(p.finding.expected)}` : sentence(p), ...errors(p),
+].filter(Boolean).join(', ');
 
 /** elsewhere is what should be on the switch and is not. */
 function elsewhere(absent, view, to) {

@@ -41,7 +41,7 @@ func UsageErrorf(c *cobra.Command, format string, args ...any) error {
 func NeedCommand(c *cobra.Command, _ []string) error { return UsageErrorf(c, "no command") }
 
 // Exit turns the outcome of a command into its exit code, and writes to stderr
-// what went wrong.
+// what went wrong and what to do about it.
 func Exit(err error, stderr io.Writer) int {
 	switch {
 	case err == nil:
@@ -50,6 +50,9 @@ func Exit(err error, stderr io.Writer) int {
 		return ExitFindings
 	}
 	fmt.Fprintf(stderr, "heddle: %v\n", err)
+	if what := remedy(err); what != "" {
+		fmt.Fprintln(stderr, what)
+	}
 	return ExitFailed
 }
 
@@ -119,18 +122,28 @@ func (o *Output) Print(c *cobra.Command, object any, table string) error {
 		text = append(text, '\n')
 	case FormatYAML:
 		text, err = yaml.Marshal(object)
-	case FormatTable:
-		if IsTerminal(c.OutOrStdout()) { // Scripts get the cells whole.
-			table = Fit(table, Width)
-		}
-		return Show(c, table)
 	default:
-		return Show(c, table)
+		return o.Show(c, table)
 	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
 	return Write(c, string(text))
+}
+
+// Show prints a text in the format of the output: tables for people are made narrow, and
+// are in color, on a terminal.
+func (o *Output) Show(c *cobra.Command, text string) error {
+	switch o.Format {
+	case FormatTable:
+		if columns := columnsOf(c.OutOrStdout()); columns > 0 { // Scripts get the cells whole.
+			text = Fit(text, max(columns, Width))
+		}
+		return Show(c, text)
+	case FormatWide:
+		return Show(c, text)
+	}
+	return Write(c, text)
 }
 
 // PrintFindings is Print for an object with problems in it: [ErrFindings] if

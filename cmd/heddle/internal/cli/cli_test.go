@@ -3,11 +3,16 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestTableAlignsWhatATerminalShows(t *testing.T) {
@@ -28,6 +33,7 @@ func TestTableOfInvalidText(t *testing.T) {
 }
 
 func TestExit(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
 	for _, tt := range []struct {
 		name   string
 		err    error
@@ -37,6 +43,28 @@ func TestExit(t *testing.T) {
 		{"done", nil, 0, ""},
 		{"findings", fmt.Errorf("doctor: %w", ErrFindings), 1, ""},
 		{"failed", errors.New("read x: gone"), 2, "heddle: read x: gone\n"},
+		{
+			"a file", fmt.Errorf("read x: %w", os.ErrNotExist), 2,
+			"heddle: read x: file does not exist\nCheck the path.\n",
+		},
+		{
+			"forbidden", fmt.Errorf("read Node a: %w", apierrors.NewForbidden(nodes, "a", errors.New("no"))), 2,
+			"heddle: read Node a: nodes \"a\" is forbidden: no\n" +
+				"Ask an administrator for this right; kubectl auth can-i --list shows those that you have.\n",
+		},
+		{
+			"no such node", apierrors.NewNotFound(nodes, "a"), 2,
+			"heddle: nodes \"a\" not found\nCheck the name, and the cluster: kubectl config current-context.\n",
+		},
+		{
+			"no server", &url.Error{Op: "Get", URL: "http://x", Err: &net.OpError{Op: "dial", Err: errors.New("refused")}}, 2,
+			"heddle: Get \"http://x\": dial: refused\n" +
+				"Check the address, which --server, --kubeconfig and --context decide, and that it can be reached from here.\n",
+		},
+		{
+			"a busy address has its own", &net.OpError{Op: "listen", Err: errors.New("in use")}, 2,
+			"heddle: listen: in use\n",
+		},
 		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help'\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

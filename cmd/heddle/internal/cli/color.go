@@ -34,6 +34,22 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // A descriptor is small.
 }
 
+// columnsOf is how many columns a terminal has; 0 for what is none.
+func columnsOf(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd())) //nolint:gosec // A descriptor is small.
+	switch {
+	case err == nil && columns > 0:
+		return columns
+	case IsTerminal(w):
+		return Width // A serial console does not know.
+	}
+	return 0
+}
+
 // colored reports whether the output of a command is to have colors
 // (https://no-color.org).
 func colored(c *cobra.Command) bool {

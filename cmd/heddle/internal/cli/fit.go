@@ -7,13 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// Width is how many columns the tables for people have at most.
+// Width is how many columns the tables for people have at most, unless the terminal has
+// more.
 const Width = 120
 
 const (
 	gap    = 2 // Spaces between two columns.
 	indent = 4 // Before what stands below a row.
-	// leastLast is the room that the last column needs beside the others.
+	// leastLast is the room that a long last column needs beside the others. One of half
+	// of that is short, and stays there.
 	leastLast = 40
 )
 
@@ -65,19 +67,57 @@ func cellsOf(lines []string) [][]string {
 
 func fit(rows [][]string, width int) string {
 	last := len(rows[0]) - 1
-	widths := make([]int, last)
+	widths := make([]int, last+1)
 	for _, row := range rows {
-		for i := range last {
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	if rest := width - sum(widths) - gap*last; rest >= leastLast {
+	rest := width - sum(widths[:last]) - gap*last
+	switch need := widths[last]; {
+	case rest >= min(need, leastLast):
 		return beside(rows, rest)
+	case need <= leastLast/2:
+		narrow(rows, widths[:last], width-need-gap*last)
+		return Table(shortened(rows, widths))
 	}
-	for last > 0 && sum(widths)+gap*(last-1) > width {
-		widths[slices.Index(widths, slices.Max(widths))]--
+	narrow(rows, widths[:last], width-gap*(last-1))
+	return below(rows, widths[:last], width)
+}
+
+// narrow takes what is more than width together from the columns in which the fewest
+// cells lose something, of these from the widest.
+func narrow(rows [][]string, widths []int, width int) {
+	const least = 12
+	for sum(widths) > width {
+		best, fewest := -1, 0
+		for i, w := range widths {
+			losing := 0
+			for _, row := range rows {
+				if utf8.RuneCountInString(row[i]) >= w {
+					losing++
+				}
+			}
+			if w > least && (best < 0 || losing < fewest || losing == fewest && w > widths[best]) {
+				best, fewest = i, losing
+			}
+		}
+		if best < 0 {
+			return // It is wide for all that can be left out.
+		}
+		widths[best]--
 	}
-	return below(rows, widths, width)
+}
+
+// shortened are the cells of the first columns, as wide as these.
+func shortened(rows [][]string, widths []int) [][]string {
+	out := make([][]string, len(rows))
+	for at, row := range rows {
+		for i, width := range widths {
+			out[at] = append(out[at], shorten(row[i], width))
+		}
+	}
+	return out
 }
 
 // beside wraps the cells of the last column.
@@ -100,15 +140,9 @@ func beside(rows [][]string, width int) string {
 // below has the cells of the last column below their rows, and shortens the others.
 func below(rows [][]string, widths []int, width int) string {
 	last := len(widths)
-	short := make([][]string, len(rows))
-	for at, row := range rows {
-		for i := range last {
-			short[at] = append(short[at], shorten(row[i], widths[i]))
-		}
-	}
 	var b strings.Builder
 	at := 0
-	for line := range strings.Lines(Table(short)) {
+	for line := range strings.Lines(Table(shortened(rows, widths))) {
 		b.WriteString(line)
 		for _, more := range wrap(rows[at][last], width-indent) {
 			if more != "" {
@@ -131,7 +165,7 @@ func sum(list []int) (n int) {
 // ends.
 func shorten(cell string, width int) string {
 	runes := []rune(cell)
-	if len(runes) <= width || width < 3 {
+	if len(runes) <= width {
 		return cell
 	}
 	head := width / 2
@@ -141,7 +175,7 @@ func shorten(cell string, width int) string {
 // wrap breaks a text between words. A longer word has a line of its own.
 func wrap(text string, width int) []string {
 	lines := []string{""}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		at := len(lines) - 1
 		switch {
 		case lines[at] == "":

@@ -27,8 +27,8 @@ func TestFit(t *testing.T) {
 			"NAME   GROUP\n    WHY\ngröße  nvlink-a84f3d2b.1\n    3 of 5 fit, group\n    leaf-07 is 4 GPUs\n    short\nb      -\n",
 		},
 		{
-			"a name loses its middle", [][]string{{"NAME", "GROUP", "WHY"}, {"a", "nvlink-a84f3d2b-e94c.1", "no"}}, 20,
-			"NAME  GROUP\n    WHY\na     nvlink-…e94c.1\n    no\n",
+			"a name loses its middle", [][]string{{"NAME", "GROUP", "WHY"}, {"a", "nvlink-a84f3d2b-e94c.1", "no"}}, 25,
+			"NAME  GROUP           WHY\na     nvlink-…e94c.1  no\n",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -238,14 +238,12 @@ func (s *story) end(ctx context.Context) error {
 	if err := s.title(ctx, "What next"); err != nil {
 		return err
 	}
+	page := "heddle demo      # on a terminal: the page stays until Ctrl-C\n"
 	if !s.options.once {
-		const stays = "The page stays at %s/ until Ctrl-C. Until then, in another terminal:\n\n"
-		if err := s.print(stays, s.cluster.url); err != nil {
-			return err
-		}
+		page = fmt.Sprintf("The page stays at %s/ until Ctrl-C. Until then, in another terminal:\n\n"+
+			"heddle topo tree --server %s   # every node of the map\n", s.cluster.url, s.cluster.url)
 	}
-	return s.print(`heddle topo tree --server %s   # every node of the map
-heddle doctor    # what is wrong on this machine; heddle inspect: what it has
+	return s.print(`%sheddle doctor    # what is wrong on this machine; heddle inspect: what it has
 make demo        # a real one-node Kubernetes with such machines, from a clone
-`, s.cluster.url)
+`, page)
 }

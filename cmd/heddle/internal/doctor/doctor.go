@@ -91,7 +91,9 @@ type input struct {
 
 // read reads everything that the flags name.
 func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
-	in := &input{named: set.Changed("config")}
+	// A bundle has the configuration, and is of another moment than a plugin's answer.
+	bundled := set.Changed("bundle")
+	in := &input{named: set.Changed("config") || bundled}
 	if f.node != "" {
 		var err error
 		if in.node, err = readNode(ctx, &f.api, f.node); err != nil {
@@ -99,8 +101,9 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 		}
 		f.machine.Of(f.node, in.node.node.Labels)
 	}
-	readsMachine := in.node == nil || set.Changed("machine")
-	in.here = set.Changed(pluginFlag) || readsMachine && set.Lookup("machine").Value.String() == source.Host
+	readsMachine := in.node == nil || bundled || set.Changed("machine")
+	in.here = set.Changed(pluginFlag) ||
+		readsMachine && !bundled && set.Lookup("machine").Value.String() == source.Host
 	switch {
 	case in.here:
 		in.plugin, in.pluginErr = askPlugin(ctx, f.pluginURL)

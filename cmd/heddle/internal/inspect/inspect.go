@@ -42,7 +42,8 @@ reported on stderr.`,
 		Example: `  heddle inspect                                a table, problems first
   heddle inspect -o matrix                      the path class between every two GPUs and HCAs
   heddle inspect -o json > node.json            the dump: for a bug report, or to replay
-  heddle inspect --machine node.json -o labels  the labels and taints that the node would get`,
+  heddle inspect --machine node.json -o labels  the labels and taints that the node would get
+  heddle inspect --bundle heddle-n1.tar.gz      the machine of a support bundle`,
 	}
 	var from source.Flags
 	from.Register(c.Flags())
@@ -56,7 +57,7 @@ reported on stderr.`,
 		if err != nil {
 			return err
 		}
-		if err := cli.Write(c, text); err != nil {
+		if err := output.Show(c, text); err != nil {
 			return err
 		}
 		for _, warning := range warnings(subject, output.Format) {

@@ -5,6 +5,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -25,6 +27,7 @@ const Host = "host"
 // Flags name where to read from.
 type Flags struct {
 	machine, node, config string
+	bundle                string
 	labels                nodeLabels
 	options               host.Options
 	// built is what stands in for a configuration that is not given.
@@ -59,6 +62,7 @@ func (l *nodeLabels) Set(text string) error {
 // Register adds the flags.
 func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.machine, "machine", Host, "`host`, or a file that heddle inspect -o json wrote")
+	set.StringVar(&f.bundle, "bundle", "", "`file` that heddle support-bundle wrote, whose machine and configuration are read")
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`name` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
@@ -97,11 +101,7 @@ func (f *Flags) Of(node string, labels map[string]string) {
 // Load reads the machine and the configuration. A fault in a file names the
 // file and the place.
 func (f *Flags) Load(ctx context.Context) (*Subject, error) {
-	m, err := f.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c, err := f.Config()
+	m, c, err := f.machineAndConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +111,58 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 			" are not known: give --node-labels"
 	}
 	return s, nil
+}
+
+func (f *Flags) machineAndConfig(ctx context.Context) (*machine.Machine, *config.Config, error) {
+	if f.bundle != "" {
+		return f.fromBundle()
+	}
+	m, err := f.read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := f.Config()
+	return m, c, err
+}
+
+// fromBundle reads a support bundle. A configuration that is given counts more than
+// the bundle's.
+func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
+	files, err := bundle.Read(f.bundle)
+	if err != nil {
+		return nil, nil, err
+	}
+	if files[bundle.Machine] == nil {
+		return nil, nil, fmt.Errorf("bundle %s has no machine: it was not made on the node", f.bundle)
+	}
+	m, err := machine.Decode(files[bundle.Machine])
+	if err != nil {
+		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Machine, err)
+	}
+	var node struct {
+		Metadata struct{ Labels map[string]string }
+	}
+	if text := files[bundle.Node]; text != nil && f.labels == nil {
+		if err := json.Unmarshal(text, &node); err != nil {
+			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Node, err)
+		}
+		f.labels = node.Metadata.Labels
+	}
+	keys := map[string][]byte{}
+	for name, text := range files {
+		if key, ok := strings.CutPrefix(name, bundle.ConfigDir); ok {
+			keys[key] = text
+		}
+	}
+	if f.config != "" || len(keys) == 0 {
+		c, err := f.Config()
+		return m, c, err
+	}
+	c, err := config.Parse(keys)
+	if err != nil {
+		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
+	}
+	return m, c, nil
 }
 
 // Named takes names of resources where no configuration is given: an empty gpu

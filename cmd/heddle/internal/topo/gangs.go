@@ -29,7 +29,8 @@ func gangsCommand(at *master) *cobra.Command {
 			return err
 		}
 		if gangs.Unwatched {
-			return errors.New("topo-master watches no pods (--count-pods=false), and so knows no gangs")
+			return errors.New("topo-master watches no pods (--count-pods=false), and so knows no gangs: " +
+				"set topoDiscovery.master.countPods=true in the chart's values")
 		}
 		if *namespace != "" && !*all {
 			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != *namespace })

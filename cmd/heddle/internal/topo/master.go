@@ -168,9 +168,23 @@ func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
 	case len(body) > maxAnswer:
 		return nil, fmt.Errorf("topo-master's answer is longer than %d bytes", maxAnswer)
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("topo-master answers %s: %.200s", resp.Status, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("topo-master answers %s: %.200s%s",
+			resp.Status, strings.TrimSpace(string(body)), remedy(resp.StatusCode))
 	}
 	return body, nil
+}
+
+// remedy is what to do about an answer of topo-master, empty if that is unknown.
+func remedy(code int) string {
+	switch code {
+	case http.StatusUnauthorized:
+		return "\nGive a token with --token-file: kubectl create token SERVICEACCOUNT --audience=heddle-topo-master"
+	case http.StatusForbidden:
+		return "\nThe token's user needs get on the path: nonResourceURLs of a ClusterRole"
+	case http.StatusServiceUnavailable:
+		return "\nTry again in some seconds: topo-master reads the cluster first"
+	}
+	return ""
 }
 
 // proxied asks through the API server.

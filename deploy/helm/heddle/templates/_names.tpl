@@ -62,3 +62,41 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if .existingSecret }}{{ .existingSecret }}{{ else if or .clusterManagerUser .clusterManagerPassword .clusterManagerCA }}heddle-cluster-manager{{ end }}
 {{- end }}
 {{- end }}
+
+{{/* Of what exists only while an uninstall runs. */}}
+{{- define "heddle.uninstallMeta" -}}
+labels:
+  {{- include "heddle.labels" (dict "root" . "name" "heddle-uninstall") | nindent 2 }}
+annotations:
+  helm.sh/hook: pre-delete,post-delete
+  helm.sh/hook-weight: "0"
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Where the steps for an alert stand: dict "root" $ "alert" <name>. */}}
+{{- define "heddle.runbook" -}}
+{{ (.root.Values.monitoring | default dict).runbooks | default "https://github.com/heddle-dev/heddle/blob/main/docs/alerts.md" }}#{{ lower .alert }}
+{{- end }}
+
+{{/* Priority class of a part, which may have its own. */}}
+{{- define "heddle.priority" -}}
+{{ .part.priorityClassName | default .root.Values.priorityClassName }}
+{{- end }}
+
+{{/* Tolerations of a DaemonSet; values of an older release have none. */}}
+{{- define "heddle.tolerations" -}}
+{{- if hasKey . "tolerations" }}{{ toYaml .tolerations }}{{ else }}- operator: Exists{{ end }}
+{{- end }}
+
+{{/* The security context of a pod that talks to the API server alone. */}}
+{{- define "heddle.restricted" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}

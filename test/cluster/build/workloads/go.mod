@@ -1,8 +1,13 @@
-module github.com/heddle-dev/heddle/test/cluster/build/kueue
+module github.com/heddle-dev/heddle/test/cluster/build/workloads
 
 go 1.26.0
 
-tool sigs.k8s.io/kueue/cmd/kueue
+tool (
+	github.com/kubeflow/training-operator/cmd/training-operator.v1
+	sigs.k8s.io/jobset
+	sigs.k8s.io/kueue/cmd/kueue
+	sigs.k8s.io/lws/cmd
+)
 
 require (
 	cel.dev/expr v0.24.0 // indirect
@@ -131,4 +136,5 @@ require (
 	sigs.k8s.io/scheduler-plugins v0.31.8 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
+	volcano.sh/apis v1.12.1 // indirect
 )

@@ -1,0 +1,154 @@
+package supportbundle
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+)
+
+const (
+	// lines of a log, and how many Events of one place.
+	lines     = 1000
+	mostEvent = "500"
+	// configName is the chart's ConfigMap.
+	configName = "heddle-device-config"
+	partOf     = "app.kubernetes.io/part-of=heddle"
+)
+
+// cluster adds what the API server has of a Node.
+func (g *gathering) cluster(at *cluster.Flags, name string) error {
+	client, err := at.Client()
+	if err != nil {
+		g.lacks("all from the API server", err)
+		return nil
+	}
+	ctx := g.command.Context()
+	node, err := cluster.Node(ctx, client, name)
+	if err == nil {
+		node.ManagedFields = nil
+	}
+	if err := g.json(bundle.Node, node, err); err != nil {
+		return err
+	}
+	report, err := cluster.Report(ctx, client, name)
+	if err := g.json("bindings.json", report, err); err != nil {
+		return err
+	}
+	var topology json.RawMessage
+	body, err := client.Get().AbsPath("/apis/topology.heddle.dev/v1alpha1/nodetopologies/"+name).
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	topology = body
+	if err := g.json("nodetopology.json", topology, err); err != nil {
+		return err
+	}
+	if err := g.events(ctx, client, name); err != nil {
+		return err
+	}
+	pods, err := cluster.Read[corev1.PodList](ctx,
+		client.Get().Namespace(g.namespace).Resource("pods").Param("labelSelector", partOf), "pods of "+g.namespace)
+	if err != nil {
+		g.lacks("logs/", err)
+		return g.config(ctx, client, nil)
+	}
+	if err := g.config(ctx, client, pods.Items); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if err := g.logs(ctx, client, &pods.Items[i], name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gathering) json(name string, object any, err error) error {
+	var text []byte
+	if err == nil {
+		text, err = json.MarshalIndent(object, "", "  ")
+	}
+	if err != nil {
+		g.lacks(name, err)
+		return nil
+	}
+	return g.Add(name, text)
+}
+
+// config adds the ConfigMap that the daemons read.
+func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) error {
+	name := configName
+	for i := range pods {
+		for _, v := range pods[i].Spec.Volumes {
+			if v.Name == "config" && v.ConfigMap != nil && v.ConfigMap.Name != "heddle-scheduler" {
+				name = v.ConfigMap.Name
+			}
+		}
+	}
+	object, err := cluster.Read[corev1.ConfigMap](ctx,
+		client.Get().Namespace(g.namespace).Resource("configmaps").Name(name), "ConfigMap "+name)
+	if err != nil {
+		g.lacks(bundle.ConfigDir, err)
+		return nil
+	}
+	for key, text := range object.Data {
+		if err := g.Add(bundle.ConfigDir+key, []byte(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// events adds those of the Node and of heddle's namespace.
+func (g *gathering) events(ctx context.Context, client rest.Interface, node string) error {
+	for file, request := range map[string]*rest.Request{
+		"events-node.json": client.Get().Namespace("default").Resource("events").
+			Param("fieldSelector", "involvedObject.kind=Node,involvedObject.name="+node),
+		"events-daemons.json": client.Get().Namespace(g.namespace).Resource("events"),
+	} {
+		list, err := cluster.Read[corev1.EventList](ctx, request.Param("limit", mostEvent), "Events")
+		if err == nil {
+			for i := range list.Items {
+				list.Items[i].ManagedFields = nil
+			}
+		}
+		if err := g.json(file, list, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logs adds the last lines of a pod: of the Node's daemons, and of those that serve
+// all Nodes.
+func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1.Pod, node string) error {
+	ofAll := pod.OwnerReferences != nil && pod.OwnerReferences[0].Kind == "ReplicaSet"
+	if pod.Spec.NodeName != node && !ofAll {
+		return nil
+	}
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		for _, previous := range []bool{false, true} {
+			if previous && s.RestartCount == 0 {
+				continue
+			}
+			file := "logs/" + pod.Name + map[bool]string{true: ".previous"}[previous] + ".log"
+			body, err := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("log").
+				Param("container", cmp.Or(s.Name, pod.Name)).Param("previous", strconv.FormatBool(previous)).
+				Param("tailLines", strconv.Itoa(lines)).Param("limitBytes", strconv.Itoa(bundle.MaxFile)).DoRaw(ctx)
+			if err != nil {
+				g.lacks(file, err)
+				continue
+			}
+			if err := g.Add(file, body); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

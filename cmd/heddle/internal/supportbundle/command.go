@@ -1,0 +1,128 @@
+// Package supportbundle is `heddle support-bundle`: one file with what people ask for
+// first when something is wrong on a node. It runs the other commands and asks the
+// API server, and changes nothing.
+package supportbundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+)
+
+// NewCommand makes `heddle support-bundle` of a version of heddle.
+func NewCommand(version string) *cobra.Command {
+	c := &cobra.Command{
+		Use: "support-bundle", Short: "Write what a bug report needs into one file", Args: cobra.NoArgs,
+		Long: `Write what a bug report needs into one file, a tar.gz: the machine, what doctor finds,
+and with --node what the API server has of the Node: its configuration, its report,
+who has which device, last Events, and last logs of heddle's pods there.
+
+Secrets are not read, and what looks like a credential is replaced; read the file
+before you send it. It has 32 MB at most. What could not be had stands in
+contents.json, and is no error. heddle inspect --bundle shows the machine.`,
+		Example: `  heddle support-bundle --node gpu-1                   from anywhere: without the machine
+  heddle support-bundle --machine host --node gpu-1    on the node, with a kubeconfig
+  heddle support-bundle                                on the node: the machine and what is wrong with it`,
+	}
+	var machine source.Flags
+	var at cluster.Flags
+	machine.Register(c.Flags())
+	at.Register(c)
+	node := at.NodeFlag(c, "", "`name` of a Node to ask the API server about")
+	namespace := c.Flags().StringP("namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
+	path := c.Flags().String("file", "", "`file` to write; default heddle-NODE.tar.gz, or heddle.tar.gz")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		name := *path
+		switch {
+		case name == "" && *node != "":
+			name = "heddle-" + *node + ".tar.gz"
+		case name == "":
+			name = "heddle.tar.gz"
+		}
+		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return fmt.Errorf("write bundle: %w", err)
+		}
+		g := &gathering{Writer: bundle.NewWriter(file, time.Now()), command: c, namespace: *namespace, version: version}
+		err = g.all(&at, *node)
+		if err = errors.Join(err, g.Close(), file.Close()); err != nil {
+			return fmt.Errorf("write bundle %s: %w", name, err)
+		}
+		return cli.Write(c, name+" written; "+cli.Count(len(g.Left), "part")+" left out or cut, see contents.json in it\n")
+	}
+	return c
+}
+
+// gathering is one bundle while it is written.
+type gathering struct {
+	*bundle.Writer
+
+	command            *cobra.Command
+	namespace, version string
+}
+
+// all gathers everything. An error is one of the file; what could not be had is noted.
+func (g *gathering) all(at *cluster.Flags, node string) error {
+	set := g.command.Flags()
+	if node == "" || set.Changed("machine") || set.Changed("bundle") {
+		args := []string{"-o=json"}
+		if node != "" {
+			args = append(args, "--node-name="+node)
+		}
+		if err := g.run(bundle.Machine, inspect.NewCommand(), args...); err != nil {
+			return err
+		}
+	}
+	if err := g.run("doctor.txt", doctor.NewCommand()); err != nil {
+		return err
+	}
+	if node != "" {
+		if err := g.cluster(at, node); err != nil {
+			return err
+		}
+	}
+	contents, err := json.MarshalIndent(map[string]any{
+		"made": time.Now().UTC().Format(time.RFC3339), "heddle": g.version, "node": node, "left_out": g.Left,
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return g.Add("contents.json", contents)
+}
+
+// run adds what another command prints for the same flags.
+func (g *gathering) run(name string, other *cobra.Command, more ...string) error {
+	args := more
+	g.command.Flags().Visit(func(f *pflag.Flag) {
+		if other.Flags().Lookup(f.Name) != nil || other.PersistentFlags().Lookup(f.Name) != nil {
+			args = append(args, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	var out bytes.Buffer
+	other.SetArgs(args)
+	other.SetOut(&out)
+	other.SetErr(&out)
+	other.SilenceErrors, other.SilenceUsage = true, true
+	if err := other.ExecuteContext(g.command.Context()); err != nil && !errors.Is(err, cli.ErrFindings) {
+		g.lacks(name, err)
+		return nil
+	}
+	return g.Add(name, out.Bytes())
+}
+
+func (g *gathering) lacks(name string, err error) {
+	g.Left = append(g.Left, name+": "+string(bundle.Redact([]byte(err.Error()))))
+}

@@ -1,0 +1,122 @@
+package supportbundle_test
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/supportbundle"
+)
+
+const dump = "../../../../test/machines/dgx-h100.json"
+
+// written runs the command and reads what it wrote.
+func written(t *testing.T, args ...string) (files map[string][]byte, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "b.tar.gz")
+	if _, _, err := clitest.Run(t, supportbundle.NewCommand("v1"), append(args, "--file", path)...); err != nil {
+		t.Fatal(err)
+	}
+	files, err := bundle.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files, path
+}
+
+// The machine comes back as it was, with the configuration that goes with it.
+func TestReplay(t *testing.T) {
+	files, path := written(t, "--machine", dump)
+	want := []string{"contents.json", "doctor.txt", "machine.json"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(string(files["doctor.txt"]), "dgx-h100: 0 problems") || !strings.Contains(string(files["contents.json"]), `"heddle": "v1"`) {
+		t.Errorf("%s\n%s", files["doctor.txt"], files["contents.json"])
+	}
+	for _, format := range []string{"json", "labels", "table"} {
+		direct, _, err := clitest.Run(t, inspect.NewCommand(), "--machine", dump, "-o", format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		replayed, _, err := clitest.Run(t, inspect.NewCommand(), "--bundle", path, "-o", format)
+		if diff := cmp.Diff(direct, replayed); diff != "" || err != nil {
+			t.Errorf("-o %s, %v (-machine +bundle):\n%s", format, err, diff)
+		}
+	}
+}
+
+// doctor finds in the bundle what it finds in the machine, and asks nobody.
+func TestDoctorOfABundle(t *testing.T) {
+	const ill = "../../../../test/machines/one-dead-port.json"
+	_, path := written(t, "--machine", ill)
+	direct, _, _ := clitest.Run(t, doctor.NewCommand(), "--machine", ill)
+	replayed, _, err := clitest.Run(t, doctor.NewCommand(), "--bundle", path)
+	if diff := cmp.Diff(direct, replayed); diff != "" || !errors.Is(err, cli.ErrFindings) {
+		t.Errorf("%v (-machine +bundle):\n%s", err, diff)
+	}
+}
+
+// Of a Node there is what the API server gives, without credentials, and a note for
+// the rest; a bundle without a machine says so.
+func TestNode(t *testing.T) {
+	answers := map[string]string{
+		"/api/v1/nodes/gpu-1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "labels": {"a": "b"}}}`,
+		"/api/v1/namespaces/heddle-system/configmaps/heddle-device-config": `{"kind": "ConfigMap", "apiVersion": "v1",
+			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: {address: 'https://me:secret1@x/'}}\n"}}`,
+		"/api/v1/namespaces/heddle-system/pods": `{"kind": "PodList", "apiVersion": "v1", "items": [
+			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1"},
+				"status": {"containerStatuses": [{"name": "c"}]}},
+			{"metadata": {"name": "elsewhere", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-2"},
+				"status": {"containerStatuses": [{"name": "c"}]}}]}`,
+		"/api/v1/namespaces/heddle-system/pods/plugin/log": "started token=secret2\n",
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusForbidden)
+			answer = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}`
+		}
+		if _, err := w.Write([]byte(answer)); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "config")
+	text := "clusters: [{name: c, cluster: {server: '" + server.URL + "'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files, path := written(t, "--kubeconfig", config, "--node", "gpu-1")
+	want := []string{"config/cluster-config", "config/version", "contents.json", "logs/plugin.log", "node.json"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	for name, content := range files {
+		if strings.Contains(string(content), "secret") {
+			t.Errorf("%s has a credential: %s", name, content)
+		}
+	}
+	for _, lacks := range []string{"bindings.json", "nodetopology.json", "events-node.json"} {
+		if !strings.Contains(string(files["contents.json"]), lacks) {
+			t.Errorf("contents.json does not tell that %s could not be had: %s", lacks, files["contents.json"])
+		}
+	}
+	if _, _, err := clitest.Run(t, inspect.NewCommand(), "--bundle", path); err == nil || !strings.Contains(err.Error(), "has no machine") {
+		t.Errorf("inspect: %v", err)
+	}
+}

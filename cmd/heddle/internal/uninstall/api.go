@@ -1,0 +1,125 @@
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+)
+
+const (
+	manager = "heddle-uninstall"
+	// page is how many objects one answer has.
+	page = "500"
+	// atOnce is how many Nodes are written at once.
+	atOnce = 16
+)
+
+// api is the API server, with kinds of any group.
+type api struct{ client rest.Interface }
+
+// read fills into; false if there is no such object or kind.
+func (a api) read(ctx context.Context, path string, into any) (bool, error) {
+	body, err := a.client.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// remove deletes an object, or all of a kind that a selector takes. One that is not
+// there is in order, as is a kind that the API server does not have.
+func (a api) remove(ctx context.Context, path, selector string) error {
+	request := a.client.Delete().AbsPath(path).SetHeader("Accept", "application/json")
+	if selector != "" {
+		request = request.Param("labelSelector", selector)
+	}
+	if err := request.Do(ctx).Error(); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", path, err)
+	}
+	return nil
+}
+
+func (a api) patch(ctx context.Context, kind types.PatchType, path, fieldManager string, patch any) error {
+	body, err := json.Marshal(patch)
+	if err == nil {
+		err = a.client.Patch(kind).AbsPath(path).SetHeader("Accept", "application/json").
+			Param("fieldManager", fieldManager).Body(body).Do(ctx).Error()
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func (a api) patchStatus(ctx context.Context, node string, status any) error {
+	return a.patch(ctx, types.StrategicMergePatchType, "/api/v1/nodes/"+node+"/status", manager,
+		map[string]any{"status": status})
+}
+
+func (a api) annotate(ctx context.Context, node string, annotations map[string]any) error {
+	return a.patch(ctx, types.MergePatchType, "/api/v1/nodes/"+node, manager,
+		map[string]any{"metadata": map[string]any{"annotations": annotations}})
+}
+
+// nodes calls with every Node.
+func (a api) nodes(ctx context.Context, use func(*corev1.Node) error) error {
+	for next := ""; ; {
+		request := a.client.Get().Resource("nodes").Param("limit", page).Param("continue", next)
+		list, err := cluster.Read[corev1.NodeList](ctx, request, "Nodes")
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if err := use(&list.Items[i]); err != nil {
+				return err
+			}
+		}
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// pods calls with every pod of a namespace, empty for all, that a selector takes.
+func (a api) pods(ctx context.Context, namespace, selector string, use func(*corev1.Pod)) error {
+	for next := ""; ; {
+		request := a.client.Get().Namespace(namespace).Resource("pods").Param("labelSelector", selector).
+			Param("limit", page).Param("continue", next)
+		list, err := cluster.Read[corev1.PodList](ctx, request, "pods")
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			use(&list.Items[i])
+		}
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// forEach writes many Nodes, some at once.
+func (a api) forEach(
+	ctx context.Context, nodes []*corev1.Node, write func(context.Context, *corev1.Node) error,
+) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, node := range nodes {
+		group.Go(func() error { return write(ctx, node) })
+	}
+	return group.Wait()
+}

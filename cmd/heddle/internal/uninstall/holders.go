@@ -1,0 +1,111 @@
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// resources are the names, or patterns with one "*", of what the device plugin
+// serves by its configuration.
+func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]string, error) {
+	name := "heddle-device-config"
+	if plugin != nil {
+		for _, v := range plugin.Spec.Template.Spec.Volumes {
+			if v.Name == "config" && v.ConfigMap != nil {
+				name = v.ConfigMap.Name
+			}
+		}
+	}
+	var object corev1.ConfigMap
+	there, err := u.read(ctx, "/api/v1/namespaces/"+u.namespace+"/configmaps/"+name, &object)
+	if err != nil {
+		return nil, err
+	}
+	c := config.New(config.Default())
+	if there {
+		files := map[string][]byte{}
+		for key, text := range object.Data {
+			files[key] = []byte(text)
+		}
+		if read, err := config.Parse(files); err == nil {
+			c = read
+		} else {
+			// The daemons run by the last good one, which is not known here.
+			u.say("ConfigMap %s is invalid, going by the default names of resources: %v", name, err)
+		}
+	}
+	var names []string
+	for _, section := range c.Sections() {
+		r := &section.Resources
+		names = append(names, r.GPU, r.SGPU, r.VCore, r.VMemory, section.Domains.MIGResources())
+		for i := range section.RDMA.Resources {
+			names = append(names, section.RDMA.Resources[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// isServed reports whether a resource is one of those.
+func isServed(served []string, name corev1.ResourceName) bool {
+	return slices.ContainsFunc(served, func(pattern string) bool { return wellknown.Match(pattern, string(name)) })
+}
+
+// shown is how many pods an error names.
+const shown = 10
+
+// checkHolders refuses while pods have devices of heddle.
+func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
+	ours := map[string]bool{}
+	if err := u.nodes(ctx, func(node *corev1.Node) error {
+		ours[node.Name] = hasPlugin(node)
+		return nil
+	}); err != nil {
+		return err
+	}
+	var holders []string
+	err := u.pods(ctx, "", "", func(pod *corev1.Pod) {
+		if ours[pod.Spec.NodeName] && holds(pod, served) {
+			holders = append(holders, pod.Namespace+"/"+pod.Name)
+		}
+	})
+	if err != nil || len(holders) == 0 {
+		return err
+	}
+	if u.force {
+		u.say("going on although %d pods have devices of heddle: their containers cannot start again", len(holders))
+		return nil
+	}
+	list := strings.Join(holders[:min(len(holders), shown)], ", ")
+	if more := len(holders) - shown; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("pods have devices of heddle, and could not start again: %s: delete them first, "+
+		"or give --force (the chart's uninstall.force=true)", list)
+}
+
+// holds reports whether a pod that is not over has a share, or any other device.
+func holds(pod *corev1.Pod, served []string) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	if pod.Annotations[wellknown.SGPUBound] != "" {
+		return true
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range c.Resources.Limits {
+			if isServed(served, name) {
+				return true
+			}
+		}
+	}
+	return false
+}

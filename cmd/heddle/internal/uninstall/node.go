@@ -1,0 +1,139 @@
+package uninstall
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+)
+
+// conditions begin with it: HeddleReady, HeddleModePending, HeddleFabric.
+const conditionPrefix = "Heddle"
+
+// hasPlugin reports whether heddle's device plugin serves the Node, or has.
+func hasPlugin(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return strings.HasPrefix(string(c.Type), conditionPrefix) && c.Type != wellknown.ConditionFabric
+	})
+}
+
+// leftIn is what is to be taken from a Node beside labels and taints.
+type leftIn struct {
+	// annotations and status are merge patches; empty for nothing.
+	annotations map[string]any
+	status      map[string]any
+	// topology is whether topo-master applied labels.
+	topology bool
+}
+
+// leftInNode finds heddle's in a Node. The names of resources that it served stand
+// in an annotation until kubelets have forgotten them.
+func leftInNode(node *corev1.Node, served []string) leftIn {
+	l := leftIn{annotations: map[string]any{}, status: map[string]any{}}
+	for key := range node.Annotations {
+		if strings.HasPrefix(key, wellknown.Prefix) && key != wellknown.UninstalledResources {
+			l.annotations[key] = nil
+		}
+	}
+	for _, m := range node.ManagedFields {
+		l.topology = l.topology || m.Manager == publish.FieldManager && m.Operation == "Apply"
+		// HAMi's annotation of GPUs is the device plugin's where that wrote it.
+		if m.Manager == devicePlugin && m.FieldsV1 != nil &&
+			strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+wellknown.HAMiGPUs+`"`) {
+			l.annotations[wellknown.HAMiGPUs] = nil
+		}
+	}
+	var gone []map[string]string
+	for _, c := range node.Status.Conditions {
+		if strings.HasPrefix(string(c.Type), conditionPrefix) {
+			gone = append(gone, map[string]string{"type": string(c.Type), "$patch": "delete"})
+		}
+	}
+	if len(gone) > 0 {
+		l.status["conditions"] = gone
+	}
+	if names := servedOn(node, served); len(names) > 0 {
+		l.annotations[wellknown.UninstalledResources] = strings.Join(names, ",")
+	}
+	return l
+}
+
+// servedOn are the resources of the Node's status that heddle served.
+func servedOn(node *corev1.Node, served []string) (names []string) {
+	if !hasPlugin(node) {
+		return nil
+	}
+	for name := range node.Status.Capacity {
+		if isServed(served, name) {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// withoutResources is the patch of the status that takes the noted resources away;
+// nil if they are not there. One of which a pod could have some is another
+// plugin's now, if the Node's kubelet is there to have noticed.
+func withoutResources(node *corev1.Node) map[string]any {
+	gone := map[string]any{}
+	for name := range strings.SplitSeq(node.Annotations[wellknown.UninstalledResources], ",") {
+		_, there := node.Status.Capacity[corev1.ResourceName(name)]
+		left := node.Status.Allocatable[corev1.ResourceName(name)]
+		if there && (left.IsZero() || isAway(node)) {
+			gone[name] = nil
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return map[string]any{"capacity": gone, "allocatable": gone}
+}
+
+// cleanNodes takes heddle's from all Nodes.
+func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
+	var all []*corev1.Node
+	if err := u.nodes(ctx, func(node *corev1.Node) error {
+		all = append(all, node)
+		return nil
+	}); err != nil {
+		return err
+	}
+	err := u.forEach(ctx, all, func(ctx context.Context, node *corev1.Node) error {
+		return u.cleanNode(ctx, node, leftInNode(node, served))
+	})
+	if err == nil {
+		u.say("%s: labels, taints, annotations and conditions removed", cli.Count(len(all), "Node"))
+	}
+	return err
+}
+
+func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node, l leftIn) error {
+	if _, err := nodesync.New(u.client, node.Name).Sync(ctx, node, nodesync.Desired{}); err != nil {
+		return err
+	}
+	if l.topology {
+		nothing := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": node.Name}}
+		err := u.patch(ctx, types.ApplyPatchType, "/api/v1/nodes/"+node.Name, publish.FieldManager, nothing)
+		if err != nil {
+			return err
+		}
+	}
+	// Conditions last: what of the resources is heddle's is known by them.
+	if len(l.annotations) > 0 {
+		if err := u.annotate(ctx, node.Name, l.annotations); err != nil {
+			return err
+		}
+	}
+	if len(l.status) == 0 {
+		return nil
+	}
+	return u.patchStatus(ctx, node.Name, l.status)
+}

@@ -1,0 +1,67 @@
+package uninstall
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/topo/master/export"
+)
+
+const crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
+
+// deleteObjects deletes reports, exports and leases, and CRDs where that is asked for.
+func (u *uninstall) deleteObjects(ctx context.Context) error {
+	for _, name := range []string{topoMaster, scheduler} {
+		path := "/apis/coordination.k8s.io/v1/namespaces/" + u.namespace + "/leases/" + name
+		if err := u.remove(ctx, path, ""); err != nil {
+			return err
+		}
+	}
+	for group, plural := range map[string]string{
+		export.HyperNodeGroup: export.HyperNodeResource, export.KueueGroup: export.TopologiesResource,
+		export.KAIGroup: export.TopologiesResource, reportsGroup: reports,
+	} {
+		selector := export.ManagedByKey + "=" + export.ManagedBy
+		if group == reportsGroup {
+			selector = ""
+		}
+		var versions metav1.APIGroup
+		there, err := u.read(ctx, "/apis/"+group, &versions)
+		if err == nil && there {
+			err = u.remove(ctx, "/apis/"+versions.PreferredVersion.GroupVersion+"/"+plural, selector)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	u.say("reports, exports and leases deleted")
+	return u.deleteCRDs(ctx)
+}
+
+const (
+	reportsGroup = "topology.heddle.dev"
+	reports      = "nodetopologies"
+)
+
+// deleteCRDs deletes the CRD of reports, and those of PodGroups that the release made.
+func (u *uninstall) deleteCRDs(ctx context.Context) error {
+	if !u.crds {
+		return nil
+	}
+	if err := u.remove(ctx, crdPath+reports+"."+reportsGroup, ""); err != nil {
+		return err
+	}
+	for _, group := range []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"} {
+		var crd metav1.PartialObjectMetadata
+		path := crdPath + "podgroups." + group
+		there, err := u.read(ctx, path, &crd)
+		if err == nil && there && u.release != "" && crd.Annotations["meta.helm.sh/release-name"] == u.release {
+			err = u.remove(ctx, path, "")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

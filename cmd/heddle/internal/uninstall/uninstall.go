@@ -1,0 +1,214 @@
+// Package uninstall is `heddle uninstall`: it takes from a cluster what an
+// installation leaves in Nodes and on hosts, so that they are as before it. The
+// chart runs it before and after its objects are deleted.
+//
+// Daemons go first, or they would write again what is taken away. Hosts are cleaned
+// by the device plugin's DaemonSet, which knows its files, with other arguments; all
+// that is in the API server is cleaned from here, so that a node which is away is
+// clean there too.
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+)
+
+const (
+	// phaseNodes is all up to the kubelets' list of resources, phaseCapacity that.
+	phaseNodes, phaseCapacity = "nodes", "capacity"
+	// every is the time between two questions.
+	every = time.Second
+	// settled is how long entries must stay away: a kubelet writes its Node every
+	// 10 s (nodeStatusUpdateFrequency) if it would change.
+	settled = 25 * time.Second
+	// half of the five minutes for which a kubelet keeps the resources of a plugin
+	// that has ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook
+	// no longer than five minutes by default, so each of the two waits for one half.
+	half = 150 * time.Second
+)
+
+type options struct {
+	namespace, release, phase string
+	force, crds               bool
+}
+
+// NewCommand makes `heddle uninstall`.
+func NewCommand() *cobra.Command {
+	var at cluster.Flags
+	var o options
+	c := &cobra.Command{
+		Use: "uninstall", Short: "Take heddle's traces from Nodes and hosts", Args: cobra.NoArgs,
+		Long: `Take heddle's traces from Nodes and hosts: labels, taints, annotations, conditions,
+resources that kubelets keep as 0, CDI specs and other files, leases, reports and
+exports. The daemons are deleted first.
+
+helm uninstall does this by itself. By hand it is for what Helm runs no hooks for,
+such as Argo CD, and for what an uninstall without it has left. It refuses while
+pods have devices of heddle, which could not start again, unless --force is given.
+Kubelets keep resources for five minutes after their plugin has ended; it waits
+for that.`,
+	}
+	at.Register(c)
+	flags := c.Flags()
+	flags.StringVarP(&o.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
+	flags.BoolVar(&o.force, "force", false, "go on although pods have devices of heddle")
+	flags.BoolVar(&o.crds, "crds", false, "delete the CRDs too, and with them all objects of their kinds")
+	flags.StringVar(&o.release, "release", "", "`name` of the Helm release, whose PodGroup CRDs --crds deletes")
+	flags.StringVar(&o.phase, "phase", "", "`part` of the work, for hooks: nodes or capacity; default all")
+	cli.Complete(c, "phase", phaseNodes, phaseCapacity)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.phase != "" && o.phase != phaseNodes && o.phase != phaseCapacity {
+			return cli.UsageErrorf(c, "--phase %q is neither nodes nor capacity", o.phase)
+		}
+		client, err := at.Client()
+		if err != nil {
+			return err
+		}
+		u := &uninstall{options: o, api: api{client}, out: c.OutOrStdout(), every: every, settled: settled, half: half}
+		return u.run(c.Context())
+	}
+	return c
+}
+
+// uninstall is one run.
+type uninstall struct {
+	options
+	api
+
+	out                  io.Writer
+	every, settled, half time.Duration
+}
+
+// say reports progress: in a hook it is the Job's log.
+func (u *uninstall) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // Progress alone; the outcome is the exit code.
+}
+
+func (u *uninstall) run(ctx context.Context) error {
+	if u.phase != phaseCapacity {
+		if err := u.cleanUp(ctx); err != nil {
+			return err
+		}
+	}
+	if u.phase != phaseNodes {
+		return u.forget(ctx)
+	}
+	within, cancel := context.WithTimeout(ctx, u.half)
+	defer cancel()
+	if err := u.forget(within); err == nil || within.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	return nil // The other hook goes on.
+}
+
+// cleanUp takes away all but what kubelets keep for themselves.
+func (u *uninstall) cleanUp(ctx context.Context) error {
+	plugin, err := u.daemonSet(ctx, devicePlugin)
+	if err != nil {
+		return err
+	}
+	served, err := u.resources(ctx, plugin)
+	if err != nil {
+		return err
+	}
+	if err := u.checkHolders(ctx, served); err != nil {
+		return err
+	}
+	if err := u.stop(ctx, plugin); err != nil {
+		return err
+	}
+	if err := u.cleanNodes(ctx, served); err != nil {
+		return err
+	}
+	return u.deleteObjects(ctx)
+}
+
+// forget takes from Nodes the resources that kubelets keep as 0, until none comes
+// back. Nodes that are away are cleaned too; their kubelets write 0 again if they
+// come back within five minutes.
+func (u *uninstall) forget(ctx context.Context) error {
+	since, told := time.Now(), false
+	for {
+		waiting, err := u.waiting(ctx)
+		if err != nil || len(waiting) == 0 {
+			return err
+		}
+		if !told {
+			u.say("waiting: kubelets keep resources for five minutes after their plugin has ended")
+			told = true
+		}
+		back := slices.DeleteFunc(slices.Clone(waiting), func(n *corev1.Node) bool { return withoutResources(n) == nil })
+		err = u.forEach(ctx, back, func(ctx context.Context, node *corev1.Node) error {
+			return u.patchStatus(ctx, node.Name, withoutResources(node))
+		})
+		if err != nil {
+			return err
+		}
+		switch {
+		case len(back) > 0:
+			since = time.Now()
+		case time.Since(since) > u.settled:
+			u.say("resources removed from %s", cli.Count(len(waiting), "Node"))
+			return u.forEach(ctx, waiting, func(ctx context.Context, node *corev1.Node) error {
+				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
+			})
+		}
+		if err := pause(ctx, max(u.every, u.settled/5)); err != nil {
+			return err
+		}
+	}
+}
+
+// waiting are the Nodes with resources that their kubelets may write again.
+func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
+	err = u.nodes(ctx, func(node *corev1.Node) error {
+		if node.Annotations[wellknown.UninstalledResources] != "" {
+			waiting = append(waiting, node)
+		}
+		return nil
+	})
+	return waiting, err
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// until asks until the answer is empty, and reports each other answer once.
+func (u *uninstall) until(ctx context.Context, ask func(context.Context) (waitsFor string, err error)) error {
+	last := ""
+	err := wait.PollUntilContextCancel(ctx, u.every, true, func(ctx context.Context) (bool, error) {
+		waitsFor, err := ask(ctx)
+		if err == nil && waitsFor != last && waitsFor != "" {
+			u.say("waiting: %s", waitsFor)
+		}
+		last = waitsFor
+		return waitsFor == "", err
+	})
+	if err != nil && last != "" {
+		return fmt.Errorf("%s: %w", last, err)
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+)
+
+// The daemons' names, which the chart fixes.
+const (
+	discovery    = "heddle-feature-discovery"
+	devicePlugin = "heddle-device-plugin"
+	topoWorker   = "heddle-topo-worker"
+	topoMaster   = "heddle-topo-master"
+	scheduler    = "heddle-scheduler"
+)
+
+func (u *uninstall) path(kind, name string) string {
+	return "/apis/apps/v1/namespaces/" + u.namespace + "/" + kind + "/" + name
+}
+
+// daemonSet reads one; nil if there is none.
+func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
+	var ds appsv1.DaemonSet
+	there, err := u.read(ctx, u.path("daemonsets", name), &ds)
+	if !there {
+		return nil, err
+	}
+	return &ds, nil
+}
+
+// stop ends all daemons, and has the device plugin's pods clean their hosts first.
+func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
+	for kind, names := range map[string][]string{
+		"daemonsets": {discovery, topoWorker}, "deployments": {topoMaster, scheduler},
+	} {
+		for _, name := range names {
+			if err := u.remove(ctx, u.path(kind, name), ""); err != nil {
+				return err
+			}
+		}
+	}
+	if plugin != nil {
+		if err := u.cleanHosts(ctx, plugin); err != nil {
+			return err
+		}
+		if err := u.remove(ctx, u.path("daemonsets", devicePlugin), ""); err != nil {
+			return err
+		}
+	}
+	return u.until(ctx, u.running)
+}
+
+// running names a daemon that still runs; those of nodes that are away are
+// not waited for.
+func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
+	away, err := u.away(ctx)
+	if err != nil {
+		return "", err
+	}
+	all := []string{discovery, devicePlugin, topoWorker, topoMaster, scheduler}
+	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
+		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !slices.Contains(over(), pod.Status.Phase) {
+			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
+		}
+	})
+	return waitsFor, err
+}
+
+func over() []corev1.PodPhase { return []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} }
+
+// away are the Nodes whose kubelet does not report.
+func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
+	away := map[string]bool{}
+	err := u.nodes(ctx, func(node *corev1.Node) error {
+		away[node.Name] = isAway(node)
+		return nil
+	})
+	return away, err
+}
+
+func isAway(node *corev1.Node) bool {
+	return !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's
+// files, and waits until that is done on every node that is not away.
+func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) error {
+	patch, err := cleaner(plugin)
+	if err != nil {
+		return err
+	}
+	path := u.path("daemonsets", devicePlugin)
+	if err := u.patch(ctx, types.StrategicMergePatchType, path, manager, patch); err != nil {
+		return err
+	}
+	return u.until(ctx, func(ctx context.Context) (string, error) {
+		away, err := u.away(ctx)
+		if err != nil {
+			return "", err
+		}
+		ds, err := u.daemonSet(ctx, devicePlugin)
+		if err != nil || ds == nil {
+			return "", err
+		}
+		done, lost := 0, 0
+		err = u.pods(ctx, u.namespace, cluster.AppLabel+"="+devicePlugin, func(pod *corev1.Pod) {
+			switch {
+			case away[pod.Spec.NodeName]:
+				lost++
+			case slices.Contains(pod.Spec.Containers[0].Args, cleanupFlag) && isReady(pod):
+				done++
+			}
+		})
+		want := int(ds.Status.DesiredNumberScheduled)
+		if err != nil || ds.Status.ObservedGeneration >= ds.Generation && done+lost >= want {
+			if err == nil && lost > 0 {
+				u.say("the files of %d nodes stay: they are away", lost)
+			}
+			return "", err
+		}
+		return fmt.Sprintf("%d of %d hosts are clean", done, want-lost), nil
+	})
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+const (
+	cleanupFlag = "--cleanup"
+	// removeAt is where the directory above heddle's is in the container: no process
+	// can remove a mount point.
+	removeAt = "/remove"
+)
+
+// kept are the arguments and the volumes that a cleaning device plugin needs.
+func kept() (flags, volumes []string) {
+	return []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"},
+		[]string{"device-plugins", "cdi"}
+}
+
+// cleaner is the patch that makes the device plugin's pods remove their files.
+func cleaner(plugin *appsv1.DaemonSet) (any, error) {
+	spec := &plugin.Spec.Template.Spec
+	flags, names := kept()
+	args := []string{cleanupFlag}
+	container := &spec.Containers[0]
+	for _, arg := range container.Args {
+		if name, _, _ := strings.Cut(arg, "="); slices.Contains(flags, name) {
+			args = append(args, arg)
+		}
+	}
+	replace := map[string]any{"$patch": "replace"}
+	volumes, mounts := []any{replace}, []any{replace}
+	for i := range spec.Volumes {
+		v := &spec.Volumes[i]
+		flag := map[string]string{"state": "--state-dir", "mps-shm": "--mps-shm-dir"}[v.Name]
+		switch {
+		case slices.Contains(names, v.Name):
+			volumes = append(volumes, v)
+		case flag != "" && v.HostPath != nil:
+			// The state is in heddle's directory, which goes too.
+			above := filepath.Dir(v.HostPath.Path)
+			if filepath.Base(above) == "heddle" {
+				above = filepath.Dir(above)
+			}
+			rest, err := filepath.Rel(above, v.HostPath.Path)
+			if err != nil {
+				return nil, fmt.Errorf("volume %s of DaemonSet %s: %w", v.Name, plugin.Name, err)
+			}
+			at := removeAt + "/" + v.Name
+			volumes = append(volumes, map[string]any{"name": v.Name, "hostPath": map[string]any{"path": above}})
+			mounts = append(mounts, map[string]any{"name": v.Name, "mountPath": at})
+			args = append(args, flag+"="+filepath.Join(at, rest))
+		}
+	}
+	for i := range container.VolumeMounts {
+		if slices.Contains(names, container.VolumeMounts[i].Name) {
+			mounts = append(mounts, &container.VolumeMounts[i])
+		}
+	}
+	clean := map[string]any{"name": container.Name, "args": args, "volumeMounts": mounts}
+	return map[string]any{"spec": map[string]any{
+		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxUnavailable": "100%"}},
+		"template":       map[string]any{"spec": map[string]any{"containers": []any{clean}, "volumes": volumes}},
+	}}, nil
+}

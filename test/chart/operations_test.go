@@ -1,0 +1,138 @@
+package chart
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+// pods are the pod templates of a rendering, by name.
+func pods(objects rendered) map[string]corev1.PodTemplateSpec {
+	all := map[string]corev1.PodTemplateSpec{}
+	for id, object := range objects {
+		switch o := object.(type) {
+		case *appsv1.DaemonSet:
+			all[id] = o.Spec.Template
+		case *appsv1.Deployment:
+			all[id] = o.Spec.Template
+		}
+	}
+	return all
+}
+
+// NetworkPolicies select the pods that are there, and let in what they listen on.
+func TestNetworkPolicies(t *testing.T) {
+	objects := render(t, "--set", everything, "--set", "networkPolicy.deploy=true",
+		"--set-json", `networkPolicy.topoMasterFrom=[{"podSelector":{"matchLabels":{"app":"x"}}}]`)
+	for name, want := range map[string][]string{"heddle-topo-master": {"api", "probes"}, "heddle-scheduler": {"https"}} {
+		policy := get[*networkingv1.NetworkPolicy](t, objects, "NetworkPolicy/"+name)
+		pod := pods(objects)["Deployment/"+name]
+		for key, value := range policy.Spec.PodSelector.MatchLabels {
+			if pod.Labels[key] != value {
+				t.Errorf("%s selects %s=%s, its pods have %v", name, key, value, pod.Labels)
+			}
+		}
+		var got, declared []string
+		for _, rule := range policy.Spec.Ingress {
+			got = append(got, rule.Ports[0].Port.StrVal)
+			if peers := len(rule.From); peers != 0 != (rule.Ports[0].Port.StrVal == "api") {
+				t.Errorf("%s, port %s: %d peers", name, rule.Ports[0].Port.StrVal, peers)
+			}
+		}
+		for _, p := range pod.Spec.Containers[0].Ports {
+			declared = append(declared, p.Name)
+		}
+		if !slices.Equal(got, want) || !slices.Equal(declared, want) {
+			t.Errorf("%s lets in %v, the pods declare %v, want %v", name, got, declared, want)
+		}
+	}
+	if policy := get[*networkingv1.NetworkPolicy](t, objects, "NetworkPolicy/heddle-uninstall"); len(policy.Spec.Ingress) > 0 {
+		t.Errorf("the uninstall listens on nothing: %v", policy.Spec.Ingress)
+	}
+}
+
+// A budget for one replica would keep a drain waiting for ever.
+func TestPodDisruptionBudgets(t *testing.T) {
+	budgets := func(args ...string) (names []string) {
+		for id, object := range render(t, append([]string{"--set", everything}, args...)...) {
+			if b, ok := object.(*policyv1.PodDisruptionBudget); ok {
+				names = append(names, b.Name)
+				if b.Spec.MaxUnavailable.IntVal != 1 || b.Spec.Selector.MatchLabels["app.kubernetes.io/name"] != b.Name {
+					t.Errorf("%s: %+v", id, b.Spec)
+				}
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	for set, want := range map[string][]string{
+		"tag=v1":                  {"heddle-scheduler", "heddle-topo-master"},
+		"gpuScheduler.replicas=1": {"heddle-topo-master"},
+		"topoDiscovery.master.podDisruptionBudget=false": {"heddle-scheduler"},
+	} {
+		if diff := cmp.Diff(want, budgets("--set", set)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", set, diff)
+		}
+	}
+}
+
+// Every part takes a priority class, tolerations and an affinity of its own, and has
+// probes.
+func TestPlacementOfEveryPart(t *testing.T) {
+	parts := map[string]string{
+		"DaemonSet/heddle-feature-discovery": "gpuLabel", "DaemonSet/heddle-device-plugin": "gpuDevice",
+		"DaemonSet/heddle-topo-worker": "topoDiscovery.worker", "Deployment/heddle-topo-master": "topoDiscovery.master",
+		"Deployment/heddle-scheduler": "gpuScheduler",
+	}
+	args := []string{"--set", everything}
+	for _, part := range parts {
+		args = append(args, "--set", part+".priorityClassName=own,"+part+".tolerations[0].key=k-"+strings.ReplaceAll(part, ".", "-"),
+			"--set-json", part+`.affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}`)
+	}
+	for id, pod := range pods(render(t, args...)) {
+		part := parts[id]
+		has := slices.ContainsFunc(pod.Spec.Tolerations, func(s corev1.Toleration) bool {
+			return s.Key == "k-"+strings.ReplaceAll(part, ".", "-")
+		})
+		c := pod.Spec.Containers[0]
+		if part == "" || pod.Spec.PriorityClassName != "own" || !has || pod.Spec.Affinity.NodeAffinity == nil ||
+			c.LivenessProbe == nil || c.ReadinessProbe == nil {
+			t.Errorf("%s: priority %q, tolerations %v, affinity %v", id, pod.Spec.PriorityClassName, pod.Spec.Tolerations, pod.Spec.Affinity)
+		}
+	}
+	for id, pod := range pods(render(t, "--set", everything)) {
+		if pod.Spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("%s: priority %q", id, pod.Spec.PriorityClassName)
+		}
+	}
+}
+
+// What a GitOps controller renders again and again must not differ.
+func TestRenderingsAreEqual(t *testing.T) {
+	args := []string{"template", generated, chartDir, "-n", namespace, "--set", everything, "--set", "monitoring.deploy=true,networkPolicy.deploy=true"}
+	first, err := helm(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := helm(t, args...); err != nil || first != again {
+		t.Errorf("two renderings differ (%v):\n%s", err, cmp.Diff(first, again))
+	}
+}
+
+// helm test runs the command that lists the daemons.
+func TestHelmTest(t *testing.T) {
+	pod := get[*corev1.Pod](t, render(t), "Pod/heddle-test")
+	if want := []string{"status", "--namespace=" + namespace}; !slices.Equal(pod.Spec.Containers[0].Args, want) ||
+		pod.Annotations["helm.sh/hook"] != "test" {
+		t.Errorf("arguments %v, hook %q", pod.Spec.Containers[0].Args, pod.Annotations["helm.sh/hook"])
+	}
+	if render(t, "--set", "tests.deploy=false")["Pod/heddle-test"] != nil {
+		t.Error("it is there although it is off")
+	}
+}

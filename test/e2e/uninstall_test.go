@@ -1,0 +1,353 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+const pluginName = "heddle-device-plugin"
+
+// removableValues are values with which every daemon of a node writes something.
+const removableValues = `
+config:
+  cluster: {preset: scheme, usage: hybrid, mode: sgpu}
+gpuLabel:
+  machineConfigMap: removable
+  affinity: &real
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
+gpuDevice: {deploy: true, machineConfigMap: removable, affinity: *real}
+topoDiscovery:
+  deploy: true
+  worker: {machineConfigMap: removable, affinity: *real}
+  master: {replicas: 1, affinity: *real}
+uninstall: {affinity: *real}
+`
+
+// removable is the chart with all daemons of a node, and what was there before it.
+type removable struct {
+	*bed
+	release string
+	node    string // The Node's JSON, without what changes by itself.
+	files   []string
+}
+
+// TestUninstallLeavesNothing is the life of an installation with a share running,
+// step by step; each step stands on those before.
+func TestUninstallLeavesNothing(t *testing.T) {
+	b := &removable{bed: shared}
+	ctx := t.Context()
+	binaries := []string{"heddle", daemon, pluginName, topoWorkerName, topoMasterName}
+	if err := b.installer.BuildAll(ctx, binaries...); err != nil {
+		t.Fatal(err)
+	}
+	for _, binary := range binaries {
+		archive, err := b.installer.Pack(binary)
+		if err == nil {
+			err = b.LoadImage(ctx, archive)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices")
+	if err := install.DeviceNodes(dump, nodes); err != nil {
+		t.Fatal(err)
+	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(removableValues), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// CDI is on, so its directory is there.
+	if _, err := b.NodeExec(ctx, "busybox", "mkdir", "-p", "/run/cdi"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Apply(ctx, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "`+suite+`"}}`); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "-n", suite, "create", "configmap", "removable", "--from-file=machine.json="+dump)
+	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
+	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.replayDevices="+nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, what := range []string{"ds/" + pluginName, "job/heddle-uninstall-nodes", "job/heddle-uninstall-capacity"} {
+				out, _ := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", what, "--tail=30")
+				t.Logf("%s:\n%s", what, out)
+			}
+		}
+	})
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T, *removable)
+	}{
+		{"every daemon writes something", stepWritten},
+		{"a support bundle has the node's machine and logs", stepBundle},
+		{"an upgrade and a rollback leave a running share alone", stepRolled},
+		{"an uninstall refuses while a share is bound", stepHeld},
+		{"an uninstall leaves the Node and the host as before", stepRemoved},
+	} {
+		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
+			return
+		}
+	}
+}
+
+// nodeJSON is the Node without versions, times and the list of images.
+func (b *removable) nodeJSON(t *testing.T) string {
+	t.Helper()
+	n := b.bed.node(t, b.Node())
+	n.ManagedFields, n.ResourceVersion, n.Status.Images = nil, "", nil
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
+	}
+	text, err := json.MarshalIndent(n, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// hostFiles are the files of the node where heddle has some. The kubelet's
+// checkpoint is its own.
+func (b *removable) hostFiles(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, args := range [][]string{
+		{"find", "/var/lib", "-maxdepth", "1"}, {"find", "/run/cdi", "/etc/cdi", "/var/lib/kubelet/device-plugins"},
+	} {
+		out, err := b.NodeExec(t.Context(), "busybox", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, strings.Fields(out)...)
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(all, func(path string) bool { return strings.HasSuffix(path, "kubelet_internal_checkpoint") })
+}
+
+const sharer = "sharer"
+
+func stepWritten(t *testing.T, b *removable) {
+	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", 30*time.Second)
+	b.reportOf(t, b.Node())
+	pod := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": "default"}, "spec": {
+		"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+		"nodeSelector": {"kubernetes.io/hostname": %q}, "containers": [{"name": "main", "image": %q,
+		"resources": {"limits": {"nvidia.com/sgpu": 1, "nvidia.com/vcore": 30, "nvidia.com/vmemory": 8}}}]}}`,
+		sharer, b.Node(), cluster.PauseImage)
+	if err := b.Apply(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "wait", "pod/"+sharer, "--for=condition=Ready", "--timeout=60s")
+	eventually(t, 20*time.Second, func() string {
+		n := b.bed.node(t, b.Node())
+		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "HeddleReady" }) {
+			return "no condition HeddleReady"
+		}
+		if n.Annotations["heddle.dev/sgpu-cards"] == "" || len(n.Spec.Taints) == 0 {
+			return "no annotation or no taint"
+		}
+		return ""
+	})
+	b.helm(t, "test", b.release, "-n", suite, "--timeout", "1m")
+	if out := b.kubectl(t, "kustomize", b.path("deploy/kustomize/example")); strings.Count(out, "image: registry.internal/gpu/") != 5 ||
+		!strings.Contains(out, "example.com/gpu: \"true\"") || !strings.Contains(out, "mode: sgpu") {
+		t.Error("the example of kustomize does not change images, configuration and nodes")
+	}
+}
+
+func stepBundle(t *testing.T, b *removable) {
+	cli, file := b.laptop(t), filepath.Join(t.TempDir(), "b.tar.gz")
+	dump := b.path("test/machines/dgx-h100.json")
+	if out, code := cli.run(t, "support-bundle", "--node", b.Node(), "--machine", dump, "--file", file); code != 0 ||
+		!strings.Contains(out, " 0 parts left out") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	files, err := exec.CommandContext(t.Context(), "tar", "-tzf", file).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := b.pods(t, pluginName)[0].Name
+	for _, want := range []string{
+		"machine.json", "doctor.txt", "node.json", "bindings.json", "nodetopology.json", "config/cluster-config",
+		"events-node.json", "events-daemons.json", "logs/" + plugin + ".log", "contents.json",
+	} {
+		if !slices.Contains(strings.Split(string(files), "\n"), want) {
+			t.Errorf("the bundle lacks %s:\n%s", want, files)
+		}
+	}
+	machine, _ := cli.run(t, "inspect", "--machine", dump, "--node-name", b.Node(), "-o", "json")
+	if replayed, _ := cli.run(t, "inspect", "--bundle", file, "-o", "json"); replayed != machine {
+		t.Errorf("the bundle's machine (-read +replayed):\n%s", cmp.Diff(machine, replayed))
+	}
+	// The configuration shares the GPUs, as the bundle has it.
+	if out, _ := cli.run(t, "inspect", "--bundle", file, "-o", "resources"); !strings.Contains(out, "nvidia.com/sgpu") {
+		t.Errorf("resources by the bundle's configuration:\n%s", out)
+	}
+}
+
+// life is by what a container is known that was not started again.
+func (b *removable) life(t *testing.T) string {
+	t.Helper()
+	return b.kubectl(t, "get", "pod", sharer, "-o",
+		"jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
+}
+
+// gap measures for how long no socket of shares is listened on, until ctx ends.
+func (b *removable) gap(ctx context.Context) (longest time.Duration) {
+	dir, err := os.Open(b.NodeDir("/var/lib/kubelet/device-plugins"))
+	if err != nil {
+		return -1
+	}
+	defer dir.Close()
+	// A socket's path has 107 bytes at most, and the cache's directory is deep.
+	sockets := filepath.Join("/proc/self/fd", strconv.Itoa(int(dir.Fd())), "heddle-nvidia.com_sgpu-*.sock")
+	last := time.Now()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		found, _ := filepath.Glob(sockets)
+		for _, socket := range found {
+			if conn, err := net.Dial("unix", socket); err == nil {
+				_ = conn.Close()
+				longest, last = max(longest, time.Since(last)), time.Now()
+				break
+			}
+		}
+		<-tick.C
+	}
+	return longest
+}
+
+func stepRolled(t *testing.T, b *removable) {
+	before := b.life(t)
+	for _, args := range [][]string{
+		{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "logLevel=debug"}, {"rollback", b.release, "1"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		gap := make(chan time.Duration)
+		go func() { gap <- b.gap(ctx) }()
+		b.helm(t, append(args, "-n", suite, "--wait", "--timeout", "2m")...)
+		cancel()
+		t.Logf("helm %s: no plugin for %s", args[0], <-gap)
+		if diff := cmp.Diff(before, b.life(t)); diff != "" {
+			t.Errorf("helm %s: the container with a share (-before +after):\n%s", args[0], diff)
+		}
+	}
+	eventually(t, 30*time.Second, func() string {
+		left := b.bed.node(t, b.Node()).Status.Allocatable["nvidia.com/sgpu"]
+		if left.IsZero() {
+			return "no shares after the rollback"
+		}
+		return ""
+	})
+}
+
+func stepHeld(t *testing.T, b *removable) {
+	out, err := b.installer.Helm(t.Context(), b.Cluster, "uninstall", b.release, "-n", suite, "--timeout", "2m")
+	if err == nil || !strings.Contains(out+err.Error(), "default/"+sharer) {
+		t.Errorf("uninstall: %v\n%s\nwant a refusal that names the pod", err, out)
+	}
+	if pods := b.pods(t, pluginName); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
+		t.Errorf("the device plugin after a refusal: %d pods", len(pods))
+	}
+}
+
+// stepRemoved restarts the kubelet without its checkpoint, as a node that was made
+// anew: it keeps resources for five minutes otherwise, which HEDDLE_LONG_TESTS waits for.
+func stepRemoved(t *testing.T, b *removable) {
+	b.kubectl(t, "delete", "pod", sharer)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.installer.Helm(t.Context(), b.Cluster, "uninstall", b.release, "-n", suite)
+		done <- err
+	}()
+	eventually(t, 2*time.Minute, func() string {
+		select {
+		case err := <-done:
+			t.Fatalf("the uninstall ended while the plugin was there: %v", err)
+		default:
+		}
+		if list, err := b.client.AppsV1().DaemonSets(suite).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+			return fmt.Sprintf("DaemonSets are there, %v", err)
+		}
+		return ""
+	})
+	if os.Getenv("HEDDLE_LONG_TESTS") == "" {
+		b.remake(t)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.node, b.nodeJSON(t)); diff != "" {
+		t.Errorf("the Node (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(b.files, b.hostFiles(t)); diff != "" {
+		t.Errorf("the host's files (-before +after):\n%s", diff)
+	}
+	for _, kind := range []string{
+		"clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "nodetopologies",
+		"-n=" + suite + " leases", "-n=" + suite + " jobs,ds,deploy,pods,sa", "-n=default roles",
+	} {
+		args := append(append([]string{"get"}, strings.Fields(kind)...), "-o", "name")
+		if out := b.kubectl(t, args...); strings.Contains(out, "heddle") || kind == "nodetopologies" && out != "" {
+			t.Errorf("%s: left are\n%s", kind, out)
+		}
+	}
+}
+
+// remake restarts the kubelet as one that has never known a device plugin, once it has
+// noticed that the plugin is gone, and all pods have ended.
+func (b *removable) remake(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, func() string {
+		n := b.bed.node(t, b.Node())
+		left := n.Status.Allocatable["nvidia.com/sgpu"]
+		if !left.IsZero() || n.Annotations["heddle.dev/uninstalled-resources"] == "" {
+			return fmt.Sprintf("%s shares can be had without a plugin, annotations %v", left.String(), n.Annotations)
+		}
+		return ""
+	})
+	if err := b.StopKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What it finds in the Node and does not know, it would keep.
+	eventually(t, 30*time.Second, func() string {
+		if left, there := b.bed.node(t, b.Node()).Status.Capacity["nvidia.com/sgpu"]; there {
+			return "shares are left in the Node: " + left.String()
+		}
+		return ""
+	})
+	if err := os.Remove(b.NodeDir("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.StartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

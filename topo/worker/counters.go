@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/rdma"
+)
+
+// countedEvery is the least time between two writes of counters: a cable that
+// fails counts without end, and each write is one for every watch of the API server.
+const countedEvery = time.Hour
+
+// counted are the counters to report of a port: those that were reported until
+// one of them has changed and the node's last write of any is old enough. Counters
+// that start again at 0, with the driver, have changed too.
+func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
+	var before *v1alpha1.Counters
+	due := true
+	for i := range in.before.Rails {
+		b := &in.before.Rails[i]
+		if keyOf(b) == keyOf(r) {
+			before = b.Counters
+		}
+		// A clock that was set back delays nothing for longer.
+		if age := in.now.Sub(timeOf(b.Counters)); age >= 0 && age < countedEvery {
+			due = false
+		}
+	}
+	now, ok := in.counters.Of(rdma.PortID{HCA: r.HCA, Port: int(r.Port)})
+	if !ok || !due || now == errorsOf(before) {
+		return before
+	}
+	return &v1alpha1.Counters{
+		SymbolErrors: now.SymbolErrors, LinkDowns: now.LinkDowns, LinkErrorRecoveries: now.LinkErrorRecoveries,
+		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors, Time: metav1.NewTime(in.now.UTC().Truncate(time.Second)),
+	}
+}
+
+func timeOf(c *v1alpha1.Counters) time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	return c.Time.Time
+}
+
+func errorsOf(c *v1alpha1.Counters) rdma.PortErrors {
+	if c == nil {
+		return rdma.PortErrors{}
+	}
+	return rdma.PortErrors{
+		SymbolErrors: c.SymbolErrors, LinkDowns: c.LinkDowns, LinkErrorRecoveries: c.LinkErrorRecoveries,
+		ReceiveErrors: c.ReceiveErrors, ICRCErrors: c.ICRCErrors,
+	}
+}
