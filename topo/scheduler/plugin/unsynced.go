@@ -26,7 +26,8 @@ func reportUnsynced(ctx context.Context, factory informers.SharedInformerFactory
 		}
 		kinds, started := unsynced(factory)
 		if len(kinds) > 0 {
-			log.ErrorContext(ctx, "not ready: kinds cannot be listed; gpuScheduler.kubernetesVersion must be the API server's", "kinds", kinds)
+			log.ErrorContext(ctx,
+				"not ready: no list of these kinds yet; they are not served, or the account may not list them", "kinds", kinds)
 		} else if started {
 			return
 		}
