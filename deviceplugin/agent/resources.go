@@ -118,6 +118,13 @@ func (a *resources) all() map[string]*served {
 	return maps.Clone(a.served)
 }
 
+// wake has all resources look at the kubelet's directory.
+func (a *resources) wake() {
+	for _, s := range a.all() {
+		s.plugin.Wake()
+	}
+}
+
 // wantedNow are the resources that the configuration of the last round calls for.
 func (a *resources) wantedNow() []string {
 	a.mu.Lock()

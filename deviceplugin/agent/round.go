@@ -85,8 +85,10 @@ func (a *Agent) writeDriverSpec(ctx context.Context) error {
 	}
 }
 
-// watchKubelet has PodResources looked at again as soon as the kubelet makes the
-// socket for plugins, until ctx ends: it serves PodResources before that.
+// watchKubelet has every resource look for a kubelet, and PodResources looked at
+// again, as soon as the kubelet makes the socket for plugins, until ctx ends: it
+// serves PodResources before that. One watch serves all resources: inotify
+// instances are few, and a watch's goroutine has a stack of 128 KiB.
 func (a *Agent) watchKubelet(ctx context.Context) error {
 	seen := notify.New()
 	var watching sync.WaitGroup
@@ -97,6 +99,7 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-seen:
+			a.resources.wake()
 			a.kubeletStarted.Notify()
 		}
 	}

@@ -139,6 +139,8 @@ func (l *advertised) held(holders map[string]bool, asked time.Time) {
 // publishLocked makes the list again and reports whether it differs.
 func (l *advertised) publishLocked() bool {
 	list := make([]*v1beta1.Device, 0, len(l.entries))
+	// A node has a few NUMA nodes, and may have thousands of replicas.
+	var topologies []*v1beta1.TopologyInfo
 	for _, id := range slices.Sorted(maps.Keys(l.entries)) {
 		e := l.entries[id]
 		d := &v1beta1.Device{ID: id, Health: v1beta1.Unhealthy}
@@ -146,10 +148,7 @@ func (l *advertised) publishLocked() bool {
 			d.Health = v1beta1.Healthy
 		}
 		if len(e.device.NUMA) > 0 {
-			d.Topology = &v1beta1.TopologyInfo{}
-			for _, node := range e.device.NUMA {
-				d.Topology.Nodes = append(d.Topology.Nodes, &v1beta1.NUMANode{ID: node})
-			}
+			d.Topology, topologies = topologyOf(e.device.NUMA, topologies)
 		}
 		list = append(list, d)
 	}
@@ -158,6 +157,20 @@ func (l *advertised) publishLocked() bool {
 	}
 	l.replaceLocked(list)
 	return true
+}
+
+// topologyOf is the message for NUMA nodes: one of those that were made, or another.
+func topologyOf(nodes []int64, made []*v1beta1.TopologyInfo) (*v1beta1.TopologyInfo, []*v1beta1.TopologyInfo) {
+	for _, t := range made {
+		if slices.EqualFunc(t.GetNodes(), nodes, func(n *v1beta1.NUMANode, id int64) bool { return n.GetID() == id }) {
+			return t, made
+		}
+	}
+	t := &v1beta1.TopologyInfo{}
+	for _, id := range nodes {
+		t.Nodes = append(t.Nodes, &v1beta1.NUMANode{ID: id})
+	}
+	return t, append(made, t)
 }
 
 func (l *advertised) replaceLocked(list []*v1beta1.Device) {

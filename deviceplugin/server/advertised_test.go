@@ -173,3 +173,24 @@ func TestAnOldLookFreesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A resource may have thousands of replicas, and each would have two messages more.
+func TestDevicesOfANUMANodeShareItsMessage(t *testing.T) {
+	l := newAdvertised()
+	l.update([]Device{{ID: "a", NUMA: []int64{0}}, {ID: "b", NUMA: []int64{0}}, {ID: "c", NUMA: []int64{1}}, {ID: "d"}})
+	list := l.current().devices
+	if list[0].GetTopology() != list[1].GetTopology() {
+		t.Error("two devices of one node have a message each")
+	}
+	var nodes [][]int64
+	for _, d := range list {
+		var of []int64
+		for _, n := range d.GetTopology().GetNodes() {
+			of = append(of, n.GetID())
+		}
+		nodes = append(nodes, of)
+	}
+	if diff := cmp.Diff([][]int64{{0}, {0}, {1}, nil}, nodes); diff != "" {
+		t.Errorf("NUMA nodes (-want +got):\n%s", diff)
+	}
+}

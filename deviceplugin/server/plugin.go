@@ -123,9 +123,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	p.list.update(p.options.Resource.Devices())
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context){
-		func(ctx context.Context) { WatchDir(ctx, p.options.KubeletDir, p.wake, p.log) }, p.follow, p.watchOwner,
-	} {
+	for _, run := range []func(context.Context){p.follow, p.watchOwner} {
 		group.Go(func() error {
 			run(ctx)
 			return nil
@@ -137,6 +135,10 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Wake has the Plugin look at the kubelet's directory now, and not at its next
+// poll: [WatchDir] sees a change for all resources of the node.
+func (p *Plugin) Wake() { p.wake.Notify() }
 
 // Status reports what the Plugin is doing now.
 func (p *Plugin) Status() Status {

@@ -99,8 +99,11 @@ func run(tb testing.TB, p *server.Plugin) (stop func()) {
 	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
+	var watching sync.WaitGroup
+	watching.Go(func() { p.Watch(ctx) })
 	stop = sync.OnceFunc(func() {
 		cancel()
+		watching.Wait()
 		if err := <-done; err != nil {
 			tb.Errorf("Run: %v", err)
 		}

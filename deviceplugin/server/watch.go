@@ -2,13 +2,12 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/internal/notify"
 )
@@ -20,7 +19,7 @@ import (
 func WatchDir(ctx context.Context, kubeletDir string, wake notify.Signal, log *slog.Logger) {
 	dir, reported := filepath.Join(kubeletDir, pluginDir), false
 	for ctx.Err() == nil {
-		err := follow(ctx, dir, wake, log)
+		err := follow(ctx, dir, wake)
 		if err != nil && !reported {
 			log.Warn("directory is not watched, only polled", "dir", dir, "poll", poll, "err", err)
 		}
@@ -35,53 +34,62 @@ func WatchDir(ctx context.Context, kubeletDir string, wake notify.Signal, log *s
 }
 
 // follow watches until the directory goes (nil) or cannot be watched.
-func follow(ctx context.Context, dir string, wake notify.Signal, log *slog.Logger) error {
-	watcher, err := fsnotify.NewWatcher()
+func follow(ctx context.Context, dir string, wake notify.Signal) error {
+	watcher, err := newInotify()
 	if err != nil {
-		return fmt.Errorf("watch: %w", err)
+		return err
 	}
-	defer watcher.Close()
+	defer watcher.file.Close()
+	stop := context.AfterFunc(ctx, func() { _ = watcher.file.Close() }) // Ends the read below.
+	defer stop()
 	// The parent reports when a deleted directory comes back. In a container it
 	// is not the host's, and never reports anything.
-	parent := filepath.Dir(dir)
-	if err := watcher.Add(parent); err != nil {
-		return fmt.Errorf("watch %s: %w", parent, err)
+	parent, err := watcher.add(filepath.Dir(dir))
+	if err != nil {
+		return err
 	}
 	// A missing directory is not an error: the parent reports when it comes.
-	watching := watcher.Add(dir) == nil
+	own, err := watcher.add(dir)
+	watching := err == nil
 	wake.Notify()
 	for {
-		select {
-		case event, ok := <-watcher.Events:
-			if !ok {
-				return nil
-			}
-			switch {
-			case event.Name == dir && event.Has(fsnotify.Create) && !watching:
-				watching = watcher.Add(dir) == nil
-				wake.Notify()
-			case event.Name == dir && event.Has(fsnotify.Remove|fsnotify.Rename):
-				wake.Notify()
-				return nil
-			case filepath.Dir(event.Name) == dir && relevant(event):
-				wake.Notify()
-			}
-		case err := <-watcher.Errors:
-			// An overflow: events were lost, so look.
-			log.Debug("events were lost", "err", err)
-			wake.Notify()
-		case <-ctx.Done():
+		events, err := watcher.read()
+		if ctx.Err() != nil {
 			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			switch {
+			case watching && concernsItself(e, own, parent, filepath.Base(dir)):
+				wake.Notify()
+				return nil
+			case !watching && e.watch == parent && e.name == filepath.Base(dir):
+				own, err = watcher.add(dir)
+				watching = err == nil
+				wake.Notify()
+			case watching && e.watch == own && relevant(e), e.mask&unix.IN_Q_OVERFLOW != 0:
+				// Of an overflow: events were lost, so look.
+				wake.Notify()
+			}
 		}
 	}
 }
 
+// concernsItself reports whether the watched directory was deleted or moved away.
+func concernsItself(e event, own, parent int, name string) bool {
+	if e.watch == own {
+		return e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED) != 0
+	}
+	return e.watch == parent && e.name == name && e.mask&gone != 0
+}
+
+// gone are the events of an entry that left its directory.
+const gone = unix.IN_DELETE | unix.IN_MOVED_FROM
+
 // relevant leaves out the checkpoint, which the kubelet renames into place at
 // every allocation, and the appearance of the plugin's own sockets.
-func relevant(event fsnotify.Event) bool {
-	name := filepath.Base(event.Name)
-	if name == kubeletSocket {
-		return true
-	}
-	return strings.HasPrefix(name, namePrefix) && event.Has(fsnotify.Remove|fsnotify.Rename)
+func relevant(e event) bool {
+	return e.name == kubeletSocket || strings.HasPrefix(e.name, namePrefix) && e.mask&gone != 0
 }

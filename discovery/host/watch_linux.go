@@ -44,8 +44,16 @@ func (h *Host) watch(ctx context.Context, events notify.Signal) (wait func() err
 	}
 }
 
-// accepts reports whether a message is one to scan for.
+// maxEvent bounds what is read of one message, in bytes. An object event has 2 KiB
+// (UEVENT_BUFFER_SIZE of include/linux/kobject.h), a link's about as much and, for
+// each alternative name of the link, 132 more.
+const maxEvent = 8 << 10
+
+// accepts reports whether a message is one to scan for. What may have been cut off is.
 func (h *Host) accepts(s source, message []byte) bool {
+	if len(message) >= maxEvent {
+		return true
+	}
 	if s.protocol == unix.NETLINK_ROUTE {
 		return slices.ContainsFunc(linkNames(message), h.matters)
 	}
@@ -81,7 +89,7 @@ func (h *Host) listen(ctx context.Context, s source, file *os.File, events notif
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
 	}
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, maxEvent)
 	for ctx.Err() == nil {
 		n, fromKernel, err := receive(raw, buf)
 		switch {

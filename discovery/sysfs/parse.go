@@ -2,7 +2,6 @@ package sysfs
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -38,7 +37,7 @@ func ParsePlace(path string) Place {
 		switch {
 		case part == "virtual" && len(p.Functions) == 0:
 			p.Virtual = true
-		case p.Root == "" && hostBridge.MatchString(part):
+		case p.Root == "" && isHostBridge(part):
 			p.Root = part
 		default:
 			if _, err := machine.ParseAddress(part); err == nil {
@@ -49,18 +48,26 @@ func ParsePlace(path string) Place {
 	return p
 }
 
-var (
-	// hostBridge is the name that the kernel gives a host bridge
-	// (pci_create_root_bus: "pci%04x:%02x").
-	hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
-	hexWord    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
-	cpuList    = regexp.MustCompile(`^(\d+(-\d+)?(,\d+(-\d+)?)*)?$`)
-)
+// isHostBridge reports whether a name is one that the kernel gives a host bridge
+// (pci_create_root_bus: "pci%04x:%02x").
+func isHostBridge(name string) bool {
+	domain, bus, _ := strings.Cut(strings.TrimPrefix(name, "pci"), ":")
+	return strings.HasPrefix(name, "pci") && consistsOf(domain, hexDigits, 4, 8) && consistsOf(bus, hexDigits, 2, 2)
+}
+
+const digits, hexDigits = "0123456789", "0123456789abcdef"
+
+// consistsOf reports whether s has least to most bytes, and all of them in set.
+// A scan parses thousands of words: a regular expression for each form would take
+// memory for the life of every daemon.
+func consistsOf(s, set string, least, most int) bool {
+	return len(s) >= least && len(s) <= most && strings.Trim(s, set) == ""
+}
 
 // parseHex reads a word such as 0x030200 and gives it back in lower case.
 func parseHex(s string) (string, error) {
 	word := strings.ToLower(s)
-	if !hexWord.MatchString(word) {
+	if number, ok := strings.CutPrefix(word, "0x"); !ok || !consistsOf(number, hexDigits, 1, 8) {
 		return "", fmt.Errorf("%q is no hexadecimal word", wellknown.Clip(s))
 	}
 	return word, nil
@@ -82,8 +89,12 @@ func parseNUMA(s string) (*int, error) {
 // parseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
 // a list too.
 func parseCPUList(s string) (string, error) {
-	if !cpuList.MatchString(s) {
-		return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
+	for part := range strings.SplitSeq(s, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		one := consistsOf(first, digits, 1, len(s)) && (!isRange || consistsOf(last, digits, 1, len(s)))
+		if s != "" && !one {
+			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
+		}
 	}
 	return s, nil
 }

@@ -16,8 +16,9 @@ const everything = "gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler
 
 // alert is one rule of a PrometheusRule.
 type alert struct {
-	Alert, Expr string
-	Annotations map[string]string
+	Alert       string            `yaml:"alert"`
+	Expr        string            `yaml:"expr"`
+	Annotations map[string]string `yaml:"annotations"`
 }
 
 func alerts(t *testing.T, objects rendered) (all []alert) {
@@ -27,7 +28,11 @@ func alerts(t *testing.T, objects rendered) (all []alert) {
 			continue
 		}
 		var rule struct {
-			Spec struct{ Groups []struct{ Rules []alert } }
+			Spec struct {
+				Groups []struct {
+					Rules []alert `yaml:"rules"`
+				} `yaml:"groups"`
+			} `yaml:"spec"`
 		}
 		text, err := yaml.Marshal(object)
 		if err == nil {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -42,8 +43,10 @@ const started = 20 * time.Second
 // SmallHeap trades processor time for memory: a daemon on every node makes
 // little garbage, in bursts, and a smaller heap costs it a few milliseconds of
 // collection a minute. What its start took besides goes back to the system at
-// once; the runtime would keep it for minutes. GOGC in the environment wins.
+// once; the runtime would keep it for minutes. GOGC in the environment wins. No
+// daemon serves a heap profile, so none is taken.
 func SmallHeap() {
+	runtime.MemProfileRate = 0
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 		time.AfterFunc(started, debug.FreeOSMemory)

@@ -5,11 +5,8 @@ package deviceplugin
 import (
 	"context"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,16 +24,18 @@ const (
 	quiet  = time.Minute
 )
 
-// BenchmarkIdle weighs the plugin while nothing happens.
+// BenchmarkIdle weighs the plugin while nothing happens, beside the least one.
 func BenchmarkIdle(b *testing.B) {
-	p := start(b)
+	ours, least := start(b), startLeast(b)
 	for b.Loop() {
 		wait(b, settle)
-		before := p.processorTime(b)
+		before, leastBefore := ours.processorTime(b), least.processorTime(b)
 		wait(b, quiet)
-		b.ReportMetric((p.processorTime(b) - before).Seconds(), "cpu-s/min")
-		b.ReportMetric(p.status(b, "RssAnon"), "anon-MB")
-		b.ReportMetric(p.status(b, "VmRSS"), "rss-MB")
+		b.ReportMetric((ours.processorTime(b) - before).Seconds(), "cpu-s/min")
+		b.ReportMetric((least.processorTime(b) - leastBefore).Seconds(), "least-cpu-s/min")
+		b.ReportMetric(ours.status(b, "RssAnon"), "anon-MB")
+		b.ReportMetric(least.status(b, "RssAnon"), "least-anon-MB")
+		b.ReportMetric(ours.status(b, "VmRSS"), "rss-MB")
 	}
 }
 
@@ -50,48 +49,65 @@ func wait(b *testing.B, d time.Duration) {
 }
 
 // BenchmarkRegistration measures from the start of a kubelet, a little before its
-// socket is there, until it has the GPUs.
+// socket is there, until it has the GPUs, in turns with the least plugin.
 func BenchmarkRegistration(b *testing.B) {
-	p := start(b)
-	var times []time.Duration
+	ours, least := start(b), startLeast(b)
+	var times, leastTimes []time.Duration
 	for n := 2; b.Loop(); n++ {
-		p.kubelet.Stop()
-		begin := time.Now()
-		p.kubelet.Up()
-		p.await(b, func(s kubelet.State) bool { return s.Registrations >= n && len(s.Healthy) == 8 })
-		times = append(times, time.Since(begin))
-		// The plugin sees the end of one kubelet before the next one starts.
-		wait(b, 50*time.Millisecond)
+		times = append(times, ours.restart(b, n))
+		leastTimes = append(leastTimes, least.restart(b, n))
 	}
+	report(b, times, leastTimes, time.Millisecond, "ms")
+}
+
+// restart starts the kubelet again and returns when it has the GPUs for the nth time.
+func (p *plugin) restart(b *testing.B, n int) time.Duration {
+	b.Helper()
+	p.kubelet.Stop()
+	// The plugin sees the end of one kubelet before the next one starts.
+	wait(b, 50*time.Millisecond)
+	begin := time.Now()
+	p.kubelet.Up()
+	p.await(b, func(s kubelet.State) bool { return s.Registrations >= n && len(s.Healthy) == 8 })
+	return time.Since(begin)
+}
+
+// report gives the percentiles of the times, and their ratios to the least plugin's.
+func report(b *testing.B, times, leastTimes []time.Duration, unit time.Duration, name string) {
+	b.Helper()
 	slices.Sort(times)
-	b.ReportMetric(times[len(times)/2].Seconds()*1e3, "p50-ms")
-	b.ReportMetric(times[len(times)*99/100].Seconds()*1e3, "p99-ms")
+	slices.Sort(leastTimes)
+	for percentile, share := range map[string]int{"p50": 50, "p99": 99} {
+		mine, other := times[len(times)*share/100], leastTimes[len(leastTimes)*share/100]
+		b.ReportMetric(float64(mine)/float64(unit), percentile+"-"+name)
+		b.ReportMetric(float64(other)/float64(unit), "least-"+percentile+"-"+name)
+		b.ReportMetric(float64(mine)/float64(other), percentile+"-ratio")
+	}
 }
 
 // BenchmarkAllocate measures Allocate of one GPU, in turns with the least that any
 // plugin in Go does: a process that looks the ID up in a map and answers with its
 // CDI name and an environment variable.
 func BenchmarkAllocate(b *testing.B) {
-	p := start(b)
-	sockets, err := filepath.Glob(filepath.Join(p.kubelet.PluginDir(), "heddle-nvidia.com_gpu-*.sock"))
+	p, other := start(b), startLeast(b)
+	ids, leastIDs := p.kubelet.State(gpus).Healthy, other.kubelet.State(gpus).Healthy
+	ours, least := client(b, p.socket(b, "heddle-nvidia.com_gpu-*.sock")), client(b, other.socket(b, "least-*.sock"))
+	var times, leastTimes []time.Duration
+	for n := 0; b.Loop(); n++ {
+		times = append(times, allocate(b, ours, ids[n%len(ids)]))
+		leastTimes = append(leastTimes, allocate(b, least, leastIDs[n%len(leastIDs)]))
+	}
+	report(b, times, leastTimes, time.Microsecond, "us")
+}
+
+// socket is the plugin's own.
+func (p *plugin) socket(b *testing.B, pattern string) string {
+	b.Helper()
+	sockets, err := filepath.Glob(filepath.Join(p.kubelet.PluginDir(), pattern))
 	if err != nil || len(sockets) != 1 {
 		b.Fatalf("sockets %v, %v", sockets, err)
 	}
-	ids := p.kubelet.State(gpus).Healthy
-	ours, least := client(b, sockets[0]), client(b, leastPlugin(b, ids))
-	var times, leastTimes []time.Duration
-	for n := 0; b.Loop(); n++ {
-		id := ids[n%len(ids)]
-		times = append(times, allocate(b, ours, id))
-		leastTimes = append(leastTimes, allocate(b, least, id))
-	}
-	slices.Sort(times)
-	slices.Sort(leastTimes)
-	for name, share := range map[string]int{"p50": 50, "p99": 99} {
-		mine, other := times[len(times)*share/100], leastTimes[len(leastTimes)*share/100]
-		b.ReportMetric(mine.Seconds()*1e6, name+"-us")
-		b.ReportMetric(float64(mine)/float64(other), name+"-ratio")
-	}
+	return sockets[0]
 }
 
 func allocate(b *testing.B, c v1beta1.DevicePluginClient, id string) time.Duration {
@@ -125,69 +141,4 @@ func client(b *testing.B, socket string) v1beta1.DevicePluginClient {
 		b.Fatal(err)
 	}
 	return api
-}
-
-// leastSocket and leastIDs make this program the other plugin.
-const leastSocket, leastIDs = "HEDDLE_BENCH_SOCKET", "HEDDLE_BENCH_IDS"
-
-func TestMain(m *testing.M) {
-	if socket := os.Getenv(leastSocket); socket != "" {
-		serveLeast(socket, strings.Split(os.Getenv(leastIDs), ","))
-		return
-	}
-	os.Exit(m.Run()) //nolint:forbidigo // TestMain is a main.
-}
-
-// leastPlugin starts the other plugin and returns its socket.
-func leastPlugin(b *testing.B, ids []string) string {
-	b.Helper()
-	socket := filepath.Join(kubelet.Dir(b), "least.sock")
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{leastSocket + "=" + socket, leastIDs + "=" + strings.Join(ids, ",")}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // It ends by the signal.
-	})
-	return socket
-}
-
-type least struct {
-	v1beta1.UnimplementedDevicePluginServer
-	ids map[string]bool
-}
-
-func serveLeast(socket string, ids []string) {
-	l := &least{ids: map[string]bool{}}
-	for _, id := range ids {
-		l.ids[id] = true
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		panic(err)
-	}
-	s := grpc.NewServer()
-	v1beta1.RegisterDevicePluginServer(s, l)
-	panic(s.Serve(listener))
-}
-
-func (l *least) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
-	return &v1beta1.DevicePluginOptions{}, nil
-}
-
-func (l *least) Allocate(_ context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
-	resp := &v1beta1.AllocateResponse{}
-	for _, c := range req.GetContainerRequests() {
-		answer := &v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}}
-		for _, id := range c.GetDevicesIds() {
-			if !l.ids[id] {
-				return nil, os.ErrNotExist
-			}
-			answer.CdiDevices = append(answer.CdiDevices, &v1beta1.CDIDevice{Name: "vendor.com/gpu=" + id})
-		}
-		resp.ContainerResponses = append(resp.ContainerResponses, answer)
-	}
-	return resp, nil
 }

@@ -62,8 +62,32 @@ func start(b *testing.B) *plugin {
 	cmd := exec.Command(binary, "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
 		"--state-dir", filepath.Join(dir, "state"), "--sysfs-root", tree.Sys(), "--proc-root", tree.Proc(),
 		"--dev-root", tree.Dev(), "--driver-root", driver.Root, "--metrics-address", "127.0.0.1:0")
-	// With the defaults of the program: no API server, nor a smaller heap by the environment.
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	p.run(b, cmd, unix.SIGTERM)
+	return p
+}
+
+// startLeast runs the least plugin likewise, beside a kubelet of its own.
+func startLeast(b *testing.B) *plugin {
+	b.Helper()
+	binary := filepath.Join(b.TempDir(), "least")
+	if out, err := exec.Command("go", "build", "-o", binary, "./least").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	p := &plugin{kubelet: kubelet.Start(b, kubelet.Dir(b))}
+	cmd := exec.Command(binary, gpus, p.kubelet.PluginDir())
+	for n := range 8 {
+		cmd.Args = append(cmd.Args, fmt.Sprintf("GPU-%d", n))
+	}
+	p.run(b, cmd, unix.SIGKILL)
+	return p
+}
+
+// run starts the program, and ends it by a signal with the benchmark. It has offered the
+// GPUs when run returns.
+func (p *plugin) run(b *testing.B, cmd *exec.Cmd, end unix.Signal) {
+	b.Helper()
+	// As the chart starts it, but without an API server.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=1"}
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
@@ -71,15 +95,14 @@ func start(b *testing.B) *plugin {
 	}
 	p.pid = cmd.Process.Pid
 	b.Cleanup(func() {
-		if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		if err := cmd.Process.Signal(end); err != nil {
 			b.Error(err)
 		}
-		if err := cmd.Wait(); err != nil || b.Failed() {
+		if err := cmd.Wait(); end == unix.SIGTERM && err != nil || b.Failed() {
 			b.Errorf("the plugin ended: %v\n%s", err, log.String())
 		}
 	})
 	p.await(b, func(s kubelet.State) bool { return len(s.Healthy) == 8 })
-	return p
 }
 
 func (p *plugin) await(b *testing.B, ok func(kubelet.State) bool) {

@@ -62,7 +62,8 @@ func (l *nodeLabels) Set(text string) error {
 // Register adds the flags.
 func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.machine, "machine", Host, "`host`, or a file that heddle inspect -o json wrote")
-	set.StringVar(&f.bundle, "bundle", "", "`file` that heddle support-bundle wrote, whose machine and configuration are read")
+	set.StringVar(&f.bundle, "bundle", "",
+		"`file` that heddle support-bundle wrote, whose machine and configuration are read")
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`name` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")

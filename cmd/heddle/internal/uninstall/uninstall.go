@@ -106,10 +106,11 @@ func (u *uninstall) run(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(ctx, u.half)
 	defer cancel()
-	if err := u.forget(within); err == nil || within.Err() == nil || ctx.Err() != nil {
-		return err
+	err := u.forget(within)
+	if within.Err() != nil && ctx.Err() == nil {
+		return nil // The other hook goes on.
 	}
-	return nil // The other hook goes on.
+	return err
 }
 
 // cleanUp takes away all but what kubelets keep for themselves.
