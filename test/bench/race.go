@@ -96,10 +96,11 @@ func (r *race) ready(ctx context.Context) error {
 	return err
 }
 
-// contender is a scheduler, by the file of its configuration.
+// contender is a scheduler, by the file of its configuration and its other flags.
 type contender struct {
 	name   string
 	config string
+	flags  []string
 }
 
 // contender writes a configuration: the text of a KubeSchedulerConfiguration,
@@ -145,7 +146,7 @@ func (r *race) turn(ctx context.Context, c contender, pods []*corev1.Pod) (
 	}
 	events, stop := r.follow(ctx, 10*len(pods))
 	defer stop()
-	cmd := exec.CommandContext(ctx, r.binary, "--config", c.config, "--secure-port=0")
+	cmd := exec.CommandContext(ctx, r.binary, append([]string{"--config", c.config, "--secure-port=0"}, c.flags...)...)
 	cmd.Stderr = r.log
 	if err := cmd.Start(); err != nil {
 		return 0, nil, fmt.Errorf("start %s: %w", c.name, err)

@@ -130,6 +130,15 @@ func (r *race) rateContenders(ctx context.Context, tree string) ([]contender, er
 	if err != nil {
 		return nil, err
 	}
+	deployment, err := chart("deployment.yaml")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(deployment) {
+		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
+			heddle.flags = append(heddle.flags, "--feature-gates="+strings.Trim(flag, `"`))
+		}
+	}
 	plain, err := r.contender("plain", config, map[string]any{})
 	if err != nil {
 		return nil, err
