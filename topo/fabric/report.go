@@ -57,7 +57,8 @@ const maxRail, maxPlane = 128, 16
 
 func sameRail(a, b *rail) bool {
 	return (a.device == b.device || *a.device == *b.device) && a.switchPort == b.switchPort && a.guid == b.guid &&
-		a.since == b.since && reflect.DeepEqual(a.counters, b.counters) && (a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far)
+		a.since == b.since && (a.counters == b.counters || reflect.DeepEqual(a.counters, b.counters)) &&
+		(a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far)
 }
 
 // Equal reports whether two reports are equal in all that is stored.
@@ -221,11 +222,12 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 }
 
 func (rd *Reader) rail(in *v1alpha1.Rail) rail {
-	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID), counters: in.Counters, device: rd.devices.get(device{
+	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID), counters: in.Counters}
+	out.device = rd.devices.get(device{
 		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
 		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
 		state: in.LinkState, source: in.Source,
-	})}
+	})
 	if in.Since != nil {
 		out.since = in.Since.Unix()
 	}

@@ -35,7 +35,8 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 	}
 	return &v1alpha1.Counters{
 		SymbolErrors: now.SymbolErrors, LinkDowns: now.LinkDowns, LinkErrorRecoveries: now.LinkErrorRecoveries,
-		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors, Time: metav1.NewTime(in.now.UTC().Truncate(time.Second)),
+		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors,
+		Time: metav1.NewTime(in.now.UTC().Truncate(time.Second)),
 	}
 }
 

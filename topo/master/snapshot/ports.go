@@ -104,23 +104,24 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Guest: !p.nodes[e]}
 	one.Guest = one.Guest && p.query.Group != ""
 	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool { return f.Kind == fabric.BadPath })
-	for _, r := range spec.Rails {
+	for i := range spec.Rails {
+		r := &spec.Rails[i]
 		if r.Role != string(machine.RoleFabric) {
 			continue
 		}
-		one.Rail, one.Finding = r, nil
-		if i := slices.IndexFunc(rest, func(f fabric.Finding) bool {
-			return f.Rail == r.Rail && f.Plane == r.Plane && f.ID == r.ID
-		}); i >= 0 {
-			one.Finding = new(rest[i])
-			rest = slices.Delete(rest, i, i+1)
+		one.Rail, one.Finding = *r, nil
+		about := func(f fabric.Finding) bool { return f.Rail == r.Rail && f.Plane == r.Plane && f.ID == r.ID }
+		if at := slices.IndexFunc(rest, about); at >= 0 {
+			one.Finding = new(rest[at])
+			rest = slices.Delete(rest, at, at+1)
 		}
-		p.put(one)
+		p.put(&one)
 	}
-	for _, f := range rest {
+	for i := range rest { // No port of the report is there to have them.
+		f := &rest[i]
 		one.Rail = v1alpha1.Rail{Rail: f.Rail, Plane: f.Plane, HCA: f.HCA, ID: f.ID, LinkState: v1alpha1.LinkUnknown}
-		one.Finding = &f
-		p.put(one)
+		one.Finding = f
+		p.put(&one)
 	}
 	for _, u := range spec.Uplinks {
 		peer := p.is(u.Peer, u.PeerName, strconv.Itoa(int(u.PeerPort)))
@@ -130,15 +131,15 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 	}
 }
 
-func (p *portSearch) put(one Port) {
-	if !p.wanted(&one) {
+func (p *portSearch) put(one *Port) {
+	if !p.wanted(one) {
 		return
 	}
 	if len(p.out.Ports) == maxPorts {
 		p.out.Omitted++
 		return
 	}
-	p.out.Ports = append(p.out.Ports, one)
+	p.out.Ports = append(p.out.Ports, *one)
 }
 
 // wanted reports whether a port is to be in the answer: also one that should end on
