@@ -42,6 +42,10 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
+.PHONY: e2e-versions
+e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes
+	HEDDLE_VERSIONS=all $(TEST) -tags e2e -count=1 -timeout 60m ./test/e2e/versions/...
+
 .PHONY: lint
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current
 	$(LINT) run ./...

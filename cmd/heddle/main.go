@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/demo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
@@ -70,11 +71,14 @@ func newCommand(program string) *cobra.Command {
 	return root
 }
 
-// configCommand is `heddle config validate`: it checks a directory with the
+// configCommand is `heddle config`. Its `validate` checks a directory with the
 // ConfigMap's keys as files, and prints every fault with its place.
 func configCommand() *cobra.Command {
-	parent := &cobra.Command{Use: "config", Short: "Check a configuration", Args: cobra.NoArgs, RunE: cli.NeedCommand}
-	parent.AddCommand(&cobra.Command{
+	parent := &cobra.Command{
+		Use: "config", Short: "Check a configuration, or make one of another plugin's",
+		Args: cobra.NoArgs, RunE: cli.NeedCommand,
+	}
+	parent.AddCommand(convert.NewCommand(), &cobra.Command{
 		Use: "validate DIR", Short: "Check a directory with the ConfigMap's keys as files",
 		Long: `Check a directory with the ConfigMap's keys as files: version, cluster-config,
 nodes-config. Every fault is printed as file:line: key: what is wrong. Exit code

@@ -60,21 +60,9 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 	if err != nil {
 		return Binaries{}, err
 	}
-	toolchain, err := b.output(ctx, exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOARCH"))
+	dirs, err := b.buildParts(ctx, b.parts()...)
 	if err != nil {
-		return Binaries{}, fmt.Errorf("ask go for its version: %w", err)
-	}
-	dirs := map[string]string{}
-	for _, p := range b.parts() {
-		key, err := p.key(toolchain)
-		if err != nil {
-			return Binaries{}, fmt.Errorf("hash inputs of %s: %w", p.name, err)
-		}
-		dirs[p.name] = filepath.Join(b.Cache, "bin", p.name+"-"+key)
-		if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
-			return Binaries{}, fmt.Errorf("build %s: %w", p.name, err)
-		}
-		prune(dirs[p.name], p.name, time.Now())
+		return Binaries{}, err
 	}
 	images, err := filepath.Glob(filepath.Join(dirs["images"], "*.tar"))
 	if err != nil {
@@ -89,6 +77,40 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 		Node:       filepath.Join(dirs["node"], "heddle-node"),
 		Images:     images,
 	}, nil
+}
+
+// APIServer builds the kube-apiserver of a minor version that has a module in
+// build, such as 1.31, and returns the file. A cluster has the newest one.
+func (b Builder) APIServer(ctx context.Context, minor string) (string, error) {
+	b, err := b.withDefaults()
+	if err != nil {
+		return "", err
+	}
+	name := "apiserver-" + minor
+	flags := kubernetesFlags(b.pin(name, "k8s.io/kubernetes"))
+	dirs, err := b.buildParts(ctx, b.modulePart(name, "300 CPU s", flags, nil, "k8s.io/kubernetes/cmd/kube-apiserver"))
+	return filepath.Join(dirs[name], compAPIServer), err
+}
+
+// buildParts makes what is missing of some parts, and returns their directories.
+func (b Builder) buildParts(ctx context.Context, parts ...part) (dirs map[string]string, err error) {
+	toolchain, err := b.output(ctx, exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOARCH"))
+	if err != nil {
+		return nil, fmt.Errorf("ask go for its version: %w", err)
+	}
+	dirs = map[string]string{}
+	for _, p := range parts {
+		key, err := p.key(toolchain)
+		if err != nil {
+			return nil, fmt.Errorf("hash inputs of %s: %w", p.name, err)
+		}
+		dirs[p.name] = filepath.Join(b.Cache, "bin", p.name+"-"+key)
+		if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
+			return nil, fmt.Errorf("build %s: %w", p.name, err)
+		}
+		prune(dirs[p.name], p.name, time.Now())
+	}
+	return dirs, nil
 }
 
 func (b Builder) withDefaults() (Builder, error) {

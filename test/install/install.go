@@ -116,12 +116,21 @@ func (i *Installer) Pack(binary string) (archive string, err error) {
 // Helm runs the pinned Helm against the cluster, in the repository's root. A
 // template that names no registry has its images on the nodes.
 func (i *Installer) Helm(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
+	return i.helm(ctx, c.Kubeconfig(), args...)
+}
+
+// Template renders the chart without a cluster.
+func (i *Installer) Template(ctx context.Context, args ...string) (string, error) {
+	return i.helm(ctx, os.DevNull, append([]string{"template"}, args...)...)
+}
+
+func (i *Installer) helm(ctx context.Context, kubeconfig string, args ...string) (string, error) {
 	if args[0] == "template" && !strings.Contains(strings.Join(args, " "), "registry=") {
 		args = append(args, "--set", "localImages=true")
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args...)...)
 	cmd.Dir = i.Root
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(),
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig,
 		// Helm keeps caches in the home directory; ours stay in one place.
 		"HELM_CACHE_HOME="+filepath.Join(i.Dir, "helm"), "HELM_CONFIG_HOME="+filepath.Join(i.Dir, "helm"),
 		"HELM_DATA_HOME="+filepath.Join(i.Dir, "helm"))

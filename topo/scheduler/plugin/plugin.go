@@ -150,6 +150,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		}
 	}
 	p.done.Go(func() { p.controller.Run(ctx) })
+	p.done.Go(func() { reportUnsynced(ctx, handle.SharedInformerFactory(), log) })
 	return p, nil
 }
 

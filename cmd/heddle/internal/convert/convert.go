@@ -1,0 +1,147 @@
+// Package convert is `heddle config convert`: it makes heddle's configuration
+// of the one that another device plugin had.
+package convert
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+)
+
+// The formats that are read.
+const (
+	nvidia   = "nvidia"
+	hami     = "hami"
+	mellanox = "mellanox"
+)
+
+// NewCommand is `heddle config convert`.
+func NewCommand() *cobra.Command {
+	var from string
+	c := &cobra.Command{
+		Use: "convert --from nvidia|hami|mellanox FILE", Short: "Make a configuration of another device plugin's",
+		Long: `Print the key cluster-config, made of the configuration of another device plugin:
+nvidia    the file of NVIDIA's k8s-device-plugin, version v1
+hami      HAMi's device-config.yaml, or the ConfigMap with it
+mellanox  config.json of Mellanox's k8s-rdma-shared-dev-plugin
+
+What could not be carried over, or means something else here, is a comment above
+it and a line on stderr. FILE may be - for stdin.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains([]string{nvidia, hami, mellanox}, from) {
+				return cli.UsageErrorf(c, "--from is nvidia, hami or mellanox, not %q", from)
+			}
+			text, err := read(c.InOrStdin(), args[0])
+			if err != nil {
+				return err
+			}
+			result, err := Convert(from, text)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			for _, note := range result.Notes {
+				if _, err := fmt.Fprintln(c.ErrOrStderr(), note); err != nil {
+					return fmt.Errorf("write: %w", err)
+				}
+			}
+			return cli.Write(c, result.String())
+		},
+	}
+	c.Flags().StringVar(&from, "from", "", "whose configuration FILE is: nvidia, hami or mellanox")
+	cli.Complete(c, "from", nvidia, hami, mellanox)
+	return c
+}
+
+func read(stdin io.Reader, file string) ([]byte, error) {
+	if file != "-" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		return text, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(stdin, config.MaxFile))
+	if err != nil {
+		return nil, fmt.Errorf("read stdin: %w", err)
+	}
+	return text, nil
+}
+
+// Result is heddle's configuration.
+type Result struct {
+	// Config is the key cluster-config.
+	Config string
+	// Notes are what was not carried over, or means something else, one line each.
+	Notes []string
+
+	keys map[string]any
+}
+
+// String is the configuration below its notes as comments.
+func (r *Result) String() string {
+	var b strings.Builder
+	for _, note := range r.Notes {
+		b.WriteString("# " + note + "\n")
+	}
+	return b.String() + r.Config
+}
+
+func (r *Result) notef(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// Convert reads the configuration of a peer. What it returns is valid.
+func Convert(from string, text []byte) (*Result, error) {
+	root, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{keys: map[string]any{}}
+	switch from {
+	case nvidia:
+		err = r.nvidia(root)
+	case hami:
+		err = r.hami(root)
+	default:
+		err = r.mellanox(root)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range root.left() {
+		r.notef("%s: not carried over", path)
+	}
+	out, err := yaml.Marshal(r.keys)
+	if err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	r.Config = string(out)
+	files := map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: out}
+	if _, err := config.Parse(files); err != nil {
+		return nil, fmt.Errorf("what was made of it is no configuration: %w", err)
+	}
+	return r, nil
+}
+
+// maxSlots is the end of the range of sgpu.slotsPerGPU.
+const maxSlots = 100
+
+// share gives every GPU slots, and notes what pods must change.
+func (r *Result) share(path string, slots int) map[string]any {
+	if slots > maxSlots {
+		r.notef("%s: %d is more than %d slots of a GPU", path, slots, maxSlots)
+		slots = maxSlots
+	}
+	sgpu := map[string]any{"slotsPerGPU": slots}
+	r.keys["mode"], r.keys["sgpu"] = string(config.ModeSGPU), sgpu
+	return sgpu
+}

@@ -1,0 +1,137 @@
+package convert_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
+)
+
+const (
+	nvidiaFile = `version: v1
+flags: {migStrategy: mixed, failOnInitError: true}
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    resources:
+    - {name: nvidia.com/gpu, replicas: 4}
+    - {name: nvidia.com/mig-1g.10gb, replicas: 2}
+`
+	hamiFile = `apiVersion: v1
+kind: ConfigMap
+data:
+  device-config.yaml: |
+    nvidia:
+      resourceCountName: nvidia.com/gpu
+      resourceMemoryName: nvidia.com/gpumem
+      resourceCoreName: nvidia.com/gpucores
+      deviceSplitCount: 8
+      deviceMemoryScaling: 1.5
+    cambricon:
+      resourceCountName: cambricon.com/vmlu
+`
+	mellanoxFile = `{"periodicUpdateInterval": 300, "configList": [
+  {"resourceName": "hca_a", "rdmaHcaMax": 63,
+   "selectors": {"vendors": ["15b3"], "deviceIDs": ["1021"], "linkTypes": ["infiniband"]}},
+  {"resourceName": "hca_b", "resourcePrefix": "example.com", "rdmaHcaMax": 9000, "devices": ["ib4"]}]}`
+)
+
+// node is the configuration that a node has with what was printed.
+func node(t *testing.T, r *convert.Result) config.NodeConfig {
+	t.Helper()
+	c, err := config.Parse(map[string][]byte{
+		config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(r.String()),
+	})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, r)
+	}
+	return c.Cluster
+}
+
+func converted(t *testing.T, from, text string) *convert.Result {
+	t.Helper()
+	r, err := convert.Convert(from, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// hasNotes checks that each place has a note, and that nothing else has.
+func hasNotes(t *testing.T, r *convert.Result, places ...string) {
+	t.Helper()
+	var got []string
+	for _, note := range r.Notes {
+		place, _, _ := strings.Cut(note, ":")
+		got = append(got, place)
+	}
+	if !slices.Equal(got, places) {
+		t.Errorf("notes about %q, not %q", got, places)
+	}
+}
+
+func TestNVIDIAReplicasAreSlots(t *testing.T) {
+	r := converted(t, "nvidia", nvidiaFile)
+	c := node(t, r)
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 4 || c.MIG.Strategy != config.MIGMixed {
+		t.Errorf("made\n%s", r)
+	}
+	hasNotes(t, r, "sharing.timeSlicing.resources[0]", "flags.failOnInitError", "sharing.timeSlicing.renameByDefault",
+		"sharing.timeSlicing.resources[1].name", "sharing.timeSlicing.resources[1].replicas")
+}
+
+func TestNVIDIAMPSIsTheEnforcer(t *testing.T) {
+	c := node(t, converted(t, "nvidia",
+		"version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1]}]}}"))
+	if e := c.SGPU.Enforce; e.Memory != "mps" || e.Compute != "mps" || len(c.SGPU.GPUs) != 2 {
+		t.Errorf("made %+v", c.SGPU)
+	}
+}
+
+func TestHAMiSplitCountIsSlots(t *testing.T) {
+	r := converted(t, "hami", hamiFile)
+	c := node(t, r)
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 8 || c.Resources.VCore != "nvidia.com/gpucores" {
+		t.Errorf("made\n%s", r)
+	}
+	hasNotes(t, r, "nvidia.resourceCountName",
+		"a pod without cores has no limit of compute in HAMi, and a GPU to itself here",
+		"nvidia.resourceMemoryName", "cambricon", "nvidia.deviceMemoryScaling")
+}
+
+func TestMellanoxResourcesAreRDMAResources(t *testing.T) {
+	r := converted(t, "mellanox", mellanoxFile)
+	got := node(t, r).RDMA.Resources
+	if len(got) != 2 || got[0].Name != "rdma/hca_a" || got[0].Sharers != 63 || got[0].Count != config.CountAll ||
+		!slices.Equal(got[0].Selectors.LinkTypes, []string{"infiniband"}) || len(got[0].Selectors.Roles) != 0 {
+		t.Fatalf("made\n%s", r)
+	}
+	if b := got[1]; b.Name != "example.com/hca_b" || b.Sharers != 4096 || len(b.Selectors.IfNames) != 1 {
+		t.Errorf("made\n%s", r)
+	}
+	hasNotes(t, r, "configList[0].rdmaHcaMax", "configList[1].rdmaHcaMax", "configList[1].rdmaHcaMax",
+		"periodicUpdateInterval")
+}
+
+func TestWhatIsNotThatPeersIsAnError(t *testing.T) {
+	for from, text := range map[string]string{"nvidia": mellanoxFile, "hami": nvidiaFile, "mellanox": hamiFile} {
+		if r, err := convert.Convert(from, []byte(text)); err == nil {
+			t.Errorf("%s made of another's file:\n%s", from, r)
+		}
+	}
+}
+
+// FuzzConvert: whatever is read, what comes out is a configuration, with its
+// notes above it.
+func FuzzConvert(f *testing.F) {
+	for from, text := range map[string]string{"nvidia": nvidiaFile, "hami": hamiFile, "mellanox": mellanoxFile} {
+		f.Add(from, text)
+	}
+	f.Fuzz(func(t *testing.T, from, text string) {
+		if r, err := convert.Convert(from, []byte(text)); err == nil {
+			node(t, r)
+		}
+	})
+}

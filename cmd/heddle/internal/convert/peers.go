@@ -1,0 +1,214 @@
+package convert
+
+import (
+	"fmt"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// nvidia reads version v1 of NVIDIA's device plugin.
+func (r *Result) nvidia(root *section) error {
+	if version, err := take[string](root, "version"); err != nil || version != "v1" {
+		return fmt.Errorf("version: %+q is not v1 of NVIDIA's device plugin", version)
+	}
+	flags, err := root.sub("flags")
+	if err != nil {
+		return err
+	}
+	strategy, err := take[string](flags, "migStrategy")
+	if err != nil {
+		return err
+	}
+	if strategy != "" {
+		r.keys["mig"] = map[string]any{"strategy": strategy}
+	}
+	sharing, err := root.sub("sharing")
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"timeSlicing", "mps"} {
+		below, err := sharing.sub(kind)
+		if err != nil {
+			return err
+		}
+		if err := r.replicas(below, kind == "mps"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replicas reads sharing.timeSlicing or sharing.mps. Whole GPUs have one number
+// of slots; MIG devices are not shared.
+func (r *Result) replicas(sharing *section, mps bool) error {
+	entries, err := sharing.list("resources")
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if name := entry.fields["name"]; name != "nvidia.com/gpu" && name != "gpu" || r.keys["sgpu"] != nil {
+			continue
+		}
+		delete(entry.fields, "name")
+		n, err := take[int](entry, "replicas")
+		if err != nil {
+			return err
+		}
+		if n < 2 {
+			return fmt.Errorf("%s: %d is not 2 replicas or more", entry.at("replicas"), n)
+		}
+		sgpu := r.share(entry.at("replicas"), n)
+		switch devices := entry.fields["devices"].(type) {
+		case string:
+			if devices == "all" {
+				delete(entry.fields, "devices")
+			}
+		case []any:
+			delete(entry.fields, "devices")
+			sgpu["gpus"] = devices
+		}
+		if mps {
+			sgpu["enforce"] = map[string]any{"memory": "mps", "compute": "mps"}
+		}
+		r.notef("%s: in place of nvidia.com/gpu: 1 a pod asks for nvidia.com/sgpu: 1 with nvidia.com/vcore: %d and "+
+			"nvidia.com/vmemory in GiB, a GPU's memory by %d; without these the share is a GPU to itself",
+			entry.path, max(100/n, 1), n)
+	}
+	return nil
+}
+
+// hami reads device-config.yaml, alone or in its ConfigMap.
+func (r *Result) hami(root *section) error {
+	if data, ok := root.fields["data"].(map[string]any); ok {
+		text, ok := data["device-config.yaml"].(string)
+		if !ok {
+			return fmt.Errorf("data: the ConfigMap has no key device-config.yaml")
+		}
+		inner, err := parse([]byte(text))
+		if err != nil {
+			return fmt.Errorf("device-config.yaml: %w", err)
+		}
+		*root = *inner
+	}
+	if root.fields["nvidia"] == nil {
+		return fmt.Errorf("nvidia: HAMi's section of NVIDIA's GPUs is absent")
+	}
+	gpu, err := root.sub("nvidia")
+	if err != nil {
+		return err
+	}
+	slots, err := take[int](gpu, "deviceSplitCount")
+	if err != nil {
+		return err
+	}
+	if slots == 0 {
+		slots = 10 // HAMi's own default.
+	}
+	if slots < 0 {
+		return fmt.Errorf("%s: %d is negative", gpu.at("deviceSplitCount"), slots)
+	}
+	r.share(gpu.at("deviceSplitCount"), slots)
+	resources := map[string]any{}
+	for _, name := range []struct{ theirs, ours string }{
+		{"resourceCountName", "sgpu"}, {"resourceCoreName", "vcore"},
+	} {
+		value, err := take[string](gpu, name.theirs)
+		if err != nil {
+			return err
+		}
+		switch value {
+		case "":
+		case wellknown.DefaultDomains().GPUResource():
+			r.notef("%s: %s is a whole GPU here; a pod asks for %s", gpu.at(name.theirs), value,
+				wellknown.DefaultDomains().SGPUResource())
+		default:
+			resources[name.ours] = value
+		}
+	}
+	if len(resources) > 0 {
+		r.keys["resources"] = resources
+	}
+	r.notef("a pod without cores has no limit of compute in HAMi, and a GPU to itself here")
+	if name, ok := gpu.fields["resourceMemoryName"].(string); ok {
+		delete(gpu.fields, "resourceMemoryName")
+		r.notef("%s: %+q is in MiB, and %s in GiB", gpu.at("resourceMemoryName"), name,
+			wellknown.DefaultDomains().VMemoryResource())
+	}
+	return nil
+}
+
+// maxSharers is the end of the range of rdma.resources.sharers.
+const maxSharers = 4096
+
+// mellanox reads config.json.
+func (r *Result) mellanox(root *section) error {
+	if root.fields["configList"] == nil {
+		return fmt.Errorf("configList: absent, so this is no config.json of k8s-rdma-shared-dev-plugin")
+	}
+	entries, err := root.list("configList")
+	if err != nil {
+		return err
+	}
+	resources := []any{}
+	for _, entry := range entries {
+		resource, err := r.rdma(entry)
+		if err != nil {
+			return err
+		}
+		resources = append(resources, resource)
+	}
+	r.keys["rdma"] = map[string]any{"resources": resources}
+	return nil
+}
+
+func (r *Result) rdma(entry *section) (map[string]any, error) {
+	name, err := take[string](entry, "resourceName")
+	if err != nil {
+		return nil, err
+	}
+	prefix, err := take[string](entry, "resourcePrefix")
+	if err != nil {
+		return nil, err
+	}
+	if prefix == "" {
+		prefix = "rdma"
+	}
+	sharers, err := take[int](entry, "rdmaHcaMax")
+	if err != nil {
+		return nil, err
+	}
+	if sharers < 1 {
+		return nil, fmt.Errorf("%s: %d gives no container an HCA", entry.at("rdmaHcaMax"), sharers)
+	}
+	r.notef("%s: %d is of the resource there, and of each HCA here", entry.at("rdmaHcaMax"), sharers)
+	if sharers > maxSharers {
+		r.notef("%s: %d is more than %d sharers", entry.at("rdmaHcaMax"), sharers, maxSharers)
+		sharers = maxSharers
+	}
+	selectors, err := entry.sub("selectors")
+	if err != nil {
+		return nil, err
+	}
+	// devices is what selectors.ifNames was called before there were selectors.
+	if len(selectors.fields) == 0 && entry.fields["devices"] != nil {
+		selectors.fields = map[string]any{"ifNames": entry.fields["devices"]}
+		delete(entry.fields, "devices")
+	}
+	wanted := map[string]any{}
+	for _, key := range []string{"vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"} {
+		values, err := take[[]any](selectors, key)
+		if err != nil {
+			return nil, err
+		}
+		if len(values) > 0 {
+			wanted[key] = values
+		}
+	}
+	if len(wanted) == 0 {
+		r.notef("%s: no selectors, so the resource is of all HCAs with role fabric", entry.path)
+	}
+	// count: all is what that plugin gives: every HCA, whatever number is asked.
+	return map[string]any{
+		"name": prefix + "/" + name, "sharers": sharers, "count": "all", "selectors": wanted,
+	}, nil
+}

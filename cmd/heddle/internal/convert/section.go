@@ -1,0 +1,91 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// section is one mapping of a peer's configuration. What is read from it is
+// taken out, so that what is left is what was not carried over.
+type section struct {
+	path   string
+	fields map[string]any
+	subs   []*section
+}
+
+func parse(text []byte) (*section, error) {
+	var fields map[string]any
+	if err := yaml.Unmarshal(text, &fields); err != nil {
+		return nil, fmt.Errorf("not a mapping in YAML or JSON: %w", err)
+	}
+	return &section{fields: fields}, nil
+}
+
+// at is the place of a key. A key is any text, and a comment is one line.
+func (s *section) at(key string) string {
+	if quoted := strconv.QuoteToASCII(key); quoted != `"`+key+`"` {
+		key = quoted
+	}
+	return strings.TrimPrefix(s.path+"."+key, ".")
+}
+
+// take removes a value of a type; a key that is absent or null gives zero.
+func take[T any](s *section, key string) (T, error) {
+	value, zero := s.fields[key], *new(T)
+	delete(s.fields, key)
+	if value == nil {
+		return zero, nil
+	}
+	typed, ok := value.(T)
+	if !ok {
+		return zero, fmt.Errorf("%s: %T is not of type %T", s.at(key), value, zero)
+	}
+	return typed, nil
+}
+
+// sub is a mapping below; one that is absent is empty.
+func (s *section) sub(key string) (*section, error) {
+	fields, err := take[map[string]any](s, key)
+	if err != nil {
+		return nil, err
+	}
+	below := &section{path: s.at(key), fields: fields}
+	s.subs = append(s.subs, below)
+	return below, nil
+}
+
+// list is the mappings of a list.
+func (s *section) list(key string) ([]*section, error) {
+	entries, err := take[[]any](s, key)
+	if err != nil {
+		return nil, err
+	}
+	var list []*section
+	for i, entry := range entries {
+		path := fmt.Sprintf("%s[%d]", s.at(key), i)
+		fields, ok := entry.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s: %T is no mapping", path, entry)
+		}
+		list = append(list, &section{path: path, fields: fields})
+	}
+	s.subs = append(s.subs, list...)
+	return list, nil
+}
+
+// left is the place of everything that was not taken.
+func (s *section) left() []string {
+	var paths []string
+	for _, key := range slices.Sorted(maps.Keys(s.fields)) {
+		paths = append(paths, s.at(key))
+	}
+	for _, below := range s.subs {
+		paths = append(paths, below.left()...)
+	}
+	return paths
+}

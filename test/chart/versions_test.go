@@ -1,0 +1,59 @@
+package chart
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+)
+
+// One kube-scheduler runs on several minor versions, by flags; what was not run
+// is rejected.
+func TestSchedulerFlagsOfKubernetes(t *testing.T) {
+	const withoutDRA = "--feature-gates=DynamicResourceAllocation=false,DRASchedulerFilterTimeout=false,DRAPrioritizedList=false,DRAAdminAccess=false"
+	const deploy = "gpuScheduler.deploy=true"
+	for _, tt := range []struct {
+		server, set string
+		flags       []string
+		rejected    string
+	}{
+		{server: "1.31.14", flags: []string{"--emulated-version=1.34", withoutDRA}},
+		{server: "1.34.5+k3s1", flags: []string{"--emulated-version=1.34"}},
+		{server: "1.35.0", flags: []string{"--emulated-version=1.35"}},
+		{server: "1.36.2-eks-abc", flags: []string{"--emulated-version=1.36"}},
+		{server: "1.37.0"},
+		{server: "1.37.0", set: ",gpuScheduler.kubernetesVersion=1.34", flags: []string{"--emulated-version=1.34"}},
+		{server: "1.33.4", set: ",gpuScheduler.kubernetesVersion=1.31", flags: []string{"--emulated-version=1.34", withoutDRA}},
+		{server: "1.33.4", rejected: "has not been run against Kubernetes 1.33: gpuScheduler.kubernetesVersion=1.31"},
+		{server: "1.38.0", rejected: "has not been run against Kubernetes 1.38: gpuScheduler.kubernetesVersion=1.37"},
+		{server: "1.36.0", set: ",gpuScheduler.genericWorkload=true", rejected: "genericWorkload needs Kubernetes 1.37, and the API server is 1.36"},
+		{server: "1.37.0", set: ",gpuScheduler.kubernetesVersion=v2", rejected: "kubernetesVersion"},
+		{server: "1.30.9", rejected: "chart requires kubeVersion: >=1.31.0-0"},
+	} {
+		t.Run(tt.server+tt.set, func(t *testing.T) {
+			args := []string{"--kube-version", tt.server, "--set", deploy + tt.set}
+			if tt.rejected != "" {
+				_, err := helm(t, append([]string{"template", generated, chartDir}, args...)...)
+				if err == nil || !strings.Contains(err.Error(), tt.rejected) {
+					t.Errorf("error %v, want %q", err, tt.rejected)
+				}
+				return
+			}
+			var flags []string
+			for _, arg := range get[*appsv1.Deployment](t, render(t, args...), "Deployment/"+schedulerName).Spec.Template.Spec.Containers[0].Args {
+				if strings.HasPrefix(arg, "--emulated-version") || strings.HasPrefix(arg, "--feature-gates") {
+					flags = append(flags, arg)
+				}
+			}
+			if diff := cmp.Diff(tt.flags, flags); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The daemons on the nodes ask for nothing that a minor version lacks.
+func TestNodesTakeAnyKubernetes(t *testing.T) {
+	render(t, "--kube-version", "1.33.4", "--set", "gpuDevice.deploy=true,topoDiscovery.deploy=true")
+}
