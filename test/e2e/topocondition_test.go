@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -37,7 +38,7 @@ func TestFabricCondition(t *testing.T) {
 		reports[node] = nt
 		b.report(t, nt)
 	}
-	b.startTopoMaster(t, "cables", 19404, "--exports", "conditions", "--mode", "leaf")
+	m := b.startTopoMaster(t, "cables", 19404, "--exports", "conditions", "--mode", "leaf")
 	const node, other = "cable-1", "cable-2"
 	wait := func(what, status string) {
 		t.Helper()
@@ -49,6 +50,7 @@ func TestFabricCondition(t *testing.T) {
 
 	wrong := reports[node].DeepCopy()
 	wrong.Spec.Rails[2].Switch, wrong.Spec.Rails[2].SwitchPort = reports["cable-5"].Spec.Rails[2].Switch, "40"
+	wrong.Spec.Rails[2].Counters = &v1alpha1.Counters{SymbolErrors: 5, LinkDowns: 2, Time: metav1.Now()}
 	b.report(t, wrong)
 	wait("node/"+node, "False")
 	wait("nodetopology/"+node, "False")
@@ -65,6 +67,12 @@ func TestFabricCondition(t *testing.T) {
 	}
 	if wide := b.kubectl(t, "get", "nt", node, "-o", "wide"); !strings.Contains(wide, sentence) {
 		t.Errorf("wide: %s", wide)
+	}
+	_, _, body := m.get(t, "/v1/ports?switch=leaf-b-rail2&port=40")
+	for _, want := range []string{`"node":"` + node + `"`, `"counters":{"symbolErrors":5,"linkDowns":2,`, `"kind":"miscabled"`} {
+		if !strings.Contains(body, want) || strings.Count(body, `"node":`) != 2 { // The port's, and its finding's.
+			t.Errorf("who is on the switch port: no %s in %s", want, body)
+		}
 	}
 	doctor, err := b.installer.Build(t.Context(), "heddle")
 	if err != nil {
@@ -87,6 +95,15 @@ func TestFabricCondition(t *testing.T) {
 			if strings.Count(events, want) != 1 {
 				return "Events:\n" + events
 			}
+		}
+		return ""
+	})
+	// The page's history of the cable is these Events.
+	eventually(t, 30*time.Second, func() string {
+		_, _, body := m.get(t, "/v1/nodes/"+node)
+		recovered, found := strings.Index(body, `"reason":"CableRecovered"`), strings.Index(body, `"reason":"CableMisplaced"`)
+		if recovered < 0 || found < recovered {
+			return "changes of the cable, the newest first:\n" + body
 		}
 		return ""
 	})
