@@ -159,7 +159,8 @@ func rateTree() string {
 		for n := range nodes {
 			nodes[n] = fmt.Sprintf(`{"name":%q,"kind":"node","status":"Ready"}`, rateNode(g, n))
 		}
-		groups[g] = fmt.Sprintf(`{"name":"leaf-%03d","kind":"leaf","child":[%s],"status":"Ready"}`, g, strings.Join(nodes, ","))
+		groups[g] = fmt.Sprintf(`{"name":"leaf-%03d","kind":"leaf","child":[%s],"status":"Ready"}`,
+			g, strings.Join(nodes, ","))
 	}
 	return "[" + strings.Join(groups, ",") + "]"
 }

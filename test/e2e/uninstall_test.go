@@ -280,7 +280,7 @@ func stepHeld(t *testing.T, b *removable) {
 }
 
 // stepRemoved restarts the kubelet without its checkpoint, as a node that was made
-// anew: it keeps resources for five minutes otherwise, which HEDDLE_LONG_TESTS waits for.
+// again: it keeps resources for five minutes otherwise, which HEDDLE_LONG_TESTS waits for.
 func stepRemoved(t *testing.T, b *removable) {
 	b.kubectl(t, "delete", "pod", sharer)
 	done := make(chan error, 1)

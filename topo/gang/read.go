@@ -280,7 +280,8 @@ func (r *reader) minMember() int {
 	}
 	size := r.number(MaxMembers, append(keys, annotation(wellknown.LWSSize))...)
 	if size == 0 {
-		r.errorf(`%s: "true" is for the pods of LeaderWorkerSets, which contain their number; write the number of members`, own)
+		r.errorf(`%s: "true" is for the pods of LeaderWorkerSets, which contain their number; `+
+			"write the number of members", own)
 	}
 	return size
 }

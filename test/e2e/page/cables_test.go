@@ -35,8 +35,8 @@ func drawn(b *browser, state string) []string {
 	return value[[]string](b, `[...document.querySelectorAll('#cabling table .port[data-state=`+state+`]')].map((p) => p.ariaLabel)`)
 }
 
-// A group is drawn as nodes by rails. What is wrong is red, and says where the
-// cable is and where it should be; a switch says who is on its ports.
+// A group is drawn as nodes by rails. What is wrong is red, and shows where the
+// cable is and where it should be; a switch shows who is on its ports.
 func TestDrawsCables(t *testing.T) {
 	b := open(t, rails(t).server.URL)
 	b.load("/#/spine:spine-0/leaf:leaf-g0-rail0-plane0")
@@ -76,14 +76,14 @@ func TestDrawsCables(t *testing.T) {
 	// The leaf where it should be knows that it lacks it.
 	b.load("/?switch=leaf-g0-rail3-plane0")
 	b.until(`document.querySelector('#cabling section')?.innerText.includes('` + wrong + `')`)
-	// The group on which it is shows it as a guest.
+	// The group on which it is shows it as a foreign one.
 	b.load("/?group=leaf-g1-rail0-plane0&kind=leaf")
-	b.until(`document.querySelector('#cabling .guests')`)
+	b.until(`document.querySelector('#cabling .foreign')`)
 	if diff := cmp.Diff([]string{wrong}, drawn(b, "wrong")); diff != "" {
-		t.Errorf("guests (-want +got):\n%s", diff)
+		t.Errorf("foreign (-want +got):\n%s", diff)
 	}
 	b.scheme("dark")
-	b.shot("cables-dark-guests")
+	b.shot("cables-dark-foreign")
 	b.clean()
 }
 
@@ -227,7 +227,7 @@ func TestCrossingDomains(t *testing.T) {
 	b.until(`document.querySelectorAll('#map .node.hit').length === 18`)
 	b.shot("domains-light-chosen")
 	b.click("#detail .draws button")
-	b.until(`document.querySelectorAll('#cabling tbody').length >= 2 && document.querySelectorAll('#cabling tbody:not(.guests) .domain').length === 18`)
+	b.until(`document.querySelectorAll('#cabling tbody').length >= 2 && document.querySelectorAll('#cabling tbody:not(.foreign) .domain').length === 18`)
 	b.shot("domains-light-cables")
 	act(b, chromedp.Evaluate[any](`history.back()`))
 	b.until(`document.querySelector('#cabling').hidden`)

@@ -59,7 +59,7 @@ func TestHistoryOfACable(t *testing.T) {
 	port.Switch, port.SwitchPort = new(r.fabric.Leaf(0, 3, 0)), "6"
 	r.report(5, time.Now())
 	b.until(`document.querySelectorAll('#detail .history li').length === 3`)
-	want := []string{"well again", "moved to another wrong switch", "found on a wrong switch"}
+	want := []string{"recovered", "moved to another wrong switch", "found on a wrong switch"}
 	if diff := cmp.Diff(want, past()); diff != "" {
 		t.Errorf("the history (-want +got):\n%s", diff)
 	}

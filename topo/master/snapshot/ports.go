@@ -26,9 +26,9 @@ type Port struct {
 	// Group is the lowest group of the fabric that holds the node.
 	Group        string `json:"group,omitempty"`
 	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
-	// Guest is a port of a node outside the group that was asked for, on one of
+	// Foreign is a port of a node outside the group that was asked for, on one of
 	// the group's leaves.
-	Guest bool `json:"guest,omitempty"`
+	Foreign bool `json:"foreign,omitempty"`
 	v1alpha1.Rail
 	// Finding is what is wrong with it; of a missing port there is nothing else.
 	Finding *fabric.Finding `json:"finding,omitempty"`
@@ -101,8 +101,8 @@ func (p *portSearch) add(list []*fabric.Element) {
 }
 
 func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec) {
-	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Guest: !p.nodes[e]}
-	one.Guest = one.Guest && p.query.Group != ""
+	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Foreign: !p.nodes[e]}
+	one.Foreign = one.Foreign && p.query.Group != ""
 	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool { return f.Kind == fabric.BadPath })
 	for i := range spec.Rails {
 		r := &spec.Rails[i]
@@ -146,7 +146,7 @@ func (p *portSearch) put(one *Port) {
 // the switch and does not.
 func (p *portSearch) wanted(one *Port) bool {
 	if p.query.Group != "" {
-		return !one.Guest || one.Switch != nil && p.leaves[fabric.SwitchID(one.Switch.ID)]
+		return !one.Foreign || one.Switch != nil && p.leaves[fabric.SwitchID(one.Switch.ID)]
 	}
 	if f := one.Finding; f != nil && p.is(f.Expected.ID, f.Expected.Name, f.Expected.Port) {
 		return true

@@ -47,8 +47,8 @@ func lines(list *snapshot.PortList) (out []string) {
 		if p.Finding != nil {
 			text += fmt.Sprintf(", %s, expected %s", p.Finding.Kind, p.Finding.Expected.Name)
 		}
-		if p.Guest {
-			text += ", guest"
+		if p.Foreign {
+			text += ", foreign"
 		}
 		out = append(out, text)
 	}
@@ -80,7 +80,7 @@ func TestPorts(t *testing.T) {
 		}, 2},
 		{"an uplink", snapshot.PortQuery{Switch: f.Leaf(0, 1, 0).ID, SwitchPort: "34"}, nil, 1},
 		{"a group, and who else is on its leaves", snapshot.PortQuery{Kind: "leaf", Group: "leaf-g1-rail0-plane0"}, []string{
-			"node000001 rail 1 on leaf-g1-rail1-plane0 64, miscabled, expected leaf-g0-rail1-plane0, guest",
+			"node000001 rail 1 on leaf-g1-rail1-plane0 64, miscabled, expected leaf-g0-rail1-plane0, foreign",
 			"node000004 rail 0 on leaf-g1-rail0-plane0 1", "node000004 rail 1 on leaf-g1-rail1-plane0 1",
 			"node000005 rail 0 on leaf-g1-rail0-plane0 2", "node000005 rail 1 on leaf-g1-rail1-plane0 2",
 			"node000006 rail 0 on leaf-g1-rail0-plane0 3", "node000006 rail 1 on leaf-g1-rail1-plane0 3",

@@ -87,12 +87,12 @@ export class Cabling {
   }
 
   #sum() {
-    const own = this.#answer.ports.filter((p) => !p.guest);
+    const own = this.#answer.ports.filter((p) => !p.foreign);
     const bad = own.filter((p) => !['ok', 'unknown'].includes(stateOf(p))).length;
-    const guests = this.#answer.ports.filter((p) => p.guest && stateOf(p) === 'wrong').length;
+    const foreign = this.#answer.ports.filter((p) => p.foreign && stateOf(p) === 'wrong').length;
     return [count(new Set(own.map((p) => p.node)).size, 'node'), count(own.length, 'port'),
       bad ? `${number(bad)} not as expected` : 'all as expected',
-      guests && `${count(guests, 'cable')} of other groups on these leaves`,
+      foreign && `${count(foreign, 'cable')} of other groups on these leaves`,
       this.#answer.omitted && `${number(this.#answer.omitted)} more are not drawn`].filter(Boolean).join(' · ');
   }
 
@@ -106,31 +106,31 @@ export class Cabling {
     for (const g of this.#model.groups) for (const r of g.rails) if (names.has(r.leaf.id)) names.set(r.leaf.id, { id: r.leaf.id, name: r.leaf.name || r.leaf.id });
     shorten([...names.values()]);
     const domains = [...new Set(all.map((p) => p.nvlinkDomain).filter(Boolean))];
-    const sections = Map.groupBy(all, (p) => (p.guest ? '' : p.group ?? ''));
-    const guests = all.some((p) => p.guest);
+    const sections = Map.groupBy(all, (p) => (p.foreign ? '' : p.group ?? ''));
+    const foreign = all.some((p) => p.foreign);
     const head = make('tr', {}, make('th', { scope: 'col' }, 'Node'), domains.length ? make('th', { scope: 'col' }, 'NVLink') : '',
       columns.map(([, p]) => make('th', { scope: 'col' }, planes ? `${p.rail}.${p.plane ?? 0}` : `rail ${p.rail}`)));
     const draw = { columns, names, domains };
     return [make('div', { class: 'scroll' }, make('table', { class: 'cables' },
       make('caption', { class: 'vh' }, `Ports of ${this.#view.group}: a row for each node, a column for each rail`),
       make('thead', {}, head),
-      [...sections].filter(([name]) => name || !guests).map(([name, list]) => this.#section(name, list, draw)),
-      guests ? this.#section('', all.filter((p) => p.guest), draw) : '')), legend()];
+      [...sections].filter(([name]) => name || !foreign).map(([name, list]) => this.#section(name, list, draw)),
+      foreign ? this.#section('', all.filter((p) => p.foreign), draw) : '')), legend()];
   }
 
   /** section is the nodes of one leaf group; the leaves that they should be on stand above them. */
   #section(name, list, draw) {
     const group = this.#model.groups.find((g) => g.name === name && g.rails.length);
     const width = 1 + draw.columns.length + (draw.domains.length ? 1 : 0);
-    const isGuests = list[0].guest;
-    const title = isGuests ? 'Others on these leaves' : name || 'In no group';
+    const isForeign = list[0].foreign;
+    const title = isForeign ? 'Others on these leaves' : name || 'In no group';
     const leaves = make('tr', { class: 'leaves' },
       make('th', { scope: 'rowgroup', colspan: draw.domains.length ? 2 : 1 },
         group ? make('button', { type: 'button', class: 'link', onclick: () => this.#to.choose(group.id) }, title) : title),
       group ? draw.columns.map(([at]) => make('td', {}, this.#leaf(group, at, draw)))
-        : make('td', { colspan: width - 1 - (draw.domains.length ? 1 : 0) }, isGuests ? 'a wrong cable is red; others share the leaf' : ''));
+        : make('td', { colspan: width - 1 - (draw.domains.length ? 1 : 0) }, isForeign ? 'a wrong cable is red; others share the leaf' : ''));
     const nodes = Map.groupBy(list, (p) => p.node);
-    return make('tbody', { class: isGuests ? 'guests' : '' }, leaves, [...nodes].map(([node, mine]) => this.#row(node, mine, draw)));
+    return make('tbody', { class: isForeign ? 'foreign' : '' }, leaves, [...nodes].map(([node, mine]) => this.#row(node, mine, draw)));
   }
 
   #leaf(group, at, draw) {
@@ -155,14 +155,14 @@ export class Cabling {
     const state = stateOf(p);
     const key = keyOf(p);
     const is = key === this.#view.cable;
-    const told = [sentence(p), ...errors(p)].join(', ');
+    const label = [sentence(p), ...errors(p)].join(', ');
     const text = {
       ok: p.switchPort || '·', doubtful: p.switchPort || '·', down: 'down', missing: 'none', unknown: '?',
       wrong: `${draw.names.get(p.switch?.id)?.short ?? ''} ${p.switchPort ?? ''}`,
     }[state];
     return make('button', {
       type: 'button', class: 'port', 'data-state': state, 'data-key': key, 'data-errors': errors(p).length ? '' : undefined,
-      'aria-label': told, title: told, 'aria-current': is ? 'true' : undefined, onclick: () => this.#to.go({ ...this.#view, cable: key }),
+      'aria-label': label, title: label, 'aria-current': is ? 'true' : undefined, onclick: () => this.#to.go({ ...this.#view, cable: key }),
     }, text);
   }
 }

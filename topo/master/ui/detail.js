@@ -105,7 +105,7 @@ export class Detail {
     ].flat();
   }
 
-  /** history is what the Events tell of a port, or of all of the node's. */
+  /** history is what the Events report of a port, or of all of the node's. */
   #history(p) {
     if (!this.#answer) return [];
     const all = history(this.#answer.changes, p);

@@ -31,7 +31,7 @@ func AddColor(root *cobra.Command) {
 // IsTerminal reports whether people see what is written, as it is written.
 func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // A descriptor is small.
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // columnsOf is how many columns a terminal has; 0 for what is none.
@@ -40,7 +40,7 @@ func columnsOf(w io.Writer) int {
 	if !ok {
 		return 0
 	}
-	columns, _, err := term.GetSize(int(file.Fd())) //nolint:gosec // A descriptor is small.
+	columns, _, err := term.GetSize(int(file.Fd()))
 	switch {
 	case err == nil && columns > 0:
 		return columns

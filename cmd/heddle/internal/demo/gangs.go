@@ -60,7 +60,7 @@ func newScheduler(ctx context.Context, c *cluster, gpus map[string]int32) (*sche
 	}
 	s := &scheduler{cluster: c, tree: tree, free: make([]int32, tree.Len())}
 	for id := range s.free {
-		s.free[id] = gpus[tree.Name(int32(id))] //nolint:gosec // A tree has fewer nodes.
+		s.free[id] = gpus[tree.Name(int32(id))]
 	}
 	return s, nil
 }

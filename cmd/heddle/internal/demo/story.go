@@ -53,7 +53,7 @@ func (s *story) title(ctx context.Context, text string) error {
 // show runs a command of heddle against the demo's topo-master, as a user would, and
 // prints at most so many lines of each part of its answer.
 func (s *story) show(ctx context.Context, most int, args ...string) error {
-	c := topo.NewCommand()
+	c := topo.NewCommand() //nolint:contextcheck // The context is given when it runs.
 	c.SilenceErrors, c.SilenceUsage = true, true
 	var out strings.Builder
 	c.SetOut(&out)

@@ -141,7 +141,9 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Machine, err)
 	}
 	var node struct {
-		Metadata struct{ Labels map[string]string }
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
 	}
 	if text := files[bundle.Node]; text != nil && f.labels == nil {
 		if err := json.Unmarshal(text, &node); err != nil {

@@ -58,15 +58,18 @@ func TestStatus(t *testing.T) {
 		err  error
 	}{
 		{
-			"all well", appsv1.DaemonSetStatus{ObservedGeneration: 2, UpdatedNumberScheduled: 3, NumberReady: 3},
+			"all well",
+			appsv1.DaemonSetStatus{ObservedGeneration: 2, UpdatedNumberScheduled: 3, NumberReady: 3},
 			"heddle-device-plugin  DaemonSet   3       3        3\n", nil,
 		},
 		{
-			"one not ready", appsv1.DaemonSetStatus{ObservedGeneration: 2, UpdatedNumberScheduled: 3, NumberReady: 2},
+			"one not ready",
+			appsv1.DaemonSetStatus{ObservedGeneration: 2, UpdatedNumberScheduled: 3, NumberReady: 2},
 			"heddle-device-plugin  DaemonSet   3       3        2\n", cli.ErrFindings,
 		},
 		{
-			"an update that has not begun", appsv1.DaemonSetStatus{ObservedGeneration: 1, UpdatedNumberScheduled: 3, NumberReady: 3},
+			"an update that has not begun",
+			appsv1.DaemonSetStatus{ObservedGeneration: 1, UpdatedNumberScheduled: 3, NumberReady: 3},
 			"heddle-device-plugin  DaemonSet   3       0        3\n", cli.ErrFindings,
 		},
 	} {

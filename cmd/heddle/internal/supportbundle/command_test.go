@@ -59,7 +59,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// doctor finds in the bundle what it finds in the machine, and asks nobody.
+// doctor finds in the bundle what it finds in the machine, and asks no API server.
 func TestDoctorOfABundle(t *testing.T) {
 	const ill = "../../../../test/machines/one-dead-port.json"
 	_, path := written(t, "--machine", ill)
@@ -71,7 +71,7 @@ func TestDoctorOfABundle(t *testing.T) {
 }
 
 // Of a Node there is what the API server gives, without credentials, and a note for
-// the rest; a bundle without a machine says so.
+// the rest; a bundle without a machine reports it.
 func TestNode(t *testing.T) {
 	answers := map[string]string{
 		"/api/v1/nodes/gpu-1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "labels": {"a": "b"}}}`,
@@ -113,7 +113,7 @@ func TestNode(t *testing.T) {
 	}
 	for _, lacks := range []string{"bindings.json", "nodetopology.json", "events-node.json"} {
 		if !strings.Contains(string(files["contents.json"]), lacks) {
-			t.Errorf("contents.json does not tell that %s could not be had: %s", lacks, files["contents.json"])
+			t.Errorf("contents.json does not show that %s could not be had: %s", lacks, files["contents.json"])
 		}
 	}
 	if _, _, err := clitest.Run(t, inspect.NewCommand(), "--bundle", path); err == nil || !strings.Contains(err.Error(), "has no machine") {

@@ -39,7 +39,7 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 			c = read
 		} else {
 			// The daemons run by the last good one, which is not known here.
-			u.say("ConfigMap %s is invalid, going by the default names of resources: %v", name, err)
+			u.progress("ConfigMap %s is invalid, going by the default names of resources: %v", name, err)
 		}
 	}
 	var names []string
@@ -81,7 +81,7 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 		return err
 	}
 	if u.force {
-		u.say("going on although %d pods have devices of heddle: their containers cannot start again", len(holders))
+		u.progress("going on although %d pods have devices of heddle: their containers cannot start again", len(holders))
 		return nil
 	}
 	list := strings.Join(holders[:min(len(holders), shown)], ", ")

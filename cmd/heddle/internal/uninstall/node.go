@@ -110,7 +110,7 @@ func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
 		return u.cleanNode(ctx, node, leftInNode(node, served))
 	})
 	if err == nil {
-		u.say("%s: labels, taints, annotations and conditions removed", cli.Count(len(all), "Node"))
+		u.progress("%s: labels, taints, annotations and conditions removed", cli.Count(len(all), "Node"))
 	}
 	return err
 }

@@ -35,14 +35,16 @@ func TestLeftInNode(t *testing.T) {
 		want leftIn
 	}{
 		{
-			"nothing of heddle", corev1.Node{
+			"nothing of heddle",
+			corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"example.com/a": "1", "metax-tech.com/node-gpu-devices": "[]"}},
 				Status:     corev1.NodeStatus{Conditions: conditions("Ready"), Capacity: capacity},
 			},
 			leftIn{annotations: map[string]any{}, status: map[string]any{}},
 		},
 		{
-			"annotations, conditions and resources of the device plugin", corev1.Node{
+			"annotations, conditions and resources of the device plugin",
+			corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{
 					Annotations: map[string]string{"heddle.dev/free-gpus": "[]", "heddle.dev/cordoned-gpus": "GPU-1", "example.com/a": "1"},
 					ManagedFields: []metav1.ManagedFieldsEntry{{
@@ -61,7 +63,8 @@ func TestLeftInNode(t *testing.T) {
 			},
 		},
 		{
-			"a node of the map alone, whose GPUs another plugin serves", corev1.Node{
+			"a node of the map alone, whose GPUs another plugin serves",
+			corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
 					{Manager: topoMaster, Operation: metav1.ManagedFieldsOperationApply},
 				}},
@@ -74,7 +77,8 @@ func TestLeftInNode(t *testing.T) {
 			},
 		},
 		{
-			"a second uninstall, which finds what the first one noted", corev1.Node{
+			"a second uninstall, which finds what the first one noted",
+			corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"heddle.dev/uninstalled-resources": "nvidia.com/gpu"}},
 				Status:     corev1.NodeStatus{Conditions: conditions("Ready"), Capacity: capacity},
 			},

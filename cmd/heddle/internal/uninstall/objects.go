@@ -35,7 +35,7 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 			return err
 		}
 	}
-	u.say("reports, exports and leases deleted")
+	u.progress("reports, exports and leases deleted")
 	return u.deleteCRDs(ctx)
 }
 

@@ -90,8 +90,8 @@ type uninstall struct {
 	every, settled, half time.Duration
 }
 
-// say reports progress: in a hook it is the Job's log.
-func (u *uninstall) say(format string, args ...any) {
+// progress reports what was done: in a hook it is the Job's log.
+func (u *uninstall) progress(format string, args ...any) {
 	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // Progress alone; the outcome is the exit code.
 }
 
@@ -139,15 +139,15 @@ func (u *uninstall) cleanUp(ctx context.Context) error {
 // back. Nodes that are away are cleaned too; their kubelets write 0 again if they
 // come back within five minutes.
 func (u *uninstall) forget(ctx context.Context) error {
-	since, told := time.Now(), false
+	since, reported := time.Now(), false
 	for {
 		waiting, err := u.waiting(ctx)
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
-		if !told {
-			u.say("waiting: kubelets keep resources for five minutes after their plugin has ended")
-			told = true
+		if !reported {
+			u.progress("waiting: kubelets keep resources for five minutes after their plugin has ended")
+			reported = true
 		}
 		back := slices.DeleteFunc(slices.Clone(waiting), func(n *corev1.Node) bool { return withoutResources(n) == nil })
 		err = u.forEach(ctx, back, func(ctx context.Context, node *corev1.Node) error {
@@ -160,7 +160,7 @@ func (u *uninstall) forget(ctx context.Context) error {
 		case len(back) > 0:
 			since = time.Now()
 		case time.Since(since) > u.settled:
-			u.say("resources removed from %s", cli.Count(len(waiting), "Node"))
+			u.progress("resources removed from %s", cli.Count(len(waiting), "Node"))
 			return u.forEach(ctx, waiting, func(ctx context.Context, node *corev1.Node) error {
 				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
 			})
@@ -203,7 +203,7 @@ func (u *uninstall) until(ctx context.Context, ask func(context.Context) (waitsF
 	err := wait.PollUntilContextCancel(ctx, u.every, true, func(ctx context.Context) (bool, error) {
 		waitsFor, err := ask(ctx)
 		if err == nil && waitsFor != last && waitsFor != "" {
-			u.say("waiting: %s", waitsFor)
+			u.progress("waiting: %s", waitsFor)
 		}
 		last = waitsFor
 		return waitsFor == "", err

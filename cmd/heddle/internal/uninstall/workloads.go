@@ -125,7 +125,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 		want := int(ds.Status.DesiredNumberScheduled)
 		if err != nil || ds.Status.ObservedGeneration >= ds.Generation && done+lost >= want {
 			if err == nil && lost > 0 {
-				u.say("the files of %d nodes stay: they are away", lost)
+				u.progress("the files of %d nodes stay: they are away", lost)
 			}
 			return "", err
 		}

@@ -32,12 +32,11 @@ type least struct {
 
 // main takes the resource, the directory of plugins, and the IDs.
 func main() {
-	if err := run(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
-		fmt.Fprintln(os.Stderr, "least:", err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "least:", run(os.Args[1], os.Args[2], os.Args[3:]))
+	os.Exit(1)
 }
 
+// run serves until something fails.
 func run(resource, dir string, ids []string) error {
 	l := &least{ids: map[string]bool{}}
 	for _, id := range ids {
