@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -92,8 +93,27 @@ func (r *race) close(ctx context.Context) error {
 
 // ready waits for all nodes.
 func (r *race) ready(ctx context.Context) error {
-	_, err := r.cluster.Kubectl(ctx, "wait", "nodes", "--all", "--for=condition=Ready", "--timeout=300s")
-	return err
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	for {
+		nodes, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return err
+		}
+		waits := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool {
+			return !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			})
+		})
+		if waits < 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s is not Ready: %w", nodes.Items[waits].Name, ctx.Err())
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // contender is a scheduler, by the file of its configuration and its other flags.

@@ -14,20 +14,21 @@
 {{- define "heddle.schedulerFlags" -}}
 {{- $minor := int (include "heddle.schedulerMinor" .) }}
 {{- $flags := list }}
-{{- $gates := list }}
+{{- /* It would patch each member of a gang that waits for the others, for milliseconds. */}}
+{{- $gates := list "NominatedNodeNameForExpectation=false" }}
 {{- if lt $minor 37 }}
 {{- /* kube-scheduler emulates three minors back. */}}
 {{- $flags = append $flags (printf "--emulated-version=1.%d" (max $minor 34)) }}
 {{- end }}
 {{- if lt $minor 34 }}
 {{- /* resource.k8s.io/v1 is served since 1.34. Those gates that depend on the first go with it. */}}
-{{- $gates = list "DynamicResourceAllocation=false" "DRASchedulerFilterTimeout=false" "DRAPrioritizedList=false" "DRAAdminAccess=false" }}
+{{- $gates = concat $gates (list "DynamicResourceAllocation=false" "DRASchedulerFilterTimeout=false" "DRAPrioritizedList=false" "DRAAdminAccess=false") }}
 {{- end }}
 {{- if .Values.gpuScheduler.genericWorkload }}
 {{- if lt $minor 37 }}
 {{- fail (printf "gpuScheduler.genericWorkload needs Kubernetes 1.37, and the API server is 1.%d" $minor) }}
 {{- end }}
-{{- $gates = list "GenericWorkload=true" "TopologyAwareWorkloadScheduling=true" }}
+{{- $gates = concat $gates (list "GenericWorkload=true" "TopologyAwareWorkloadScheduling=true") }}
 {{- end }}
 {{- with $gates }}
 {{- $flags = append $flags (printf "--feature-gates=%s" (join "," .)) }}
