@@ -1,0 +1,55 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestChartKeepsWhatKubectlWrote applies the documented ConfigMap with kubectl, before an
+// install and after one: the chart neither fails nor takes it back, until it is deleted.
+func TestChartKeepsWhatKubectlWrote(t *testing.T) {
+	b := shared
+	const namespace, name = "heddle-system", "heddle-device-config"
+	const release = "kept"
+	mode := func() string {
+		return b.kubectl(t, "get", "configmap", name, "-n", namespace, "-o", "jsonpath={.data.nodes-config}")
+	}
+	helm := func(args ...string) string {
+		return b.helm(t, append(args, release, "deploy/helm/heddle", "-n", namespace,
+			"--set", "localImages=true,gpuLabel.deploy=false,gpuDevice.deploy=false")...)
+	}
+	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "configmap", name, "-n", namespace, "--ignore-not-found") })
+
+	b.kubectl(t, "apply", "-f", b.example("device-config.yaml"))
+	out := helm("install")
+	if !strings.Contains(mode(), "sample-node1") || !strings.Contains(out, "was written with kubectl") {
+		t.Errorf("after an install nodes-config is %q, and helm answered\n%s", mode(), out)
+	}
+	helm("upgrade")
+	b.helm(t, "uninstall", release, "-n", namespace, "--wait", "--no-hooks")
+	if !strings.Contains(mode(), "sample-node1") {
+		t.Errorf("an uninstall took away what was not the chart's")
+	}
+	b.kubectl(t, "delete", "configmap", name, "-n", namespace)
+
+	helm("install")
+	if got := mode(); strings.Contains(got, "sample-node1") {
+		t.Fatalf("the values are not in place: %q", got)
+	}
+	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side", "--force-conflicts"}} {
+		b.kubectl(t, append(apply, "-f", b.example("device-config.yaml"))...)
+		helm("upgrade")
+		if !strings.Contains(mode(), "sample-node1") {
+			t.Errorf("after kubectl %v and an upgrade nodes-config is %q", apply, mode())
+		}
+	}
+	b.kubectl(t, "delete", "configmap", name, "-n", namespace)
+	helm("upgrade")
+	if strings.Contains(mode(), "sample-node1") {
+		t.Error("the values are not back")
+	}
+	b.helm(t, "uninstall", release, "-n", namespace, "--wait", "--no-hooks")
+}
