@@ -11,6 +11,7 @@ package fit
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/go-logr/logr"
@@ -109,27 +110,51 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	if c == nil {
 		return node != nil
 	}
+	what, _ := c.obstacle(node)
+	return what == ""
+}
+
+// Obstacle is why a node takes no such pods, however much is free; empty if it does.
+func (c *Class) Obstacle(node *corev1.Node) string {
+	switch what, taint := c.obstacle(node); {
+	case taint != nil:
+		return what + " " + taint.ToString()
+	case what == lacksHCAs:
+		name := LacksHCAs(node, c.hcas)
+		return fmt.Sprintf("%s: fewer HCAs than a container asks for", name)
+	default:
+		return what
+	}
+}
+
+const lacksHCAs = "HCAs"
+
+// obstacle is what keeps such pods off a node, and the taint if it is one. It makes
+// no text, since it is asked for every node.
+func (c *Class) obstacle(node *corev1.Node) (what string, taint *corev1.Taint) {
 	if node == nil || c.nodeName != "" && c.nodeName != node.Name {
-		return false
+		return "the pod names another node", nil
 	}
 	if !ready(node) {
-		return false
+		return "not Ready", nil
 	}
 	if node.Spec.Unschedulable && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, &corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}, false) {
-		return false
+		return "cordoned", nil
 	}
-	if _, repels := schedulehelpers.FindMatchingUntoleratedTaint(
+	if t, repels := schedulehelpers.FindMatchingUntoleratedTaint(
 		logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false,
 	); repels {
-		return false
+		return "taint", &t
 	}
 	if LacksHCAs(node, c.hcas) != "" {
-		return false
+		return lacksHCAs, nil
 	}
-	match, err := c.affinity.Match(node)
-	return match && err == nil
+	if match, err := c.affinity.Match(node); !match || err != nil {
+		return "node selector or affinity", nil
+	}
+	return "", nil
 }
 
 // forbids leaves out PreferNoSchedule.

@@ -181,6 +181,14 @@ func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	return ""
 }
 
+// Left is how much of a resource is left, in the unit of [Amounts].
+func (f *Free) Left(name corev1.ResourceName) int64 {
+	if name == corev1.ResourcePods {
+		return f.podSlots()
+	}
+	return f.amount(name)
+}
+
 // Has reports whether there is enough for a pod; nothing has enough on no node.
 func (f *Free) Has(amounts Amounts) bool { return f.info != nil && f.Lacks(amounts) == "" }
 

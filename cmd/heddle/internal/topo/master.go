@@ -48,11 +48,18 @@ type client interface {
 // register adds the flags to a command and to those below it.
 func (m *master) register(c *cobra.Command) {
 	set := c.PersistentFlags()
+	set.StringVarP(&m.namespace, "namespace", "n", "", serviceNamespace)
+	m.registerServer(c)
+}
+
+const serviceNamespace = "`namespace` of topo-master's Service; default: where one is found"
+
+// registerServer adds them without --namespace, which is of what the command is about.
+func (m *master) registerServer(c *cobra.Command) {
+	set := c.PersistentFlags()
 	set.StringVar(&m.server, "server", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
-	const where = "`namespace` of topo-master's Service; default: where one is found"
-	set.StringVar(&m.namespace, "service-namespace", "", where)
-	set.StringVarP(&m.namespace, "namespace", "n", "", where)
+	set.StringVar(&m.namespace, "service-namespace", "", serviceNamespace)
 	set.StringVar(&m.tokenFile, "token-file", "",
 		"`file` with a bearer token for --server, such as of kubectl create token --audience=heddle-topo-master")
 	set.StringVar(&m.caFile, "ca-file", "",

@@ -1,0 +1,138 @@
+package topo
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
+)
+
+var update = flag.Bool("update", false, "write testdata")
+
+// whyCluster is two leaf groups of four nodes with eight GPUs, all of which run pods of
+// eight GPUs but as many as asked for.
+type whyCluster struct{ explain.Cluster }
+
+func whyNow() time.Time { return time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC) }
+
+func newWhyCluster(freeA, freeB int) *whyCluster {
+	w := &whyCluster{}
+	for g, free := range []int{freeA, freeB} {
+		leaf := v1alpha1.Group{Name: fmt.Sprintf("leaf-%c", 'a'+g), Kind: "leaf", Status: v1alpha1.StatusReady}
+		for n := range 4 {
+			name := fmt.Sprintf("%c%d", 'a'+g, n)
+			node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"product": "H100"}}}
+			node.Status.Allocatable = corev1.ResourceList{
+				"nvidia.com/gpu": resource.MustParse("8"), corev1.ResourceCPU: resource.MustParse("64"),
+				corev1.ResourcePods: resource.MustParse("110"),
+			}
+			w.Nodes = append(w.Nodes, node)
+			leaf.Child = append(leaf.Child, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
+			if n >= free {
+				w.add(fmt.Sprintf("llama-%c", 'a'+g), 1, 8, func(p *corev1.Pod) {
+					p.Name, p.Spec.NodeName, p.Status.Phase = fmt.Sprintf("llama-%c-%d", 'a'+g, n), name, corev1.PodRunning
+					started := metav1.NewTime(whyNow().Add(-time.Hour))
+					p.Status.StartTime = &started
+					p.Annotations = map[string]string{"heddle.dev/expected-duration": "90m"}
+				})
+			}
+		}
+		w.Groups = append(w.Groups, leaf)
+	}
+	return w
+}
+
+// add makes pods of a gang, or of none if the name ends in a dash.
+func (w *whyCluster) add(name string, n, gpus int, change func(*corev1.Pod)) {
+	for i := range n {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ai", Name: fmt.Sprintf("%s-%d", name, i)}}
+		if !strings.HasPrefix(name, "single") {
+			p.Labels = map[string]string{
+				"pod-group.scheduling.sigs.k8s.io/name": name, "pod-group.scheduling.sigs.k8s.io/min-available": fmt.Sprint(n),
+			}
+		}
+		list := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(fmt.Sprint(gpus)), corev1.ResourceCPU: resource.MustParse("4")}
+		p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}
+		if change != nil {
+			change(&p)
+		}
+		w.Pods = append(w.Pods, p)
+	}
+}
+
+func required(level string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{"heddle.dev/gang-required-level": level} }
+}
+
+// TestWhy compares the words with testdata/why.txt.
+func TestWhy(t *testing.T) {
+	var got strings.Builder
+	for _, tt := range []struct {
+		title, name string
+		cluster     *whyCluster
+		pods        func(*whyCluster)
+	}{
+		{"a gang behind another", "train", newWhyCluster(2, 1), func(w *whyCluster) { w.add("train", 4, 8, required("leaf")) }},
+		{"a gang that no leaf holds", "big", newWhyCluster(4, 4), func(w *whyCluster) { w.add("big", 6, 8, required("leaf")) }},
+		{"a gang for another product", "other", newWhyCluster(4, 4), func(w *whyCluster) {
+			w.add("other", 2, 8, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"product": "H200"} })
+		}},
+		{"a reservation", "kept", newWhyCluster(1, 0), func(w *whyCluster) {
+			w.add("kept", 2, 8, func(p *corev1.Pod) {
+				p.Status.Conditions = []corev1.PodCondition{{
+					Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+					Message: "room is reserved from 12:30 in leaf leaf-a",
+				}}
+			})
+		}},
+		{"a pod of nine GPUs", "single-0", newWhyCluster(4, 4), func(w *whyCluster) { w.add("single", 1, 9, nil) }},
+		{"a node that is cordoned, and one with a taint", "single-0", newWhyCluster(2, 0), func(w *whyCluster) {
+			w.Nodes[0].Spec.Unschedulable = true
+			w.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}}
+			w.add("single", 1, 4, nil)
+		}},
+		{"room that no scheduler has seen", "single-0", newWhyCluster(1, 1), func(w *whyCluster) { w.add("single", 1, 4, nil) }},
+		{"a member stands for its gang; pods are missing", "part-0", newWhyCluster(4, 4), func(w *whyCluster) {
+			w.add("part", 4, 8, nil)
+			w.Pods = w.Pods[:2]
+		}},
+		{"without topo-master", "train", newWhyCluster(1, 1), func(w *whyCluster) {
+			w.Groups = nil
+			w.add("train", 4, 8, nil)
+		}},
+		{"a pod that runs", "llama-a-3", newWhyCluster(3, 4), func(*whyCluster) {}},
+	} {
+		tt.pods(tt.cluster)
+		answer, err := explain.Of(&tt.cluster.Cluster, "ai", tt.name, whyNow())
+		if err != nil {
+			t.Fatalf("%s: %v", tt.title, err)
+		}
+		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, whyText(answer, len(tt.cluster.Groups) > 0))
+	}
+	const golden = "testdata/why.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := explain.Of(&newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {
+		t.Error("what is not there has an answer")
+	}
+}

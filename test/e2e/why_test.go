@@ -1,0 +1,55 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWhy asks the CLI about gangs that the real scheduler leaves without nodes: one
+// behind others, one that no leaf holds, one for a product that is not there.
+func TestWhy(t *testing.T) {
+	const port = 19491
+	f := newFleet(t, fmt.Sprintf("gpuScheduler.map.address=http://127.0.0.1:%d/node_group", port),
+		"gpuScheduler.map.interval=500ms")
+	f.leaves(t, port, map[string][]string{leafA: numbered("why-a", 2), leafB: numbered("why-b", 2)})
+	l := f.laptop(t)
+	answers := func(name string, want ...string) {
+		t.Helper()
+		var out string
+		eventually(t, 30*time.Second, func() string {
+			out, _ = l.run(t, "why", "-n", f.namespace, name, "--server", fmt.Sprintf("http://127.0.0.1:%d", port))
+			for _, text := range want {
+				if !strings.Contains(out, text) {
+					return fmt.Sprintf("no %q in\n%s", text, out)
+				}
+			}
+			return ""
+		})
+		t.Log(out)
+	}
+	f.gang(t, "large", 3, 8, map[string]string{inOneLeaf: "leaf"})
+	answers("large", "Gang "+f.namespace+"/large: 0 of 3 pods have a node; 3 must before any starts.", "Reported: rejected by podgroup large",
+		"2 of 3", "without the required level leaf: 3 pods")
+	f.kubectl(t, "delete", "pods", "-n", f.namespace, "--all", "--grace-period=0", "--force")
+
+	f.gang(t, "first", 2, 8, map[string]string{inOneLeaf: "leaf", "heddle.dev/expected-duration": "90m"})
+	f.gang(t, "second", 2, 8, map[string]string{inOneLeaf: "leaf"})
+	f.running(t, 30*time.Second, "first", 2)
+	f.running(t, 30*time.Second, "second", 2)
+	f.gang(t, "third", 2, 8, map[string]string{inOneLeaf: "leaf"})
+	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu until ",
+		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
+
+	other := f.pod("other", 4, nil)
+	other.Spec.SchedulerName, other.Spec.NodeSelector = schedulerName, map[string]string{"nvidia.com/gpu.product": "NVIDIA-H300"}
+	f.create(t, other)
+	answers("other", "Pod "+f.namespace+"/other has no node.", "node selector or affinity")
+
+	f.kubectl(t, "delete", "pods", "-n", f.namespace, "first-0", "first-1", "--grace-period=0", "--force")
+	f.running(t, 30*time.Second, "third", 2)
+	answers("third", "Gang "+f.namespace+"/third waits for no node: every pod has one.")
+}

@@ -1,0 +1,239 @@
+// Package explain finds out why a pod or a gang has no node. It counts with the
+// scheduler's own packages on what the API server and topo-master answer, so that
+// it works for any scheduler's pods, and while none runs. It reads no API and
+// writes nothing.
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// Cluster is what is known of a cluster.
+type Cluster struct {
+	Nodes []corev1.Node
+	Pods  []corev1.Pod
+	// Groups is the answer of GET /node_group, empty if it is unknown.
+	Groups []v1alpha1.Group
+}
+
+// Answer is why a pod, or the pods of a gang, have no node.
+type Answer struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Gang is true for a gang, API what makes it one.
+	Gang bool   `json:"gang"`
+	API  string `json:"api,omitempty"`
+	// Pods is how many there are, MinMember how many must have a node before any
+	// starts, Bound how many have one.
+	Pods      int `json:"pods"`
+	MinMember int `json:"minMember"`
+	Bound     int `json:"bound"`
+	// Asks are the different requests of the pods that wait.
+	Asks []Ask `json:"asks,omitempty"`
+	// Reported is what schedulers wrote into the pods' condition PodScheduled.
+	Reported []string `json:"reported,omitempty"`
+	// Nodes are the reasons against nodes, for the pods that ask for most GPUs.
+	Nodes []Reason `json:"nodes,omitempty"`
+	// Groups are those with most room first.
+	Groups []Room `json:"groups,omitempty"`
+	// Fits is what there is room for now, in sentences.
+	Fits []string `json:"fits,omitempty"`
+}
+
+// Ask is what each of some pods asks for.
+type Ask struct {
+	Pods     int              `json:"pods"`
+	Requests map[string]int64 `json:"requests"`
+}
+
+// Reason is why some nodes take no pod.
+type Reason struct {
+	Reason string   `json:"reason"`
+	Nodes  []string `json:"nodes"`
+}
+
+// Room is how many of the pods that wait a group would take now.
+type Room struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Fit     int      `json:"fit"`
+	Of      int      `json:"of"`
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// Holder is a gang or a pod that has what is lacking.
+type Holder struct {
+	Name   string `json:"name"`
+	Amount int64  `json:"amount"`
+	// Resource is what it holds, Since when its first pod has a node, and Until when
+	// its last one is expected to be gone; zero if it does not state that.
+	Resource string    `json:"resource"`
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"`
+}
+
+// Of answers for the pod of that name, else for the gang.
+func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
+	q := newQuestion(c, now)
+	a := &Answer{Namespace: namespace, Name: name}
+	var members []*corev1.Pod
+	for i := range c.Pods {
+		if p := &c.Pods[i]; p.Namespace == namespace && p.Name == name {
+			if m, ok := gang.MemberOf(p, gpus(p)); ok {
+				// A member waits for what its gang waits for.
+				_, a.Name, _ = strings.Cut(m.Gang, "/")
+			} else {
+				members = []*corev1.Pod{p}
+			}
+		}
+	}
+	if members == nil {
+		a.Gang = true
+		for i := range c.Pods {
+			p := &c.Pods[i]
+			m, ok := gang.MemberOf(p, gpus(p))
+			if ok && m.Gang == namespace+"/"+a.Name {
+				members = append(members, p)
+				a.API, a.MinMember = string(m.API), max(a.MinMember, int(m.MinMember))
+			}
+		}
+	}
+	if len(members) == 0 {
+		return nil, fmt.Errorf("namespace %s has no pod and no gang %s", namespace, name)
+	}
+	gang.Order(members)
+	q.answer(a, members)
+	return a, nil
+}
+
+// question is a cluster that is asked.
+type question struct {
+	nodes map[string]*node
+	// groups are topo-master's, and tree has the nodes that are in none as well.
+	groups []v1alpha1.Group
+	tree   *placement.Tree
+	now    time.Time
+}
+
+func newQuestion(c *Cluster, now time.Time) *question {
+	q := &question{nodes: map[string]*node{}, groups: c.Groups, now: now}
+	for i := range c.Nodes {
+		q.nodes[c.Nodes[i].Name] = &node{node: &c.Nodes[i], requested: amounts{of: fit.Amounts{}}}
+	}
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if n := q.nodes[p.Spec.NodeName]; n != nil && !ended {
+			n.add(p)
+		}
+	}
+	tree, err := placement.New(withRest(c))
+	if err != nil {
+		// A topology that contradicts itself counts as none, as in the scheduler.
+		q.groups = nil
+		tree, _ = placement.New(withRest(&Cluster{Nodes: c.Nodes}))
+	}
+	q.tree = tree
+	return q
+}
+
+// withRest are the groups, and the nodes that are in none.
+func withRest(c *Cluster) []v1alpha1.Group {
+	groups := slices.Clone(c.Groups)
+	known := map[string]bool{}
+	var walk func([]v1alpha1.Group)
+	walk = func(all []v1alpha1.Group) {
+		for i := range all {
+			if known[all[i].Name] = true; all[i].Kind != v1alpha1.KindNode {
+				walk(all[i].Child)
+			}
+		}
+	}
+	walk(groups)
+	for i := range c.Nodes {
+		if name := c.Nodes[i].Name; !known[name] {
+			groups = append(groups, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
+		}
+	}
+	return groups
+}
+
+// gpus is how many GPUs a pod asks for.
+func gpus(p *corev1.Pod) int32 {
+	return int32(fit.Requests(p)[corev1.ResourceName(wellknown.DefaultDomains().GPUResource())]) //nolint:gosec // Few.
+}
+
+func (q *question) answer(a *Answer, members []*corev1.Pod) {
+	var wait []*corev1.Pod
+	reported := map[string]bool{}
+	for _, p := range members {
+		switch {
+		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.Spec.NodeName != "":
+			a.Bound++
+			continue
+		default:
+			wait = append(wait, p)
+		}
+		for i := range p.Status.Conditions {
+			c := &p.Status.Conditions[i]
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
+				reported[c.Message] = true
+			}
+		}
+	}
+	a.Pods, a.MinMember = len(members), max(a.MinMember, 1)
+	if a.Reported = slices.Sorted(maps.Keys(reported)); len(a.Reported) > 3 {
+		a.Reported = a.Reported[:3]
+	}
+	if len(wait) == 0 {
+		return
+	}
+	p := q.plan(a, wait)
+	a.Asks = p.asks()
+	a.Nodes = p.reasons()
+	a.Groups = p.rooms()
+	a.Fits = p.fits(a)
+}
+
+// quantity is an amount as users write it.
+func quantity(name corev1.ResourceName, value int64) string {
+	switch name {
+	case corev1.ResourceCPU:
+		return resource.NewMilliQuantity(value, resource.DecimalSI).String()
+	case corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return resource.NewQuantity(value, resource.BinarySI).String()
+	default:
+		return fmt.Sprint(value)
+	}
+}
+
+// Requests are amounts as a sentence has them, in the order of names.
+func Requests(of map[string]int64) string {
+	parts := make([]string, 0, len(of))
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		parts = append(parts, quantity(corev1.ResourceName(name), of[name])+" "+name)
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// byName sorts reasons by how many nodes they have, then by their text.
+func byName(x, y Reason) int {
+	return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
+}
