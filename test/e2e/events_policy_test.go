@@ -58,7 +58,11 @@ func TestEventsOfTheDevicePlugin(t *testing.T) {
 		}, metav1.CreateOptions{})
 		return err
 	}
+	// Before the role counts, everything is forbidden.
 	eventually(t, 30*time.Second, func() string {
+		if err := write("Pod", "p", "heddle-device-plugin", "n1"); err != nil {
+			return err.Error()
+		}
 		if err := write("Pod", "p", "heddle-device-plugin", "n2"); !apierrors.IsForbidden(err) {
 			return "an Event of another node is not rejected yet"
 		}
