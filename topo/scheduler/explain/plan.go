@@ -38,7 +38,9 @@ type plan struct {
 
 func (q *question) plan(a *Answer, wait []*corev1.Pod) *plan {
 	p := &plan{question: q, pods: wait}
-	spec, _ := gang.ReadPlacement(types.NamespacedName{Namespace: a.Namespace, Name: a.Name}, wait[0].Annotations, wellknown.DefaultDomains())
+	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
+	// What is invalid in it is among what the scheduler reported.
+	spec, _ := gang.ReadPlacement(key, wait[0].Annotations, wellknown.DefaultDomains())
 	p.gang = placement.Gang{Slice: spec.GroupSize, Require: spec.Required, Prefer: spec.Preferred}
 	if !slices.Contains(q.tree.Kinds(), p.gang.Require) {
 		p.gang.Require = ""
@@ -68,7 +70,7 @@ func (p *plan) countAll(classes []*fit.Class) [][]int32 {
 	for i, c := range classes {
 		counts[i] = make([]int32, p.tree.Len())
 		for id := range counts[i] {
-			if n, obstacle := p.at(int32(id), c); obstacle == "" { //nolint:gosec // Few nodes.
+			if n, obstacle := p.at(int32(id), c); obstacle == "" {
 				free := fit.FreeOf(n, nil, &fit.Asker{})
 				counts[i][id] = free.Count(c)
 			}
@@ -108,7 +110,7 @@ func (p *plan) reasons() []Reason {
 		if p.counts[p.most][id] > 0 {
 			continue
 		}
-		n, why := p.at(int32(id), c) //nolint:gosec // Few nodes.
+		n, why := p.at(int32(id), c)
 		if why == "" {
 			free := fit.FreeOf(n, nil, &fit.Asker{})
 			name := free.Lacks(c.Amounts)
@@ -118,7 +120,7 @@ func (p *plan) reasons() []Reason {
 		if by[why] == nil {
 			by[why] = &Reason{Reason: why}
 		}
-		by[why].Nodes = append(by[why].Nodes, p.tree.Name(int32(id))) //nolint:gosec // Few nodes.
+		by[why].Nodes = append(by[why].Nodes, p.tree.Name(int32(id)))
 	}
 	all := make([]Reason, 0, len(by))
 	for _, r := range by {
@@ -236,7 +238,8 @@ func (p *plan) fits(a *Answer) []string {
 	if group, ok := p.place(p.gang, p.counts, p.gang.MinMember); ok {
 		out := []string{fmt.Sprintf("%s, %s", these(p.gang.MinMember), group)}
 		if a.Pods >= a.MinMember {
-			out = append(out, "No scheduler has tried since, or a rule that is not counted here keeps them off: see what it reported")
+			out = append(out, "No scheduler has tried since, or a rule that is not counted here keeps them off: "+
+				"see what it reported")
 		}
 		return out
 	}
@@ -253,7 +256,8 @@ func (p *plan) fits(a *Answer) []string {
 		wider := p.gang
 		wider.Require = ""
 		if group, ok := p.place(wider, p.counts, p.gang.MinMember); ok {
-			out = append(out, fmt.Sprintf("without the required level %s: %s, %s", p.gang.Require, these(p.gang.MinMember), group))
+			out = append(out, fmt.Sprintf("without the required level %s: %s, %s",
+				p.gang.Require, these(p.gang.MinMember), group))
 		}
 	}
 	anywhere := make([]*fit.Class, len(p.classes))
