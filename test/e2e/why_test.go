@@ -32,7 +32,7 @@ func TestWhy(t *testing.T) {
 		t.Log(out)
 	}
 	f.gang(t, "large", 3, 8, map[string]string{inOneLeaf: "leaf"})
-	answers("large", "Gang "+f.namespace+"/large: 0 of 3 pods have a node; 3 must before any starts.", "Reported: rejected by podgroup large",
+	answers("large", "Gang "+f.namespace+"/large: 0 of 3 pods have a node; 3 must before any starts.", "rejected by podgroup large: 2 of 3 fit",
 		"2 of 3", "without the required level leaf: 3 pods")
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "--all", "--grace-period=0", "--force")
 
