@@ -171,7 +171,8 @@ func Together(members []*Member) bool {
 		return len(members) > 0
 	}
 	sorted := slices.SortedFunc(slices.Values(members), func(a, b *Member) int {
-		return cmp.Compare(a.created, b.created)
+		// Times are in seconds: of two that were created in one, one that has ended was first.
+		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.end(), b.end()))
 	})
 	// The end of the one that was there for longest so far; a pod that is being
 	// deleted makes room for the next.

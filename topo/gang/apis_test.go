@@ -189,6 +189,7 @@ func TestTogether(t *testing.T) {
 		{"two that wait", []*gang.Member{job("a", 1), job("b", 1)}, true},
 		{"two that ran side by side", []*gang.Member{job("b", 2, ended(3)), job("a", 1, ended(4))}, true},
 		{"one after the other", []*gang.Member{job("b", 4), job("a", 1, ended(3))}, false},
+		{"one after the other in one second", []*gang.Member{job("b", 3), job("a", 3, ended(1))}, false},
 		{"a failed one and its successor", []*gang.Member{job("a", 1, failed(3)), job("b", 4)}, false},
 		{"one that failed at an unknown time", []*gang.Member{job("a", 1, unknown), job("b", 4)}, false},
 		{"one that goes and its successor", []*gang.Member{job("a", 1, runs(2), deleted), job("b", 4)}, false},
