@@ -11,17 +11,16 @@ import (
 // install and after one: the chart neither fails nor takes it back, until it is deleted.
 func TestChartKeepsWhatKubectlWrote(t *testing.T) {
 	b := shared
-	const namespace, name = "heddle-system", "heddle-device-config"
-	const release = "kept"
+	const name, release = "heddle-device-config", "kept"
 	mode := func() string {
-		return b.kubectl(t, "get", "configmap", name, "-n", namespace, "-o", "jsonpath={.data.nodes-config}")
+		return b.kubectl(t, "get", "configmap", name, "-n", suite, "-o", "jsonpath={.data.nodes-config}")
 	}
 	helm := func(args ...string) string {
-		return b.helm(t, append(args, release, "deploy/helm/heddle", "-n", namespace,
+		return b.helm(t, append(args, release, "deploy/helm/heddle", "-n", suite,
 			"--set", "localImages=true,gpuLabel.deploy=false,gpuDevice.deploy=false")...)
 	}
-	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "configmap", name, "-n", namespace, "--ignore-not-found") })
+	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "configmap", name, "-n", suite, "--ignore-not-found") })
 
 	b.kubectl(t, "apply", "-f", b.example("device-config.yaml"))
 	out := helm("install")
@@ -29,11 +28,11 @@ func TestChartKeepsWhatKubectlWrote(t *testing.T) {
 		t.Errorf("after an install nodes-config is %q, and helm answered\n%s", mode(), out)
 	}
 	helm("upgrade")
-	b.helm(t, "uninstall", release, "-n", namespace, "--wait", "--no-hooks")
+	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
 	if !strings.Contains(mode(), "sample-node1") {
 		t.Errorf("an uninstall took away what was not the chart's")
 	}
-	b.kubectl(t, "delete", "configmap", name, "-n", namespace)
+	b.kubectl(t, "delete", "configmap", name, "-n", suite)
 
 	helm("install")
 	if got := mode(); strings.Contains(got, "sample-node1") {
@@ -46,10 +45,10 @@ func TestChartKeepsWhatKubectlWrote(t *testing.T) {
 			t.Errorf("after kubectl %v and an upgrade nodes-config is %q", apply, mode())
 		}
 	}
-	b.kubectl(t, "delete", "configmap", name, "-n", namespace)
+	b.kubectl(t, "delete", "configmap", name, "-n", suite)
 	helm("upgrade")
 	if strings.Contains(mode(), "sample-node1") {
 		t.Error("the values are not back")
 	}
-	b.helm(t, "uninstall", release, "-n", namespace, "--wait", "--no-hooks")
+	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
 }

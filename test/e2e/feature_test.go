@@ -82,7 +82,7 @@ func (b *bed) installChart(t *testing.T) {
 	if err := b.installer.Image(ctx, b.Cluster, daemon); err != nil {
 		t.Fatal(err)
 	}
-	b.kubectl(t, "create", "namespace", suite)
+	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
 	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/dgx-h100.json"))
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte(chartValues), 0o600); err != nil {
