@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -122,6 +123,29 @@ func Read[T any, P interface {
 		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	return into, nil
+}
+
+// ConfigMap is the name of the chart's.
+const ConfigMap = "heddle-device-config"
+
+// ReadPath reads an object, or a list of those that a selector takes, of any API group
+// into what JSON decodes into; false if there is no such object or kind.
+func ReadPath(ctx context.Context, client rest.Interface, path, selector string, into any) (bool, error) {
+	request := client.Get().AbsPath(path).SetHeader("Accept", "application/json")
+	if selector != "" {
+		request = request.Param("labelSelector", selector)
+	}
+	body, err := request.DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return true, nil
 }
 
 // Node reads a Node.

@@ -3,7 +3,6 @@
 package status
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -98,13 +97,7 @@ func read(c *cobra.Command, client rest.Interface, namespace string) (all []Daem
 }
 
 func list(c *cobra.Command, client rest.Interface, namespace, plural string, into any) error {
-	body, err := client.Get().AbsPath("/apis/apps/v1/namespaces/"+namespace+"/"+plural).
-		Param("labelSelector", "app.kubernetes.io/part-of=heddle").SetHeader("Accept", "application/json").DoRaw(c.Context())
-	if err == nil {
-		err = json.Unmarshal(body, into)
-	}
-	if err != nil {
-		return fmt.Errorf("read %s of namespace %s: %w", plural, namespace, err)
-	}
-	return nil
+	path := "/apis/apps/v1/namespaces/" + namespace + "/" + plural
+	_, err := cluster.ReadPath(c.Context(), client, path, "app.kubernetes.io/part-of=heddle", into)
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +18,7 @@ const (
 	// lines of a log, and how many Events of one place.
 	lines     = 1000
 	mostEvent = "500"
-	// configName is the chart's ConfigMap.
-	configName = "heddle-device-config"
-	partOf     = "app.kubernetes.io/part-of=heddle"
+	partOf    = "app.kubernetes.io/part-of=heddle"
 )
 
 // cluster adds what the API server has of a Node.
@@ -42,9 +41,10 @@ func (g *gathering) cluster(at *cluster.Flags, name string) error {
 		return err
 	}
 	var topology json.RawMessage
-	body, err := client.Get().AbsPath("/apis/topology.heddle.dev/v1alpha1/nodetopologies/"+name).
-		SetHeader("Accept", "application/json").DoRaw(ctx)
-	topology = body
+	there, err := cluster.ReadPath(ctx, client, "/apis/topology.heddle.dev/v1alpha1/nodetopologies/"+name, "", &topology)
+	if err == nil && !there {
+		err = errors.New("there is none")
+	}
 	if err := g.json("nodetopology.json", topology, err); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (g *gathering) json(name string, object any, err error) error {
 
 // config adds the ConfigMap that the daemons read.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) error {
-	name := configName
+	name := cluster.ConfigMap
 	for i := range pods {
 		for _, v := range pods[i].Spec.Volumes {
 			if v.Name == "config" && v.ConfigMap != nil && v.ConfigMap.Name != "heddle-scheduler" {

@@ -25,19 +25,8 @@ const (
 // api is the API server, with kinds of any group.
 type api struct{ client rest.Interface }
 
-// read fills into; false if there is no such object or kind.
 func (a api) read(ctx context.Context, path string, into any) (bool, error) {
-	body, err := a.client.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(body, into)
-	}
-	if err != nil {
-		return false, fmt.Errorf("read %s: %w", path, err)
-	}
-	return true, nil
+	return cluster.ReadPath(ctx, a.client, path, "", into)
 }
 
 // remove deletes an object, or all of a kind that a selector takes. One that is not

@@ -11,12 +11,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
 // resources are the names, or patterns with one "*", of what the device plugin
 // serves by its configuration.
 func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]string, error) {
-	name := "heddle-device-config"
+	name := cluster.ConfigMap
 	if plugin != nil {
 		for _, v := range plugin.Spec.Template.Spec.Volumes {
 			if v.Name == "config" && v.ConfigMap != nil {
