@@ -41,6 +41,7 @@ func rates(ctx context.Context, log io.Writer) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 	tree := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, rateTree()) // The scheduler asks again.
 	}))
 	defer tree.Close()
