@@ -6,6 +6,7 @@ package explain
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -26,6 +29,9 @@ import (
 type Cluster struct {
 	Nodes []corev1.Node
 	Pods  []corev1.Pod
+	// PodGroups are the objects of that kind, of any API group, as JSON decoded into
+	// maps.
+	PodGroups []map[string]any
 	// Groups is the answer of GET /node_group, empty if it is unknown.
 	Groups []v1alpha1.Group
 }
@@ -37,8 +43,8 @@ type Answer struct {
 	// Gang is true for a gang, API what makes it one.
 	Gang bool   `json:"gang"`
 	API  string `json:"api,omitempty"`
-	// Pods is how many there are, MinMember how many must have a node before any
-	// starts, Bound how many have one.
+	// Pods is how many there are without failed ones, MinMember how many must have a
+	// node before any starts, 0 if nothing states that, Bound how many have one.
 	Pods      int `json:"pods"`
 	MinMember int `json:"minMember"`
 	Bound     int `json:"bound"`
@@ -77,7 +83,9 @@ type Room struct {
 
 // Holder is a gang or a pod that has what is lacking.
 type Holder struct {
-	Name   string `json:"name"`
+	Name string `json:"name"`
+	// Owner is the controller of its pods, such as Job/train.
+	Owner  string `json:"owner,omitempty"`
 	Amount int64  `json:"amount"`
 	// Resource is what it holds, Since when its first pod has a node, and Until when
 	// its last one is expected to be gone; zero if it does not state that.
@@ -105,10 +113,8 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 		a.Gang = true
 		for i := range c.Pods {
 			p := &c.Pods[i]
-			m, ok := gang.MemberOf(p, gpus(p))
-			if ok && m.Gang == namespace+"/"+a.Name {
-				members = append(members, p)
-				a.API, a.MinMember = string(m.API), max(a.MinMember, int(m.MinMember))
+			if m, ok := gang.MemberOf(p, gpus(p)); ok && m.Gang == namespace+"/"+a.Name {
+				members, a.API = append(members, p), string(m.API)
 			}
 		}
 	}
@@ -116,8 +122,42 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 		return nil, fmt.Errorf("namespace %s has no pod and no gang %s", namespace, name)
 	}
 	gang.Order(members)
-	q.answer(a, members)
+	spec := c.specOf(a, members)
+	a.MinMember = spec.MinMember
+	q.answer(a, &spec, members)
 	return a, nil
+}
+
+// specOf is what the pods of a gang and its PodGroup object declare. Contradictions
+// are the scheduler's to report.
+func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
+	d := wellknown.DefaultDomains()
+	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
+	specs := make([]gang.Spec, len(members))
+	for i, p := range members {
+		var err error
+		if specs[i], err = gang.Read(p, d); errors.Is(err, gang.ErrNoGang) {
+			specs[i], _ = gang.ReadPlacement(key, p.Annotations, d)
+		}
+	}
+	var object *gang.Spec
+	for _, raw := range c.PodGroups {
+		u := unstructured.Unstructured{Object: raw}
+		if !a.Gang || u.GetNamespace() != a.Namespace || u.GetName() != a.Name {
+			continue
+		}
+		spec, _ := gang.ReadObject(raw, d)
+		// Kubernetes' own has the number elsewhere.
+		switch n, _, _ := unstructured.NestedFieldNoCopy(raw, "spec", "schedulingPolicy", "gang", "minCount"); n := n.(type) {
+		case int64:
+			spec.MinMember = int(n)
+		case float64: // Of encoding/json.
+			spec.MinMember = int(n)
+		}
+		object = &spec
+	}
+	spec, _ := gang.Merge(specs, object)
+	return spec
 }
 
 // question is a cluster that is asked.
@@ -172,22 +212,29 @@ func withRest(c *Cluster) []v1alpha1.Group {
 	return groups
 }
 
-// gpus is how many GPUs a pod asks for.
-func gpus(p *corev1.Pod) int32 {
-	return int32(fit.Requests(p)[corev1.ResourceName(wellknown.DefaultDomains().GPUResource())]) //nolint:gosec // Few.
+// gpus is how many GPUs a pod asks for, of any vendor.
+func gpus(p *corev1.Pod) (n int32) {
+	for name, value := range fit.Requests(p) {
+		if strings.HasSuffix(string(name), "/gpu") {
+			n += int32(value) //nolint:gosec // Few.
+		}
+	}
+	return n
 }
 
-func (q *question) answer(a *Answer, members []*corev1.Pod) {
+func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod) {
 	var wait []*corev1.Pod
 	reported := map[string]bool{}
 	for _, p := range members {
-		switch {
-		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.Spec.NodeName != "":
+		if p.Status.Phase == corev1.PodFailed {
+			continue // Its controller makes another, or it does not run again.
+		}
+		a.Pods++
+		if p.Spec.NodeName != "" {
 			a.Bound++
 			continue
-		default:
-			wait = append(wait, p)
 		}
+		wait = append(wait, p)
 		for i := range p.Status.Conditions {
 			c := &p.Status.Conditions[i]
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -195,14 +242,13 @@ func (q *question) answer(a *Answer, members []*corev1.Pod) {
 			}
 		}
 	}
-	a.Pods, a.MinMember = len(members), max(a.MinMember, 1)
 	if a.Reported = slices.Sorted(maps.Keys(reported)); len(a.Reported) > 3 {
 		a.Reported = a.Reported[:3]
 	}
 	if len(wait) == 0 {
 		return
 	}
-	p := q.plan(a, wait)
+	p := q.plan(a, spec, wait)
 	a.Asks = p.asks()
 	a.Nodes = p.reasons()
 	a.Groups = p.rooms()
@@ -233,7 +279,7 @@ func Requests(of map[string]int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// byName sorts reasons by how many nodes they have, then by their text.
-func byName(x, y Reason) int {
+// byNodes sorts reasons by how many nodes they have, then by their text.
+func byNodes(x, y Reason) int {
 	return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
 }

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
@@ -24,7 +23,6 @@ const maxHolders = 3
 // plan is the pods that wait, in classes of pods that are alike.
 type plan struct {
 	*question
-	pods    []*corev1.Pod
 	classes []*fit.Class
 	// first is a pod of each class, and count how many it has.
 	first []*corev1.Pod
@@ -36,16 +34,14 @@ type plan struct {
 	gang   placement.Gang
 }
 
-func (q *question) plan(a *Answer, wait []*corev1.Pod) *plan {
-	p := &plan{question: q, pods: wait}
-	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
-	// What is invalid in it is among what the scheduler reported.
-	spec, _ := gang.ReadPlacement(key, wait[0].Annotations, wellknown.DefaultDomains())
-	p.gang = placement.Gang{Slice: spec.GroupSize, Require: spec.Required, Prefer: spec.Preferred}
-	if !slices.Contains(q.tree.Kinds(), p.gang.Require) {
-		p.gang.Require = ""
+func (q *question) plan(a *Answer, spec *gang.Spec, wait []*corev1.Pod) *plan {
+	p := &plan{question: q}
+	p.gang = placement.Gang{
+		Slice: spec.GroupSize, Require: spec.Required, Prefer: spec.Preferred, MinMember: len(wait),
 	}
-	p.gang.MinMember = min(max(a.MinMember-a.Bound, 1), len(wait))
+	if spec.MinMember > 0 {
+		p.gang.MinMember = min(max(spec.MinMember-a.Bound, 1), len(wait))
+	}
 	for _, pod := range wait {
 		class := fit.ClassOf(pod, nil)
 		at := slices.IndexFunc(p.classes, func(c *fit.Class) bool { return c.Key == class.Key })
@@ -127,7 +123,7 @@ func (p *plan) reasons() []Reason {
 		slices.Sort(r.Nodes)
 		all = append(all, *r)
 	}
-	slices.SortFunc(all, byName)
+	slices.SortFunc(all, byNodes)
 	return all
 }
 
@@ -209,6 +205,9 @@ func (p *plan) holders(nodes []string) []Holder {
 
 func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
 	h.Amount += amount
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		h.Owner = owner.Kind + "/" + owner.Name
+	}
 	began := now
 	if t := pod.Status.StartTime; t != nil {
 		began = t.Time

@@ -125,7 +125,7 @@ func beside(rows [][]string, width int) string {
 	var out [][]string
 	last := len(rows[0]) - 1
 	for _, row := range rows {
-		for i, line := range wrap(row[last], width) {
+		for i, line := range Wrap(row[last], width) {
 			cells := make([]string, len(row))
 			if i == 0 {
 				copy(cells, row)
@@ -144,7 +144,7 @@ func below(rows [][]string, widths []int, width int) string {
 	at := 0
 	for line := range strings.Lines(Table(shortened(rows, widths))) {
 		b.WriteString(line)
-		for _, more := range wrap(rows[at][last], width-indent) {
+		for _, more := range Wrap(rows[at][last], width-indent) {
 			if more != "" {
 				b.WriteString(strings.Repeat(" ", indent) + more + "\n")
 			}
@@ -172,8 +172,8 @@ func shorten(cell string, width int) string {
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-head-1):])
 }
 
-// wrap breaks a text between words. A longer word has a line of its own.
-func wrap(text string, width int) []string {
+// Wrap breaks a text between words. A longer word has a line of its own.
+func Wrap(text string, width int) []string {
 	lines := []string{""}
 	for word := range strings.FieldsSeq(text) {
 		at := len(lines) - 1

@@ -7,10 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -22,10 +24,10 @@ func NewWhyCommand() *cobra.Command {
 		Long: `Explain why a pod, or the pods of a gang, have no node.
 
 It counts as heddle-scheduler counts, on what the API server and topo-master answer: the reasons against
-nodes, how many pods each group would take, who has the rest and until when, and what there is room for now.
+nodes, how many pods each group would take, what holds the rest and until when, and what there is room for now.
 It works for the pods of any scheduler. Without topo-master the nodes count as in no group. Rules that need a
-scheduler's own state (volumes, affinity between pods, GPU by GPU for shares) are not counted: what the
-scheduler wrote is repeated first.`,
+scheduler's own state (volumes, affinity between pods, GPU by GPU for shares) are not counted, nor are plans of
+other gangs and NVLink domains that cross groups: what the scheduler wrote is repeated first.`,
 		Example: `heddle why -n team train-0
 heddle why -n team train -o json`,
 	}
@@ -33,7 +35,7 @@ heddle why -n team train -o json`,
 	namespace := c.Flags().StringP("namespace", "n", "default", "`namespace` of the pod or gang")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		known, err := m.known(c)
+		known, err := m.known(c, *namespace)
 		if err != nil {
 			return err
 		}
@@ -47,7 +49,7 @@ heddle why -n team train -o json`,
 }
 
 // known asks the API server, and topo-master if there is one.
-func (m *master) known(c *cobra.Command) (*explain.Cluster, error) {
+func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, error) {
 	api, err := m.cluster.Client()
 	if err != nil {
 		return nil, err
@@ -61,6 +63,19 @@ func (m *master) known(c *cobra.Command) (*explain.Cluster, error) {
 		return nil, err
 	}
 	known := &explain.Cluster{Nodes: nodes.Items, Pods: pods.Items}
+	for _, version := range []string{
+		gang.APIGroup + "/" + gang.APIVersion, gang.APIGroupXK8s + "/" + gang.APIVersion, nativePodGroups,
+	} {
+		var list struct {
+			Items []map[string]any `json:"items"`
+		}
+		path := "/apis/" + version + "/namespaces/" + namespace + "/" + gang.Resource
+		// Without the right to read them it is not known how many members a gang needs.
+		if _, err := cluster.ReadPath(c.Context(), api, path, "", &list); err != nil && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+		known.PodGroups = append(known.PodGroups, list.Items...)
+	}
 	groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
 	switch {
 	case err == nil:
@@ -71,26 +86,14 @@ func (m *master) known(c *cobra.Command) (*explain.Cluster, error) {
 	return known, nil
 }
 
+// nativePodGroups is the group and version of Kubernetes' own.
+const nativePodGroups = "scheduling.k8s.io/v1beta1"
+
 // whyText is the answer for people.
 func whyText(a *explain.Answer, grouped bool) string {
 	var b strings.Builder
-	what := "Pod"
-	if a.Gang {
-		what = "Gang"
-	}
-	wait := a.Pods - a.Bound
-	switch {
-	case wait == 0:
-		fmt.Fprintf(&b, "%s %s/%s waits for no node: every pod has one.\n", what, a.Namespace, a.Name)
+	if b.WriteString(whyState(a)); a.Pods == a.Bound {
 		return b.String()
-	case a.Gang:
-		fmt.Fprintf(&b, "%s %s/%s: %d of %s have a node; %d must before any starts.\n",
-			what, a.Namespace, a.Name, a.Bound, cli.Count(a.Pods, "pod"), a.MinMember)
-		if a.Pods < a.MinMember {
-			fmt.Fprintf(&b, "Its controller has not made %s of them.\n", cli.Count(a.MinMember-a.Pods, "pod"))
-		}
-	default:
-		fmt.Fprintf(&b, "%s %s/%s has no node.\n", what, a.Namespace, a.Name)
 	}
 	for _, ask := range a.Asks {
 		each := "each of " + cli.Count(ask.Pods, "pod")
@@ -100,8 +103,52 @@ func whyText(a *explain.Answer, grouped bool) string {
 		fmt.Fprintf(&b, "Asked for by %s: %s.\n", each, explain.Requests(ask.Requests))
 	}
 	for _, text := range a.Reported {
-		fmt.Fprintf(&b, "Reported: %s\n", cli.Printable(text))
+		const begin = "Reported: "
+		lines := cli.Wrap(cli.Printable(text), cli.Width-len(begin))
+		b.WriteString(begin + strings.Join(lines, "\n  ") + "\n")
 	}
+	b.WriteString(whyTables(a))
+	b.WriteString("\nRoom now:\n")
+	for _, text := range a.Fits {
+		fmt.Fprintf(&b, "  %s\n", text)
+	}
+	if len(a.Fits) == 0 {
+		b.WriteString("  for none of these pods, on any node\n")
+	}
+	if !grouped {
+		b.WriteString("topo-master did not answer: groups are unknown, and every node counts alone.\n")
+	}
+	return b.String()
+}
+
+// whyState is what the pods wait for, in a line or two.
+func whyState(a *explain.Answer) string {
+	what := "Pod " + a.Namespace + "/" + a.Name
+	if a.Gang {
+		what = "Gang " + a.Namespace + "/" + a.Name
+	}
+	switch {
+	case a.Pods == 0:
+		return what + " waits for no node: it has failed.\n"
+	case a.Pods == a.Bound:
+		return what + " waits for no node: every pod has one.\n"
+	case !a.Gang:
+		return what + " has no node.\n"
+	}
+	must := "how many must before any starts is not known"
+	if a.MinMember > 0 {
+		must = fmt.Sprintf("%d must before any starts", a.MinMember)
+	}
+	text := fmt.Sprintf("%s: %d of %s have a node; %s.\n", what, a.Bound, cli.Count(a.Pods, "pod"), must)
+	if a.Pods < a.MinMember {
+		text += fmt.Sprintf("%d of them are not there, or have failed.\n", a.MinMember-a.Pods)
+	}
+	return text
+}
+
+// whyTables are the reasons against nodes, and the groups of a gang.
+func whyTables(a *explain.Answer) string {
+	var b strings.Builder
 	if len(a.Nodes) > 0 {
 		rows := [][]string{{"NODES", "WHY NOT", "WHICH"}}
 		for _, r := range a.Nodes {
@@ -120,16 +167,6 @@ func whyText(a *explain.Answer, grouped bool) string {
 			fmt.Fprintf(&b, "and %s with less room\n", cli.Count(more, "group"))
 		}
 	}
-	b.WriteString("\nRoom now:\n")
-	for _, text := range a.Fits {
-		fmt.Fprintf(&b, "  %s\n", text)
-	}
-	if len(a.Fits) == 0 {
-		b.WriteString("  for none of these pods, on any node\n")
-	}
-	if !grouped {
-		b.WriteString("topo-master did not answer: groups are unknown, and every node counts alone.\n")
-	}
 	return b.String()
 }
 
@@ -140,7 +177,7 @@ func holders(all []explain.Holder) string {
 	parts := make([]string, len(all))
 	for i := range all {
 		h := &all[i]
-		parts[i] = fmt.Sprintf("%s: %d %s", h.Name, h.Amount, h.Resource)
+		parts[i] = fmt.Sprintf("%s: %d %s since %s", h.Name, h.Amount, h.Resource, at(h.Since))
 		if !h.Until.IsZero() {
 			parts[i] += " until " + at(h.Until)
 		}

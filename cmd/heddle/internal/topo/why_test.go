@@ -44,6 +44,7 @@ func newWhyCluster(freeA, freeB int) *whyCluster {
 					started := metav1.NewTime(whyNow().Add(-time.Hour))
 					p.Status.StartTime = &started
 					p.Annotations = map[string]string{"heddle.dev/expected-duration": "90m"}
+					p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "llama", Controller: new(true)}}
 				})
 			}
 		}
@@ -68,6 +69,12 @@ func (w *whyCluster) add(name string, n, gpus int, change func(*corev1.Pod)) {
 		}
 		w.Pods = append(w.Pods, p)
 	}
+}
+
+func (w *whyCluster) podGroup(name string, spec map[string]any) {
+	w.PodGroups = append(w.PodGroups, map[string]any{
+		"metadata": map[string]any{"namespace": "ai", "name": name}, "spec": spec,
+	})
 }
 
 func required(level string) func(*corev1.Pod) {
@@ -110,12 +117,51 @@ func TestWhy(t *testing.T) {
 			w.Groups = nil
 			w.add("train", 4, 8, nil)
 		}},
+		{"a PodGroup object has the number", "group", newWhyCluster(2, 1), func(w *whyCluster) {
+			w.add("group", 4, 8, func(p *corev1.Pod) { delete(p.Labels, "pod-group.scheduling.sigs.k8s.io/min-available") })
+			w.podGroup("group", map[string]any{"minMember": 3.0})
+		}},
+		{"a PodGroup of Kubernetes", "native", newWhyCluster(1, 1), func(w *whyCluster) {
+			w.add("native", 4, 8, func(p *corev1.Pod) {
+				p.Labels, p.Spec.SchedulingGroup = nil, &corev1.PodSchedulingGroup{PodGroupName: new("native")}
+			})
+			w.podGroup("native", map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": 2.0}}})
+		}},
+		{"a Job, whose pods may start alone", "job", newWhyCluster(1, 1), func(w *whyCluster) {
+			w.add("job", 4, 8, func(p *corev1.Pod) { p.Labels = map[string]string{"batch.kubernetes.io/job-name": "job"} })
+		}},
+		{"all on one node", "near", newWhyCluster(1, 1), func(w *whyCluster) { w.add("near", 2, 8, required("node")) }},
+		{"a level that the topology lacks", "far", newWhyCluster(2, 1), func(w *whyCluster) { w.add("far", 2, 8, required("spine")) }},
+		{"another vendor's GPUs, held by a Job", "amd", newWhyCluster(0, 0), func(w *whyCluster) {
+			for i := range w.Nodes {
+				w.Nodes[i].Status.Allocatable["amd.com/gpu"] = resource.MustParse("8")
+			}
+			amd := func(p *corev1.Pod) {
+				list := corev1.ResourceList{"amd.com/gpu": resource.MustParse("8")}
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
+			}
+			w.add("single-holder", 1, 8, func(p *corev1.Pod) {
+				amd(p)
+				p.Spec.NodeName, p.Status.Phase = "a0", corev1.PodRunning
+			})
+			w.add("amd", 8, 8, amd)
+		}},
+		{"a member failed", "lost", newWhyCluster(4, 4), func(w *whyCluster) {
+			w.add("lost", 2, 8, nil)
+			w.Pods[0].Status.Phase = corev1.PodFailed
+		}},
+		{"all failed", "gone", newWhyCluster(4, 4), func(w *whyCluster) {
+			w.add("gone", 1, 8, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+		}},
 		{"a pod that runs", "llama-a-3", newWhyCluster(3, 4), func(*whyCluster) {}},
 	} {
 		tt.pods(tt.cluster)
 		answer, err := explain.Of(&tt.cluster.Cluster, "ai", tt.name, whyNow())
 		if err != nil {
 			t.Fatalf("%s: %v", tt.title, err)
+		}
+		if tt.name == "train" && len(answer.Groups) > 0 && answer.Groups[0].Holders[0].Owner != "Job/llama" {
+			t.Errorf("the holder's owner is %q", answer.Groups[0].Holders[0].Owner)
 		}
 		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, whyText(answer, len(tt.cluster.Groups) > 0))
 	}
