@@ -35,9 +35,9 @@ const gpu = "nvidia.com/gpu"
 type cluster struct {
 	api    *apiserver.Server
 	latest *snapshot.Latest
-	// url is where topo-master answers.
-	url string
-	now metav1.Time
+	// url is where topo-master answers, apiURL where the API server does.
+	url, apiURL string
+	now         metav1.Time
 }
 
 // start runs both in the group until its context ends; the page is at address, or at
@@ -63,8 +63,8 @@ func start(ctx context.Context, group *errgroup.Group, address string, anyPort b
 	if err != nil {
 		return nil, err
 	}
-	c.url = "http://" + page.Addr().String()
-	return c, c.startMaster(ctx, group, &rest.Config{Host: "http://" + reads.Addr().String(), QPS: -1}, page)
+	c.url, c.apiURL = "http://"+page.Addr().String(), "http://"+reads.Addr().String()
+	return c, c.startMaster(ctx, group, &rest.Config{Host: c.apiURL, QPS: -1}, page)
 }
 
 // startMaster runs a topo-master that reads an API server, with its page.
@@ -123,7 +123,11 @@ func (c *cluster) add(m *fleet.Node) {
 	n.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: c.now,
 	}}
-	n.Status.Allocatable = corev1.ResourceList{gpu: *resource.NewQuantity(int64(m.GPUs()), resource.DecimalSI)}
+	const pods = 110 // The kubelet's default.
+	n.Status.Allocatable = corev1.ResourceList{
+		gpu:                 *resource.NewQuantity(int64(m.GPUs()), resource.DecimalSI),
+		corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI),
+	}
 	c.api.Put("nodes", &n)
 	c.report(m)
 }

@@ -88,8 +88,8 @@ func (s *scheduler) schedule(g *gang) (took time.Duration, rejection error) {
 		} else {
 			pod.Status.Conditions = []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-				Message: fmt.Sprintf("0/%d nodes are available: rejected by podgroup %s/%s: %s.",
-					s.tree.Len(), namespace, g.name, rejection),
+				Message:            fmt.Sprintf("0/%d nodes are available: rejected by podgroup %s: %s.",
+					s.tree.Len(), g.name, rejection),
 				LastTransitionTime: s.cluster.now,
 			}}
 		}
@@ -107,9 +107,11 @@ func (g *gang) pod(rank int, now metav1.Time) *corev1.Pod {
 		},
 		Annotations: map[string]string{wellknown.GangRequiredLevel: g.requiredLevel},
 	}}
-	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
-		Limits: corev1.ResourceList{gpu: *resource.NewQuantity(int64(g.gpus), resource.DecimalSI)},
-	}}}
+	list := corev1.ResourceList{gpu: *resource.NewQuantity(int64(g.gpus), resource.DecimalSI)}
+	// A real API server takes limits for requests that are left out.
+	p.Spec.Containers = []corev1.Container{{
+		Name: "main", Resources: corev1.ResourceRequirements{Limits: list, Requests: list},
+	}}
 	p.Status.Phase = corev1.PodPending
 	return p
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
@@ -26,7 +30,7 @@ type story struct {
 }
 
 func (s *story) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.fleet, s.topology, s.cable, s.gangs, s.shares, s.end} {
+	for _, step := range []func(context.Context) error{s.fleet, s.topology, s.cable, s.gangs, s.why, s.shares, s.end} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -50,20 +54,25 @@ func (s *story) title(ctx context.Context, text string) error {
 	return s.print("\n%s\n\n", cli.Bold(s.command, fmt.Sprintf("%d. %s", s.number, text)))
 }
 
-// show runs a command of heddle against the demo's topo-master, as a user would, and
-// prints at most so many lines of each part of its answer.
+// show runs a command of `heddle topo` against the demo's topo-master, as a user would.
 func (s *story) show(ctx context.Context, most int, args ...string) error {
+	args = append(args, "--server", s.cluster.url)
 	c := topo.NewCommand() //nolint:contextcheck // The context is given when it runs.
+	return s.execute(ctx, most, c, "heddle topo "+strings.Join(args, " "), args)
+}
+
+// execute runs a command, and prints it and at most so many lines of each part of its
+// answer.
+func (s *story) execute(ctx context.Context, most int, c *cobra.Command, shown string, args []string) error {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	var out strings.Builder
 	c.SetOut(&out)
 	c.SetErr(s.command.ErrOrStderr())
-	c.SetArgs(append(args, "--server", s.cluster.url))
+	c.SetArgs(args)
 	if err := c.ExecuteContext(ctx); err != nil && !errors.Is(err, cli.ErrFindings) {
 		return err
 	}
-	asked := fmt.Sprintf("$ heddle topo %s --server %s\n", strings.Join(args, " "), s.cluster.url)
-	return cli.Show(s.command, asked+cli.Fit(clip(out.String(), most), cli.Width))
+	return cli.Show(s.command, "$ "+shown+"\n"+cli.Fit(clip(out.String(), most), cli.Width))
 }
 
 // clip leaves out lines of long parts, between which are empty lines.
@@ -216,6 +225,30 @@ func (s *story) gangs(ctx context.Context) error {
 		return err
 	}
 	return s.print("\nLook at the page: choose a gang, and see its nodes. giant waits, and WHY has the reason.\n")
+}
+
+// why asks about the gang that waits. The kubeconfig is of the API server in memory.
+func (s *story) why(ctx context.Context) (err error) {
+	if err := s.title(ctx, "Why giant waits, and what there is room for"); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "heddle-demo-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the kubeconfig: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["demo"] = &clientcmdapi.Cluster{Server: s.cluster.apiURL}
+	config.Contexts["demo"] = &clientcmdapi.Context{Cluster: "demo"}
+	config.CurrentContext = "demo"
+	file := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	const most = 8
+	c := topo.NewWhyCommand() //nolint:contextcheck // The context is given when it runs.
+	return s.execute(ctx, most, c, "heddle why -n demo giant",
+		[]string{"-n", namespace, "giant", "--server", s.cluster.url, "--kubeconfig", file})
 }
 
 // shares lets pods share GPUs.
