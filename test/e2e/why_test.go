@@ -41,7 +41,7 @@ func TestWhy(t *testing.T) {
 	f.running(t, 30*time.Second, "first", 2)
 	f.running(t, 30*time.Second, "second", 2)
 	f.gang(t, "third", 2, 8, map[string]string{inOneLeaf: "leaf"})
-	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu until ",
+	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu since ", " until ",
 		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
 
 	other := f.pod("other", 4, nil)

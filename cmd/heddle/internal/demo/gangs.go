@@ -88,7 +88,7 @@ func (s *scheduler) schedule(g *gang) (took time.Duration, rejection error) {
 		} else {
 			pod.Status.Conditions = []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-				Message:            fmt.Sprintf("0/%d nodes are available: rejected by podgroup %s: %s.",
+				Message: fmt.Sprintf("0/%d nodes are available: rejected by podgroup %s: %s.",
 					s.tree.Len(), g.name, rejection),
 				LastTransitionTime: s.cluster.now,
 			}}
