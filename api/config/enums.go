@@ -57,6 +57,15 @@ const (
 	AdvertiseAll  Advertise = "all"
 )
 
+// NUMA is how much it matters that a share is near the container's processors.
+type NUMA string
+
+// How much it matters.
+const (
+	NUMAPrefer  NUMA = "prefer"
+	NUMARequire NUMA = "require"
+)
+
 // Unscheduled is what happens to sGPU containers without a GPU.
 type Unscheduled string
 

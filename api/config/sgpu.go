@@ -34,6 +34,13 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement" enum:"binpack,spread"`
+	// NUMA is about a container that has processors of its own, which the
+	// kubelet's CPU manager gave it, and a GPU of another NUMA node: `prefer`
+	// avoids that where the node chooses the GPU, and writes an Event where it
+	// cannot; `require` rejects the container.
+	//
+	// Read by: heddle-device-plugin.
+	NUMA NUMA `yaml:"numa" enum:"prefer,require"`
 	// RejectedFor is how long a pod may be rejected for want of a GPU until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
 	// a controller recreates is evicted; a bare pod keeps the Event. `0s` is
@@ -110,6 +117,7 @@ func defaultSGPU() SGPU {
 		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
+		NUMA:        NUMAPrefer,
 		Placement:   PlacementBinpack,
 		RejectedFor: time.Minute,
 		ModeSwitch:  ModeSwitchCordon,

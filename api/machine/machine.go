@@ -83,6 +83,22 @@ type NUMANode struct {
 	Distances []int `json:"distances"`
 }
 
+// Has reports whether a processor, by the kernel's number, is of the node.
+func (n *NUMANode) Has(cpu int64) bool {
+	for part := range strings.SplitSeq(n.CPUs, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseInt(from, 10, 64)
+		last, err2 := strconv.ParseInt(to, 10, 64)
+		if err1 == nil && err2 == nil && first <= cpu && cpu <= last {
+			return true
+		}
+	}
+	return false
+}
+
 // PCIFunction is one function of interest: a display controller, an accelerator, a
 // network controller, an NVSwitch or whatever carries an RDMA device. Bridges appear
 // only inside Upstream.

@@ -173,7 +173,7 @@ func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
 func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
-		allocate.RejectedHCAs,
+		allocate.RejectedNUMA, allocate.RejectedHCAs,
 	} {
 		t.rejected.WithLabelValues(kind).Set(0)
 	}

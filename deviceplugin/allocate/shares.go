@@ -29,6 +29,9 @@ const (
 	RejectedUnscheduled = "unscheduled"
 	// RejectedFull: the GPU would be over-committed.
 	RejectedFull = "full"
+	// RejectedNUMA: the GPU is not of the NUMA node of the container's processors,
+	// and the configuration requires it.
+	RejectedNUMA = "numa"
 	// RejectedHCAs: there are fewer HCAs than the pod requests of a resource with
 	// count strict.
 	RejectedHCAs = "hcas"
@@ -162,14 +165,14 @@ func runAs(pod *corev1.Pod, c *corev1.Container) *int64 {
 
 // share gives a container its shares, and names who chose the GPUs.
 func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []allocation.Share, by string, err error) {
-	gpus := u.fill(&r.container, r.phase)
+	gpus, nodes := u.fill(&r.container, r.phase), n.processorNodes(r.container)
 	r.admitDraining(gpus)
 	uuids, by, err := Scheduled(pod, r.container.Name, &r.Request, n.Name, n.Inventory)
 	switch {
 	case err != nil:
 		return nil, "", r.reject(RejectedAllocation, "%s", err)
 	case uuids == nil:
-		uuids, err = n.place(r, gpus, u)
+		uuids, err = n.place(r, gpus, nodes, u)
 		by = allocation.ByNode
 		if err != nil {
 			return nil, "", err
@@ -192,6 +195,9 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 		}
 		if !reason.None() {
 			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)
+		}
+		if n.Inventory.Config.SGPU.NUMA == config.NUMARequire && far(nodes, gpus[i].NUMA) {
+			return nil, "", r.reject(RejectedNUMA, "%s chose GPU %d, which is %s", by, gpus[i].Index, apart(nodes, gpus[i].NUMA))
 		}
 		shares = append(shares, gpus[i].Share(&r.Request))
 	}
@@ -229,9 +235,9 @@ func (r *shareRequest) names(uuid string) bool {
 }
 
 // place chooses GPUs where no scheduler did: those that containers of its pod
-// had or will have at another time, then as configured, and of equal ones those
-// that the device IDs name.
-func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, error) {
+// had or will have at another time, then those on the NUMA nodes of its processors,
+// then as configured, and of equal ones those that the device IDs name.
+func (n *Node) place(r *shareRequest, gpus []quota.GPU, nodes []int, u *usage) ([]string, error) {
 	c := n.Inventory.Config
 	if c.SGPU.Unscheduled == config.UnscheduledReject {
 		return nil, r.reject(RejectedUnscheduled, "no scheduler chose a GPU, and sgpu.unscheduled is %s", c.SGPU.Unscheduled)
@@ -240,12 +246,16 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, err
 	ordered := slices.SortedStableFunc(slices.Values(gpus), func(x, y quota.GPU) int {
 		return compareBool(r.names(y.UUID), r.names(x.UUID))
 	})
+	near := slices.DeleteFunc(slices.Clone(ordered), func(g quota.GPU) bool { return far(nodes, g.NUMA) })
+	if c.SGPU.NUMA == config.NUMARequire {
+		ordered = near
+	}
 	own := slices.DeleteFunc(slices.Clone(ordered), func(g quota.GPU) bool {
 		return !slices.ContainsFunc(u.consumers, func(x consumer) bool {
 			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Phase.Overlaps(r.phase)
 		})
 	})
-	for _, among := range [][]quota.GPU{own, ordered} {
+	for _, among := range [][]quota.GPU{own, near, ordered} {
 		places, ok := quota.Place(among, &r.Request, c.SGPU.Placement, nil)
 		if !ok {
 			continue
@@ -255,6 +265,10 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, err
 			uuids[i] = among[place].UUID
 		}
 		return uuids, nil
+	}
+	if _, ok := quota.Place(gpus, &r.Request, c.SGPU.Placement, nil); ok {
+		return nil, r.reject(RejectedNUMA,
+			"only other NUMA nodes than that of its processors, %s, have room, and sgpu.numa is %s", numbers(nodes), c.SGPU.NUMA)
 	}
 	return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
 }

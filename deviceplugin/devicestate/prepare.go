@@ -125,7 +125,7 @@ func (s *State) decide(
 	if result, err = node.Container(c, held); err != nil {
 		return shares, nil, err
 	}
-	result.Warnings = append(result.Warnings, node.NetworkWarnings(pod, result)...)
+	result.Warnings = slices.Concat(result.Warnings, node.NetworkWarnings(pod, result), node.NUMAWarnings(shares))
 	for i := range result.Grants {
 		s.applyLocked(result.Grants[i].Entry)
 	}

@@ -18,7 +18,7 @@ import (
 type Rejection struct {
 	Pod       kubelet.Pod
 	Container string
-	// Kind is request, allocation, unscheduled, full or hcas.
+	// Kind is request, allocation, unscheduled, full, numa or hcas.
 	Kind   string
 	Reason string
 	Since  time.Time

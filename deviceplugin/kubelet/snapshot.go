@@ -116,6 +116,23 @@ func (s *Snapshot) Of(c Container) []Allocation {
 	return held
 }
 
+// CPUs are the processors that a container has to itself, which the kubelet's CPU
+// manager gives out; none for one that shares them, and for an ordinary init
+// container, which PodResources does not list.
+func (s *Snapshot) CPUs(c Container) []int64 {
+	for _, p := range s.pods {
+		if p.GetNamespace() != c.Namespace || p.GetName() != c.Pod.Name {
+			continue
+		}
+		for _, listed := range p.GetContainers() {
+			if listed.GetName() == c.Name {
+				return listed.GetCpuIds()
+			}
+		}
+	}
+	return nil
+}
+
 // CDINames are those that containers hold.
 func (s *Snapshot) CDINames() map[string]bool {
 	names := make(map[string]bool)

@@ -130,7 +130,7 @@ func (k *Kubelet) resourcesLocked(pod Pod) *podresources.PodResources {
 			if c.Kind != kind {
 				continue
 			}
-			entry := &podresources.ContainerResources{Name: c.Name}
+			entry := &podresources.ContainerResources{Name: c.Name, CpuIds: c.CPUs}
 			for resource, held := range k.held[pod.UID][c.Name] {
 				entry.Devices = append(entry.Devices, held.list(resource)...)
 			}

@@ -27,6 +27,7 @@ type Container struct {
 	Name   string
 	Kind   Kind
 	Limits map[string]int // resource -> number of devices
+	CPUs   []int64        // Those that the CPU manager gave it alone.
 }
 
 // Pod is what the kubelet knows of a pod. NUMA, when set, is the affinity that

@@ -139,3 +139,60 @@ func (r *rig) twoNUMANodes(t *testing.T, split int) {
 		t.Fatal(err)
 	}
 }
+
+// TestSharesFollowTheProcessors: with the same kubelet a share is of the NUMA node of
+// the container's processors, where the node would else fill up a GPU of the other one.
+func TestSharesFollowTheProcessors(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("it takes two processors to have two NUMA nodes")
+	}
+	split := runtime.NumCPU() / 2
+	r := newRig(t, options{name: "numashares", held: true, config: sharedGPUs, kubelet: map[string]any{
+		"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container",
+		// No container has a processor of the first node alone.
+		"cpuManagerPolicy": "static", "reservedSystemCPUs": fmt.Sprintf("0-%d", split-1),
+	}, edit: func(m *machine.Machine) {
+		m.CPU.NUMA[0].CPUs = fmt.Sprintf("0-%d", split-1)
+		m.CPU.NUMA[1].CPUs = fmt.Sprintf("%d-%d", split, runtime.NumCPU()-1)
+	}})
+	r.twoNUMANodes(t, split)
+	t.Logf("ready %s after its start", r.plugin.again(t))
+	r.waitShares(t, allSlots, allCores, allGiB)
+	on := func(gpu int, p *corev1.Pod) *corev1.Pod {
+		p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": r.gpuAt(t, gpu)}
+		return p
+	}
+	pinned := func(name string) *corev1.Pod {
+		more := share(10, 4)
+		more[corev1.ResourceCPU], more[corev1.ResourceMemory] = quantity(1), resource.MustParse("64Mi")
+		return r.pod(name, box{more: more})
+	}
+
+	r.run(t, on(0, r.pod("first", box{more: share(50, 4)})))
+	r.run(t, r.pod("unpinned", box{more: share(10, 4)}))
+	if got := numaNodes(r.machine(t), r.has(t, "unpinned", "app", 1, 0)); !slices.Equal(got, []int{0}) {
+		t.Errorf("the fullest GPU is of NUMA node 0, and the share is of %v", got)
+	}
+	r.run(t, pinned("pinned"))
+	has := r.has(t, "pinned", "app", 1, 0)
+	if len(has.CPUs) != 1 || has.CPUs[0] < split {
+		t.Fatalf("the container may run on processors %v", has.CPUs)
+	}
+	if got := numaNodes(r.machine(t), has); !slices.Equal(got, []int{1}) {
+		t.Errorf("processor %d of NUMA node 1 came with a share of a GPU of %v", has.CPUs[0], got)
+	}
+	if reported := r.events(t, "pinned", "SharesOnOtherNUMANode"); len(reported) > 0 {
+		t.Errorf("Events %q", reported)
+	}
+	r.remove(t, "pinned")
+
+	const apart = "is of NUMA node 0, and the container's processors are of 1"
+	r.run(t, on(0, pinned("apart")))
+	r.waitEvent(t, "apart", "SharesOnOtherNUMANode", apart, waitStart)
+	r.remove(t, "apart")
+
+	r.configure(t, sharedGPUs+"sgpu: {numa: require, gpus: [0, 1, 2, 3, 4, 5, 6]}\n")
+	r.waitShares(t, 7*16, 7*100, 7*79)
+	r.create(t, on(0, pinned("refused")))
+	r.waitEvent(t, "refused", "SGPURefused", "only other NUMA nodes than that of its processors, 1, have room", waitStart)
+}
