@@ -16,6 +16,13 @@ import (
 // defaultShm is where programs share memory.
 const defaultShm = "/dev/shm"
 
+// The values of --mps-keeper.
+const (
+	keeperNone  = "none"
+	keeperUse   = "use"
+	keeperServe = "serve"
+)
+
 type options struct {
 	program.Flags
 	program.Host
@@ -27,6 +34,7 @@ type options struct {
 	imex                         string
 	takeover, gdrcopy, gds       bool
 	cleanup                      bool
+	mpsKeeper                    string
 }
 
 // Register implements [program.Daemon].
@@ -48,6 +56,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
 	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
+	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: none, this process; "+
+		"use, the one that serves; serve: serve that alone, to the plugin with this --state-dir")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
@@ -67,6 +77,9 @@ func (o *options) Check() error {
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
+	}
+	if o.mpsKeeper != keeperNone && o.mpsKeeper != keeperUse && o.mpsKeeper != keeperServe {
+		return fmt.Errorf("--mps-keeper: %q is neither none, use nor serve", o.mpsKeeper)
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"time"
@@ -38,16 +34,17 @@ type seen struct {
 
 // newLimiter makes a limiter. modes are nil for a replayed machine.
 func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
-	if o.mpsShmDir != defaultShm {
-		// Clients of any user make files there, as in any /dev/shm.
-		dir := filepath.Join(o.mpsRoot, defaultShm)
-		if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
-			return nil, fmt.Errorf("shared memory of MPS: %w", err)
+	if o.mpsKeeper != keeperUse {
+		if err := o.openShm(); err != nil {
+			return nil, err
 		}
 	}
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
 		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
+	}
+	if o.mpsKeeper == keeperUse {
+		options.MPSSocket = enforce.KeeperSocket(o.stateDir)
 	}
 	return &limiter{
 		Limiter: enforce.New(options),
@@ -55,6 +52,8 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 			Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
 			// A replayed machine has no driver, whatever this one has.
 			NoMPS: modes == nil && o.mpsRoot == "",
+			// The chart gives it that.
+			KeeperPID: o.mpsKeeper == keeperUse,
 		},
 	}, nil
 }

@@ -43,6 +43,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		well := func() string { return "" }
 		return program.Serve(ctx, log, o.metricsAddress, registry, well, well)
 	}
+	if o.mpsKeeper == keeperServe {
+		return o.keepMPS(ctx, log)
+	}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ type Facts struct {
 	// MPSControl is nvidia-cuda-mps-control's path below MPS's root;
 	// empty if there is none.
 	MPSControl string
-	// HostPID reports whether the process is in the host's PID namespace: a control
-	// daemon knows its clients by the PIDs that the kernel gives it.
+	// HostPID reports whether the daemons' process is in the host's PID namespace: a
+	// control daemon knows its clients by the PIDs that the kernel gives it.
 	HostPID bool
 	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
@@ -50,6 +50,8 @@ type Host struct {
 	// MPSRoot is where the programs of MPS are; with NoMPS they are not looked for.
 	MPSRoot string
 	NoMPS   bool
+	// KeeperPID: the daemons' process is another one, in the host's PID namespace.
+	KeeperPID bool
 	// SysRoot and ProcRoot default to /sys and /proc.
 	SysRoot, ProcRoot string
 }
@@ -81,7 +83,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		f.MPSControl = h.findControl()
 	}
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
-	f.HostPID = err == nil && link == initialPID
+	f.HostPID = h.KeeperPID || err == nil && link == initialPID
 	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
 	// counts there, or the driver by itself, makes no difference here.
 	_, err = os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))

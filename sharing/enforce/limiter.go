@@ -25,6 +25,9 @@ type Options struct {
 	// MPSRoot becomes the root of MPS's programs, which must have StateDir
 	// under the same path; empty runs them in the process's root.
 	MPSRoot string
+	// MPSSocket is that of a [Keeper] that runs the daemons; empty makes them children
+	// of this process.
+	MPSSocket string
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
 	ShmDir string
@@ -67,8 +70,11 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 func New(o Options) *Limiter {
 	m := &mps{
 		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
-		pace: usualPace(), modes: o.Modes, log: o.Log,
+		pace: usualPace(), modes: o.Modes, log: o.Log, launcher: children{},
 		changed: notify.New(), gpus: make(map[string]*mpsGPU),
+	}
+	if o.MPSSocket != "" {
+		m.launcher = newRemote(o.MPSSocket)
 	}
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{

@@ -51,6 +51,7 @@ type mps struct {
 	dir, root, shm string
 	pace           pace
 	modes          ComputeModes
+	launcher       launcher
 	log            *slog.Logger
 	changed        notify.Signal
 
@@ -60,6 +61,8 @@ type mps struct {
 	path                 string
 	multiUser, exclusive bool
 	gpus                 map[string]*mpsGPU
+	// retained: daemons that an earlier process left and nothing needs are ended.
+	retained bool
 }
 
 // mpsGPU is a GPU with MPS.
@@ -181,7 +184,7 @@ func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 	}
 	d := &daemon{
 		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, log: m.log, marker: m.marker(c.Share.UUID),
+		pace:    m.pace, log: m.log, marker: m.marker(c.Share.UUID), launcher: m.launcher,
 		status:  Daemon{GPU: c.Share.UUID, Index: c.Index, State: Stopped},
 		changed: notify.New(), updated: make(chan struct{}),
 	}
@@ -208,7 +211,24 @@ func (m *mps) configureDaemon(d *daemon) {
 func (m *mps) keep(ctx context.Context, live func() []Limit) error {
 	err := m.setClients(live)
 	m.changed.Notify()
-	return errors.Join(err, m.restoreModes(ctx))
+	return errors.Join(err, m.retain(ctx), m.restoreModes(ctx))
+}
+
+// retain ends, once, what an earlier process left and has no clients.
+func (m *mps) retain(ctx context.Context) error {
+	m.mu.Lock()
+	gpus, done := slices.Sorted(maps.Keys(m.gpus)), m.retained
+	m.mu.Unlock()
+	if done {
+		return nil
+	}
+	if err := m.launcher.retain(ctx, gpus); err != nil {
+		return fmt.Errorf("mps: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.retained = true
+	return nil
 }
 
 func (m *mps) setClients(live func() []Limit) error {
@@ -259,7 +279,7 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 		switch {
 		case wanted && d.cancel == nil:
 			m.configureDaemon(d)
-			own, cancel := context.WithCancel(ctx)
+			own, cancel := context.WithCancelCause(ctx)
 			d.cancel = cancel
 			group.Go(func() { m.supervise(own, d) })
 		case !wanted && d.cancel != nil:
@@ -275,7 +295,7 @@ func (m *mps) supervise(ctx context.Context, d *daemon) {
 	d.run(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d.cancel() // Frees the context of one that ended otherwise.
+	d.cancel(nil) // Frees the context of one that ended otherwise.
 	d.cancel = nil
 	m.changed.Notify()
 }

@@ -69,9 +69,10 @@ type daemon struct {
 	marker string
 	log    *slog.Logger
 
+	launcher launcher
 	// cancel ends a daemon that runs, and is nil for another. The lock of mps
 	// guards it.
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	changed notify.Signal // new limits
 
@@ -142,9 +143,18 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 	}
 }
 
+// errRetired is the cause of the end of a daemon that has no clients.
+var errRetired = errors.New("the GPU has no consumers")
+
+// leaves reports whether the daemon goes on although ctx has ended: this process ends,
+// and the launcher does not.
+func (d *daemon) leaves(ctx context.Context) bool {
+	return ctx.Err() != nil && d.launcher.outlives() && !errors.Is(context.Cause(ctx), errRetired)
+}
+
 // retire ends the daemon. A later request for limits waits for the next one.
 func (d *daemon) retire() {
-	d.cancel()
+	d.cancel(errRetired)
 	d.update(func() { d.has, d.failed = daemonLimits{}, daemonLimits{} })
 }
 
@@ -178,6 +188,9 @@ func (d *daemon) run(ctx context.Context) {
 		}
 		pause = min(2*pause, d.pace.longest)
 	}
+	if d.leaves(ctx) {
+		return
+	}
 	reason := ""
 	if err := d.exclusive(context.WithoutCancel(ctx), false); err != nil {
 		reason = err.Error()
@@ -187,14 +200,17 @@ func (d *daemon) run(ctx context.Context) {
 
 // runOnce is one run of the daemon. The error is why it ended.
 func (d *daemon) runOnce(ctx context.Context) error {
-	if err := d.prepare(ctx); err != nil {
-		return err
-	}
-	c, err := d.program.start(ctx)
+	c, err := d.launch(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.end(context.WithoutCancel(ctx), c)
+	defer func() {
+		if d.leaves(ctx) {
+			c.detach()
+			return
+		}
+		d.end(context.WithoutCancel(ctx), c)
+	}()
 	if err := d.await(ctx, c); err != nil {
 		return err
 	}
@@ -206,8 +222,8 @@ func (d *daemon) runOnce(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.done:
-			return fmt.Errorf("the control daemon ended: %w", orNil(c.err))
+		case <-c.ended():
+			return fmt.Errorf("the control daemon ended: %w", orNil(c.fault()))
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
@@ -216,6 +232,25 @@ func (d *daemon) runOnce(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// launch finds the daemon that an earlier process left, or starts one.
+func (d *daemon) launch(ctx context.Context) (process, error) {
+	c, found, err := d.launcher.attach(ctx, &d.program)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		if err := d.exclusive(ctx, true); err != nil {
+			c.detach()
+			return nil, err
+		}
+		return c, nil
+	}
+	if err := d.prepare(ctx); err != nil {
+		return nil, err
+	}
+	return d.launcher.start(ctx, &d.program)
 }
 
 // errEnded is the error of a daemon that ended without reporting a fault.
@@ -258,7 +293,7 @@ func (d *daemon) quitLeftover(ctx context.Context) error {
 }
 
 // await waits until a new daemon answers.
-func (d *daemon) await(ctx context.Context, c *child) error {
+func (d *daemon) await(ctx context.Context, c process) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.start, fmt.Errorf("it does not answer in %s", d.pace.start))
 	defer cancel()
 	for {
@@ -267,8 +302,8 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 			return nil
 		}
 		select {
-		case <-c.done:
-			return fmt.Errorf("the control daemon ended as it started: %w", orNil(c.err))
+		case <-c.ended():
+			return fmt.Errorf("the control daemon ended as it started: %w", orNil(c.fault()))
 		case <-ctx.Done():
 			return fmt.Errorf("the control daemon does not start: %w", err)
 		case <-time.After(d.pace.poll):
@@ -310,9 +345,9 @@ func (d *daemon) check(ctx context.Context, missed int) (int, error) {
 
 // end ends a daemon: by its own command, which releases the GPU in order, and then
 // by signals.
-func (d *daemon) end(ctx context.Context, c *child) {
+func (d *daemon) end(ctx context.Context, c process) {
 	select {
-	case <-c.done:
+	case <-c.ended():
 		return
 	default:
 	}
@@ -323,7 +358,7 @@ func (d *daemon) end(ctx context.Context, c *child) {
 		}
 		// Even after SIGKILL the driver can hold it.
 		select {
-		case <-c.done:
+		case <-c.ended():
 			return
 		case <-time.After(d.pace.stop):
 		}

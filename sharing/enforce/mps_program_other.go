@@ -12,6 +12,7 @@ import (
 var errNoMPS = errors.New("MPS is on Linux only")
 
 type child struct {
+	pid  int
 	done chan struct{}
 	err  error
 }

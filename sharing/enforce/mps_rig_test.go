@@ -78,27 +78,32 @@ func newNode(t *testing.T, c config.Enforce) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	control := fakeControl(t)
 	n := &node{t: t, dir: dir, notices: make(chan notice, 100), modes: &modes{make(chan string, 100)}}
+	n.begin(c, "")
+	t.Cleanup(func() {
+		n.end()
+		n.leaks()
+	})
+	return n
+}
+
+// begin starts the enforcer, with a [Keeper] if there is a socket.
+func (n *node) begin(c config.Enforce, socket string) {
+	n.t.Helper()
 	n.limiter = New(Options{
-		StateDir: dir, ShmDir: "/dev/shm/heddle", Modes: n.modes,
+		StateDir: n.dir, ShmDir: "/dev/shm/heddle", Modes: n.modes, MPSSocket: socket,
 		Log: slog.New(&reader{slog.DiscardHandler, n.notices}),
 	})
 	n.limiter.mps.pace = pace{
 		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
 		health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
 	}
-	facts := &Facts{Driver: "570.86.15", MPSControl: control, HostPID: true}
+	facts := &Facts{Driver: "570.86.15", MPSControl: fakeControl(n.t), HostPID: true}
 	c.Memory, c.Compute = config.EnforceMPS, config.EnforceMPS
 	if err := n.limiter.Configure(&c, facts); err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	n.start()
-	t.Cleanup(func() {
-		n.end()
-		n.leaks()
-	})
-	return n
 }
 
 // leaks waits until no goroutine of the enforcer is left.

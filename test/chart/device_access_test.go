@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -53,41 +53,34 @@ func TestDevicePrivileges(t *testing.T) {
 	}
 }
 
-// What MPS takes: nothing where it is off or no node has a driver.
+// What MPS takes: a DaemonSet of its own, and nothing where it is off or no node has a
+// driver. The device plugin has no privilege for it.
 func TestDevicePrivilegesOfMPS(t *testing.T) {
 	const state, shm = "/var/lib/heddle/device-plugin", "/dev/shm/heddle-mps"
+	plain := devicePod(t, renderDevice(t)).Containers[0].SecurityContext
 	for _, tt := range []struct {
-		name   string
-		sets   string
-		add    []corev1.Capability
-		pid    bool
-		mounts map[string]string // of the volumes that MPS is about
-		args   []string
+		name, sets string
+		add        []corev1.Capability
+		mounts     map[string]string
+		root       string
 	}{
-		{"off", "gpuDevice.mps=false", nil, false, map[string]string{state: state}, nil},
-		{"a replayed machine", "gpuDevice.mps=true,gpuDevice.machineConfigMap=dgx", nil, false, map[string]string{state: state}, nil},
-		{
-			"in the container", "gpuDevice.mps=true",
-			[]corev1.Capability{"KILL", "SETGID", "SETUID"},
-			true,
-			map[string]string{state: state, "/dev/shm": shm},
-			[]string{"--mps-shm-dir=" + shm},
-		},
-		{
-			"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
+		{"in the container", "gpuDevice.mps=true", []corev1.Capability{"KILL", "SETGID", "SETUID"},
+			map[string]string{state: state, "/dev/shm": shm}, ""},
+		{"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
 			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"},
-			true,
-			map[string]string{state: state, "/dev/shm": shm},
-			[]string{"--mps-shm-dir=" + shm},
-		},
-		{
-			"in the driver's root", "gpuDevice.mps=true,gpuDevice.driverAccess=host", nil, true,
-			map[string]string{state: state, "/driver-root" + state: state, "/driver-root/dev/shm": shm},
-			[]string{"--mps-root=/driver-root", "--mps-shm-dir=" + shm},
-		},
+			map[string]string{state: state, "/dev/shm": shm}, ""},
+		{"in the driver's root", "gpuDevice.mps=true,gpuDevice.driverAccess=host", nil, map[string]string{
+			state: state, "/driver-root" + state: state, "/driver-root/dev/shm": shm, "/driver-root": "/",
+		}, "/driver-root"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			objects := renderDevice(t, "--set", tt.sets)
+			set := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-mps").Spec
+			if set.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+				t.Errorf("an update of the chart ends the daemons: %s", set.UpdateStrategy.Type)
+			}
+			pod := set.Template.Spec
+			checkFlags(t, devicePlugin, pod)
 			c := pod.Containers[0]
 			var add []corev1.Capability
 			if c.SecurityContext.Capabilities != nil {
@@ -96,13 +89,16 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 					t.Errorf("dropped (-want +got):\n%s", diff)
 				}
 			}
-			if diff := cmp.Diff(tt.add, add); diff != "" || pod.HostPID != tt.pid {
+			if diff := cmp.Diff(tt.add, add); diff != "" || !pod.HostPID || *pod.AutomountServiceAccountToken {
 				t.Errorf("hostPID %t, capabilities (-want +got):\n%s", pod.HostPID, diff)
+			}
+			if len(c.Resources.Limits) > 0 {
+				t.Errorf("servers of MPS are limited: %v", c.Resources.Limits)
 			}
 			mounts := map[string]string{}
 			for _, m := range c.VolumeMounts {
 				for _, v := range pod.Volumes {
-					if v.Name == m.Name && (v.Name == "state" || v.Name == "mps-shm") {
+					if v.Name == m.Name {
 						mounts[m.MountPath] = v.HostPath.Path
 					}
 				}
@@ -110,11 +106,31 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 			if diff := cmp.Diff(tt.mounts, mounts); diff != "" {
 				t.Errorf("mounts (-want +got):\n%s", diff)
 			}
-			args := slices.DeleteFunc(slices.Clone(c.Args), func(a string) bool { return !strings.HasPrefix(a, "--mps-") })
-			if diff := cmp.Diff(tt.args, args, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("arguments (-want +got):\n%s", diff)
+
+			plugin := devicePod(t, objects)
+			want := []string{"--mps-keeper=use", "--mps-shm-dir=" + shm}
+			if tt.root != "" {
+				want = append([]string{"--mps-root=" + tt.root}, want...)
+			} else if got := plugin.Containers[0].SecurityContext; tt.name == "in the container" && !cmp.Equal(got, plain) {
+				t.Errorf("the plugin's own privileges (-want +got):\n%s", cmp.Diff(plain, got))
+			}
+			args := slices.DeleteFunc(slices.Clone(plugin.Containers[0].Args),
+				func(a string) bool { return !strings.HasPrefix(a, "--mps-") })
+			if diff := cmp.Diff(want, args); diff != "" || plugin.HostPID {
+				t.Errorf("the plugin's hostPID %t, arguments (-want +got):\n%s", plugin.HostPID, diff)
 			}
 		})
+	}
+	for _, sets := range []string{"gpuDevice.mps=false", "gpuDevice.mps=true,gpuDevice.machineConfigMap=dgx"} {
+		objects := renderDevice(t, "--set", sets)
+		if _, there := objects["DaemonSet/heddle-mps"]; there {
+			t.Errorf("heddle-mps with %s", sets)
+		}
+		for _, arg := range devicePod(t, objects).Containers[0].Args {
+			if strings.HasPrefix(arg, "--mps-") {
+				t.Errorf("%s with %s", arg, sets)
+			}
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
+	mps          = "heddle-mps"
 	topoWorker   = "heddle-topo-worker"
 	topoMaster   = "heddle-topo-master"
 	scheduler    = "heddle-scheduler"
@@ -40,7 +41,7 @@ func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonS
 // stop ends all daemons, and has the device plugin's pods clean their hosts first.
 func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	for kind, names := range map[string][]string{
-		"daemonsets": {discovery, topoWorker}, "deployments": {topoMaster, scheduler},
+		"daemonsets": {discovery, mps, topoWorker}, "deployments": {topoMaster, scheduler},
 	} {
 		for _, name := range names {
 			if err := u.remove(ctx, u.path(kind, name), ""); err != nil {
@@ -66,7 +67,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	if err != nil {
 		return "", err
 	}
-	all := []string{discovery, devicePlugin, topoWorker, topoMaster, scheduler}
+	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !slices.Contains(over(), pod.Status.Phase) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"

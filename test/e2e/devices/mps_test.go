@@ -1,0 +1,131 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mpsRig is a rig whose shares MPS limits, with a stand-in for nvidia-cuda-mps-control,
+// and heddle-mps, which runs it.
+func mpsRig(t *testing.T) (r *rig, keeper *process, state string) {
+	t.Helper()
+	r = newRig(t, options{name: "mps", held: true, config: sharedGPUs + "sgpu: {enforce: {memory: mps, compute: mps}}\n"})
+	// Paths of sockets are short.
+	state, err := os.MkdirTemp("", "mps") //nolint:usetesting // See above.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(state) })
+	root := filepath.Join(r.dir, "root")
+	for _, dir := range []string{root + state, root + "/dev/shm", root + "/usr/bin", r.dir + "/shm"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", root+"/usr/bin/nvidia-cuda-mps-control", "./sharing/enforce/testdata/control")
+	build.Dir, build.Env = "../../..", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build of the stand-in: %v\n%s", err, out)
+	}
+	if _, err := r.NodeExec(t.Context(), "mount", "--bind", state, root+state); err != nil {
+		t.Fatal(err)
+	}
+	mps := []string{"--state-dir", state, "--mps-root", root, "--mps-shm-dir", r.dir + "/shm"}
+	keeper = &process{rig: r, binary: r.plugin.binary, log: &journal{}, args: append(mps, "--mps-keeper=serve", "--node-name", r.Node())}
+	r.plugin.extra = append(mps, "--mps-keeper=use")
+	if err := keeper.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of heddle-mps:\n%s", keeper.log)
+		}
+		if err := keeper.stop(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	r.plugin.again(t)
+	r.waitShares(t, allSlots, allCores, allGiB)
+	return r, keeper, state
+}
+
+// TestMPSGoesOnDuringAnUpdate: the daemon of a GPU and its clients live on while the
+// plugin is replaced, take more clients after it, and end with the last.
+func TestMPSGoesOnDuringAnUpdate(t *testing.T) {
+	r, keeper, state := mpsRig(t)
+	gpu := r.gpuAt(t, 2)
+	pod := func(name string, vcore, gib int) *corev1.Pod {
+		p := r.pod(name, box{more: share(vcore, gib)})
+		p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu}
+		return p
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(state, "mps", gpu, name))
+		if err != nil {
+			return err.Error()
+		}
+		return strings.TrimSpace(string(text))
+	}
+	first := r.run(t, pod("first", 30, 4))
+	if got := r.sees(t, "first", "app").Env["CUDA_MPS_PIPE_DIRECTORY"]; got != "/tmp/nvidia-mps" {
+		t.Fatalf("CUDA_MPS_PIPE_DIRECTORY is %q", got)
+	}
+	pids := read("pids")
+	gone := func() string {
+		for pid := range strings.FieldsSeq(pids) {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err == nil && !strings.Contains(string(stat), ") Z ") {
+				return fmt.Sprintf("process %s of MPS is there: %s", pid, stat)
+			}
+		}
+		return ""
+	}
+
+	r.plugin.kill(t)
+	r.plugin.again(t)
+	r.plugin.restart(t)
+	r.run(t, pod("second", 60, 8))
+	if got := read("pids"); got != pids || gone() == "" {
+		t.Errorf("daemon and server were %s and are %s", pids, got)
+	}
+	log := strings.Split(read("log/control.log"), "\n")
+	starts := slices.DeleteFunc(slices.Clone(log), func(line string) bool { return !strings.HasPrefix(line, "start ") })
+	if len(starts) != 1 || !slices.Contains(log, "set_default_active_thread_percentage 60") {
+		t.Errorf("the daemon's log: %q", log)
+	}
+	if now := r.getPod(t, "first"); now.UID != first.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Errorf("the pod before the update: %s", inShort(now))
+	}
+	if reported := r.events(t, "first", "MPSFailed"); len(reported) > 0 {
+		t.Errorf("Events %q", reported)
+	}
+
+	r.remove(t, "second", "first")
+	eventually(t, waitStart, gone)
+
+	// What an update of heddle-mps itself does is reported, and mended.
+	r.run(t, pod("third", 30, 4))
+	pids = read("pids")
+	keeper.kill(t)
+	r.waitEvent(t, "third", "MPSFailed", "CUDA programs that used it must be started again too", waitStart)
+	eventually(t, waitStart, gone)
+	if err := keeper.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, waitStart, func() string {
+		if read("pids") == pids {
+			return "the daemon is not started again"
+		}
+		return ""
+	})
+	r.run(t, pod("fourth", 30, 4))
+}
