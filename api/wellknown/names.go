@@ -24,7 +24,10 @@ type Domains struct {
 const VendorAuto = "auto"
 
 // Vendors are the domains of the makers whose GPUs heddle reads.
-func Vendors() []string { return []string{DefaultDomains().Vendor, "amd.com"} }
+func Vendors() []string { return []string{DefaultDomains().Vendor, "amd.com", MetaX} }
+
+// MetaX is the domain of MetaX's resources.
+const MetaX = "metax-tech.com"
 
 // vendors are what the domains can be on a node.
 func (d Domains) vendors() []Domains {
