@@ -121,12 +121,9 @@ func (d Domains) NodeLabels() []string {
 }
 
 func (d Domains) nodeLabels() []string {
-	own := AMDLabels()
-	switch d.Vendor {
-	case DefaultDomains().Vendor:
-		own = nil
-	case MetaX:
-		own = MetaXLabels()
+	var own []string
+	if d.Vendor != DefaultDomains().Vendor {
+		own = append(AMDLabels(), MetaXLabels()...)
 	}
 	mig := []string{
 		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,

@@ -11,7 +11,8 @@ const ConditionFabric = "HeddleFabric"
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
 	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
-	// that of the maker of each node's GPUs: nvidia.com or amd.com.
+	// that of the maker of each node's GPUs: nvidia.com, amd.com or
+	// metax-tech.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`

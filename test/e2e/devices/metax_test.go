@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -142,7 +143,7 @@ func metaXPools(t *testing.T, r *rig) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := labeler.stop(t.Context()); err != nil {
+		if err := labeler.stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
