@@ -36,6 +36,14 @@ func TestChoose(t *testing.T) {
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because driver 570.86.15 is older than r615",
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
+		{"GPUs of another maker", auto, func(f *Facts) {
+			f.Foreign = "metax-tech.com"
+			f.LibraryError = "no library"
+		}, Choice{
+			Enforced{config.EnforceNone, config.EnforceNone},
+			"memory is not limited, only counted; not by dmem, because the driver of metax-tech.com has none; not by preload, because no library; not by mps, because the driver of metax-tech.com has none",
+			"compute is not limited, only counted; not by mps, because the driver of metax-tech.com has none; not by preload, because no library",
+		}, ""},
 		{"a hook without the subcommand, no library", auto, func(f *Facts) {
 			f.HookError = "hook /h has none"
 			f.LibraryError = "no library"

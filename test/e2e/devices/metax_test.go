@@ -119,7 +119,7 @@ func metaXShares(t *testing.T, r *rig) {
 	}
 	p := &corev1.Pod{}
 	documented(t, "sgpu-pod.yaml", p)
-	// HAMi is not here: the example says to leave its name out.
+	// HAMi is not here: then the example wants no name.
 	p.Spec.SchedulerName = ""
 	r.run(t, r.atHand(p))
 	name := p.Spec.Containers[0].Name
