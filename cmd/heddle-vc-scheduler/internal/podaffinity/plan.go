@@ -110,8 +110,11 @@ func (p *plugin) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error
 
 // topology is the tree of super-nodes. Without one nothing is guessed: the job waits.
 func (p *plugin) topology() (*placement.Tree, error) {
-	if !p.answer.Fresh(time.Now()) {
-		return nil, errors.Join(errors.New("waits for the topology from topo-master"), p.err)
+	switch fresh := p.answer.Fresh(time.Now()); {
+	case !fresh && p.err != nil:
+		return nil, fmt.Errorf("waits for the topology from topo-master: %w", p.err)
+	case !fresh:
+		return nil, errors.New("waits for the topology from topo-master")
 	}
 	if p.tree != nil {
 		return p.tree, nil

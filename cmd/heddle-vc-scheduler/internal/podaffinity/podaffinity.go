@@ -57,7 +57,10 @@ type plugin struct {
 // /node_group is, the authority of its certificate and a bearer token for it; vendor and
 // card are those of the names of the annotation and of the GPU resource.
 func Builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
-	var m topologyMap
+	return new(topologyMap).builder(ctx, log)
+}
+
+func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
 	return func(arguments framework.Arguments) framework.Plugin {
 		options := topologyclient.Options{URL: DefaultMap, Log: log}
 		domains := wellknown.DefaultDomains()
