@@ -191,7 +191,11 @@ func repelsItself(pod *corev1.Pod) bool {
 		return false
 	}
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-		if term.TopologyKey != corev1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil {
+		own := slices.Contains(term.Namespaces, pod.Namespace) || len(term.Namespaces) == 0 && term.NamespaceSelector == nil
+		if s := term.NamespaceSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+			own = true // All namespaces.
+		}
+		if term.TopologyKey != corev1.LabelHostname || !own {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)

@@ -92,6 +92,17 @@ func node(pods ...*corev1.Pod) *info {
 	return i
 }
 
+// repelsIn keeps a pod of namespace team off hosts by a term.
+func repelsIn(term *corev1.PodAffinityTerm) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Namespace = "team"
+		term.TopologyKey, term.LabelSelector = corev1.LabelHostname, &metav1.LabelSelector{MatchLabels: p.Labels}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{*term},
+		}}
+	}
+}
+
 func TestCount(t *testing.T) {
 	two := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := pod("new", "1", "2", 5)
@@ -123,6 +134,11 @@ func TestCount(t *testing.T) {
 				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
 			}}}}
 		}), nil, false, 1},
+		{"repels itself in namespaces", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other", "team"}})), nil, false, 1},
+		{"repels itself in all namespaces", node(), two(repelsIn(&corev1.PodAffinityTerm{
+			NamespaceSelector: &metav1.LabelSelector{},
+		})), nil, false, 1},
+		{"repels others", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other"}})), nil, false, 4},
 		{"tainted", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(nil), nil, false, 0},
 		{"tolerated", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}

@@ -208,7 +208,8 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	case finished(pod):
 		m.stage = done
 	case pod.Spec.NodeName != "":
-		m.stage, m.node, m.gang.once = bound, pod.Spec.NodeName, true
+		m.stage, m.node = bound, pod.Spec.NodeName
+		m.gang.once = m.gang.once || m.live()
 	}
 	return m, changed
 }

@@ -241,7 +241,8 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 }
 
 // Unreserve takes a member's node back, and all that its gang holds if that still
-// waits: without this member it is not complete.
+// waits: without this member it is not complete. A member that could not be bound keeps
+// its node reserved, since others of its gang run by now.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -249,13 +250,15 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	if m == nil || m.node != node || m.stage > released {
 		return
 	}
-	waits := m.stage < released
-	m.stage, m.node = pending, ""
-	if waits {
+	if m.stage < released {
+		m.stage, m.node = pending, ""
 		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
 		return
 	}
-	m.gang.revision++
+	m.stage = planned
+	m.gang.invalidate()
+	m.gang.resolve()
+	m.gang.activated, m.gang.deadline = time.Now(), time.Now().Add(m.gang.spec.Timeout)
 	c.reservations = c.gangs.reservations(nil)
 }
 

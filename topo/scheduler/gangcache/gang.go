@@ -153,8 +153,8 @@ func (g *gangInfo) resolve() {
 			faults = append(faults, fmt.Errorf("its members are for the schedulers %q and %q", a, b))
 		}
 	}
-	if len(members) == 0 {
-		g.once = false
+	if len(members) == 0 || !g.started() {
+		g.once = false // All of its pods were replaced: what has its name now is a new gang.
 	}
 	o, objectErr := g.object()
 	merged, err := gang.Merge(specs, o)
@@ -222,6 +222,25 @@ func (g *gangInfo) count(from stage) int {
 		}
 	}
 	return n
+}
+
+// started reports that a pod that had its node with the gang is part of it still: it
+// runs, or has succeeded. One that failed or is terminating will be replaced.
+func (g *gangInfo) started() bool {
+	for _, m := range g.members {
+		succeeded := m.pod.Status.Phase == corev1.PodSucceeded && m.pod.DeletionTimestamp == nil
+		if succeeded || m.live() && m.stage >= released {
+			return true
+		}
+	}
+	return false
+}
+
+// inPart reports that the gang runs with fewer members than it needs: a pod could not be
+// bound, the scheduler was restarted while it bound them, or members died.
+func (g *gangInfo) inPart() bool {
+	n := g.count(bound)
+	return g.once && n > 0 && n < g.spec.MinMember && g.spec.Policy != gang.OnlyWaiting && g.err == nil
 }
 
 // doneWith reports that the policy asks no more of the gang.

@@ -125,12 +125,10 @@ func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 // than they need, by name.
 func (all gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
 	for _, g := range all {
-		if g == but || !g.once || !g.deadline.IsZero() {
+		if g == but || !g.deadline.IsZero() {
 			continue
 		}
-		g.resolve()
-		n := g.count(bound)
-		if n == 0 || n >= g.spec.MinMember || g.spec.Policy == gang.OnlyWaiting || g.err != nil {
+		if g.resolve(); !g.inPart() {
 			continue
 		}
 		for _, m := range g.members {

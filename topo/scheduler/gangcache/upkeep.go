@@ -133,6 +133,10 @@ func (c *Cache) Expire(waiting []types.UID) {
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
 		}
+		if g.resolve(); g.inPart() {
+			g.deadline = now.Add(g.spec.Timeout) // Giving the room back would leave the gang running in part.
+			continue
+		}
 		c.Metrics.timeouts.Inc()
 		c.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
 		c.effects.retryAll = true

@@ -1,0 +1,133 @@
+package gangcache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// startGang gives pods nodes by one plan, and lets all go on.
+func startGang(t *testing.T, c *Cache, nodes map[string]string, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		admit(c, pod)
+	}
+	for _, pod := range pods {
+		commit(t, c, pod, nodes)
+		if _, rejection := c.Permit(pod, nodes[pod.Name]); rejection != "" {
+			t.Fatal(rejection)
+		}
+	}
+}
+
+// change is another version of a pod.
+func change(c *Cache, pod *corev1.Pod, how func(*corev1.Pod)) {
+	now := pod.DeepCopy()
+	how(now)
+	c.UpdatePod(now)
+}
+
+// A member that could not be bound keeps its room past the deadline, since the others run.
+func TestFailedBindKeepsItsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
+		startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
+		c.Unreserve(b, "m")
+		change(c, a, func(p *corev1.Pod) { p.Spec.NodeName = "n" })
+		for range 3 {
+			if list := c.Reservations()["m"]; len(list) != 1 || list[0].UID != b.UID {
+				t.Fatalf("%v is reserved", c.Reservations())
+			}
+			<-time.After(2 * time.Minute)
+			c.Effects() // Those of before.
+			if c.Expire(nil); !activated(c)["default/b"] {
+				t.Error("b is not tried again")
+			}
+		}
+		if node, rejection := place(c, b, nil); node != "m" {
+			t.Errorf("b is on %q: %s", node, rejection)
+		}
+		if wait, rejection := c.Permit(b, "m"); wait > 0 || rejection != "" {
+			t.Errorf("b waits for %s: %s", wait, rejection)
+		}
+		c.Unreserve(b, "m")
+		if c.DeletePod(b); len(c.Reservations()) > 0 {
+			t.Errorf("%v is reserved for a pod that is gone", c.Reservations())
+		}
+	})
+}
+
+// A gang none of which could be bound holds its nodes until its deadline, like one that
+// never had them.
+func TestNoPodCouldBeBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
+		nodes := map[string]string{"a": "n", "b": "m"}
+		startGang(t, c, nodes, a, b)
+		c.Unreserve(a, "n")
+		c.Unreserve(b, "m")
+		commit(t, c, a, nodes)
+		if wait, rejection := c.Permit(a, "n"); wait == 0 || rejection != "" {
+			t.Errorf("a goes on without b: %s", rejection)
+		}
+		<-time.After(2 * time.Minute)
+		if c.Expire(nil); len(c.Reservations()) > 0 {
+			t.Errorf("%v is reserved after the deadline", c.Reservations())
+		}
+	})
+}
+
+// A gang of which all pods were replaced is all or nothing again, whether or not the old
+// ones are still there.
+func TestReplacedGangIsNew(t *testing.T) {
+	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
+	for name, end := range map[string]func(*corev1.Pod){
+		"terminating": terminating,
+		"failed":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"succeeded, then deleted": func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodSucceeded
+			terminating(p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCache()
+			a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
+			startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
+			again := podOf("a-2", in("x", "2"))
+			for _, pod := range []*corev1.Pod{a, b} {
+				change(c, pod, func(p *corev1.Pod) { p.Spec.NodeName = "n" })
+			}
+			if got := admit(c, again); got != "" {
+				t.Errorf("one more of a gang that runs: %s", got)
+			}
+			for _, pod := range []*corev1.Pod{a, b} {
+				change(c, pod, func(p *corev1.Pod) {
+					p.Spec.NodeName = "n"
+					end(p)
+				})
+			}
+			if got := admit(c, again); got != "podgroup x waits for pods: 1 of 2 exist" {
+				t.Errorf("one of a new gang: %q", got)
+			}
+		})
+	}
+}
+
+// A gang whose first pods have succeeded has started: the rest runs one by one.
+func TestSucceededPodsCount(t *testing.T) {
+	c := newCache()
+	a, b, rest := podOf("a", in("x", "2")), podOf("b", in("x", "2")), podOf("c", in("x", "2"))
+	startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
+	admit(c, rest)
+	for _, pod := range []*corev1.Pod{a, b} {
+		change(c, pod, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "n", corev1.PodSucceeded })
+	}
+	if got := admit(c, rest); got != "" {
+		t.Errorf("the rest: %s", got)
+	}
+}
