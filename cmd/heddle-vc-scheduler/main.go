@@ -55,8 +55,8 @@ func run() error {
 	s.RegisterOptions()
 	cliflag.InitFlags()
 	if s.PrintVersion {
-		fmt.Printf("heddle-vc-scheduler %s\nVolcano %s\n", version, volcano())
-		return nil
+		_, err := fmt.Fprintf(os.Stdout, "heddle-vc-scheduler %s\nVolcano %s\n", version, volcano())
+		return err
 	}
 	if err := s.CheckOptionOrDie(); err != nil {
 		return err

@@ -59,9 +59,6 @@ func (*plugin) OnSessionClose(*framework.Session) {}
 // a request has the lowest score of the others.
 func (p *plugin) scores(task *api.TaskInfo, nodes []*api.NodeInfo) (map[string]float64, error) {
 	gpus := int64(task.Resreq.Get(p.gpu)) / 1000 // Volcano counts in thousandths.
-	if gpus <= 0 {
-		return nil, nil
-	}
 	out := make(map[string]float64, len(nodes))
 	greatest, lowest := int64(1), math.Inf(1)
 	for _, node := range nodes {
@@ -74,7 +71,7 @@ func (p *plugin) scores(task *api.TaskInfo, nodes []*api.NodeInfo) (map[string]f
 		lowest = min(lowest, out[node.Name])
 	}
 	if len(out) == 0 {
-		return nil, nil
+		return out, nil
 	}
 	for _, node := range nodes {
 		value, ok := out[node.Name]

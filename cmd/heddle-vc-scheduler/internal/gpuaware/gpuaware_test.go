@@ -41,9 +41,9 @@ func TestScores(t *testing.T) {
 			"more weight", framework.Arguments{"weight": 2.0, "loss.weight": 3}, 2,
 			map[string]float64{"broken": -100, "far": 0, "linked": 200, "needed": -100, "nothing": -100},
 		},
-		{"a request of which no node says anything", nil, 3, nil},
-		{"no GPUs", nil, 0, nil},
-		{"GPUs of another vendor", framework.Arguments{"vendor": "metax-tech.com"}, 2, nil},
+		{"a request that no node has in its table", nil, 3, map[string]float64{}},
+		{"no GPUs", nil, 0, map[string]float64{}},
+		{"GPUs of another vendor", framework.Arguments{"vendor": "metax-tech.com"}, 2, map[string]float64{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, ok := New(tt.arguments).(*plugin)
