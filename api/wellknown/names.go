@@ -10,13 +10,33 @@ const ConditionFabric = "HeddleFabric"
 // Domains are the prefixes of configurable names.
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
-	// before the slash in nvidia.com/gpu.product. Default nvidia.com.
+	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
+	// that of the maker of each node's GPUs: nvidia.com or amd.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`
 	// Company is the DNS domain of what the operator decides, such as
 	// heddle.dev/node.usage. Default heddle.dev.
 	Company string `yaml:"company" json:"company"`
+}
+
+// VendorAuto as Domains.Vendor is the domain of the maker of each node's GPUs.
+const VendorAuto = "auto"
+
+// Vendors are the domains of the makers whose GPUs heddle reads.
+func Vendors() []string { return []string{DefaultDomains().Vendor, "amd.com"} }
+
+// vendors are what the domains can be on a node.
+func (d Domains) vendors() []Domains {
+	if d.Vendor != VendorAuto {
+		return []Domains{d}
+	}
+	var all []Domains
+	for _, vendor := range Vendors() {
+		d.Vendor = vendor
+		all = append(all, d)
+	}
+	return all
 }
 
 // DefaultDomains are the ones that the field's charts and Jobs use.
