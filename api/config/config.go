@@ -70,11 +70,12 @@ func (c *Config) NeedsLabels(node string) bool {
 	return false
 }
 
-// Sections lists every configuration that Resolve can give.
+// Sections lists every configuration that a node can have: those that Resolve gives,
+// with the names of each maker where the node's GPUs decide that.
 func (c *Config) Sections() []*NodeConfig {
-	sections := []*NodeConfig{&c.Cluster}
+	sections := c.Cluster.each()
 	for i := range c.Overrides {
-		sections = append(sections, &c.Overrides[i].NodeConfig)
+		sections = append(sections, c.Overrides[i].each()...)
 	}
 	return sections
 }

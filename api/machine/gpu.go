@@ -4,13 +4,16 @@ import "strings"
 
 // GPU is one physical GPU.
 type GPU struct {
+	// Vendor is the domain of the maker's resources, amd.com; empty is nvidia.com,
+	// the only one of older dumps.
+	Vendor string `json:"vendor,omitempty"`
 	// UUID is the driver's "GPU-…" (nvmlDeviceGetUUID), the GPU's identity.
 	UUID string `json:"uuid"`
 	// Index is NVML's (nvmlDeviceGetHandleByIndex); it changes when a GPU is
 	// lost, and a lost GPU keeps the one it had. For display.
 	Index int `json:"index"`
-	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber); nil where NVML
-	// does not report it.
+	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber), of /dev/dri/renderDN
+	// for other makers; nil where the driver does not report it.
 	Minor *int `json:"minor"`
 	// PCI is the address of the GPU's function (nvmlDeviceGetPciInfo), in
 	// sysfs' spelling.
@@ -40,10 +43,17 @@ type GPU struct {
 	Health Health `json:"health"`
 	// VGPU is the host's vGPU software, if this GPU is a virtual one.
 	VGPU *VGPU `json:"vgpu,omitempty"`
+	// Attributes are what the maker's own node labels report, by their names after
+	// the domain and the word: cu-count for amd.com/gpu.cu-count.
+	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// MIG is a GPU's multi-instance mode (nvmlDeviceGetMigMode).
+// MIG is a GPU's multi-instance mode (nvmlDeviceGetMigMode), or how a GPU of
+// another maker is cut.
 type MIG struct {
+	// Mode is the name of the mode of a maker that has several: SPX/NPS1, CPX/NPS4.
+	// A GPU that one of these cuts is handed out as its instances alone.
+	Mode string `json:"mode,omitempty"`
 	// Capable reports whether the GPU has the mode, Enabled whether it is on now.
 	Capable bool `json:"capable"`
 	Enabled bool `json:"enabled"`
@@ -71,6 +81,9 @@ type MIGDevice struct {
 	EncoderEngines int `json:"encoderEngines"`
 	JPEGEngines    int `json:"jpegEngines"`
 	OFAEngines     int `json:"ofaEngines"`
+	// Minor is that of the instance's own device node, as GPU.Minor has it; nil
+	// where it has none.
+	Minor *int `json:"minor,omitempty"`
 }
 
 // PeerNVSwitch is the NVLink.Peer of links that end in an NVSwitch: a GPU
@@ -79,6 +92,8 @@ const PeerNVSwitch = "nvswitch"
 
 // NVLink is all active links of a GPU to one peer.
 type NVLink struct {
+	// Kind is what the maker calls its links, XGMI; empty is NVLink.
+	Kind string `json:"kind,omitempty"`
 	// Peer is the PCI address of another GPU, or [PeerNVSwitch].
 	Peer string `json:"peer"`
 	// Links is how many.
@@ -144,6 +159,14 @@ type VGPU struct {
 	// of the host's driver.
 	HostDriverVersion string `json:"hostDriverVersion"`
 	HostDriverBranch  string `json:"hostDriverBranch"`
+}
+
+// LinkKind is what the links of the GPU are called; NVLink if it has none.
+func (g *GPU) LinkKind() string {
+	if len(g.NVLinks) > 0 && g.NVLinks[0].Kind != "" {
+		return g.NVLinks[0].Kind
+	}
+	return "NVLink"
 }
 
 // GPUAt is the GPU with this PCI address, or nil.

@@ -67,18 +67,24 @@ func (w *walker) value(t reflect.Type, path string) {
 	}
 }
 
-// object reads the keys of a struct and the end of the object.
+// object reads the keys of a struct, or of a map, which may have any, and the end of
+// the object.
 func (w *walker) object(t reflect.Type, path string) {
 	fields := map[string]reflect.Type{}
-	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		fields[name] = f.Type
+	if t.Kind() == reflect.Struct {
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			fields[name] = f.Type
+		}
 	}
 	seen := map[string]bool{}
 	for w.tokens.More() {
 		key := fmt.Sprint(w.next())
 		at := strings.TrimPrefix(path+"."+key, ".")
 		field, known := fields[key]
+		if t.Kind() == reflect.Map {
+			field, known = t.Elem(), true
+		}
 		switch {
 		case seen[key]:
 			w.fault(len(key)+2, at, "stands here twice")

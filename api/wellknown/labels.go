@@ -59,6 +59,23 @@ const (
 	VGPUHostDriverBranch      = "vgpu.host-driver-branch"
 )
 
+// AMDLabels are the labels of AMD's node labeller after [Domains.GPUKey], as
+// github.com/ROCm/k8s-device-plugin (cmd/k8s-node-labeller) writes them.
+// driver-version is one of heddle's own, with the same meaning.
+func AMDLabels() []string {
+	return []string{
+		"cu-count", "device-id", GPUFamily, "product-name", "simd-count", "vram", "compute-memory-partition",
+		"compute-partitioning-supported", "memory-partitioning-supported",
+	}
+}
+
+// IsPartition reports whether a name is that of AMD's partitions of one mode, as
+// AMD's device plugin writes it after the domain: cpx_nps4.
+func IsPartition(name string) bool {
+	compute, memory, both := strings.Cut(name, "_")
+	return len(compute) == 3 && strings.HasSuffix(compute, "px") && (!both || strings.HasPrefix(memory, "nps"))
+}
+
 // maxProfile is the longest MIG profile in a name, in characters.
 const maxProfile = 32
 
@@ -86,6 +103,22 @@ func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + ".
 // kind. A "*" stands for a part that depends on the hardware: a product, a MIG
 // profile. See [Match].
 func (d Domains) NodeLabels() []string {
+	var all []string
+	for _, domains := range d.vendors() {
+		for _, key := range domains.nodeLabels() {
+			if !slices.Contains(all, key) {
+				all = append(all, key)
+			}
+		}
+	}
+	return all
+}
+
+func (d Domains) nodeLabels() []string {
+	var own []string
+	if d.Vendor != DefaultDomains().Vendor {
+		own = AMDLabels()
+	}
 	mig := []string{
 		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,
 		MIGEnginesJPEG, MIGEnginesOFA,
@@ -95,6 +128,7 @@ func (d Domains) NodeLabels() []string {
 			GPUProduct, GPUCount, GPUMemory, GPUFamily, GPUComputeMajor, GPUComputeMinor, GPUReplicas,
 			GPUSharingStrategy, GPUMachine, GPUMode, GPUClique, GPUDriverVersion),
 		keys(d.GPUKey, mig...),
+		keys(d.GPUKey, own...),
 		keys(d.GPUModelCount, "*"),
 		keys(d.VendorKey,
 			CUDADriverMajor, CUDADriverMinor, CUDADriverRev, CUDARuntimeMajor, CUDARuntimeMinor,

@@ -10,13 +10,39 @@ const ConditionFabric = "HeddleFabric"
 // Domains are the prefixes of configurable names.
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
-	// before the slash in nvidia.com/gpu.product. Default nvidia.com.
+	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
+	// that of the maker of each node's GPUs: nvidia.com or amd.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`
 	// Company is the DNS domain of what the operator decides, such as
 	// heddle.dev/node.usage. Default heddle.dev.
 	Company string `yaml:"company" json:"company"`
+}
+
+// VendorAuto as Domains.Vendor is the domain of the maker of each node's GPUs.
+const VendorAuto = "auto"
+
+// Vendor is a maker whose GPUs heddle reads: the domain of its names, and its number
+// on the PCI bus as sysfs writes it.
+type Vendor struct{ Domain, PCI string }
+
+// Vendors are all makers, in the order of preference.
+func Vendors() []Vendor {
+	return []Vendor{{Domain: DefaultDomains().Vendor, PCI: "0x10de"}, {Domain: "amd.com", PCI: "0x1002"}}
+}
+
+// vendors are what the domains can be on a node.
+func (d Domains) vendors() []Domains {
+	if d.Vendor != VendorAuto {
+		return []Domains{d}
+	}
+	var all []Domains
+	for _, vendor := range Vendors() {
+		d.Vendor = vendor.Domain
+		all = append(all, d)
+	}
+	return all
 }
 
 // DefaultDomains are the ones that the field's charts and Jobs use.

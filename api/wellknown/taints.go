@@ -11,7 +11,13 @@ func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
 func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
 
 // NodeTaints lists every taint key that discovery may write.
-func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(), d.ControlPlane()} }
+func (d Domains) NodeTaints() []string {
+	all := []string{d.Usage(), d.ControlPlane()}
+	for _, domains := range d.vendors() {
+		all = append(all, domains.Product())
+	}
+	return all
+}
 
 // OwnedTaints is the Node annotation that records which taints heddle set, as a
 // JSON list of "key:effect": taints are an atomic list without owners.

@@ -105,7 +105,7 @@ func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
 	}
 	d.reportConfig(ctx)
-	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels)
+	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels).For(m)
 	want := labels.Compute(m, &resolved, d.vendors)
 	want, absentSince := d.withoutDriver(ctx, node, m, &resolved, &want)
 	d.reportChange(ctx, want)

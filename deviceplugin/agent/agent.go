@@ -148,7 +148,9 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 		pods: pods, kubeletStarted: notify.New(),
 	}
 	a.beat.Store(time.Now().UnixNano())
-	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
+	m := a.Source.Machine()
+	c := a.resolve(m)
+	a.now.Store(inventory.New(c.Serving(m), c, nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
@@ -244,10 +246,10 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
-	c := a.resolve()
+	c := a.resolve(a.monitor.Snapshot().Machine)
 	a.monitor.Configure(c)
 	// The machine that health was judged of, so that no part is ahead of another.
-	m := a.monitor.Snapshot().Machine
+	m := c.Serving(a.monitor.Snapshot().Machine)
 	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
 		a.modes.Cordon(text)
 	}
@@ -268,14 +270,14 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.shares.woken.Notify()
 }
 
-// resolve takes the configuration of this node. Labels that were known stay
+// resolve takes the configuration of this node, and its names for the machine's GPUs. Labels that were known stay
 // so: a Node that is deleted, and that its kubelet creates again, must not have
 // another configuration for a moment.
-func (a *Agent) resolve() *config.NodeConfig {
+func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
 	labels := a.API.Labels()
 	if labels != nil {
 		a.labels = labels
 	}
-	c := a.Configs.Current().Resolve(a.NodeName, a.labels)
+	c := a.Configs.Current().Resolve(a.NodeName, a.labels).For(m)
 	return &c
 }

@@ -233,7 +233,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
-			r.now.Store(inventory.Configured(r.machine(), r.resolve()))
+			r.now.Store(inventory.Configured(r.machine(), r.resolve(r.Source.Machine())))
 			for range 2 {
 				r.usage.look(t.Context())
 			}

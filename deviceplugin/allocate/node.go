@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -49,6 +50,8 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	case resource == c.Resources.SGPU:
 		return cdi.SGPU, nil
 	case resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-"):
+		return cdi.GPU, nil
+	case c.MIG.Strategy == config.MIGMixed && wellknown.IsPartition(strings.TrimPrefix(resource, c.Domains.Vendor+"/")):
 		return cdi.GPU, nil
 	}
 	return "", fmt.Errorf("resource %s is none of this node's", resource)

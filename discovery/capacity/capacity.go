@@ -38,7 +38,7 @@ type Resource struct {
 // the configuration. c is complete; see [config.NodeConfig.Complete]. vendors
 // are those whose GPUs are recognized on the bus.
 func Of(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
-	m = c.WithRoles(m)
+	m = c.WithRoles(c.Serving(m))
 	resources := gpus(m, c, vendors)
 	if c.Mode == config.ModeSGPU {
 		resources = append(resources, shares(m, c, vendors)...)
@@ -96,17 +96,16 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 		switch {
 		case c.Shares(g):
 			shared++
-		case g.MIG.Enabled && c.MIG.Strategy == config.MIGMixed && len(g.MIG.Devices) > 0:
+		case len(g.MIG.Devices) > 0 && c.InstanceResource(g, "") != "":
 			for _, device := range g.MIG.Devices {
-				name := c.Domains.MIGResource(device.Profile)
-				if mixed[name] == nil {
-					mixed[name] = &tally{name: name}
+				to, name := &whole, c.InstanceResource(g, device.Profile)
+				if name != whole.name {
+					if mixed[name] == nil {
+						mixed[name] = &tally{name: name}
+					}
+					to = mixed[name]
 				}
-				mixed[name].add(device.UUID, g.Health.String(), 1)
-			}
-		case g.MIG.Enabled && c.MIG.Strategy == config.MIGSingle && len(g.MIG.Devices) > 0:
-			for _, device := range g.MIG.Devices {
-				whole.add(device.UUID, g.Health.String(), 1)
+				to.add(device.UUID, g.Health.String(), 1)
 			}
 		default:
 			whole.add(g.UUID, Unallocatable(g), 1)
@@ -117,6 +116,9 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 	case first.Devices > 0:
 	case len(mixed) > 0:
 		first.Reason = "every GPU is shared or cut into MIG devices"
+		if slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return g.MIG.Mode != "" }) {
+			first.Reason = "every GPU is shared or cut into partitions"
+		}
 	case shared > 0:
 		first.Reason = "every GPU is shared: mode is sgpu"
 	default:
@@ -187,6 +189,8 @@ func Unallocatable(g *machine.GPU) string {
 	switch reason := g.Health.String(); {
 	case reason != "" || !g.MIG.Enabled:
 		return reason
+	case g.MIG.Mode != "":
+		return "its mode is " + g.MIG.Mode + ", and its partitions are not known"
 	case len(g.MIG.Devices) == 0:
 		return "MIG is on, and there are no MIG devices"
 	}

@@ -83,7 +83,12 @@ func (r ReplayedEdits) Generate(m *machine.Machine) (*Edits, error) {
 			out.add(r.Dir, g.UUID, path)
 		}
 		for j := range g.MIG.Devices {
-			out.add(r.Dir, g.MIG.Devices[j].UUID, path+"-"+strconv.Itoa(j))
+			d := &g.MIG.Devices[j]
+			node := path + "-" + strconv.Itoa(j)
+			if d.Minor != nil {
+				node = vendor.Node + strconv.Itoa(*d.Minor)
+			}
+			out.add(r.Dir, d.UUID, node)
 		}
 	}
 	return out, nil

@@ -21,6 +21,9 @@ const (
 	PartMIG        Part = "MIG"
 	PartLinks      Part = "links"
 	PartFabric     Part = "fabric"
+	// PartPartitions is PartMIG in the words of other makers.
+	PartPartitions Part = "partitions"
+	PartMemory     Part = "memory"
 )
 
 // IncompleteError is the error of [Library.GPU] beside a GPU of which parts could not
@@ -70,7 +73,7 @@ type sighting struct {
 func nothing() map[Part]bool {
 	return map[Part]bool{
 		PartMinor: true, PartCapability: true, PartECC: true, PartVGPU: true,
-		PartMIG: true, PartLinks: true, PartFabric: true,
+		PartMIG: true, PartLinks: true, PartFabric: true, PartPartitions: true, PartMemory: true,
 	}
 }
 
@@ -89,6 +92,10 @@ func (i IncompleteError) complete(g *machine.GPU, last sighting) sighting {
 	}
 	if now.never[PartMIG] && !g.MIG.Capable {
 		g.Health = machine.Health{State: machine.Unhealthy, Reason: "its MIG mode is unknown: " + i[PartMIG].Error()}
+	}
+	if now.never[PartPartitions] {
+		reason := "its partitions are unknown: " + i[PartPartitions].Error()
+		g.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
 	}
 	if g.Fabric != nil && g.Fabric.State == machine.FabricFailed {
 		g.NVLinks = slices.DeleteFunc(slices.Clone(g.NVLinks), func(l machine.NVLink) bool {
@@ -114,6 +121,10 @@ func keep(g, last *machine.GPU, part Part) {
 		if !g.MIG.Capable || g.MIG.Enabled == last.MIG.Enabled {
 			g.MIG = last.MIG
 		}
+	case PartPartitions:
+		g.MIG = last.MIG
+	case PartMemory:
+		g.MemoryMiB = last.MemoryMiB
 	case PartLinks:
 		g.NVLinks = last.NVLinks
 	case PartFabric:

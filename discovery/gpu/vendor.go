@@ -66,6 +66,9 @@ type PCI struct {
 
 // Labels are groups of labels in the spelling of gpu-feature-discovery.
 type Labels struct {
+	// Own are the maker's own labels of GPUs, by their names after the domain and
+	// the word; the values are in machine.GPU.Attributes.
+	Own []string
 	// CUDA are the versions of driver and runtime and the compute capability,
 	// MIG the instances, MPS and VGPU whether the node has them.
 	CUDA, MIG, MPS, VGPU bool
@@ -143,6 +146,8 @@ type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
 	// for a container whose devices CDI brings: the runtime then adds nothing.
 	Visible, None string
+	// Prefix is what UUIDs begin with in Visible, in place of "GPU-"; empty is that.
+	Prefix string
 	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
 	// IMEX lists channels, as [Features] has them.
 	GDRCopy, GDS, Enabled, IMEX string
@@ -162,7 +167,11 @@ func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	if e.Visible == "" {
 		return nil
 	}
-	env := map[string]string{e.Visible: strings.Join(uuids, ",")}
+	visible := strings.Join(uuids, ",")
+	if e.Prefix != "" {
+		visible = strings.ReplaceAll(visible, "GPU-", e.Prefix)
+	}
+	env := map[string]string{e.Visible: visible}
 	if f.GDRCopy && e.GDRCopy != "" {
 		env[e.GDRCopy] = e.Enabled
 	}

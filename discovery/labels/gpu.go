@@ -36,7 +36,20 @@ func (b *builder) gpus() {
 	}
 	b.fabric()
 	b.virtual(groups[0], groupsOf)
+	b.own(groups[0], groupsOf)
 	b.set(b.domains.GPUKey(wellknown.GPUMachine), cmp.Or(wellknown.Value(b.machine.Product), "unknown"))
+}
+
+// own sets the labels that the maker's own node labeller writes, of the model that
+// the machine has most of. A value in which its GPUs differ is none.
+func (b *builder) own(g model.Group, of gpu.Labels) {
+	for _, name := range of.Own {
+		value := g.GPUs[0].Attributes[name]
+		same := !slices.ContainsFunc(g.GPUs, func(o machine.GPU) bool { return o.Attributes[name] != value })
+		if same {
+			b.set(b.domains.GPUKey(name), value)
+		}
+	}
 }
 
 // vendorLabels are the groups of labels of the vendor of a model.
@@ -67,8 +80,8 @@ func (b *builder) model(g model.Group, of gpu.Labels) {
 	b.setInt(d.GPUKey(wellknown.GPUReplicas), int64(replicas))
 }
 
-// mode is "compute" or "graphics" by the PCI class of most GPUs: 3D
-// controller or VGA controller.
+// mode is "compute" or "graphics" by the PCI class of most GPUs: 3D controller,
+// other display controller or processing accelerator, or VGA controller.
 func (b *builder) mode(g model.Group) string {
 	classes := map[string]int{}
 	for i := range g.GPUs {
@@ -76,7 +89,7 @@ func (b *builder) mode(g model.Group) string {
 			classes[f.Class[:min(len(f.Class), len("0x0302"))]]++
 		}
 	}
-	switch compute, graphics := classes["0x0302"], classes["0x0300"]; {
+	switch compute, graphics := classes["0x0302"]+classes["0x0380"]+classes["0x1200"], classes["0x0300"]; {
 	case compute == 0 && graphics == 0:
 		return "unknown"
 	case compute >= graphics:

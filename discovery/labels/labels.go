@@ -39,7 +39,7 @@ type Problem struct {
 // [config.NodeConfig.Complete]. vendors are those whose GPUs are known; the one of
 // most GPUs decides which groups of labels there are.
 func Compute(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) Result {
-	m = c.WithRoles(m)
+	m = c.WithRoles(c.Serving(m))
 	b := &builder{machine: m, config: c, domains: c.Domains, vendors: vendors, labels: map[string]string{}}
 	b.gpus()
 	b.rdma()

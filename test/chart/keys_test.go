@@ -15,6 +15,8 @@ import (
 func TestPolicyKeys(t *testing.T) {
 	moved := wellknown.Domains{Vendor: "metax-tech.com", GPU: "gpu", Company: "maip.example.com"}
 	one := wellknown.Domains{Vendor: "metax-tech.com", GPU: "npu", Company: "maip.example.com"}
+	auto := wellknown.DefaultDomains()
+	auto.Vendor = wellknown.VendorAuto
 	for _, tt := range []struct {
 		name    string
 		args    []string
@@ -36,6 +38,12 @@ func TestPolicyKeys(t *testing.T) {
 			domains: []wellknown.Domains{moved, one},
 			more:    []string{"cloud.ebtech.com/gpu", "ring", "rack", "example.com/*.size"},
 			effects: []string{"NoExecute", "NoSchedule"},
+		},
+		{
+			name:    "the maker of each node's GPUs",
+			args:    []string{"--set", "config.cluster.domains.vendor=auto"},
+			domains: []wellknown.Domains{auto},
+			effects: []string{"NoSchedule"},
 		},
 		{
 			name:    "an existing ConfigMap, described",

@@ -314,7 +314,7 @@ func TestRailOfVirtualFunctions(t *testing.T) {
 }
 
 func TestCompareOrdersByCloseness(t *testing.T) {
-	classes := []Class{{}, {Kind: SYS}, {Kind: NODE}, {Kind: PHB}, {Kind: PXB}, {Kind: PIX}, {NVLink, 4}, {NVLink, 18}, {Kind: Self}}
+	classes := []Class{{}, {Kind: SYS}, {Kind: NODE}, {Kind: PHB}, {Kind: PXB}, {Kind: PIX}, {Kind: NVLink, Links: 4}, {Kind: NVLink, Links: 18}, {Kind: Self}}
 	for i, a := range classes {
 		for j, b := range classes {
 			if got, want := a.Compare(b), stdcmp.Compare(i, j); got != want {

@@ -30,7 +30,8 @@ const (
 	PXB
 	// PIX stays within one PCIe switch.
 	PIX
-	// NVLink goes by NVLink, direct or through NVSwitches.
+	// NVLink goes by NVLink, direct or through NVSwitches, or by what another maker
+	// has in its place.
 	NVLink
 	// Self is the device itself.
 	Self
@@ -41,6 +42,8 @@ type Class struct {
 	Kind Kind
 	// Links is the number of NVLinks between the two; 0 for other kinds.
 	Links int
+	// Maker is the maker's word for the links, XGMI; empty is NVLink.
+	Maker string
 }
 
 // Compare orders by closeness: it is positive if c is the shorter path. More
@@ -52,7 +55,7 @@ func (c Class) Compare(d Class) int {
 // String is the field's word: X, NV18, PIX, PXB, PHB, NODE, SYS; "unknown".
 func (c Class) String() string {
 	if c.Kind == NVLink {
-		return "NV" + strconv.Itoa(c.Links)
+		return cmp.Or(c.Maker, "NV") + strconv.Itoa(c.Links)
 	}
 	return [...]string{
 		Unknown: "unknown", SYS: "SYS", NODE: "NODE", PHB: "PHB", PXB: "PXB", PIX: "PIX", Self: "X",
@@ -65,6 +68,7 @@ func Legend() [][2]string {
 	return [][2]string{
 		{"X", "the device itself"},
 		{"NV#", "# NVLinks together, direct or through NVSwitches"},
+		{"XGMI#", "# XGMI links together, direct"},
 		{"PIX", "inside one PCIe switch"},
 		{"PXB", "over several PCIe switches, below one host bridge"},
 		{"PHB", "through the host bridge that both hang from"},

@@ -38,7 +38,7 @@ func hcaSpot(m *machine.Machine, at int) spot {
 func between(a, b *spot, numaNodes int) Class {
 	if a.gpu != nil && b.gpu != nil {
 		if n := links(a.gpu, b.gpu); n > 0 {
-			return Class{Kind: NVLink, Links: n}
+			return Class{Kind: NVLink, Links: n, Maker: maker(a.gpu)}
 		}
 	}
 	kind := path(a.here, b.here, numaNodes)
@@ -61,6 +61,13 @@ func links(a, b *machine.GPU) int {
 		return n
 	}
 	return min(linksTo(a, machine.PeerNVSwitch), linksTo(b, machine.PeerNVSwitch))
+}
+
+func maker(g *machine.GPU) string {
+	if len(g.NVLinks) == 0 {
+		return ""
+	}
+	return g.NVLinks[0].Kind
 }
 
 func linksTo(g *machine.GPU, peer string) int {

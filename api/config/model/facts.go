@@ -2,6 +2,7 @@ package model
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 )
@@ -28,7 +29,7 @@ type GPU struct {
 	Product string `json:"product"`
 	// Model is the short name: "H800", "RTX-4090".
 	Model string `json:"model"`
-	// Interconnect is "NVLINK" or "PCIE"; empty without GPUs.
+	// Interconnect is "NVLINK", "XGMI" or "PCIE"; empty without GPUs.
 	Interconnect string `json:"interconnect"`
 	// Memory is the size that the GPU is sold with: "80GB".
 	Memory string `json:"memory"`
@@ -100,7 +101,7 @@ func gpuOf(m *machine.Machine) GPU {
 		ComputeCapability: first.ComputeCapability(),
 	}
 	if first.NVLink() {
-		gpu.Interconnect = "NVLINK"
+		gpu.Interconnect = strings.ToUpper(first.linkKind())
 	}
 	for _, g := range groups {
 		gpu.Models = append(gpu.Models, Name(g.Product))

@@ -113,6 +113,11 @@ func (g Group) NVLink() bool {
 		slices.ContainsFunc(g.GPUs, func(gpu machine.GPU) bool { return len(gpu.NVLinks) > 0 || gpu.Fabric != nil })
 }
 
+// linkKind is what the links of the group are called.
+func (g Group) linkKind() string {
+	return most(g.GPUs, func(gpu machine.GPU) string { return gpu.LinkKind() })
+}
+
 // MemoryMiB is the memory of one GPU of the group in MiB: the most frequent
 // value, ties to the larger, without GPUs that no longer report it. 0 is unknown.
 func (g Group) MemoryMiB() int64 {

@@ -59,7 +59,7 @@ func devicesOf(inv *inventory.Inventory, index int) []device {
 	switch {
 	case inv.GPUs[g.UUID].Mode != config.ModeNative:
 		return nil
-	case !g.MIG.Enabled || c.MIG.Strategy == config.MIGNone || len(g.MIG.Devices) == 0:
+	case len(g.MIG.Devices) == 0 || c.InstanceResource(g, "") == "":
 		reason := cmp.Or(capacity.Unallocatable(g), unavailable)
 		return []device{{id: g.UUID, resource: c.Resources.GPU, gpu: index, unhealthy: reason}}
 	}
@@ -67,10 +67,7 @@ func devicesOf(inv *inventory.Inventory, index int) []device {
 	reason := cmp.Or(g.Health.String(), unavailable)
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
-		resource := c.Resources.GPU
-		if c.MIG.Strategy == config.MIGMixed {
-			resource = c.Domains.MIGResource(d.Profile)
-		}
+		resource := c.InstanceResource(g, d.Profile)
 		devices = append(devices, device{id: d.UUID, resource: resource, gpu: index, instance: true, unhealthy: reason})
 	}
 	return devices

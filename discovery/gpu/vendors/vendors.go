@@ -4,6 +4,7 @@ package vendors
 
 import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/kfd"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
@@ -14,5 +15,6 @@ func All() gpu.Vendors { return Open(gpu.Options{}).Vendors() }
 func Open(o gpu.Options) gpu.Sources {
 	return gpu.Sources{
 		{Vendor: nvml.Vendor(), Library: nvml.New(o)},
+		{Vendor: kfd.Vendor(), Library: kfd.New(o)},
 	}
 }

@@ -140,7 +140,11 @@ func interpret(rep *report, m *machine.Machine) (*seen, error) {
 	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		if may("gpus", g.UUID, "nvidia"+strconv.Itoa(g.Index)) {
+		node := "nvidia" + strconv.Itoa(g.Index)
+		if g.Vendor != "" {
+			node = "dri/renderD" + strconv.Itoa(*g.Minor)
+		}
+		if may("gpus", g.UUID, node) {
 			s.GPUs = append(s.GPUs, g.UUID)
 		}
 	}

@@ -55,6 +55,7 @@ func machines() []*machine.Machine {
 		gb200Tray(), b200OffNVLink(), nvswitchFunctions(),
 		mixed(), noGPU(), softRDMA(),
 		oneDeadPort(), ipoibDown(),
+		amdMI210(), amdMI250X(), amdMI300X(), amdMI300XCPX(), amdMI308X(), amdPCIe(),
 	}
 	all := make([]*machine.Machine, 0, len(builds))
 	for _, b := range builds {

@@ -132,6 +132,9 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 			return nil, err
 		}
 		in.config = all.Resolve(f.node, in.node.node.Labels)
+		if in.machine != nil {
+			in.config = in.config.For(in.machine.Machine)
+		}
 	}
 	return in, nil
 }
@@ -161,6 +164,7 @@ func diagnose(in *input) (r *Report, problems int) {
 		corrected := m.Config.WithRoles(m.Machine)
 		l.Machine(corrected)
 		l.Roles(corrected, &m.Config.RDMA.Roles)
+		l.NotServed(corrected, &m.Config)
 		l.Labels(result.Problems, &m.Config)
 		if m.Unsure != "" {
 			l.Note("configuration", "", "%s", m.Unsure)

@@ -81,6 +81,15 @@ func (l *List) Machine(m *machine.Machine) {
 	l.stack(m)
 }
 
+// NotServed explains GPUs of a maker that the node's resources are not of.
+func (l *List) NotServed(m *machine.Machine, c *config.NodeConfig) {
+	for i := range m.GPUs {
+		if reason := c.NotServed(m, &m.GPUs[i]); reason != "" {
+			l.Note("GPU "+m.GPUs[i].PCI, "", "%s: no pod gets it", reason)
+		}
+	}
+}
+
 // Labels explains the labels that a machine should have and that cannot be
 // made.
 func (l *List) Labels(missing []labels.Problem, c *config.NodeConfig) {
@@ -97,7 +106,7 @@ func (l *List) Labels(missing []labels.Problem, c *config.NodeConfig) {
 // problem only where the bus has what it reads.
 func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	remedy := "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
-	subject, present := "probe "+p.Name, ""
+	subject, present, others, own := "probe "+p.Name, "", "", false
 	switch p.Name {
 	case "rdma":
 		remedy = "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
@@ -106,8 +115,12 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	}
 	for _, v := range vendors.All() {
 		if v.Probe != p.Name {
+			if len(v.OnBus(m.PCI)) > 0 {
+				others = v.Name
+			}
 			continue
 		}
+		own = true
 		remedy = v.Remedies.Driver
 		if on := v.OnBus(m.PCI); len(on) > 0 {
 			present = cli.Count(len(on), v.Name+" GPU")
@@ -120,6 +133,8 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 		l.Problem(subject, remedy, "did not answer: %s; its values are those of its last good answer", p.Reason)
 	case p.State == machine.ProbeAbsent && present != "":
 		l.Problem(subject, remedy, "there is no driver for what is on the PCI bus (%s): %s", present, p.Reason)
+	case p.State == machine.ProbeAbsent && own && others != "":
+		// The node has GPUs of another maker, and needs no driver of this one.
 	case p.State == machine.ProbeAbsent:
 		l.Note(subject, "", "nothing to read: %s", p.Reason)
 	}

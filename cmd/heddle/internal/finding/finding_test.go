@@ -72,12 +72,12 @@ func TestFindings(t *testing.T) {
 			m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:c1:00.0", Class: "0x020000", Vendor: "0x17db", Device: "0x0501"},
 				machine.PCIFunction{Address: "0000:c2:00.0", Class: "0x020000", Vendor: "0x1d0f", Device: "0xefa1"},
 				machine.PCIFunction{Address: "0000:c3:00.0", Class: "0xff0000", Vendor: "0x1ded", Device: "0x107f"},
-				machine.PCIFunction{Address: "0000:c4:00.0", Class: "0x120000", Vendor: "0x1002", Device: "0x74a1"})
+				machine.PCIFunction{Address: "0000:c4:00.0", Class: "0x120000", Vendor: "0x1a5e", Device: "0x74a1"})
 		}, []string{
 			"note 0000:c1:00.0: HPE Slingshot adapter (Cassini) without an RDMA device: no resource has it",
 			"note 0000:c2:00.0: AWS Elastic Fabric Adapter (EFA) without an RDMA device: no resource has it",
 			"note 0000:c3:00.0: Alibaba eRDMA adapter without an RDMA device: no resource has it",
-			"note 0000:c4:00.0: accelerators (PCI 1002:74a1) that heddle has no reader for: no resource has them",
+			"note 0000:c4:00.0: accelerators (PCI 1a5e:74a1) that heddle has no reader for: no resource has them",
 		}},
 		{"an EFA with its driver", func(m *machine.Machine) {
 			m.PCI = append(m.PCI, machine.PCIFunction{Address: "0000:04:00.0", Class: "0x020000", Vendor: "0x1d0f", Device: "0xefa1"})

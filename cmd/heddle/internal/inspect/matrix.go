@@ -54,7 +54,7 @@ func Matrix(m *machine.Machine) string {
 // name is a class as the legend spells it.
 func name(c affinity.Class) string {
 	if c.Kind == affinity.NVLink {
-		return "NV#"
+		return cmp.Or(c.Maker, "NV") + "#"
 	}
 	return c.String()
 }

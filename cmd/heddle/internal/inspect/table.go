@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -50,7 +51,10 @@ func head(m *machine.Machine) [][]string {
 	}
 	driver := "none"
 	if m.Driver.Version != "" {
-		driver = m.Driver.Version + ", CUDA " + cmp.Or(m.Driver.CUDA, "-")
+		driver = m.Driver.Version
+		if v := vendors.All().Present(m); len(v) == 0 || v[0].Labels.CUDA {
+			driver += ", CUDA " + cmp.Or(m.Driver.CUDA, "-")
+		}
 	}
 	return [][]string{
 		{"Node", m.Node},
@@ -83,7 +87,11 @@ func counted[T any](all []T, name func(*T) string) string {
 }
 
 func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
-	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", "NVLINK", "NEAREST FABRIC HCAS"}}
+	links := "NVLINK"
+	if v := vendors.All().Present(m); len(v) > 0 {
+		links = strings.ToUpper(v[0].Link)
+	}
+	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", links, "NEAREST FABRIC HCAS"}}
 	if wide {
 		rows[0] = append(rows[0], "UUID")
 	}

@@ -106,7 +106,7 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Subject{Machine: m, Config: c.Resolve(m.Node, f.labels)}
+	s := &Subject{Machine: m, Config: c.Resolve(m.Node, f.labels).For(m)}
 	if f.labels == nil && c.NeedsLabels(m.Node) {
 		s.Unsure = "nodes-config has entries with a nodeSelector, and the labels of Node " + m.Node +
 			" are not known: give --node-labels"

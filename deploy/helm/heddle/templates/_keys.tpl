@@ -5,7 +5,8 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 */}}
 
 {{/* Every set of domains in the configuration, as a JSON list: the cluster's,
-     and those of overrides that have their own. */}}
+     and those of overrides that have their own. Where the vendor is auto, those of
+     all makers. */}}
 {{- define "heddle.domains" -}}
 {{- $default := dict "vendor" "nvidia.com" "card" "gpu" "company" "heddle.dev" }}
 {{- $cluster := merge (dict) (.Values.config.cluster.domains | default dict) $default }}
@@ -13,7 +14,18 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- range .Values.config.nodes }}
 {{- $all = append $all (merge (dict) (.domains | default dict) $cluster) }}
 {{- end }}
-{{- $all | uniq | toJson }}
+{{- $each := list }}
+{{- range $all }}
+{{- if eq .vendor "auto" }}
+{{- $auto := . }}
+{{- range list "nvidia.com" "amd.com" }}
+{{- $each = append $each (merge (dict "vendor" .) $auto) }}
+{{- end }}
+{{- else }}
+{{- $each = append $each . }}
+{{- end }}
+{{- end }}
+{{- $each | uniq | toJson }}
 {{- end }}
 
 {{- define "heddle.labelKeys" -}}
@@ -40,6 +52,11 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $domains := . }}
 {{- range concat (list "product" "count" "memory" "family" "compute.major" "compute.minor" "replicas" "sharing-strategy" "machine" "mode" "clique" "driver-version") $mig (list "*.count") }}
 {{- $keys = append $keys (printf "%s/%s.%s" $domains.vendor $domains.card .) }}
+{{- end }}
+{{- if ne $domains.vendor "nvidia.com" }}
+{{- range list "cu-count" "device-id" "product-name" "simd-count" "vram" "compute-memory-partition" "compute-partitioning-supported" "memory-partitioning-supported" }}
+{{- $keys = append $keys (printf "%s/%s.%s" $domains.vendor $domains.card .) }}
+{{- end }}
 {{- end }}
 {{- range list "cuda.driver.major" "cuda.driver.minor" "cuda.driver.rev" "cuda.runtime.major" "cuda.runtime.minor" "cuda.driver-version.major" "cuda.driver-version.minor" "cuda.driver-version.revision" "cuda.driver-version.full" "cuda.runtime-version.major" "cuda.runtime-version.minor" "cuda.runtime-version.full" "mig.capable" "mig.strategy" "mps.capable" "vgpu.present" "vgpu.host-driver-version" "vgpu.host-driver-branch" }}
 {{- $keys = append $keys (printf "%s/%s" $domains.vendor .) }}

@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// For is the configuration with the names that it has on a machine: where
+// domains.vendor is auto, those of the maker of most of its GPUs. c is complete.
+func (c NodeConfig) For(m *machine.Machine) NodeConfig { return c.ForVendor(served(m, "")) }
+
+// ForVendor is For on a node with GPUs of the maker with this domain.
+func (c NodeConfig) ForVendor(vendor string) NodeConfig {
+	if c.Domains.Vendor != wellknown.VendorAuto {
+		return c
+	}
+	c.Domains.Vendor = vendor
+	for _, name := range []*string{&c.Resources.GPU, &c.Resources.SGPU, &c.Resources.VCore, &c.Resources.VMemory} {
+		if own, derived := strings.CutPrefix(*name, wellknown.VendorAuto+"/"); derived {
+			*name = c.Domains.VendorKey(own)
+		}
+	}
+	return c
+}
+
+// each is c under the names of every maker that it can have.
+func (c *NodeConfig) each() []*NodeConfig {
+	if c.Domains.Vendor != wellknown.VendorAuto {
+		return []*NodeConfig{c}
+	}
+	var all []*NodeConfig
+	for _, vendor := range wellknown.Vendors() {
+		all = append(all, new(c.ForVendor(vendor.Domain)))
+	}
+	return all
+}
+
+// Serving gives the machine with the GPUs of one maker: of the one whose domain
+// names them, or else of the one that has most. Under a name of one maker a pod
+// never gets another's GPU. It is m itself if there is no other.
+func (c *NodeConfig) Serving(m *machine.Machine) *machine.Machine {
+	vendor := served(m, c.Domains.Vendor)
+	foreign := func(g machine.GPU) bool { return vendorOf(&g) != vendor }
+	if !slices.ContainsFunc(m.GPUs, foreign) {
+		return m
+	}
+	own := *m
+	own.GPUs = slices.DeleteFunc(slices.Clone(m.GPUs), foreign)
+	return &own
+}
+
+// NotServed is why no resource has a GPU of the machine; empty for all others.
+func (c *NodeConfig) NotServed(m *machine.Machine, g *machine.GPU) string {
+	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor {
+		return fmt.Sprintf("it is a GPU of %s, and this node serves those of %s", vendorOf(g), vendor)
+	}
+	return ""
+}
+
+func vendorOf(g *machine.GPU) string {
+	if g.Vendor == "" {
+		return wellknown.DefaultDomains().Vendor
+	}
+	return g.Vendor
+}
+
+// served is the domain of the maker whose GPUs are handed out: wanted if the
+// machine has one of it, else that of most GPUs, or of most on the bus where no
+// driver shows any. Ties are in the order of preference.
+func served(m *machine.Machine, wanted string) string {
+	count := map[string]int{}
+	for i := range m.GPUs {
+		count[vendorOf(&m.GPUs[i])]++
+	}
+	if len(m.GPUs) == 0 {
+		onBus(m, count)
+	}
+	if count[wanted] > 0 {
+		return wanted
+	}
+	best := wellknown.DefaultDomains().Vendor
+	for _, vendor := range slices.Sorted(maps.Keys(count)) {
+		if count[vendor] > count[best] {
+			best = vendor
+		}
+	}
+	return best
+}
+
+// onBus counts display controllers (class 03) and accelerators (12) by maker.
+func onBus(m *machine.Machine, count map[string]int) {
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if !strings.HasPrefix(f.Class, "0x03") && !strings.HasPrefix(f.Class, "0x12") {
+			continue
+		}
+		for _, vendor := range wellknown.Vendors() {
+			if vendor.PCI == f.Vendor {
+				count[vendor.Domain]++
+			}
+		}
+	}
+}
+
+// InstanceResource is the resource of an instance of a GPU, empty where instances
+// have none and the GPU is handed out whole. A GPU that another maker's mode cuts
+// has no whole: under strategy none its partitions have the name of GPUs.
+func (c *NodeConfig) InstanceResource(g *machine.GPU, profile string) string {
+	cut := g.MIG.Mode != ""
+	switch {
+	case !g.MIG.Enabled || c.MIG.Strategy == MIGNone && !cut:
+		return ""
+	case c.MIG.Strategy != MIGMixed:
+		return c.Resources.GPU
+	case cut:
+		return c.Domains.VendorKey(profile)
+	}
+	return c.Domains.MIGResource(profile)
+}

@@ -1,0 +1,138 @@
+package kfd_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// What is bad about one file is named, costs that part of that GPU alone, and
+// nothing that was known is lost.
+func TestBadInput(t *testing.T) {
+	properties := nodes + "1/properties"
+	for _, tt := range []struct {
+		name   string
+		change func(r *rig)
+		// skipped is in some reason, health that of the first GPU.
+		skipped, health string
+	}{
+		{"no unique_id", func(r *rig) { r.replace(properties, "unique_id 161", "unique_id 0") }, "", ""},
+		{
+			"properties cut off", func(r *rig) { r.Write(properties, "simd_count 1216\nvendor_id 4098\ndev") },
+			`no name and number`, "lost",
+		},
+		{"no properties", func(r *rig) { r.Write(properties, "") }, "no property simd_count", "lost"},
+		{"a number too large", func(r *rig) { r.replace(properties, "drm_render_minor 128", "drm_render_minor 99999999999999999999") }, "out of range", "lost"},
+		{"a link cut off", func(r *rig) { r.Write(nodes+"1/io_links/1/properties", "type 11\nnode_to 2\n") }, "links: ", ""},
+		{"a link to nowhere", func(r *rig) { r.replace(nodes+"1/io_links/1/properties", "node_to 2", "node_to 18446744073709551615") }, "", ""},
+		{"memory is no number", func(r *rig) { r.Write(r.pci(first, "mem_info_vram_total"), "lots") }, "memory: parse", ""},
+		{
+			"the mode is being changed", func(r *rig) { r.Write(r.pci(first, "current_compute_partition"), "CPX") },
+			"the partition mode is being changed: it is CPX, and the topology has 1 nodes of the GPU", "",
+		},
+		{"the GPU is being reset", func(r *rig) { r.Write(r.pci(first, "current_compute_partition"), "UNKNOWN") }, `is "UNKNOWN"`, ""},
+		{"a mode of another tongue", func(r *rig) { r.Write(r.pci(first, "current_memory_partition"), "../../x") }, `is "../../x"`, ""},
+		{"a RAS counter is none", func(r *rig) { r.Write(r.pci(first, "ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
+		{
+			"uncorrectable errors", func(r *rig) { r.Write(r.pci(first, "ras/umc_err_count"), "ue: 2\nce: 9") },
+			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			before := r.host.Scan(t.Context())
+			tt.change(r)
+			m := r.host.Scan(t.Context())
+			if len(m.GPUs) != 2 || m.GPUs[0].PCI != first || m.GPUs[0].MemoryMiB != before.GPUs[0].MemoryMiB {
+				t.Fatalf("GPUs %+v", m.GPUs)
+			}
+			if got := m.GPUs[0].Health.String(); !strings.HasPrefix(got, tt.health) || tt.health == "" && got != "" {
+				t.Errorf("health %q, want %q", got, tt.health)
+			}
+			if got := m.GPUs[1].Health.State; got != machine.Healthy {
+				t.Errorf("the other GPU is %s", got)
+			}
+			named := slices.ContainsFunc(append(m.Skipped, machine.Skipped{Reason: m.GPUs[0].Health.Reason}), func(s machine.Skipped) bool {
+				return strings.Contains(s.Reason, tt.skipped)
+			})
+			if !named {
+				t.Errorf("%q is not named: skipped %v, probes %v", tt.skipped, m.Skipped, m.Probes)
+			}
+			if err := m.Validate(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A GPU without an ID of its own, and two with one ID, are known by their place.
+func TestIdentityByPlace(t *testing.T) {
+	r := newRig(t)
+	r.replace(nodes+"1/properties", "unique_id 161", "unique_id 0")
+	if got := r.host.Scan(t.Context()).GPUs[0].UUID; got != "GPU-0000-05-00-0" {
+		t.Errorf("without unique_id: %s", got)
+	}
+	r.replace(nodes+"1/properties", "unique_id 0", "unique_id 162")
+	m := r.host.Scan(t.Context())
+	if err := m.Validate(); err != nil {
+		t.Error(err)
+	}
+	if got := fmt.Sprint(m.GPUs[0].UUID, " ", m.GPUs[1].UUID); got != "GPU-00000000000000a2 GPU-0000-27-00-0" {
+		t.Errorf("two with one ID: %s", got)
+	}
+}
+
+// A mode that changes between two scans keeps the partitions that were known until
+// the topology has those of the new mode. A GPU whose mode is in doubt from the
+// start is not handed out.
+func TestModeChanges(t *testing.T) {
+	r := newRig(t)
+	r.cut("CPX", 8)
+	if n := len(r.host.Scan(t.Context()).GPUs[0].MIG.Devices); n != 8 {
+		t.Fatalf("%d partitions", n)
+	}
+	r.Write(r.pci(first, "current_compute_partition"), "DPX")
+	m := r.host.Scan(t.Context())
+	if n := len(m.GPUs[0].MIG.Devices); n != 8 || len(m.Skipped) != 1 || m.GPUs[0].Health.State != machine.Healthy {
+		t.Errorf("while it changes: %d partitions, %s, skipped %v", n, m.GPUs[0].Health, m.Skipped)
+	}
+	for p := 2; p < 8; p++ {
+		r.Remove(fmt.Sprintf(nodes+"%d", 9+p))
+	}
+	m = r.host.Scan(t.Context())
+	if n := len(m.GPUs[0].MIG.Devices); n != 2 || len(m.Skipped) > 0 || m.GPUs[0].MIG.Mode != "DPX/NPS4" {
+		t.Errorf("afterwards: %d partitions, %s, skipped %v", n, m.GPUs[0].MIG.Mode, m.Skipped)
+	}
+	again := newRig(t)
+	again.Write(again.pci(first, "current_compute_partition"), "QPX")
+	if got := again.host.Scan(t.Context()).GPUs[0].Health.String(); !strings.HasPrefix(got, "unhealthy: its partitions are unknown: ") {
+		t.Errorf("in doubt from the start: %q", got)
+	}
+}
+
+// GPUs come and go with the driver, and a topology of any size is read in part or
+// not at all.
+func TestDriver(t *testing.T) {
+	r := newRig(t)
+	r.Remove("sys/class/kfd")
+	m := r.host.Scan(t.Context())
+	if len(m.GPUs) > 0 || !strings.Contains(fmt.Sprint(m.Probes), "KFD is absent: there is no ") {
+		t.Errorf("GPUs %v, probes %v", m.GPUs, m.Probes)
+	}
+	r.Remove("sys/module/amdgpu")
+	if m = r.host.Scan(t.Context()); !strings.Contains(fmt.Sprint(m.Probes), "the amdgpu driver is not loaded") {
+		t.Errorf("probes %v", m.Probes)
+	}
+	r = newRig(t)
+	r.host.Scan(t.Context())
+	for i := range 300 {
+		r.Dir(fmt.Sprintf(nodes+"%d", 100+i))
+	}
+	m = r.host.Scan(t.Context())
+	if len(m.GPUs) != 2 || !strings.Contains(fmt.Sprint(m.Probes), "has 303 nodes, more than 256") {
+		t.Errorf("GPUs %v, probes %v", m.GPUs, m.Probes)
+	}
+}

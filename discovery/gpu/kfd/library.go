@@ -1,0 +1,185 @@
+package kfd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+)
+
+// Library reads AMD's GPUs.
+type Library struct {
+	fs      sysfs.FS
+	devRoot string
+	// now is the topology that Open found; calls of GPU may run at once.
+	now atomic.Pointer[topology]
+}
+
+// New returns the GPUs of the machine whose sysfs and /dev the options locate.
+func New(o gpu.Options) *Library {
+	return &Library{fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev")}
+}
+
+// Open implements [gpu.Library]: it reads the topology, so that GPUs and
+// partitions that came or went are seen by every scan.
+func (l *Library) Open() (machine.Driver, int, error) {
+	if !l.fs.Exists("module/amdgpu") {
+		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: the amdgpu driver is not loaded", gpu.ErrAbsent)
+	}
+	if !l.fs.Exists(nodesDir) {
+		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: there is no %s", gpu.ErrAbsent, l.fs.Path(nodesDir))
+	}
+	t, err := readTopology(l.fs)
+	if err != nil && len(t.devices) == 0 {
+		return machine.Driver{}, 0, err
+	}
+	l.now.Store(&t)
+	// The kernel's own amdgpu has no version, but a hash of its sources.
+	version := cmp.Or(l.fs.Text("module/amdgpu/version"), l.fs.Text("module/amdgpu/srcversion"))
+	return machine.Driver{Version: version}, len(t.devices), nil
+}
+
+// Close implements [gpu.Library]; nothing is held open.
+func (l *Library) Close() error { return nil }
+
+// GPU implements [gpu.Library].
+func (l *Library) GPU(index int) (machine.GPU, error) {
+	t := l.now.Load()
+	if t == nil || index >= len(t.devices) {
+		return machine.GPU{}, fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
+	}
+	d := &t.devices[index]
+	first := d.nodes[0]
+	dir := "bus/pci/devices/" + d.address
+	g := machine.GPU{
+		Vendor: Vendor().Domain, Index: index, PCI: d.address, Minor: new(first.render()),
+		UUID: t.identity(index), Architecture: architecture(first.properties["gfx_target_version"]),
+		Product: product(l.fs.Text(dir+"/product_name"), first.properties["device_id"]),
+		Health:  machine.Health{State: machine.Healthy},
+	}
+	if !l.fs.Exists(dir) {
+		return g, fmt.Errorf("%s: GPU is %w", l.fs.Path(dir), gpu.ErrLost)
+	}
+	incomplete := gpu.IncompleteError{}
+	var err error
+	g.MemoryMiB, err = l.memory(d)
+	incomplete.Note(gpu.PartMemory, err)
+	g.NVLinks, err = t.links(l.fs, d)
+	incomplete.Note(gpu.PartLinks, err)
+	g.MIG, err = l.partitions(&g, d, t.fault)
+	incomplete.Note(gpu.PartPartitions, err)
+	g.Attributes = attributes(&g, d)
+	if reason := l.faults(dir, incomplete); reason != "" {
+		g.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
+	}
+	return g, incomplete.Err()
+}
+
+// identity is "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes
+// it). A GPU without one, or with that of another, as virtual functions have it,
+// is known by its place on the bus.
+func (t *topology) identity(index int) string {
+	d := &t.devices[index]
+	id := d.nodes[0].properties["unique_id"]
+	same := slices.IndexFunc(t.devices, func(o device) bool { return o.nodes[0].properties["unique_id"] == id })
+	if id == 0 || same != index {
+		return "GPU-" + strings.NewReplacer(":", "-", ".", "-").Replace(d.address)
+	}
+	return fmt.Sprintf("GPU-%016x", id)
+}
+
+// memory is mem_info_vram_total, in bytes; where the driver does not report it,
+// the sum of the memory banks of all partitions.
+func (l *Library) memory(d *device) (int64, error) {
+	name := "bus/pci/devices/" + d.address + "/mem_info_vram_total"
+	text, err := l.fs.Read(name)
+	if err == nil {
+		total, err := strconv.ParseUint(text, 10, 63)
+		if err != nil {
+			return 0, fmt.Errorf("parse %s: %w", l.fs.Path(name), err)
+		}
+		return int64(total >> 20), nil //nolint:gosec // 43 bits.
+	}
+	if !sysfs.Unknown(err) {
+		return 0, err
+	}
+	var sum int64
+	for _, n := range d.nodes {
+		mib, err := l.banks(n)
+		if err != nil {
+			return 0, err
+		}
+		sum += mib
+	}
+	return sum, nil
+}
+
+// banks is the memory of a topology node in MiB, of its mem_banks.
+func (l *Library) banks(n node) (int64, error) {
+	dir := fmt.Sprintf("%s/%d/mem_banks", nodesDir, n.id)
+	names, err := l.fs.List(dir)
+	if err != nil {
+		return 0, err
+	}
+	var sum uint64
+	for _, name := range names[:min(len(names), maxNodes)] {
+		text, err := l.fs.Read(dir + "/" + name + "/properties")
+		if err != nil {
+			return 0, err
+		}
+		p, err := parseProperties(text)
+		if err == nil {
+			err = p.need("size_in_bytes")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read %s/%s/properties: %w", l.fs.Path(dir), name, err)
+		}
+		sum += p["size_in_bytes"] >> 20 & (1<<32 - 1)
+	}
+	return int64(sum), nil //nolint:gosec // 32 bits, 256 times.
+}
+
+// faults is what RAS reports as uncorrectable, empty if nothing.
+func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
+	names, err := l.fs.List(dir + "/ras")
+	if err != nil {
+		incomplete.Note(gpu.PartECC, err)
+		return ""
+	}
+	var found []string
+	for _, name := range names {
+		block, counts := strings.CutSuffix(name, "_err_count")
+		if aca, isACA := strings.CutPrefix(name, "aca_"); isACA {
+			block, counts = aca, true
+		}
+		if !counts {
+			continue
+		}
+		text, err := l.fs.Read(dir + "/ras/" + name)
+		if sysfs.Unknown(err) {
+			continue // The block counts nothing.
+		}
+		var n uint64
+		if err == nil {
+			n, err = parseErrors(text)
+		}
+		if err != nil {
+			incomplete.Note(gpu.PartECC, fmt.Errorf("RAS block %s: %w", block, err))
+		} else if n > 0 {
+			found = append(found, fmt.Sprintf("%d uncorrectable errors of %s", n, block))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "RAS counts " + strings.Join(found, ", ")
+}
+
+var errChanging = errors.New("the partition mode is being changed")

@@ -1,0 +1,64 @@
+package kfd
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// maxProperties bounds one file; the kernel writes about 40 lines.
+const maxProperties = 512
+
+// properties are a file of the topology: a name and a number on each line.
+type properties map[string]uint64
+
+// parseProperties reads /sys/class/kfd/kfd/topology/nodes/N/properties and the
+// files of that form below it. What is cut off or is none of the form is an error.
+func parseProperties(text string) (properties, error) {
+	p := properties{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("line %.60q is no name and number", line)
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("property %.60q: %w", name, errors.Unwrap(err))
+		}
+		if p[name] = n; len(p) > maxProperties {
+			return nil, fmt.Errorf("more than %d properties", maxProperties)
+		}
+	}
+	return p, nil
+}
+
+// need are the first of the names that are not there.
+func (p properties) need(names ...string) error {
+	for _, name := range names {
+		if _, ok := p[name]; !ok {
+			return fmt.Errorf("no property %s, the file is cut off", name)
+		}
+	}
+	return nil
+}
+
+// parseErrors reads a RAS counter, RAS_BLOCK_err_count or aca_BLOCK:
+//
+//	ue: 0
+//	ce: 12
+//
+// The first is the uncorrectable errors since the driver was loaded.
+func parseErrors(text string) (uncorrectable uint64, err error) {
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name != "ue" {
+			continue
+		}
+		if uncorrectable, err = strconv.ParseUint(strings.TrimSpace(value), 10, 64); err != nil {
+			return 0, fmt.Errorf("parse uncorrectable errors: %w", err)
+		}
+		return uncorrectable, nil
+	}
+	return 0, fmt.Errorf("no uncorrectable errors in %.60q", text)
+}
