@@ -6,8 +6,8 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BINARIES := heddle heddle-feature-discovery heddle-device-plugin heddle-topo-worker heddle-topo-master
-# A module of its own, since it is kube-scheduler with a plugin.
-SCHEDULER := cmd/heddle-scheduler
+# Modules of their own: kube-scheduler with a plugin, and Volcano's scheduler with two.
+SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons.
 TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --
@@ -26,12 +26,13 @@ help: ## List the commands
 .PHONY: build
 build: ## Build the binaries into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
-	go build -C $(SCHEDULER) -trimpath -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .
+	for dir in $(SCHEDULERS); do go build -C $$dir -trimpath -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .; done
 
 .PHONY: test
 test: ## Unit and integration tests, with the race detector
 	$(TEST) -race -timeout 15m ./...
-	go test -C $(SCHEDULER) -race -timeout 15m ./...
+	go test -C cmd/heddle-scheduler -race -timeout 15m ./...
+	go test -C cmd/heddle-vc-scheduler -timeout 15m ./... # Volcano's tests would be compiled once more for -race.
 	go test -C tools/release ./...
 
 .PHONY: check
@@ -49,7 +50,7 @@ e2e-versions: ## The chart and heddle-scheduler on the API servers of all suppor
 .PHONY: lint
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current
 	$(LINT) run ./...
-	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
+	for dir in $(SCHEDULERS); do (cd $$dir && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...); done
 	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
 	go run -C tools/house . -words
 	@$(MANIFEST) | diff -q deploy/kustomize/base/heddle.yaml - >/dev/null || \

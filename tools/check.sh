@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Vets, tests and lints the Go packages that differ from BASE (default: HEAD),
-# for `make check`. The scheduler's module is looked at when its files changed.
+# for `make check`. A scheduler's module is looked at when its files changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=${BASE:-HEAD}
@@ -11,7 +11,7 @@ changed() {
   git ls-files --others --exclude-standard -- '*.go'
 }
 folders() { # the folders of changed files, those of nested modules left out
-  changed | grep -vE '^(cmd/heddle-scheduler|tools|test/cluster/build)/' | xargs -rn1 dirname | sort -u | sed 's|^|./|'
+  changed | grep -vE '^(cmd/heddle-scheduler|cmd/heddle-vc-scheduler|tools|test/cluster/build)/' | xargs -rn1 dirname | sort -u | sed 's|^|./|'
 }
 
 mapfile -t dirs < <(folders)
@@ -22,7 +22,9 @@ if ((${#dirs[@]})); then
 else
   echo "no Go file differs from $base"
 fi
-if changed | grep -q '^cmd/heddle-scheduler/'; then
-  (cd cmd/heddle-scheduler && go vet ./... && go test ./... && "${lint[@]}" ./...)
-fi
+for module in cmd/heddle-scheduler cmd/heddle-vc-scheduler; do
+  if changed | grep -q "^$module/"; then
+    (cd "$module" && go vet ./... && go test ./... && "${lint[@]}" ./...)
+  fi
+done
 go run -C tools/house . -words

@@ -35,7 +35,7 @@ func (c *NodeConfig) each() []*NodeConfig {
 	}
 	var all []*NodeConfig
 	for _, vendor := range wellknown.Vendors() {
-		all = append(all, new(c.ForVendor(vendor)))
+		all = append(all, new(c.ForVendor(vendor.Domain)))
 	}
 	return all
 }
@@ -70,11 +70,15 @@ func vendorOf(g *machine.GPU) string {
 }
 
 // served is the domain of the maker whose GPUs are handed out: wanted if the
-// machine has one of it, else that of most GPUs, ties by name.
+// machine has one of it, else that of most GPUs, or of most on the bus where no
+// driver shows any. Ties are in the order of preference.
 func served(m *machine.Machine, wanted string) string {
 	count := map[string]int{}
 	for i := range m.GPUs {
 		count[vendorOf(&m.GPUs[i])]++
+	}
+	if len(m.GPUs) == 0 {
+		onBus(m, count)
 	}
 	if count[wanted] > 0 {
 		return wanted
@@ -86,6 +90,21 @@ func served(m *machine.Machine, wanted string) string {
 		}
 	}
 	return best
+}
+
+// onBus counts display controllers (class 03) and accelerators (12) by maker.
+func onBus(m *machine.Machine, count map[string]int) {
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if !strings.HasPrefix(f.Class, "0x03") && !strings.HasPrefix(f.Class, "0x12") {
+			continue
+		}
+		for _, vendor := range wellknown.Vendors() {
+			if vendor.PCI == f.Vendor {
+				count[vendor.Domain]++
+			}
+		}
+	}
 }
 
 // InstanceResource is the resource of an instance of a GPU, empty where instances

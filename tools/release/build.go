@@ -178,8 +178,8 @@ func (b *builder) base(ctx context.Context, arch string) (v1.Layer, error) {
 // go-nvml opens it by cgo.
 var compilers = map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}
 
-// compile builds a program in its own directory: heddle-scheduler is a module
-// of its own. Functions of NVML are bound when called (-z lazy), since older
+// compile builds a program in its own directory: schedulers are modules
+// of their own. Functions of NVML are bound when called (-z lazy), since older
 // drivers lack some.
 func (b *builder) compile(ctx context.Context, name, arch, out string) error {
 	cc, ok := compilers[arch]
@@ -194,7 +194,11 @@ func (b *builder) compile(ctx context.Context, name, arch, out string) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", "-s -w -buildid= -X main.version="+b.version+" -extldflags=-Wl,-z,lazy,--build-id=none", "-o", out, ".")
-	cmd.Dir = filepath.Join(b.root, "cmd", name)
+	folder := name
+	if name == volcano {
+		folder = "heddle-" + volcano
+	}
+	cmd.Dir = filepath.Join(b.root, "cmd", folder)
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+cc)
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text

@@ -24,9 +24,13 @@ import (
 	"strings"
 )
 
+// volcano is heddle-vc-scheduler: it stands in for the image of this name in Volcano's chart.
+const volcano = "vc-scheduler"
+
 // binaries are the images, each named for the one program in it.
 var binaries = []string{
 	"heddle", "heddle-feature-discovery", "heddle-device-plugin", "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
+	volcano,
 }
 
 func main() {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 )
 
 // API is what makes a gang of pods: a scheduler, a queue, or the controller of
@@ -126,7 +127,7 @@ func (k *apiKeys) read(r *reader, pod *corev1.Pod) (identity, bool) {
 	}
 	if k.index.name != "" {
 		index, _ := r.lookup(k.index)
-		if _, ok := digits(cmp.Or(index, "-")); !ok || id.size == 1 {
+		if _, ok := rank.Digits(cmp.Or(index, "-")); !ok || id.size == 1 {
 			return identity{}, false // A group of one is no gang.
 		}
 		id.name += "-" + index

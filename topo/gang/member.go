@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 )
 
 // Member is one pod of a gang, as much of it as [StateOf] needs: for
@@ -32,7 +34,7 @@ type Member struct {
 	problem         string
 	// rejection is why it has no node, as the scheduler wrote it.
 	rejection string
-	rank      rank
+	rank      rank.Rank
 	// created is in seconds since 1970.
 	created int64
 }
@@ -76,7 +78,7 @@ func Members(pods []*corev1.Pod) []*Member {
 // memberOf reads what does not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
 	m := &Member{
-		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rankOf(pod),
+		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rank.Of(pod),
 		created: pod.CreationTimestamp.Unix(),
 	}
 	switch {
@@ -110,10 +112,10 @@ func (m *Member) end() int64 {
 	return max(m.created, m.since.Unix())
 }
 
-// OrderMembers sorts by rank, as [Order] does.
+// OrderMembers sorts by rank, as [rank.Order] does.
 func OrderMembers(members []*Member) {
 	slices.SortFunc(members, func(a, b *Member) int {
-		return cmp.Or(a.rank.compare(b.rank), strings.Compare(a.Name, b.Name))
+		return cmp.Or(a.rank.Compare(b.rank), strings.Compare(a.Name, b.Name))
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 )
 
 // clock is a time of day, by minutes.
@@ -239,7 +240,7 @@ func TestOrderMembers(t *testing.T) {
 		members = append(members, m)
 	}
 	gang.OrderMembers(members)
-	gang.Order(pods)
+	rank.Order(pods)
 	var want, got []string
 	for i := range pods {
 		want, got = append(want, pods[i].Name), append(got, members[i].Name)

@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -121,7 +122,7 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 	if len(members) == 0 {
 		return nil, fmt.Errorf("namespace %s has no pod and no gang %s", namespace, name)
 	}
-	gang.Order(members)
+	rank.Order(members)
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
 	q.answer(a, &spec, members)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -285,7 +286,7 @@ func (p *plan) place(g placement.Gang, counts [][]int32, pods int) (where string
 	for i, n := range p.count {
 		if n = min(n, pods); n > 0 {
 			g.Tasks = append(g.Tasks, placement.Task{
-				Name: gang.Task(p.first[i]), Class: i, Pods: n, GPUs: int(gpus(p.first[i])),
+				Name: rank.Task(p.first[i]), Class: i, Pods: n, GPUs: int(gpus(p.first[i])),
 			})
 		}
 		pods -= n

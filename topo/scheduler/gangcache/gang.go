@@ -11,6 +11,7 @@ import (
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -188,7 +189,7 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 			pods = append(pods, m.pod)
 		}
 	}
-	gang.Order(pods)
+	rank.Order(pods)
 	for _, pod := range pods {
 		members = append(members, g.members[pod.UID])
 	}

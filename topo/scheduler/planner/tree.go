@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -156,15 +157,15 @@ func (t *tree) usable(id int32) bool { return t.placement.Status(id) != v1alpha1
 // gang is what placement needs of a gang: tasks are runs of members that are alike.
 func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	out.MinMember = g.MinMember
-	for rank := range g.Members {
-		m := &g.Members[rank]
-		if last := max(rank-1, 0); rank == 0 || m.Class.Key != g.Members[last].Class.Key ||
-			gang.Task(m.Pod) != gang.Task(g.Members[last].Pod) {
+	for i := range g.Members {
+		m := &g.Members[i]
+		if last := max(i-1, 0); i == 0 || m.Class.Key != g.Members[last].Class.Key ||
+			rank.Task(m.Pod) != rank.Task(g.Members[last].Pod) {
 			at := slices.IndexFunc(classes, func(other *fit.Class) bool { return other.Key == m.Class.Key })
 			if at < 0 {
 				at, classes = len(classes), append(classes, m.Class)
 			}
-			out.Tasks = append(out.Tasks, placement.Task{Name: gang.Task(m.Pod), Class: at, GPUs: m.GPUs})
+			out.Tasks = append(out.Tasks, placement.Task{Name: rank.Task(m.Pod), Class: at, GPUs: m.GPUs})
 		}
 		out.Tasks[len(out.Tasks)-1].Pods++
 		if m.Node == "" {
@@ -174,7 +175,7 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 		if !ok {
 			id = placement.None
 		}
-		out.Placed = append(out.Placed, placement.Member{Rank: rank, Node: id})
+		out.Placed = append(out.Placed, placement.Member{Rank: i, Node: id})
 	}
 	for _, name := range g.Avoid {
 		if id, ok := t.placement.ID(name); ok {

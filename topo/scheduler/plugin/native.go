@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
@@ -135,7 +136,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	if len(pods) == 0 {
 		return nil, errors.New("it has no pods")
 	}
-	gang.Order(pods)
+	rank.Order(pods)
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
 	for _, pod := range pods {
@@ -164,8 +165,8 @@ func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok, preempt bo
 		return false, false, reason
 	}
 	c.places = make(map[types.UID]string, len(c.gang.Members))
-	for rank, node := range plans[0].Nodes {
-		c.places[c.gang.Members[rank].Pod.UID] = node
+	for i, node := range plans[0].Nodes {
+		c.places[c.gang.Members[i].Pod.UID] = node
 	}
 	return true, preempt, reason
 }

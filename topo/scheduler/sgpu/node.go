@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // nodeState is what a node publishes, and what its shared GPUs have left at a
@@ -35,11 +36,11 @@ type published struct {
 	node     *corev1.Node
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
-	topology topology
+	topology affinity.Table
 }
 
 func publishedBy(node *corev1.Node) published {
-	p := published{node: node, topology: parseTopology(node.Annotations[wellknown.GPUTopology])}
+	p := published{node: node, topology: affinity.ParseTable(node.Annotations[wellknown.GPUTopology])}
 	p.shared, _ = allocation.ParseNodeGPUs(node.Annotations[wellknown.SharedGPUs])
 	p.free, _ = allocation.ParseFreeGPUs(node.Annotations[wellknown.FreeGPUs])
 	return p

@@ -2,16 +2,15 @@ package sgpu
 
 import (
 	"cmp"
-	"encoding/json"
 	"math"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // Weights are those of a node's published GPU topology: its score is Weight times
@@ -28,10 +27,6 @@ const (
 	// noScore is for a node that publishes nothing about a request: it never wins over
 	// one that does.
 	noScore = math.MinInt64
-	// maxTopology is the longest annotation with a GPU topology that is read, in bytes,
-	// and maxScore bounds what a node publishes of itself.
-	maxTopology = 16 << 10
-	maxScore    = 1 << 40
 	// full is the use of a node of which all GPUs are in use.
 	full = 100
 )
@@ -70,7 +65,7 @@ func load(gpus []quota.GPU) int64 {
 // ScoreGPUs is the score of a node for whole GPUs, by its published topology; among
 // equal nodes, and those that publish nothing, by how many of its GPUs are in use.
 func (s *Scheduler) ScoreGPUs(gpus int64, w Weights, info framework.NodeInfo) int64 {
-	score := s.state(info).topology.score(gpus, w)
+	score := topologyScore(s.state(info).topology, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
@@ -110,27 +105,11 @@ func Normalize(scores framework.NodeScoreList) {
 	}
 }
 
-// topology is a node's table: what a request for n GPUs would get, and cost.
-type topology map[string]struct {
-	Score *int64 `json:"score"`
-	Loss  *int64 `json:"loss"`
-}
-
-// parseTopology reads an annotation; an invalid one is empty.
-func parseTopology(text string) (t topology) {
-	if len(text) > maxTopology || json.Unmarshal([]byte(text), &t) != nil {
-		return nil
-	}
-	return t
-}
-
-func (t topology) score(gpus int64, w Weights) int64 {
-	entry, ok := t[strconv.FormatInt(gpus, 10)]
-	if !ok || entry.Score == nil || entry.Loss == nil {
+// topologyScore is that of a node's table for a request.
+func topologyScore(t affinity.Table, gpus int64, w Weights) int64 {
+	score, loss, ok := t.Of(gpus)
+	if !ok {
 		return noScore
 	}
-	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
-		return noScore
-	}
-	return int64(math.Round(w.Weight*float64(*entry.Score) - w.LossWeight*float64(*entry.Loss)))
+	return int64(math.Round(w.Weight*float64(score) - w.LossWeight*float64(loss)))
 }

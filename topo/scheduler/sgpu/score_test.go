@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 func TestTopologyScore(t *testing.T) {
@@ -22,7 +24,7 @@ func TestTopologyScore(t *testing.T) {
 		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := parseTopology(tt.text).score(tt.gpus, Weights{2, 0.5}); got != tt.want {
+			if got := topologyScore(affinity.ParseTable(tt.text), tt.gpus, Weights{2, 0.5}); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
@@ -56,7 +58,7 @@ func FuzzTopology(f *testing.F) {
 	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
 	f.Add(`{"2":null}`, int64(2))
 	f.Fuzz(func(t *testing.T, text string, gpus int64) {
-		if got := parseTopology(text).score(gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*maxScore || got < -MaxWeight*maxScore) {
+		if got := topologyScore(affinity.ParseTable(text), gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*affinity.MaxScore || got < -MaxWeight*affinity.MaxScore) {
 			t.Errorf("score %d", got)
 		}
 	})

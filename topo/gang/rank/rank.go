@@ -1,4 +1,8 @@
-package gang
+// Package rank orders the pods of a job by rank.
+//
+// It is pure, and reads the labels and annotations of operators alone. What a gang is,
+// is topo/gang's.
+package rank
 
 import (
 	"cmp"
@@ -20,12 +24,12 @@ import (
 // The task is in a label of the job's operator. The index is the operator's, the
 // Job's or the StatefulSet's, else the number at the end of the pod's name.
 func Order(pods []*corev1.Pod) {
-	keys := make(map[*corev1.Pod]rank, len(pods))
+	keys := make(map[*corev1.Pod]Rank, len(pods))
 	for _, pod := range pods {
-		keys[pod] = rankOf(pod)
+		keys[pod] = Of(pod)
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(keys[a].compare(keys[b]), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		return cmp.Or(keys[a].Compare(keys[b]), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 }
 
@@ -42,22 +46,25 @@ func Task(pod *corev1.Pod) string {
 	return strings.ToLower(pod.Annotations[wellknown.TaskVolcano])
 }
 
-type rank struct {
+// Rank is the place of a pod in its job.
+type Rank struct {
 	task string
 	// job is which of the task's Jobs it is, where a JobSet has several.
 	job, index int32
 	lead       int8
 }
 
-func (r rank) compare(o rank) int {
+// Compare orders by rank.
+func (r Rank) Compare(o Rank) int {
 	return cmp.Or(cmp.Compare(r.lead, o.lead), cmp.Compare(r.task, o.task), cmp.Compare(r.job, o.job),
 		cmp.Compare(r.index, o.index))
 }
 
-func rankOf(pod *corev1.Pod) rank {
+// Of is the rank of a pod.
+func Of(pod *corev1.Pod) Rank {
 	task := Task(pod)
-	job, _ := digits(cmp.Or(pod.Labels[wellknown.JobOfJobSet], "0"))
-	return rank{lead: lead(task), task: task, job: job, index: index(pod)}
+	job, _ := Digits(cmp.Or(pod.Labels[wellknown.JobOfJobSet], "0"))
+	return Rank{lead: lead(task), task: task, job: job, index: index(pod)}
 }
 
 // lead is the place of a task among those that their names put in order; "*"
@@ -82,22 +89,22 @@ func index(pod *corev1.Pod) int32 {
 		wellknown.IndexLeader, wellknown.IndexKubeflow1,
 	} {
 		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if n, ok := digits(from[key]); ok {
+			if n, ok := Digits(from[key]); ok {
 				return n
 			}
 		}
 	}
 	if i := strings.LastIndexByte(pod.Name, '-'); i >= 0 {
-		if n, ok := digits(pod.Name[i+1:]); ok {
+		if n, ok := Digits(pod.Name[i+1:]); ok {
 			return n
 		}
 	}
 	return noIndex
 }
 
-// digits is a number that is written in digits alone; a generated suffix such
+// Digits is a number that is written in digits alone; a generated suffix such
 // as 4x9bk is none.
-func digits(text string) (int32, bool) {
+func Digits(text string) (int32, bool) {
 	n, err := strconv.ParseInt(text, 10, 32)
 	return int32(n), err == nil && n >= 0 && n < noIndex && text[0] != '+'
 }
