@@ -55,6 +55,8 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+func (r *rig) vendor() *gpu.Vendor { return kfd.Vendor() }
+
 // node writes a topology node: a partition of a GPU, with a link to node 1 or 2.
 func (r *rig) node(id, gpu, partition, simds, render int) {
 	location := []int{0x0500, 0x2700}[gpu] | partition<<28
