@@ -14,6 +14,18 @@ import (
 // domains.vendor is auto, those of the maker of most of its GPUs. c is complete.
 func (c NodeConfig) For(m *machine.Machine) NodeConfig { return c.ForVendor(served(m, "")) }
 
+// ForLabels is For on a node of which only the labels are known.
+func (c NodeConfig) ForLabels(labels map[string]string) NodeConfig {
+	best := wellknown.DefaultDomains().Vendor
+	for _, vendor := range wellknown.Vendors() {
+		d := c.Domains
+		if d.Vendor = vendor.Domain; labels[d.Product()] != "" {
+			best = vendor.Domain
+		}
+	}
+	return c.ForVendor(best)
+}
+
 // ForVendor is For on a node with GPUs of the maker with this domain.
 func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	if c.Domains.Vendor != wellknown.VendorAuto {

@@ -86,3 +86,22 @@ func TestSectionsOfAllVendors(t *testing.T) {
 		t.Errorf("sections of %s", got)
 	}
 }
+
+// Where only the Node's labels are known, they are of its maker.
+func TestVendorByLabels(t *testing.T) {
+	c := config.Default()
+	c.Domains.Vendor, c.Resources = "auto", config.Resources{}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	for want, labels := range map[string]map[string]string{
+		"nvidia.com/gpu": {"nvidia.com/gpu.product": "NVIDIA-H100"}, "amd.com/gpu": {"amd.com/gpu.product": "AMD-Instinct-MI210"},
+	} {
+		if got := c.ForLabels(labels).Resources.GPU; got != want {
+			t.Errorf("%v: %s", labels, got)
+		}
+	}
+	if got := c.ForLabels(nil).Resources.GPU; got != "nvidia.com/gpu" {
+		t.Errorf("without labels: %s", got)
+	}
+}

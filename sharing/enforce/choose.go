@@ -75,8 +75,8 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 		return f.LibraryError
 	case !dmem && !mps:
 		return fmt.Sprintf("no enforcer is called %q", kind)
-	case f.Foreign != "":
-		return "the driver of " + f.Foreign + " has none"
+	case f.Maker != "":
+		return fmt.Sprintf("there is no %s for GPUs of %s", kind, f.Maker)
 	case f.Driver == "":
 		return "there is no driver"
 	case err != nil || major <= 0:

@@ -36,14 +36,6 @@ func TestChoose(t *testing.T) {
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because driver 570.86.15 is older than r615",
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
-		{"GPUs of another maker", auto, func(f *Facts) {
-			f.Foreign = "metax-tech.com"
-			f.LibraryError = "no library"
-		}, Choice{
-			Enforced{config.EnforceNone, config.EnforceNone},
-			"memory is not limited, only counted; not by dmem, because the driver of metax-tech.com has none; not by preload, because no library; not by mps, because the driver of metax-tech.com has none",
-			"compute is not limited, only counted; not by mps, because the driver of metax-tech.com has none; not by preload, because no library",
-		}, ""},
 		{"a hook without the subcommand, no library", auto, func(f *Facts) {
 			f.HookError = "hook /h has none"
 			f.LibraryError = "no library"
@@ -56,6 +48,16 @@ func TestChoose(t *testing.T) {
 			Enforced{config.EnforcePreload, config.EnforcePreload},
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
 			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
+		}, ""},
+		{"another maker's GPUs", auto, func(f *Facts) {
+			f.Maker = "amd.com"
+			f.LibraryError = "no library"
+		}, Choice{
+			Enforced{config.EnforceNone, config.EnforceNone},
+			"memory is not limited, only counted; not by dmem, because there is no dmem for GPUs of amd.com; not by preload, " +
+				"because no library; not by mps, because there is no mps for GPUs of amd.com",
+			"compute is not limited, only counted; not by mps, because there is no mps for GPUs of amd.com; not by preload, " +
+				"because no library",
 		}, ""},
 		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
 			Enforced{config.EnforceNone, config.EnforceNone},

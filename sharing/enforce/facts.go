@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Facts decide which enforcers work on a node. An error text is empty if there
@@ -24,9 +23,9 @@ import (
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
-	// Foreign is the domain of the maker of shared GPUs that are not NVIDIA's, whose
-	// driver has neither of the enforcers dmem and mps; empty if there are none.
-	Foreign string
+	// Maker is the domain of the maker of shared GPUs for which MPS and dmem are not
+	// made; empty for NVIDIA's.
+	Maker string
 	// MIG are the UUIDs of shared GPUs with MIG on, PreVolta those of shared GPUs
 	// before Volta (compute capability under 7.0).
 	MIG, PreVolta []string
@@ -73,9 +72,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		if shared != nil && !shared(g) {
 			continue
 		}
-		if g.Vendor != "" && g.Vendor != wellknown.DefaultDomains().Vendor {
-			f.Foreign = g.Vendor
-		}
+		f.Maker = cmp.Or(f.Maker, g.Vendor)
 		if g.MIG.Enabled {
 			f.MIG = append(f.MIG, g.UUID)
 		}
