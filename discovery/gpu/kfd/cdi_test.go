@@ -15,7 +15,7 @@ import (
 func (r *rig) device(name string) {
 	r.t.Helper()
 	r.Dir("dev/dri")
-	if err := unix.Mknod(r.Dev()+"/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil { //nolint:gosec // A small number.
+	if err := unix.Mknod(r.Dev()+"/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 		r.t.Skipf("only root makes device nodes: %v", err)
 	}
 }
