@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -95,6 +96,10 @@ func TestGoldenFileLines(t *testing.T) {
 		{"an H20 as tolerations spell it", "h20-4nic", "labels", []string{
 			"nvidia.com/gpu.product=NVIDIA-H20", "nvidia.com/gpu.memory=97871",
 		}},
+		{"eight C500 as MetaX's operator labels them", "metax-c500-box", "labels", []string{
+			"metax-tech.com/gpu.product=MXC500", "metax-tech.com/gpu.family=MXC", "metax-tech.com/gpu.installed=true",
+			"metax-tech.com/gpu.driver.major=3",
+		}},
 		{"the most numerous model of a mixed node", "mixed-l40s-h100", "labels", []string{
 			"nvidia.com/gpu.product=NVIDIA-H100-PCIe", "nvidia.com/gpu.count=5", "nvidia.com/gpu.NVIDIA-L40S.count=3",
 		}},
@@ -172,6 +177,18 @@ func TestWide(t *testing.T) {
 	for _, want := range []string{"  UUID\n", "  GPU-", "NODE GUID\n", "mlx5_core"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestMetaXWords: nothing that is shown of MetaX's nodes is in the words of another maker.
+func TestMetaXWords(t *testing.T) {
+	for _, name := range []string{"metax-c500-box", "metax-c550-pcie"} {
+		for _, format := range []string{"labels", "resources", "matrix", "table"} {
+			out := show(t, filepath.Join(machines, name+".json"), format)
+			if word := regexp.MustCompile(`(?i)nvidia|nvml|cuda|nvlink|mig\.|mps\.|vgpu`).FindString(out); word != "" {
+				t.Errorf("%s -o %s has %q:\n%s", name, format, word, out)
+			}
 		}
 	}
 }
