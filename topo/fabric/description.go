@@ -40,6 +40,15 @@ func (t *tree) redescribed() {
 	clear(t.described)
 }
 
+// describeAll is describe of many.
+func (t *tree) describeAll(domains []*domain) {
+	parallel(len(domains), func(from, to int) {
+		for _, d := range domains[from:to] {
+			t.describe(d)
+		}
+	})
+}
+
 // describe computes what a domain is called by the description of its switch in
 // the members' reports. A name by the switch's ID, as it had while the
 // description was unknown, is then no longer claimed.
@@ -47,6 +56,7 @@ func (t *tree) describe(d *domain) {
 	level := &t.levels[d.level]
 	id, block := d.key[1:], ""
 	seen := map[*v1alpha1.Switch]int32{} // Readers share them.
+	var own *leaf
 	for n := range d.members {
 		if d.key[0] == keyBlock {
 			id, block = n.group.key, n.block
@@ -58,23 +68,27 @@ func (t *tree) describe(d *domain) {
 			continue
 		}
 		for i := range n.ports {
-			if p := &n.ports[i]; p.leaf != nil {
+			p := &n.ports[i]
+			if own == nil && p.leaf != nil && p.leaf.id == id {
+				own = p.leaf
+			}
+			if own != nil && p.leaf == own {
 				seen[p.far]++
 			}
 		}
 	}
-	var own votes
+	var words votes
 	for far, n := range seen {
 		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
-			own.add(word, n)
+			words.add(word, n)
 		}
 	}
-	d.isDescribed = len(own.list) > 0
+	d.isDescribed = len(words.list) > 0
 	if !d.isDescribed {
 		d.derived = derive(level.Kind, d.key)
 		return
 	}
-	d.derived = title(level.Kind, own.most(), block)
+	d.derived = title(level.Kind, words.most(), block)
 	if by, _, _ := strings.Cut(strings.TrimPrefix(d.claimed, level.Kind+"-"), "-"); isIdentity(by) {
 		d.claimed = ""
 	}
