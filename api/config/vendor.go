@@ -14,6 +14,18 @@ import (
 // domains.vendor is auto, those of the maker of most of its GPUs. c is complete.
 func (c NodeConfig) For(m *machine.Machine) NodeConfig { return c.ForVendor(served(m, "")) }
 
+// ForLabels is For on a node of which only the labels are known.
+func (c NodeConfig) ForLabels(labels map[string]string) NodeConfig {
+	best := wellknown.DefaultDomains().Vendor
+	for _, vendor := range wellknown.Vendors() {
+		d := c.Domains
+		if d.Vendor = vendor.Domain; labels[d.Product()] != "" {
+			best = vendor.Domain
+		}
+	}
+	return c.ForVendor(best)
+}
+
 // ForVendor is For on a node with GPUs of the maker with this domain.
 func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	if c.Domains.Vendor != wellknown.VendorAuto {
@@ -35,7 +47,7 @@ func (c *NodeConfig) each() []*NodeConfig {
 	}
 	var all []*NodeConfig
 	for _, vendor := range wellknown.Vendors() {
-		all = append(all, new(c.ForVendor(vendor)))
+		all = append(all, new(c.ForVendor(vendor.Domain)))
 	}
 	return all
 }
@@ -70,11 +82,15 @@ func vendorOf(g *machine.GPU) string {
 }
 
 // served is the domain of the maker whose GPUs are handed out: wanted if the
-// machine has one of it, else that of most GPUs, ties by name.
+// machine has one of it, else that of most GPUs, or of most on the bus where no
+// driver shows any. Ties are in the order of preference.
 func served(m *machine.Machine, wanted string) string {
 	count := map[string]int{}
 	for i := range m.GPUs {
 		count[vendorOf(&m.GPUs[i])]++
+	}
+	if len(m.GPUs) == 0 {
+		onBus(m, count)
 	}
 	if count[wanted] > 0 {
 		return wanted
@@ -86,6 +102,21 @@ func served(m *machine.Machine, wanted string) string {
 		}
 	}
 	return best
+}
+
+// onBus counts display controllers (class 03) and accelerators (12) by maker.
+func onBus(m *machine.Machine, count map[string]int) {
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if !strings.HasPrefix(f.Class, "0x03") && !strings.HasPrefix(f.Class, "0x12") {
+			continue
+		}
+		for _, vendor := range wellknown.Vendors() {
+			if vendor.PCI == f.Vendor {
+				count[vendor.Domain]++
+			}
+		}
+	}
 }
 
 // InstanceResource is the resource of an instance of a GPU, empty where instances

@@ -11,7 +11,8 @@ const ConditionFabric = "HeddleFabric"
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
 	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
-	// that of the maker of each node's GPUs: nvidia.com or amd.com.
+	// that of the maker of each node's GPUs: nvidia.com, amd.com or
+	// metax-tech.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`
@@ -23,8 +24,19 @@ type Domains struct {
 // VendorAuto as Domains.Vendor is the domain of the maker of each node's GPUs.
 const VendorAuto = "auto"
 
-// Vendors are the domains of the makers whose GPUs heddle reads.
-func Vendors() []string { return []string{DefaultDomains().Vendor, "amd.com"} }
+// Vendor is a maker whose GPUs heddle reads: the domain of its names, and its number
+// on the PCI bus as sysfs writes it.
+type Vendor struct{ Domain, PCI string }
+
+// Vendors are all makers, in the order of preference.
+func Vendors() []Vendor {
+	return []Vendor{
+		{Domain: DefaultDomains().Vendor, PCI: "0x10de"}, {Domain: "amd.com", PCI: "0x1002"}, {Domain: MetaX, PCI: "0x9999"},
+	}
+}
+
+// MetaX is the domain of MetaX's resources.
+const MetaX = "metax-tech.com"
 
 // vendors are what the domains can be on a node.
 func (d Domains) vendors() []Domains {
@@ -33,7 +45,7 @@ func (d Domains) vendors() []Domains {
 	}
 	var all []Domains
 	for _, vendor := range Vendors() {
-		d.Vendor = vendor
+		d.Vendor = vendor.Domain
 		all = append(all, d)
 	}
 	return all

@@ -34,7 +34,7 @@ import (
 // start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	program.SmallHeap()
-	registry := program.NewRegistry()
+	registry := program.NewRegistry(version)
 	if o.cleanup {
 		if err := o.clean(ctx); err != nil {
 			return err

@@ -64,7 +64,7 @@ func (o *options) Check() error {
 // machine file: a daemon that starts wrong should not start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
 	program.SmallHeap()
-	registry := program.NewRegistry()
+	registry := program.NewRegistry(version)
 	d := &daemon{
 		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: vendors.All(), log: log,
 		metrics: newMetrics(registry), warned: map[string]string{},

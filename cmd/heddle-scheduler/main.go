@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
+	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
 )
 
@@ -27,6 +28,7 @@ import (
 var version = "dev"
 
 func main() {
+	legacyregistry.Registerer().MustRegister(buildinfo.New(version))
 	os.Exit(cli.Run(command()))
 }
 

@@ -45,7 +45,7 @@ type daemon struct {
 
 // Run wires the daemon and runs it until ctx ends.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
-	d := &daemon{options: o, log: log, registry: program.NewRegistry(), levels: make(chan []fabric.Level)}
+	d := &daemon{options: o, log: log, registry: program.NewRegistry(version), levels: make(chan []fabric.Level)}
 	if err := d.connect(); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ type parts struct {
 // and on a bad machine file: a worker that starts wrong should not start. The
 // sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	p := &parts{registry: program.NewRegistry()}
+	p := &parts{registry: program.NewRegistry(version)}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err

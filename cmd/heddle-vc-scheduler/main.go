@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	_ "go.uber.org/automaxprocs" // As many threads as the container has processors.
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/gpuaware"
 	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/podaffinity"
+	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 )
 
 // version is set by the linker.
@@ -71,6 +73,8 @@ func run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	register(ctx)
+	// Volcano serves the metrics of this registry.
+	prometheus.DefaultRegisterer.MustRegister(buildinfo.New(version))
 	return app.Run(s)
 }
 

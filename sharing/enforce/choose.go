@@ -75,6 +75,8 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 		return f.LibraryError
 	case !dmem && !mps:
 		return fmt.Sprintf("no enforcer is called %q", kind)
+	case f.Maker != "":
+		return fmt.Sprintf("there is no %s for GPUs of %s", kind, f.Maker)
 	case f.Driver == "":
 		return "there is no driver"
 	case err != nil || major <= 0:

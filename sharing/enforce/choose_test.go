@@ -49,6 +49,16 @@ func TestChoose(t *testing.T) {
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
 			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
 		}, ""},
+		{"another maker's GPUs", auto, func(f *Facts) {
+			f.Maker = "amd.com"
+			f.LibraryError = "no library"
+		}, Choice{
+			Enforced{config.EnforceNone, config.EnforceNone},
+			"memory is not limited, only counted; not by dmem, because there is no dmem for GPUs of amd.com; not by preload, " +
+				"because no library; not by mps, because there is no mps for GPUs of amd.com",
+			"compute is not limited, only counted; not by mps, because there is no mps for GPUs of amd.com; not by preload, " +
+				"because no library",
+		}, ""},
 		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
 			Enforced{config.EnforceNone, config.EnforceNone},
 			"memory is not limited, only counted; not by dmem, because there is no driver; not by preload, because no library; not by mps, because there is no driver",

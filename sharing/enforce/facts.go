@@ -23,6 +23,9 @@ import (
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
+	// Maker is the domain of the maker of shared GPUs for which MPS and dmem are not
+	// made; empty for NVIDIA's.
+	Maker string
 	// MIG are the UUIDs of shared GPUs with MIG on, PreVolta those of shared GPUs
 	// before Volta (compute capability under 7.0).
 	MIG, PreVolta []string
@@ -69,6 +72,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		if shared != nil && !shared(g) {
 			continue
 		}
+		f.Maker = cmp.Or(f.Maker, g.Vendor)
 		if g.MIG.Enabled {
 			f.MIG = append(f.MIG, g.UUID)
 		}

@@ -130,3 +130,15 @@ func TestContains(t *testing.T) {
 		}
 	}
 }
+
+// Facts are of the GPUs that are shared: those of another maker have no MPS.
+func TestMakerOfSharedGPUs(t *testing.T) {
+	m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2", Vendor: "amd.com"}}}
+	host := Host{Root: t.TempDir(), NoMPS: true}
+	if got := host.Read(m, nil).Maker; got != "amd.com" {
+		t.Errorf("all are shared: %q", got)
+	}
+	if got := host.Read(m, func(g *machine.GPU) bool { return g.UUID == "GPU-1" }).Maker; got != "" {
+		t.Errorf("NVIDIA's is shared: %q", got)
+	}
+}

@@ -40,44 +40,67 @@ func (t *tree) redescribed() {
 	clear(t.described)
 }
 
+// describeAll is describe of many.
+func (t *tree) describeAll(domains []*domain) {
+	parallel(len(domains), func(from, to int) {
+		for _, d := range domains[from:to] {
+			t.describe(d)
+		}
+	})
+}
+
 // describe computes what a domain is called by the description of its switch in
 // the members' reports. A name by the switch's ID, as it had while the
 // description was unknown, is then no longer claimed.
 func (t *tree) describe(d *domain) {
 	level := &t.levels[d.level]
 	id, block := d.key[1:], ""
-	seen := map[*v1alpha1.Switch]int32{} // Readers share them.
-	for n := range d.members {
-		if d.key[0] == keyBlock {
+	if d.key[0] == keyBlock {
+		for n := range d.members { // All are of one.
 			id, block = n.group.key, n.block
+			break
 		}
-		if level.By == BySpine {
+	}
+	var words votes
+	for far, n := range d.reported(level.By, id) {
+		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
+			words.add(word, n)
+		}
+	}
+	d.isDescribed = len(words.list) > 0
+	if !d.isDescribed {
+		d.derived = derive(level.Kind, d.key)
+		return
+	}
+	d.derived = title(level.Kind, words.most(), block)
+	if by, _, _ := strings.Cut(strings.TrimPrefix(d.claimed, level.Kind+"-"), "-"); isIdentity(by) {
+		d.claimed = ""
+	}
+}
+
+// reported are switches as the members report them, with how often: those with that ID
+// and cables, or with By spine those behind uplinks.
+func (d *domain) reported(by Evidence, id string) map[*v1alpha1.Switch]int32 {
+	seen := map[*v1alpha1.Switch]int32{} // Readers share them.
+	var own *leaf
+	for n := range d.members {
+		if by == BySpine {
 			for _, u := range n.Report.uplinks() {
 				seen[&v1alpha1.Switch{ID: u.Peer, Name: u.PeerName}] = 1
 			}
 			continue
 		}
 		for i := range n.ports {
-			if p := &n.ports[i]; p.leaf != nil {
+			p := &n.ports[i]
+			if own == nil && p.leaf != nil && p.leaf.id == id {
+				own = p.leaf
+			}
+			if own != nil && p.leaf == own {
 				seen[p.far]++
 			}
 		}
 	}
-	var own votes
-	for far, n := range seen {
-		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
-			own.add(word, n)
-		}
-	}
-	d.isDescribed = len(own.list) > 0
-	if !d.isDescribed {
-		d.derived = derive(level.Kind, d.key)
-		return
-	}
-	d.derived = title(level.Kind, own.most(), block)
-	if by, _, _ := strings.Cut(strings.TrimPrefix(d.claimed, level.Kind+"-"), "-"); isIdentity(by) {
-		d.claimed = ""
-	}
+	return seen
 }
 
 // isIdentity reports whether a part of a name is a GUID or a MAC address.

@@ -154,9 +154,13 @@ func (t *tree) regroup() {
 	t.moved = nil
 	t.cross()
 	t.redescribed()
+	var named []*domain
 	for d := range t.members {
-		t.recount(d)
+		if t.recount(d); len(d.members) > 0 && d.remembers() {
+			named = append(named, d)
+		}
 	}
+	t.describeAll(named)
 }
 
 // hasKey reports whether d is the domain with that key, nil for none.
@@ -245,7 +249,6 @@ func (t *tree) recount(d *domain) {
 	if name := d.memory.most(); 2*int(d.memory.count(name)) > len(d.members) {
 		d.claimed = name
 	}
-	t.describe(d)
 }
 
 // parent is the domain that most members are in at the nearest level above at

@@ -206,12 +206,16 @@ func (g *grouping[T]) vote() outcome[T] {
 // anchors is vote 1, for the touched switches and those that share members with
 // them. It returns the members that have to vote again.
 func (g *grouping[T]) anchors() (voters []*member[T]) {
-	again := make([]*hub[T], 0, len(g.touched))
-	for _, h := range g.touched {
-		again = g.hub(again, h)
-		for _, l := range h.links {
-			for _, w := range l.member.weights {
-				again = g.hub(again, w.to)
+	again := slices.Clone(g.touched)
+	if len(again) < len(g.switches) { // In a first tree there are no others.
+		for _, h := range again {
+			h.round = g.round
+		}
+		for _, h := range g.touched {
+			for _, l := range h.links {
+				for _, w := range l.member.weights {
+					again = g.hub(again, w.to)
+				}
 			}
 		}
 	}

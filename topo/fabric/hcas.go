@@ -10,6 +10,37 @@ import (
 type hcas struct {
 	first   map[uint64]*node
 	doubles map[uint64][]*node
+	// changes are to be counted.
+	changes []portChange
+}
+
+// portChange is a node that reports other ports than before.
+type portChange struct {
+	node *node
+	was  []port
+}
+
+// changed notes that a node had these ports.
+func (h *hcas) changed(n *node, was []port) {
+	if !n.isRecounted {
+		n.isRecounted = true
+		h.changes = append(h.changes, portChange{n, was})
+	}
+}
+
+// recount counts the changes. It returns the nodes with findings that this changes.
+func (h *hcas) recount() (shown []*node) {
+	for _, c := range h.changes {
+		c.node.isRecounted = false
+		for i := range c.was {
+			shown = append(shown, h.remove(c.was[i].guid, c.node)...)
+		}
+		for i := range c.node.ports {
+			shown = append(shown, h.add(c.node.ports[i].guid, c.node)...)
+		}
+	}
+	h.changes = nil
+	return shown
 }
 
 // add notes that a node reports a GUID, 0 for none. It returns the nodes

@@ -73,6 +73,8 @@ type node struct {
 
 	// isGone is set once it is removed.
 	isChanged, isMoved, isGone bool
+	// isRecounted: the node is among the changes of hcas.
+	isRecounted bool
 }
 
 // trusted is the least confidence, in percent, with which a switch counts; 0

@@ -21,9 +21,12 @@ func (g *leafGroup) behind(leaves map[string]*leaf, expected map[string]int) (sp
 		var first *node
 		for _, l := range leaves[own.id].links {
 			n := l.member.owner
+			if first != nil && n.Name >= first.Name {
+				continue
+			}
 			if slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool {
 				return SwitchID(u.Leaf) == own.id
-			}) && (first == nil || n.Name < first.Name) {
+			}) {
 				first = n
 			}
 		}

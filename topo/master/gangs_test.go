@@ -125,7 +125,7 @@ func TestGangs(t *testing.T) {
 	a.Name, a.Group, a.Nodes = "a", box, []string{"n1", "n3"}
 	r.untilGangs(t, "two", []snapshot.Gang{a, tf})
 	want := map[string]float64{"Queued": 0, "Starting": 0, "Running": 2, "Unknown": 0, "Succeeded": 0}
-	if diff := cmp.Diff(want, r.gauges(t, "heddle_topo_gangs")); diff != "" {
+	if diff := cmp.Diff(want, r.gauges(t, "heddle_topology_gangs")); diff != "" {
 		t.Errorf("metric (-want +got):\n%s", diff)
 	}
 

@@ -28,7 +28,7 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		{"reports_ignored", "NodeTopologies that are not believed: see /v1/topology.", ""},
 		{"stale_sources", "Nodes on which a source is silent, by source: its last good answer stands.", "source"},
 		{
-			"last_contact_seconds",
+			"last_contact_timestamp_seconds",
 			"When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", "",
 		},
 		{"gangs", "Gangs by state.", "state"},
@@ -37,7 +37,7 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		if d.label != "" {
 			labels = append(labels, d.label)
 		}
-		m.descs[d.name] = prometheus.NewDesc("heddle_topo_"+d.name, d.help, labels, nil)
+		m.descs[d.name] = prometheus.NewDesc("heddle_topology_"+d.name, d.help, labels, nil)
 	}
 	r.MustRegister(m)
 }
@@ -55,7 +55,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.descs[name], prometheus.GaugeValue, value, labels...)
 	}
 	if at := m.options.Source.Contact(); !at.IsZero() {
-		show("last_contact_seconds", float64(at.UnixMilli())/1e3)
+		show("last_contact_timestamp_seconds", float64(at.UnixMilli())/1e3)
 	}
 	s, _ := m.latest.Get()
 	if s == nil {

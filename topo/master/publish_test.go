@@ -301,7 +301,7 @@ func TestAnExportWithoutItsCRD(t *testing.T) {
 		}
 		sum := 0.0
 		for _, f := range families {
-			if f.GetName() == "heddle_topo_export_absent" {
+			if f.GetName() == "heddle_topology_export_absent" {
 				for _, m := range f.GetMetric() {
 					sum += m.GetGauge().GetValue()
 				}
@@ -358,7 +358,7 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 		families, err := b.Gather()
 		leads := 0.0
 		for _, f := range families {
-			if f.GetName() == "heddle_topo_leader" {
+			if f.GetName() == "heddle_topology_leader" {
 				leads = f.GetMetric()[0].GetGauge().GetValue()
 			}
 		}

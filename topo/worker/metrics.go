@@ -45,7 +45,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Ports of this node by the source that reported the switch behind them; none without one.",
 		}, []string{"source"}),
 		stale: with.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_seconds",
+			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_timestamp_seconds",
 			Help: "Since when a source of which the last good answer stands is silent, in seconds since 1970; " +
 				"absent if it is not.",
 		}, []string{"source"}),

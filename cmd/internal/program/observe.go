@@ -11,13 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
-// NewRegistry returns a registry with the metrics of the process itself.
-func NewRegistry() *prometheus.Registry {
+// NewRegistry returns a registry with the metrics of the process itself, which
+// is of this version.
+func NewRegistry(version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(buildinfo.New(version), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 

@@ -22,7 +22,7 @@ func TestServe(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	registry := prometheus.NewRegistry()
+	registry := NewRegistry("v1.2.3")
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "heddle_test", Help: "A test."}))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -48,7 +48,7 @@ func TestServe(t *testing.T) {
 		path string
 		code int
 		body string
-	}{{"/healthz", 200, "ok"}, {"/readyz", 503, "not yet"}, {"/metrics", 200, "heddle_test 0"}, {"/v1/more", 200, "more"}, {"/v1/less", 404, ""}} {
+	}{{"/healthz", 200, "ok"}, {"/readyz", 503, "not yet"}, {"/metrics", 200, "heddle_test 0"}, {"/metrics", 200, `version="v1.2.3"} 1`}, {"/v1/more", 200, "more"}, {"/v1/less", 404, ""}} {
 		if code, body := get(tt.path); code != tt.code || !strings.Contains(body, tt.body) {
 			t.Errorf("%s: %d %q", tt.path, code, body)
 		}

@@ -84,3 +84,55 @@ func TestIdentityByPlace(t *testing.T) {
 		t.Errorf("two with one ID: %s", got)
 	}
 }
+
+// A mode that changes between two scans keeps the partitions that were known until
+// the topology has those of the new mode. A GPU whose mode is in doubt from the
+// start is not handed out.
+func TestModeChanges(t *testing.T) {
+	r := newRig(t)
+	r.cut("CPX", 8)
+	if n := len(r.host.Scan(t.Context()).GPUs[0].MIG.Devices); n != 8 {
+		t.Fatalf("%d partitions", n)
+	}
+	r.Write(r.pci(first, "current_compute_partition"), "DPX")
+	m := r.host.Scan(t.Context())
+	if n := len(m.GPUs[0].MIG.Devices); n != 8 || len(m.Skipped) != 1 || m.GPUs[0].Health.State != machine.Healthy {
+		t.Errorf("while it changes: %d partitions, %s, skipped %v", n, m.GPUs[0].Health, m.Skipped)
+	}
+	for p := 2; p < 8; p++ {
+		r.Remove(fmt.Sprintf(nodes+"%d", 9+p))
+	}
+	m = r.host.Scan(t.Context())
+	if n := len(m.GPUs[0].MIG.Devices); n != 2 || len(m.Skipped) > 0 || m.GPUs[0].MIG.Mode != "DPX/NPS4" {
+		t.Errorf("afterwards: %d partitions, %s, skipped %v", n, m.GPUs[0].MIG.Mode, m.Skipped)
+	}
+	again := newRig(t)
+	again.Write(again.pci(first, "current_compute_partition"), "QPX")
+	if got := again.host.Scan(t.Context()).GPUs[0].Health.String(); !strings.HasPrefix(got, "unhealthy: its partitions are unknown: ") {
+		t.Errorf("in doubt from the start: %q", got)
+	}
+}
+
+// GPUs come and go with the driver, and a topology of any size is read in part or
+// not at all.
+func TestDriver(t *testing.T) {
+	r := newRig(t)
+	r.Remove("sys/class/kfd")
+	m := r.host.Scan(t.Context())
+	if len(m.GPUs) > 0 || !strings.Contains(fmt.Sprint(m.Probes), "KFD is absent: there is no ") {
+		t.Errorf("GPUs %v, probes %v", m.GPUs, m.Probes)
+	}
+	r.Remove("sys/module/amdgpu")
+	if m = r.host.Scan(t.Context()); !strings.Contains(fmt.Sprint(m.Probes), "the amdgpu driver is not loaded") {
+		t.Errorf("probes %v", m.Probes)
+	}
+	r = newRig(t)
+	r.host.Scan(t.Context())
+	for i := range 300 {
+		r.Dir(fmt.Sprintf(nodes+"%d", 100+i))
+	}
+	m = r.host.Scan(t.Context())
+	if len(m.GPUs) != 2 || !strings.Contains(fmt.Sprint(m.Probes), "has 303 nodes, more than 256") {
+		t.Errorf("GPUs %v, probes %v", m.GPUs, m.Probes)
+	}
+}

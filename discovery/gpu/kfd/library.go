@@ -100,15 +100,15 @@ func (t *topology) identity(index int) string {
 func (l *Library) memory(d *device) (int64, error) {
 	name := "bus/pci/devices/" + d.address + "/mem_info_vram_total"
 	text, err := l.fs.Read(name)
-	if err == nil {
-		total, err := strconv.ParseUint(text, 10, 63)
-		if err != nil {
-			return 0, fmt.Errorf("parse %s: %w", l.fs.Path(name), err)
-		}
-		return int64(total >> 20), nil //nolint:gosec // 43 bits.
-	}
-	if !sysfs.Unknown(err) {
+	if err != nil && !sysfs.Unknown(err) {
 		return 0, err
+	}
+	if err == nil {
+		total, parseErr := strconv.ParseInt(text, 10, 64)
+		if parseErr != nil {
+			return 0, fmt.Errorf("parse %s: %w", l.fs.Path(name), parseErr)
+		}
+		return max(total>>20, 0), nil
 	}
 	var sum int64
 	for _, n := range d.nodes {
@@ -123,27 +123,15 @@ func (l *Library) memory(d *device) (int64, error) {
 
 // banks is the memory of a topology node in MiB, of its mem_banks.
 func (l *Library) banks(n node) (int64, error) {
-	dir := fmt.Sprintf("%s/%d/mem_banks", nodesDir, n.id)
-	names, err := l.fs.List(dir)
+	all, err := readEach(l.fs, fmt.Sprintf("%s/%d/mem_banks", nodesDir, n.id), "size_in_bytes")
 	if err != nil {
 		return 0, err
 	}
-	var sum uint64
-	for _, name := range names[:min(len(names), maxNodes)] {
-		text, err := l.fs.Read(dir + "/" + name + "/properties")
-		if err != nil {
-			return 0, err
-		}
-		p, err := parseProperties(text)
-		if err == nil {
-			err = p.need("size_in_bytes")
-		}
-		if err != nil {
-			return 0, fmt.Errorf("read %s/%s/properties: %w", l.fs.Path(dir), name, err)
-		}
-		sum += p["size_in_bytes"] >> 20 & (1<<32 - 1)
+	var sum int64
+	for _, p := range all {
+		sum += int64(p["size_in_bytes"] >> 20) //nolint:gosec // 44 bits, 256 times.
 	}
-	return int64(sum), nil //nolint:gosec // 32 bits, 256 times.
+	return sum, nil
 }
 
 // faults is what RAS reports as uncorrectable, empty if nothing.

@@ -55,6 +55,8 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+func (r *rig) vendor() *gpu.Vendor { return kfd.Vendor() }
+
 // node writes a topology node: a partition of a GPU, with a link to node 1 or 2.
 func (r *rig) node(id, gpu, partition, simds, render int) {
 	location := []int{0x0500, 0x2700}[gpu] | partition<<28
@@ -159,5 +161,28 @@ func TestPartitions(t *testing.T) {
 	}
 	if diff := cmp.Diff(mig, r.host.Scan(t.Context()).GPUs[0].MIG); diff != "" {
 		t.Errorf("as older kernels write it (-newer +older):\n%s", diff)
+	}
+}
+
+// A link of two hops is none; between partitions the kernel reports weight 41 and no
+// bandwidth. Without mem_info_vram_total the memory banks count.
+func TestOtherKernels(t *testing.T) {
+	r := newRig(t)
+	link := nodes + "1/io_links/1/properties"
+	r.replace(link, "weight 15", "weight 30")
+	r.Remove(r.pci(first, "mem_info_vram_total"))
+	g := r.host.Scan(t.Context()).GPUs[0]
+	if len(g.NVLinks) > 0 || g.MemoryMiB != 24576 {
+		t.Errorf("links %+v, %d MiB", g.NVLinks, g.MemoryMiB)
+	}
+	r.Write(link, "type 11\nnode_to 2\nweight 41\nmin_bandwidth 0\nmax_bandwidth 0\n")
+	want := []machine.NVLink{{Kind: "XGMI", Peer: second, Links: 1}}
+	if diff := cmp.Diff(want, r.host.Scan(t.Context()).GPUs[0].NVLinks); diff != "" {
+		t.Errorf("between partitions (-want +got):\n%s", diff)
+	}
+	r.Unreadable(r.pci(first, "ras/umc_err_count"))
+	m := r.host.Scan(t.Context())
+	if m.GPUs[0].Health.State != machine.Healthy || !strings.Contains(fmt.Sprint(m.Skipped), "ECC: RAS block umc: read ") {
+		t.Errorf("a counter that cannot be read: %s, skipped %v", m.GPUs[0].Health, m.Skipped)
 	}
 }

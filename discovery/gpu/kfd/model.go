@@ -52,7 +52,7 @@ func architecture(target uint64) string {
 }
 
 // family is libdrm's name of the GPU's family (AMDGPU_FAMILY_*), as AMD's node
-// labeller writes it; empty for those that it cannot be told of by this number.
+// labeller writes it; empty where this number does not decide it.
 func family(target uint64) string {
 	switch major, minor, _ := graphics(target); {
 	case major == 9:

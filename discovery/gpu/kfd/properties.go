@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // maxProperties bounds one file; the kernel writes about 40 lines.
@@ -41,6 +43,39 @@ func (p properties) need(names ...string) error {
 		}
 	}
 	return nil
+}
+
+// readProperties reads a file of the topology, which must have the properties.
+func readProperties(fs sysfs.FS, path string, names ...string) (properties, error) {
+	text, err := fs.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parseProperties(text)
+	if err == nil {
+		err = p.need(names...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", fs.Path(path), err)
+	}
+	return p, nil
+}
+
+// readEach reads DIR/N/properties: the links of a node, or its memory banks.
+func readEach(fs sysfs.FS, dir string, names ...string) ([]properties, error) {
+	numbers, err := fs.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []properties
+	for _, number := range numbers[:min(len(numbers), maxNodes)] {
+		p, err := readProperties(fs, dir+"/"+number+"/properties", names...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }
 
 // parseErrors reads a RAS counter, RAS_BLOCK_err_count or aca_BLOCK:

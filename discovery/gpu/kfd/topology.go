@@ -118,24 +118,17 @@ func readTopology(fs sysfs.FS) (topology, error) {
 
 func readNode(fs sysfs.FS, id int) (node, error) {
 	path := nodesDir + "/" + strconv.Itoa(id) + "/properties"
-	text, err := fs.Read(path)
-	if err != nil {
-		return node{}, err
-	}
-	p, err := parseProperties(text)
-	if err == nil {
-		err = p.need("simd_count")
-	}
+	p, err := readProperties(fs, path, "simd_count")
 	if err == nil && p["simd_count"] > 0 {
-		err = p.need("vendor_id", "device_id", "location_id", "domain", "drm_render_minor")
+		p, err = readProperties(fs, path, "vendor_id", "device_id", "location_id", "domain", "drm_render_minor")
 	}
 	for _, name := range []string{"simd_count", "drm_render_minor", "domain"} {
 		if err == nil && p[name] > 1<<20 {
-			err = fmt.Errorf("property %s is %d", name, p[name])
+			err = fmt.Errorf("read %s: property %s is %d", fs.Path(path), name, p[name])
 		}
 	}
 	if err != nil {
-		return node{}, fmt.Errorf("read %s: %w", fs.Path(path), err)
+		return node{}, err
 	}
 	n := node{id: id, properties: p}
 	n.place(fs)
@@ -153,28 +146,17 @@ const (
 // links are a GPU's direct XGMI links to others; partitions of one GPU have the
 // same ones. min_bandwidth is that of one link, max_bandwidth that of all.
 func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
-	byPeer := map[string]machine.NVLink{}
 	if t.fault != nil {
 		return nil, t.fault
 	}
+	byPeer := map[string]machine.NVLink{}
 	for _, n := range d.nodes {
-		dir := fmt.Sprintf("%s/%d/io_links", nodesDir, n.id)
-		names, err := fs.List(dir)
+		all, err := readEach(fs, fmt.Sprintf("%s/%d/io_links", nodesDir, n.id),
+			"type", "node_to", "weight", "min_bandwidth", "max_bandwidth")
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range names[:min(len(names), maxNodes)] {
-			text, err := fs.Read(dir + "/" + name + "/properties")
-			if err != nil {
-				return nil, err
-			}
-			p, err := parseProperties(text)
-			if err == nil {
-				err = p.need("type", "node_to", "weight", "min_bandwidth", "max_bandwidth")
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read %s/%s/properties: %w", fs.Path(dir), name, err)
-			}
+		for _, p := range all {
 			peer := t.owner[int(min(p["node_to"], maxNodes))] //nolint:gosec // Bounded.
 			direct := p["type"] == xgmi && (p["weight"] <= oneHop || p["weight"] == partitions)
 			if !direct || peer == "" || peer == d.address {

@@ -213,17 +213,17 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_topo_http_requests_total", Help: "Requests by route and status.",
+			Name: "heddle_topology_http_requests_total", Help: "Requests by route and status.",
 		}, []string{"route", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "heddle_topo_http_request_seconds", Help: "Time to answer, by route.",
+			Name: "heddle_topology_http_request_seconds", Help: "Time to answer, by route.",
 			Buckets: []float64{50e-6, 200e-6, 1e-3, 5e-3, 20e-3, 100e-3, 1, 10},
 		}, []string{"route"}),
 		watchers: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "heddle_topo_watchers", Help: "Readers of /v1/watch.",
+			Name: "heddle_topology_watchers", Help: "Readers of /v1/watch.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "heddle_topo_watchers_dropped_total", Help: "Readers of /v1/watch that could not follow.",
+			Name: "heddle_topology_watchers_dropped_total", Help: "Readers of /v1/watch that could not follow.",
 		}),
 	}
 	r.MustRegister(m.requests, m.seconds, m.watchers, m.dropped)

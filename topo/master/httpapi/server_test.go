@@ -306,7 +306,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	}
 	got := map[string]float64{}
 	for _, f := range families {
-		if f.GetName() == "heddle_topo_http_requests_total" {
+		if f.GetName() == "heddle_topology_http_requests_total" {
 			for _, m := range f.GetMetric() {
 				labels := map[string]string{}
 				for _, l := range m.GetLabel() {

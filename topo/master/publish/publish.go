@@ -181,19 +181,19 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "heddle_topo_leader", Help: "1 while this replica writes.",
+			Name: "heddle_topology_leader", Help: "1 while this replica writes.",
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_topo_writes_total", Help: "Requests that changed something, by what was written.",
+			Name: "heddle_topology_publish_writes_total", Help: "Requests that changed something, by what was written.",
 		}, []string{"what"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_topo_write_failures_total", Help: "Writes that failed, by what was written.",
+			Name: "heddle_topology_publish_failures_total", Help: "Writes that failed, by what was written.",
 		}, []string{"what"}),
 		conflicts: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "heddle_topo_label_conflicts", Help: "Labels that are left to another field manager.",
+			Name: "heddle_topology_label_conflicts", Help: "Labels that are left to another field manager.",
 		}),
 		absent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "heddle_topo_export_absent", Help: "1 if an export is on and its CRD is not installed.",
+			Name: "heddle_topology_export_absent", Help: "1 if an export is on and its CRD is not installed.",
 		}, []string{"what"}),
 	}
 	r.MustRegister(m.leader, m.writes, m.failures, m.conflicts, m.absent)

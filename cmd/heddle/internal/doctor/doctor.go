@@ -131,9 +131,9 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 		if err != nil {
 			return nil, err
 		}
-		in.config = all.Resolve(f.node, in.node.node.Labels)
-		if in.machine != nil {
-			in.config = in.config.For(in.machine.Machine)
+		labels := in.node.node.Labels
+		if in.config = all.Resolve(f.node, labels).ForLabels(labels); in.machine != nil {
+			in.config = all.Resolve(f.node, labels).For(in.machine.Machine)
 		}
 	}
 	return in, nil

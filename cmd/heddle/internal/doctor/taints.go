@@ -49,7 +49,7 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 		if err != nil {
 			return err
 		}
-		resolved := cfg.Resolve(node.Name, node.Labels)
+		resolved := cfg.Resolve(node.Name, node.Labels).ForLabels(node.Labels)
 		taint, ok, err := wouldBe(&resolved, *key, node.Labels)
 		if err != nil {
 			return cli.UsageErrorf(c, "%w", err)

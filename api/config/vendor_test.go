@@ -1,0 +1,107 @@
+package config_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// The names and the GPUs of a node with GPUs of one maker, of two, and of none that a
+// driver shows.
+func TestVendor(t *testing.T) {
+	gpus := func(vendors ...string) *machine.Machine {
+		m := &machine.Machine{}
+		for i, vendor := range vendors {
+			m.GPUs = append(m.GPUs, machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Vendor: vendor})
+		}
+		return m
+	}
+	bus := func(vendors ...string) *machine.Machine {
+		m := &machine.Machine{}
+		for _, vendor := range vendors {
+			m.PCI = append(m.PCI, machine.PCIFunction{Class: "0x038000", Vendor: vendor})
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		name, vendor string
+		machine      *machine.Machine
+		resource     string
+		served       string
+	}{
+		{"NVIDIA's", "auto", gpus("", ""), "nvidia.com/gpu", "GPU-0 GPU-1 "},
+		{"AMD's", "auto", gpus("amd.com", "amd.com"), "amd.com/gpu", "GPU-0 GPU-1 "},
+		{"most of them count", "auto", gpus("amd.com", "", "amd.com"), "amd.com/gpu", "GPU-0 GPU-2 "},
+		{"of as many, NVIDIA's", "auto", gpus("amd.com", ""), "nvidia.com/gpu", "GPU-1 "},
+		{"a graphics unit beside NVIDIA's", "nvidia.com", gpus("", "amd.com", "amd.com"), "nvidia.com/gpu", "GPU-0 "},
+		{"named", "amd.com", gpus("", "", "amd.com"), "amd.com/gpu", "GPU-2 "},
+		{"a name of one's own", "example.com", gpus("amd.com"), "example.com/gpu", "GPU-0 "},
+		{"a name of one's own, two makers", "example.com", gpus("amd.com", "", "amd.com"), "example.com/gpu", "GPU-0 GPU-2 "},
+		{"no driver", "auto", bus("0x1002"), "amd.com/gpu", ""},
+		{"no driver, a graphics unit", "auto", bus("0x1002", "0x10de"), "nvidia.com/gpu", ""},
+		{"nothing", "auto", gpus(), "nvidia.com/gpu", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := config.Default()
+			c.Domains.Vendor, c.Resources = tt.vendor, config.Resources{SGPU: "my.example/sgpu"}
+			if err := c.Complete(); err != nil {
+				t.Fatal(err)
+			}
+			c = c.For(tt.machine)
+			if c.Resources.GPU != tt.resource || c.Resources.SGPU != "my.example/sgpu" {
+				t.Errorf("resources %+v, want %s", c.Resources, tt.resource)
+			}
+			served := ""
+			for _, g := range c.Serving(tt.machine).GPUs {
+				served += g.UUID + " "
+			}
+			if served != tt.served {
+				t.Errorf("serves %q, want %q", served, tt.served)
+			}
+			for i := range tt.machine.GPUs {
+				g := &tt.machine.GPUs[i]
+				if reason := c.NotServed(tt.machine, g); (reason == "") != strings.Contains(tt.served, g.UUID) {
+					t.Errorf("%s: %q", g.UUID, reason)
+				}
+			}
+		})
+	}
+}
+
+// A policy, and an uninstall, look at the names of all makers.
+func TestSectionsOfAllVendors(t *testing.T) {
+	c := config.Default()
+	c.Domains.Vendor, c.Resources = "auto", config.Resources{}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, section := range config.New(c).Sections() {
+		names = append(names, section.Resources.GPU)
+	}
+	if got := fmt.Sprint(names); got != "[nvidia.com/gpu amd.com/gpu metax-tech.com/gpu]" {
+		t.Errorf("sections of %s", got)
+	}
+}
+
+// Where only the Node's labels are known, they are of its maker.
+func TestVendorByLabels(t *testing.T) {
+	c := config.Default()
+	c.Domains.Vendor, c.Resources = "auto", config.Resources{}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	for want, labels := range map[string]map[string]string{
+		"nvidia.com/gpu": {"nvidia.com/gpu.product": "NVIDIA-H100"}, "amd.com/gpu": {"amd.com/gpu.product": "AMD-Instinct-MI210"},
+	} {
+		if got := c.ForLabels(labels).Resources.GPU; got != want {
+			t.Errorf("%v: %s", labels, got)
+		}
+	}
+	if got := c.ForLabels(nil).Resources.GPU; got != "nvidia.com/gpu" {
+		t.Errorf("without labels: %s", got)
+	}
+}
