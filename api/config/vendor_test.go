@@ -83,7 +83,7 @@ func TestSectionsOfAllVendors(t *testing.T) {
 	for _, section := range config.New(c).Sections() {
 		names = append(names, section.Resources.GPU)
 	}
-	if got := fmt.Sprint(names); got != "[nvidia.com/gpu amd.com/gpu]" {
+	if got := fmt.Sprint(names); got != "[nvidia.com/gpu amd.com/gpu metax-tech.com/gpu]" {
 		t.Errorf("sections of %s", got)
 	}
 }
