@@ -46,6 +46,7 @@ func administer(t *testing.T, write func(io.Writer) error, host string) (*ibsim.
 	// It looks for changes every second, and logs when it is done.
 	sm := exec.CommandContext(t.Context(), opensm, "-s", "1", "-f", "stdout")
 	sm.Env = append(append(sm.Environ(), sim.Environ(host)...), "OSM_TMP_DIR="+dir, "OSM_CACHE_DIR="+dir)
+	sm.Dir = dir // Where the simulator's library puts its /sys.
 	log, err := sm.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
