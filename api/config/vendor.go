@@ -53,7 +53,7 @@ func (c *NodeConfig) each() []*NodeConfig {
 }
 
 // Serving gives the machine with the GPUs of one maker: of the one whose domain
-// names them, or else of the one that has most. Under a name of one maker a pod
+// names them, or under another name of the one that has most. Under a name of one maker a pod
 // never gets another's GPU. It is m itself if there is no other.
 func (c *NodeConfig) Serving(m *machine.Machine) *machine.Machine {
 	vendor := served(m, c.Domains.Vendor)
@@ -82,7 +82,8 @@ func vendorOf(g *machine.GPU) string {
 }
 
 // served is the domain of the maker whose GPUs are handed out: wanted if the
-// machine has one of it, else that of most GPUs, or of most on the bus where no
+// machine has one of it, and NVIDIA's where that name is wanted, which is the default:
+// a node with a graphics unit alone offers nothing by it. Else it is that of most GPUs, or of most on the bus where no
 // driver shows any. Ties are in the order of preference.
 func served(m *machine.Machine, wanted string) string {
 	count := map[string]int{}
@@ -92,7 +93,7 @@ func served(m *machine.Machine, wanted string) string {
 	if len(m.GPUs) == 0 {
 		onBus(m, count)
 	}
-	if count[wanted] > 0 {
+	if count[wanted] > 0 || wanted == wellknown.DefaultDomains().Vendor {
 		return wanted
 	}
 	best := wellknown.DefaultDomains().Vendor

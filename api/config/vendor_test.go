@@ -37,6 +37,7 @@ func TestVendor(t *testing.T) {
 		{"most of them count", "auto", gpus("amd.com", "", "amd.com"), "amd.com/gpu", "GPU-0 GPU-2 "},
 		{"of as many, NVIDIA's", "auto", gpus("amd.com", ""), "nvidia.com/gpu", "GPU-1 "},
 		{"a graphics unit beside NVIDIA's", "nvidia.com", gpus("", "amd.com", "amd.com"), "nvidia.com/gpu", "GPU-0 "},
+		{"a graphics unit alone", "nvidia.com", gpus("amd.com"), "nvidia.com/gpu", ""},
 		{"named", "amd.com", gpus("", "", "amd.com"), "amd.com/gpu", "GPU-2 "},
 		{"a name of one's own", "example.com", gpus("amd.com"), "example.com/gpu", "GPU-0 "},
 		{"a name of one's own, two makers", "example.com", gpus("amd.com", "", "amd.com"), "example.com/gpu", "GPU-0 GPU-2 "},
@@ -82,7 +83,7 @@ func TestSectionsOfAllVendors(t *testing.T) {
 	for _, section := range config.New(c).Sections() {
 		names = append(names, section.Resources.GPU)
 	}
-	if got := fmt.Sprint(names); got != "[nvidia.com/gpu amd.com/gpu]" {
+	if got := fmt.Sprint(names); got != "[nvidia.com/gpu amd.com/gpu metax-tech.com/gpu]" {
 		t.Errorf("sections of %s", got)
 	}
 }

@@ -107,6 +107,9 @@ type Port struct {
 	// LID and SMLID are lid and sm_lid: 0 on Ethernet, and on InfiniBand until an SM came.
 	LID   int `json:"lid"`
 	SMLID int `json:"smLID"`
+	// PKeyIndex is where pkeys has the default partition, in which the subnet
+	// manager is: on InfiniBand 0, unless a cloud put its own partition there.
+	PKeyIndex int `json:"pkeyIndex,omitempty"`
 	// Netdevs are the network devices on this port.
 	Netdevs []Netdev `json:"netdevs"`
 }

@@ -69,6 +69,12 @@ func AMDLabels() []string {
 	}
 }
 
+// MetaXLabels are labels of MetaX's operator after [Domains.GPUKey], as it writes
+// them. product, memory (MiB) and driver-version are heddle's own.
+func MetaXLabels() []string {
+	return []string{"installed", GPUFamily, "driver.major", "driver.minor", "driver.patch"}
+}
+
 // IsPartition reports whether a name is that of AMD's partitions of one mode, as
 // AMD's device plugin writes it after the domain: cpx_nps4.
 func IsPartition(name string) bool {
@@ -117,7 +123,7 @@ func (d Domains) NodeLabels() []string {
 func (d Domains) nodeLabels() []string {
 	var own []string
 	if d.Vendor != DefaultDomains().Vendor {
-		own = AMDLabels()
+		own = append(AMDLabels(), MetaXLabels()...)
 	}
 	mig := []string{
 		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,

@@ -11,7 +11,8 @@ const ConditionFabric = "HeddleFabric"
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
 	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
-	// that of the maker of each node's GPUs: nvidia.com or amd.com.
+	// that of the maker of each node's GPUs: nvidia.com, amd.com or
+	// metax-tech.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`
@@ -29,8 +30,13 @@ type Vendor struct{ Domain, PCI string }
 
 // Vendors are all makers, in the order of preference.
 func Vendors() []Vendor {
-	return []Vendor{{Domain: DefaultDomains().Vendor, PCI: "0x10de"}, {Domain: "amd.com", PCI: "0x1002"}}
+	return []Vendor{
+		{Domain: DefaultDomains().Vendor, PCI: "0x10de"}, {Domain: "amd.com", PCI: "0x1002"}, {Domain: MetaX, PCI: "0x9999"},
+	}
 }
+
+// MetaX is the domain of MetaX's resources.
+const MetaX = "metax-tech.com"
 
 // vendors are what the domains can be on a node.
 func (d Domains) vendors() []Domains {

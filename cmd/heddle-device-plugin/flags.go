@@ -56,8 +56,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
 	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
-	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: none, this process; "+
-		"use, the one that serves; serve: serve that alone, to the plugin with this --state-dir")
+	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: "+
+		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")

@@ -150,7 +150,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.beat.Store(time.Now().UnixNano())
 	m := a.Source.Machine()
 	c := a.resolve(m)
-	a.now.Store(inventory.New(c.Serving(m), c, nil, map[string]string{}))
+	a.now.Store(inventory.New(m, c, nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})

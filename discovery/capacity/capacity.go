@@ -38,10 +38,16 @@ type Resource struct {
 // the configuration. c is complete; see [config.NodeConfig.Complete]. vendors
 // are those whose GPUs are recognized on the bus.
 func Of(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
+	all := m
 	m = c.WithRoles(c.Serving(m))
 	resources := gpus(m, c, vendors)
 	if c.Mode == config.ModeSGPU {
 		resources = append(resources, shares(m, c, vendors)...)
+	}
+	if len(m.GPUs) == 0 && len(all.GPUs) > 0 {
+		for i := range resources {
+			resources[i].Reason = "GPU " + all.GPUs[0].PCI + ": " + c.NotServed(all, &all.GPUs[0])
+		}
 	}
 	for i := range c.RDMA.Resources {
 		resources = append(resources, hcas(m, &c.RDMA, &c.RDMA.Resources[i]))

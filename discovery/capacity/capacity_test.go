@@ -217,3 +217,19 @@ func TestHCAs(t *testing.T) {
 		})
 	}
 }
+
+// Under NVIDIA's name no GPU of another maker is offered, and the reason names it.
+func TestOtherMakersGPU(t *testing.T) {
+	m := &machine.Machine{GPUs: []machine.GPU{{
+		UUID: "GPU-1", PCI: "0000:c1:00.0", Vendor: "amd.com", Health: machine.Health{State: machine.Healthy},
+	}}}
+	c := config.Default()
+	got := capacity.Of(m, &c, vendors.All())[0]
+	want := capacity.Resource{
+		Name:   "nvidia.com/gpu",
+		Reason: "GPU 0000:c1:00.0: it is a GPU of amd.com, and this node serves those of nvidia.com",
+	}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

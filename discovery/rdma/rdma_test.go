@@ -102,6 +102,32 @@ func TestBond(t *testing.T) {
 	}
 }
 
+// Clouds put a customer's partition first.
+func TestDefaultPartition(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		pkeys []string
+		want  int
+	}{
+		{"alone", []string{"0xffff", "0x0000"}, 0},
+		{"limited, after a customer's", []string{"0x800b", "0x7fff", "0x0000"}, 1},
+		{"none", []string{"0x800b", "0x0000"}, 0},
+		{"unreadable", nil, 0},
+	} {
+		tree := sysfstest.New(t)
+		port := map[string]string{"state": "4: ACTIVE", "link_layer": "InfiniBand"}
+		for i, key := range tt.pkeys {
+			port[fmt.Sprintf("pkeys/%d", i)] = key
+		}
+		tree.RDMA(tree.PCI(nic("pci0000:00/0000:05:00.0")), sysfstest.RDMA{
+			Name: "mlx5_0", UVerbs: -1, UMAD: -1, ISSM: -1, Ports: []map[string]string{port},
+		})
+		if got := read(t, tree).HCAs[0].Ports[0].PKeyIndex; got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
 // Devices whose drivers write less, or lie elsewhere, than mlx5's.
 func TestOddDrivers(t *testing.T) {
 	tree := sysfstest.New(t)

@@ -195,6 +195,9 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	}
 	p.LID = d.lid(part, "lid")
 	p.SMLID = d.lid(part, "sm_lid")
+	if p.LinkLayer == machine.InfiniBand {
+		p.PKeyIndex = d.defaultPartition(part)
+	}
 	if text := d.text(part, "gids/0"); text != "" {
 		prefix, guid, err := parseGID(text)
 		if err != nil {
@@ -207,6 +210,22 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	}
 	p.Netdevs = d.netdevs(part, p, nics)
 	return p
+}
+
+// defaultPartition finds 0x7fff, or 0xffff of a full member, among the first
+// entries of pkeys; the kernel lists 128, and mostly the first is it.
+func (d *device) defaultPartition(part string) int {
+	const entries = 8
+	for i := range entries {
+		text := d.text(part, "pkeys/"+strconv.Itoa(i))
+		if text == "" {
+			break
+		}
+		if strings.HasSuffix(text, "7fff") || strings.HasSuffix(text, "ffff") {
+			return i
+		}
+	}
+	return 0
 }
 
 func (d *device) lid(part, attribute string) int {

@@ -64,11 +64,18 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 		mounts     map[string]string
 		root       string
 	}{
-		{"in the container", "gpuDevice.mps=true", []corev1.Capability{"KILL", "SETGID", "SETUID"},
-			map[string]string{state: state, "/dev/shm": shm}, ""},
-		{"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
+		{
+			"in the container", "gpuDevice.mps=true",
+			[]corev1.Capability{"KILL", "SETGID", "SETUID"},
+			map[string]string{state: state, "/dev/shm": shm},
+			"",
+		},
+		{
+			"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
 			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"},
-			map[string]string{state: state, "/dev/shm": shm}, ""},
+			map[string]string{state: state, "/dev/shm": shm},
+			"",
+		},
 		{"in the driver's root", "gpuDevice.mps=true,gpuDevice.driverAccess=host", nil, map[string]string{
 			state: state, "/driver-root" + state: state, "/driver-root/dev/shm": shm, "/driver-root": "/",
 		}, "/driver-root"},

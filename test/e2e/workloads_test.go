@@ -25,6 +25,13 @@ import (
 // its module, which has its CRDs.
 func (b *bed) workloadProgram(t *testing.T, name string) (program, module string) {
 	t.Helper()
+	return b.program(t, "test/cluster/build/workloads", name)
+}
+
+// program builds a program in the module of a folder here, and returns the folder of
+// the program's own module.
+func (b *bed) program(t *testing.T, folder, name string) (program, module string) {
+	t.Helper()
 	cache, err := cluster.DefaultCache()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +39,7 @@ func (b *bed) workloadProgram(t *testing.T, name string) (program, module string
 	program = filepath.Join(cache, "workloads", strings.ReplaceAll(name, "/", "_"))
 	inModule := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir, cmd.Env, cmd.Stderr = b.path("test/cluster/build/workloads"), append(os.Environ(), "GOWORK=off"), t.Output()
+		cmd.Dir, cmd.Env, cmd.Stderr = b.path(folder), append(os.Environ(), "GOWORK=off"), t.Output()
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("go %s: %v", args[0], err)

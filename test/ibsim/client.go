@@ -35,8 +35,19 @@ const (
 	offErrno    = 4
 	offMethod   = 3
 	getResponse = 0x81
+	offClass    = 1
 	offTID      = 12
 	tidLength   = 4
+	offUMADLID  = 28
+
+	// Where a datagram to the subnet administrator has its addresses, and the
+	// port's LID is in the answer to a PortInfo.
+	classSMP            = 0x81
+	classAdministration = 0x03
+	offSourceLID        = 4
+	offQueuePair        = 8
+	serviceQueue        = 1
+	offPortLID          = 80
 
 	patience = 2 * time.Second
 	// attempts are made for each MAD: ibsim can drop some. They end before
@@ -50,11 +61,18 @@ type client struct {
 	control, data *net.UnixConn
 	out           *net.UnixAddr
 	id            uint32
+	// virtual is that of a virtual function: it sends no SMPs.
+	virtual bool
 }
 
 // Open is the umad device of a node: "H-" or "S-" and a GUID, or its
 // description. It waits while ibsim has as many clients as it can serve.
-func (s *Sim) Open(node string) (*ib.UMAD, error) {
+func (s *Sim) Open(node string) (*ib.UMAD, error) { return s.open(node, false) }
+
+// OpenVirtual is the device of a virtual function of a node, which sends no SMPs.
+func (s *Sim) OpenVirtual(node string) (*ib.UMAD, error) { return s.open(node, true) }
+
+func (s *Sim) open(node string, virtual bool) (*ib.UMAD, error) {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("ibsim: %w", err)
@@ -66,6 +84,7 @@ func (s *Sim) Open(node string) (*ib.UMAD, error) {
 		<-s.slots
 		return nil, errors.Join(err, device.Close(), kernel.Close())
 	}
+	c.virtual = virtual
 	go func() {
 		c.serve(kernel)
 		_ = errors.Join(c.Close(), kernel.Close()) // The simulator may be dead already.
@@ -133,7 +152,7 @@ func (c *client) serve(device *os.File) {
 			return
 		}
 		errno := syscall.Errno(0)
-		if !c.exchange(b[umadHeader:]) {
+		if !c.send(b) {
 			errno = syscall.ETIMEDOUT
 		}
 		binary.NativeEndian.PutUint32(b[offErrno:], uint32(errno))
@@ -143,11 +162,33 @@ func (c *client) serve(device *os.File) {
 	}
 }
 
-// exchange replaces a request by its answer, if one comes.
-func (c *client) exchange(mad []byte) bool {
+// send replaces a request behind the kernel's header by its answer, if one comes.
+func (c *client) send(b []byte) bool {
+	mad := b[umadHeader:]
+	if mad[offClass] != classAdministration {
+		return !c.virtual && c.exchange(mad, nil)
+	}
+	own := make([]byte, madLength)
+	copy(own, []byte{1, classSMP, 1, 1, 17: 0x15, 32: 0xff, 33: 0xff, 34: 0xff, 35: 0xff})
+	if !c.exchange(own, nil) {
+		return false
+	}
+	// LIDs are the wire's in half of a number, as the queue pairs are.
+	address := make([]byte, dataHeader)
+	copy(address, b[offUMADLID:][:2])
+	copy(address[offSourceLID:], own[offPortLID:][:2])
+	binary.BigEndian.PutUint32(address[offQueuePair:], serviceQueue)
+	binary.BigEndian.PutUint32(address[offQueuePair+4:], serviceQueue)
+	return c.exchange(mad, address)
+}
+
+// exchange replaces a request by its answer, if one comes. Without an address it
+// is a directed-route SMP.
+func (c *client) exchange(mad, address []byte) bool {
 	out := make([]byte, dataLength)
 	binary.NativeEndian.PutUint32(out, anyLID)
-	binary.NativeEndian.PutUint32(out[4:], anyLID)
+	binary.NativeEndian.PutUint32(out[offSourceLID:], anyLID)
+	copy(out, address)
 	binary.BigEndian.PutUint64(out[24:], madLength)
 	copy(out[dataHeader:], mad)
 	for range attempts {

@@ -69,6 +69,7 @@ func Legend() [][2]string {
 		{"X", "the device itself"},
 		{"NV#", "# NVLinks together, direct or through NVSwitches"},
 		{"XGMI#", "# XGMI links together, direct"},
+		{"MX#", "# connections by MetaXLink together, direct"},
 		{"PIX", "inside one PCIe switch"},
 		{"PXB", "over several PCIe switches, below one host bridge"},
 		{"PHB", "through the host bridge that both hang from"},

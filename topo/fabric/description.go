@@ -55,13 +55,36 @@ func (t *tree) describeAll(domains []*domain) {
 func (t *tree) describe(d *domain) {
 	level := &t.levels[d.level]
 	id, block := d.key[1:], ""
+	if d.key[0] == keyBlock {
+		for n := range d.members { // All are of one.
+			id, block = n.group.key, n.block
+			break
+		}
+	}
+	var words votes
+	for far, n := range d.reported(level.By, id) {
+		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
+			words.add(word, n)
+		}
+	}
+	d.isDescribed = len(words.list) > 0
+	if !d.isDescribed {
+		d.derived = derive(level.Kind, d.key)
+		return
+	}
+	d.derived = title(level.Kind, words.most(), block)
+	if by, _, _ := strings.Cut(strings.TrimPrefix(d.claimed, level.Kind+"-"), "-"); isIdentity(by) {
+		d.claimed = ""
+	}
+}
+
+// reported are switches as the members report them, with how often: those with that ID
+// and cables, or with By spine those behind uplinks.
+func (d *domain) reported(by Evidence, id string) map[*v1alpha1.Switch]int32 {
 	seen := map[*v1alpha1.Switch]int32{} // Readers share them.
 	var own *leaf
 	for n := range d.members {
-		if d.key[0] == keyBlock {
-			id, block = n.group.key, n.block
-		}
-		if level.By == BySpine {
+		if by == BySpine {
 			for _, u := range n.Report.uplinks() {
 				seen[&v1alpha1.Switch{ID: u.Peer, Name: u.PeerName}] = 1
 			}
@@ -77,21 +100,7 @@ func (t *tree) describe(d *domain) {
 			}
 		}
 	}
-	var words votes
-	for far, n := range seen {
-		if word := word(far.Name); word != "" && SwitchID(far.ID) == id {
-			words.add(word, n)
-		}
-	}
-	d.isDescribed = len(words.list) > 0
-	if !d.isDescribed {
-		d.derived = derive(level.Kind, d.key)
-		return
-	}
-	d.derived = title(level.Kind, words.most(), block)
-	if by, _, _ := strings.Cut(strings.TrimPrefix(d.claimed, level.Kind+"-"), "-"); isIdentity(by) {
-		d.claimed = ""
-	}
+	return seen
 }
 
 // isIdentity reports whether a part of a name is a GUID or a MAC address.

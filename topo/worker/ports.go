@@ -60,6 +60,7 @@ func cables(h *machine.HCA, p *machine.Port) []Port {
 	}}
 	if p.LinkLayer == machine.InfiniBand {
 		one.Subnet = strings.ReplaceAll(cmp.Or(p.SubnetPrefix, machine.DefaultSubnetPrefix), ":", "")
+		one.LID, one.SMLID, one.PKeyIndex = short(p.LID), short(p.SMLID), short(p.PKeyIndex)
 	}
 	if p.RateGbps != nil && !math.IsNaN(*p.RateGbps) {
 		one.RateGbps = int32(math.Round(min(max(*p.RateGbps, 0), math.MaxInt32)))
@@ -78,6 +79,14 @@ func cables(h *machine.HCA, p *machine.Port) []Port {
 		all = append(all, one)
 	}
 	return all
+}
+
+// short is a number of 16 bits, 0 for what is none, such as Omni-Path's long LIDs.
+func short(n int) uint16 {
+	if n < 0 || n > math.MaxUint16 {
+		return 0
+	}
+	return uint16(n)
 }
 
 func linkState(state string) v1alpha1.LinkState {

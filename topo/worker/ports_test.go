@@ -145,3 +145,13 @@ func TestText(t *testing.T) {
 		t.Errorf("%d bytes", len(got))
 	}
 }
+
+func TestLIDsOfAPort(t *testing.T) {
+	h := &machine.HCA{Name: "mlx5_0"}
+	for _, tt := range []struct{ lid, want int }{{0x1234, 0x1234}, {0xffff, 0xffff}, {0x10000, 0}, {-1, 0}} {
+		p := cables(h, &machine.Port{Number: 1, LinkLayer: machine.InfiniBand, LID: tt.lid, SMLID: 1, PKeyIndex: 2})[0]
+		if int(p.LID) != tt.want || p.SMLID != 1 || p.PKeyIndex != 2 || p.Subnet != "fe80000000000000" {
+			t.Errorf("LID %#x: %+v", tt.lid, p)
+		}
+	}
+}

@@ -50,8 +50,11 @@ type Port struct {
 	UMAD []string
 	// Subnet is the prefix of the InfiniBand subnet, in 16 hex digits.
 	Subnet string
+	// LID and SMLID are the port's address and its subnet manager's, 0 while
+	// there is none; PKeyIndex is the default partition's.
+	LID, SMLID, PKeyIndex uint16
 	// Virtual means a virtual function: it has no SMI, so it cannot ask its
-	// switch.
+	// switch, only the subnet manager about it.
 	Virtual bool
 }
 

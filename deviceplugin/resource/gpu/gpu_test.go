@@ -128,6 +128,10 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
 			n := newNode(t, machines.Load(t, name))
 			n.config.MIG.Strategy = strategy
+			if len(n.machine.GPUs) > 0 && n.machine.GPUs[0].Vendor != "" {
+				n.config.Domains.Vendor = n.machine.GPUs[0].Vendor
+				n.config.Resources.GPU = n.config.Domains.GPUResource()
+			}
 			want, got := map[string][2]int{}, map[string][2]int{}
 			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}

@@ -21,11 +21,14 @@ func Vendor() *gpu.Vendor {
 		Domain: "amd.com",
 		Probe:  "kfd",
 		Link:   "XGMI",
-		// Class 03 are display controllers (MI100 to MI250X are 0380), 12 are
-		// processing accelerators (MI300 and later).
-		PCI:    gpu.PCI{Vendor: vendorID, GPUs: []string{"0x03", "0x12"}},
+		// Class 0380 are display controllers without a screen (MI100 to MI250X), 12
+		// processing accelerators (MI300 and later). One with a screen (0300) may be
+		// the processor's graphics unit, which need have no driver: it is a GPU if the
+		// driver shows it.
+		PCI:    gpu.PCI{Vendor: vendorID, GPUs: []string{"0x0380", "0x0302", "0x12"}},
 		Module: "amdgpu",
 		Node:   "/dev/dri/renderD",
+		Raw:    []string{"class/kfd", "module/amdgpu/version", "module/amdgpu/srcversion"},
 		Labels: gpu.Labels{Own: wellknown.AMDLabels()},
 		Remedies: gpu.Remedies{
 			Driver:    "Load AMD's driver, and see that it has a compute topology: lsmod, dmesg, ls /sys/class/kfd.",

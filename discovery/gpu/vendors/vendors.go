@@ -5,6 +5,7 @@ package vendors
 import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/kfd"
+	"github.com/heddle-dev/heddle/discovery/gpu/mxcd"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
@@ -16,5 +17,6 @@ func Open(o gpu.Options) gpu.Sources {
 	return gpu.Sources{
 		{Vendor: nvml.Vendor(), Library: nvml.New(o)},
 		{Vendor: kfd.Vendor(), Library: kfd.New(o)},
+		{Vendor: mxcd.Vendor(), Library: mxcd.New(o)},
 	}
 }

@@ -41,7 +41,7 @@ func mpsRig(t *testing.T) (r *rig, keeper *process, state string) {
 	}
 	mps := []string{"--state-dir", state, "--mps-root", root, "--mps-shm-dir", r.dir + "/shm"}
 	keeper = &process{rig: r, binary: r.plugin.binary, log: &journal{}, args: append(mps, "--mps-keeper=serve", "--node-name", r.Node())}
-	r.plugin.extra = append(mps, "--mps-keeper=use")
+	r.plugin.extra = slices.Concat(mps, []string{"--mps-keeper=use"})
 	if err := keeper.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

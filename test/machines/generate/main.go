@@ -56,6 +56,7 @@ func machines() []*machine.Machine {
 		mixed(), noGPU(), softRDMA(),
 		oneDeadPort(), ipoibDown(),
 		amdMI210(), amdMI250X(), amdMI300X(), amdMI300XCPX(), amdMI308X(), amdPCIe(),
+		c500Box(), c550PCIe(),
 	}
 	all := make([]*machine.Machine, 0, len(builds))
 	for _, b := range builds {

@@ -5,12 +5,14 @@ package rdma_test
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/vm/guest"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -18,11 +20,32 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
 )
 
-// The kernel's own ib_umad takes our requests, and refuses SMPs on RoCE.
+// The kernel's own ib_umad takes our requests. A RoCE port is like a virtual
+// function's: it has no queue pair 0, and queries leave it by the other.
 func TestManagementDatagramsNeedInfiniBand(t *testing.T) {
 	guest.SoftRDMA(t, "eth0")
-	if _, err := ib.OpenUMAD("/dev/infiniband/umad0"); !errors.Is(err, ib.ErrNotInfiniBand) {
-		t.Errorf("a RoCE port: %v", err)
+	p := worker.Port{UMAD: []string{"umad0"}, Subnet: "fe80000000000000", Rail: v1alpha1.Rail{
+		ID: "x", HCA: "rxe0", Port: 1, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
+	}}
+	ask := func(p worker.Port) string {
+		source := ib.New(func(device string) (*ib.UMAD, error) { return ib.OpenUMAD("/dev/infiniband/" + device) }, "", nil)
+		r := source.Discover(t.Context(), worker.Query{Ports: []worker.Port{p}, Topology: config.Default().Topology})
+		if len(r.Links) != 0 || len(r.Skipped) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		return r.Skipped[0].Reason
+	}
+	if reason := ask(p); !strings.Contains(reason, "the device carries no SMPs") {
+		t.Errorf("a RoCE port: %s", reason)
+	}
+	p.Virtual = true
+	if reason := ask(p); !strings.Contains(reason, "no subnet manager gave the port a LID") {
+		t.Errorf("without LID: %s", reason)
+	}
+	p.LID, p.SMLID = 7, 1
+	// The kernel takes agent and address, and looks for the administrator's GID among the neighbors.
+	if reason := ask(p); !strings.Contains(reason, "(LinkRecord: "+unix.ETIMEDOUT.Error()) {
+		t.Errorf("a query: %s", reason)
 	}
 	if _, err := ib.OpenUMAD("/dev/infiniband/umad9"); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("no port: %v", err)

@@ -2,7 +2,8 @@
 // directed-route management datagrams (SMPs): NodeInfo and NodeDescription of
 // the node one hop away, which the switch's firmware answers whether or not a
 // subnet manager ran. On request it also asks the ports of a leaf switch for
-// its uplinks, at a bounded rate.
+// its uplinks, at a bounded rate. For a virtual function, which sends no SMPs,
+// it asks the subnet administrator for its records of the link and the switch.
 //
 // It owns the codec of those datagrams and the kernel's interface to them,
 // /dev/infiniband/umadN. It never sends anything but Get, never goes more than
@@ -17,6 +18,7 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -37,7 +39,9 @@ type Source struct {
 
 	// leaves are those of which the uplinks are wanted, walks has the outcome of
 	// the walk that runs.
-	leaves  map[string]*leaf
+	leaves map[string]*leaf
+	// records are the subnet administrator's last answers.
+	records map[worker.PortKey]known
 	walks   chan walk
 	walking bool
 }
@@ -46,7 +50,10 @@ type Source struct {
 // umad0; mkeys is a folder with the M_Keys of fabrics, "" for none; changed is
 // set after uplinks were found.
 func New(open func(device string) (*UMAD, error), mkeys string, changed notify.Signal) *Source {
-	return &Source{open: open, keys: keys(mkeys), changed: changed, leaves: map[string]*leaf{}, walks: make(chan walk, 1)}
+	return &Source{
+		open: open, keys: keys(mkeys), changed: changed, leaves: map[string]*leaf{}, walks: make(chan walk, 1),
+		records: map[worker.PortKey]known{},
+	}
 }
 
 // Kind implements [worker.Source].
@@ -67,14 +74,23 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		case p.LinkLayer != machine.InfiniBand:
 		case !p.Up():
 			r.Without(p.Key(), worker.Unavailable)
+			delete(s.records, p.Key()) // What comes up again may end elsewhere.
 		default:
 			ports[p.Key()] = p
-			asked = append(asked, p.Key())
+			if n, ok := s.remembered(p); ok {
+				report(&r, p, n, nil)
+			} else {
+				asked = append(asked, p.Key())
+			}
 		}
 	}
 	answers := s.calls.Ask(ctx, asked, func(k worker.PortKey) (Node, error) { return s.neighbor(ctx, ports[k]) })
 	for i, a := range answers {
-		report(&r, ports[asked[i]], a.Value, a.Err)
+		p := ports[asked[i]]
+		report(&r, p, a.Value, a.Err)
+		if p.Virtual && a.Err == nil {
+			s.records[p.Key()] = known{a.Value, p.LID, time.Now().Add(recordAge)}
+		}
 	}
 	s.uplinks(ctx, &q, &r, ports)
 	return r
@@ -111,12 +127,18 @@ func (n *Node) inChassis() (name, port string) {
 	return name, port
 }
 
-// neighbor asks for the node behind a port: two SMPs at hop 1. A node that
-// rejects the request for its description is still a neighbor.
+// neighbor asks for the node behind a port: two SMPs at hop 1, or where none can
+// be sent two records of the subnet administrator. A node that rejects the
+// request for its description is still a neighbor.
 func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err error) {
 	err = s.with(ctx, p, func(u *UMAD) error {
 		port := byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
-		if n, err = u.nodeInfo(ctx, port); err != nil {
+		n, err = u.nodeInfo(ctx, port)
+		if cannotAsk(p, err) {
+			n, err = u.recorded(ctx, p)
+			return err
+		}
+		if err != nil {
 			return u.key.blame(err, errors.Is(err, errNoAnswer) && u.answers(ctx))
 		}
 		if n.Name, err = u.nodeDescription(ctx, port); errors.Is(err, errStatus) {
@@ -131,6 +153,12 @@ func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err erro
 func (u *UMAD) answers(ctx context.Context) bool {
 	_, err := u.nodeInfo(ctx)
 	return !errors.Is(err, errNoAnswer)
+}
+
+// cannotAsk reports whether an error is that of a port without an SMI. Some
+// virtual functions have one that drops everything.
+func cannotAsk(p *worker.Port, err error) bool {
+	return p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer))
 }
 
 var errNoDevice = errors.New("no umad device; is the kernel module ib_umad loaded?")
@@ -180,7 +208,9 @@ const elsewhere = "name its groups in the static file, the cluster manager or No
 // explain is what to do about a port that gets no answer.
 func explain(p *worker.Port, err error) string {
 	switch {
-	case p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer)):
+	case p.Virtual && errors.Is(err, errUnrecorded):
+		return "a virtual function has no SMI, and " + err.Error() + ": " + elsewhere
+	case cannotAsk(p, err):
 		return "a virtual function has no SMI and cannot ask its switch: " + elsewhere
 	case errors.Is(err, ErrNotInfiniBand):
 		return "the device carries no SMPs, as an HCA of several planes without its SMI device " +

@@ -44,12 +44,15 @@ var (
 	errNoAnswer      = errors.New("no answer")
 )
 
-// UMAD is one port of one HCA, through which SMPs go: an open
+// UMAD is one port of one HCA, through which SMPs and queries go: an open
 // /dev/infiniband/umadN. It is for one goroutine.
 type UMAD struct {
 	file *os.File
-	// agent is the kernel's number of this user of the port.
-	agent, tid uint32
+	// agent is the kernel's number of this user of the port, administration that
+	// of its queries to the subnet administrator.
+	agent, administration, tid uint32
+	// noSMI means that the port has no queue pair 0.
+	noSMI bool
 	// key is the fabric's M_Key.
 	key mkey
 	// pace is received from before each SMP; nil: they are sent at once.
@@ -57,14 +60,19 @@ type UMAD struct {
 }
 
 // NewUMAD takes a file of the kernel's interface over which directed-route SMPs
-// may be sent, as this agent.
-func NewUMAD(file *os.File, agent uint32) *UMAD { return &UMAD{file: file, agent: agent} }
+// and queries may be sent, as this agent.
+func NewUMAD(file *os.File, agent uint32) *UMAD {
+	return &UMAD{file: file, agent: agent, administration: agent}
+}
 
 // Close ends the agent.
 func (u *UMAD) Close() error { return u.file.Close() }
 
 // get asks the node at the end of path for an attribute.
 func (u *UMAD) get(ctx context.Context, attribute uint16, modifier byte, path []byte) (data, error) {
+	if u.noSMI {
+		return data{}, ErrNotInfiniBand
+	}
 	if u.pace != nil {
 		select {
 		case <-ctx.Done():
@@ -75,14 +83,16 @@ func (u *UMAD) get(ctx context.Context, attribute uint16, modifier byte, path []
 	u.tid++
 	request := request(u.tid, attribute, modifier, path)
 	binary.BigEndian.PutUint64(request[offMKey:], u.key.value)
-	answer, err := u.exchange(ctx, request)
+	out := encodeUMAD(u.agent, request)
+	answer, err := u.exchange(ctx, &out, request)
 	if err != nil {
 		return data{}, err
 	}
 	return answer.data()
 }
 
-func (u *UMAD) exchange(ctx context.Context, request *mad) (*mad, error) {
+// exchange sends a request, out with its header, and waits for the answer.
+func (u *UMAD) exchange(ctx context.Context, out *[umadLength]byte, request *mad) (*mad, error) {
 	deadline := time.Now().Add(umadPatience)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		deadline = end
@@ -90,7 +100,6 @@ func (u *UMAD) exchange(ctx context.Context, request *mad) (*mad, error) {
 	if err := u.file.SetReadDeadline(deadline); err != nil {
 		return nil, err
 	}
-	out := encodeUMAD(u.agent, request)
 	if _, err := u.file.Write(out[:]); err != nil {
 		return nil, cause(err)
 	}

@@ -16,15 +16,16 @@ const (
 	umadRegisterAgent = 0xc01c1b01
 
 	// The request of REGISTER_AGENT: its number is filled in by the kernel; of
-	// the rest only class and version matter, since nothing but answers is
-	// received. Queue pair 0 is that of SMPs.
+	// the rest only queue pair, class and version matter, since nothing but
+	// answers is received. Queue pair 0 is that of SMPs.
 	registerLength = 28
+	offRegQueue    = 20
 	offRegClass    = 21
 	offRegVersion  = 22
 )
 
 // OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for
-// directed-route SMPs. It changes nothing on the port and receives nothing but
+// directed-route SMPs and queries to the subnet administrator. It changes nothing on the port and receives nothing but
 // answers; any number of programs may do so at once.
 func OpenUMAD(path string) (*UMAD, error) {
 	// Not blocking, so that reads can have a deadline.
@@ -32,34 +33,56 @@ func OpenUMAD(path string) (*UMAD, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := register(file)
+	u, err := registered(file)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	return NewUMAD(file, agent), nil
+	return u, nil
 }
 
-func register(file *os.File) (agent uint32, err error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return 0, err
+// registered makes both agents. A port without queue pair 0 has the second alone.
+func registered(file *os.File) (*UMAD, error) {
+	// The kernel takes this before there is any agent.
+	if err := ioctl(file, umadEnablePKey, nil); err != nil {
+		return nil, fmt.Errorf("enable P_Keys: %w", err)
 	}
+	agent, err := register(file, 0, classDirectedRoute, classVersion)
+	noSMI := errors.Is(err, ErrNotInfiniBand)
+	if err != nil && !noSMI {
+		return nil, err
+	}
+	second, err := register(file, serviceQueue, classAdministration, administration)
+	if err != nil {
+		return nil, err
+	}
+	return &UMAD{file: file, agent: agent, administration: second, noSMI: noSMI}, nil
+}
+
+func register(file *os.File, queue, class, version byte) (agent uint32, err error) {
 	var request [registerLength]byte
-	request[offRegClass], request[offRegVersion] = classDirectedRoute, classVersion
-	var errno unix.Errno
-	err = raw.Control(func(fd uintptr) {
-		if _, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, umadEnablePKey, 0); errno == 0 {
-			// The kernel writes the agent's number into the request.
-			_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, umadRegisterAgent, uintptr(unsafe.Pointer(&request[0])))
-		}
-	})
+	request[offRegQueue], request[offRegClass], request[offRegVersion] = queue, class, version
+	// The kernel writes the agent's number into the request.
+	err = ioctl(file, umadRegisterAgent, &request)
 	switch {
-	case err != nil:
-		return 0, err
-	case errno == unix.EPROTONOSUPPORT:
+	case errors.Is(err, unix.EPROTONOSUPPORT):
 		return 0, ErrNotInfiniBand
-	case errno != 0:
-		return 0, fmt.Errorf("register: %w", errno)
+	case err != nil:
+		return 0, fmt.Errorf("register: %w", err)
 	}
 	return binary.NativeEndian.Uint32(request[:]), nil
+}
+
+func ioctl(file *os.File, number uintptr, request *[registerLength]byte) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errno unix.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, number, uintptr(unsafe.Pointer(request)))
+	})
+	if err == nil && errno != 0 {
+		return errno
+	}
+	return err
 }

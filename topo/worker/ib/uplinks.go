@@ -86,13 +86,17 @@ func (s *Source) start(
 	i := slices.IndexFunc(links, func(l worker.Link) bool { return l.Switch.ID == id })
 	if i < 0 {
 		l.fault = "no active port of this node leads to it"
+		return
 	}
-	if i < 0 || s.walking {
+	through := ports[links[i].PortKey]
+	if through.Virtual {
+		l.fault = "a virtual function cannot ask a switch for its uplinks"
+	}
+	if through.Virtual || s.walking {
 		return
 	}
 	l.next = time.Now().Add(walkEvery)
 	s.walking = true
-	through := ports[links[i].PortKey]
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), walkTime) // A pass ends before.
 		defer cancel()

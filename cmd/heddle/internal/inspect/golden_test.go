@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 var update = flag.Bool("update", false, "write the golden files beside the machine files")
@@ -94,6 +96,10 @@ func TestGoldenFileLines(t *testing.T) {
 		{"an H20 as tolerations spell it", "h20-4nic", "labels", []string{
 			"nvidia.com/gpu.product=NVIDIA-H20", "nvidia.com/gpu.memory=97871",
 		}},
+		{"eight C500 as MetaX's operator labels them", "metax-c500-box", "labels", []string{
+			"metax-tech.com/gpu.product=MXC500", "metax-tech.com/gpu.family=MXC", "metax-tech.com/gpu.installed=true",
+			"metax-tech.com/gpu.driver.major=3",
+		}},
 		{"the most numerous model of a mixed node", "mixed-l40s-h100", "labels", []string{
 			"nvidia.com/gpu.product=NVIDIA-H100-PCIe", "nvidia.com/gpu.count=5", "nvidia.com/gpu.NVIDIA-L40S.count=3",
 		}},
@@ -172,6 +178,32 @@ func TestWide(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+}
+
+// TestMetaXWords: nothing that is shown of MetaX's nodes is in the words of another maker.
+func TestMetaXWords(t *testing.T) {
+	for _, name := range []string{"metax-c500-box", "metax-c550-pcie"} {
+		for _, format := range []string{"labels", "resources", "matrix", "table"} {
+			out := show(t, filepath.Join(machines, name+".json"), format)
+			if word := regexp.MustCompile(`(?i)nvidia|nvml|cuda|nvlink|mig\.|mps\.|vgpu`).FindString(out); word != "" {
+				t.Errorf("%s -o %s has %q:\n%s", name, format, word, out)
+			}
+		}
+	}
+}
+
+// TestRaw: the files of this host's GPUs; a dump has none.
+func TestRaw(t *testing.T) {
+	tree := sysfstest.New(t)
+	tree.Write("sys/class/mxcd/mxcd/layout/nodes/1/properties", "mgpu_id 3")
+	out, _, err := clitest.Run(t, NewCommand(), "--raw", "--sysfs-root", tree.Sys())
+	if want := "-- class/mxcd/mxcd/layout/nodes/1/properties --\nmgpu_id 3\n"; err != nil || out != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+	_, _, err = clitest.Run(t, NewCommand(), "--raw", "--machine", machines+"/dgx-h100.json")
+	if err == nil || !strings.Contains(err.Error(), "a dump has no sysfs") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -18,7 +18,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- range $all }}
 {{- if eq .vendor "auto" }}
 {{- $auto := . }}
-{{- range list "nvidia.com" "amd.com" }}
+{{- range list "nvidia.com" "amd.com" "metax-tech.com" }}
 {{- $each = append $each (merge (dict "vendor" .) $auto) }}
 {{- end }}
 {{- else }}
@@ -54,7 +54,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $keys = append $keys (printf "%s/%s.%s" $domains.vendor $domains.card .) }}
 {{- end }}
 {{- if ne $domains.vendor "nvidia.com" }}
-{{- range list "cu-count" "device-id" "product-name" "simd-count" "vram" "compute-memory-partition" "compute-partitioning-supported" "memory-partitioning-supported" }}
+{{- range list "cu-count" "device-id" "product-name" "simd-count" "vram" "compute-memory-partition" "compute-partitioning-supported" "memory-partitioning-supported" "installed" "driver.major" "driver.minor" "driver.patch" }}
 {{- $keys = append $keys (printf "%s/%s.%s" $domains.vendor $domains.card .) }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,284 @@
+package mxcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+)
+
+// The parts of a GPU that only mx-smi or the layout has; a part that cannot be read
+// leaves the GPU as it is.
+const (
+	partState  gpu.Part = "state"
+	partLayout gpu.Part = "layout"
+)
+
+// Library reads MetaX's GPUs.
+type Library struct {
+	fs      sysfs.FS
+	devRoot string
+	tool    tool
+	// asking bounds the tool, of which there is one call at a time.
+	asking bounded.Call[[]answer]
+	// pause is how many scans the tool is still left alone; only Open uses it.
+	pause int
+	// now is what Open found; calls of GPU may run at once.
+	now atomic.Pointer[snapshot]
+}
+
+// snapshot is what one scan found, and never changed.
+type snapshot struct {
+	// addresses are those of the GPUs on the bus, in order, devices their numbers.
+	addresses, devices []string
+	// nodes are the layout's, one of each GPU, or none.
+	nodes     []map[string]uint64
+	layoutErr error
+	smi       smi
+}
+
+// smi is what the tool answered: the last good list, table and matrix, and why there
+// is no newer one.
+type smi struct {
+	list                      []listed
+	table                     table
+	links                     map[int][]int
+	listErr, tableErr, topErr error
+}
+
+// New returns the GPUs of the machine that the options locate. mx-smi is looked for
+// below the driver's root.
+func New(o gpu.Options) *Library {
+	return &Library{
+		fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"),
+		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: toolTimeout},
+	}
+}
+
+// Open implements [gpu.Library]: it reads the bus and the layout, and asks mx-smi.
+func (l *Library) Open() (machine.Driver, int, error) {
+	if !l.fs.Exists("class/mxcd") && !l.fs.Exists("module/metax") {
+		return machine.Driver{}, 0, fmt.Errorf("MXCD is %w: the metax driver is not loaded", gpu.ErrAbsent)
+	}
+	vendor := Vendor()
+	functions, _, err := l.fs.PCI(nil, gpu.Vendors{vendor})
+	if err != nil {
+		return machine.Driver{}, 0, fmt.Errorf("find GPUs of MetaX: %w", err)
+	}
+	s := &snapshot{addresses: vendor.OnBus(functions)}
+	for _, address := range s.addresses {
+		at := slices.IndexFunc(functions, func(f machine.PCIFunction) bool { return f.Address == address })
+		s.devices = append(s.devices, functions[at].Device)
+	}
+	s.nodes, s.layoutErr = readLayout(l.fs)
+	if s.layoutErr == nil && len(s.nodes) != len(s.addresses) {
+		if len(s.nodes) > 0 {
+			s.layoutErr = fmt.Errorf("%s has %d GPUs, and the bus %d", l.fs.Path(layoutDir), len(s.nodes), len(s.addresses))
+		}
+		s.nodes = nil
+	}
+	if len(s.addresses) > 0 {
+		s.smi = l.ask(l.now.Load(), s.addresses)
+	}
+	l.now.Store(s)
+	version := cmp.Or(l.fs.Text("module/metax/version"), s.smi.table.driver)
+	return machine.Driver{Version: version}, len(s.addresses), nil
+}
+
+// Close implements [gpu.Library]. Nothing is held open: what mx-smi answered before
+// stays for GPUs that are still there.
+func (l *Library) Close() error { return nil }
+
+// ask asks mx-smi for the states of all GPUs, and for what does not change until it is
+// known. After a failure it is left alone for some scans, since each costs the timeout.
+func (l *Library) ask(last *snapshot, addresses []string) smi {
+	var s smi
+	if last != nil && slices.Equal(last.addresses, addresses) {
+		s = last.smi
+	}
+	if l.pause > 0 {
+		l.pause--
+		return s
+	}
+	questions := [][]string{{"-L"}}
+	if s.table.memoryMiB == nil || s.links == nil {
+		questions = append(questions, nil, []string{"topo", "-m"})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	answers, err := l.asking.Do(ctx, func() ([]answer, error) { return l.tool.ask(questions...) })
+	if err != nil {
+		if errors.Is(err, bounded.ErrTimeout) {
+			err = fmt.Errorf("mx-smi did not answer in %s", askTimeout)
+		}
+		answers = make([]answer, len(questions))
+		for i := range answers {
+			answers[i].err = err
+		}
+	}
+	s.listErr = take(&s.list, answers[0], questions[0], parseList)
+	if len(questions) > 1 {
+		s.tableErr = take(&s.table, answers[1], questions[1], parseTable)
+		s.topErr = take(&s.links, answers[2], questions[2], parseTopology)
+	}
+	if failed := errors.Join(s.listErr, s.tableErr, s.topErr); failed != nil && !errors.Is(failed, errNoTool) {
+		l.pause = pauseAfterFailure
+	}
+	return s
+}
+
+// take parses an answer, and keeps the one before where there is none.
+func take[T any](into *T, a answer, question []string, parse func(string) (T, error)) error {
+	if errors.Is(a.err, errNoTool) {
+		return a.err
+	}
+	name := strings.Join(append([]string{"mx-smi"}, question...), " ")
+	if a.err != nil {
+		return fmt.Errorf("%s: %w", name, a.err)
+	}
+	parsed, err := parse(a.text)
+	if err == nil || errors.Is(err, errPartial) {
+		*into = parsed
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// GPU implements [gpu.Library].
+func (l *Library) GPU(index int) (machine.GPU, error) {
+	s := l.now.Load()
+	if s == nil || index >= len(s.addresses) {
+		return machine.GPU{}, fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
+	}
+	address := s.addresses[index]
+	dir := "bus/pci/devices/" + address
+	known := s.smi.at(address)
+	g := machine.GPU{
+		Vendor: Vendor().Domain, UUID: identity(address), Index: index, PCI: address,
+		Product: product(known.name, s.devices[index]), Health: machine.Health{State: machine.Healthy},
+		MemoryMiB: cmp.Or(s.smi.table.memoryMiB[address], modelOf(s.devices[index]).memoryMiB),
+	}
+	if !l.fs.Exists(dir) {
+		return g, fmt.Errorf("%s: GPU is %w", l.fs.Path(dir), gpu.ErrLost)
+	}
+	incomplete := gpu.IncompleteError{}
+	if g.MemoryMiB == 0 {
+		incomplete.Note(gpu.PartMemory, cmp.Or(s.smi.tableErr, errors.New("mx-smi shows none")))
+	}
+	var err error
+	g.Minor, err = l.minor(dir)
+	incomplete.Note(gpu.PartMinor, err)
+	g.NVLinks = s.smi.linksOf(known)
+	if len(s.addresses) > 1 {
+		incomplete.Note(gpu.PartLinks, s.smi.topErr)
+	}
+	incomplete.Note(partLayout, s.layoutErr)
+	g.Attributes = s.attributes(index, known, l.fs.Text("module/metax/version"))
+	switch {
+	case filepath.Base(l.fs.Link(dir+"/driver")) == ".":
+		g.Health = machine.Health{State: machine.Unhealthy, Reason: "no driver is bound to it"}
+	case known.address != "":
+		g.Health, err = health(known)
+		incomplete.Note(partState, err)
+	case s.smi.listErr == nil:
+		g.Health = machine.Health{State: machine.Unhealthy, Reason: "mx-smi -L does not list it"}
+	}
+	if !errors.Is(s.smi.listErr, errNoTool) {
+		incomplete.Note(partState, s.smi.listErr)
+	}
+	return g, incomplete.Err()
+}
+
+// identity is "GPU-" and the place on the bus. The driver's UUID is known to mx-smi
+// alone: a GPU whose identity came and went with a tool would be two GPUs to a kubelet.
+func identity(address string) string {
+	return "GPU-" + strings.NewReplacer(":", "-", ".", "-").Replace(address)
+}
+
+// health is the state that mx-smi -L reports. A word that no public source has is an
+// error, and takes no GPU away.
+func health(g listed) (machine.Health, error) {
+	switch state := strings.ToLower(g.state); {
+	case strings.HasPrefix(state, "available"):
+		return machine.Health{State: machine.Healthy}, nil
+	case strings.HasPrefix(state, "not available"), strings.HasPrefix(state, "unavailable"):
+		return machine.Health{State: machine.Unhealthy, Reason: "mx-smi -L: " + g.state}, nil
+	}
+	return machine.Health{State: machine.Healthy}, fmt.Errorf("mx-smi -L: state %s is not known", excerpt(g.state))
+}
+
+// minor is N of /dev/dri/renderDN.
+func (l *Library) minor(dir string) (*int, error) {
+	names, err := l.fs.List(dir + "/drm")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if digits, ok := strings.CutPrefix(name, "renderD"); ok {
+			if n, err := strconv.Atoi(digits); err == nil {
+				return &n, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%s/drm has no renderD", l.fs.Path(dir))
+}
+
+// at is a GPU in the tool's list; the zero value if it is not there.
+func (s *smi) at(address string) listed {
+	at := slices.IndexFunc(s.list, func(g listed) bool { return g.address == address })
+	if at < 0 {
+		return listed{}
+	}
+	return s.list[at]
+}
+
+// linksOf are the GPUs that MetaXLink joins to one. mx-smi does not show how many
+// links that are, nor how fast: they count as one.
+func (s *smi) linksOf(g listed) []machine.NVLink {
+	var links []machine.NVLink
+	for _, peer := range s.links[g.index] {
+		at := slices.IndexFunc(s.list, func(o listed) bool { return o.index == peer })
+		if g.address != "" && at >= 0 {
+			links = append(links, machine.NVLink{Kind: Link, Peer: s.list[at].address, Links: 1})
+		}
+	}
+	slices.SortFunc(links, func(a, b machine.NVLink) int { return strings.Compare(a.Peer, b.Peer) })
+	return links
+}
+
+// attributes are the values of MetaX's own node labels, and what only a person reads:
+// the driver's UUID, the version of MACA, and the socket of a super-node (mgpu_id).
+func (s *snapshot) attributes(index int, g listed, driver string) map[string]string {
+	a := map[string]string{"installed": "true"}
+	name := product(g.name, s.devices[index])
+	if strings.HasPrefix(name, "MX") && len(name) > 3 {
+		a["family"] = name[:3]
+	}
+	parts := strings.SplitN(cmp.Or(driver, s.smi.table.driver), ".", 3)
+	if len(parts) == 3 {
+		a["driver.major"], a["driver.minor"], a["driver.patch"] = parts[0], parts[1], parts[2]
+	}
+	for name, value := range map[string]string{"uuid": g.uuid, "maca": s.smi.table.maca} {
+		if value != "" {
+			a[name] = value
+		}
+	}
+	if index < len(s.nodes) {
+		if socket, ok := s.nodes[index]["mgpu_id"]; ok {
+			a["socket"] = strconv.FormatUint(socket, 10)
+		}
+	}
+	return a
+}
