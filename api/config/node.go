@@ -13,7 +13,7 @@ import (
 // paragraph, "Read by", names the programs that act on the key.
 
 // NodeConfig is what heddle does on one node.
-type NodeConfig struct {
+type NodeConfig struct { //nolint:recvcheck // For and its like answer with a changed copy.
 	// Preset changes defaults, and nothing that is written out. `scheme` puts
 	// the taint of the accelerator's model on (`taints.gpuProduct`), as the
 	// sGPU scheme of the field expects.

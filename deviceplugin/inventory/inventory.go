@@ -56,8 +56,8 @@ type GPU struct {
 	CDIError string
 }
 
-// New builds an inventory of the GPUs that the configuration names. A MIG device that is not among gpus is handed out as
-// the GPU that it is cut from.
+// New builds an inventory of the GPUs that the configuration names. A MIG device that
+// is not among gpus is handed out as the GPU that it is cut from.
 func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map[string]string) *Inventory {
 	m = c.Serving(m)
 	inv := &Inventory{Machine: m, Config: c, GPUs: map[string]GPU{}, HCAs: hcas}

@@ -18,7 +18,7 @@ import (
 // dragonflies reports nodes of eight GPUs as a static file places them,
 // eight to a dragonfly and two dragonflies to a switchbox, and starts a
 // topo-master of that mode.
-func (f *fleet) dragonflies(t *testing.T, port, n int) (m *topoMaster, box, fly map[string]string) {
+func (f *fleet) dragonflies(t *testing.T, port, n int) (box, fly map[string]string) {
 	t.Helper()
 	f.topologyCRD(t)
 	box, fly = map[string]string{}, map[string]string{}
@@ -39,7 +39,8 @@ func (f *fleet) dragonflies(t *testing.T, port, n int) (m *topoMaster, box, fly 
 		reports = append(reports, r)
 	}
 	f.report(t, reports...)
-	return f.startTopoMaster(t, "flies", port, "--exports", "none", "--mode", "switchbox"), box, fly
+	f.startTopoMaster(t, "flies", port, "--exports", "none", "--mode", "switchbox")
+	return box, fly
 }
 
 // job makes the pods of a master and n-1 workers of eight GPUs, as the PyTorchJob
@@ -89,7 +90,7 @@ func (f *fleet) ranks(t *testing.T, name string, n int) []string {
 func TestSlicesOverDragonflies(t *testing.T) {
 	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19423/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
-	_, box, fly := f.dragonflies(t, 19423, 4)
+	box, fly := f.dragonflies(t, 19423, 4)
 	inSlices := map[string]string{gpu + "-group-size": "64"}
 	// The first dragonfly is whole no more, nor is its switchbox.
 	taken := f.pod("taken", 8, nil)

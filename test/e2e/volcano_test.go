@@ -185,7 +185,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 func TestVolcano(t *testing.T) {
 	const port = 19505
 	v := newVolcano(t)
-	_, _, fly := v.dragonflies(t, port, 2)
+	_, fly := v.dragonflies(t, port, 2)
 	// One of the two super-nodes has room for seven pods.
 	cordoned := slices.Sorted(maps.Keys(fly))[0]
 	v.kubectl(t, "cordon", cordoned)

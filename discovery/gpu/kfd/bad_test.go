@@ -28,16 +28,16 @@ func TestBadInput(t *testing.T) {
 		{"a number too large", func(r *rig) { r.replace(properties, "drm_render_minor 128", "drm_render_minor 99999999999999999999") }, "out of range", "lost"},
 		{"a link cut off", func(r *rig) { r.Write(nodes+"1/io_links/1/properties", "type 11\nnode_to 2\n") }, "links: ", ""},
 		{"a link to nowhere", func(r *rig) { r.replace(nodes+"1/io_links/1/properties", "node_to 2", "node_to 18446744073709551615") }, "", ""},
-		{"memory is no number", func(r *rig) { r.Write(r.pci(first, "mem_info_vram_total"), "lots") }, "memory: parse", ""},
+		{"memory is no number", func(r *rig) { r.Write(r.pci("mem_info_vram_total"), "lots") }, "memory: parse", ""},
 		{
-			"the mode is being changed", func(r *rig) { r.Write(r.pci(first, "current_compute_partition"), "CPX") },
+			"the mode is being changed", func(r *rig) { r.Write(r.pci("current_compute_partition"), "CPX") },
 			"the partition mode is being changed: it is CPX, and the topology has 1 nodes of the GPU", "",
 		},
-		{"the GPU is being reset", func(r *rig) { r.Write(r.pci(first, "current_compute_partition"), "UNKNOWN") }, `is "UNKNOWN"`, ""},
-		{"a mode of another tongue", func(r *rig) { r.Write(r.pci(first, "current_memory_partition"), "../../x") }, `is "../../x"`, ""},
-		{"a RAS counter is none", func(r *rig) { r.Write(r.pci(first, "ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
+		{"the GPU is being reset", func(r *rig) { r.Write(r.pci("current_compute_partition"), "UNKNOWN") }, `is "UNKNOWN"`, ""},
+		{"a mode of another tongue", func(r *rig) { r.Write(r.pci("current_memory_partition"), "../../x") }, `is "../../x"`, ""},
+		{"a RAS counter is none", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
 		{
-			"uncorrectable errors", func(r *rig) { r.Write(r.pci(first, "ras/umc_err_count"), "ue: 2\nce: 9") },
+			"uncorrectable errors", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "ue: 2\nce: 9") },
 			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
 		},
 	} {
@@ -94,7 +94,7 @@ func TestModeChanges(t *testing.T) {
 	if n := len(r.host.Scan(t.Context()).GPUs[0].MIG.Devices); n != 8 {
 		t.Fatalf("%d partitions", n)
 	}
-	r.Write(r.pci(first, "current_compute_partition"), "DPX")
+	r.Write(r.pci("current_compute_partition"), "DPX")
 	m := r.host.Scan(t.Context())
 	if n := len(m.GPUs[0].MIG.Devices); n != 8 || len(m.Skipped) != 1 || m.GPUs[0].Health.State != machine.Healthy {
 		t.Errorf("while it changes: %d partitions, %s, skipped %v", n, m.GPUs[0].Health, m.Skipped)
@@ -107,7 +107,7 @@ func TestModeChanges(t *testing.T) {
 		t.Errorf("afterwards: %d partitions, %s, skipped %v", n, m.GPUs[0].MIG.Mode, m.Skipped)
 	}
 	again := newRig(t)
-	again.Write(again.pci(first, "current_compute_partition"), "QPX")
+	again.Write(again.pci("current_compute_partition"), "QPX")
 	if got := again.host.Scan(t.Context()).GPUs[0].Health.String(); !strings.HasPrefix(got, "unhealthy: its partitions are unknown: ") {
 		t.Errorf("in doubt from the start: %q", got)
 	}

@@ -129,7 +129,7 @@ func (l *Library) banks(n node) (int64, error) {
 	}
 	var sum int64
 	for _, p := range all {
-		sum += int64(p["size_in_bytes"] >> 20) //nolint:gosec // 44 bits, 256 times.
+		sum += int64(p["size_in_bytes"] >> 20)
 	}
 	return sum, nil
 }

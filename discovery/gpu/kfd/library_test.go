@@ -93,12 +93,13 @@ func (r *rig) replace(path, was, is string) {
 	r.Raw(path, strings.Replace(string(text), was, is, 1))
 }
 
-func (r *rig) pci(address, name string) string { return "sys/bus/pci/devices/" + address + "/" + name }
+// pci is a file of the first GPU's function.
+func (*rig) pci(name string) string { return "sys/bus/pci/devices/" + first + "/" + name }
 
 // cut cuts the first GPU into n partitions.
 func (r *rig) cut(mode string, n int) {
-	r.Write(r.pci(first, "current_compute_partition"), mode)
-	r.Write(r.pci(first, "current_memory_partition"), "NPS4")
+	r.Write(r.pci("current_compute_partition"), mode)
+	r.Write(r.pci("current_memory_partition"), "NPS4")
 	for p := range n {
 		id := 1
 		if p > 0 {
@@ -170,7 +171,7 @@ func TestOtherKernels(t *testing.T) {
 	r := newRig(t)
 	link := nodes + "1/io_links/1/properties"
 	r.replace(link, "weight 15", "weight 30")
-	r.Remove(r.pci(first, "mem_info_vram_total"))
+	r.Remove(r.pci("mem_info_vram_total"))
 	g := r.host.Scan(t.Context()).GPUs[0]
 	if len(g.NVLinks) > 0 || g.MemoryMiB != 24576 {
 		t.Errorf("links %+v, %d MiB", g.NVLinks, g.MemoryMiB)
@@ -180,7 +181,7 @@ func TestOtherKernels(t *testing.T) {
 	if diff := cmp.Diff(want, r.host.Scan(t.Context()).GPUs[0].NVLinks); diff != "" {
 		t.Errorf("between partitions (-want +got):\n%s", diff)
 	}
-	r.Unreadable(r.pci(first, "ras/umc_err_count"))
+	r.Unreadable(r.pci("ras/umc_err_count"))
 	m := r.host.Scan(t.Context())
 	if m.GPUs[0].Health.State != machine.Healthy || !strings.Contains(fmt.Sprint(m.Skipped), "ECC: RAS block umc: read ") {
 		t.Errorf("a counter that cannot be read: %s, skipped %v", m.GPUs[0].Health, m.Skipped)

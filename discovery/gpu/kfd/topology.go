@@ -37,10 +37,10 @@ func (n *node) place(fs sysfs.FS) {
 		return fmt.Sprintf("%04x:%02x:%02x.%d", domain, location>>8&0xff, location>>3&0x1f, function)
 	}
 	function := location & 7
-	n.partition = int(location >> 28 & 0xf) //nolint:gosec // Four bits.
+	n.partition = int(location >> 28 & 0xf)
 	// A virtual function may have any number.
 	if n.address = at(function); function > 0 && !isGPU(fs, n.address) {
-		n.address, n.partition = at(0), int(function) //nolint:gosec // Three bits.
+		n.address, n.partition = at(0), int(function)
 	}
 }
 
@@ -48,10 +48,10 @@ func isGPU(fs sysfs.FS, address string) bool {
 	return fs.Exists("bus/pci/devices/" + address + "/drm")
 }
 
-func (n node) render() int { return int(n.properties["drm_render_minor"]) } //nolint:gosec // Bounded by readNodes.
+func (n *node) render() int { return int(n.properties["drm_render_minor"]) } //nolint:gosec // Bounded by readNodes.
 
 // computeUnits is 0 where the driver does not report how many SIMDs one has.
-func (n node) computeUnits() int {
+func (n *node) computeUnits() int {
 	if perUnit := n.properties["simd_per_cu"]; perUnit > 0 {
 		return int(n.properties["simd_count"] / perUnit) //nolint:gosec // Bounded by readNodes.
 	}
@@ -157,7 +157,7 @@ func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
 			return nil, err
 		}
 		for _, p := range all {
-			peer := t.owner[int(min(p["node_to"], maxNodes))] //nolint:gosec // Bounded.
+			peer := t.owner[int(min(p["node_to"], maxNodes))]
 			direct := p["type"] == xgmi && (p["weight"] <= oneHop || p["weight"] == partitions)
 			if !direct || peer == "" || peer == d.address {
 				continue
@@ -181,9 +181,9 @@ func linkOf(peer string, p properties) machine.NVLink {
 	if most == 0 || most > 1<<30 {
 		return l
 	}
-	l.MBps = new(int64(most)) //nolint:gosec // Bounded above.
+	l.MBps = new(int64(most))
 	if least > 0 {
-		l.Links = int(min(max(most/least, 1), maxLinks)) //nolint:gosec // Bounded.
+		l.Links = int(min(max(most/least, 1), maxLinks))
 	}
 	return l
 }

@@ -60,7 +60,7 @@ func (b *box) tool(list, table, matrix string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		b.t.Fatal(err)
 	}
-	if err := os.WriteFile(path+".new", []byte(script), 0o700); err != nil { //nolint:gosec // It is a program.
+	if err := os.WriteFile(path+".new", []byte(script), 0o700); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {
@@ -161,6 +161,7 @@ func skipped(t *testing.T, m *machine.Machine, n int, text string) {
 
 // A tool that fails leaves the identities, the GPUs and all that it answered before.
 func TestTheToolFails(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ name, list, reason string }{
 		{"another language", "echo '没有设备'", "mx-smi -L: no GPU in"},
 		{"it fails", "echo oops; exit 3", "mx-smi -L: it failed: exit status 3"},

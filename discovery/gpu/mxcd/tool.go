@@ -80,7 +80,6 @@ func (t tool) ask(questions ...[]string) ([]answer, error) {
 func (t tool) run(path string, arguments []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
-	//nolint:gosec // The driver's program, with arguments of this package.
 	cmd := exec.CommandContext(ctx, path, arguments...)
 	cmd.Env = []string{
 		"LC_ALL=C", "PATH=/usr/bin:/bin",

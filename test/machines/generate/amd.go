@@ -54,7 +54,7 @@ func startAMD(node, version string, cpu machine.CPU) *build {
 }
 
 // amd adds a GPU. The driver reserves a render node for each possible partition.
-func (b *build) amd(c amdModel, s slot) *machine.GPU {
+func (b *build) amd(c amdModel, s slot) {
 	b.function(s, c.class, "0x1002", c.device, "amdgpu")
 	i := len(b.m.GPUs)
 	id := fmt.Sprintf("%x", bits(8, b.m.Node, "gpu", strconv.Itoa(i)))
@@ -76,7 +76,6 @@ func (b *build) amd(c amdModel, s slot) *machine.GPU {
 		g.Attributes["compute-memory-partition"] = "spx_nps1"
 	}
 	b.m.GPUs = append(b.m.GPUs, g)
-	return &b.m.GPUs[i]
 }
 
 func underscored(s string) string {

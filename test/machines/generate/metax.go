@@ -18,7 +18,7 @@ func startMetaX(node, version string, cpu machine.CPU) *build {
 }
 
 // metax adds a GPU. The number of lspci is that of the C500.
-func (b *build) metax(s slot, product, device, maca string) *machine.GPU {
+func (b *build) metax(s slot, product, device, maca string) {
 	b.function(s, "0x038000", "0x9999", device, "metax")
 	i := len(b.m.GPUs)
 	parts := strings.SplitN(b.m.Driver.Version, ".", 3)
@@ -32,7 +32,6 @@ func (b *build) metax(s slot, product, device, maca string) *machine.GPU {
 			"driver.major": parts[0], "driver.minor": parts[1], "driver.patch": parts[2],
 		},
 	})
-	return &b.m.GPUs[i]
 }
 
 // metaXLinks joins GPUs first to first+n-1, each with each. mx-smi shows that they are

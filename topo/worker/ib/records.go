@@ -102,7 +102,8 @@ func (u *UMAD) recorded(ctx context.Context, p *worker.Port) (Node, error) {
 		return Node{}, fmt.Errorf("%w (no subnet manager gave the port a LID)", errUnrecorded)
 	}
 	port := byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
-	answer, err := u.record(ctx, p, attrLinkRecord, linkFromLID|linkFromPort, byte(p.LID>>8), byte(p.LID), port)
+	answer, err := u.record(ctx, p, attrLinkRecord, linkFromLID|linkFromPort,
+		append(binary.BigEndian.AppendUint16(nil, p.LID), port)...)
 	if err != nil {
 		return Node{}, fmt.Errorf("%w (LinkRecord: %w)", errUnrecorded, err)
 	}
@@ -110,7 +111,7 @@ func (u *UMAD) recorded(ctx context.Context, p *worker.Port) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("%w (LinkRecord: %w)", errUnrecorded, err)
 	}
-	if answer, err = u.record(ctx, p, attrNodeInfo, nodeLID, byte(lid>>8), byte(lid)); err != nil {
+	if answer, err = u.record(ctx, p, attrNodeInfo, nodeLID, binary.BigEndian.AppendUint16(nil, lid)...); err != nil {
 		return Node{}, fmt.Errorf("%w (NodeRecord: %w)", errUnrecorded, err)
 	}
 	n, err := answer.node(lid, far)

@@ -33,12 +33,16 @@ func TestScores(t *testing.T) {
 		want      map[string]float64
 	}{
 		{
-			"documented", framework.Arguments{"weight": 1, "loss.weight": 0.5}, 2,
+			"documented",
+			framework.Arguments{"weight": 1, "loss.weight": 0.5},
+			2,
 			map[string]float64{"broken": 0, "far": 0, "linked": 100, "needed": 50, "nothing": 0},
 		},
 		{"defaults", nil, 2, map[string]float64{"broken": 0, "far": 0, "linked": 100, "needed": 0, "nothing": 0}},
 		{
-			"more weight", framework.Arguments{"weight": 2.0, "loss.weight": 3}, 2,
+			"more weight",
+			framework.Arguments{"weight": 2.0, "loss.weight": 3},
+			2,
 			map[string]float64{"broken": -100, "far": 0, "linked": 200, "needed": -100, "nothing": -100},
 		},
 		{"a request that no node has in its table", nil, 3, map[string]float64{}},

@@ -126,17 +126,24 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 			return nil, err
 		}
 	}
-	if in.node != nil {
-		all, err := f.machine.Config()
-		if err != nil {
-			return nil, err
-		}
-		labels := in.node.node.Labels
-		if in.config = all.Resolve(f.node, labels).ForLabels(labels); in.machine != nil {
-			in.config = all.Resolve(f.node, labels).For(in.machine.Machine)
-		}
+	return in, f.resolve(in)
+}
+
+// resolve finds the configuration of a node of the cluster, with the names of its
+// GPUs' maker.
+func (f *flags) resolve(in *input) error {
+	if in.node == nil {
+		return nil
 	}
-	return in, nil
+	all, err := f.machine.Config()
+	if err != nil {
+		return err
+	}
+	labels := in.node.node.Labels
+	if in.config = all.Resolve(f.node, labels).ForLabels(labels); in.machine != nil {
+		in.config = all.Resolve(f.node, labels).For(in.machine.Machine)
+	}
+	return nil
 }
 
 // Report is what doctor prints.

@@ -71,7 +71,8 @@ func look() *report {
 		r.Env[key] = value
 	}
 	for _, pattern := range []string{
-		"/dev/nvidia*", "/dev/dri/*", "/dev/nvidia-caps-imex-channels/*", "/dev/infiniband/*", "/host/gpus/*", "/host/infiniband/*",
+		"/dev/nvidia*", "/dev/dri/*", "/dev/nvidia-caps-imex-channels/*", "/dev/infiniband/*",
+		"/host/gpus/*", "/host/infiniband/*",
 	} {
 		paths, _ := filepath.Glob(pattern) // The patterns are well-formed.
 		for _, path := range paths {
