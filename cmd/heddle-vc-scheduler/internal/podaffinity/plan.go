@@ -154,7 +154,7 @@ func (p *plugin) capacity(tree *placement.Tree, classes []*api.TaskInfo, most in
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, tree.Len())}
 	nodes := make([]*api.NodeInfo, tree.Len()) // Nil for those that Volcano does not have.
 	for id := range nodes {
-		if name := tree.Name(int32(id)); tree.Status(int32(id)) != v1alpha1.StatusNotReady { //nolint:gosec // IDs are int32.
+		if name := tree.Name(int32(id)); tree.Status(int32(id)) != v1alpha1.StatusNotReady {
 			nodes[id] = p.session.Nodes[name]
 		}
 		if nodes[id] != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -159,9 +160,7 @@ func (w workload) add(test *uthelper.TestCommonStruct) {
 			map[string]string{}, nil)
 		pod.Annotations["volcano.sh/task-spec"] = role
 		if i == 0 {
-			for key, value := range w.annotations {
-				pod.Annotations[key] = value
-			}
+			maps.Copy(pod.Annotations, w.annotations)
 		}
 		test.Pods = append(test.Pods, pod)
 	}
