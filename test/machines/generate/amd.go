@@ -149,8 +149,8 @@ func amdMI210() *build {
 }
 
 // amdMI250X is a node of four modules with two dies each, with a Slingshot
-// adapter beside each module and no HCA. Which dies are one hop apart is
-// published (rocm-smi --showtopo on LUMI), and how many links they have is not.
+// adapter beside each module and no HCA. Which dies are one hop apart is from memory
+// of such nodes, not from a file, and how many links they have is not known.
 func amdMI250X() *build {
 	b := startAMD("amd-mi250x-slingshot", "6.7.0", epyc(25, 48, 1, "7A53 64-Core Processor", "trento",
 		nodes(12, "0-15,64-79", "16-31,80-95", "32-47,96-111", "48-63,112-127")...))

@@ -30,8 +30,9 @@ func NewCommand() *cobra.Command {
 		Use: "convert --from nvidia|hami|mellanox FILE", Short: "Make a configuration of another device plugin's",
 		Long: `Print the key cluster-config, made of the configuration of another device plugin:
 nvidia    the file of NVIDIA's k8s-device-plugin, version v1
-hami      HAMi's device-config.yaml, or the ConfigMap with it
+hami      HAMi's device-config.yaml
 mellanox  config.json of Mellanox's k8s-rdma-shared-dev-plugin
+each alone, or in its ConfigMap, such as that of the GPU operator.
 
 What could not be carried over, or means something else here, is a comment above
 it and a line on stderr. FILE may be - for stdin.`,
@@ -105,14 +106,18 @@ func Convert(from string, text []byte) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	file, err := unwrap(root, map[string]string{hami: "device-config.yaml", mellanox: "config.json"}[from])
+	if err != nil {
+		return nil, err
+	}
 	r := &Result{keys: map[string]any{}}
 	switch from {
 	case nvidia:
-		err = r.nvidia(root)
+		err = r.nvidia(file)
 	case hami:
-		err = r.hami(root)
+		err = r.hami(file)
 	default:
-		err = r.mellanox(root)
+		err = r.mellanox(file)
 	}
 	if err != nil {
 		return nil, err

@@ -82,6 +82,25 @@ func TestNVIDIAReplicasAreSlots(t *testing.T) {
 		"sharing.timeSlicing.resources[1].name", "sharing.timeSlicing.resources[1].replicas")
 }
 
+// In the GPU operator's ConfigMap the key has any name.
+func TestNVIDIAConfigMap(t *testing.T) {
+	const of = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: time-slicing-config}\ndata:\n"
+	const any = "  any: |-\n    version: v1\n    sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+	r := converted(t, "nvidia", of+any)
+	if c := node(t, r); c.SGPU.SlotsPerGPU != 4 {
+		t.Errorf("made\n%s", r)
+	}
+	hasNotes(t, r, "sharing.timeSlicing.resources[0]")
+	_, err := convert.Convert("nvidia", []byte(of+any+"  a100: 'version: v1'\n"))
+	if err == nil || !strings.Contains(err.Error(), `2 keys it is is not known: ["a100" "any"]`) {
+		t.Errorf("two files: %v", err)
+	}
+	r = converted(t, "hami", hamiFile+"  config.json: '{}'\n")
+	if !slices.Contains(r.Notes, "data.config.json: not carried over") {
+		t.Errorf("notes %q", r.Notes)
+	}
+}
+
 func TestNVIDIAMPSIsTheEnforcer(t *testing.T) {
 	c := node(t, converted(t, "nvidia",
 		"version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1]}]}}"))

@@ -77,19 +77,8 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 	return nil
 }
 
-// hami reads device-config.yaml, alone or in its ConfigMap.
+// hami reads device-config.yaml.
 func (r *Result) hami(root *section) error {
-	if data, ok := root.fields["data"].(map[string]any); ok {
-		text, ok := data["device-config.yaml"].(string)
-		if !ok {
-			return fmt.Errorf("data: the ConfigMap has no key device-config.yaml")
-		}
-		inner, err := parse([]byte(text))
-		if err != nil {
-			return fmt.Errorf("device-config.yaml: %w", err)
-		}
-		*root = *inner
-	}
 	if root.fields["nvidia"] == nil {
 		return fmt.Errorf("nvidia: HAMi's section of NVIDIA's GPUs is absent")
 	}

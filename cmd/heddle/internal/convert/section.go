@@ -26,6 +26,39 @@ func parse(text []byte) (*section, error) {
 	return &section{fields: fields}, nil
 }
 
+// unwrap finds the file in a ConfigMap: the key of that name, or the only key; what is no
+// ConfigMap is the file. Other keys stay in the ConfigMap.
+func unwrap(root *section, name string) (*section, error) {
+	data, ok := root.fields["data"].(map[string]any)
+	if !ok {
+		return root, nil
+	}
+	keys := slices.Sorted(maps.Keys(data))
+	if _, found := data[name]; !found {
+		if len(keys) != 1 {
+			return nil, fmt.Errorf("data: which of the ConfigMap's %d keys it is is not known: %+q", len(keys), keys)
+		}
+		name = keys[0]
+	}
+	below, err := root.sub("data")
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []string{"apiVersion", "kind", "metadata"} {
+		delete(root.fields, key)
+	}
+	text, err := take[string](below, name)
+	if err != nil {
+		return nil, err
+	}
+	inner, err := parse([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", below.at(name), err)
+	}
+	root.subs = append(root.subs, inner)
+	return inner, nil
+}
+
 // at is the place of a key. A key is any text, and a comment is one line.
 func (s *section) at(key string) string {
 	if quoted := strconv.QuoteToASCII(key); quoted != `"`+key+`"` {
