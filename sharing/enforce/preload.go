@@ -58,10 +58,14 @@ const (
 	// overrideFile is a list of environment variables that HAMi-core has a
 	// reader for (ENV_OVERRIDE_FILE), against shells that drop them.
 	overrideFile = "/overrideEnv"
-	// lockDir serializes libraries before August 2026 on a node. Without it each
-	// start of a process waits for seconds.
+	// lockDir serializes processes with libraries before August 2026 while they start.
+	// Without it each start waits for seconds.
 	lockDir = "/tmp/vgpulock"
 )
+
+// maxFiles bounds what a container can write there, in its own memory: the region of
+// HAMi-core has about 2 MiB.
+const maxFiles = "16m"
 
 // preload puts the administrator's library before the driver's.
 type preload struct {
@@ -82,7 +86,7 @@ func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
 	env := preloadEnv(l)
-	override, region, err := p.prepareFiles(l, version, env)
+	override, err := p.prepareFiles(l, version, env)
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
@@ -92,10 +96,20 @@ func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
 			mount(p.versionFile(version), containerLibrary, "ro", "nosuid", "nodev"),
 			mount(p.listFile(), preloadList, "ro", "nosuid", "nodev", "noexec"),
 			mount(override, overrideFile, "ro", "nosuid", "nodev", "noexec"),
-			mount(region, containerRegion, "rw", "nosuid", "nodev", "noexec"),
-			mount(p.lockDir(), lockDir, "rw", "nosuid", "nodev", "noexec"),
+			memory(containerRegion),
+			memory(lockDir),
 		},
 	}, nil
+}
+
+// memory is a directory of the container's own that every user may write in, empty
+// at each start: a region of an earlier run would still have that one's processes and
+// limits, since the library takes those of the first process that opens it.
+func memory(container string) *cdi.Mount {
+	return &cdi.Mount{
+		HostPath: "tmpfs", ContainerPath: container, Type: "tmpfs",
+		Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=" + maxFiles},
+	}
 }
 
 func mount(host, container string, options ...string) *cdi.Mount {
@@ -152,18 +166,15 @@ func (l *Limit) policyWord() string {
 //
 //	lib/<hash>.so                      copies of the library
 //	ld.so.preload                      what glibc reads
-//	lock/                              see lockDir
 //	containers/<pod>_<container>/
 //	    library                        the version that its spec names
 //	    override                       see overrideFile
-//	    region/                        the only one that the container writes
 const (
 	libDir       = "lib"
 	libEnd       = ".so"
 	containerDir = "containers"
 	versionName  = "library"
 	overrideName = "override"
-	regionName   = "region"
 )
 
 // hashLength is how much of the library's SHA-256 names a version.
@@ -177,8 +188,6 @@ func (p *preload) versionFile(version string) string {
 }
 
 func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload") }
-
-func (p *preload) lockDir() string { return filepath.Join(p.dir, "lock") }
 
 // version is the copy of the library as it is now. A process that has an old
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
@@ -208,34 +217,23 @@ func (p *preload) version() (string, error) {
 	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
-	if err := openDir(p.lockDir()); err != nil {
-		return "", fmt.Errorf("lock directory: %w", err)
-	}
 	p.copied = version
 	return version, nil
 }
 
-// prepareFiles makes a container's files. Its previous run is over when it
-// starts, and the old region would still have the processes and limits of that
-// run: the library takes the limits of the first process that opens the region.
-// The files need no fsync, because a node that loses them starts the container
-// again. p.mu is held.
-func (p *preload) prepareFiles(l *Limit, version string, env []string) (override, region string, err error) {
+// prepareFiles makes a container's files, which need no fsync, because a node that
+// loses them starts the container again. p.mu is held.
+func (p *preload) prepareFiles(l *Limit, version string, env []string) (override string, err error) {
 	dir := filepath.Join(p.dir, containerDir, l.key())
-	override, region = filepath.Join(dir, overrideName), filepath.Join(dir, regionName)
-	if err = os.RemoveAll(region); err == nil {
-		err = openDir(region)
-	}
-	if err == nil {
-		err = atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick)
-	}
+	override = filepath.Join(dir, overrideName)
+	err = atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, atomicfile.Quick)
 	}
 	if err != nil {
 		err = fmt.Errorf("files of container %s: %w", l.Container, err)
 	}
-	return override, region, err
+	return override, err
 }
 
 // keep removes the files of containers that are gone, and the copies that no

@@ -84,8 +84,8 @@ func TestPreloadEdits(t *testing.T) {
 			{HostPath: filepath.Join(dir, "lib/b19f8edae2ee6c22.so"), ContainerPath: "/usr/local/vgpu/libvgpu.so", Options: []string{"bind", "ro", "nosuid", "nodev"}},
 			{HostPath: filepath.Join(dir, "ld.so.preload"), ContainerPath: "/etc/ld.so.preload", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 			{HostPath: filepath.Join(own, "override"), ContainerPath: "/overrideEnv", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
-			{HostPath: filepath.Join(own, "region"), ContainerPath: "/usr/local/vgpu/region", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
-			{HostPath: filepath.Join(dir, "lock"), ContainerPath: "/tmp/vgpulock", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
+			{HostPath: "tmpfs", ContainerPath: "/usr/local/vgpu/region", Type: "tmpfs", Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=16m"}},
+			{HostPath: "tmpfs", ContainerPath: "/tmp/vgpulock", Type: "tmpfs", Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=16m"}},
 		},
 		By: Enforced{config.EnforcePreload, config.EnforcePreload},
 	}
@@ -94,8 +94,8 @@ func TestPreloadEdits(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		"drwxr-xr-x containers", "drwxr-xr-x containers/pod-1_c", "-rw-r--r-- containers/pod-1_c/library",
-		"-rw-r--r-- containers/pod-1_c/override", "drwxrwxrwx containers/pod-1_c/region",
-		"-rw-r--r-- ld.so.preload", "drwxr-xr-x lib", "-rwxr-xr-x lib/b19f8edae2ee6c22.so", "drwxrwxrwx lock",
+		"-rw-r--r-- containers/pod-1_c/override",
+		"-rw-r--r-- ld.so.preload", "drwxr-xr-x lib", "-rwxr-xr-x lib/b19f8edae2ee6c22.so",
 	}, tree(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -247,15 +247,10 @@ func TestPreloadVersions(t *testing.T) {
 	if after, _ := mapped.Stat(); !after.ModTime().Equal(before.ModTime()) {
 		t.Error("a version was written while it may be mapped")
 	}
-	// A container that starts again takes the new one, with a new region.
-	region := filepath.Join(dir, "containers/one_c/region/region.cache")
-	write(t, region, "what its previous run left")
+	// A container that starts again takes the new one.
 	keep(start("one"), two)
 	if diff := cmp.Diff([]string{"version 2, longer"}, versions()); diff != "" {
 		t.Errorf("a version that no container has stays (-want +got):\n%s", diff)
-	}
-	if _, err := os.Stat(region); err == nil {
-		t.Error("the previous run's region is still there")
 	}
 	keep(two)
 	if _, err := os.Stat(filepath.Join(dir, "containers/one_c")); err == nil {
@@ -266,7 +261,7 @@ func TestPreloadVersions(t *testing.T) {
 	// it counts as gone.
 	start("three")
 	keep(two)
-	if _, err := os.Stat(filepath.Join(dir, "containers/three_c/region")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "containers/three_c/override")); err != nil {
 		t.Errorf("files of a container that just started: %v", err)
 	}
 	three := l.starting["three_c"]

@@ -91,10 +91,12 @@ func TestLockDirExcludes(t *testing.T) {
 			inside++
 			most = max(most, inside)
 			mu.Unlock()
-			_ = os.Remove(dir) // The holder may; waiters must not take the removed one for theirs.
 			mu.Lock()
 			inside--
 			mu.Unlock()
+			// The holder may, as the last thing: who comes then makes another. Waiters must not
+			// take the removed one for theirs.
+			_ = os.Remove(dir)
 		})
 	}
 	all.Wait()
