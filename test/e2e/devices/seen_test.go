@@ -33,6 +33,7 @@ type report struct {
 	Devices string            `json:"devices"`
 	Mounted string            `json:"mounted"`
 	CPUs    []int             `json:"cpus"`
+	Room    map[string]int64  `json:"room"`
 }
 
 // seen is what a container sees: UUIDs of GPUs and RDMA names of HCAs that it
@@ -44,6 +45,7 @@ type seen struct {
 	Env     map[string]string
 	Devices *cdi.Devices // nil without the file
 	CPUs    []int
+	Room    map[string]int64
 }
 
 // report is the last line of a container's log: that of its latest start.
@@ -113,7 +115,7 @@ func (r *rig) sees(t *testing.T, pod, container string) *seen {
 
 // interpret turns paths into devices.
 func interpret(rep *report, m *machine.Machine) (*seen, error) {
-	s := &seen{Env: rep.Env, CPUs: rep.CPUs}
+	s := &seen{Env: rep.Env, CPUs: rep.CPUs, Room: rep.Room}
 	var errs []error
 	if rep.Devices != "" {
 		s.Devices = &cdi.Devices{}

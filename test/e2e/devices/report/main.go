@@ -35,7 +35,12 @@ type report struct {
 	Mounted string `json:"mounted"`
 	// CPUs are those that the process may run on.
 	CPUs []int `json:"cpus"`
+	// Room is how many bytes went into a directory of the preloaded library, tooMuch at
+	// most.
+	Room map[string]int64 `json:"room"`
 }
+
+const tooMuch = 64 << 20
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
@@ -65,7 +70,7 @@ func run(ctx context.Context, mode string, out io.Writer) error {
 }
 
 func look() *report {
-	r := &report{Env: map[string]string{}, Open: map[string]string{}}
+	r := &report{Env: map[string]string{}, Open: map[string]string{}, Room: map[string]int64{}}
 	for _, e := range os.Environ() {
 		key, value, _ := strings.Cut(e, "=")
 		r.Env[key] = value
@@ -87,6 +92,11 @@ func look() *report {
 		r.Devices = string(b)
 	}
 	r.Mounted = mountOptions(devices)
+	for _, dir := range []string{"/usr/local/vgpu/region", "/tmp/vgpulock"} {
+		if _, err := os.Stat(dir); err == nil {
+			r.Room[dir] = fill(dir)
+		}
+	}
 	var cpus unix.CPUSet
 	if unix.SchedGetaffinity(0, &cpus) == nil {
 		for i := range 1024 {
@@ -96,6 +106,23 @@ func look() *report {
 		}
 	}
 	return r
+}
+
+// fill writes into a directory until that fails.
+func fill(dir string) (written int64) {
+	f, err := os.CreateTemp(dir, "")
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	defer func() { _ = f.Close() }()
+	for some := make([]byte, 1<<20); written < tooMuch; {
+		n, err := f.Write(some)
+		if written += int64(n); err != nil {
+			break
+		}
+	}
+	return written
 }
 
 func open(path string) string {
