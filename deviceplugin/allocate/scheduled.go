@@ -23,7 +23,8 @@ import (
 //   - no entry for a container that requests shares, more or fewer GPUs than
 //     it requests, one GPU twice;
 //   - another share than it requests: the limits are the pod's, the GPUs the
-//     scheduler's.
+//     scheduler's;
+//   - with HAMi on, one of a pod that neither scheduler had.
 //
 // One that was written after the container got its shares is not read. Where HAMi
 // chose, r becomes what HAMi counts of it.
@@ -31,8 +32,13 @@ func Scheduled(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
-	if !written {
+	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi
+	switch {
+	case !written, h.Enabled && !own && pod.Spec.SchedulerName == h.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
+	case h.Enabled && !own:
+		return nil, "", fmt.Errorf("annotation %s is not believed: the pod's scheduler is %q, and HAMi counts this node's GPUs",
+			wellknown.SGPUAllocation, pod.Spec.SchedulerName)
 	}
 	chosen, err := allocation.ParseAllocation(text)
 	if err != nil {

@@ -1,6 +1,7 @@
 package devicestate
 
 import (
+	stdcmp "cmp"
 	"maps"
 	"strings"
 	"testing"
@@ -144,25 +145,32 @@ func TestHAMisChoice(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		chosen func(r *rig) string // HAMi's annotation; empty without
-		own    bool                // heddle-scheduler chose GPU 2
-		want   []int
-		by     string
-		kind   string
+		own    bool                // heddle-scheduler's annotation has GPU 2
+		// scheduler is the pod's; HAMi's if it is empty.
+		scheduler string
+		want      []int
+		by        string
+		kind      string
 	}{
 		{name: "its GPU", chosen: func(r *rig) string { return hamiShare(r.gpuIDs(6)[0]) }, want: []int{6}, by: allocation.ByHAMi},
 		{name: "nothing", want: []int{4}, by: allocation.ByNode},
 		{name: "cut off", chosen: func(*rig) string { return "[[" }, kind: allocate.RejectedAllocation},
 		{name: "unknown", chosen: func(*rig) string { return hamiShare("GPU-0") }, kind: allocate.RejectedAllocation},
 		{
-			name: "heddle-scheduler's comes first", own: true, chosen: func(r *rig) string { return hamiShare(r.gpuIDs(6)[0]) },
-			want: []int{2}, by: allocation.ByScheduler,
+			name: "heddle-scheduler's annotation on HAMi's pod", own: true,
+			chosen: func(r *rig) string { return hamiShare(r.gpuIDs(6)[0]) }, want: []int{6}, by: allocation.ByHAMi,
+		},
+		{name: "heddle-scheduler's pod", own: true, scheduler: allocation.ByScheduler, want: []int{2}, by: allocation.ByScheduler},
+		{
+			name: "heddle-scheduler's annotation on a pod of neither", own: true, scheduler: "default-scheduler",
+			kind: allocate.RejectedAllocation,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t)
 			r.reconfigure(func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" })
 			p := r.wants("a", map[string]string{}, sharer("main", "30/10"))
-			p.Spec.NodeName, p.Spec.SchedulerName = "gpu-1", "hami-scheduler"
+			p.Spec.NodeName, p.Spec.SchedulerName = "gpu-1", stdcmp.Or(tt.scheduler, "hami-scheduler")
 			if tt.own {
 				p.Annotations = r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(2, "30/10")}})
 			}

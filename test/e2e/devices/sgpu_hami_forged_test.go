@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -75,9 +76,15 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 			t.Fatal(err)
 		}
 	}
-	past := r.pod("forged-past", box{more: share(60, 4)})
-	past.Spec.NodeName = r.Node()
-	r.create(t, past)
+	past, own := r.pod("forged-past", box{more: share(60, 4)}), r.pod("forged-own", box{more: share(60, 4)})
+	past.Spec.NodeName, own.Spec.NodeName = r.Node(), r.Node()
+	chosen := allocation.Allocation{
+		Version: allocation.Version, Node: r.Node(), Containers: map[string][]allocation.Share{"app": {{
+			UUID: r.gpuAt(t, 4), VCore: 60, MemoryMiB: 4096,
+		}}},
+	}
+	own.Annotations = map[string]string{"hami.io/webhook": "ignore", apinames.SGPUAllocation: chosen.String()}
+	r.create(t, past, own)
 	for _, tt := range rows {
 		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.message, 20*time.Second)
 		if !tt.foreign && !tt.unbound {
@@ -85,6 +92,7 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 		}
 	}
 	r.waitEvent(t, "forged-past", "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
+	r.waitEvent(t, "forged-own", "SGPURefused", apinames.SGPUAllocation+" is not believed", 20*time.Second)
 	if got := r.count(t); len(got) != 1 || got[full].VCore != 60 {
 		t.Errorf("taken of cards: %+v", got)
 	}
