@@ -207,8 +207,9 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	switch {
 	case finished(pod):
 		m.stage = done
+		m.gang.once = m.gang.once || pod.Spec.NodeName != "" && m.gang.started()
 	case pod.Spec.NodeName != "":
-		m.stage, m.node = bound, pod.Spec.NodeName
+		m.stage, m.node, m.unbound = bound, pod.Spec.NodeName, false
 		m.gang.once = m.gang.once || m.live()
 	}
 	return m, changed

@@ -255,7 +255,7 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
 		return
 	}
-	m.stage = planned
+	m.stage, m.unbound = planned, true
 	m.gang.invalidate()
 	m.gang.resolve()
 	m.gang.activated, m.gang.deadline = time.Now(), time.Now().Add(m.gang.spec.Timeout)

@@ -44,6 +44,8 @@ type member struct {
 	stage     stage
 	// node is that of a member of stage planned to bound.
 	node string
+	// unbound reports that it could not be bound when its gang had its nodes, and is not yet.
+	unbound bool
 	// notified reports that the pod's condition has the gang's current reason.
 	notified bool
 }
@@ -155,6 +157,9 @@ func (g *gangInfo) resolve() {
 	}
 	if len(members) == 0 || !g.started() {
 		g.once = false // All of its pods were replaced: what has its name now is a new gang.
+		for _, m := range g.members {
+			m.unbound = false
+		}
 	}
 	o, objectErr := g.object()
 	merged, err := gang.Merge(specs, o)
@@ -206,17 +211,29 @@ func (g *gangInfo) have(from stage) (n int) {
 	return n
 }
 
+// partlyBound reports that members could not be bound with the others.
+func (g *gangInfo) partlyBound() bool {
+	for _, m := range g.members {
+		if m.unbound && m.live() {
+			return true
+		}
+	}
+	return false
+}
+
 // count is how many members count towards the minimum if those of a stage and later
-// have a node.
+// have a node. Members that run count for those that could not be bound with them,
+// whatever the policy.
 func (g *gangInfo) count(from stage) int {
 	n := 0
+	onlyWaiting := g.spec.Policy == gang.OnlyWaiting && !g.partlyBound()
 	for _, m := range g.members {
 		switch {
 		case m.stage == done:
 			if g.spec.Policy == gang.WaitingRunningSucceed && m.pod.Status.Phase == corev1.PodSucceeded {
 				n++
 			}
-		case m.stage == bound && g.spec.Policy == gang.OnlyWaiting, !m.live():
+		case m.stage == bound && onlyWaiting, !m.live():
 		case m.stage >= from:
 			n++
 		}
@@ -234,13 +251,6 @@ func (g *gangInfo) started() bool {
 		}
 	}
 	return false
-}
-
-// inPart reports that the gang runs with fewer members than it needs: a pod could not be
-// bound, the scheduler was restarted while it bound them, or members died.
-func (g *gangInfo) inPart() bool {
-	n := g.count(bound)
-	return g.once && n > 0 && n < g.spec.MinMember && g.spec.Policy != gang.OnlyWaiting && g.err == nil
 }
 
 // doneWith reports that the policy asks no more of the gang.

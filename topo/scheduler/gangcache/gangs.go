@@ -121,14 +121,20 @@ func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 	return out
 }
 
+// inPart reports that a gang runs with fewer members than it needs, or does not while one
+// runs that runs with it or not at all: a pod could not be bound, the scheduler was
+// restarted while it bound them, or members died.
+func (all gangs) inPart(g *gangInfo) bool {
+	unit, _ := all.unit(g)
+	runs := slices.ContainsFunc(unit, func(u *gangInfo) bool { return u.once && u.count(bound) > 0 })
+	return runs && g.err == nil && (g.count(bound) < g.spec.MinMember || g.partlyBound())
+}
+
 // interrupted are the other gangs of at least a priority that run with fewer members
 // than they need, by name.
 func (all gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
 	for _, g := range all {
-		if g == but || !g.deadline.IsZero() {
-			continue
-		}
-		if g.resolve(); !g.inPart() {
+		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
 			continue
 		}
 		for _, m := range g.members {

@@ -7,6 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/gang"
 )
 
 // startGang gives pods nodes by one plan, and lets all go on.
@@ -128,6 +131,55 @@ func TestSucceededPodsCount(t *testing.T) {
 		change(c, pod, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "n", corev1.PodSucceeded })
 	}
 	if got := admit(c, rest); got != "" {
+		t.Errorf("the rest: %s", got)
+	}
+}
+
+// A member that could not be bound is tried until it is, whatever else keeps its gang
+// from running in part: the policy that counts only pods that wait, a gang of its groups
+// that runs, members beyond the minimum.
+func TestFailedBindIsTriedUntilItIsBound(t *testing.T) {
+	onlyWaiting := func(p *corev1.Pod) *corev1.Pod {
+		p.Labels[wellknown.GangMatchPolicy] = string(gang.OnlyWaiting)
+		return p
+	}
+	for name, pods := range map[string][2]*corev1.Pod{
+		"only waiting": {onlyWaiting(podOf("a", in("x", "2"))), onlyWaiting(podOf("b", in("x", "2")))},
+		"groups":       {listing(podOf("a", in("x", "1")), `["y"]`), listing(podOf("b", in("y", "1")), `["x"]`)},
+		"one more":     {podOf("a", in("x", "1")), podOf("b", in("x", "1"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache()
+				a, b := pods[0], pods[1]
+				startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
+				c.Unreserve(b, "m")
+				change(c, a, func(p *corev1.Pod) { p.Spec.NodeName = "n" })
+				<-time.After(2 * time.Minute)
+				c.Expire(nil)
+				if got := admit(c, b); got != "" {
+					t.Errorf("b may not enter the queue: %s", got)
+				}
+				if node, rejection := place(c, b, nil); node != "m" {
+					t.Errorf("b is on %q: %s", node, rejection)
+				}
+				if wait, rejection := c.Permit(b, "m"); wait > 0 || rejection != "" {
+					t.Errorf("b waits for %s: %s", wait, rejection)
+				}
+			})
+		})
+	}
+}
+
+// A scheduler that starts after the first pods of a gang have succeeded lets the rest run.
+func TestSucceededPodsCountAfterARestart(t *testing.T) {
+	c := newCache()
+	for _, name := range []string{"a", "b"} {
+		pod := podOf(name, in("x", "2"))
+		pod.Spec.NodeName, pod.Status.Phase = "n", corev1.PodSucceeded
+		c.UpdatePod(pod)
+	}
+	if got := admit(c, podOf("c", in("x", "2"))); got != "" {
 		t.Errorf("the rest: %s", got)
 	}
 }

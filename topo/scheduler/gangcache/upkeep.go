@@ -133,7 +133,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
 		}
-		if g.resolve(); g.inPart() {
+		if c.gangs.inPart(g) {
 			g.deadline = now.Add(g.spec.Timeout) // Giving the room back would leave the gang running in part.
 			continue
 		}
