@@ -20,8 +20,8 @@ func TestPreloadGivesNoDisk(t *testing.T) {
 	}
 	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
 	r.waitShares(t, 2*16, 200, 2*79)
-	r.run(t, r.pod("tenant", box{more: share(30, 4)}))
-	s := r.sees(t, "tenant", "app")
+	r.run(t, r.pod("consumer", box{more: share(30, 4)}))
+	s := r.sees(t, "consumer", "app")
 	if got := s.Env["CUDA_DEVICE_MEMORY_LIMIT_0"]; got != "4096m" {
 		t.Fatalf("the library's limit is %q", got)
 	}
