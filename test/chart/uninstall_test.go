@@ -52,6 +52,17 @@ func TestUninstallHooks(t *testing.T) {
 	}
 }
 
+// An uninstall may stop every daemon that the chart can start.
+func TestUninstallMayStopAll(t *testing.T) {
+	all := render(t, "--set", everything, "--set", "gpuDevice.mps=true")
+	rule := get[*rbacv1.Role](t, all, "Role/heddle-uninstall").Rules[0]
+	for id := range pods(all) {
+		if _, name, _ := strings.Cut(id, "/"); !slices.Contains(rule.ResourceNames, name) {
+			t.Errorf("%s is not among %v", id, rule.ResourceNames)
+		}
+	}
+}
+
 // Objects of others go with a CRD, so its deletion is asked for, and so is the right to it.
 func TestUninstallOfCRDs(t *testing.T) {
 	for crds, want := range map[string]bool{"true": true, "false": false} {
