@@ -37,7 +37,8 @@ func Scheduled(
 	case !written, h.Enabled && !own && pod.Spec.SchedulerName == h.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
 	case h.Enabled && !own:
-		return nil, "", fmt.Errorf("annotation %s is not believed: the pod's scheduler is %q, and HAMi counts this node's GPUs",
+		return nil, "", fmt.Errorf(
+			"annotation %s is not believed: the pod's scheduler is %q, and HAMi counts this node's GPUs",
 			wellknown.SGPUAllocation, pod.Spec.SchedulerName)
 	}
 	chosen, err := allocation.ParseAllocation(text)
