@@ -3,6 +3,7 @@ package devicestate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -177,7 +178,9 @@ func TestPodResourcesFails(t *testing.T) {
 	r.kubelet.Disturb(func(context.Context, string) error { <-hang; return nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.Prepare(ctx, hcas, want[hcas]); !errors.Is(err, context.DeadlineExceeded) {
+	err := r.Prepare(ctx, hcas, want[hcas])
+	// The server learns of the deadline too, and its answer may be the first.
+	if !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "code = DeadlineExceeded") {
 		t.Errorf("slow: %v", err)
 	}
 	close(hang)
