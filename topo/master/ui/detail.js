@@ -57,6 +57,8 @@ export class Detail {
     const before = this.#answer;
     try {
       const answer = await detail(name, signal);
+      // A later question was put meanwhile. Taken over without being drawn, this answer would hide that the next is new.
+      if (signal.aborted) return;
       this.#note = answer ? '' : 'The server does not know this node any more.';
       this.#answer = answer;
     } catch (err) {
@@ -64,7 +66,7 @@ export class Detail {
       this.#note = `More could not be read: ${err.message}.`;
     }
     const was = this.isCable && JSON.stringify(history(before?.changes));
-    if (!signal.aborted && (!was || !before || was !== JSON.stringify(history(this.#answer?.changes)))) this.#draw();
+    if (!was || !before || was !== JSON.stringify(history(this.#answer?.changes))) this.#draw();
   }
 
   tick() {
