@@ -56,8 +56,10 @@ type nodeCables struct {
 	since, wrote time.Time
 	// last is what this leader wrote, nil for nothing yet, onNode and onReport the versions that it
 	// wrote to: until the watch brings another there is nothing to add.
-	last     *informers.Cables
-	onNode   *informers.Node
+	last   *informers.Cables
+	onNode *informers.Node
+	// given is the condition that was written.
+	given    informers.Condition
 	onReport *informers.Report
 }
 
@@ -167,12 +169,20 @@ func (c *cables) condition(k *nodeCables) informers.Condition {
 }
 
 func (k *nodeCables) conditionDiffers(want informers.Condition) bool {
-	return k.onNode != k.node && k.node.Fabric != unique.Make(want)
+	if k.onNode == k.node {
+		return k.given != want // The watch has not brought what was written.
+	}
+	return k.node.Fabric != unique.Make(want)
 }
 
 // statusDiffers is false too where an older CRD prunes all that is written.
 func (k *nodeCables) statusDiffers() bool {
-	if k.report == nil || k.onReport == k.report || k.want.Equal(k.report.Cables) {
+	switch {
+	case k.report == nil:
+		return false
+	case k.onReport == k.report:
+		return !k.last.Equal(k.want) // The watch has not brought what was written.
+	case k.want.Equal(k.report.Cables):
 		return false
 	}
 	pruned := k.report.Cables.Summary == unique.Make(informers.CablesSummary{}) && k.last != nil && k.last.Equal(k.want)
@@ -186,7 +196,7 @@ func (c *cables) write(ctx context.Context, k *nodeCables) error {
 		if err := c.writeCondition(ctx, k.node, want); err != nil {
 			faults = append(faults, err)
 		} else {
-			k.onNode = k.node
+			k.onNode, k.given = k.node, want
 		}
 	}
 	if k.statusDiffers() {
