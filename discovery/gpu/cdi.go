@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -121,11 +120,7 @@ func Fingerprint(patterns ...string) string {
 
 func (e *Edits) add(dir, uuid, path string) {
 	host := filepath.Join(dir, filepath.Base(uuid))
-	info, err := os.Lstat(host)
-	if err == nil && info.Mode()&fs.ModeCharDevice == 0 {
-		err = fmt.Errorf("%s is not a character device", host)
-	}
-	if err != nil {
+	if _, err := charDevice(host); err != nil {
 		e.Missing[uuid] = err.Error()
 		return
 	}

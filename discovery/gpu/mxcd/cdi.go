@@ -2,13 +2,7 @@ package mxcd
 
 import (
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -46,31 +40,5 @@ func (l *Library) device(g *machine.GPU) (*specs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths := []string{"mxcd", "dri/renderD" + strconv.Itoa(*g.Minor)}
-	for _, name := range names {
-		if number, ok := strings.CutPrefix(name, "card"); ok && strings.Trim(number, "0123456789") == "" {
-			paths = append(paths, "dri/"+name)
-		}
-	}
-	d := &specs.Device{Name: g.UUID}
-	e := &d.ContainerEdits
-	for _, path := range paths {
-		host := filepath.Join(l.devRoot, path)
-		info, err := os.Lstat(host)
-		if err == nil && info.Mode()&fs.ModeCharDevice == 0 {
-			err = fmt.Errorf("%s is not a character device", host)
-		}
-		if err != nil {
-			return nil, err
-		}
-		node := &specs.DeviceNode{Path: "/dev/" + path, Permissions: "rw"}
-		if node.Path != host {
-			node.HostPath = host
-		}
-		e.DeviceNodes = append(e.DeviceNodes, node)
-		if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Gid != 0 && !slices.Contains(e.AdditionalGIDs, s.Gid) {
-			e.AdditionalGIDs = append(e.AdditionalGIDs, s.Gid)
-		}
-	}
-	return d, nil
+	return gpu.DRMDevice(g.UUID, l.devRoot, "mxcd", *g.Minor, names)
 }

@@ -40,7 +40,7 @@ func TestLook(t *testing.T) {
 		{name: "the Node's alone", node: node(none), report: report(well), want: well, due: true},
 		{name: "written, and the watch is behind", node: node(well), report: report(well), want: wrong, wrote: true},
 		{
-			name: "well again, and the watch is behind", node: node(none), report: report(none), want: well, wrote: true,
+			name: "as expected again, and the watch is behind", node: node(none), report: report(none), want: well, wrote: true,
 			written: &wrong, due: true,
 		},
 		{name: "another client took it away", node: node(well), report: report(well), want: wrong, wrote: true, full: true, due: true},
