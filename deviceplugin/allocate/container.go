@@ -189,12 +189,15 @@ func (d *decision) grant(p part, picks []pick) {
 		nodes = append(nodes, connectionManager)
 	}
 	for _, old := range p.entries {
-		e := *old
-		e.Owner, e.Class = &d.container, class
+		e, owner := *old, d.container
+		if old.Owner != nil {
+			owner.UID = cmp.Or(owner.UID, old.Owner.UID)
+		}
+		e.Owner, e.Class = &owner, class
 		if e.Kind == cdi.RDMA {
 			e.HCAs, e.Extra = deal(e.IDs, old.HCAs, ids)
 		}
-		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != d.container ||
+		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != owner ||
 			!slices.Equal(old.Bound(), e.Bound())
 		d.result.Grants = append(d.result.Grants, Grant{&e, nodes})
 	}

@@ -65,10 +65,18 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
 	pod := s.pods.read(ctx, c.Pod)
-	defer s.starting.lock(c)()
-	if c.Pod.Name == "" && pod != nil {
-		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
+	if pod != nil {
+		// The checkpoint alone knows no names, and PodResources no UIDs: without one, an
+		// earlier pod of this name would be this one.
+		if c.Pod.Name == "" {
+			c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
+		}
+		c.UID = cmp.Or(c.UID, pod.Annotations[corev1.MirrorPodAnnotationKey], string(pod.UID))
+		for i := range held {
+			held[i].Container = c
+		}
 	}
+	defer s.starting.lock(c)()
 	// The caller may be a kubelet that is gone, and the answer the next one's.
 	if err := context.Cause(ctx); err != nil {
 		return err

@@ -210,6 +210,47 @@ func TestNameOfAPodUsedAgain(t *testing.T) {
 	}
 }
 
+// TestNameUsedAgainWithoutCheckpoint: without the kubelet's checkpoint a container
+// starts again under the name, and with the device IDs, of one that is gone. Each
+// keeps its own entry.
+func TestNameUsedAgainWithoutCheckpoint(t *testing.T) {
+	for _, api := range []bool{true, false} {
+		r := newRig(t, "dgx-h100")
+		r.specs.unknown = !api
+		want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_3")}
+		old := r.allocate(pod("web-0"), "main", want)
+		r.start(want)
+		r.kubelet.Delete("default", "web-0")
+		p := pod("web-0")
+		p.UID = "another"
+		if api {
+			meta := metav1.ObjectMeta{Namespace: "default", Name: "web-0", UID: "another"}
+			r.specs.pods["default/web-0"] = &corev1.Pod{ObjectMeta: meta}
+		}
+		names := r.allocate(p, "main", want)
+		r.start(want)
+		path := filepath.Join(r.kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.writeCheckpoint("{")
+		r.start(want)
+		r.writeCheckpoint(string(whole))
+		r.restart()
+		r.collect()
+		r.pass(goneFor)
+		r.collect()
+		r.mustEnter(names)
+		if _, err := r.enter(old); err == nil {
+			t.Errorf("API server %v: the old pod's spec is left", api)
+		}
+		if b := r.View().Allocations(); len(b) != 1 || b[0].UID != "another" {
+			t.Errorf("API server %v: allocations: %+v", api, b)
+		}
+	}
+}
+
 // TestCollectLeavesWhatIsBeingWritten: to a clock that was just set by an hour
 // every file is old.
 func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {

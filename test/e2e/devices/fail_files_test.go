@@ -297,7 +297,15 @@ func TestSpecsOfGonePodsAreCollected(t *testing.T) {
 			}
 		}
 		if len(left) > 0 {
-			return fmt.Sprintf("left: %v", sortedKeys(left))
+			// Whose they are, by what is in their records.
+			var owners []string
+			for name := range left {
+				content, _ := os.ReadFile(filepath.Join(r.dir, "state", name))
+				if _, owner, ok := strings.Cut(string(content), `"owner":`); ok {
+					owners = append(owners, owner[:min(len(owner), 120)])
+				}
+			}
+			return fmt.Sprintf("left: %v, owned by %v", sortedKeys(left), owners)
 		}
 		return ""
 	})
