@@ -49,8 +49,9 @@ func (r *rig) preloads(t *testing.T) {
 func TestPodHidesNoLimit(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)
-	volume, empty := filepath.Join(r.dir, "volume"), filepath.Join(r.dir, "empty")
-	err := errors.Join(os.Mkdir(volume, 0o755), os.WriteFile(empty, nil, 0o600))
+	volume, err := os.MkdirTemp(r.dir, "volume") //nolint:usetesting // The node has r.dir under its path.
+	empty := filepath.Join(volume, "empty")
+	err = errors.Join(err, os.WriteFile(empty, nil, 0o600))
 	if err = errors.Join(err, os.Symlink("/etc", filepath.Join(volume, "link"))); err != nil {
 		t.Fatal(err)
 	}
@@ -70,5 +71,6 @@ func TestPodHidesNoLimit(t *testing.T) {
 	// Beside heddle's mounts, or at the very path, where heddle's replaces it.
 	r.run(t, hides("beside", "/x/link/other"))
 	r.run(t, hides("replaced", "/etc/ld.so.preload"))
+	r.remove(t, "hides")
 	r.count(t)
 }
