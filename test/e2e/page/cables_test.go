@@ -163,7 +163,8 @@ func TestCablesKeys(t *testing.T) {
 func TestCountersOfACable(t *testing.T) {
 	r := rails(t)
 	r.fabric.Nodes[2].Spec.Rails[4].Counters = &v1alpha1.Counters{
-		SymbolErrors: 1250, LinkDowns: 2, LinkErrorRecoveries: 1, BitErrorRate: "2.5e-13", Time: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
+		SymbolErrors: 1250, LinkDowns: 2, LinkErrorRecoveries: 1, BitErrorRate: "2.5e-13",
+		Time: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
 	}
 	r.report(2, time.Now())
 	b := open(t, r.server.URL)
