@@ -38,7 +38,7 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 		SymbolErrors: now.SymbolErrors, LinkDowns: now.LinkDowns, LinkErrorRecoveries: now.LinkErrorRecoveries,
 		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors,
 		BitErrorRate: bitErrorRate(before, now.SymbolErrors, r.RateGbps, in.now),
-		Time: metav1.NewTime(in.now.UTC().Truncate(time.Second)),
+		Time:         metav1.NewTime(in.now.UTC().Truncate(time.Second)),
 	}
 }
 
