@@ -26,6 +26,7 @@ help: ## List the commands
 .PHONY: build
 build: ## Build the binaries into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/heddle-cdi-hook
 	for dir in $(SCHEDULERS); do go build -C $$dir -trimpath -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .; done
 
 .PHONY: test

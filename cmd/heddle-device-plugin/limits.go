@@ -1,13 +1,19 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -43,6 +49,11 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
 		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
 	}
+	hook, err := installHook(o.stateDir)
+	if err != nil {
+		log.Warn("mounts of pods with shares are not checked", "reason", err.Error())
+	}
+	options.MountsHook = hook
 	if o.mpsKeeper == keeperUse {
 		options.MPSSocket = enforce.KeeperSocket(o.stateDir)
 	}
@@ -56,6 +67,34 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 			KeeperPID: o.mpsKeeper == keeperUse,
 		},
 	}, nil
+}
+
+// mountsHook is the program beside this one that checks a container's mounts.
+const mountsHook = "heddle-cdi-hook"
+
+// installHook puts the program into the state directory, where the node's runtime
+// finds it under the same path.
+func installHook(stateDir string) (path string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	content, err := os.ReadFile(filepath.Join(filepath.Dir(self), mountsHook))
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(stateDir, mountsHook)
+	if err := atomicfile.Write(path, content, 0o755, atomicfile.Durable); err != nil {
+		return "", err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(stateDir, &fs); err != nil {
+		return "", fmt.Errorf("file system of %s: %w", stateDir, err)
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		return "", fmt.Errorf("%s is mounted noexec", stateDir)
+	}
+	return path, nil
 }
 
 // Configure implements [agent.Limiter].

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const (
@@ -123,9 +124,24 @@ func identify(path string) (identity, bool) {
 	return identity{inode: stat.Ino, bound: info.ModTime().UnixNano()}, true
 }
 
+// deletion is longer than a directory takes to go.
+const deletion = 100 * time.Millisecond
+
 // orphaned reports whether the directory is one that was deleted while mounted:
-// it has no link left, and no kubelet will ever put a socket into it.
-func orphaned(dir string) bool {
+// it has no link left, and no kubelet will ever put a socket into it. One that is
+// just being deleted has none for a moment too, and is not found again.
+func orphaned(ctx context.Context, dir string) bool {
+	if !unlinked(dir) {
+		return false
+	}
+	select {
+	case <-time.After(deletion):
+	case <-ctx.Done():
+	}
+	return unlinked(dir)
+}
+
+func unlinked(dir string) bool {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return false

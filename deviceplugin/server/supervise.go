@@ -190,7 +190,7 @@ func (p *Plugin) supervise(ctx context.Context) error {
 		retire(current)
 	}()
 	for ctx.Err() == nil {
-		if orphaned(p.dir) {
+		if orphaned(ctx, p.dir) {
 			return fmt.Errorf("%s: %w", p.dir, errDirectoryGone)
 		}
 		o := observation{now: time.Now()}

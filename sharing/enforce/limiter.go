@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -34,6 +36,9 @@ type Options struct {
 	// Hook is nvidia-cdi-hook's path on the node, HookDriverRoot the driver's
 	// root as the hook sees it; default /.
 	Hook, HookDriverRoot string
+	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
+	// the pod's mounts hide those of an enforcer. Empty: nothing looks.
+	MountsHook string
 	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
 	Log   *slog.Logger
@@ -175,7 +180,23 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		edits.Mounts = append(edits.Mounts, more.Mounts...)
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
+	if l.options.MountsHook != "" && len(edits.Mounts) > 0 {
+		edits.Hooks = append(edits.Hooks, mountsHook(l.options.MountsHook, edits.Mounts))
+	}
 	return edits, nil
+}
+
+// mountsHook has the mounts of files and directories of the node looked at when all
+// the container's are made: a deeper one of the pod, through a link in a volume or
+// an image, comes after these and may end in the same place.
+func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
+	hook := &cdi.Hook{HookName: "createRuntime", Path: path, Args: []string{filepath.Base(path), "mounts"}}
+	for _, m := range mounts {
+		if m.Type == "" {
+			hook.Args = append(hook.Args, m.HostPath+"="+m.ContainerPath)
+		}
+	}
+	return hook
 }
 
 // needed leaves out enforcers that have nothing to limit: an exclusive GPU with

@@ -31,6 +31,28 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	return l, root, state
 }
 
+// TestMountsAreChecked: those of the node's files, not memory.
+func TestMountsAreChecked(t *testing.T) {
+	l, _, state := shop(t)
+	l.options.MountsHook = "/var/lib/heddle/heddle-cdi-hook"
+	edits, err := l.Edits(t.Context(), share("pod-a", gpuA, 60, 4096))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(edits.Hooks) != 1 || edits.Hooks[0].HookName != "createRuntime" || edits.Hooks[0].Path != l.options.MountsHook {
+		t.Fatalf("hooks %+v", edits.Hooks)
+	}
+	args := strings.Join(edits.Hooks[0].Args, " ")
+	for _, want := range []string{"heddle-cdi-hook mounts ", state + "/preload/ld.so.preload=/etc/ld.so.preload", "=/overrideEnv"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("%q has no %q", args, want)
+		}
+	}
+	if strings.Contains(args, "tmpfs") {
+		t.Errorf("memory is among %q", args)
+	}
+}
+
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

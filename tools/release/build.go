@@ -114,6 +114,12 @@ func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte,
 	if err := b.compile(ctx, name, arch, program); err != nil {
 		return nil, nil, err
 	}
+	if name == devicePlugin {
+		hook := filepath.Join(dir, "usr/local/bin", mountsHook)
+		if err := b.compile(ctx, mountsHook, arch, hook); err != nil {
+			return nil, nil, err
+		}
+	}
 	sbom, err := billOfMaterials(name, b.version, arch, program, b.pins)
 	if err != nil {
 		return nil, nil, err
@@ -200,6 +206,9 @@ func (b *builder) compile(ctx context.Context, name, arch, out string) error {
 	}
 	cmd.Dir = filepath.Join(b.root, "cmd", folder)
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+cc)
+	if name == mountsHook {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
 	if err := cmd.Run(); err != nil {

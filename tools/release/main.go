@@ -27,9 +27,12 @@ import (
 // volcano is heddle-vc-scheduler: it stands in for the image of this name in Volcano's chart.
 const volcano = "vc-scheduler"
 
-// binaries are the images, each named for the one program in it.
+// The device plugin's image has a second program, which the plugin puts on the node.
+const devicePlugin, mountsHook = "heddle-device-plugin", "heddle-cdi-hook"
+
+// binaries are the images, each named for its program.
 var binaries = []string{
-	"heddle", "heddle-feature-discovery", "heddle-device-plugin", "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
+	"heddle", "heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
 	volcano,
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +37,19 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 	return &v1alpha1.Counters{
 		SymbolErrors: now.SymbolErrors, LinkDowns: now.LinkDowns, LinkErrorRecoveries: now.LinkErrorRecoveries,
 		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors,
-		Time: metav1.NewTime(in.now.UTC().Truncate(time.Second)),
+		BitErrorRate: bitErrorRate(before, now.SymbolErrors, r.RateGbps, in.now),
+		Time:         metav1.NewTime(in.now.UTC().Truncate(time.Second)),
 	}
+}
+
+// bitErrorRate is that since an earlier reading, over a link of so many Gb/s; empty
+// if it is 0 or not known.
+func bitErrorRate(before *v1alpha1.Counters, errors int64, gbps int32, now time.Time) string {
+	seconds := now.Sub(timeOf(before)).Seconds()
+	if before == nil || errors <= before.SymbolErrors || gbps <= 0 || seconds <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(float64(errors-before.SymbolErrors)/(float64(gbps)*1e9*seconds), 'e', 1, 64)
 }
 
 func timeOf(c *v1alpha1.Counters) time.Time {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/rdma"
@@ -73,4 +74,28 @@ func TestCounters(t *testing.T) {
 		pass()
 		writes("no further error", 3)
 	})
+}
+
+func TestBitErrorRate(t *testing.T) {
+	read := metav1.NewTime(time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC))
+	before := &v1alpha1.Counters{SymbolErrors: 10, Time: read}
+	for name, c := range map[string]struct {
+		before *v1alpha1.Counters
+		errors int64
+		gbps   int32
+		after  time.Duration
+		want   string
+	}{
+		// 144 errors in 3600 s of 400e9 bits.
+		"an hour":            {before, 154, 400, time.Hour, "1.0e-13"},
+		"no more":            {before, 10, 400, time.Hour, ""},
+		"counted anew":       {before, 3, 400, time.Hour, ""},
+		"first reading":      {nil, 5, 400, time.Hour, ""},
+		"unknown rate":       {before, 154, 0, time.Hour, ""},
+		"clock was set back": {before, 154, 400, -time.Hour, ""},
+	} {
+		if got := bitErrorRate(c.before, c.errors, c.gbps, read.Add(c.after)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
 }

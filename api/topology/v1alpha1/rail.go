@@ -147,6 +147,14 @@ type Counters struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ICRCErrors int64 `json:"icrcErrors,omitempty"`
+	// BitErrorRate is how many symbol errors there were for each bit that the link
+	// carried between the readings before this one and this one, such as 2.5e-13; absent
+	// if there were none, and of a first reading. The bits are the link's rate by the
+	// time: an idle link carries bits too. Behind FEC, as of HDR and later, symbol errors
+	// are those that it did not correct.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9](\.[0-9])?e[+-][0-9]+$`
+	BitErrorRate string `json:"bitErrorRate,omitempty"`
 	// Time is when they were read, by the worker's clock.
 	Time metav1.Time `json:"time"`
 }

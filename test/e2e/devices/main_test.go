@@ -99,12 +99,13 @@ func build(ctx context.Context) (*built, error) {
 		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), labeler: filepath.Join(dir, "heddle-feature-discovery"),
 		archive: filepath.Join(dir, "report.tar"),
 	}
-	report := filepath.Join(dir, "report")
+	report, hook := filepath.Join(dir, "report"), filepath.Join(dir, "heddle-cdi-hook")
 	for out, pkg := range map[string]string{
 		b.plugin: "../../../cmd/heddle-device-plugin", b.labeler: "../../../cmd/heddle-feature-discovery", report: "./report",
+		hook: "../../../cmd/heddle-cdi-hook",
 	} {
 		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
-		if out == report {
+		if out == report || out == hook {
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		}
 		if text, err := cmd.CombinedOutput(); err != nil {

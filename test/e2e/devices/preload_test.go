@@ -3,23 +3,22 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestPreloadGivesNoDisk: where the preloaded library writes is memory of the
 // container's, and little of it, in the real container runtime.
 func TestPreloadGivesNoDisk(t *testing.T) {
 	r := sgpu(t)
-	library := filepath.Join(r.dir, "libvgpu.so")
-	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-nostdlib", "-o", library, "-x", "c", "/dev/null").CombinedOutput()
-	if err != nil {
-		t.Fatalf("build of a library: %v\n%s", err, out)
-	}
-	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
-	r.waitShares(t, 2*16, 200, 2*79)
+	r.preloads(t)
 	r.run(t, r.pod("consumer", box{more: share(30, 4)}))
 	s := r.sees(t, "consumer", "app")
 	if got := s.Env["CUDA_DEVICE_MEMORY_LIMIT_0"]; got != "4096m" {
@@ -30,5 +29,48 @@ func TestPreloadGivesNoDisk(t *testing.T) {
 	if got := fmt.Sprint(s.Room); got != fmt.Sprint(want) {
 		t.Errorf("a container can write %s, want %v", got, want)
 	}
+	r.count(t)
+}
+
+// preloads has the rig's shares limited by a library.
+func (r *rig) preloads(t *testing.T) {
+	t.Helper()
+	library := filepath.Join(r.dir, "libvgpu.so")
+	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-nostdlib", "-o", library, "-x", "c", "/dev/null").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build of a library: %v\n%s", err, out)
+	}
+	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
+	r.waitShares(t, 2*16, 200, 2*79)
+}
+
+// TestPodHidesNoLimit: a link in a volume leads a mount of the pod to where heddle's
+// is. The runtime makes it last, since its path is longer.
+func TestPodHidesNoLimit(t *testing.T) {
+	r := sgpu(t)
+	r.preloads(t)
+	volume, err := os.MkdirTemp(r.dir, "volume") //nolint:usetesting // The node has r.dir under its path.
+	empty := filepath.Join(volume, "empty")
+	err = errors.Join(err, os.WriteFile(empty, nil, 0o600))
+	if err = errors.Join(err, os.Symlink("/etc", filepath.Join(volume, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	hides := func(name, path string) *corev1.Pod {
+		p := r.pod(name, box{more: share(30, 4)})
+		for i, source := range []string{volume, empty} {
+			volume := corev1.Volume{Name: fmt.Sprint("v", i)}
+			volume.HostPath = &corev1.HostPathVolumeSource{Path: source}
+			p.Spec.Volumes = append(p.Spec.Volumes, volume)
+		}
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: "v0", MountPath: "/x"}, corev1.VolumeMount{Name: "v1", MountPath: path})
+		return p
+	}
+	r.create(t, hides("hides", "/x/link/ld.so.preload"))
+	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload", 45*time.Second)
+	// Beside heddle's mounts, or at the very path, where heddle's replaces it.
+	r.run(t, hides("beside", "/x/link/other"))
+	r.run(t, hides("replaced", "/etc/ld.so.preload"))
+	r.remove(t, "hides")
 	r.count(t)
 }

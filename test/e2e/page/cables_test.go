@@ -163,14 +163,15 @@ func TestCablesKeys(t *testing.T) {
 func TestCountersOfACable(t *testing.T) {
 	r := rails(t)
 	r.fabric.Nodes[2].Spec.Rails[4].Counters = &v1alpha1.Counters{
-		SymbolErrors: 1250, LinkDowns: 2, LinkErrorRecoveries: 1, Time: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
+		SymbolErrors: 1250, LinkDowns: 2, LinkErrorRecoveries: 1, BitErrorRate: "2.5e-13",
+		Time: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
 	}
 	r.report(2, time.Now())
 	b := open(t, r.server.URL)
 	b.load("/?group=leaf-g0-rail0-plane0&kind=leaf")
 	b.until(`document.querySelectorAll('#cabling tbody .port[data-errors]').length === 1`)
 	b.click(`#cabling tbody .port[data-errors]`)
-	b.until(`document.querySelector('#detail').innerText.includes('1,250 symbol errors, 2 link downs, 1 link error recovery, read 5 min ago')`)
+	b.until(`document.querySelector('#detail').innerText.includes('1,250 symbol errors, 2 link downs, 1 link error recovery, bit error rate 2.5e-13, read 5 min ago')`)
 	b.shot("cables-light-counters")
 	b.load("/?switch=leaf-g0-rail4-plane0&port=3")
 	b.until(`document.querySelector('#cabling .list tr[aria-current] .means')?.textContent.startsWith('1,250 symbol errors')`)

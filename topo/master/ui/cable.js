@@ -39,12 +39,13 @@ export function sentence(p) {
   }
 }
 
-/** errors names the counters of a port that are not 0: "5 symbol errors, 2 link downs". */
+/** errors names the counters of a port that are not 0: "5 symbol errors, 2 link downs, bit error rate 2.5e-13". */
 export function errors(p) {
   const c = p.counters ?? {};
+  const rate = c.bitErrorRate ? [`bit error rate ${c.bitErrorRate}`] : [];
   return [[c.symbolErrors, 'symbol error'], [c.linkDowns, 'link down'], [c.linkErrorRecoveries, 'link error recovery', 'link error recoveries'],
     [c.receiveErrors, 'receive error'], [c.icrcErrors, 'damaged packet']]
-    .filter(([n]) => n).map(([n, one, many]) => count(n, one, many));
+    .filter(([n]) => n).map(([n, one, many]) => count(n, one, many)).concat(rate);
 }
 
 /** fields is all about a cable, as rows of a list; link and ends make links to a node and a switch port. */

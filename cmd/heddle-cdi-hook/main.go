@@ -1,0 +1,102 @@
+// Command heddle-cdi-hook runs on the node while the runtime creates a container,
+// when all mounts are made and nothing of the container runs yet (createRuntime in
+// the OCI runtime specification). It rejects a container in which another mount, or
+// a link that one leads through, hides a mount of heddle:
+//
+//	heddle-cdi-hook mounts /on/the/node=/in/the/container...
+//
+// heddle-device-plugin puts it into its state directory and names it in CDI specs,
+// so it is linked statically and needs nothing of the node.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+)
+
+func main() {
+	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container...")
+	if len(os.Args) > 1 && os.Args[1] == "mounts" {
+		err = checkMounts("/proc", os.Stdin, os.Args[2:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "heddle:", err) // The runtime has it in its own error.
+		os.Exit(1)
+	}
+}
+
+// maxJSON bounds what is read of the runtime's files.
+const maxJSON = 16 << 20
+
+// checkMounts reads the state that the runtime passes, and reports a mount that is
+// not what the container sees at its path.
+func checkMounts(proc string, stdin io.Reader, mounts []string) error {
+	var state struct {
+		PID    int    `json:"pid"`
+		Bundle string `json:"bundle"`
+	}
+	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
+		return fmt.Errorf("the runtime's state of the container: %w", err)
+	}
+	root, err := rootOf(state.Bundle)
+	if err != nil {
+		return err
+	}
+	// The mounts are in the container's namespace, which has the node's root until
+	// the runtime changes it.
+	root = filepath.Join(proc, strconv.Itoa(state.PID), "root", root)
+	var hidden []string
+	for _, m := range mounts {
+		host, path, ok := strings.Cut(m, "=")
+		if !ok {
+			return fmt.Errorf("mount %q is not /on/the/node=/in/the/container", m)
+		}
+		want, err := os.Stat(host)
+		if err != nil {
+			return fmt.Errorf("mount of heddle: %w", err)
+		}
+		// As in the container: links do not lead out of its root. None of its
+		// processes runs that could change them meanwhile.
+		found, err := securejoin.SecureJoin(root, path)
+		if err != nil {
+			return fmt.Errorf("%s in the container: %w", path, err)
+		}
+		if got, err := os.Stat(found); err != nil || !os.SameFile(got, want) {
+			hidden = append(hidden, path)
+		}
+	}
+	if len(hidden) > 0 {
+		return fmt.Errorf("a volume of the pod, or a link in it, hides %s, which the limits of the pod's share need: "+
+			"mount it elsewhere", strings.Join(hidden, ", "))
+	}
+	return nil
+}
+
+// rootOf is the container's root directory on the node, by the runtime's bundle.
+func rootOf(bundle string) (string, error) {
+	file, err := os.Open(filepath.Join(bundle, "config.json")) //nolint:gosec // The runtime names it.
+	if err != nil {
+		return "", fmt.Errorf("bundle of the container: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var config struct {
+		Root struct {
+			Path string `json:"path"`
+		} `json:"root"`
+	}
+	if err := json.NewDecoder(io.LimitReader(file, maxJSON)).Decode(&config); err != nil {
+		return "", fmt.Errorf("bundle of the container: %w", err)
+	}
+	if !filepath.IsAbs(config.Root.Path) {
+		return filepath.Join(bundle, config.Root.Path), nil
+	}
+	return config.Root.Path, nil
+}
