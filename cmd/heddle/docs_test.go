@@ -44,7 +44,7 @@ func TestDocumentedCommands(t *testing.T) {
 func checkCommand(t *testing.T, page string, words []string) {
 	t.Helper()
 	c, rest, err := newCommand("heddle").Find(words)
-	if err != nil || c.HasSubCommands() && len(rest) > 0 && !c.Runnable() {
+	if err != nil || c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 		t.Errorf("%s: heddle %s: there is no such command: %v", page, strings.Join(words, " "), err)
 		return
 	}
@@ -66,12 +66,12 @@ func hasFlag(c *cobra.Command, word string) bool {
 	return len(name) == 1 && (c.Flags().ShorthandLookup(name) != nil || c.InheritedFlags().ShorthandLookup(name) != nil)
 }
 
-// pages are README.md and all below docs.
+// pages are README.md and all below docs but cli.md, which TestReference makes of the program's help.
 func pages(t *testing.T) []string {
 	t.Helper()
 	found := []string{"../../README.md"}
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
-		if filepath.Ext(path) == ".md" {
+		if filepath.Ext(path) == ".md" && filepath.Base(path) != "cli.md" {
 			found = append(found, path)
 		}
 		return err
