@@ -25,7 +25,7 @@ var ErrNoShare = errors.New("requests no share of a GPU")
 //
 //	sgpu     GPUs, 1 to [MaxGPUs]. None or 0 without the others is ErrNoShare.
 //	vcore    percent, 1 to 100. None is 100, an exclusive GPU; with best-effort
-//	         none is no limit, and nothing is counted.
+//	         none or 0 is no limit, and nothing is counted.
 //	vmemory  a plain number is GiB. With a unit suffix it is bytes, rounded up
 //	         to MiB. None is the whole memory.
 //
@@ -138,10 +138,11 @@ func (p *parser) gpus(name string) int {
 
 func (p *parser) percent(name, sgpu string, policy Policy) int {
 	q, ok := p.limits[corev1.ResourceName(name)]
+	// Manifests of HAMi write gpucores: 0 for no limit.
+	if policy == BestEffort && q.IsZero() {
+		return 0
+	}
 	if !ok {
-		if policy == BestEffort {
-			return 0
-		}
 		return Whole
 	}
 	n, ok := whole(q, Whole)

@@ -63,6 +63,7 @@ func TestParseRequest(t *testing.T) {
 		{"thousandths that are whole", "sgpu=1000m vcore=60000m vmemory=4000m", nil, quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
 		{"burst", "sgpu=1", policy("burst-share"), quota.Request{GPUs: 1, VCore: 100, Policy: burst}},
 		{"best-effort", "sgpu=1 vmemory=4", policy("best-effort"), quota.Request{GPUs: 1, MemoryMiB: 4096, Policy: best}},
+		{"best-effort with a compute of 0", "sgpu=1 vcore=0 vmemory=4", policy("best-effort"), quota.Request{GPUs: 1, MemoryMiB: 4096, Policy: best}},
 		{"best-effort that counts", "sgpu=1 vcore=30 vmemory=4", policy("best-effort"), quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 4096, Policy: best}},
 		{"an empty policy", "sgpu=1", policy(" "), quota.Request{GPUs: 1, VCore: 100, Policy: fixed}},
 		{
