@@ -1,0 +1,83 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+var (
+	fenced  = regexp.MustCompile("(?ms)^```(?:sh|console|text)\n(.*?)^```")
+	comment = regexp.MustCompile(`\s+#.*|\s*[|&;<>].*`)
+)
+
+// TestDocumentedCommands finds every command and flag of heddle that the documentation's blocks use.
+func TestDocumentedCommands(t *testing.T) {
+	found := 0
+	for _, page := range pages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range fenced.FindAllStringSubmatch(string(text), -1) {
+			for line := range strings.SplitSeq(strings.ReplaceAll(block[1], "\\\n", " "), "\n") {
+				line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
+				line = strings.Replace(line, "go run ./cmd/heddle ", "heddle ", 1)
+				if words := strings.Fields(comment.ReplaceAllString(line, "")); len(words) > 1 && words[0] == "heddle" {
+					found++
+					checkCommand(t, page, words[1:])
+				}
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("%d commands found", found)
+	}
+}
+
+// checkCommand finds the command, and its flags.
+func checkCommand(t *testing.T, page string, words []string) {
+	t.Helper()
+	c, rest, err := newCommand("heddle").Find(words)
+	if err != nil || c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+		t.Errorf("%s: heddle %s: there is no such command: %v", page, strings.Join(words, " "), err)
+		return
+	}
+	for _, word := range rest {
+		name, _, _ := strings.Cut(word, "=")
+		if strings.HasPrefix(name, "-") && !hasFlag(c, name) {
+			t.Errorf("%s: heddle %s: there is no flag %s", page, strings.Join(words, " "), name)
+		}
+	}
+}
+
+// hasFlag is about the flags of the command and those that it has of its parents.
+func hasFlag(c *cobra.Command, word string) bool {
+	c.InitDefaultHelpFlag()
+	if name, long := strings.CutPrefix(word, "--"); long {
+		return c.Flag(name) != nil
+	}
+	name := word[1:]
+	return len(name) == 1 && (c.Flags().ShorthandLookup(name) != nil || c.InheritedFlags().ShorthandLookup(name) != nil)
+}
+
+// pages are README.md and all below docs but cli.md, which TestReference makes of the program's help.
+func pages(t *testing.T) []string {
+	t.Helper()
+	found := []string{"../../README.md"}
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" && filepath.Base(path) != "cli.md" {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
