@@ -73,9 +73,9 @@ func (c *Config) NeedsLabels(node string) bool {
 // Sections lists every configuration that a node can have: those that Resolve gives,
 // with the names of each maker where the node's GPUs decide that.
 func (c *Config) Sections() []*NodeConfig {
-	sections := c.Cluster.each()
+	sections := c.Cluster.Each()
 	for i := range c.Overrides {
-		sections = append(sections, c.Overrides[i].each()...)
+		sections = append(sections, c.Overrides[i].Each()...)
 	}
 	return sections
 }

@@ -40,8 +40,8 @@ func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	return c
 }
 
-// each is c under the names of every maker that it can have.
-func (c *NodeConfig) each() []*NodeConfig {
+// Each is c under the names of every maker that it can have.
+func (c *NodeConfig) Each() []*NodeConfig {
 	if c.Domains.Vendor != wellknown.VendorAuto {
 		return []*NodeConfig{c}
 	}

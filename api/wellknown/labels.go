@@ -110,7 +110,7 @@ func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + ".
 // profile. See [Match].
 func (d Domains) NodeLabels() []string {
 	var all []string
-	for _, domains := range d.vendors() {
+	for _, domains := range d.Each() {
 		for _, key := range domains.nodeLabels() {
 			if !slices.Contains(all, key) {
 				all = append(all, key)

@@ -38,8 +38,8 @@ func Vendors() []Vendor {
 // MetaX is the domain of MetaX's resources.
 const MetaX = "metax-tech.com"
 
-// vendors are what the domains can be on a node.
-func (d Domains) vendors() []Domains {
+// Each are what the domains can be on a node.
+func (d Domains) Each() []Domains {
 	if d.Vendor != VendorAuto {
 		return []Domains{d}
 	}

@@ -13,7 +13,7 @@ func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
 // NodeTaints lists every taint key that discovery may write.
 func (d Domains) NodeTaints() []string {
 	all := []string{d.Usage(), d.ControlPlane()}
-	for _, domains := range d.vendors() {
+	for _, domains := range d.Each() {
 		all = append(all, domains.Product())
 	}
 	return all

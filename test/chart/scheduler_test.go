@@ -75,6 +75,17 @@ func TestSchedulerConfiguration(t *testing.T) {
 	}
 }
 
+// TestSchedulerKnowsEveryMaker: with auto the scheduler itself expands the names.
+func TestSchedulerKnowsEveryMaker(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set", "config.cluster.domains.vendor=auto")
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+	for _, want := range []string{`"vendor":"auto"`, "nvidia.com/vmemory, amd.com/vcore, amd.com/vmemory, metax-tech.com/vcore"} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %s in\n%s", want, config)
+		}
+	}
+}
+
 // Values that are no whole numbers, and the limits of requests, arrive as they are.
 func TestSchedulerWeightsAndRates(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",

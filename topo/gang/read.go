@@ -220,8 +220,14 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 
 // placement fills in where the gang is to be.
 func (r *reader) placement(s *Spec, d wellknown.Domains) {
-	sizes := []key{annotation(d.GPUGroupSize()), annotation(wellknown.GPUGroupSizeAlias)}
-	s.GroupSize = r.number(MaxGroupSize, slices.Compact(sizes)...)
+	var sizes []key
+	for _, maker := range d.Each() {
+		sizes = append(sizes, annotation(maker.GPUGroupSize()))
+	}
+	if alias := annotation(wellknown.GPUGroupSizeAlias); !slices.Contains(sizes, alias) {
+		sizes = append(sizes, alias)
+	}
+	s.GroupSize = r.number(MaxGroupSize, sizes...)
 	s.Required = r.level(annotation(wellknown.GangRequiredLevel))
 	s.Preferred = r.level(annotation(wellknown.GangPreferredLevel))
 	if text, at := r.value(annotation(wellknown.GangWithoutMap)); text != "" {

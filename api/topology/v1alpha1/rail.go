@@ -153,6 +153,7 @@ type Counters struct {
 	// time: an idle link carries bits too. Behind FEC, as of HDR and later, symbol errors
 	// are those that it did not correct.
 	// +optional
+	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9](\.[0-9])?e[+-][0-9]+$`
 	BitErrorRate string `json:"bitErrorRate,omitempty"`
 	// Time is when they were read, by the worker's clock.

@@ -58,7 +58,8 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	// Annotations that contradict each other are rejected by PreFilter.
 	selector, _ := o.GPUs.Selector(pod)
 	class := fit.ClassOf(pod, selector, o.Ignored...)
-	return planner.Member{Pod: pod, Class: class, GPUs: int(class.Amounts[corev1.ResourceName(o.Domains.GPUResource())])}
+	gpus := class.Amounts[o.GPUs.GPUs().In(class.Amounts)]
+	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
 }
 
 // foreign is why a gang may not run with those that it lists.

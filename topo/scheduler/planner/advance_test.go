@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
@@ -91,7 +92,7 @@ func nodesOf(a *Advance) string {
 // A reservation is of the nodes that are free soonest; it stays until it is due or lost,
 // and then members stay where there is room by now.
 func TestAdvance(t *testing.T) {
-	p := New(topologyclient.New(topologyclient.Options{}), gang.Place, gpu)
+	p := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
 	now := time.Now()
 	var big Gang
 	for i := range 3 {

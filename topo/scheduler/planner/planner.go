@@ -25,6 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
@@ -88,16 +89,16 @@ type Request struct {
 type Planner struct {
 	topology   *topologyclient.Client
 	withoutMap gang.WithoutMap
-	gpu        corev1.ResourceName
+	gpus       sgpu.GPUs
 
 	forest forest
 	table  fit.Table
 }
 
-// New returns a planner. withoutMap is for gangs that have no preference, gpu the
-// resource of whole GPUs.
-func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName) *Planner {
-	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu}
+// New returns a planner. withoutMap is for gangs that have no preference, gpus are the
+// names of whole GPUs.
+func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.GPUs) *Planner {
+	return &Planner{topology: topology, withoutMap: withoutMap, gpus: gpus}
 }
 
 // Plan plans the gangs of a request one after another, each beside the plans of
@@ -175,6 +176,16 @@ func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
 	return nil
 }
 
+// gpuOf is the name of the GPUs that the first class with any asks for.
+func (p *Planner) gpuOf(classes []*fit.Class) corev1.ResourceName {
+	for _, c := range classes {
+		if name := p.gpus.In(c.Amounts); c.Amounts[name] > 0 {
+			return name
+		}
+	}
+	return p.gpus[0]
+}
+
 // capacity is how many pods of each class fit on each node of the tree.
 func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placement.Capacity {
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, t.placement.Len())}
@@ -190,7 +201,7 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 	}
 	// Pods compete for GPUs: of nodes that take as many pods the one with the fewest
 	// free GPUs comes first, and larger requests find the others empty.
-	counts = p.table.Free(q, p.gpu, counts)
+	counts = p.table.Free(q, p.gpuOf(classes), counts)
 	for at, n := range counts {
 		out.Free[t.ids[at]] = n
 	}
@@ -227,14 +238,16 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 	var out Capacity
 	whole := make([]int32, len(nodes))
 	query := fit.Query{Nodes: nodes, Reservations: reserved, Asker: fit.Asker{Priority: math.MinInt32}}
-	for i, free := range p.table.Free(&query, p.gpu, nil) {
-		if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
-			continue
-		}
-		out.Free += int64(free)
-		if int64(free) == nodes[i].GetAllocatable().GetScalarResources()[p.gpu] {
-			out.Whole += int64(free)
-			whole[i] = free
+	for _, gpu := range p.gpus {
+		for i, free := range p.table.Free(&query, gpu, nil) {
+			if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
+				continue
+			}
+			out.Free += int64(free)
+			if int64(free) == nodes[i].GetAllocatable().GetScalarResources()[gpu] {
+				out.Whole += int64(free)
+				whole[i] += free
+			}
 		}
 	}
 	out.Largest = p.forest.largest(whole)

@@ -96,8 +96,11 @@ func readArgs(object runtime.Object) (Args, error) {
 	if err := args.check(); err != nil {
 		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 	}
-	if d := args.Domains; args.Ignored == nil {
-		args.Ignored = []corev1.ResourceName{corev1.ResourceName(d.VCoreResource()), corev1.ResourceName(d.VMemoryResource())}
+	if args.Ignored == nil {
+		for _, d := range args.Domains.Each() {
+			args.Ignored = append(args.Ignored,
+				corev1.ResourceName(d.VCoreResource()), corev1.ResourceName(d.VMemoryResource()))
+		}
 	}
 	return args, nil
 }

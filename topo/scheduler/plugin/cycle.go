@@ -24,6 +24,7 @@ const cycleKey framework.StateKey = Name
 type cycle struct {
 	asker        fit.Asker
 	amounts      fit.Amounts
+	gpu          corev1.ResourceName // Whole GPUs of the maker that it asks for.
 	reservations fit.Reservations
 	// member reports that the pod is in a gang of labels; node is the only one that
 	// Filter accepts, empty for any.
@@ -111,7 +112,8 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		amounts:      fit.Requests(pod, p.args.Ignored...),
 		reservations: p.cache.Reservations(), request: request, hcas: p.hcas(pod),
 	}
-	if selector != nil && c.amounts[p.gpu()] > 0 {
+	c.gpu = p.gpus.GPUs().In(c.amounts)
+	if selector != nil && c.amounts[c.gpu] > 0 {
 		c.selector = selector
 	}
 	return c, nil
@@ -187,7 +189,7 @@ func (p *Plugin) Filter(
 		switch left, err := c.selector.Left(info); {
 		case err != nil:
 			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
-		case left-free.Reserved(p.gpu()) < c.amounts[p.gpu()]:
+		case left-free.Reserved(c.gpu) < c.amounts[c.gpu]:
 			return framework.NewStatus(code, "node(s) have too few free GPUs that the pod accepts")
 		}
 	}
@@ -227,8 +229,9 @@ func (p *Plugin) PreScore(
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
 		c = &cycle{amounts: fit.Requests(pod)}
+		c.gpu = p.gpus.GPUs().In(c.amounts)
 	}
-	if c.node != "" || c.request == nil && c.amounts[p.gpu()] == 0 {
+	if c.node != "" || c.request == nil && c.amounts[c.gpu] == 0 {
 		return framework.NewStatus(framework.Skip)
 	}
 	state.Write(cycleKey, c)
@@ -243,7 +246,7 @@ func (p *Plugin) Score(
 	if c.request != nil {
 		return p.gpus.ScoreShares(c.request, info), nil
 	}
-	return p.gpus.ScoreGPUs(c.amounts[p.gpu()], p.args.GPUAware, info), nil
+	return p.gpus.ScoreGPUs(c.gpu, c.amounts[c.gpu], p.args.GPUAware, info), nil
 }
 
 // ScoreExtensions brings scores to the framework's scale.

@@ -39,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,7 +127,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
 	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
-	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
+	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
@@ -164,11 +165,9 @@ func (p *Plugin) Close() error {
 	return nil
 }
 
-func (p *Plugin) gpu() corev1.ResourceName { return corev1.ResourceName(p.args.Domains.GPUResource()) }
-
 // hcas are what may be HCAs of what a pod asks for; see [fit.HCAs].
 func (p *Plugin) hcas(pod *corev1.Pod) fit.Amounts {
-	return fit.HCAs(pod, append([]corev1.ResourceName{p.gpu()}, p.args.Ignored...)...)
+	return fit.HCAs(pod, slices.Concat(p.gpus.GPUs(), p.args.Ignored)...)
 }
 
 // labeled reports whether a pod's labels or annotations name a gang, and count.

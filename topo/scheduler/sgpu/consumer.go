@@ -33,7 +33,7 @@ type consumer struct {
 // share claims none; one whose request was valid once, and is not any more, has
 // what its node counts.
 func (s *Scheduler) consumer(pod *corev1.Pod, node string, listed []allocation.GPU) *consumer {
-	request, err := parseRequest(pod, s.config)
+	request, err := parseRequest(pod, s.names(pod))
 	if err != nil {
 		return &consumer{unknown: !errors.Is(err, quota.ErrNoShare)}
 	}

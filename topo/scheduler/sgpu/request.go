@@ -33,7 +33,7 @@ type container struct {
 // Request is what a pod requests; nil if nothing. Binpack and spread of its
 // annotations count only where the GPUs are chosen.
 func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
-	r, err := parseRequest(pod, s.config)
+	r, err := parseRequest(pod, s.names(pod))
 	if errors.Is(err, quota.ErrNoShare) {
 		return nil, nil //nolint:nilnil // Most pods request no share, which is no error.
 	}
@@ -158,17 +158,18 @@ type Selector struct {
 // Selector reads a pod's annotations; nil if it accepts any GPU. The error is of
 // annotations that contradict each other.
 func (s *Scheduler) Selector(pod *corev1.Pod) (*Selector, error) {
-	use, avoid, err := quota.UUIDs(pod.Annotations, s.config.Domains)
+	c := s.names(pod)
+	use, avoid, err := quota.UUIDs(pod.Annotations, c.Domains)
 	if err != nil || len(use) == 0 && len(avoid) == 0 {
 		return nil, err
 	}
-	return &Selector{corev1.ResourceName(s.config.Domains.GPUResource()), use, avoid, s}, nil
+	return &Selector{corev1.ResourceName(c.Resources.GPU), use, avoid, s}, nil
 }
 
 // Concerns reports whether a pod's place depends on its shares or its selector.
 func (s *Scheduler) Concerns(pod *corev1.Pod) bool {
 	selector, err := s.Selector(pod)
-	_, requestErr := parseRequest(pod, s.config)
+	_, requestErr := parseRequest(pod, s.names(pod))
 	return selector != nil || err != nil || !errors.Is(requestErr, quota.ErrNoShare)
 }
 

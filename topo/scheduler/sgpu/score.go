@@ -62,14 +62,16 @@ func load(gpus []quota.GPU) int64 {
 	return sum / int64(2*len(gpus))
 }
 
-// ScoreGPUs is the score of a node for whole GPUs, by its published topology; among
+// ScoreGPUs is the score of a node for whole GPUs of a resource, by its published topology; among
 // equal nodes, and those that publish nothing, by how many of its GPUs are in use.
-func (s *Scheduler) ScoreGPUs(gpus int64, w Weights, info framework.NodeInfo) int64 {
+func (s *Scheduler) ScoreGPUs(
+	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
+) int64 {
 	score := topologyScore(s.state(info).topology, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
-	return score + use(info, corev1.ResourceName(s.config.Domains.GPUResource()))
+	return score + use(info, gpu)
 }
 
 // use is how many of a node's GPUs are in use, 0 to full.

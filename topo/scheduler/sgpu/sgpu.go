@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,7 +36,9 @@ import (
 
 // Scheduler schedules shares. It is safe for concurrent use.
 type Scheduler struct {
-	config    *config.NodeConfig
+	// configs are under the names of each maker.
+	configs   []*config.NodeConfig
+	gpus      GPUs
 	placement config.Placement
 
 	// log and ignored are nil before Report.
@@ -51,7 +54,50 @@ type Scheduler struct {
 // New returns a scheduler. c has the names of resources and annotations, placement
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
-	return &Scheduler{config: c, placement: placement}
+	s := &Scheduler{configs: c.Each(), placement: placement}
+	for _, c := range s.configs {
+		s.gpus = append(s.gpus, corev1.ResourceName(c.Resources.GPU))
+	}
+	return s
+}
+
+// GPUs are the names of whole GPUs, one for each maker.
+type GPUs []corev1.ResourceName
+
+// GPUs are those of this scheduler.
+func (s *Scheduler) GPUs() GPUs { return s.gpus }
+
+// In is the name that is among amounts, the first if none is. A pod has GPUs of one
+// maker.
+func (g GPUs) In(amounts map[corev1.ResourceName]int64) corev1.ResourceName {
+	for _, name := range g {
+		if amounts[name] > 0 {
+			return name
+		}
+	}
+	return g[0]
+}
+
+// names is the configuration under the names of the maker whose resources a pod asks
+// for, of the first if none.
+func (s *Scheduler) names(pod *corev1.Pod) *config.NodeConfig {
+	if len(s.configs) == 1 {
+		return s.configs[0]
+	}
+	for _, c := range s.configs {
+		asks := func(of corev1.Container) bool {
+			for name := range of.Resources.Limits {
+				if strings.HasPrefix(string(name), c.Domains.Vendor+"/") {
+					return true
+				}
+			}
+			return false
+		}
+		if slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks) {
+			return c
+		}
+	}
+	return s.configs[0]
 }
 
 // Filter rejects a node without room for a request.

@@ -281,3 +281,33 @@ func TestInvalidRequestsAndNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestSharesOfEveryMaker: a pod's own resources tell whose names count.
+func TestSharesOfEveryMaker(t *testing.T) {
+	c := config.Default()
+	c.Domains.Vendor = wellknown.VendorAuto
+	for name, own := range map[*string]string{
+		&c.Resources.GPU: "gpu", &c.Resources.SGPU: "sgpu", &c.Resources.VCore: "vcore", &c.Resources.VMemory: "vmemory",
+	} {
+		*name = c.Domains.VendorKey(own)
+	}
+	s := New(&c, config.PlacementBinpack)
+	for _, maker := range wellknown.Vendors() {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}
+		for own, n := range map[string]string{"sgpu": "1", "vcore": "30", "vmemory": "4"} {
+			p.Spec.Containers[0].Resources.Limits[corev1.ResourceName(maker.Domain+"/"+own)] = resource.MustParse(n)
+		}
+		r, err := s.Request(p)
+		if err != nil || r == nil || len(r.containers) != 1 || r.containers[0].request.VCore != 30 {
+			t.Errorf("%s: %+v, %v", maker.Domain, r, err)
+		}
+		gpu := corev1.ResourceName(maker.Domain + "/gpu")
+		if got := s.GPUs().In(map[corev1.ResourceName]int64{"cpu": 1, gpu: 2}); got != gpu {
+			t.Errorf("GPUs of %s are %s", maker.Domain, got)
+		}
+	}
+	if got := s.GPUs().In(nil); got != "nvidia.com/gpu" {
+		t.Errorf("of a pod without GPUs: %s", got)
+	}
+}

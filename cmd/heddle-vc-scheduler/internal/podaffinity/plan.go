@@ -46,7 +46,11 @@ func (p *plugin) read(info *api.JobInfo) *job {
 
 // add reads the annotation in both of its spellings; the first error stays.
 func (j *job) add(annotations map[string]string, d wellknown.Domains) {
-	for _, key := range []string{d.GPUGroupSize(), wellknown.GPUGroupSizeAlias} {
+	var keys []string
+	for _, maker := range d.Each() {
+		keys = append(keys, maker.GPUGroupSize())
+	}
+	for _, key := range append(keys, wellknown.GPUGroupSizeAlias) {
 		text, ok := annotations[key]
 		if !ok || j.err != nil {
 			continue
