@@ -80,6 +80,10 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// Read by: heddle-feature-discovery.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
+	// Others are this configuration under the names of the other makers whose GPUs
+	// the machine has, by [NodeConfig.For]. These are handed out whole.
+	Others []*NodeConfig `yaml:"-" json:"-"`
+
 	// Rules are Labels compiled, in their order, by [NodeConfig.Complete].
 	Rules []*rule.Rule `yaml:"-" json:"-"`
 }

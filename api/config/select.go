@@ -9,9 +9,9 @@ import (
 )
 
 // Shares reports whether this GPU is handed out in shares and not exclusively. One with
-// MIG on never is: it is cut in hardware already.
+// MIG on never is: it is cut in hardware already; nor is one of Others.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
-	if c.Mode != ModeSGPU || g.MIG.Enabled {
+	if c.Mode != ModeSGPU || g.MIG.Enabled || c.of(g) != c {
 		return false
 	}
 	return len(c.SGPU.GPUs) == 0 ||

@@ -11,8 +11,19 @@ import (
 )
 
 // For is the configuration with the names that it has on a machine: where
-// domains.vendor is auto, those of the maker of most of its GPUs. c is complete.
-func (c NodeConfig) For(m *machine.Machine) NodeConfig { return c.ForVendor(served(m, "")) }
+// domains.vendor is auto, those of the maker of most of its GPUs, with the others'
+// beside it. c is complete.
+func (c NodeConfig) For(m *machine.Machine) NodeConfig {
+	most := c.ForVendor(served(m, ""))
+	for _, other := range c.Each() {
+		has := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return vendorOf(&g) == other.Domains.Vendor })
+		// Under one name a pod never gets GPUs of two makers.
+		if has && other.Resources.GPU != most.Resources.GPU {
+			most.Others = append(most.Others, other)
+		}
+	}
+	return most
+}
 
 // ForLabels is For on a node of which only the labels are known.
 func (c NodeConfig) ForLabels(labels map[string]string) NodeConfig {
@@ -52,23 +63,47 @@ func (c *NodeConfig) Each() []*NodeConfig {
 	return all
 }
 
-// Serving gives the machine with the GPUs of one maker: of the one whose domain
-// names them, or under another name of the one that has most. Under a name of one maker a pod
-// never gets another's GPU. It is m itself if there is no other.
+// Serving gives the machine with the GPUs that are handed out: of the maker whose
+// domain names them, or under another name of the one that has most, and of Others.
+// Under a name of one maker a pod never gets another's GPU. It is m itself if there is
+// no other.
 func (c *NodeConfig) Serving(m *machine.Machine) *machine.Machine {
+	return with(m, func(g machine.GPU) bool { return c.NotServed(m, &g) == "" })
+}
+
+// Own is Serving without Others.
+func (c *NodeConfig) Own(m *machine.Machine) *machine.Machine {
 	vendor := served(m, c.Domains.Vendor)
-	foreign := func(g machine.GPU) bool { return vendorOf(&g) != vendor }
-	if !slices.ContainsFunc(m.GPUs, foreign) {
+	return with(m, func(g machine.GPU) bool { return vendorOf(&g) == vendor })
+}
+
+// with is the machine with some of its GPUs; m itself with all.
+func with(m *machine.Machine, keep func(machine.GPU) bool) *machine.Machine {
+	drop := func(g machine.GPU) bool { return !keep(g) }
+	if !slices.ContainsFunc(m.GPUs, drop) {
 		return m
 	}
 	own := *m
-	own.GPUs = slices.DeleteFunc(slices.Clone(m.GPUs), foreign)
+	own.GPUs = slices.DeleteFunc(slices.Clone(m.GPUs), drop)
 	return &own
 }
 
+// of is the configuration under the names of a GPU's maker.
+func (c *NodeConfig) of(g *machine.GPU) *NodeConfig {
+	for _, other := range c.Others {
+		if other.Domains.Vendor == vendorOf(g) {
+			return other
+		}
+	}
+	return c
+}
+
+// GPUResource is the resource of a GPU that is handed out whole.
+func (c *NodeConfig) GPUResource(g *machine.GPU) string { return c.of(g).Resources.GPU }
+
 // NotServed is why no resource has a GPU of the machine; empty for all others.
 func (c *NodeConfig) NotServed(m *machine.Machine, g *machine.GPU) string {
-	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor {
+	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor && c.of(g) == c {
 		return fmt.Sprintf("it is a GPU of %s, and this node serves those of %s", vendorOf(g), vendor)
 	}
 	return ""
@@ -124,6 +159,7 @@ func onBus(m *machine.Machine, count map[string]int) {
 // have none and the GPU is handed out whole. A GPU that another maker's mode cuts
 // has no whole: under strategy none its partitions have the name of GPUs.
 func (c *NodeConfig) InstanceResource(g *machine.GPU, profile string) string {
+	c = c.of(g)
 	cut := g.MIG.Mode != ""
 	switch {
 	case !g.MIG.Enabled || c.MIG.Strategy == MIGNone && !cut:

@@ -9,16 +9,17 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
+func gpus(vendors ...string) *machine.Machine {
+	m := &machine.Machine{}
+	for i, vendor := range vendors {
+		m.GPUs = append(m.GPUs, machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Vendor: vendor})
+	}
+	return m
+}
+
 // The names and the GPUs of a node with GPUs of one maker, of two, and of none that a
 // driver shows.
 func TestVendor(t *testing.T) {
-	gpus := func(vendors ...string) *machine.Machine {
-		m := &machine.Machine{}
-		for i, vendor := range vendors {
-			m.GPUs = append(m.GPUs, machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Vendor: vendor})
-		}
-		return m
-	}
 	bus := func(vendors ...string) *machine.Machine {
 		m := &machine.Machine{}
 		for _, vendor := range vendors {
@@ -34,8 +35,8 @@ func TestVendor(t *testing.T) {
 	}{
 		{"NVIDIA's", "auto", gpus("", ""), "nvidia.com/gpu", "GPU-0 GPU-1 "},
 		{"AMD's", "auto", gpus("amd.com", "amd.com"), "amd.com/gpu", "GPU-0 GPU-1 "},
-		{"most of them count", "auto", gpus("amd.com", "", "amd.com"), "amd.com/gpu", "GPU-0 GPU-2 "},
-		{"of as many, NVIDIA's", "auto", gpus("amd.com", ""), "nvidia.com/gpu", "GPU-1 "},
+		{"most of them name the rest", "auto", gpus("amd.com", "", "amd.com"), "amd.com/gpu", "GPU-0 GPU-1 GPU-2 "},
+		{"of as many, NVIDIA's", "auto", gpus("amd.com", ""), "nvidia.com/gpu", "GPU-0 GPU-1 "},
 		{"a graphics unit beside NVIDIA's", "nvidia.com", gpus("", "amd.com", "amd.com"), "nvidia.com/gpu", "GPU-0 "},
 		{"a graphics unit alone", "nvidia.com", gpus("amd.com"), "nvidia.com/gpu", ""},
 		{"named", "amd.com", gpus("", "", "amd.com"), "amd.com/gpu", "GPU-2 "},
@@ -69,6 +70,32 @@ func TestVendor(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTwoMakers: with auto each GPU has its maker's name; only those of the maker of
+// most are shared. A name of one's own would mix them.
+func TestTwoMakers(t *testing.T) {
+	m := gpus("", "amd.com", "")
+	c := config.Default()
+	c.Domains.Vendor, c.Mode, c.Resources = "auto", config.ModeSGPU, config.Resources{}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	on := c.For(m)
+	for i, want := range []string{"nvidia.com/gpu true", "amd.com/gpu false", "nvidia.com/gpu true"} {
+		g := &m.GPUs[i]
+		if got := fmt.Sprint(on.GPUResource(g), " ", on.Shares(g)); got != want {
+			t.Errorf("GPU %d: %s, want %s", i, got, want)
+		}
+	}
+	g := machine.GPU{Vendor: "amd.com", MIG: machine.MIG{Enabled: true, Mode: "CPX"}}
+	if got := on.InstanceResource(&g, "cpx_nps4"); got != "amd.com/gpu" {
+		t.Errorf("a partition is %s", got)
+	}
+	c.Resources.GPU = "example.com/gpu"
+	if on = c.For(m); len(on.Others) > 0 || on.NotServed(m, &m.GPUs[1]) == "" {
+		t.Errorf("under one name: %v", on.Others)
 	}
 }
 

@@ -137,6 +137,9 @@ type Driver struct {
 	// Version is nvmlSystemGetDriverVersion's, for instance 570.86.15; empty
 	// without a driver.
 	Version string `json:"version"`
+	// Vendor is the maker's domain as [GPU.Vendor] has it; where drivers of several are
+	// loaded the version is of the first in the order of preference.
+	Vendor string `json:"vendor,omitempty"`
 	// CUDA is the highest CUDA version that the driver supports
 	// (nvmlSystemGetCudaDriverVersion_v2): "12.8".
 	CUDA string `json:"cuda"`

@@ -54,6 +54,11 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	case c.MIG.Strategy == config.MIGMixed && wellknown.IsPartition(strings.TrimPrefix(resource, c.Domains.Vendor+"/")):
 		return cdi.GPU, nil
 	}
+	for _, other := range c.Others {
+		if kind, err := KindOf(other, resource); kind == cdi.GPU {
+			return kind, err
+		}
+	}
 	return "", fmt.Errorf("resource %s is none of this node's", resource)
 }
 

@@ -95,8 +95,17 @@ func several(faults []string) string {
 // names them, MIG devices.
 func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	whole := tally{name: c.Resources.GPU}
-	mixed := map[string]*tally{}
+	mixed := map[string]*tally{} // Of MIG profiles, and of other makers.
 	shared := 0
+	named := func(name string) *tally {
+		if name == whole.name {
+			return &whole
+		}
+		if mixed[name] == nil {
+			mixed[name] = &tally{name: name}
+		}
+		return mixed[name]
+	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		switch {
@@ -104,17 +113,10 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 			shared++
 		case len(g.MIG.Devices) > 0 && c.InstanceResource(g, "") != "":
 			for _, device := range g.MIG.Devices {
-				to, name := &whole, c.InstanceResource(g, device.Profile)
-				if name != whole.name {
-					if mixed[name] == nil {
-						mixed[name] = &tally{name: name}
-					}
-					to = mixed[name]
-				}
-				to.add(device.UUID, g.Health.String(), 1)
+				named(c.InstanceResource(g, device.Profile)).add(device.UUID, g.Health.String(), 1)
 			}
 		default:
-			whole.add(g.UUID, Unallocatable(g), 1)
+			named(c.GPUResource(g)).add(g.UUID, Unallocatable(g), 1)
 		}
 	}
 	first := whole.resource()

@@ -147,6 +147,9 @@ func (b *builder) models(groups []model.Group) {
 // driver sets the versions of the driver and of the CUDA it supports.
 func (b *builder) driver(of gpu.Labels) {
 	d := b.domains
+	if b.machine.Driver.Vendor != b.machine.GPUs[0].Vendor {
+		return // It is another maker's.
+	}
 	version := b.machine.Driver.Version
 	b.set(d.GPUKey(wellknown.GPUDriverVersion), version)
 	if !of.CUDA {

@@ -40,8 +40,13 @@ type Problem struct {
 // most GPUs decides which groups of labels there are.
 func Compute(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) Result {
 	m = c.WithRoles(c.Serving(m))
-	b := &builder{machine: m, config: c, domains: c.Domains, vendors: vendors, labels: map[string]string{}}
+	b := &builder{machine: c.Own(m), config: c, domains: c.Domains, vendors: vendors, labels: map[string]string{}}
 	b.gpus()
+	for _, other := range c.Others {
+		o := &builder{machine: other.Own(m), config: other, domains: other.Domains, vendors: vendors, labels: b.labels}
+		o.gpus()
+		b.problems = append(b.problems, o.problems...)
+	}
 	b.rdma()
 	b.node()
 	b.rules()
@@ -103,14 +108,19 @@ func (b *builder) rules() {
 
 // taints repeat labels, so that a pod tolerates what it can select.
 func (b *builder) taints() (taints []corev1.Taint) {
-	for _, t := range []struct {
+	type taint struct {
 		on  bool
 		key string
-	}{
+	}
+	all := []taint{
 		{b.config.Taints.GPUProduct, b.domains.Product()},
 		{b.config.Taints.NodeUsage, b.domains.Usage()},
 		{b.config.Taints.ControlPlane, b.domains.ControlPlane()},
-	} {
+	}
+	for _, other := range b.config.Others {
+		all = append(all, taint{other.Taints.GPUProduct, other.Domains.Product()})
+	}
+	for _, t := range all {
 		value, labeled := b.labels[t.key]
 		if !t.on || !labeled {
 			continue

@@ -228,9 +228,20 @@ func (d *daemon) runOnce(ctx context.Context) error {
 			d.apply(ctx)
 		case <-ticker.C:
 			if missed, err = d.check(ctx, missed); missed >= d.pace.misses {
-				return fmt.Errorf("the control daemon hangs: %w", err)
+				return d.silent(c, err)
 			}
 		}
+	}
+}
+
+// silent is why a daemon no longer answers: one that has just died is reported a
+// moment later.
+func (d *daemon) silent(c process, err error) error {
+	select {
+	case <-c.ended():
+		return fmt.Errorf("the control daemon ended: %w", orNil(c.fault()))
+	case <-time.After(d.pace.answer):
+		return fmt.Errorf("the control daemon hangs: %w", err)
 	}
 }
 

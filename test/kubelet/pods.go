@@ -158,6 +158,7 @@ func (k *Kubelet) Assign(pod Pod, container, resource string, ids []string, resp
 	}
 	k.removeLocked(func(p Pod) bool { return p.UID == pod.UID })
 	k.pods = append(k.pods, pod)
+	k.collectLocked() // As before each allocation.
 	k.held.put(pod.UID, container, resource, holding{ids: k.byNUMALocked(resource, ids), resp: resp})
 	k.used = k.held.allocated()
 	k.writeCheckpointLocked()

@@ -23,7 +23,7 @@ import (
 )
 
 // Names lists the resources of the node's GPUs: full GPUs first, whether there are
-// any or not, then one for every MIG profile under strategy mixed.
+// any or not, then one for every MIG profile under strategy mixed, and those of other makers.
 func Names(inv *inventory.Inventory) []string {
 	profiles := map[string]bool{}
 	for i := range inv.Machine.GPUs {
@@ -61,7 +61,7 @@ func devicesOf(inv *inventory.Inventory, index int) []device {
 		return nil
 	case len(g.MIG.Devices) == 0 || c.InstanceResource(g, "") == "":
 		reason := cmp.Or(capacity.Unallocatable(g), unavailable)
-		return []device{{id: g.UUID, resource: c.Resources.GPU, gpu: index, unhealthy: reason}}
+		return []device{{id: g.UUID, resource: c.GPUResource(g), gpu: index, unhealthy: reason}}
 	}
 	var devices []device
 	reason := cmp.Or(g.Health.String(), unavailable)

@@ -43,7 +43,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	l.now.Store(&t)
 	// The kernel's own amdgpu has no version, but a hash of its sources.
 	version := cmp.Or(l.fs.Text("module/amdgpu/version"), l.fs.Text("module/amdgpu/srcversion"))
-	return machine.Driver{Version: version}, len(t.devices), nil
+	return machine.Driver{Version: version, Vendor: Vendor().Domain}, len(t.devices), nil
 }
 
 // Close implements [gpu.Library]; nothing is held open.

@@ -92,7 +92,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	}
 	l.now.Store(s)
 	version := cmp.Or(l.fs.Text("module/metax/version"), s.smi.table.driver)
-	return machine.Driver{Version: version}, len(s.addresses), nil
+	return machine.Driver{Version: version, Vendor: Vendor().Domain}, len(s.addresses), nil
 }
 
 // Close implements [gpu.Library]. Nothing is held open: what mx-smi answered before

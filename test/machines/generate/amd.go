@@ -50,6 +50,7 @@ func startAMD(node, version string, cpu machine.CPU) *build {
 	b.noDriver()
 	b.probe("kfd", machine.ProbeOK, "")
 	b.driver(version, "")
+	b.m.Driver.Vendor = "amd.com"
 	return b
 }
 
@@ -211,6 +212,19 @@ func amdPCIe() *build {
 	b := startAMD("amd-mi210-pcie", "6.2.4",
 		epyc(25, 1, 2, "7763 64-Core Processor", "milan", nodes(32, "0-63,128-191", "64-127,192-255")...))
 	b.amd(mi210(), direct(0x20, bus(0x23), 0, gen4))
+	b.amd(mi210(), direct(0xc0, bus(0xc3), 1, gen4))
+	b.hca("mlx5_0", "ens1np0", connectX6Dx(), roce100(), machine.RoleFabric, direct(0x40, bus(0x41), 0, gen4))
+	return b
+}
+
+// twoMakers is a node with two cards of NVIDIA and one of AMD.
+func twoMakers() *build {
+	b := start("two-makers", "", "6.8.0-60-generic",
+		epyc(25, 1, 2, "7763 64-Core Processor", "milan", nodes(32, "0-63,128-191", "64-127,192-255")...))
+	b.driver("550.163.01", "12.4")
+	b.probe("kfd", machine.ProbeOK, "")
+	b.gpu(l40s(), direct(0x20, bus(0x23), 0, gen4))
+	b.gpu(l40s(), direct(0x60, bus(0x63), 0, gen4))
 	b.amd(mi210(), direct(0xc0, bus(0xc3), 1, gen4))
 	b.hca("mlx5_0", "ens1np0", connectX6Dx(), roce100(), machine.RoleFabric, direct(0x40, bus(0x41), 0, gen4))
 	return b

@@ -55,7 +55,7 @@ func machines() []*machine.Machine {
 		gb200Tray(), b200OffNVLink(), nvswitchFunctions(),
 		mixed(), noGPU(), softRDMA(),
 		oneDeadPort(), ipoibDown(),
-		amdMI210(), amdMI250X(), amdMI300X(), amdMI300XCPX(), amdMI308X(), amdPCIe(),
+		amdMI210(), amdMI250X(), amdMI300X(), amdMI300XCPX(), amdMI308X(), amdPCIe(), twoMakers(),
 		c500Box(), c550PCIe(),
 	}
 	all := make([]*machine.Machine, 0, len(builds))

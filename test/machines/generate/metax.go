@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // startMetaX begins a machine with MetaX's driver and no other.
@@ -14,6 +15,7 @@ func startMetaX(node, version string, cpu machine.CPU) *build {
 	b.noDriver()
 	b.probe("mxcd", machine.ProbeOK, "")
 	b.driver(version, "")
+	b.m.Driver.Vendor = wellknown.MetaX
 	return b
 }
 

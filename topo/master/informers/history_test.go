@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"context"
 	"fmt"
 	"net/http/httptest"
 	"testing"
@@ -38,8 +39,12 @@ func TestHistory(t *testing.T) {
 	api.Put("events", cableEvent("kubelet", "n1", "other", "Rebooted", at))
 	h := NewHistory(core, "heddle-topo-master")
 	done := make(chan error)
-	ctx := t.Context()
+	ctx, stop := context.WithCancel(t.Context())
 	go func() { done <- h.Run(ctx) }()
+	defer func() { // Before the server, which waits for a watch that came back.
+		stop()
+		<-done
+	}()
 	has := func(n int) []Change {
 		t.Helper()
 		for range 500 {
