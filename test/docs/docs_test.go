@@ -95,7 +95,7 @@ func anchors(text string) []string {
 	return found
 }
 
-// What a page tells to make is a target of the Makefile.
+// What a page has readers make is a target of the Makefile.
 func TestMakeTargets(t *testing.T) {
 	text, err := os.ReadFile(root + "/Makefile")
 	if err != nil {

@@ -89,7 +89,7 @@ func TestBitErrorRate(t *testing.T) {
 		// 144 errors in 3600 s of 400e9 bits.
 		"an hour":            {before, 154, 400, time.Hour, "1.0e-13"},
 		"no more":            {before, 10, 400, time.Hour, ""},
-		"counted anew":       {before, 3, 400, time.Hour, ""},
+		"counted again":      {before, 3, 400, time.Hour, ""},
 		"first reading":      {nil, 5, 400, time.Hour, ""},
 		"unknown rate":       {before, 154, 0, time.Hour, ""},
 		"clock was set back": {before, 154, 400, -time.Hour, ""},

@@ -282,7 +282,7 @@ func TestInvalidRequestsAndNodes(t *testing.T) {
 	}
 }
 
-// TestSharesOfEveryMaker: a pod's own resources tell whose names count.
+// TestSharesOfEveryMaker: a pod's own resources show whose names count.
 func TestSharesOfEveryMaker(t *testing.T) {
 	c := config.Default()
 	c.Domains.Vendor = wellknown.VendorAuto
