@@ -4,12 +4,17 @@ label patterns one "*" stands for what depends on the hardware. The lists repeat
 api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 */}}
 
+{{/* The cluster's domains as they are configured, where the vendor may be auto. */}}
+{{- define "heddle.clusterDomains" -}}
+{{- $default := dict "vendor" "nvidia.com" "card" "gpu" "company" "heddle.dev" }}
+{{- merge (dict) (.Values.config.cluster.domains | default dict) $default | toJson }}
+{{- end }}
+
 {{/* Every set of domains in the configuration, as a JSON list: the cluster's,
      and those of overrides that have their own. Where the vendor is auto, those of
      all makers. */}}
 {{- define "heddle.domains" -}}
-{{- $default := dict "vendor" "nvidia.com" "card" "gpu" "company" "heddle.dev" }}
-{{- $cluster := merge (dict) (.Values.config.cluster.domains | default dict) $default }}
+{{- $cluster := include "heddle.clusterDomains" . | fromJson }}
 {{- $all := list $cluster }}
 {{- range .Values.config.nodes }}
 {{- $all = append $all (merge (dict) (.domains | default dict) $cluster) }}
