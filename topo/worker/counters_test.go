@@ -27,6 +27,7 @@ func TestCounters(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
+		b.machine.HCAs[0].Ports[0].RateGbps = new(400.0)
 		counters := rdma.NewCounters(tree.Sys())
 		pass := func() {
 			t.Helper()
@@ -69,7 +70,7 @@ func TestCounters(t *testing.T) {
 		set("link_downed", 2)
 		pass()
 		writes("an hour later", 3)
-		published(&v1alpha1.Counters{SymbolErrors: 105, LinkDowns: 2})
+		published(&v1alpha1.Counters{SymbolErrors: 105, LinkDowns: 2, BitErrorRate: "6.8e-14"})
 		<-time.After(2 * time.Hour)
 		pass()
 		writes("no further error", 3)
