@@ -1,14 +1,13 @@
 package main
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/heddle-dev/heddle/test/docs"
 )
 
 var (
@@ -19,12 +18,11 @@ var (
 // TestDocumentedCommands finds every command and flag of heddle that the documentation's blocks use.
 func TestDocumentedCommands(t *testing.T) {
 	found := 0
-	for _, page := range pages(t) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
+	for page, text := range docs.Pages(t, "../..") {
+		if page == "docs/cli.md" { // TestReference makes it of the program's help.
+			continue
 		}
-		for _, block := range fenced.FindAllStringSubmatch(string(text), -1) {
+		for _, block := range fenced.FindAllStringSubmatch(text, -1) {
 			for line := range strings.SplitSeq(strings.ReplaceAll(block[1], "\\\n", " "), "\n") {
 				line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 				line = strings.Replace(line, "go run ./cmd/heddle ", "heddle ", 1)
@@ -64,20 +62,4 @@ func hasFlag(c *cobra.Command, word string) bool {
 	}
 	name := word[1:]
 	return len(name) == 1 && (c.Flags().ShorthandLookup(name) != nil || c.InheritedFlags().ShorthandLookup(name) != nil)
-}
-
-// pages are README.md and all below docs but cli.md, which TestReference makes of the program's help.
-func pages(t *testing.T) []string {
-	t.Helper()
-	found := []string{"../../README.md"}
-	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
-		if filepath.Ext(path) == ".md" && filepath.Base(path) != "cli.md" {
-			found = append(found, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
 }

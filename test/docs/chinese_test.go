@@ -13,7 +13,7 @@ const chineseDir = "docs/zh-CN"
 
 // A Chinese page has the headings of its English one, by level, and the same blocks of code.
 func TestChinesePagesFollow(t *testing.T) {
-	all := pages(t)
+	all := Pages(t, root)
 	found := 0
 	for name, chinese := range all {
 		original := ""

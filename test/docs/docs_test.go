@@ -1,8 +1,6 @@
-// Package docs checks the documentation's links and commands, and that its Chinese pages follow the English ones.
 package docs
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,43 +20,9 @@ var (
 	made    = regexp.MustCompile(`(?m)(?:^|` + "`" + `)make ([a-z0-9 -]+)`)
 )
 
-// pages are the Markdown files that people read, by their path in the repository.
-func pages(t *testing.T) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	add := func(path string) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found[name] = string(text)
-	}
-	top, err := filepath.Glob(root + "/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range top {
-		add(path)
-	}
-	err = filepath.WalkDir(root+"/docs", func(path string, _ fs.DirEntry, err error) error {
-		if filepath.Ext(path) == ".md" {
-			add(path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
 // A link within the repository ends at a file, and at a heading of it.
 func TestLinks(t *testing.T) {
-	all := pages(t)
+	all := Pages(t, root)
 	for name, text := range all {
 		for _, l := range link.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
 			if strings.Contains(l[1], "://") {
@@ -106,7 +70,7 @@ func TestMakeTargets(t *testing.T) {
 		targets[found[1]] = true
 	}
 	found := 0
-	for name, page := range pages(t) {
+	for name, page := range Pages(t, root) {
 		for _, m := range made.FindAllStringSubmatch(page, -1) {
 			for word := range strings.FieldsSeq(m[1]) {
 				found++

@@ -26,7 +26,7 @@ func TestChartValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := 0
-	for name, page := range pages(t) {
+	for name, page := range Pages(t, root) {
 		for _, m := range value.FindAllStringSubmatch(block.ReplaceAllString(page, ""), -1) {
 			parts := strings.Split(m[1], ".")
 			if section, is := values[parts[0]].(map[string]any); is && len(section) > 0 && !notOfTheChart.MatchString(m[1]) {
