@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -83,6 +84,39 @@ func TestImages(t *testing.T) {
 		"jsonpath={range .items[*]}{.status.containerStatuses[0].image} {.status.containerStatuses[0].ready} {end}")
 	if want := "localhost/layout/" + daemon + ":oci true "; got != want {
 		t.Errorf("pods: %q, want %q", got, want)
+	}
+}
+
+// TestImageOfTheDevicePlugin: it has the hook that the plugin puts on the node.
+func TestImageOfTheDevicePlugin(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("the images' base is unpacked with dpkg-deb: ", err)
+	}
+	const name, hook = "heddle-device-plugin", "heddle-cdi-hook"
+	dir := t.TempDir()
+	makeImages(t, shared, dir, "amd64", name)
+	path := func(b blob) string {
+		return filepath.Join(dir, name, "blobs", strings.Replace(b.Digest, ":", "/", 1))
+	}
+	var top, index, image blobs
+	decodeFile(t, filepath.Join(dir, name, "index.json"), &top)
+	decodeFile(t, path(top.Manifests[0]), &index)
+	decodeFile(t, path(index.Manifests[0]), &image)
+	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", path(image.Layers[1]), "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	// The runtime of a node has neither this image's libc nor its loader.
+	program, err := elf.Open(filepath.Join(dir, "usr/local/bin", hook))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if needs, err := program.ImportedLibraries(); err != nil || len(needs) > 0 {
+		t.Errorf("%s needs %v, %v", hook, needs, err)
+	}
+	bill, err := os.ReadFile(filepath.Join(dir, name+"-amd64.spdx.json"))
+	if err != nil || !strings.Contains(string(bill), "github.com/cyphar/filepath-securejoin") {
+		t.Errorf("the bill of materials lacks the hook's module: %v", err)
 	}
 }
 

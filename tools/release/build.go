@@ -114,13 +114,14 @@ func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte,
 	if err := b.compile(ctx, name, arch, program); err != nil {
 		return nil, nil, err
 	}
+	var others []string
 	if name == devicePlugin {
-		hook := filepath.Join(dir, "usr/local/bin", mountsHook)
-		if err := b.compile(ctx, mountsHook, arch, hook); err != nil {
+		others = append(others, filepath.Join(dir, "usr/local/bin", mountsHook))
+		if err := b.compile(ctx, mountsHook, arch, others[0]); err != nil {
 			return nil, nil, err
 		}
 	}
-	sbom, err := billOfMaterials(name, b.version, arch, program, b.pins)
+	sbom, err := billOfMaterials(name, b.version, arch, program, others, b.pins)
 	if err != nil {
 		return nil, nil, err
 	}

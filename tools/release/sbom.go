@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 )
 
 // The fields of an SPDX 2.3 document that are used here.
@@ -58,8 +61,8 @@ type relationship struct {
 var notID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 // billOfMaterials lists what is in an image: the modules that the linker put
-// into the program, and the Debian packages of the base.
-func billOfMaterials(name, version, arch, program string, pins []pin) ([]byte, error) {
+// into its program and into others beside it, and the Debian packages of the base.
+func billOfMaterials(name, version, arch, program string, others []string, pins []pin) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, fmt.Errorf("modules of %s: %w", name, err)
@@ -86,7 +89,19 @@ func billOfMaterials(name, version, arch, program string, pins []pin) ([]byte, e
 		d.Relationships = append(d.Relationships, relationship{top.ID, "CONTAINS", p.ID})
 	}
 	add(spdxPackage{Name: "go", Version: info.GoVersion, ExternalRefs: []external{{"PACKAGE-MANAGER", "purl", "pkg:golang/stdlib@" + info.GoVersion}}})
-	for _, m := range info.Deps {
+	deps := info.Deps
+	for _, other := range others {
+		more, err := buildinfo.ReadFile(other)
+		if err != nil {
+			return nil, fmt.Errorf("modules of %s: %w", filepath.Base(other), err)
+		}
+		for _, m := range more.Deps {
+			if !slices.ContainsFunc(deps, func(have *debug.Module) bool { return have.Path == m.Path }) {
+				deps = append(deps, m)
+			}
+		}
+	}
+	for _, m := range deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
