@@ -81,7 +81,8 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
 	// Others are this configuration under the names of the other makers whose GPUs
-	// the machine has, by [NodeConfig.For]. These are handed out whole.
+	// the machine has, with or without a driver, by [NodeConfig.For]. These are handed
+	// out whole.
 	Others []*NodeConfig `yaml:"-" json:"-"`
 
 	// Rules are Labels compiled, in their order, by [NodeConfig.Complete].

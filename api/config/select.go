@@ -11,7 +11,7 @@ import (
 // Shares reports whether this GPU is handed out in shares and not exclusively. One with
 // MIG on never is: it is cut in hardware already; nor is one of Others.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
-	if c.Mode != ModeSGPU || g.MIG.Enabled || c.of(g) != c {
+	if c.of(g).Mode != ModeSGPU || g.MIG.Enabled {
 		return false
 	}
 	return len(c.SGPU.GPUs) == 0 ||

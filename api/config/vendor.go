@@ -15,10 +15,15 @@ import (
 // beside it. c is complete.
 func (c NodeConfig) For(m *machine.Machine) NodeConfig {
 	most := c.ForVendor(served(m, ""))
+	present := map[string]int{}
+	onBus(m, present) // A driver may be away for a while.
+	for i := range m.GPUs {
+		present[vendorOf(&m.GPUs[i])]++
+	}
 	for _, other := range c.Each() {
-		has := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return vendorOf(&g) == other.Domains.Vendor })
 		// Under one name a pod never gets GPUs of two makers.
-		if has && other.Resources.GPU != most.Resources.GPU {
+		if present[other.Domains.Vendor] > 0 && other.Resources.GPU != most.Resources.GPU {
+			other.Mode = ModeNative
 			most.Others = append(most.Others, other)
 		}
 	}

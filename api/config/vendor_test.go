@@ -89,6 +89,12 @@ func TestTwoMakers(t *testing.T) {
 			t.Errorf("GPU %d: %s, want %s", i, got, want)
 		}
 	}
+	// Its driver is away: what the Node carries of it stays its own.
+	m.GPUs, m.PCI = m.GPUs[:1], []machine.PCIFunction{{Class: "0x038000", Vendor: "0x1002"}}
+	if away := c.For(m); len(away.Others) != 1 || away.Others[0].Domains.Vendor != "amd.com" {
+		t.Errorf("without a driver: %v", away.Others)
+	}
+	m = gpus("", "amd.com", "")
 	g := machine.GPU{Vendor: "amd.com", MIG: machine.MIG{Enabled: true, Mode: "CPX"}}
 	if got := on.InstanceResource(&g, "cpx_nps4"); got != "amd.com/gpu" {
 		t.Errorf("a partition is %s", got)

@@ -120,3 +120,15 @@ func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 	r.api.Show(true)
 	r.list(gpus, 8, 0)
 }
+
+// TestOneMakerIsShared: that all GPUs of a maker are shared is no shortage of them,
+// though those of another are whole.
+func TestOneMakerIsShared(t *testing.T) {
+	r := newRig(t, "two-makers").run()
+	r.configure("domains: {vendor: auto}\nmode: sgpu")
+	r.list(gpus, 0, 2)
+	r.list("amd.com/gpu", 1, 0)
+	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
+		t.Errorf("shortages: %v", got)
+	}
+}

@@ -100,7 +100,8 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 		return false
 	}
 	for i := range m.GPUs {
-		if inventory.Wanted(c, &m.GPUs[i]) != config.ModeSGPU {
+		g := &m.GPUs[i]
+		if c.GPUResource(g) == resource && inventory.Wanted(c, g) != config.ModeSGPU {
 			return false
 		}
 	}

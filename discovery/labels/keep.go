@@ -42,18 +42,22 @@ func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
 func (r *Result) Keep(c *config.NodeConfig, labels map[string]string, taints []corev1.Taint) (kept Result, lost bool) {
 	b := builder{config: c, domains: c.Domains, labels: maps.Clone(r.Labels)}
 	decided := []string{b.domains.Usage(), b.domains.ControlPlane()}
-	allowed := Allowed(c).Labels
+	makers := append([]*config.NodeConfig{c}, c.Others...)
+	allowed := Allowed(makers...).Labels
+	of := func(has func(*config.NodeConfig) bool) bool { return slices.ContainsFunc(makers, has) }
 	for key, value := range labels {
 		if slices.Contains(decided, key) ||
 			!slices.ContainsFunc(allowed, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
 			continue
 		}
-		lost = lost || r.Labels[key] != value && strings.HasPrefix(key, b.domains.VendorKey(""))
+		lost = lost || r.Labels[key] != value &&
+			of(func(c *config.NodeConfig) bool { return strings.HasPrefix(key, c.Domains.VendorKey("")) })
 		b.labels[key] = value
 	}
 	all := b.taints()
 	for _, t := range taints {
-		if t.Key != b.domains.Product() || !c.Taints.GPUProduct || string(t.Effect) != string(c.Taints.Effect) {
+		product := of(func(c *config.NodeConfig) bool { return t.Key == c.Domains.Product() })
+		if !product || !c.Taints.GPUProduct || string(t.Effect) != string(c.Taints.Effect) {
 			continue
 		}
 		same := func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value }
