@@ -259,7 +259,8 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 }
 
 // startsAgain waits for a container: 15 s, or where the kubelet reports that it is
-// in a crash loop, which it also is when it could not start, a back-off more.
+// in a crash loop, which it also is when it could not start, a back-off more. The
+// pod's status may never show that: it keeps what the last start failed with.
 func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Time, backoff time.Duration) {
 	t.Helper()
 	const limit = 15 * time.Second
@@ -274,6 +275,11 @@ func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Ti
 		return "it does not run again"
 	})
 	late := time.Since(back)
+	for _, said := range r.events(t, pod, "BackOff") {
+		if strings.Contains(said, string(r.getPod(t, pod).UID)) {
+			crashing = said
+		}
+	}
 	t.Logf("%s ran again %.1f s after the plugin came back; %s", pod, late.Seconds(), crashing)
 	if late > limit && crashing == "" {
 		t.Errorf("%s waited %.1f s for its start with the plugin there", pod, late.Seconds())

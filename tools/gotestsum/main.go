@@ -1,0 +1,86 @@
+// Command gotestsum says, after a run of gotestsum, what each failed test
+// printed, in short: its own lines without what it dumped of logs. A build server
+// that keeps only the end of a long output then keeps the reasons.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// event is one line of `go test -json`.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+const (
+	mostLines = 40  // of one test
+	mostText  = 400 // of one line
+	follow    = 6   // lines that a message of several lines may have
+)
+
+// message is the first line of what a test prints of itself.
+var message = regexp.MustCompile(`^\s+[\w-]+_test\.go:\d+: |^panic: |WARNING: DATA RACE|^--- FAIL`)
+
+func main() {
+	f, err := os.Open(os.Getenv("GOTESTSUM_JSONFILE"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer f.Close()
+	if err := report(f, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// report prints the messages of failed tests. A test whose subtest failed has
+// failed too.
+func report(r io.Reader, w io.Writer) error {
+	said := map[string][]string{}
+	since := map[string]int{}
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var e event
+		if json.Unmarshal(line, &e) != nil {
+			continue // what a build printed
+		}
+		name := e.Package + " " + e.Test
+		switch e.Action {
+		case "output":
+			if message.MatchString(e.Output) {
+				since[name] = 0
+			}
+			if since[name]++; since[name] <= follow && strings.TrimSpace(e.Output) != "" {
+				said[name] = append(said[name], cut(strings.TrimRight(e.Output, "\n")))
+			}
+		case "fail":
+			if e.Test == "" {
+				continue
+			}
+			lines := said[name]
+			fmt.Fprintf(w, "\n=== %s, in short\n%s\n", name, strings.Join(lines[max(0, len(lines)-mostLines):], "\n"))
+		case "pass", "skip":
+			delete(said, name)
+		}
+	}
+}
+
+func cut(s string) string {
+	if len(s) > mostText {
+		return s[:mostText] + " ..."
+	}
+	return s
+}
