@@ -165,13 +165,67 @@ func TestNodeNotReady(t *testing.T) {
 	}
 }
 
+// priority makes a priority class.
+func (f *fleet) priority(t *testing.T, value int) (class string) {
+	t.Helper()
+	class = fmt.Sprintf("p%d-%s", value, f.namespace)
+	f.kubectl(t, "create", "priorityclass", class, fmt.Sprintf("--value=%d", value))
+	t.Cleanup(func() { f.kubectlAfter(t, "delete", "priorityclass", class) })
+	return class
+}
+
+// TestGangPreemption is a gang of a higher priority, and two lower ones that have every
+// second node: one of them goes whole, that of the lower priority, and the other stays.
+func TestGangPreemption(t *testing.T) {
+	f := newFleet(t)
+	classes := map[string]string{"high": f.priority(t, 1000), "mid": f.priority(t, 10)}
+	f.nodes(t, withGPUs("whole-0", 8, nil), withGPUs("whole-1", 8, nil), withGPUs("whole-2", 8, nil), withGPUs("whole-3", 8, nil))
+	add := func(name string, nodes ...string) {
+		for i := range 2 {
+			p := f.member(name, i, 2, 8, nil)
+			p.Spec.PriorityClassName = classes[name]
+			if len(nodes) > 0 {
+				p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: nodes[i]}
+			}
+			f.create(t, p)
+		}
+		f.running(t, time.Minute, name, 2)
+	}
+	add("low", "whole-0", "whole-2")
+	add("mid", "whole-1", "whole-3")
+	mid := f.uids(t, "mid")
+	events := f.client.CoreV1().Events(f.namespace)
+	add("high")
+	if left := f.uids(t, "low"); len(left) != 0 {
+		t.Errorf("%v of the lowest gang are left", left)
+	}
+	for _, p := range f.podsOf(t, "mid") {
+		if p.DeletionTimestamp != nil || p.UID != mid[p.Name] || len(mid) != 2 {
+			t.Errorf("%s dies", p.Name)
+		}
+	}
+	for _, p := range f.podsOf(t, "high") {
+		if p.Status.NominatedNodeName != p.Spec.NodeName && p.Status.NominatedNodeName != "" {
+			t.Errorf("%s is nominated for %s", p.Name, p.Status.NominatedNodeName)
+		}
+	}
+	eventually(t, 30*time.Second, func() string {
+		list, err := events.List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Preempted"})
+		if err != nil {
+			return err.Error()
+		}
+		if len(list.Items) != 2 {
+			return fmt.Sprintf("%d Events Preempted, want 2", len(list.Items))
+		}
+		return ""
+	})
+}
+
 // TestPreemption is a gang of a higher priority: the pods in its place are preempted, and
 // no pod is for one that would not fit even then.
 func TestPreemption(t *testing.T) {
 	f := newFleet(t)
-	class := "high-" + f.namespace
-	f.kubectl(t, "create", "priorityclass", class, "--value=1000")
-	t.Cleanup(func() { f.kubectlAfter(t, "delete", "priorityclass", class) })
+	class := f.priority(t, 1000)
 	f.nodes(t, withGPUs("prey-a", 8, nil), withGPUs("prey-b", 8, nil), withGPUs("prey-c", 4, nil))
 	for i := range 4 {
 		p := f.pod(fmt.Sprintf("low-%d", i), 4, nil)

@@ -3,6 +3,7 @@ package fit_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -103,6 +104,13 @@ func repelsIn(term *corev1.PodAffinityTerm) func(*corev1.Pod) {
 	}
 }
 
+// gone counts a pod of a node as gone.
+func gone(node string, p *corev1.Pod) map[string]fit.Gone {
+	var g fit.Gone
+	g.Add(p)
+	return map[string]fit.Gone{node: g}
+}
+
 func TestCount(t *testing.T) {
 	two := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := pod("new", "1", "2", 5)
@@ -121,41 +129,47 @@ func TestCount(t *testing.T) {
 		node     *info
 		pod      *corev1.Pod
 		reserved fit.Reservations
-		preempt  bool
+		gone     *corev1.Pod
 		want     int32
 	}{
-		{"by GPUs", node(), two(nil), nil, false, 4},
-		{"by what is left", node(pod("a", "1", "3", 0)), two(nil), nil, false, 2},
-		{"by CPUs", node(pod("a", "14", "", 0)), two(nil), nil, false, 2},
-		{"by pods", node(), pod("new", "100m", "", 0), nil, false, 10},
-		{"one to a host", node(), two(func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 22}} }), nil, false, 1},
+		{"by GPUs", node(), two(nil), nil, nil, 4},
+		{"by what is left", node(pod("a", "1", "3", 0)), two(nil), nil, nil, 2},
+		{"by CPUs", node(pod("a", "14", "", 0)), two(nil), nil, nil, 2},
+		{"by pods", node(), pod("new", "100m", "", 0), nil, nil, 10},
+		{"one to a host", node(), two(func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 22}} }), nil, nil, 1},
 		{"repels itself", node(), two(func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
 			}}}}
-		}), nil, false, 1},
-		{"repels itself in namespaces", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other", "team"}})), nil, false, 1},
+		}), nil, nil, 1},
+		{"repels itself in namespaces", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other", "team"}})), nil, nil, 1},
 		{"repels itself in all namespaces", node(), two(repelsIn(&corev1.PodAffinityTerm{
 			NamespaceSelector: &metav1.LabelSelector{},
-		})), nil, false, 1},
-		{"repels others", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other"}})), nil, false, 4},
-		{"tainted", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(nil), nil, false, 0},
+		})), nil, nil, 1},
+		{"repels others", node(), two(repelsIn(&corev1.PodAffinityTerm{Namespaces: []string{"other"}})), nil, nil, 4},
+		{"tainted", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(nil), nil, nil, 0},
 		{"tolerated", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}
-		}), nil, false, 4},
-		{"cordoned", with(node(), func(n *corev1.Node) { n.Spec.Unschedulable = true }), two(nil), nil, false, 0},
+		}), nil, nil, 4},
+		{"cordoned", with(node(), func(n *corev1.Node) { n.Spec.Unschedulable = true }), two(nil), nil, nil, 0},
 		{"not ready", with(node(), func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
-		}), two(nil), nil, false, 0},
-		{"selected otherwise", node(), two(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} }), nil, false, 0},
-		{"reserved for another gang", node(), two(nil), reserved("other", 5, 3), false, 2},
-		{"reserved for a pod that is there", node(pod("other", "1", "3", 0)), two(nil), reserved("other", 5, 3), false, 2},
-		{"reserved for a lower priority", node(), two(nil), reserved("other", 4, 3), false, 4},
-		{"with preemption", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, true, 3},
+		}), two(nil), nil, nil, 0},
+		{"selected otherwise", node(), two(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} }), nil, nil, 0},
+		{"reserved for another gang", node(), two(nil), reserved("other", 5, 3), nil, 2},
+		{"reserved for a pod that is there", node(pod("other", "1", "3", 0)), two(nil), reserved("other", 5, 3), nil, 2},
+		{"reserved for a lower priority", node(), two(nil), reserved("other", 4, 3), nil, 4},
+		{"a pod counts as gone", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, pod("a", "1", "3", 0), 3},
+		{"it leaves anyway before what is reserved in advance", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), fit.Reservations{"n": {{
+			UID: "later", Priority: 5, Amounts: fit.Amounts{gpu: 3}, Start: time.Now().Add(time.Hour), Leaving: map[types.UID]bool{"a": true},
+		}}}, pod("a", "1", "3", 0), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := fit.Query{
-				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority}, Preempt: tt.preempt,
+				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority},
+			}
+			if tt.gone != nil {
+				q.Gone = gone("n", tt.gone)
 			}
 			var table fit.Table
 			for _, again := range []string{"", " again"} {
@@ -217,7 +231,7 @@ func TestFree(t *testing.T) {
 	}{
 		{"as it is", fit.Query{}, []int32{5, 8}},
 		{"less what is reserved", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5}}, []int32{5, 6}},
-		{"with preemption", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5}, Preempt: true}, []int32{8, 6}},
+		{"a pod counts as gone", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.q.Nodes = []framework.NodeInfo{a, b}

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/queue"
@@ -40,6 +39,32 @@ type Asker struct {
 	// At asks what will be free at a time, with the departures until then; zero is now.
 	At         time.Time
 	Departures map[types.UID]Departure
+	// Gone are pods that count as gone, by node.
+	Gone map[string]Gone
+}
+
+// Gone are pods of one node, and what they free.
+type Gone struct {
+	UIDs    map[types.UID]bool
+	Amounts Amounts
+}
+
+// Add adds a pod.
+func (g *Gone) Add(pod *corev1.Pod) {
+	if g.UIDs == nil {
+		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
+	}
+	g.UIDs[pod.UID] = true
+	g.Amounts.add(Requests(pod), 1)
+}
+
+// Merge adds the pods of another, which are not in both.
+func (g *Gone) Merge(other *Gone) {
+	if g.UIDs == nil {
+		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
+	}
+	maps.Copy(g.UIDs, other.UIDs)
+	g.Amounts.add(other.Amounts, 1)
 }
 
 // Reservations are by node. They are not changed once made.
@@ -51,7 +76,7 @@ type Free struct {
 	// reserved and pods are the reservations that count.
 	reserved Amounts
 	pods     int64
-	// gone is what pods free that leave, or are of lower priority.
+	// gone is what pods free that leave.
 	gone Amounts
 }
 
@@ -61,6 +86,10 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 	f := Free{info: info}
 	if !a.At.IsZero() {
 		f.depart(a)
+	}
+	gone := a.Gone[info.Node().Name]
+	if len(gone.UIDs) > 0 {
+		f.pods, f.gone = -int64(len(gone.UIDs)), gone.Amounts
 	}
 	if len(reservations) == 0 {
 		return f
@@ -85,13 +114,14 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 		}
 	}
 	if len(advance) > 0 {
-		f.reserve(advance)
+		f.reserve(advance, gone.UIDs)
 	}
 	return f
 }
 
-// reserve charges what is reserved in advance, less what will be free by then.
-func (f *Free) reserve(advance []*Reservation) {
+// reserve charges what is reserved in advance, less what will be free by then. What
+// pods free that count as gone is free already.
+func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 	reserved, leaving, pods := Amounts{}, Amounts{}, int64(0)
 	for _, r := range advance {
 		reserved.add(r.Amounts, 1)
@@ -100,7 +130,7 @@ func (f *Free) reserve(advance []*Reservation) {
 	for _, info := range f.info.GetPods() {
 		pod := info.GetPod()
 		at, stated := end(pod, now)
-		if slices.ContainsFunc(advance, func(r *Reservation) bool {
+		if !gone[pod.UID] && slices.ContainsFunc(advance, func(r *Reservation) bool {
 			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
 		}) {
 			pods++
@@ -121,19 +151,6 @@ func (f *Free) depart(a *Asker) {
 			f.pods--
 			f.gone.add(d.Amounts, 1)
 		}
-	}
-}
-
-// Preempt adds what pods of a lower priority hold.
-func (f *Free) Preempt(priority int32) {
-	f.gone = Amounts{}
-	for _, info := range f.info.GetPods() {
-		pod := info.GetPod()
-		if schedulehelpers.PodPriority(pod) >= priority {
-			continue
-		}
-		f.pods--
-		f.gone.add(Requests(pod), 1)
 	}
 }
 

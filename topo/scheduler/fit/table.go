@@ -31,8 +31,6 @@ type Query struct {
 	Nodes        []framework.NodeInfo
 	Reservations Reservations
 	Asker
-	// Preempt counts what pods of a lower priority hold as free.
-	Preempt bool
 }
 
 // Count writes how many pods of a class fit on each node, in the order of Nodes,
@@ -54,7 +52,7 @@ func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*F
 	into = into[:0]
 	counts := t.row(key, len(q.Nodes))
 	for i, info := range q.Nodes {
-		if q.Preempt || !q.At.IsZero() {
+		if _, gone := q.Gone[info.Node().Name]; gone || !q.At.IsZero() {
 			into = append(into, q.measure(info, c, value))
 			continue
 		}
@@ -75,15 +73,12 @@ func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*F
 	return into
 }
 
-// measure is with reservations and preemption, which differ by asker.
+// measure is with reservations and pods that count as gone, which differ by asker.
 func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int32) int32 {
 	if !c.Eligible(info.Node()) {
 		return 0
 	}
 	free := FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
-	if q.Preempt {
-		free.Preempt(q.Priority)
-	}
 	return value(&free)
 }
 

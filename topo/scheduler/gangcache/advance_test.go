@@ -23,13 +23,13 @@ func waiting(t *testing.T) (c *Cache, a, b *corev1.Pod) {
 	admit(c, a)
 	admit(c, b)
 	try := func() (due bool) {
-		_, _, _ = c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+		_, _, _ = c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
 			if due = gangs[0].Due; due {
 				c.Reserve(gangs, planner.Advance{Start: time.Now().Add(time.Hour), Reservations: fit.Reservations{
 					"n": {{UID: "a", Start: time.Now().Add(time.Hour)}, {UID: "b", Start: time.Now().Add(time.Hour)}},
 				}})
 			}
-			return nil, false, "no room"
+			return nil, nil, "no room"
 		})
 		return due
 	}
@@ -73,9 +73,9 @@ func TestReservationInAdvanceEnds(t *testing.T) {
 		}, 2},
 		{"no room any more", func(_ *testing.T, c *Cache, a, _ *corev1.Pod) {
 			<-time.After(2 * time.Hour)
-			_, _, _ = c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+			_, _, _ = c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
 				c.Reserve(gangs, planner.Advance{})
-				return nil, false, "no room"
+				return nil, nil, "no room"
 			})
 		}, 0},
 	} {

@@ -223,6 +223,7 @@ func (c *Cache) remove(m *member) {
 	if g := m.gang; g.leader == m {
 		g.elect(nil)
 	}
+	m.gang.preemption.tried(m.pod.UID)
 	c.gangs.update(m.gang)
 }
 
@@ -263,7 +264,7 @@ func (c *Cache) release(g *gangInfo, reason string) {
 			}
 		}
 		g.unplan()
-		g.deadline, g.preempting = time.Time{}, false
+		g.deadline, g.preemption = time.Time{}, nil
 		c.reject(g, reason, nil)
 	}
 	c.reservations = c.gangs.reservations(nil)

@@ -46,9 +46,9 @@ func admit(c *Cache, pod *corev1.Pod) string {
 
 // place tries a pod with plans that give pods these nodes; with none there is no room.
 func place(c *Cache, pod *corev1.Pod, nodes map[string]string) (node, rejection string) {
-	node, _, rejection = c.Place(pod, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+	node, _, rejection = c.Place(pod, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
 		if nodes == nil {
-			return nil, false, "no room"
+			return nil, nil, "no room"
 		}
 		plans := make([]planner.Plan, len(gangs))
 		for i := range gangs {
@@ -56,7 +56,7 @@ func place(c *Cache, pod *corev1.Pod, nodes map[string]string) (node, rejection 
 				plans[i].Nodes = append(plans[i].Nodes, nodes[m.Pod.Name])
 			}
 		}
-		return plans, false, ""
+		return plans, nil, ""
 	})
 	return node, rejection
 }
@@ -297,13 +297,13 @@ func TestOutdatedPlan(t *testing.T) {
 	a, b := podOf("a", in("x", "1")), podOf("b", in("x", "1"))
 	admit(c, a)
 	times := 0
-	node, _, rejection := c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+	node, _, rejection := c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
 		if times++; times == 1 {
 			admit(c, b)
 		} else if len(c.Reservations()) > 0 || len(gangs[0].Members) != 2 {
 			t.Errorf("an outdated plan is committed: %v", c.Reservations())
 		}
-		return []planner.Plan{{Nodes: make([]string, len(gangs[0].Members))}}, false, ""
+		return []planner.Plan{{Nodes: make([]string, len(gangs[0].Members))}}, nil, ""
 	})
 	if times != 2 || node != "" || rejection == "" {
 		t.Errorf("planned %d times, on %q: %s", times, node, rejection)

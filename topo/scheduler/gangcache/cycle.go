@@ -20,9 +20,6 @@ const (
 	// MaxRetries is how often a gang plans around nodes that rejected members before
 	// it releases all that it holds.
 	MaxRetries = 3
-	// preemptionTimeout is how long a reservation holds at least that other pods must
-	// leave first: a pod's usual grace period, and some.
-	preemptionTimeout = 2 * time.Minute
 )
 
 // Admit is for PreEnqueue: what a pod's gang waits for, empty if the pod may enter
@@ -51,9 +48,9 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	return added, reason
 }
 
-// Plan plans gangs together, with pods of a lower priority gone if it may and must.
-// The reason is why there is no plan, or none without preemption.
-type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, preempt bool, reason string)
+// Plan plans gangs together, with pods of a lower priority gone if it may and must:
+// those that leave. The reason is why there is no plan, or none without preemption.
+type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, leaving []*corev1.Pod, reason string)
 
 // Place is for PreFilter: the node of a member, by an earlier plan or by one that is
 // made now, without the lock, for all gangs that it runs with; or why it has none.
@@ -145,7 +142,7 @@ func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang)
 // changed while it was planned.
 func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreempt bool) (reason string, current bool) {
 	c.mu.Unlock()
-	plans, preempt, reason := plan(unit, mayPreempt)
+	plans, leaving, reason := plan(unit, mayPreempt)
 	c.mu.Lock()
 	if plans == nil {
 		return reason, true
@@ -155,11 +152,13 @@ func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreem
 			return "", false
 		}
 	}
+	pods := newPreemption(leaving)
 	for i, plan := range plans {
 		g := c.gangs[unit[i].Key]
 		for at, node := range plan.Nodes {
 			if m := g.members[unit[i].Members[at].Pod.UID]; node != "" && m.stage == pending {
 				m.stage, m.node = planned, node
+				pods.await(m.pod.UID)
 				if m.pod.UID != tried.UID {
 					c.effects.activate(m.pod)
 				}
@@ -169,11 +168,8 @@ func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreem
 			g.placedIn = plan.Kind
 		}
 		c.giveBack(g)
-		g.preempting, g.activated = preempt, time.Now()
-		g.deadline = time.Now().Add(g.spec.Timeout)
-		if preempt {
-			g.deadline = time.Now().Add(max(g.spec.Timeout, preemptionTimeout))
-		}
+		g.preemption, g.activated = pods, time.Now()
+		g.deadline = time.Now().Add(max(g.spec.Timeout, pods.timeout()))
 	}
 	c.reservations = c.gangs.reservations(nil)
 	return "", true
@@ -213,31 +209,26 @@ func (c *Cache) Block(pod *corev1.Pod) {
 	c.blocked[pod.UID] = pod
 }
 
-// TurnedAway is for PostFilter: the node of a plan rejected the member. It reports
-// true if the scheduler's preemption is to go on, as the plan expects. Otherwise the
-// gang avoids the node and plans again, with the members that hold a node where they
-// are; after MaxRetries it releases all.
-func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, message string) (preempt bool) {
+// TurnedAway is for PostFilter: the node of a plan rejected the member. The gang avoids
+// the node and plans again, with the members that hold a node where they are; after
+// MaxRetries it releases all.
+func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string) {
 	c.mu.Lock()
 	defer c.unlock()
 	m := c.members[pod.UID]
-	if m == nil || m.stage != planned {
-		return false
+	if m == nil || m.stage != planned || m.node != node {
+		return
 	}
 	g := m.gang
-	if g.preempting && preemptable {
-		return true
-	}
 	c.Backoffs.Add(g.key, node)
 	if g.retries++; g.retries > MaxRetries {
 		g.retries = 0
 		c.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
-		return false
+		return
 	}
 	g.unplan()
 	c.reservations = c.gangs.reservations(nil)
 	c.effects.activate(pod)
-	return false
 }
 
 // Unreserve takes a member's node back, and all that its gang holds if that still
@@ -276,6 +267,9 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 		return 0, m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
 	}
 	m.stage = reserved
+	if m.gang.preemption.tried(pod.UID) {
+		c.activatePlanned(m.gang, pod) // One of those that wait for room has the others evicted.
+	}
 	unit, missing := c.gangs.unit(m.gang)
 	enough := missing == "" || m.gang.once
 	for _, u := range unit {

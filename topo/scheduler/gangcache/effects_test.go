@@ -24,7 +24,7 @@ func TestBackoff(t *testing.T) {
 		avoided := func() int { return len(c.Backoffs.Nodes(types.NamespacedName{Namespace: "default", Name: "x"})) }
 		for _, lasts := range []time.Duration{backoffFirst, 2 * backoffFirst} {
 			commit(t, c, a, map[string]string{"a": "n"})
-			if c.TurnedAway(a, "n", true, "volume") || !activated(c)["default/a"] {
+			if c.TurnedAway(a, "n", "volume"); !activated(c)["default/a"] {
 				t.Error("the gang does not plan again")
 			}
 			<-time.After(lasts)
@@ -37,7 +37,7 @@ func TestBackoff(t *testing.T) {
 			}
 		}
 		commit(t, c, a, map[string]string{"a": "n"})
-		c.TurnedAway(a, "n", true, "volume")
+		c.TurnedAway(a, "n", "volume")
 		if c.NodeChanged("n"); avoided() != 0 {
 			t.Error("a node that changed is avoided")
 		}
@@ -71,7 +71,7 @@ func TestReasonsAreWrittenSeldom(t *testing.T) {
 				if !tried["default/"+pod.Name] {
 					continue
 				}
-				_, _, rejection := c.Place(pod, func([]planner.Gang, bool) ([]planner.Plan, bool, string) { return nil, false, reason })
+				_, _, rejection := c.Place(pod, func([]planner.Gang, bool) ([]planner.Plan, []*corev1.Pod, string) { return nil, nil, reason })
 				if rejection != shown[pod.Name] {
 					shown[pod.Name] = rejection
 					writes[pod.Name]++

@@ -94,10 +94,10 @@ type gangInfo struct {
 	// once reports that the gang had its nodes, which is all that the policy
 	// once-satisfied asks for.
 	once bool
-	// deadline is when the reservations end; zero without any. preempting reports
-	// that pods of a lower priority must leave first.
+	// deadline is when the reservations end; zero without any. preemption is nil unless
+	// pods must leave first.
 	deadline   time.Time
-	preempting bool
+	preemption *preemption
 	// activated is when planned members were activated last.
 	activated time.Time
 

@@ -78,8 +78,8 @@ type Request struct {
 	Gangs        []Gang
 	Nodes        []framework.NodeInfo
 	Reservations fit.Reservations
-	// Preempt plans as if all pods of a lower priority were gone.
-	Preempt bool
+	// Gone are pods that count as gone, by node.
+	Gone map[string]fit.Gone
 	// At plans for what is free at a time, with the departures until then; zero is now.
 	At         time.Time
 	Departures map[types.UID]fit.Departure
@@ -105,8 +105,8 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
-	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Preempt: r.Preempt}
-	query.At, query.Departures = r.At, r.Departures
+	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}}
+	query.At, query.Departures, query.Gone = r.At, r.Departures, r.Gone
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
@@ -132,7 +132,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Plan{}, err
 	}
-	query.Priority, query.End = schedulehelpers.PodPriority(g.Members[0].Pod), g.end(time.Now())
+	query.Priority, query.End = g.priority(), g.end(time.Now())
 	query.First = slices.ContainsFunc(g.Members, func(m Member) bool { return m.Pod.Spec.NodeName != "" })
 	found, err := tree.place(query.Nodes, &request, p.capacity(tree, query, classes), g.Label)
 	if err != nil {
@@ -147,6 +147,17 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 		}
 	}
 	return plan, nil
+}
+
+// priority is the lowest of the members that need a node: what runs may have another.
+func (g *Gang) priority() int32 {
+	lowest := int32(math.MaxInt32)
+	for i := range g.Members {
+		if m := &g.Members[i]; m.Node == "" {
+			lowest = min(lowest, schedulehelpers.PodPriority(m.Pod))
+		}
+	}
+	return lowest
 }
 
 // end is when all members would be gone that began now; zero if one does not state that.
@@ -215,9 +226,6 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 		}
 		info := q.Nodes[at]
 		free := fit.FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
-		if q.Preempt {
-			free.Preempt(q.Priority)
-		}
 		return free.FitsTogether(classes, pods)
 	}
 	return &out
@@ -252,20 +260,4 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 	}
 	out.Largest = p.forest.largest(whole)
 	return out
-}
-
-// CanPreempt reports whether a node has a pod of a lower priority.
-func CanPreempt(pod *corev1.Pod, nodes []framework.NodeInfo) bool {
-	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
-		return false
-	}
-	priority := schedulehelpers.PodPriority(pod)
-	for _, info := range nodes {
-		for _, other := range info.GetPods() {
-			if schedulehelpers.PodPriority(other.GetPod()) < priority {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -73,8 +73,8 @@ func (p *Plugin) PreFilter(
 			p.measure(nodes)
 		}
 		var rejection string
-		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, bool, string) {
-			return p.plan(pod, &planner.Request{Gangs: gangs, Nodes: nodes}, mayPreempt)
+		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
+			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {
@@ -83,7 +83,7 @@ func (p *Plugin) PreFilter(
 			}
 		}
 		if rejection != "" {
-			// No victim would make room for the whole gang.
+			// No victims would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
 		}
 		c.reservations, c.asker.First = p.cache.Reservations(), p.cache.RunsInPart(pod)
@@ -120,20 +120,18 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 }
 
 // plan plans gangs beside all reservations: with pods of a lower priority gone if it
-// may, and there is no room else.
+// may, and there is no room else. leaving are those that must leave first.
 func (p *Plugin) plan(
-	pod *corev1.Pod, r *planner.Request, mayPreempt bool,
-) (plans []planner.Plan, preempt bool, reason string) {
+	r *planner.Request, mayPreempt bool,
+) (plans []planner.Plan, leaving []*corev1.Pod, reason string) {
 	begin, result := time.Now(), "placed"
 	r.Reservations = p.cache.Beside(r.Gangs)
 	if plans, reason = p.planner.Plan(r); reason != "" {
 		result = "refused"
 	}
 	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
-	if reason != "" && mayPreempt && planner.CanPreempt(pod, r.Nodes) {
-		r.Preempt = true
-		plans, _, _ = p.plan(pod, r, false)
-		r.Preempt = plans != nil
+	if reason != "" && mayPreempt {
+		plans, leaving = p.preempt(r)
 	}
 	if plans == nil && mayPreempt {
 		advance := p.planner.Advance(r, time.Now())
@@ -142,7 +140,7 @@ func (p *Plugin) plan(
 			reason = fmt.Sprintf("room is reserved from %s: %s", advance.Start.UTC().Format(time.RFC3339), reason)
 		}
 	}
-	return plans, r.Preempt, reason
+	return plans, leaving, reason
 }
 
 // capacityEvery is the age from which on the free capacity is taken again.
@@ -199,27 +197,31 @@ func (p *Plugin) Filter(
 	return nil
 }
 
-// PostFilter runs before the scheduler's preemption. It lets that have victims for a
-// member of a gang only if the whole gang fits once they are gone.
+// PostFilter runs before the scheduler's preemption, which is for pods of no gang: a
+// member's plan has the victims, which are evicted for the whole gang at once.
 func (p *Plugin) PostFilter(
-	_ context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
 	c := cycleOf(state)
-	preempt := false
 	switch {
+	case c == nil && !p.labeled(pod):
+		return nil, framework.NewStatus(framework.Unschedulable)
 	case c == nil:
-		preempt = !p.labeled(pod)
 	case !c.member:
 		p.cache.Block(pod)
-		preempt = true
-	default:
-		status := statuses.Get(c.node)
-		preempt = p.cache.TurnedAway(pod, c.node, status.Code() == framework.Unschedulable, status.Message())
-	}
-	if preempt {
 		return nil, framework.NewStatus(framework.Unschedulable)
+	case p.fitsWithout(ctx, state, pod, c.node):
+		if p.evict(ctx, pod) {
+			return nominated(c.node), nil
+		}
+	default:
+		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message())
 	}
-	return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
+	var result *framework.PostFilterResult
+	if pod.Status.NominatedNodeName != "" {
+		result = nominated("") // An earlier plan's.
+	}
+	return result, framework.NewStatus(framework.UnschedulableAndUnresolvable)
 }
 
 // PreScore skips pods without GPUs, and members of gangs, which have their node.

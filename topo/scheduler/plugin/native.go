@@ -158,7 +158,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 
 // planPodGroup finds a node for the members of a PodGroup.
 func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok, preempt bool, reason string) {
-	plans, preempt, reason := p.plan(c.gang.Members[0].Pod, &planner.Request{
+	plans, leaving, reason := p.plan(&planner.Request{
 		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
 	}, mayPreempt)
 	if plans == nil {
@@ -168,7 +168,7 @@ func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok, preempt bo
 	for i, node := range plans[0].Nodes {
 		c.places[c.gang.Members[i].Pod.UID] = node
 	}
-	return true, preempt, reason
+	return true, len(leaving) > 0, reason
 }
 
 // preFilterNative gives a member of a native PodGroup its node in the placement that

@@ -16,6 +16,12 @@
 // reserved, of this gang and of all gangs of its groups; then all are bound. A member
 // that goes away before that, or the deadline, frees everything at once.
 //
+// # A gang that preempts
+//
+// A gang without room that has a higher priority than others is planned with the fewest of
+// those gone. PostFilter tries each member's node without their pods. Once all members pass,
+// it evicts the pods and nominates the members; the plan keeps the room until they are gone.
+//
 // # A gang that waits
 //
 // A second plugin, Queue, sorts the scheduler's queue by the age of gangs. A gang that has
@@ -48,6 +54,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -100,6 +107,7 @@ type Plugin struct {
 	planner    *planner.Planner
 	gpus       *sgpu.Scheduler
 	controller *controller.Controller
+	budgets    policylisters.PodDisruptionBudgetLister
 	// measured is when the free capacity was taken last.
 	measured time.Time
 	done     sync.WaitGroup
@@ -127,6 +135,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
 	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
+	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// low has two gangs of two pods that fill four nodes between them: young on a and c, old
+// on b and d.
+func low(t *testing.T, more ...runtime.Object) *cluster {
+	t.Helper()
+	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4), node("d", 4))
+	for _, object := range more {
+		w.add(object)
+	}
+	for i, at := range []string{"a", "b", "c", "d"} {
+		name := []string{"young", "old"}[i%2]
+		p := pod(fmt.Sprintf("%s-%d", name, i/2), 4, gangLabels(name, 2))
+		p.Spec.NodeName, p.Status.Phase = at, corev1.PodRunning
+		p.Status.StartTime = new(metav1.NewTime(time.Now().Add(-time.Duration(1+i%2) * time.Hour)))
+		p.Labels["app"] = name
+		w.add(p)
+	}
+	return w
+}
+
+// high adds a gang of two pods of a higher priority.
+func (w *cluster) high(change func(i int, p *corev1.Pod)) {
+	w.Helper()
+	for i := range 2 {
+		p := pod(fmt.Sprintf("high-%d", i), 4, gangLabels("high", 2))
+		p.Spec.Priority = new(int32(1000))
+		if change != nil {
+			change(i, p)
+		}
+		w.add(p)
+	}
+}
+
+// left waits until the gang of a higher priority has its nodes, and checks who is left.
+func (w *cluster) left(want string) {
+	w.Helper()
+	pods := w.until("the gang bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "high") == 2 })
+	for _, name := range []string{"young", "old"} {
+		n := 0
+		if name == want {
+			n = 2
+		}
+		if bound(pods, name) != n {
+			w.Errorf("%d pods of %s are left, want %d", bound(pods, name), name, n)
+		}
+	}
+}
+
+// budget allows no eviction of a gang's pods.
+func budget(name string) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
+	}
+}
+
+// The youngest gang goes whole, and the other stays whole. Its pods are evicted as
+// kube-scheduler's preemption evicts; Events are in test/e2e.
+func TestAGangPreemptsAWholeGang(t *testing.T) {
+	w := low(t)
+	uids := map[string]types.UID{}
+	for name, p := range w.pods() {
+		uids[name] = p.UID
+	}
+	w.high(nil)
+	w.left("old")
+	deleted, conditions := 0, 0
+	for _, action := range w.client.Actions() {
+		switch a := action.(type) {
+		case clienttesting.DeleteActionImpl:
+			if p := a.GetDeleteOptions().Preconditions; p == nil || *p.UID != uids[a.GetName()] {
+				t.Errorf("%s is deleted with the preconditions %v", a.GetName(), p)
+			}
+			deleted++
+		case clienttesting.PatchActionImpl:
+			if strings.Contains(string(a.GetPatch()), corev1.PodReasonPreemptionByScheduler) && a.GetSubresource() == "status" {
+				conditions++
+			}
+		}
+	}
+	if deleted != 2 || conditions != 2 {
+		t.Errorf("%d pods are deleted, %d have the condition; want 2", deleted, conditions)
+	}
+}
+
+func TestAGangPreemptsWithinDisruptionBudgets(t *testing.T) {
+	w := low(t, budget("young"))
+	w.high(nil)
+	w.left("young")
+}
+
+// One member is enough that does not preempt, whichever is tried.
+func TestAGangWithAMemberThatNeverPreempts(t *testing.T) {
+	for never := range 2 {
+		w := low(t)
+		w.high(func(i int, p *corev1.Pod) {
+			if i == never {
+				p.Spec.PreemptionPolicy = new(corev1.PreemptNever)
+			}
+		})
+		pods := w.until("rejected", func(pods map[string]*corev1.Pod) bool {
+			return strings.Contains(why(pods["high-0"]), "rejected by") && strings.Contains(why(pods["high-1"]), "rejected by")
+		})
+		if n := bound(pods, "young") + bound(pods, "old"); n != 4 {
+			t.Errorf("%d of 4 pods are left", n)
+		}
+	}
+}
+
+// A node that no victim makes fit, for what no plan sees, is found out before any dies.
+func TestNoGangDiesInVain(t *testing.T) {
+	guard := pod("guard", 0, map[string]string{"app": "guard"})
+	guard.Spec.NodeName, guard.Spec.Priority = "c", new(int32(2000))
+	w := low(t, guard)
+	w.high(func(_ int, p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guard"}}, TopologyKey: corev1.LabelHostname,
+			}},
+		}}
+	})
+	w.left("young")
+}

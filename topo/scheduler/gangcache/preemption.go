@@ -1,0 +1,131 @@
+package gangcache
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// usualGrace is a pod's grace period if it has none.
+	usualGrace = 30 * time.Second
+	// preemptionSlack is how much longer than their grace period pods may take to leave.
+	preemptionSlack = 90 * time.Second
+)
+
+// preemption is for which pods must leave before the members of planned gangs have their
+// nodes. No pod is evicted before each member's node was tried without them: what no plan
+// sees (volumes, affinity to other pods) may keep it off, and they would die in vain.
+type preemption struct {
+	leaving []*corev1.Pod
+	// untried are the members of which the node was not tried.
+	untried map[types.UID]bool
+	evicted bool
+}
+
+// newPreemption is nil if no pod must leave.
+func newPreemption(leaving []*corev1.Pod) *preemption {
+	if len(leaving) == 0 {
+		return nil
+	}
+	return &preemption{leaving: leaving, untried: map[types.UID]bool{}}
+}
+
+func (p *preemption) await(member types.UID) {
+	if p != nil {
+		p.untried[member] = true
+	}
+}
+
+// tried notes that a member's node takes it, and reports whether it was the last.
+func (p *preemption) tried(member types.UID) bool {
+	if p == nil || !p.untried[member] {
+		return false
+	}
+	delete(p.untried, member)
+	return len(p.untried) == 0
+}
+
+// timeout is how long reservations hold at least: zero if no pod must leave.
+func (p *preemption) timeout() (longest time.Duration) {
+	if p == nil {
+		return 0
+	}
+	for _, pod := range p.leaving {
+		grace := usualGrace
+		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+			grace = time.Duration(*seconds) * time.Second
+		}
+		longest = max(longest, grace+preemptionSlack)
+	}
+	return longest
+}
+
+// Leaving are the pods that must leave before a member has its node: none if there is no
+// such plan.
+func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
+	c.mu.Lock()
+	defer c.unlock()
+	if m := c.members[member.UID]; m != nil && m.stage == planned && m.gang.preemption != nil {
+		return m.gang.preemption.leaving
+	}
+	return nil
+}
+
+// Preempt is for PostFilter: a member's node takes it once other pods have left. evict are
+// those to evict, which it returns once, when that holds for all members; started
+// reports that it has.
+func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	m := c.members[member.UID]
+	if m == nil || m.stage != planned || m.gang.preemption == nil {
+		return nil, false
+	}
+	p := m.gang.preemption
+	p.tried(member.UID)
+	if p.evicted || len(p.untried) > 0 {
+		return nil, p.evicted
+	}
+	p.evicted = true
+	c.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
+	return p.leaving, true
+}
+
+// activatePlanned activates the members that wait for room, of a gang and of those that
+// it runs with, but for one that is tried.
+func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
+	unit, _ := c.gangs.unit(g)
+	for _, u := range unit {
+		for uid, m := range u.members {
+			if m.stage == planned && uid != but.UID {
+				c.effects.activate(m.pod)
+			}
+		}
+	}
+}
+
+// NotEvicted has the eviction tried again, in the next cycle of a member.
+func (c *Cache) NotEvicted(member *corev1.Pod) {
+	c.mu.Lock()
+	defer c.unlock()
+	if m := c.members[member.UID]; m != nil && m.gang.preemption != nil {
+		m.gang.preemption.evicted = false
+	}
+}
+
+// GangOf has the gang of each pod that is in one, for preemption: gangs that run together
+// or not at all are evicted together.
+func (c *Cache) GangOf() map[types.UID]types.NamespacedName {
+	c.mu.Lock()
+	defer c.unlock()
+	out := make(map[types.UID]types.NamespacedName, len(c.members))
+	for _, g := range c.gangs {
+		unit, _ := c.gangs.unit(g)
+		for uid := range g.members {
+			out[uid] = unit[0].key
+		}
+	}
+	return out
+}

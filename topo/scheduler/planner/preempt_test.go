@@ -1,0 +1,303 @@
+package planner
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+)
+
+// sharedNode has eight GPUs, of which its pods have what they ask for.
+type sharedNode struct {
+	busyNode
+	requested gpus
+}
+
+func (n *sharedNode) GetRequested() framework.Resource { return n.requested }
+func (*sharedNode) GetGeneration() int64               { return 1 } // It never changes.
+
+// prey is a pod on a node: "gang/name gpus priority hours", of no gang without a gang. It
+// began to run so many hours ago.
+func prey(t testing.TB, text string) (p *corev1.Pod, in string) {
+	t.Helper()
+	var name string
+	var n, priority, hours int
+	if _, err := fmt.Sscanf(text, "%s %d %d %d", &name, &n, &priority, &hours); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	in, own, ok := strings.Cut(name, "/")
+	if !ok {
+		in, own = "", name
+	}
+	p = whole(own, time.Duration(hours)*time.Hour, 0)
+	p.Namespace, p.Labels = "default", map[string]string{"gang": in, "pod": own}
+	p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+	p.Spec.Priority = new(int32(priority))
+	return p, in
+}
+
+// hunt are nodes with pods, and what is known of these.
+type hunt struct {
+	nodes   []framework.NodeInfo
+	cluster Cluster
+}
+
+func newHunt(t testing.TB, nodes [][]string) *hunt {
+	t.Helper()
+	h := &hunt{cluster: Cluster{GangOf: map[types.UID]types.NamespacedName{}}}
+	for i, pods := range nodes {
+		n := &sharedNode{busyNode: busyNode{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}}}
+		for _, text := range pods {
+			terminating := strings.HasPrefix(text, "-")
+			p, in := prey(t, strings.TrimPrefix(text, "-"))
+			p.Spec.NodeName = n.node.Name
+			if terminating {
+				p.DeletionTimestamp = new(metav1.Now())
+			}
+			if in != "" {
+				h.cluster.GangOf[p.UID] = types.NamespacedName{Namespace: "default", Name: in}
+			}
+			n.pods = append(n.pods, podOn{pod: p})
+			n.requested += gpus(fit.Requests(p)[gpu])
+		}
+		h.nodes = append(h.nodes, n)
+	}
+	return h
+}
+
+// allow makes a budget of a gang's pods.
+func (h *hunt) allow(gang string, evictions int32) {
+	h.cluster.Budgets = append(h.cluster.Budgets, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: gang},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"gang": gang}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: evictions},
+	})
+}
+
+// request is of a gang of n pods of a priority.
+func (h *hunt) request(n, gpus, priority int) *Request {
+	g := Gang{Key: types.NamespacedName{Namespace: "default", Name: "high"}, MinMember: n}
+	for i := range n {
+		p := whole(fmt.Sprint("high-", i), 0, 0)
+		p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
+		p.Spec.Priority = new(int32(priority))
+		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
+	}
+	return &Request{Gangs: []Gang{g}, Nodes: h.nodes}
+}
+
+func newPlanner() *Planner {
+	return New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
+}
+
+func names(pods []*corev1.Pod) string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// The fewest gangs leave, then those of the lowest priority, then the youngest, whole.
+func TestPreempt(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		nodes   [][]string
+		pods    int
+		gpus    int
+		budgets map[string]int32
+		change  func(*Request)
+		want    string
+		none    bool
+	}{
+		{name: "one whole gang, not half of two",
+			nodes: [][]string{{"b/b0 8 0 2"}, {"a/a0 8 0 1"}, {"b/b1 8 0 2"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, want: "a0 a1"},
+		{name: "one gang of a higher priority, not two pods of none",
+			nodes: [][]string{{"x 8 0 1"}, {"y 8 0 1"}, {"a/a0 8 5 1"}, {"a/a1 8 5 1"}}, pods: 2, gpus: 8, want: "a0 a1"},
+		{name: "the lower priority",
+			nodes: [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 9"}}, pods: 1, gpus: 8, want: "b0"},
+		{name: "the priority of a gang is its highest",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"b/b0 8 2 9"}, {"a/a1 8 3 1"}}, pods: 1, gpus: 8, want: "b0"},
+		{name: "the younger one",
+			nodes: [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}, {"c/c0 8 1 3"}}, pods: 1, gpus: 8, want: "b0"},
+		{name: "the whole gang, wherever it is",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 1 1"}, {"a/a2 8 1 1"}}, pods: 1, gpus: 8, want: "a0 a1 a2"},
+		{name: "no gang with a pod of the preemptor's priority",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 10 1"}}, pods: 1, gpus: 8, none: true},
+		{name: "a disruption budget is kept with one gang more",
+			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 5 1"}, {"c/c0 8 5 1"}}, pods: 2, gpus: 8,
+			budgets: map[string]int32{"a": 1}, want: "b0 c0"},
+		{name: "a disruption budget is broken rather than not to run",
+			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 50 1"}}, pods: 2, gpus: 8,
+			budgets: map[string]int32{"a": 0}, want: "a0 a1"},
+		{name: "what terminates is enough",
+			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, pods: 1, gpus: 8, want: "a0"},
+		{name: "what terminates counts beside a victim",
+			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 4 0 1", "-c 4 0 1"}, {"d/d0 8 1 1"}}, pods: 2, gpus: 8, want: "a0 b0 c"},
+		{name: "not enough", nodes: [][]string{{"a/a0 8 0 1"}, {"b/b0 8 10 1"}}, pods: 2, gpus: 8, none: true},
+		{name: "a member that never preempts", nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, none: true,
+			change: func(r *Request) { r.Gangs[0].Members[1].Pod.Spec.PreemptionPolicy = new(corev1.PreemptNever) }},
+		{name: "one that runs may be of another priority", nodes: [][]string{{"x 8 10 1"}, {"a/a0 8 5 1"}}, pods: 2, gpus: 8, want: "a0",
+			change: func(r *Request) {
+				m := &r.Gangs[0].Members[0]
+				m.Node, m.Pod.Spec.Priority, m.Pod.Spec.PreemptionPolicy = "n0", new(int32(0)), new(corev1.PreemptNever)
+			}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHunt(t, tt.nodes)
+			for gang, n := range tt.budgets {
+				h.allow(gang, n)
+			}
+			r := h.request(tt.pods, tt.gpus, 10)
+			if tt.change != nil {
+				tt.change(r)
+			}
+			plans, leaving := newPlanner().Preempt(r, &h.cluster)
+			if diff := cmp.Diff(tt.want, names(leaving)); diff != "" || (plans == nil) != tt.none {
+				t.Errorf("plans %v, leaving (-want +got):\n%s", plans, diff)
+			}
+		})
+	}
+}
+
+// random is a small cluster with gangs of one to four pods.
+func random(t *testing.T, dice *rand.Rand) *hunt {
+	t.Helper()
+	nodes, left := make([][]string, 3+dice.IntN(4)), 0
+	free := make([]int, len(nodes))
+	for i := range free {
+		free[i] = 8
+	}
+	for g := range 2 + dice.IntN(5) {
+		priority, hours := dice.IntN(3), dice.IntN(4)
+		for i := range 1 + dice.IntN(4) {
+			at, n := dice.IntN(len(nodes)), []int{2, 4, 8}[dice.IntN(3)]
+			if free[at] >= n {
+				free[at] -= n
+				nodes[at] = append(nodes[at], fmt.Sprintf("g%d/g%d-%d %d %d %d", g, g, i, n, priority, hours))
+				left++
+			}
+		}
+	}
+	h := newHunt(t, nodes)
+	for g := range 3 {
+		if dice.IntN(3) == 0 {
+			h.allow(fmt.Sprint("g", g), int32(dice.IntN(3)))
+		}
+	}
+	return h
+}
+
+// The search finds what a look at every set of victims does; without its trials it still
+// finds a set of which none is left out.
+func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
+	dice, found := rand.New(rand.NewPCG(1, 2)), 0
+	for range 300 {
+		h := random(t, dice)
+		r := h.request(1+dice.IntN(4), []int{2, 4, 8}[dice.IntN(3)], 10)
+		if _, reason := newPlanner().Plan(r); reason == "" {
+			continue
+		}
+		p := newPlanner()
+		all := eviction{planner: p, request: *r}
+		all.read(&h.cluster, 10)
+		var best []int
+		enough := false
+		for mask := range 1 << len(all.victims) {
+			var set []int
+			for m := mask; m > 0; m &= m - 1 {
+				set = append(set, bits.TrailingZeros(uint(m)))
+			}
+			if (!enough || all.compare(set, best) < 0) && all.plan(set) != nil {
+				best, enough = set, true
+			}
+		}
+		e := eviction{planner: p, request: *r}
+		e.read(&h.cluster, 10)
+		set, plans := e.search()
+		if (plans != nil) != enough || !slices.Equal(set, best) {
+			t.Fatalf("%v, want %v of %d", set, best, len(all.victims))
+		}
+		bounded := eviction{planner: p, request: *r, sets: maxSets}
+		bounded.read(&h.cluster, 10)
+		set, plans = bounded.search()
+		if (plans != nil) != enough {
+			t.Fatalf("bounded it finds %v", set)
+		}
+		if !enough {
+			continue
+		}
+		found++
+		for i := range set {
+			if bounded.plan(slices.Concat(set[:i], set[i+1:])) != nil {
+				t.Errorf("%v without %d is enough", set, set[i])
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("%d of 300 clusters had victims", found)
+	}
+}
+
+// crowded are nodes that are full of pods of no gang, or of gangs of eight nodes.
+func crowded(tb testing.TB, nodes int, gangs bool) *hunt {
+	tb.Helper()
+	on := make([][]string, nodes)
+	for i := range on {
+		on[i] = []string{fmt.Sprintf("a%d 4 0 1", 2*i), fmt.Sprintf("a%d 4 0 1", 2*i+1)}
+		if gangs {
+			on[i] = []string{fmt.Sprintf("g%d/a%d 8 0 1", i%(nodes/8), i)}
+		}
+	}
+	return newHunt(tb, on)
+}
+
+// On many nodes the search is bounded by its plans.
+func TestPreemptIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		gangs bool
+		want  int
+	}{{false, 80}, {true, 5}} {
+		h := crowded(t, 304, tt.gangs)
+		e := eviction{planner: newPlanner(), request: *h.request(40, 8, 10)}
+		e.read(&h.cluster, 10)
+		set, plans := e.search()
+		if len(set) != tt.want || plans == nil {
+			t.Errorf("%d victims, want %d", len(set), tt.want)
+		}
+		if e.trials > 3*maxTrials {
+			t.Errorf("%d plans", e.trials)
+		}
+	}
+}
+
+// What docs/scheduling.md says that a search takes at most.
+func BenchmarkPreempt(b *testing.B) {
+	for _, gangs := range []bool{false, true} {
+		b.Run(fmt.Sprintf("gangs=%t", gangs), func(b *testing.B) {
+			h, p := crowded(b, 4608, gangs), newPlanner()
+			for b.Loop() {
+				if plans, _ := p.Preempt(h.request(128, 8, 10), &h.cluster); plans == nil {
+					b.Fatal("no plans")
+				}
+			}
+		})
+	}
+}

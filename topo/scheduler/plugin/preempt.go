@@ -1,0 +1,135 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+)
+
+// parallelEvictions is how many pods are evicted at once.
+const parallelEvictions = 16
+
+// preempt plans gangs with pods of a lower priority gone, if all of their members may.
+func (p *Plugin) preempt(r *planner.Request) (plans []planner.Plan, leaving []*corev1.Pod) {
+	budgets, err := p.budgets.List(labels.Everything())
+	if err != nil {
+		p.log.Error("preemption without disruption budgets", "err", err) // A lister has no errors today.
+	}
+	return p.planner.Preempt(r, &planner.Cluster{GangOf: p.cache.GangOf(), Budgets: budgets})
+}
+
+// fitsWithout reports whether a member's node takes it once the pods have left that its
+// plan expects to: there are some, and no filter rejects it then.
+func (p *Plugin) fitsWithout(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) bool {
+	leaving := p.cache.Leaving(pod)
+	if len(leaving) == 0 {
+		return false
+	}
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
+	if err != nil {
+		return false
+	}
+	without, trial, any := info.Snapshot(), state.Clone(), false
+	for _, on := range info.GetPods() {
+		if !slices.ContainsFunc(leaving, func(l *corev1.Pod) bool { return l.UID == on.GetPod().UID }) {
+			continue
+		}
+		any = true
+		if err := without.RemovePod(logr.FromContextOrDiscard(ctx), on.GetPod()); err != nil {
+			return false
+		}
+		if !p.handle.RunPreFilterExtensionRemovePod(ctx, trial, pod, on, without).IsSuccess() {
+			return false
+		}
+	}
+	return any && p.handle.RunFilterPluginsWithNominatedPods(ctx, trial, pod, without).IsSuccess()
+}
+
+// evict evicts the pods that must leave for a member's gang, once for all members. It
+// reports whether that has begun: each has its node as soon as they are gone.
+func (p *Plugin) evict(ctx context.Context, preemptor *corev1.Pod) bool {
+	victims, begun := p.cache.Preempt(preemptor)
+	if len(victims) == 0 {
+		return begun
+	}
+	var all errgroup.Group
+	all.SetLimit(parallelEvictions)
+	for _, victim := range victims {
+		if victim.DeletionTimestamp == nil {
+			all.Go(func() error { return p.evictPod(ctx, preemptor, victim) })
+		}
+	}
+	if err := all.Wait(); err != nil {
+		p.log.ErrorContext(ctx, "preemption failed, tried again", "pod", preemptor.Namespace+"/"+preemptor.Name, "err", err)
+		p.cache.NotEvicted(preemptor)
+		return false
+	}
+	p.log.InfoContext(ctx, "preempted pods of a lower priority for a gang",
+		"pod", preemptor.Namespace+"/"+preemptor.Name, "victims", len(victims))
+	return true
+}
+
+// evictPod does what kube-scheduler's preemption does to a victim.
+func (p *Plugin) evictPod(ctx context.Context, preemptor, victim *corev1.Pod) error {
+	const reason = "preempted"
+	waiting, binding := p.handle.GetWaitingPod(victim.UID), p.handle.GetPodInPreBind(victim.UID)
+	switch {
+	case waiting != nil && waiting.Preempt(Name, reason), binding != nil && binding.CancelPod(reason):
+		// It has no node in the API yet, and goes back to the queue.
+	default:
+		if err := p.deletePod(ctx, preemptor, victim); err != nil {
+			return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
+		}
+	}
+	p.handle.EventRecorder().WithLogger(logr.FromContextOrDiscard(ctx)).Eventf(
+		victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting",
+		"Preempted by the podgroup of pod %v on node %v", preemptor.UID, victim.Spec.NodeName)
+	return nil
+}
+
+// deletePod has the condition written first, by which a Job's podFailurePolicy knows a
+// preempted pod. A pod that is gone, or another of its name, is none.
+func (p *Plugin) deletePod(ctx context.Context, preemptor, victim *corev1.Pod) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": victim.UID},
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+			Reason:  corev1.PodReasonPreemptionByScheduler,
+			Message: preemptor.Spec.SchedulerName + ": preempting to accommodate a podgroup of a higher priority",
+		}}},
+	})
+	if err != nil {
+		return fmt.Errorf("write condition: %w", err)
+	}
+	pods := p.handle.ClientSet().CoreV1().Pods(victim.Namespace)
+	_, err = pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err == nil || apierrors.IsConflict(err) {
+		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
+		if apierrors.IsConflict(err) {
+			return nil
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// nominated nominates a pod for a node, or for none.
+func nominated(node string) *framework.PostFilterResult {
+	return &framework.PostFilterResult{NominatingInfo: &framework.NominatingInfo{
+		NominatedNodeName: node, NominatingMode: framework.ModeOverride,
+	}}
+}
