@@ -21,7 +21,7 @@ type Cluster struct {
 	// GangOf has the gang of each pod that is in one: gangs that run together or not at
 	// all are one.
 	GangOf map[types.UID]types.NamespacedName
-	// Budgets say how many pods may be evicted.
+	// Budgets limit how many pods may be evicted.
 	Budgets []*policyv1.PodDisruptionBudget
 }
 
@@ -115,7 +115,7 @@ func (e *eviction) read(c *Cluster, priority int32) (terminating []*corev1.Pod) 
 			key := gangOf(pod, c.GangOf)
 			switch {
 			case schedulehelpers.PodPriority(pod) >= priority:
-				spared[key] = true // Of no other use than for gangs.
+				spared[key] = true
 			case pod.DeletionTimestamp != nil:
 				terminating = append(terminating, pod)
 				gone := e.leaving[node]

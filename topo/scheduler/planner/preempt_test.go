@@ -288,7 +288,7 @@ func TestPreemptIsBounded(t *testing.T) {
 	}
 }
 
-// What docs/scheduling.md says that a search takes at most.
+// How long the search of docs/scheduling.md takes.
 func BenchmarkPreempt(b *testing.B) {
 	for _, gangs := range []bool{false, true} {
 		b.Run(fmt.Sprintf("gangs=%t", gangs), func(b *testing.B) {

@@ -23,10 +23,7 @@ const parallelEvictions = 16
 
 // preempt plans gangs with pods of a lower priority gone, if all of their members may.
 func (p *Plugin) preempt(r *planner.Request) (plans []planner.Plan, leaving []*corev1.Pod) {
-	budgets, err := p.budgets.List(labels.Everything())
-	if err != nil {
-		p.log.Error("preemption without disruption budgets", "err", err) // A lister has no errors today.
-	}
+	budgets, _ := p.budgets.List(labels.Everything()) // What is in memory has no errors.
 	return p.planner.Preempt(r, &planner.Cluster{GangOf: p.cache.GangOf(), Budgets: budgets})
 }
 
@@ -41,12 +38,12 @@ func (p *Plugin) fitsWithout(ctx context.Context, state framework.CycleState, po
 	if err != nil {
 		return false
 	}
-	without, trial, any := info.Snapshot(), state.Clone(), false
+	without, trial, some := info.Snapshot(), state.Clone(), false
 	for _, on := range info.GetPods() {
 		if !slices.ContainsFunc(leaving, func(l *corev1.Pod) bool { return l.UID == on.GetPod().UID }) {
 			continue
 		}
-		any = true
+		some = true
 		if err := without.RemovePod(logr.FromContextOrDiscard(ctx), on.GetPod()); err != nil {
 			return false
 		}
@@ -54,7 +51,7 @@ func (p *Plugin) fitsWithout(ctx context.Context, state framework.CycleState, po
 			return false
 		}
 	}
-	return any && p.handle.RunFilterPluginsWithNominatedPods(ctx, trial, pod, without).IsSuccess()
+	return some && p.handle.RunFilterPluginsWithNominatedPods(ctx, trial, pod, without).IsSuccess()
 }
 
 // evict evicts the pods that must leave for a member's gang, once for all members. It
