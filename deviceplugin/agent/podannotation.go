@@ -24,11 +24,15 @@ const ReasonNotEnforced = "SharesNotEnforced"
 // staleFor is how long a watch may take to show what was written.
 const staleFor = 10 * time.Second
 
-// writtenPod is what was written to a pod, over what, and when.
+// writtenPod is what was written to a pod, over what, when, and what was before.
 type writtenPod struct {
 	text, over string
 	at         time.Time
+	earlier    []string
 }
+
+// has reports that a text was written, last or before.
+func (w *writtenPod) has(text string) bool { return text == w.text || slices.Contains(w.earlier, text) }
 
 // annotatePods writes [wellknown.SGPUBound] where it differs from what the containers
 // have. Many pods may start at once: what ctx has no time for is written by
@@ -40,16 +44,23 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 		live[p.UID] = true
 		text := ""
 		b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
+		if b != nil && !of(p, b.uid) {
+			b = nil
+		}
+		// What an unrecorded container has stays as it was written, and what one had of a
+		// pod that leaves.
+		if b != nil && b.unrecorded {
+			continue
+		}
 		warning := ""
-		if b != nil && of(p, b.uid) {
+		if b != nil {
 			text, warning = b.String(), b.notEnforced(p)
 		}
-		// What an unrecorded container has stays as it was written.
-		if text == "" && incomplete || b != nil && b.unrecorded {
+		if text == "" && incomplete {
 			continue
 		}
 		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
-			t.annotatePod(ctx, p, text, warning)
+			t.annotatePod(ctx, p, b, text, warning)
 		}
 	}
 	for uid := range t.annotated {
@@ -80,9 +91,37 @@ func (b *boundPod) notEnforced(p *corev1.Pod) string {
 	return ""
 }
 
+// contradicts reports that an annotation gives other GPUs than containers have that have
+// started. One that has not may have been given others by an agent that ended before
+// its files were written, and an annotation that leaves a container out is only old.
+func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
+	said, err := allocation.ParseBound(text)
+	if err != nil {
+		return true
+	}
+	for name, c := range said.Containers {
+		var has []allocation.Share
+		if b != nil {
+			has = b.Containers[name].Shares
+		}
+		if hasStarted(p, name) && !slices.Equal(c.Shares, has) {
+			return true
+		}
+	}
+	return b != nil && said.Node != b.Node
+}
+
+// hasStarted reports that a container runs or has run, as the kubelet wrote it. The
+// devices of an init container are free once it has ended.
+func hasStarted(p *corev1.Pod, container string) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == container && (s.State.Running != nil || s.RestartCount > 0)
+	})
+}
+
 // annotatePod writes the annotation of a pod that lives, and with it an Event if
 // there is a warning, unless the watch may not have shown yet what was written.
-func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text, warning string) {
+func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, b *boundPod, text, warning string) {
 	now := p.Annotations[wellknown.SGPUBound]
 	last, written := t.annotated[p.UID]
 	switch {
@@ -102,16 +141,19 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text, warning s
 	if warning != "" {
 		t.API.WarnPod(kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, ReasonNotEnforced, warning)
 	}
-	// What was there is the agent's if it is what it wrote; then a container got more.
-	if now != "" && now != last.text {
+	// What was there is the agent's if it wrote that ever, since a watch may be late: then a container got more.
+	if now != "" && !last.has(now) && (written || b.contradicts(p, now)) {
 		t.drifted(ctx, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
 			"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
 	}
-	t.annotated[p.UID] = writtenPod{text, now, time.Now()}
+	if written && !last.has(text) {
+		last.earlier = append(last.earlier, last.text)
+	}
+	t.annotated[p.UID] = writtenPod{text, now, time.Now(), last.earlier}
 }
 
 // boundPod is the annotation of a pod, its UID as the kubelet knows it, and whether
-// a container of it is unrecorded.
+// a container of it is unrecorded or the pod leaves.
 type boundPod struct {
 	allocation.Bound
 	uid        string
@@ -123,7 +165,8 @@ func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p
 // bound are the annotations of all pods with shares.
 func (t *shares) bound() map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
-	for _, b := range t.state.View().Allocations() {
+	view := t.state.View()
+	for _, b := range view.Allocations() {
 		if len(b.Shares) == 0 && !b.Unrecorded {
 			continue
 		}
@@ -136,6 +179,11 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
 		all[key].Containers[b.Container] = allocation.BoundContainer{
 			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
+		}
+	}
+	for p := range view.Leaving() {
+		if key := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); all[key] == nil {
+			all[key] = &boundPod{uid: p.UID, unrecorded: true}
 		}
 	}
 	return all

@@ -125,6 +125,7 @@ func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 // though those of another are whole.
 func TestOneMakerIsShared(t *testing.T) {
 	r := newRig(t, "two-makers").run()
+	r.list(gpus, 2, 0)
 	r.configure("domains: {vendor: auto}\nmode: sgpu")
 	r.list(gpus, 0, 2)
 	r.list("amd.com/gpu", 1, 0)

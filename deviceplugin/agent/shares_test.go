@@ -125,6 +125,69 @@ func (r *rig) drifts(kind string) float64 {
 	return -1
 }
 
+// TestAnnotationOfAnEarlierAgent: an agent may end after it wrote the annotation of a container and
+// before its files, and the next one give the container another GPU. That is no drift until
+// the container has started; then another client wrote it.
+func TestAnnotationOfAnEarlierAgent(t *testing.T) {
+	r, c := sharer(t, "gpus: [0, 1]")
+	r.run()
+	r.list("nvidia.com/sgpu", 32, 0)
+	if err := r.consumer("a", "60/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the annotation", func() bool { return len(c.boundOf("a")) == 1 })
+	for i, want := range []float64{0, 1} {
+		r.stop()
+		r.api.EditPod("a", func(p *corev1.Pod) {
+			b, err := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range r.source.get().GPUs[:2] {
+				if s := b.Containers["main"].Shares; s[0].UUID != g.UUID {
+					s[0].UUID = g.UUID
+					break
+				}
+			}
+			p.Annotations[wellknown.SGPUBound] = b.String()
+			if want > 0 {
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{
+					{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+				}
+			}
+		})
+		r.again(t)
+		until(t, "the annotation corrected", func() bool { return len(c.boundOf("a")) == i+2 })
+		if got := max(r.drifts("annotation"), 0); got != want {
+			t.Errorf("%v drifts, want %v", got, want)
+		}
+	}
+}
+
+// TestAnnotationOfAPodThatLeaves: a kubelet that rejects a pod after its restart knows nothing of
+// it before the API server shows that. Its annotation stays until then.
+func TestAnnotationOfAPodThatLeaves(t *testing.T) {
+	r, c := sharer(t, "gpus: [0, 1]")
+	r.run()
+	r.list("nvidia.com/sgpu", 32, 0)
+	if err := r.consumer("a", "60/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the annotation", func() bool { return len(c.boundOf("a")) == 1 })
+	r.kubelet.Delete("default", "a")
+	until(t, "the agent's note of that", func() bool {
+		r.shares.woken.Notify()
+		return len(r.state.View().Leaving()) == 1
+	})
+	if err := r.consumer("b", "10/1", nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the other's annotation", func() bool { return len(c.boundOf("b")) == 1 })
+	if got := c.boundOf("a"); len(got) != 1 || r.drifts("annotation") > 0 {
+		t.Errorf("annotations %q, %v drifts", got, r.drifts("annotation"))
+	}
+}
+
 // TestForgedAnnotations: the agent removes a pod's own claim to be bound, and a
 // pod that names a GPU that is full gets nothing.
 func TestForgedAnnotations(t *testing.T) {

@@ -86,7 +86,10 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]boo
 			"gets the %d GPUs that it may have until the pod is gone: delete the pod", a.Container, len(a.IDs))}] = true
 	}
 	for _, e := range s.entries {
-		if e.Kind == cdi.SGPU && e.Owner != nil && s.forgotten[*e.Owner] {
+		if e.Kind != cdi.SGPU || e.Owner == nil {
+			continue
+		}
+		if _, untold := s.untold[*e.Owner]; s.forgotten[*e.Owner] && !untold {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}

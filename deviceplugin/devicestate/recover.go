@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
@@ -127,8 +128,9 @@ func (s *State) forgottenLocked(resource string, unsure map[kubelet.Container]bo
 	return ids
 }
 
-// detectForgotten warns of containers that were prepared, that have their pod, and
-// of which the kubelet knows no devices: its checkpoint was lost.
+// detectForgotten finds the containers that were prepared, that have their pod, and
+// of which the kubelet knows no devices: its checkpoint was lost. It warns of those
+// that stay so.
 func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	lacks := seen.Forgotten()
 	s.mu.Lock()
@@ -139,18 +141,34 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 		}
 	}
 	maps.DeleteFunc(s.forgotten, func(c kubelet.Container, _ bool) bool { return !lacks(c) })
+	maps.DeleteFunc(s.untold, func(c kubelet.Container, _ time.Time) bool { return !lacks(c) })
 	s.mu.Unlock()
 	for c := range found {
 		if !s.pods.exists(ctx, c.Pod) {
 			continue // Another pod has its name by now.
 		}
 		s.mu.Lock()
-		known := s.forgotten[c]
-		s.forgotten[c] = true
-		s.mu.Unlock()
-		if known {
-			continue
+		if !s.forgotten[c] {
+			s.forgotten[c], s.untold[c] = true, s.options.Now()
 		}
+		s.mu.Unlock()
+	}
+	s.tellForgotten()
+}
+
+// tellForgotten makes the Event of containers whose devices have been forgotten for long
+// enough.
+func (s *State) tellForgotten() {
+	s.mu.Lock()
+	var lasting []kubelet.Container
+	for c, since := range s.untold {
+		if s.options.Now().Sub(since) >= forgottenFor {
+			lasting = append(lasting, c)
+			delete(s.untold, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range lasting {
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
 		s.api.WarnPod(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
 			"cannot start again; delete the pod to have it made again", c.Name))

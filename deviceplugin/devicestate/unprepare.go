@@ -22,6 +22,9 @@ const (
 	// goneFor is how long an entry must have been without a pod before it is
 	// removed: a kubelet that has just started may not know all its pods yet.
 	goneFor = 30 * time.Second
+	// forgottenFor is how long the kubelet must have known a pod without its devices
+	// before that is told.
+	forgottenFor = 3 * time.Second
 	// unclaimedFor is how long a name may be without a holder: Allocate has
 	// answered and the kubelet has not written its checkpoint yet.
 	unclaimedFor = time.Minute
@@ -41,7 +44,7 @@ func (s *State) Run(ctx context.Context) error {
 		}
 		// A kubelet that starts knows its pods within a second or so, gives devices to
 		// new ones at once, and may have forgotten what the others have.
-		if tick.Reset(unprepareEvery); s.kubelet.Starting() {
+		if tick.Reset(unprepareEvery); s.kubelet.Starting() || s.tellsSoon() {
 			tick.Reset(searchEvery)
 		}
 		select {
@@ -51,6 +54,12 @@ func (s *State) Run(ctx context.Context) error {
 		case <-s.registered:
 		}
 	}
+}
+
+func (s *State) tellsSoon() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.untold) > 0
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes

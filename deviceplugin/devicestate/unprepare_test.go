@@ -167,6 +167,9 @@ func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 	r.kubelet.Wipe()
 	r.kubelet.Up()
 	r.collect()
+	if e := r.specs.takeEvents(); len(e) > 0 {
+		t.Errorf("events at once: %v", e)
+	}
 	r.pass(time.Hour)
 	r.collect()
 	r.mustEnter(names)

@@ -79,6 +79,18 @@ func (v *View) Allocations() []report.Binding {
 	return all
 }
 
+// Leaving are pods of which entries are left and that the kubelet does not know any
+// more; the API server may still show them.
+func (v *View) Leaving() map[kubelet.Pod]bool {
+	pods := make(map[kubelet.Pod]bool)
+	for device := range v.node.Gone {
+		if e := v.node.Entries[device]; e != nil && e.Owner != nil {
+			pods[e.Owner.Pod] = true
+		}
+	}
+	return pods
+}
+
 func newBinding(c kubelet.Container, entries []*checkpoint.Entry) report.Binding {
 	a := report.Binding{
 		Namespace: c.Namespace, Pod: c.Pod.Name, UID: c.UID, Container: c.Name, CDINames: make(map[string]string),
