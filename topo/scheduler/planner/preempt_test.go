@@ -177,6 +177,20 @@ func TestPreempt(t *testing.T) {
 	}
 }
 
+// A native PodGroup is a gang too, and another one than a gang of labels of its name.
+func TestPreemptANativePodGroup(t *testing.T) {
+	h := newHunt(t, [][]string{{"a 8 0 1"}, {"g/b 8 0 3"}, {"c 8 0 2"}})
+	for _, i := range []int{0, 2} {
+		h.nodes[i].GetPods()[0].GetPod().Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")}
+	}
+	if _, leaving := newPlanner().Preempt(h.request(1, 8, 10), &h.cluster); names(leaving) != "a c" {
+		t.Errorf("for one %s leave, want a c", names(leaving))
+	}
+	if _, leaving := newPlanner().Preempt(h.request(2, 8, 10), &h.cluster); names(leaving) != "a c" {
+		t.Errorf("for two %s leave, want a c", names(leaving))
+	}
+}
+
 // random is a small cluster with gangs of one to four pods.
 func random(t *testing.T, dice *rand.Rand) *hunt {
 	t.Helper()
