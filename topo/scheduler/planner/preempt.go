@@ -208,8 +208,11 @@ func readBudgets(all []*policyv1.PodDisruptionBudget) (out []budget) {
 // counts reports whether the eviction of a pod counts: one that the API server has
 // processed is in the budget's status already.
 func (b *budget) counts(pod *corev1.Pod) bool {
+	if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
+		return false
+	}
 	_, processed := b.Status.DisruptedPods[pod.Name]
-	return b.Namespace == pod.Namespace && !processed && len(pod.Labels) > 0 && b.selector.Matches(labels.Set(pod.Labels))
+	return !processed && b.selector.Matches(labels.Set(pod.Labels))
 }
 
 func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {
