@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,4 +137,35 @@ func TestNoGangDiesInVain(t *testing.T) {
 		}}
 	})
 	w.left("young")
+}
+
+// While victims terminate, the members are nominated, no other pod gets the room, and no
+// other gang is evicted. An eviction that failed is tried again.
+func TestAPreemptingGangKeepsItsRoom(t *testing.T) {
+	w := low(t)
+	var failed atomic.Bool
+	w.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if failed.CompareAndSwap(false, true) {
+			return true, nil, errors.New("the API server is away")
+		}
+		w.change(action.(clienttesting.DeleteAction).GetName(), func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
+		return true, nil, nil
+	})
+	w.high(nil)
+	w.until("both nominated", func(pods map[string]*corev1.Pod) bool {
+		at := pods["high-0"].Status.NominatedNodeName + pods["high-1"].Status.NominatedNodeName
+		return (at == "ac" || at == "ca") && pods["young-0"].DeletionTimestamp != nil && pods["young-1"].DeletionTimestamp != nil
+	})
+	late := pod("late", 4, nil)
+	late.Spec.Priority = new(int32(500))
+	late.Spec.PreemptionPolicy = new(corev1.PreemptNever)
+	w.add(late)
+	w.until("the late pod tried", func(pods map[string]*corev1.Pod) bool { return why(pods["late"]) != "" })
+	w.delete("young-0")
+	w.delete("young-1")
+	w.left("old")
+	pods := w.pods()
+	if bound(pods, "late") > 0 || pods["old-0"].DeletionTimestamp != nil || pods["old-1"].DeletionTimestamp != nil {
+		t.Error("the late pod has the room, or the other gang dies too")
+	}
 }

@@ -226,7 +226,7 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string) {
 		c.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
 		return
 	}
-	g.unplan()
+	c.unplan(g)
 	c.reservations = c.gangs.reservations(nil)
 	c.effects.activate(pod)
 }

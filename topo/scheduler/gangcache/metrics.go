@@ -34,7 +34,8 @@ func NewMetrics() *Metrics {
 		duration: prometheus.NewHistogram(histogram("gang_duration_seconds",
 			"Time from the last pod that a gang needs until that many of its pods have a node.", 0.01, 10)),
 		Plans: prometheus.NewHistogramVec(histogram("gang_plan_duration_seconds",
-			"Time of one plan for a gang and those that it runs with, by result: placed or refused.", 0.0001, 9),
+			"Time of one plan for a gang and those that it runs with, by result: placed, refused, "+
+				"or preempting for one search for gangs to evict.", 0.0001, 9),
 			[]string{"result"}),
 		placed: prometheus.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
 			"Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.")),

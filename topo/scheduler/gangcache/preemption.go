@@ -115,6 +115,21 @@ func (c *Cache) NotEvicted(member *corev1.Pod) {
 	}
 }
 
+// unplan takes the nodes of planned members back, and those of the gangs for which the
+// same pods must leave: they are planned together again.
+func (c *Cache) unplan(g *gangInfo) {
+	unit, _ := c.gangs.unit(g)
+	shared := g.preemption
+	for _, u := range unit {
+		if u == g || shared != nil && u.preemption == shared {
+			u.unplan()
+		}
+		if shared != nil && u.preemption == shared {
+			u.preemption, u.deadline = nil, time.Time{}
+		}
+	}
+}
+
 // GangOf has the gang of each pod that is in one, for preemption: gangs that run together
 // or not at all are evicted together.
 func (c *Cache) GangOf() map[types.UID]types.NamespacedName {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -47,15 +48,12 @@ func (v *victim) worth(other *victim) int {
 // not terminate already if that is enough, else those of the fewest gangs. leaving are the
 // pods that must be gone first; there are no plans without.
 func (p *Planner) Preempt(r *Request, c *Cluster) (plans []Plan, leaving []*corev1.Pod) {
-	priority, may := r.preemptor()
-	if !may {
+	if !r.MayPreempt() {
 		return nil, nil
 	}
 	e := eviction{planner: p, request: *r}
+	priority, _ := r.preemptor()
 	terminating := e.read(c, priority)
-	if len(e.victims)+len(terminating) == 0 {
-		return nil, nil
-	}
 	set, plans := e.search()
 	if plans == nil {
 		return nil, nil
@@ -80,6 +78,17 @@ func nodesTaken(plans []Plan) map[string]bool {
 		}
 	}
 	return taken
+}
+
+// MayPreempt reports whether there is a pod of a lower priority, and all members that need
+// a node may preempt: for most gangs there is nothing to search.
+func (r *Request) MayPreempt() bool {
+	priority, may := r.preemptor()
+	return may && slices.ContainsFunc(r.Nodes, func(info framework.NodeInfo) bool {
+		return slices.ContainsFunc(info.GetPods(), func(on framework.PodInfo) bool {
+			return schedulehelpers.PodPriority(on.GetPod()) < priority
+		})
+	})
 }
 
 // preemptor is the lowest priority of the members that need a node, and whether all of
@@ -112,10 +121,12 @@ func (e *eviction) read(c *Cluster, priority int32) (terminating []*corev1.Pod) 
 		node := info.Node().Name
 		for _, on := range info.GetPods() {
 			pod := on.GetPod()
-			key := gangOf(pod, c.GangOf)
+			key, in := gangOf(pod, c.GangOf)
 			switch {
 			case schedulehelpers.PodPriority(pod) >= priority:
-				spared[key] = true
+				if in {
+					spared[key] = true
+				}
 			case pod.DeletionTimestamp != nil:
 				terminating = append(terminating, pod)
 				gone := e.leaving[node]
@@ -144,15 +155,16 @@ func (e *eviction) read(c *Cluster, priority int32) (terminating []*corev1.Pod) 
 	return terminating
 }
 
-// gangOf is a name of what a pod is evicted with.
-func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) types.NamespacedName {
-	if key, ok := gangs[pod.UID]; ok {
-		return key
+// gangOf is the gang that a pod is evicted with: of labels, or a native PodGroup. A pod
+// that is in none has its own name.
+func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key types.NamespacedName, in bool) {
+	if key, in = gangs[pod.UID]; in {
+		return key, true
 	}
 	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
-		return types.NamespacedName{Namespace: pod.Namespace, Name: "podgroup/" + *g.PodGroupName}
+		return types.NamespacedName{Namespace: pod.Namespace + "/podgroup", Name: *g.PodGroupName}, true
 	}
-	return types.NamespacedName{Namespace: pod.Namespace, Name: "pod/" + pod.Name}
+	return types.NamespacedName{Namespace: pod.Namespace + "/pod", Name: pod.Name}, false
 }
 
 func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
@@ -196,8 +208,11 @@ func readBudgets(all []*policyv1.PodDisruptionBudget) (out []budget) {
 // counts reports whether the eviction of a pod counts: one that the API server has
 // processed is in the budget's status already.
 func (b *budget) counts(pod *corev1.Pod) bool {
+	if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
+		return false
+	}
 	_, processed := b.Status.DisruptedPods[pod.Name]
-	return b.Namespace == pod.Namespace && !processed && len(pod.Labels) > 0 && b.selector.Matches(labels.Set(pod.Labels))
+	return !processed && b.selector.Matches(labels.Set(pod.Labels))
 }
 
 func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {

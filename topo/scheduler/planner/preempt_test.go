@@ -34,12 +34,12 @@ func (*sharedNode) GetGeneration() int64               { return 1 } // It never 
 
 // prey is a pod on a node: "gang/name gpus priority hours", of no gang without a gang. It
 // began to run so many hours ago.
-func prey(t testing.TB, text string) (p *corev1.Pod, in string) {
-	t.Helper()
+func prey(tb testing.TB, text string) (p *corev1.Pod, in string) {
+	tb.Helper()
 	var name string
 	var n, priority, hours int
 	if _, err := fmt.Sscanf(text, "%s %d %d %d", &name, &n, &priority, &hours); err != nil {
-		t.Fatalf("%q: %v", text, err)
+		tb.Fatalf("%q: %v", text, err)
 	}
 	in, own, ok := strings.Cut(name, "/")
 	if !ok {
@@ -58,14 +58,14 @@ type hunt struct {
 	cluster Cluster
 }
 
-func newHunt(t testing.TB, nodes [][]string) *hunt {
-	t.Helper()
+func newHunt(tb testing.TB, nodes [][]string) *hunt {
+	tb.Helper()
 	h := &hunt{cluster: Cluster{GangOf: map[types.UID]types.NamespacedName{}}}
 	for i, pods := range nodes {
 		n := &sharedNode{busyNode: busyNode{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}}}
 		for _, text := range pods {
 			terminating := strings.HasPrefix(text, "-")
-			p, in := prey(t, strings.TrimPrefix(text, "-"))
+			p, in := prey(tb, strings.TrimPrefix(text, "-"))
 			p.Spec.NodeName = n.node.Name
 			if terminating {
 				p.DeletionTimestamp = new(metav1.Now())
@@ -174,6 +174,20 @@ func TestPreempt(t *testing.T) {
 				t.Errorf("plans %v, leaving (-want +got):\n%s", plans, diff)
 			}
 		})
+	}
+}
+
+// A native PodGroup is a gang too, and another one than a gang of labels of its name.
+func TestPreemptANativePodGroup(t *testing.T) {
+	h := newHunt(t, [][]string{{"a 8 0 1"}, {"g/b 8 0 3"}, {"c 8 0 2"}})
+	for _, i := range []int{0, 2} {
+		h.nodes[i].GetPods()[0].GetPod().Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")}
+	}
+	if _, leaving := newPlanner().Preempt(h.request(1, 8, 10), &h.cluster); names(leaving) != "a c" {
+		t.Errorf("for one %s leave, want a c", names(leaving))
+	}
+	if _, leaving := newPlanner().Preempt(h.request(2, 8, 10), &h.cluster); names(leaving) != "a c" {
+		t.Errorf("for two %s leave, want a c", names(leaving))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -23,6 +24,13 @@ const parallelEvictions = 16
 
 // preempt plans gangs with pods of a lower priority gone, if all of their members may.
 func (p *Plugin) preempt(r *planner.Request) (plans []planner.Plan, leaving []*corev1.Pod) {
+	if !r.MayPreempt() {
+		return nil, nil
+	}
+	begin := time.Now()
+	defer func() {
+		p.cache.Metrics.Plans.WithLabelValues("preempting").Observe(time.Since(begin).Seconds())
+	}()
 	budgets, _ := p.budgets.List(labels.Everything()) // What is in memory has no errors.
 	return p.planner.Preempt(r, &planner.Cluster{GangOf: p.cache.GangOf(), Budgets: budgets})
 }

@@ -1,0 +1,106 @@
+package gangcache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+)
+
+// hunting has members planned on nodes that a pod must leave first.
+func hunting(t *testing.T, c *Cache, victim *corev1.Pod, members ...*corev1.Pod) {
+	t.Helper()
+	node, _, rejection := c.Place(members[0], func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
+		plans := make([]planner.Plan, len(gangs))
+		for i := range gangs {
+			for range gangs[i].Members {
+				plans[i].Nodes = append(plans[i].Nodes, "n")
+			}
+		}
+		return plans, []*corev1.Pod{victim}, ""
+	})
+	if node != "n" {
+		t.Fatalf("on %q: %s", node, rejection)
+	}
+}
+
+// No pod is evicted before all members' nodes were tried; then all are, once, and again if
+// that failed.
+func TestEvictionIsForAllMembers(t *testing.T) {
+	c, victim := newCache(), podOf("victim", nil)
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "d"} {
+		pods = append(pods, podOf(name, in("x", "3")))
+		admit(c, pods[len(pods)-1])
+	}
+	hunting(t, c, victim, pods...)
+	if got := c.Leaving(pods[1]); len(got) != 1 || got[0] != victim {
+		t.Errorf("%v must leave", got)
+	}
+	for _, pod := range pods[:2] {
+		if evict, begun := c.Preempt(pod); len(evict) > 0 || begun {
+			t.Errorf("%s evicts %v before all were tried", pod.Name, evict)
+		}
+	}
+	activated(c)
+	if _, rejection := c.Permit(pods[2], "n"); rejection != "" {
+		t.Fatal(rejection)
+	}
+	if woken := activated(c); !woken["default/a"] || !woken["default/b"] {
+		t.Errorf("%v are tried after the last one", woken)
+	}
+	for i, want := range []int{1, 0, 1} {
+		evict, begun := c.Preempt(pods[i%2])
+		if len(evict) != want || !begun {
+			t.Errorf("time %d: evicts %v", i, evict)
+		}
+		if i == 1 {
+			c.NotEvicted(pods[0])
+		}
+	}
+}
+
+// A plan lasts longer than the grace period of those that must leave, and is for nothing
+// once it has ended.
+func TestPreemptionTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, victim, a := newCache(), podOf("victim", nil), podOf("a", in("x", "1"))
+		victim.Spec.TerminationGracePeriodSeconds = new(int64(3600))
+		admit(c, a)
+		hunting(t, c, victim, a)
+		<-time.After(time.Hour)
+		if c.Expire(nil); len(c.Leaving(a)) != 1 {
+			t.Error("the plan ends with the grace period")
+		}
+		<-time.After(preemptionSlack)
+		if c.Expire(nil); len(c.Leaving(a)) != 0 || len(c.Reservations()) != 0 {
+			t.Error("the plan lasts for ever")
+		}
+	})
+}
+
+// Gangs that run together are planned together again if a node turns a member away: the
+// one must not wait for members that are planned elsewhere by now.
+func TestGangsOfAGroupPreemptTogether(t *testing.T) {
+	c, victim := newCache(), podOf("victim", nil)
+	var pods []*corev1.Pod
+	for _, name := range []string{"x", "y"} {
+		p := podOf(name, in(name, "1"))
+		p.Annotations = map[string]string{"pod-group.scheduling.sigs.k8s.io/groups": `["default/x", "default/y"]`}
+		admit(c, p)
+		pods = append(pods, p)
+	}
+	hunting(t, c, victim, pods...)
+	c.TurnedAway(pods[0], "n", "volume")
+	if len(c.Leaving(pods[1])) != 0 {
+		t.Error("the other gang keeps its plan")
+	}
+	hunting(t, c, victim, pods...)
+	c.Preempt(pods[0])
+	if evict, _ := c.Preempt(pods[1]); len(evict) != 1 {
+		t.Error("no pod is evicted by the second plan")
+	}
+}
