@@ -95,11 +95,11 @@ func (b *boundPod) notEnforced(p *corev1.Pod) string {
 // started. One that has not may have been given others by an agent that ended before
 // its files were written, and an annotation that leaves a container out is only old.
 func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
-	said, err := allocation.ParseBound(text)
+	stated, err := allocation.ParseBound(text)
 	if err != nil {
 		return true
 	}
-	for name, c := range said.Containers {
+	for name, c := range stated.Containers {
 		var has []allocation.Share
 		if b != nil {
 			has = b.Containers[name].Shares
@@ -108,7 +108,7 @@ func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
 			return true
 		}
 	}
-	return b != nil && said.Node != b.Node
+	return b != nil && stated.Node != b.Node
 }
 
 // hasStarted reports that a container runs or has run, as the kubelet wrote it. The

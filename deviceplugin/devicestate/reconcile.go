@@ -89,7 +89,7 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]boo
 		if e.Kind != cdi.SGPU || e.Owner == nil {
 			continue
 		}
-		if _, untold := s.untold[*e.Owner]; s.forgotten[*e.Owner] && !untold {
+		if _, unreported := s.unreported[*e.Owner]; s.forgotten[*e.Owner] && !unreported {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}

@@ -141,7 +141,7 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 		}
 	}
 	maps.DeleteFunc(s.forgotten, func(c kubelet.Container, _ bool) bool { return !lacks(c) })
-	maps.DeleteFunc(s.untold, func(c kubelet.Container, _ time.Time) bool { return !lacks(c) })
+	maps.DeleteFunc(s.unreported, func(c kubelet.Container, _ time.Time) bool { return !lacks(c) })
 	s.mu.Unlock()
 	for c := range found {
 		if !s.pods.exists(ctx, c.Pod) {
@@ -149,22 +149,22 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 		}
 		s.mu.Lock()
 		if !s.forgotten[c] {
-			s.forgotten[c], s.untold[c] = true, s.options.Now()
+			s.forgotten[c], s.unreported[c] = true, s.options.Now()
 		}
 		s.mu.Unlock()
 	}
-	s.tellForgotten()
+	s.reportForgotten()
 }
 
-// tellForgotten makes the Event of containers whose devices have been forgotten for long
+// reportForgotten makes the Event of containers whose devices have been forgotten for long
 // enough.
-func (s *State) tellForgotten() {
+func (s *State) reportForgotten() {
 	s.mu.Lock()
 	var lasting []kubelet.Container
-	for c, since := range s.untold {
+	for c, since := range s.unreported {
 		if s.options.Now().Sub(since) >= forgottenFor {
 			lasting = append(lasting, c)
-			delete(s.untold, c)
+			delete(s.unreported, c)
 		}
 	}
 	s.mu.Unlock()

@@ -107,9 +107,9 @@ type State struct {
 	// forgotten are the containers that have devices by their entries and none by
 	// the kubelet: it lost its checkpoint.
 	forgotten map[kubelet.Container]bool
-	// untold are those of them that have had no Event yet, and since when they are
+	// unreported are those of them that have had no Event yet, and since when they are
 	// forgotten: a kubelet that rejects a pod knows the pod for a moment without its devices.
-	untold map[kubelet.Container]time.Time
+	unreported map[kubelet.Container]time.Time
 	// unrecorded are the allocations of shares that have lost their entries and
 	// specs, and whose pods are there.
 	unrecorded []kubelet.Allocation
@@ -147,8 +147,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool),
-		untold:   make(map[kubelet.Container]time.Time),
-		drifting: make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
+		unreported: make(map[kubelet.Container]time.Time),
+		drifting:   make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
 	}
 	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
 	s.inventory.Store(inv)

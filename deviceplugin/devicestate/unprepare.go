@@ -23,7 +23,7 @@ const (
 	// removed: a kubelet that has just started may not know all its pods yet.
 	goneFor = 30 * time.Second
 	// forgottenFor is how long the kubelet must have known a pod without its devices
-	// before that is told.
+	// before that is reported.
 	forgottenFor = 3 * time.Second
 	// unclaimedFor is how long a name may be without a holder: Allocate has
 	// answered and the kubelet has not written its checkpoint yet.
@@ -44,7 +44,7 @@ func (s *State) Run(ctx context.Context) error {
 		}
 		// A kubelet that starts knows its pods within a second or so, gives devices to
 		// new ones at once, and may have forgotten what the others have.
-		if tick.Reset(unprepareEvery); s.kubelet.Starting() || s.tellsSoon() {
+		if tick.Reset(unprepareEvery); s.kubelet.Starting() || s.reportsSoon() {
 			tick.Reset(searchEvery)
 		}
 		select {
@@ -56,10 +56,10 @@ func (s *State) Run(ctx context.Context) error {
 	}
 }
 
-func (s *State) tellsSoon() bool {
+func (s *State) reportsSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.untold) > 0
+	return len(s.unreported) > 0
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes

@@ -1,4 +1,4 @@
-// Command gotestsum says, after a run of gotestsum, what each failed test
+// Command gotestsum lists, after a run of gotestsum, what each failed test
 // printed, in short: its own lines without what it dumped of logs. A build server
 // that keeps only the end of a long output then keeps the reasons.
 package main
@@ -42,7 +42,7 @@ func main() {
 // report prints the messages of failed tests. A test whose subtest failed has
 // failed too.
 func report(r io.Reader, w io.Writer) error {
-	said := map[string][]string{}
+	lines := map[string][]string{}
 	since := map[string]int{}
 	in := bufio.NewReader(r)
 	for {
@@ -64,16 +64,16 @@ func report(r io.Reader, w io.Writer) error {
 				since[name] = 0
 			}
 			if since[name]++; since[name] <= follow && strings.TrimSpace(e.Output) != "" {
-				said[name] = append(said[name], cut(strings.TrimRight(e.Output, "\n")))
+				lines[name] = append(lines[name], cut(strings.TrimRight(e.Output, "\n")))
 			}
 		case "fail":
 			if e.Test == "" {
 				continue
 			}
-			lines := said[name]
-			fmt.Fprintf(w, "\n=== %s, in short\n%s\n", name, strings.Join(lines[max(0, len(lines)-mostLines):], "\n"))
+			of := lines[name]
+			fmt.Fprintf(w, "\n=== %s, in short\n%s\n", name, strings.Join(of[max(0, len(of)-mostLines):], "\n"))
 		case "pass", "skip":
-			delete(said, name)
+			delete(lines, name)
 		}
 	}
 }

@@ -275,9 +275,9 @@ func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Ti
 		return "it does not run again"
 	})
 	late := time.Since(back)
-	for _, said := range r.events(t, pod, "BackOff") {
-		if strings.Contains(said, string(r.getPod(t, pod).UID)) {
-			crashing = said
+	for _, stated := range r.events(t, pod, "BackOff") {
+		if strings.Contains(stated, string(r.getPod(t, pod).UID)) {
+			crashing = stated
 		}
 	}
 	t.Logf("%s ran again %.1f s after the plugin came back; %s", pod, late.Seconds(), crashing)
