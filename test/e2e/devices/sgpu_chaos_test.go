@@ -48,7 +48,8 @@ func TestSGPUChaos(t *testing.T) {
 	records := r.shareRecords(t, names(anchors)...)
 
 	c := &chaos{rig: r}
-	for round := range rounds {
+	// On a machine with much else to do no pod may get as far as to run in so short a time.
+	for round := 0; round < rounds || c.ran.Load() == 0 && round < 3*rounds; round++ {
 		begin := time.Now()
 		c.run(t, seed+uint64(round), each)
 		killed := time.Now()

@@ -164,9 +164,9 @@ func (e *eviction) compare(a, b []int) int {
 	if c := cmp.Or(cmp.Compare(e.violations(a), e.violations(b)), cmp.Compare(len(a), len(b))); c != 0 {
 		return c
 	}
-	for i := len(a) - 1; i >= 0; i-- {
-		if a[i] != b[i] {
-			return cmp.Compare(a[i], b[i])
+	for i, worst := range slices.Backward(a) {
+		if worst != b[i] {
+			return cmp.Compare(worst, b[i])
 		}
 	}
 	return 0

@@ -90,13 +90,13 @@ func (h *hunt) allow(gang string, evictions int32) {
 	})
 }
 
-// request is of a gang of n pods of a priority.
-func (h *hunt) request(n, gpus, priority int) *Request {
+// request is of a gang of n pods of priority 10.
+func (h *hunt) request(n, gpus int) *Request {
 	g := Gang{Key: types.NamespacedName{Namespace: "default", Name: "high"}, MinMember: n}
 	for i := range n {
 		p := whole(fmt.Sprint("high-", i), 0, 0)
 		p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
-		p.Spec.Priority = new(int32(priority))
+		p.Spec.Priority = new(int32(10))
 		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
 	}
 	return &Request{Gangs: []Gang{g}, Nodes: h.nodes}
@@ -127,45 +127,71 @@ func TestPreempt(t *testing.T) {
 		want    string
 		none    bool
 	}{
-		{name: "one whole gang, not half of two",
-			nodes: [][]string{{"b/b0 8 0 2"}, {"a/a0 8 0 1"}, {"b/b1 8 0 2"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, want: "a0 a1"},
-		{name: "one gang of a higher priority, not two pods of none",
-			nodes: [][]string{{"x 8 0 1"}, {"y 8 0 1"}, {"a/a0 8 5 1"}, {"a/a1 8 5 1"}}, pods: 2, gpus: 8, want: "a0 a1"},
-		{name: "the lower priority",
-			nodes: [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 9"}}, pods: 1, gpus: 8, want: "b0"},
-		{name: "the priority of a gang is its highest",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"b/b0 8 2 9"}, {"a/a1 8 3 1"}}, pods: 1, gpus: 8, want: "b0"},
-		{name: "the younger one",
-			nodes: [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}, {"c/c0 8 1 3"}}, pods: 1, gpus: 8, want: "b0"},
-		{name: "the whole gang, wherever it is",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 1 1"}, {"a/a2 8 1 1"}}, pods: 1, gpus: 8, want: "a0 a1 a2"},
-		{name: "no gang with a pod of the preemptor's priority",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 10 1"}}, pods: 1, gpus: 8, none: true},
-		{name: "a disruption budget is kept with one gang more",
+		{
+			name:  "one whole gang, not half of two",
+			nodes: [][]string{{"b/b0 8 0 2"}, {"a/a0 8 0 1"}, {"b/b1 8 0 2"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, want: "a0 a1",
+		},
+		{
+			name:  "one gang of a higher priority, not two pods of none",
+			nodes: [][]string{{"x 8 0 1"}, {"y 8 0 1"}, {"a/a0 8 5 1"}, {"a/a1 8 5 1"}}, pods: 2, gpus: 8, want: "a0 a1",
+		},
+		{
+			name:  "the lower priority",
+			nodes: [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 9"}}, pods: 1, gpus: 8, want: "b0",
+		},
+		{
+			name:  "the priority of a gang is its highest",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"b/b0 8 2 9"}, {"a/a1 8 3 1"}}, pods: 1, gpus: 8, want: "b0",
+		},
+		{
+			name:  "the younger one",
+			nodes: [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}, {"c/c0 8 1 3"}}, pods: 1, gpus: 8, want: "b0",
+		},
+		{
+			name:  "the whole gang, wherever it is",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 1 1"}, {"a/a2 8 1 1"}}, pods: 1, gpus: 8, want: "a0 a1 a2",
+		},
+		{
+			name:  "no gang with a pod of the preemptor's priority",
+			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 10 1"}}, pods: 1, gpus: 8, none: true,
+		},
+		{
+			name:  "a disruption budget is kept with one gang more",
 			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 5 1"}, {"c/c0 8 5 1"}}, pods: 2, gpus: 8,
-			budgets: map[string]int32{"a": 1}, want: "b0 c0"},
-		{name: "a disruption budget is broken rather than not to run",
+			budgets: map[string]int32{"a": 1}, want: "b0 c0",
+		},
+		{
+			name:  "a disruption budget is broken rather than not to run",
 			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 50 1"}}, pods: 2, gpus: 8,
-			budgets: map[string]int32{"a": 0}, want: "a0 a1"},
-		{name: "what terminates is enough",
-			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, pods: 1, gpus: 8, want: "a0"},
-		{name: "what terminates counts beside a victim",
-			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 4 0 1", "-c 4 0 1"}, {"d/d0 8 1 1"}}, pods: 2, gpus: 8, want: "a0 b0 c"},
+			budgets: map[string]int32{"a": 0}, want: "a0 a1",
+		},
+		{
+			name:  "what terminates is enough",
+			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, pods: 1, gpus: 8, want: "a0",
+		},
+		{
+			name:  "what terminates counts beside a victim",
+			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 4 0 1", "-c 4 0 1"}, {"d/d0 8 1 1"}}, pods: 2, gpus: 8, want: "a0 b0 c",
+		},
 		{name: "not enough", nodes: [][]string{{"a/a0 8 0 1"}, {"b/b0 8 10 1"}}, pods: 2, gpus: 8, none: true},
-		{name: "a member that never preempts", nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, none: true,
-			change: func(r *Request) { r.Gangs[0].Members[1].Pod.Spec.PreemptionPolicy = new(corev1.PreemptNever) }},
-		{name: "one that runs may be of another priority", nodes: [][]string{{"x 8 10 1"}, {"a/a0 8 5 1"}}, pods: 2, gpus: 8, want: "a0",
+		{
+			name: "a member that never preempts", nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, none: true,
+			change: func(r *Request) { r.Gangs[0].Members[1].Pod.Spec.PreemptionPolicy = new(corev1.PreemptNever) },
+		},
+		{
+			name: "one that runs may be of another priority", nodes: [][]string{{"x 8 10 1"}, {"a/a0 8 5 1"}}, pods: 2, gpus: 8, want: "a0",
 			change: func(r *Request) {
 				m := &r.Gangs[0].Members[0]
 				m.Node, m.Pod.Spec.Priority, m.Pod.Spec.PreemptionPolicy = "n0", new(int32(0)), new(corev1.PreemptNever)
-			}},
+			},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHunt(t, tt.nodes)
 			for gang, n := range tt.budgets {
 				h.allow(gang, n)
 			}
-			r := h.request(tt.pods, tt.gpus, 10)
+			r := h.request(tt.pods, tt.gpus)
 			if tt.change != nil {
 				tt.change(r)
 			}
@@ -183,10 +209,10 @@ func TestPreemptANativePodGroup(t *testing.T) {
 	for _, i := range []int{0, 2} {
 		h.nodes[i].GetPods()[0].GetPod().Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")}
 	}
-	if _, leaving := newPlanner().Preempt(h.request(1, 8, 10), &h.cluster); names(leaving) != "a c" {
+	if _, leaving := newPlanner().Preempt(h.request(1, 8), &h.cluster); names(leaving) != "a c" {
 		t.Errorf("for one %s leave, want a c", names(leaving))
 	}
-	if _, leaving := newPlanner().Preempt(h.request(2, 8, 10), &h.cluster); names(leaving) != "a c" {
+	if _, leaving := newPlanner().Preempt(h.request(2, 8), &h.cluster); names(leaving) != "a c" {
 		t.Errorf("for two %s leave, want a c", names(leaving))
 	}
 }
@@ -225,7 +251,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 	dice, found := rand.New(rand.NewPCG(1, 2)), 0
 	for range 300 {
 		h := random(t, dice)
-		r := h.request(1+dice.IntN(4), []int{2, 4, 8}[dice.IntN(3)], 10)
+		r := h.request(1+dice.IntN(4), []int{2, 4, 8}[dice.IntN(3)])
 		if _, reason := newPlanner().Plan(r); reason == "" {
 			continue
 		}
@@ -290,7 +316,7 @@ func TestPreemptIsBounded(t *testing.T) {
 		want  int
 	}{{false, 80}, {true, 5}} {
 		h := crowded(t, 304, tt.gangs)
-		e := eviction{planner: newPlanner(), request: *h.request(40, 8, 10)}
+		e := eviction{planner: newPlanner(), request: *h.request(40, 8)}
 		e.read(&h.cluster, 10)
 		set, plans := e.search()
 		if len(set) != tt.want || plans == nil {
@@ -308,7 +334,7 @@ func BenchmarkPreempt(b *testing.B) {
 		b.Run(fmt.Sprintf("gangs=%t", gangs), func(b *testing.B) {
 			h, p := crowded(b, 4608, gangs), newPlanner()
 			for b.Loop() {
-				if plans, _ := p.Preempt(h.request(128, 8, 10), &h.cluster); plans == nil {
+				if plans, _ := p.Preempt(h.request(128, 8), &h.cluster); plans == nil {
 					b.Fatal("no plans")
 				}
 			}

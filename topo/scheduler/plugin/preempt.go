@@ -121,7 +121,8 @@ func (p *Plugin) deletePod(ctx context.Context, preemptor, victim *corev1.Pod) e
 	pods := p.handle.ClientSet().CoreV1().Pods(victim.Namespace)
 	_, err = pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil || apierrors.IsConflict(err) {
-		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
+		only := metav1.NewUIDPreconditions(string(victim.UID))
+		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: only})
 		if apierrors.IsConflict(err) {
 			return nil
 		}
