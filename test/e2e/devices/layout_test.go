@@ -76,7 +76,8 @@ func replaceFile(path string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// makeNodes makes a device node for every GPU, by UUID, and for every uverbs.
+// makeNodes makes a device node for every GPU and every partition of one, by UUID,
+// and for every uverbs.
 func (r *rig) makeNodes(m *machine.Machine) error {
 	majors, err := freeMajors(2)
 	if err != nil {
@@ -93,6 +94,11 @@ func (r *rig) makeNodes(m *machine.Machine) error {
 	for i := range m.GPUs {
 		if err := mknod("gpus", m.GPUs[i].UUID, majors[0], i); err != nil {
 			return err
+		}
+		for j := range m.GPUs[i].MIG.Devices {
+			if err := mknod("gpus", m.GPUs[i].MIG.Devices[j].UUID, majors[0], len(m.GPUs)*(j+1)+i); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range m.HCAs {

@@ -146,6 +146,14 @@ func interpret(rep *report, m *machine.Machine) (*seen, error) {
 		if g.Vendor != "" {
 			node = "dri/renderD" + strconv.Itoa(*g.Minor)
 		}
+		if len(g.MIG.Devices) > 0 {
+			for j := range g.MIG.Devices {
+				if d := &g.MIG.Devices[j]; d.Minor != nil && may("gpus", d.UUID, "dri/renderD"+strconv.Itoa(*d.Minor)) {
+					s.GPUs = append(s.GPUs, d.UUID)
+				}
+			}
+			continue
+		}
 		if may("gpus", g.UUID, node) {
 			s.GPUs = append(s.GPUs, g.UUID)
 		}
