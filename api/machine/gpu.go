@@ -1,6 +1,10 @@
 package machine
 
-import "strings"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // GPU is one physical GPU.
 type GPU struct {
@@ -60,6 +64,22 @@ type MIG struct {
 	// Devices are the instances, in NVML's order
 	// (nvmlDeviceGetMigDeviceHandleByIndex); none unless enabled.
 	Devices []MIGDevice `json:"devices"`
+}
+
+// Partition is the ID of a partition of a GPU that reports none of its own: AMD's, which
+// have the GPU's unique_id (CPX, DPX, QPX).
+func Partition(uuid string, n int) string { return fmt.Sprintf("%s-p%d", uuid, n) }
+
+// PartitionOf is the GPU of an ID that [Partition] made; false for other IDs.
+func PartitionOf(id string) (uuid string, ok bool) {
+	at := strings.LastIndex(id, "-p")
+	if at < 0 {
+		return "", false
+	}
+	if _, err := strconv.ParseUint(id[at+len("-p"):], 10, 8); err != nil {
+		return "", false
+	}
+	return id[:at], true
 }
 
 // MIGDevice is one instance: compute and memory with a UUID of its own. Its

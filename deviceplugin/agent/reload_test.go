@@ -2,6 +2,7 @@ package agent
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -132,4 +134,33 @@ func TestOneMakerIsShared(t *testing.T) {
 	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
 		t.Errorf("shortages: %v", got)
 	}
+}
+
+// TestPartitionModeChangesUnderAPod: a GPU whose partition a pod has is given to no other
+// pod as a whole, nor are partitions of one that a pod has.
+func TestPartitionModeChangesUnderAPod(t *testing.T) {
+	const resource = "amd.com/gpu"
+	r := newRig(t, "amd-mi300x-cpx")
+	r.configure("domains: {vendor: auto}")
+	r.run()
+	r.list(resource, 64, 0)
+	partition := r.admit("a", map[string]int{resource: 1})[resource][0]
+	r.start("a")
+	cut := r.source.get().GPUs
+	at := slices.IndexFunc(cut, func(g machine.GPU) bool { return strings.HasPrefix(partition, g.UUID) })
+	r.alter(func(m *machine.Machine) { m.GPUs[at].MIG = machine.MIG{Capable: true, Mode: "SPX/NPS1"} })
+	r.list(resource, 56, 9) // The partitions stay listed for a while.
+	r.kubelet.Delete("default", "a")
+	r.admit("next", map[string]int{resource: 1}) // The kubelet drops what is gone when it gives something.
+	r.list(resource, 57, 8)
+	for range 57 { // One of them is the GPU.
+		name := "b" + strconv.Itoa(len(r.report().Bindings))
+		got := r.admit(name, map[string]int{resource: 1})[resource][0]
+		r.start(name)
+		if got == cut[at].UUID {
+			break
+		}
+	}
+	r.alter(func(m *machine.Machine) { m.GPUs[at].MIG = cut[at].MIG })
+	r.list(resource, 56, 9)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -334,7 +335,7 @@ func joinFaults(byID map[string]string) string {
 	return strings.Join(parts, "; ")
 }
 
-// elsewhere names who has a GPU under another resource: a container, or the
+// elsewhere names who has a GPU under another resource, or cut another way: a container, or the
 // kubelet, which has been offered it under that name and may be about to give
 // it to a pod. That list drops it once no pod has it, after a minute.
 func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
@@ -348,7 +349,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := view.Elsewhere(name, id); holder != "" {
+			if holder := cmp.Or(view.Elsewhere(name, id), view.Overlapping(id, inv.ParentOf(id))); holder != "" {
 				all[name][id] = holder
 			}
 		}

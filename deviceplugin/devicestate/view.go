@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
@@ -203,6 +204,26 @@ func (v *View) Elsewhere(resource, id string) string {
 			return "a container that has not started has it as " + e.Resource
 		}
 		return e.Owner.String() + " has it as " + e.Resource
+	}
+	return ""
+}
+
+// Overlapping names the container that has a partition of a GPU, or the GPU that a
+// device is cut from, given as its parent; empty if none. Then the GPU's mode has changed
+// under the container.
+func (v *View) Overlapping(id, parent string) string {
+	for _, e := range v.node.Entries {
+		if e.Kind != cdi.GPU || e.Owner == nil || v.node.Gone[e.Device] {
+			continue
+		}
+		for _, held := range e.IDs {
+			switch whole, cut := machine.PartitionOf(held); {
+			case held == parent:
+				return e.Owner.String() + " has the GPU that it is cut from"
+			case cut && whole == id:
+				return e.Owner.String() + " has a partition of it, " + held
+			}
+		}
 	}
 	return ""
 }

@@ -30,7 +30,7 @@ type Inventory struct {
 	// Shared are the GPUs that are handed out in shares, by index, with nothing
 	// taken.
 	Shared []quota.GPU
-	// Elsewhere names who has a GPU under another resource, by resource and
+	// Elsewhere names who has a GPU under another resource or cut another way, by resource and
 	// device ID. Such a GPU is listed and not handed out.
 	Elsewhere map[string]map[string]string
 	// Withheld is why no device is handed out at all; see Withhold.

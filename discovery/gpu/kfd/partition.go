@@ -45,7 +45,7 @@ func (l *Library) partitions(g *machine.GPU, d *device, fault error) (machine.MI
 			return mig, err
 		}
 		mig.Devices = append(mig.Devices, machine.MIGDevice{
-			UUID: fmt.Sprintf("%s-p%d", g.UUID, n.partition), Profile: profile(compute, memory),
+			UUID: machine.Partition(g.UUID, n.partition), Profile: profile(compute, memory),
 			MemoryMiB: mib, Multiprocessors: n.computeUnits(), GPUSlices: 1, ComputeSlices: 1, Minor: new(n.render()),
 		})
 	}

@@ -68,6 +68,22 @@ func TestAMDPartitions(t *testing.T) {
 	r.waitOffered(t, amdResource, 64)
 	r.waitAllocatable(t, amdResource, 64, waitStart)
 	r.hasPartitions(t, got)
+
+	// The mode of the GPU that both pods are on changes: it is listed, and no pod gets it
+	// until both are gone.
+	held := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == parent[got["one"]] })
+	whole = r.machine(t)
+	whole.GPUs[held].MIG = machine.MIG{Capable: true, Mode: "SPX/NPS1"}
+	if err := r.writeMachine(whole); err != nil {
+		t.Fatal(err)
+	}
+	r.waitOffered(t, amdResource, 7*8)
+	r.waitAllocatable(t, amdResource, 7*8, waitStart)
+	r.remove(t, "one")
+	r.run(t, r.pod("three", box{more: corev1.ResourceList{amdResource: quantity(1)}}))
+	r.waitAllocatable(t, amdResource, 7*8, waitStart)
+	r.remove(t, "two", "three")
+	r.waitAllocatable(t, amdResource, 7*8+1, waitCollected)
 }
 
 // renderNodes are the nodes in /dev/dri of a pod, sorted.
