@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -118,13 +119,28 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 func (c *Class) Obstacle(node *corev1.Node) string {
 	switch what, taint := c.obstacle(node); {
 	case taint != nil:
-		return what + " " + taint.ToString()
+		return c.repelling(node)
 	case what == lacksHCAs:
 		name := LacksHCAs(node, c.hcas)
 		return fmt.Sprintf("%s: fewer HCAs than a container asks for", name)
 	default:
 		return what
 	}
+}
+
+// repelling are the taints that the pods do not tolerate.
+func (c *Class) repelling(node *corev1.Node) string {
+	var all []string
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		if forbids(t) && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false) {
+			all = append(all, t.ToString())
+		}
+	}
+	if len(all) == 1 {
+		return "taint " + all[0]
+	}
+	return "taints " + strings.Join(all, ", ")
 }
 
 const lacksHCAs = "HCAs"

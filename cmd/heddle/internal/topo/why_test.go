@@ -103,9 +103,13 @@ func TestWhy(t *testing.T) {
 			})
 		}},
 		{"a pod of nine GPUs", "single-0", newWhyCluster(4, 4), func(w *whyCluster) { w.add("single", 1, 9, nil) }},
-		{"a node that is cordoned, and one with a taint", "single-0", newWhyCluster(2, 0), func(w *whyCluster) {
+		{"a node that is cordoned, and one with two taints", "single-0", newWhyCluster(2, 0), func(w *whyCluster) {
 			w.Nodes[0].Spec.Unschedulable = true
-			w.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}}
+			w.Nodes[1].Spec.Taints = []corev1.Taint{
+				{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule},
+				{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule},
+				{Key: "nvidia.com/gpu.product", Value: "H100", Effect: corev1.TaintEffectNoExecute},
+			}
 			w.add("single", 1, 4, nil)
 		}},
 		{"room that no scheduler has seen", "single-0", newWhyCluster(1, 1), func(w *whyCluster) { w.add("single", 1, 4, nil) }},
@@ -145,6 +149,17 @@ func TestWhy(t *testing.T) {
 				p.Spec.NodeName, p.Status.Phase = "a0", corev1.PodRunning
 			})
 			w.add("amd", 8, 8, amd)
+		}},
+		{"another vendor's key for groups", "amd", newWhyCluster(0, 0), func(w *whyCluster) {
+			for i := range w.Nodes[:5] {
+				w.Nodes[i].Status.Allocatable["amd.com/gpu"] = resource.MustParse("8")
+			}
+			w.add("amd", 6, 8, func(p *corev1.Pod) {
+				list := corev1.ResourceList{"amd.com/gpu": resource.MustParse("8")}
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
+				p.Annotations = map[string]string{"amd.com/gpu-group-size": "24"}
+			})
+			w.Nodes[5].Status.Allocatable["amd.com/gpu"] = resource.MustParse("8")
 		}},
 		{"a member failed", "lost", newWhyCluster(4, 4), func(w *whyCluster) {
 			w.add("lost", 2, 8, nil)
