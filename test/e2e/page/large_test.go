@@ -47,12 +47,12 @@ func TestLarge(t *testing.T) {
 	t.Run("sizes", func(t *testing.T) {
 		b.scheme("dark")
 		b.shot("5000-dark")
-		for _, name := range []string{"Cells", "Tiles", "Chips", "Cards"} {
+		for _, name := range []string{"Nodes, small", "Nodes", "Names", "Names and GPUs"} {
 			b.click("#larger")
 			if got := value[string](b, `document.querySelector('#size').textContent`); got != name {
 				t.Errorf("the size is %s, want %s", got, name)
 			}
-			b.shot("5000-dark-" + strings.ToLower(name))
+			b.shot("5000-dark-" + strings.ReplaceAll(strings.ToLower(name), " ", "-"))
 		}
 		b.scheme("light")
 		b.shot("5000-light-cards")

@@ -52,7 +52,7 @@ func TestShowsTheFabric(t *testing.T) {
 	want := shown{
 		Groups: 2 + 8, Nodes: 16,
 		Summary:  "16 nodes 15 ready 0 degraded 1 not ready 48 of 128 GPUs free",
-		Drawn:    "Cards",
+		Drawn:    "Names and GPUs",
 		NotReady: "node000009, Not ready, node not ready, 0 of 8 free",
 		Detail:   "node000012, cordoned, 0 of 8 free",
 		Pips:     "4",

@@ -1,13 +1,13 @@
 // How large nodes are drawn, and in how many columns. Pure.
 
-/** The steps of the zoom, smallest first, in CSS pixels. detail: with text. */
+/** The steps of the zoom, smallest first, in CSS pixels: what each shows; detail: with text. */
 export const SIZES = [
-  { name: 'Groups', w: 0, h: 0, detail: false },
-  { name: 'Dots', w: 8, h: 8, detail: false },
-  { name: 'Cells', w: 13, h: 13, detail: false },
-  { name: 'Tiles', w: 22, h: 22, detail: false },
-  { name: 'Chips', w: 92, h: 38, detail: true },
-  { name: 'Cards', w: 186, h: 74, detail: true },
+  { name: 'groups', shows: 'Groups', w: 0, h: 0, detail: false },
+  { name: 'dots', shows: 'Nodes, tiny', w: 8, h: 8, detail: false },
+  { name: 'cells', shows: 'Nodes, small', w: 13, h: 13, detail: false },
+  { name: 'tiles', shows: 'Nodes', w: 22, h: 22, detail: false },
+  { name: 'chips', shows: 'Names', w: 92, h: 38, detail: true },
+  { name: 'cards', shows: 'Names and GPUs', w: 186, h: 74, detail: true },
 ];
 
 /** What boxes have around their content, in CSS pixels: map.css has the same. */

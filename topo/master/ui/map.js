@@ -216,7 +216,7 @@ export class FabricMap {
     pips.style.setProperty('--n', Math.max(total, 1));
     pips.style.setProperty('--k', item.gpus.free ?? 0);
     pips.classList.toggle('many', total > 8);
-    const name = this.#shape.name === 'Cards' && item.prefix
+    const name = this.#shape.name === 'cards' && item.prefix
       ? [make('span', { class: 'pre' }, item.prefix), item.short] : [item.short];
     el.replaceChildren(
       make('span', { class: 'top' }, make('span', { class: 'name' }, ...name),
@@ -242,7 +242,7 @@ export class FabricMap {
     const focused = this.#root.contains(document.activeElement) ? this.#current : '';
     [this.#size, this.#shape] = [size.step, size];
     for (const key of ['w', 'h', 'gap']) this.#root.style.setProperty(`--${key}`, `${size[key]}px`);
-    set(this.#root, 'data-size', size.name.toLowerCase());
+    set(this.#root, 'data-size', size.name);
     widths(roots, size, share, least, (group, w) => {
       const { el } = this.#views.get(group.id);
       el.style.width = `${w}px`;
@@ -264,7 +264,7 @@ export class FabricMap {
       this.#watch.observe(el);
     }
     if (focused) this.element(focused)?.focus({ preventScroll: true });
-    this.#root.dispatchEvent(new CustomEvent('size', { detail: size.name }));
+    this.#root.dispatchEvent(new CustomEvent('size', { detail: size.shows }));
   }
 
   #height() { return Math.max(320, innerHeight - this.#root.getBoundingClientRect().top - scrollY); }
