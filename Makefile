@@ -60,6 +60,8 @@ lint: ## golangci-lint, helm lint, the words, and whether generated files are cu
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
+	  go run -C tools/page . "$$dir" && diff -q topo/master/ui/page.js "$$dir"/page.js && \
+	  diff -q topo/master/ui/page.css "$$dir"/page.css && \
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 
@@ -68,8 +70,9 @@ house: ## The size of the code, and the words in it that the vocabulary replaces
 	@go run -C tools/house .
 
 .PHONY: generate
-generate: ## Deepcopy functions and CRDs from the types under api/, and the plain manifest
+generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle, and the plain manifest
 	go generate ./api/...
+	go run -C tools/page .
 	$(MAKE) --no-print-directory manifest
 
 .PHONY: fuzz

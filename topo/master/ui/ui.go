@@ -1,9 +1,9 @@
 // Package ui is the web page that topo-master serves at its root: the fabric
 // as nested boxes, and what is wrong in it.
 //
-// It owns the page's files and the policy that a browser is to hold them to.
-// The page needs no other host, no build step and no inline script or style; it
-// reads v1/topology, v1/nodes/{name} and v1/watch by addresses relative to its
+// It owns the page's files and the policy that a browser is to hold them to: the
+// document, one script and one style sheet, which make generate bundles from src.
+// The page needs no other host and no inline script or style; it reads v1/topology, v1/nodes/{name} and v1/watch by addresses relative to its
 // own, so that it works behind a path too, as under kubectl proxy. This package
 // serves nothing itself and knows nothing of the tree.
 package ui
@@ -13,7 +13,7 @@ import (
 	"io/fs"
 )
 
-//go:embed index.html favicon.svg *.js *.css
+//go:embed index.html favicon.svg page.js page.css
 var files embed.FS
 
 // Policy is the Content-Security-Policy to serve the files with: no more than

@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"io/fs"
+	"os"
 	"path"
 	"regexp"
 	"strings"
@@ -10,15 +11,15 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
-// read is all files of the page by name.
-func read(t *testing.T) map[string]string {
+// read is all files by name.
+func read(t *testing.T, of fs.FS) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	err := fs.WalkDir(ui.Files(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(of, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		b, err := fs.ReadFile(ui.Files(), name)
+		b, err := fs.ReadFile(of, name)
 		files[name] = string(b)
 		return err
 	})
@@ -44,7 +45,7 @@ func TestPolicyHolds(t *testing.T) {
 		{"another host", regexp.MustCompile(`(?:https?:)?//[a-z0-9-]+\.`), ""},
 		{"an address that is not relative", regexp.MustCompile(`(?:href|src)="/|(?:fetch|EventSource)\(['` + "`" + `]/`), ""},
 	}
-	for name, text := range read(t) {
+	for name, text := range read(t, ui.Files()) {
 		text = strings.ReplaceAll(text, `xmlns="http://www.w3.org/2000/svg"`, "")
 		for _, f := range forbidden {
 			if f.in2 != "" && path.Ext(name) != f.in2 {
@@ -58,12 +59,22 @@ func TestPolicyHolds(t *testing.T) {
 }
 
 func TestEverythingReferredToIsThere(t *testing.T) {
-	files := read(t)
-	used := map[string]bool{"index.html": true}
-	reference := regexp.MustCompile(`(?:href|src)="([a-z0-9.-]+\.(?:css|js|svg))"|from '\./([a-z0-9.-]+)'`)
+	isUsed(t, read(t, ui.Files()), regexp.MustCompile(`(?:href|src)="([a-z0-9.-]+\.(?:css|js|svg))"`), "index.html")
+	isUsed(t, read(t, os.DirFS("src")), regexp.MustCompile(`(?:from |import |import\()'\./([a-z0-9.-]+)'|@import "([a-z0-9.-]+)"`),
+		"main.js", "main.css")
+}
+
+// isUsed fails the test where a file refers to none, or none refers to a file but to those
+// that come first.
+func isUsed(t *testing.T, files map[string]string, reference *regexp.Regexp, first ...string) {
+	t.Helper()
+	used := map[string]bool{}
+	for _, name := range first {
+		used[name] = true
+	}
 	for name, text := range files {
 		for _, m := range reference.FindAllStringSubmatch(text, -1) {
-			target := m[1] + m[2]
+			target := strings.Join(m[1:], "")
 			used[target] = true
 			if _, ok := files[target]; !ok {
 				t.Errorf("%s refers to %s, which is not there", name, target)
@@ -81,7 +92,7 @@ func TestEverythingReferredToIsThere(t *testing.T) {
 func TestPageHasThePolicy(t *testing.T) {
 	// A meta element cannot restrict framing.
 	inside, _, _ := strings.Cut(ui.Policy, "; frame-ancestors")
-	if !strings.Contains(read(t)["index.html"], `content="`+inside+`"`) {
+	if !strings.Contains(read(t, ui.Files())["index.html"], `content="`+inside+`"`) {
 		t.Errorf("index.html does not have the policy %q", inside)
 	}
 }
