@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,6 +29,9 @@ type Builder struct {
 	Source string
 	// Log receives progress lines; nil means none.
 	Log io.Writer
+
+	// retries are the pauses before a build is tried again whose downloads failed.
+	retries []time.Duration
 }
 
 // Binaries are the files a cluster is started from.
@@ -88,7 +93,7 @@ func (b Builder) APIServer(ctx context.Context, minor string) (string, error) {
 	}
 	name := "apiserver-" + minor
 	flags := kubernetesFlags(b.pin(name, "k8s.io/kubernetes"))
-	dirs, err := b.buildParts(ctx, b.modulePart(name, "300 CPU s", flags, nil, "k8s.io/kubernetes/cmd/kube-apiserver"))
+	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, flags, nil, "k8s.io/kubernetes/cmd/kube-apiserver"))
 	return filepath.Join(dirs[name], compAPIServer), err
 }
 
@@ -99,13 +104,20 @@ func (b Builder) buildParts(ctx context.Context, parts ...part) (dirs map[string
 		return nil, fmt.Errorf("ask go for its version: %w", err)
 	}
 	dirs = map[string]string{}
+	all := progress{log: b.Log}
 	for _, p := range parts {
 		key, err := p.key(toolchain)
 		if err != nil {
 			return nil, fmt.Errorf("hash inputs of %s: %w", p.name, err)
 		}
 		dirs[p.name] = filepath.Join(b.Cache, "bin", p.name+"-"+key)
-		if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
+		if !isThere(dirs[p.name]) {
+			all.of++
+			all.left += p.cost
+		}
+	}
+	for _, p := range parts {
+		if err := b.ensure(ctx, p, dirs[p.name], &all); err != nil {
 			return nil, fmt.Errorf("build %s: %w", p.name, err)
 		}
 		prune(dirs[p.name], p.name, time.Now())
@@ -127,6 +139,9 @@ func (b Builder) withDefaults() (Builder, error) {
 	}
 	if b.Log == nil {
 		b.Log = io.Discard
+	}
+	if b.retries == nil {
+		b.retries = []time.Duration{5 * time.Second, 20 * time.Second, time.Minute}
 	}
 	return b, nil
 }
@@ -150,29 +165,36 @@ func findSource() (string, error) {
 
 // ensure builds one part unless its directory is there. The directory appears
 // complete or not at all.
-func (b Builder) ensure(ctx context.Context, p part, dir string) error {
-	if _, err := os.Stat(dir); err == nil {
+func (b Builder) ensure(ctx context.Context, p part, dir string, all *progress) error {
+	if isThere(dir) {
 		return nil
 	}
+	all.number++
+	all.left -= p.cost
 	unlock, err := lockFile(ctx, filepath.Join(b.Cache, "build.lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
+	if isThere(dir) {
 		return nil // Another process built it while this one waited.
 	}
 	partial := dir + ".partial"
 	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return err
 	}
-	stop := b.progress(p.name, p.expect)
+	stop := all.begin(&p)
 	err = p.build(ctx, partial)
 	stop(err)
 	if err != nil {
 		return err
 	}
 	return os.Rename(partial, dir)
+}
+
+func isThere(dir string) bool {
+	_, err := os.Stat(dir)
+	return err == nil
 }
 
 // prune removes builds of a part that no Build has asked for in two weeks, and
@@ -188,11 +210,18 @@ func prune(keep, name string, now time.Time) {
 	}
 }
 
-// progress writes a line now, every ten seconds, and when the returned function
-// is called.
-func (b Builder) progress(name, expect string) func(error) {
-	start := time.Now()
-	_, _ = fmt.Fprintf(b.Log, "build %s: %s when cold\n", name, expect)
+// progress is how far a build of several parts is.
+type progress struct {
+	log        io.Writer
+	number, of int
+	// left is the cost of the parts that come after this one.
+	left time.Duration
+}
+
+// begin writes a line now, every ten seconds, and when the returned function is called.
+func (all *progress) begin(p *part) func(error) {
+	start, name := time.Now(), fmt.Sprintf("build %s (%d of %d)", p.name, all.number, all.of)
+	_, _ = fmt.Fprintf(all.log, "%s: %s\n", name, all.estimate(p, 0))
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -203,7 +232,8 @@ func (b Builder) progress(name, expect string) func(error) {
 			case <-quit:
 				return
 			case <-ticker.C:
-				_, _ = fmt.Fprintf(b.Log, "build %s: %.0f s\n", name, time.Since(start).Seconds())
+				took := time.Since(start)
+				_, _ = fmt.Fprintf(all.log, "%s: %.0f s, %s\n", name, took.Seconds(), all.estimate(p, took))
 			}
 		}
 	}()
@@ -214,12 +244,48 @@ func (b Builder) progress(name, expect string) func(error) {
 		if err != nil {
 			verb = "failed"
 		}
-		_, _ = fmt.Fprintf(b.Log, "build %s: %s after %.0f s\n", name, verb, time.Since(start).Seconds())
+		_, _ = fmt.Fprintf(all.log, "%s: %s after %.0f s\n", name, verb, time.Since(start).Seconds())
 	}
 }
 
-// goBuild runs go build in a module's directory, at low priority.
+// estimate is how long this part and those after it take yet, without what Go has in
+// its cache. A part that takes longer than expected has nothing left.
+func (all *progress) estimate(p *part, took time.Duration) string {
+	cores := time.Duration(runtime.NumCPU())
+	left := max(p.cost/cores-took, 0) + all.left/cores
+	if left < time.Minute {
+		return "less than a minute left in all"
+	}
+	return fmt.Sprintf("about %.0f min left in all", left.Round(time.Minute).Minutes())
+}
+
+// goBuild runs go build in a module's directory, at low priority, and again where a
+// download failed: what is there already is kept.
 func (b Builder) goBuild(ctx context.Context, dir string, env, args []string) error {
+	for _, wait := range b.retries {
+		err := b.tryBuild(ctx, dir, env, args)
+		if err == nil || ctx.Err() != nil || !isDownload(err) {
+			return err
+		}
+		_, _ = fmt.Fprintf(b.Log, "a download failed, tried again in %s: %v\n", wait, err)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+	return b.tryBuild(ctx, dir, env, args)
+}
+
+// isDownload reports whether an error of the go command is one of the network.
+func isDownload(err error) bool {
+	return slices.ContainsFunc([]string{
+		"dial tcp", "i/o timeout", "connection reset", "TLS handshake timeout", "unexpected EOF",
+		"429 Too Many Requests", "500 Internal", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway",
+	}, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+func (b Builder) tryBuild(ctx context.Context, dir string, env, args []string) error {
 	all := append([]string{"build", "-trimpath", "-buildvcs=false", "-mod=readonly"}, args...)
 	cmd := exec.CommandContext(ctx, "go", all...)
 	if nice, err := exec.LookPath("nice"); err == nil {

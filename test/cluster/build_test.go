@@ -5,9 +5,13 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,7 +90,7 @@ func TestEnsure(t *testing.T) {
 		write(t, filepath.Join(out, "x"), "")
 		return fail
 	}}
-	if err := b.ensure(t.Context(), p, dir); !errors.Is(err, fail) {
+	if err := b.ensure(t.Context(), p, dir, &progress{log: t.Output()}); !errors.Is(err, fail) {
 		t.Errorf("ensure: %v, want the build's error", err)
 	}
 	if _, err := os.Stat(dir); err == nil {
@@ -94,12 +98,57 @@ func TestEnsure(t *testing.T) {
 	}
 	fail = nil
 	for range 2 {
-		if err := b.ensure(t.Context(), p, dir); err != nil {
+		if err := b.ensure(t.Context(), p, dir, &progress{log: t.Output()}); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "x")); err != nil || calls != 2 {
 		t.Errorf("built %d times, want 2 (%v)", calls, err)
+	}
+}
+
+// TestEstimate: what is left are the parts that come after, and this one's rest.
+func TestEstimate(t *testing.T) {
+	cores := time.Duration(runtime.NumCPU())
+	all := progress{left: 4 * time.Minute * cores}
+	p := part{cost: 10 * time.Minute * cores}
+	for took, want := range map[time.Duration]string{
+		0: "about 14 min left in all", 7 * time.Minute: "about 7 min left in all", time.Hour: "about 4 min left in all",
+	} {
+		if got := all.estimate(&p, took); got != want {
+			t.Errorf("after %s: %q, want %q", took, got, want)
+		}
+	}
+	if got := (&progress{}).estimate(&p, 10*time.Minute); got != "less than a minute left in all" {
+		t.Errorf("at the end: %q", got)
+	}
+}
+
+// TestDownloadsAreTriedAgain: a proxy that answers 503 is asked again; a program that does not
+// compile is not.
+func TestDownloadsAreTriedAgain(t *testing.T) {
+	var asked atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer proxy.Close()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "go.mod"), "module m\n\ngo 1.25\n\nrequire example.com/absent v1.0.0\n")
+	write(t, filepath.Join(dir, "go.sum"), "example.com/absent v1.0.0 h1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"+
+		"example.com/absent v1.0.0/go.mod h1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")
+	write(t, filepath.Join(dir, "main.go"), "package main\n\nimport _ \"example.com/absent\"\n\nfunc main() {}\n")
+	b := Builder{Log: t.Output(), retries: []time.Duration{time.Millisecond, time.Millisecond}}
+	env := []string{"GOPROXY=" + proxy.URL, "GONOSUMDB=*", "GOMODCACHE=" + filepath.Join(dir, "cache"), "GOTOOLCHAIN=local"}
+	err := b.goBuild(t.Context(), dir, env, []string{"-o", filepath.Join(dir, "m"), "."})
+	if err == nil || !strings.Contains(err.Error(), "503") || asked.Load() < 3 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+	asked.Store(0)
+	write(t, filepath.Join(dir, "main.go"), "package main\n\nfunc main() { x }\n")
+	write(t, filepath.Join(dir, "go.mod"), "module m\n\ngo 1.25\n")
+	if err := b.goBuild(t.Context(), dir, env, []string{"-o", filepath.Join(dir, "m"), "."}); err == nil || isDownload(err) {
+		t.Errorf("a program that does not compile: %v", err)
 	}
 }
 

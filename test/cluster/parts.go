@@ -13,14 +13,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // part is one thing the Builder builds.
 type part struct {
 	name   string
-	expect string   // what it costs, for the progress line
-	inputs []string // files and directories its key covers
-	params string   // what else its key covers
+	cost   time.Duration // of one core, when cold
+	inputs []string      // files and directories its key covers
+	params string        // what else its key covers
 	build  func(ctx context.Context, out string) error
 }
 
@@ -66,11 +67,11 @@ func hashFile(sum io.Writer, name, file string) error {
 func (b Builder) parts() []part {
 	return []part{
 		b.nodePart(), b.imagesPart(), b.runcPart(),
-		b.modulePart("cni", "10 CPU s", "-s -w", nil,
+		b.modulePart("cni", 10*time.Second, "-s -w", nil,
 			"github.com/containernetworking/plugins/plugins/main/bridge",
 			"github.com/containernetworking/plugins/plugins/main/loopback",
 			"github.com/containernetworking/plugins/plugins/ipam/host-local"),
-		b.modulePart("containerd", "120 CPU s",
+		b.modulePart("containerd", 2*time.Minute,
 			"-s -w -X github.com/containerd/containerd/v2/version.Version="+
 				b.pin("containerd", "github.com/containerd/containerd/v2"),
 			// Snapshotters this cluster does not use, each with C or large dependencies.
@@ -78,18 +79,18 @@ func (b Builder) parts() []part {
 			"github.com/containerd/containerd/v2/cmd/containerd",
 			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			"github.com/containerd/containerd/v2/cmd/ctr"),
-		b.modulePart("kwok", "60 CPU s", "-s -w", nil, "sigs.k8s.io/kwok/cmd/kwok"),
+		b.modulePart("kwok", time.Minute, "-s -w", nil, "sigs.k8s.io/kwok/cmd/kwok"),
 		b.kubernetesPart(),
 	}
 }
 
 // modulePart builds programs of other modules, at the versions pinned in
 // build/NAME/go.mod.
-func (b Builder) modulePart(name, expect, ldflags string, flags []string, programs ...string) part {
+func (b Builder) modulePart(name string, cost time.Duration, ldflags string, flags []string, programs ...string) part {
 	dir := b.moduleDir(name)
 	flags = append(slices.Clone(flags), "-ldflags", ldflags)
 	return part{
-		name: name, expect: expect, inputs: []string{dir}, params: strings.Join(append(flags, programs...), "\n"),
+		name: name, cost: cost, inputs: []string{dir}, params: strings.Join(append(flags, programs...), "\n"),
 		build: func(ctx context.Context, out string) error {
 			args := append(append(slices.Clone(flags), "-o", out+string(filepath.Separator)), programs...)
 			return b.goBuild(ctx, dir, []string{"CGO_ENABLED=0"}, args)
@@ -104,7 +105,7 @@ func (b Builder) moduleDir(name string) string {
 // kubernetesPart builds the one binary of all components and a link per component.
 func (b Builder) kubernetesPart() part {
 	version := b.pin("hyper", "k8s.io/kubernetes")
-	p := b.modulePart("kubernetes", "600 CPU s and 4 GB of Go build cache", kubernetesFlags(version), nil, ".")
+	p := b.modulePart("kubernetes", 10*time.Minute, kubernetesFlags(version), nil, ".")
 	p.inputs = []string{b.moduleDir("hyper")}
 	p.build = func(ctx context.Context, out string) error {
 		args := []string{"-ldflags", kubernetesFlags(version), "-o", filepath.Join(out, "hyper"), "."}

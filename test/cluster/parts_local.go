@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/test/cluster/image"
 )
@@ -28,7 +29,7 @@ const (
 func (b Builder) nodePart() part {
 	dir := filepath.Join(b.Source, "test", "cluster")
 	return part{
-		name: "node", expect: "1 CPU s",
+		name: "node", cost: time.Second,
 		inputs: []string{filepath.Join(dir, "cmd", "heddle-node"), filepath.Join(dir, "internal", "nodens")},
 		build: func(ctx context.Context, out string) error {
 			args := []string{"-ldflags", "-s -w", "-o", out + "/", "./test/cluster/cmd/heddle-node"}
@@ -41,7 +42,7 @@ func (b Builder) nodePart() part {
 func (b Builder) imagesPart() part {
 	dir := filepath.Join(b.Source, "test", "cluster")
 	return part{
-		name: "images", expect: "2 CPU s",
+		name: "images", cost: 2 * time.Second,
 		inputs: []string{filepath.Join(dir, "images"), filepath.Join(dir, "image")},
 		build: func(ctx context.Context, out string) error {
 			args := []string{"-ldflags", "-s -w", "-o", out + "/", "./test/cluster/images/..."}
@@ -110,7 +111,7 @@ func (b Builder) runcPart() part {
 		"-ldflags", "-s -w -X main.version=" + version + " -extldflags -static",
 	}
 	return part{
-		name: "runc", expect: "30 CPU s", inputs: []string{dir}, params: strings.Join(flags, "\n"),
+		name: "runc", cost: 30 * time.Second, inputs: []string{dir}, params: strings.Join(flags, "\n"),
 		build: func(ctx context.Context, out string) error {
 			pkgConfig, err := b.seccomp(ctx)
 			if err != nil {

@@ -82,8 +82,9 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return errors.New("nothing was started")
 	}
-	fmt.Fprintf(stderr, "The first run builds Kubernetes, containerd and runc from source into %s:\n"+
-		"about 13 minutes of one core. Later runs take under 30 seconds.\n\n", cache)
+	fmt.Fprintf(stderr, "This machine has what the demo needs. The first run downloads and builds Kubernetes, containerd and runc\n"+
+		"into %s: about 13 minutes of one core. Later runs take a minute or two.\n"+
+		"A run that was interrupted goes on where it was.\n\n", cache)
 	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
 	if err != nil {
 		return err
