@@ -75,6 +75,10 @@ generate: ## Deepcopy functions and CRDs from the types under api/, the page's b
 	go run -C tools/page .
 	$(MAKE) --no-print-directory manifest
 
+.PHONY: site
+site: ## The documentation as a web site with a search, in dist/site; it needs no network
+	go run -C tools/site .
+
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
