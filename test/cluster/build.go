@@ -251,8 +251,8 @@ func (all *progress) begin(p *part) func(error) {
 // estimate is how long this part and those after it take yet, without what Go has in
 // its cache. A part that takes longer than expected has nothing left.
 func (all *progress) estimate(p *part, took time.Duration) string {
-	cores := time.Duration(runtime.NumCPU())
-	left := max(p.cost/cores-took, 0) + all.left/cores
+	cores := float64(runtime.NumCPU())
+	left := max(time.Duration(float64(p.cost)/cores)-took, 0) + time.Duration(float64(all.left)/cores)
 	if left < time.Minute {
 		return "less than a minute left in all"
 	}

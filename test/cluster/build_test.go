@@ -109,9 +109,9 @@ func TestEnsure(t *testing.T) {
 
 // TestEstimate: what is left are the parts that come after, and this one's rest.
 func TestEstimate(t *testing.T) {
-	cores := time.Duration(runtime.NumCPU())
-	all := progress{left: 4 * time.Minute * cores}
-	p := part{cost: 10 * time.Minute * cores}
+	cores := runtime.NumCPU()
+	all := progress{left: time.Duration(4*cores) * time.Minute}
+	p := part{cost: time.Duration(10*cores) * time.Minute}
 	for took, want := range map[time.Duration]string{
 		0: "about 14 min left in all", 7 * time.Minute: "about 7 min left in all", time.Hour: "about 4 min left in all",
 	} {

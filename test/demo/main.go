@@ -82,8 +82,8 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return errors.New("nothing was started")
 	}
-	fmt.Fprintf(stderr, "This machine has what the demo needs. The first run downloads and builds Kubernetes, containerd and runc\n"+
-		"into %s: about 13 minutes of one core. Later runs take a minute or two.\n"+
+	fmt.Fprintf(stderr, "This machine has what the demo needs. The first run downloads and builds Kubernetes,\n"+
+		"containerd and runc into %s:\nabout 13 minutes of one core. Later runs take a minute or two.\n"+
 		"A run that was interrupted goes on where it was.\n\n", cache)
 	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
 	if err != nil {

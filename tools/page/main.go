@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/evanw/esbuild/pkg/api"
 )
@@ -44,11 +45,8 @@ func bundle(to string) error {
 			"js": "// Bundled from src by make generate.", "css": "/* Bundled from src by make generate. */",
 		},
 	})
-	for _, m := range result.Errors {
-		if m.Location == nil {
-			return fmt.Errorf("%s", m.Text)
-		}
-		return fmt.Errorf("%s:%d: %s", m.Location.File, m.Location.Line, m.Text)
+	if len(result.Errors) > 0 {
+		return fmt.Errorf("%s", strings.Join(api.FormatMessages(result.Errors, api.FormatMessagesOptions{}), ""))
 	}
 	return nil
 }

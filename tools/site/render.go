@@ -57,7 +57,8 @@ func (s *site) render(name string, source []byte) (*page, error) {
 		goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()),
 		goldmark.WithRendererOptions(html.WithUnsafe()), // The pages are the project's own.
 	)
-	doc := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext(parser.WithIDs(anchors{}))))
+	ids := parser.NewContext(parser.WithIDs(anchors{}))
+	doc := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(ids))
 	err := ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
 			return ast.WalkContinue, nil
@@ -126,11 +127,12 @@ func (s *site) follow(name string, destination []byte) ([]byte, error) {
 func (s *site) copyFolder(folder string) error {
 	var list bytes.Buffer
 	fmt.Fprintf(&list, "<!doctype html>\n<title>%s</title>\n<h1>%[1]s</h1>\n<ul>\n", template.HTMLEscapeString(folder))
-	err := fs.WalkDir(os.DirFS(filepath.Join(s.root, filepath.FromSlash(folder))), ".", func(name string, d fs.DirEntry, err error) error {
+	from := os.DirFS(filepath.Join(s.root, filepath.FromSlash(folder)))
+	err := fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(filepath.Join(s.root, filepath.FromSlash(folder), filepath.FromSlash(name)))
+		content, err := fs.ReadFile(from, name)
 		if err != nil {
 			return err
 		}

@@ -3,9 +3,10 @@
 //
 // It owns the page's files and the policy that a browser is to hold them to: the
 // document, one script and one style sheet, which make generate bundles from src.
-// The page needs no other host and no inline script or style; it reads v1/topology, v1/nodes/{name} and v1/watch by addresses relative to its
-// own, so that it works behind a path too, as under kubectl proxy. This package
-// serves nothing itself and knows nothing of the tree.
+// The page needs no other host and no inline script or style; it reads v1/topology,
+// v1/nodes/{name} and v1/watch by addresses relative to its own, so that it works behind
+// a path too, as under kubectl proxy. This package serves nothing itself and knows
+// nothing of the tree.
 package ui
 
 import (
