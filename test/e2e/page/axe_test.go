@@ -6,6 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // axe-core as npm has it, and the checksum of its archive. It is fetched for the test,
@@ -91,7 +93,9 @@ func axeSource(t *testing.T) string {
 		t.Skip("no npm, which fetches axe-core")
 	}
 	dir := t.TempDir()
-	command := exec.CommandContext(t.Context(), npm, "pack", "--silent", "axe-core@"+axeVersion)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, npm, "pack", "--silent", "axe-core@"+axeVersion)
 	command.Dir = dir
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Skipf("npm does not fetch axe-core: %v: %.300s", err, out)
