@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 func main() {
@@ -21,5 +22,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "site:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%d pages: %s/index.html\n", pages, *to)
+	first := filepath.Join(*to, "index.html")
+	if path, err := filepath.Abs(first); err == nil {
+		first = path
+	}
+	fmt.Printf("%d pages: %s\n", pages, first)
 }
