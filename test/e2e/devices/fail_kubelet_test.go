@@ -163,7 +163,7 @@ func TestCheckpointLost(t *testing.T) {
 		}
 		return "it neither runs nor gets the reason why not"
 	})
-	r.waitEvent(t, "big", "DevicesLost", "delete the pod", 15*time.Second)
+	r.waitEvent(t, "big", "DevicesLost", "delete the pod", 30*time.Second)
 	r.run(t, r.pod("new", box{gpus: 2, hcas: 2}))
 	r.untouched(t, before)
 	r.exclusive(t, "big", "small", "hasty", "new")

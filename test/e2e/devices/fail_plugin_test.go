@@ -215,7 +215,7 @@ func (r *rig) files(t *testing.T) map[string]string {
 
 // outage ends the plugin for a time, during which containers end and a pod is
 // created. Containers that run do not notice. What asked last starts within
-// 15 s of the plugin's return; what ended first when the kubelet's crash loop
+// 20 s of the plugin's return; what ended first when the kubelet's crash loop
 // back-off allows, which by then is as long as the outage.
 func (r *rig) outage(t *testing.T, d time.Duration) {
 	t.Helper()
@@ -250,7 +250,7 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 		}
 	}
 	if r.getPod(t, "new") != nil {
-		r.waitReady(t, "new", 15*time.Second)
+		r.waitReady(t, "new", 30*time.Second)
 	}
 	t.Logf("a pod created as the plugin ended: runs %t; %s", r.settled(t, "hasty", 15*time.Second), inShort(r.getPod(t, "hasty")))
 	r.untouched(t, map[string]life{"small": before["small"]})
@@ -258,14 +258,16 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 	r.consistent(t)
 }
 
-// startsAgain waits for a container: 15 s, or where the kubelet reports that it is
+// startsAgain waits for a container: 20 s, or where the kubelet reports that it is
 // in a crash loop, which it also is when it could not start, a back-off more. The
-// pod's status may never show that: it keeps what the last start failed with.
+// pod's status may never show that: it keeps what the last start failed with. The
+// kubelet tries a start that failed again after 10 to 15 s (backOffPeriod and its jitter,
+// pkg/kubelet); the rest is for the start.
 func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Time, backoff time.Duration) {
 	t.Helper()
-	const limit = 15 * time.Second
+	const limit = 20 * time.Second
 	crashing := ""
-	r.waitPod(t, pod, limit+backoff, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, limit+max(backoff, 10*time.Second), func(p *corev1.Pod) string {
 		if s := status(p, "app"); s.RestartCount >= restarts && s.State.Running != nil {
 			return ""
 		}
