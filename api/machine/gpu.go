@@ -70,16 +70,16 @@ type MIG struct {
 // have the GPU's unique_id (CPX, DPX, QPX).
 func Partition(uuid string, n int) string { return fmt.Sprintf("%s-p%d", uuid, n) }
 
-// PartitionOf is the GPU of an ID that [Partition] made; false for other IDs.
-func PartitionOf(id string) (uuid string, ok bool) {
+// PartitionOf is the GPU of an ID that [Partition] made; empty for other IDs.
+func PartitionOf(id string) string {
 	at := strings.LastIndex(id, "-p")
 	if at < 0 {
-		return "", false
+		return ""
 	}
 	if _, err := strconv.ParseUint(id[at+len("-p"):], 10, 8); err != nil {
-		return "", false
+		return ""
 	}
-	return id[:at], true
+	return id[:at]
 }
 
 // MIGDevice is one instance: compute and memory with a UUID of its own. Its

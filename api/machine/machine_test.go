@@ -320,3 +320,19 @@ func TestParentGPU(t *testing.T) {
 		t.Errorf("no machine: got %q", got)
 	}
 }
+
+func TestPartitionOf(t *testing.T) {
+	for id, want := range map[string]string{
+		Partition("GPU-1-p2", 7):  "GPU-1-p2",
+		"GPU-1":                   "",
+		"GPU-1-p":                 "",
+		"GPU-1-pci":               "",
+		"GPU-1-p-1":               "",
+		"GPU-1-p256":              "",
+		Partition("0x1a2b3c", 63): "0x1a2b3c",
+	} {
+		if got := PartitionOf(id); got != want {
+			t.Errorf("PartitionOf(%q) = %q, want %q", id, got, want)
+		}
+	}
+}

@@ -111,12 +111,15 @@ func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
 	return b != nil && stated.Node != b.Node
 }
 
-// hasStarted reports that a container runs or has run, as the kubelet wrote it. The
+// hasStarted reports that a container runs or will run again, as the kubelet wrote it: the
 // devices of an init container are free once it has ended.
 func hasStarted(p *corev1.Pod, container string) bool {
-	return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+	started := func(s corev1.ContainerStatus) bool {
 		return s.Name == container && (s.State.Running != nil || s.RestartCount > 0)
-	})
+	}
+	runs := func(s corev1.ContainerStatus) bool { return s.Name == container && s.State.Running != nil }
+	return slices.ContainsFunc(p.Status.ContainerStatuses, started) ||
+		slices.ContainsFunc(p.Status.InitContainerStatuses, runs)
 }
 
 // annotatePod writes the annotation of a pod that lives, and with it an Event if

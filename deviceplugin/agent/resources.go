@@ -349,7 +349,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := cmp.Or(view.Elsewhere(name, id), view.Overlapping(id, inv.ParentOf(id))); holder != "" {
+			if holder := view.Elsewhere(name, id, inv.ParentOf(id)); holder != "" {
 				all[name][id] = holder
 			}
 		}

@@ -119,8 +119,13 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
-	if got := r.View().Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
-		t.Errorf("before the start: %q", got)
+	for _, tc := range []struct{ id, parent, want string }{
+		{want[gpus][0], "", "a container that has not started has it as nvidia.com/gpu"},
+		{"MIG-1", want[gpus][0], "a container that has not started has the GPU that it is cut from"},
+	} {
+		if got := r.View().Elsewhere(renamed, tc.id, tc.parent); got != tc.want {
+			t.Errorf("before the start: %q, want %q", got, tc.want)
+		}
 	}
 	r.start(want)
 	first := r.mustEnter(names)
@@ -133,10 +138,10 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	for id, reason := range map[string]string{
 		r.gpuIDs(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.gpuIDs(2)[0]: "",
 	} {
-		if got := r.View().Elsewhere(renamed, id); got != reason {
+		if got := r.View().Elsewhere(renamed, id, ""); got != reason {
 			t.Errorf("%s: %q, want %q", id, got, reason)
 		}
-		if got := r.View().Elsewhere(gpus, id); got != "" {
+		if got := r.View().Elsewhere(gpus, id, ""); got != "" {
 			t.Errorf("%s, under its own name: %q", id, got)
 		}
 	}
@@ -150,7 +155,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	r.collect()
 	r.pass(goneFor)
 	r.collect()
-	if got := r.View().Elsewhere(renamed, r.gpuIDs(1)[0]); got != "" {
+	if got := r.View().Elsewhere(renamed, r.gpuIDs(1)[0], ""); got != "" {
 		t.Errorf("its pod has gone: %q", got)
 	}
 	if got, _, _ := r.View().Resources(); !slices.Equal(got, []string{renamed}) {

@@ -193,35 +193,31 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 	return gpus, hcas, slots
 }
 
-// Elsewhere names the container that has a GPU under another resource than this
-// one, empty if none: of a resource that was renamed, or by another MIG strategy.
-func (v *View) Elsewhere(resource, id string) string {
+// Elsewhere names the container that has a GPU otherwise than as this resource, empty if
+// none: as another resource, that was renamed or is of another MIG strategy; or the GPU that
+// it is cut from, its parent; or a partition of it, when its partition mode has changed under
+// the container. A container that has not started counts: its devices are given out.
+func (v *View) Elsewhere(resource, id, parent string) string {
 	for _, e := range v.node.Entries {
-		if e.Kind != cdi.GPU || e.Resource == resource || !slices.Contains(e.IDs, id) {
-			continue
-		}
-		if e.Owner == nil {
-			return "a container that has not started has it as " + e.Resource
-		}
-		return e.Owner.String() + " has it as " + e.Resource
-	}
-	return ""
-}
-
-// Overlapping names the container that has a partition of a GPU, or the GPU that a
-// device is cut from, given as its parent; empty if none. Then the GPU's mode has changed
-// under the container.
-func (v *View) Overlapping(id, parent string) string {
-	for _, e := range v.node.Entries {
-		if e.Kind != cdi.GPU || e.Owner == nil || v.node.Gone[e.Device] {
+		if e.Kind != cdi.GPU {
 			continue
 		}
 		for _, held := range e.IDs {
-			switch whole, cut := machine.PartitionOf(held); {
+			how := ""
+			switch {
+			case held == id && e.Resource != resource:
+				how = "has it as " + e.Resource
+			case held == id:
 			case held == parent:
-				return e.Owner.String() + " has the GPU that it is cut from"
-			case cut && whole == id:
-				return e.Owner.String() + " has a partition of it, " + held
+				how = "has the GPU that it is cut from"
+			case machine.PartitionOf(held) == id:
+				how = "has a partition of it, " + held
+			}
+			switch {
+			case how != "" && e.Owner == nil:
+				return "a container that has not started " + how
+			case how != "":
+				return e.Owner.String() + " " + how
 			}
 		}
 	}

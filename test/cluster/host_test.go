@@ -214,7 +214,7 @@ func fakeMachine(t *testing.T) machine {
 	}
 	return machine{
 		root: root, lookPath: func(string) bool { return true },
-		freeDisk: func(string) (uint64, error) { return 7 * gib, nil },
+		freeDisk: func(string) (uint64, error) { return (DiskGiB + 1) * gib, nil },
 	}
 }
 
@@ -227,7 +227,7 @@ func TestPreflight(t *testing.T) {
 		"not root":       {func(m *machine) { m.uid = 1000 }, []string{"root"}},
 		"capability":     {func(m *machine) { write(t, m.path("proc/self/status"), "CapEff: 0000000000000000\n") }, []string{"CAP_SYS_ADMIN"}},
 		"little memory":  {func(m *machine) { write(t, m.path("proc/meminfo"), "MemAvailable: 1048576 kB\n") }, []string{"memory: 1.0 GiB of 3"}},
-		"cold disk":      {func(m *machine) { m.freeDisk = func(string) (uint64, error) { return 5 * gib, nil } }, []string{"disk: 5.0 GiB of 6"}},
+		"cold disk":      {func(m *machine) { m.freeDisk = func(string) (uint64, error) { return 5 * gib, nil } }, []string{fmt.Sprintf("disk: 5.0 GiB of %d", DiskGiB)}},
 		"kernel":         {func(m *machine) { write(t, m.path("lib/modules/6.1.0/modules.dep"), "x/veth.ko:\n") }, []string{"bridge"}},
 		"silent kernel":  {func(m *machine) { _ = os.RemoveAll(m.path("lib")) }, nil},
 		"no controllers": {func(m *machine) { write(t, m.path("proc/self/mountinfo"), "") }, []string{"cpu", "cpuset", "memory", "pids"}},

@@ -21,6 +21,13 @@ type Missing struct {
 	Remedy string
 }
 
+// What Up needs: available memory, since linking Kubernetes takes 2.4 GiB, and free
+// disk for modules, Go's build cache and the programs, the first time.
+const (
+	MemoryGiB = 3
+	DiskGiB   = 10
+)
+
 const gib = 1 << 30
 
 // Preflight lists everything that would keep Up from working, at once. Cache is
@@ -142,9 +149,9 @@ func (m machine) hasModule(name string) (known, have bool) {
 func (m machine) memory(string) []Missing {
 	value := strings.TrimSuffix(field(m.path("/proc/meminfo"), "MemAvailable:"), " kB")
 	kib, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-	if err == nil && kib*1024 < 3*gib {
+	if err == nil && kib*1024 < MemoryGiB*gib {
 		return []Missing{{
-			fmt.Sprintf("memory: %.1f GiB of 3 GiB are available", float64(kib)/(1<<20)),
+			fmt.Sprintf("memory: %.1f GiB of %d GiB are available", float64(kib)/(1<<20), MemoryGiB),
 			"linking Kubernetes takes 2.4 GiB; end other programs or use a larger machine",
 		}}
 	}
@@ -158,7 +165,7 @@ func (machine) built(cache, part string) bool {
 }
 
 func (m machine) disk(cache string) []Missing {
-	need, why := uint64(6*gib), "modules, Go's build cache and the programs"
+	need, why := uint64(DiskGiB*gib), "modules, Go's build cache and the programs"
 	if m.built(cache, "kubernetes") {
 		need, why = gib, "the clusters' state"
 	}

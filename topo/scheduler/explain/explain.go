@@ -132,7 +132,8 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 // specOf is what the pods of a gang and its PodGroup object declare. Contradictions
 // are the scheduler's to report.
 func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
-	d := domainsOf(members)
+	d := wellknown.DefaultDomains()
+	d.Vendor = wellknown.VendorAuto // amd.com/gpu has amd.com/gpu-group-size beside it.
 	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
 	specs := make([]gang.Spec, len(members))
 	for i, p := range members {
@@ -159,22 +160,6 @@ func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
 	}
 	spec, _ := gang.Merge(specs, object)
 	return spec
-}
-
-// domainsOf are those that name the GPUs of the first member that has any: amd.com/gpu
-// has amd.com/gpu-group-size beside it.
-func domainsOf(members []*corev1.Pod) wellknown.Domains {
-	d := wellknown.DefaultDomains()
-	for _, p := range members {
-		for name := range fit.Requests(p) {
-			vendor, resource, _ := strings.Cut(string(name), "/")
-			if resource == "gpu" || resource == "sgpu" {
-				d.Vendor = vendor
-				return d
-			}
-		}
-	}
-	return d
 }
 
 // question is a cluster that is asked.

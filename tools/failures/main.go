@@ -1,4 +1,4 @@
-// Command gotestsum lists, after a run of gotestsum, what each failed test
+// Command failures lists, after a run of gotestsum, what each failed test
 // printed, in short: its own lines without what it dumped of logs. A build server
 // that keeps only the end of a long output then keeps the reasons.
 package main
