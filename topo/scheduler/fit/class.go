@@ -200,24 +200,53 @@ func wantsHostPort(pod *corev1.Pod) bool {
 	return false
 }
 
+// Spreads reports whether a node counts for a topologySpreadConstraint of such pods: one
+// that the pods' affinity selects, and if the constraint honours taints, that they tolerate.
+func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadConstraint) bool {
+	if p := constraint.NodeAffinityPolicy; p == nil || *p == corev1.NodeInclusionPolicyHonor {
+		if match, err := c.affinity.Match(node); !match || err != nil {
+			return false
+		}
+	}
+	if p := constraint.NodeTaintsPolicy; p != nil && *p == corev1.NodeInclusionPolicyHonor {
+		_, repels := schedulehelpers.FindMatchingUntoleratedTaint(
+			logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false)
+		return !repels
+	}
+	return true
+}
+
 // repelsItself reports whether required anti-affinity keeps two such pods off one
 // host.
 func repelsItself(pod *corev1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
 	}
-	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+	return slices.Contains(selfMatching(pod, pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution),
+		corev1.LabelHostname)
+}
+
+// Together is the label of which pods of one kind must have the same value, by required
+// affinity to each other; empty if there is none.
+func Together(pod *corev1.Pod) string {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
+		return ""
+	}
+	keys := selfMatching(pod, pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	return append(keys, "")[0]
+}
+
+// selfMatching are the topology keys of the terms that match the pod itself.
+func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []string) {
+	for _, term := range terms {
 		own := slices.Contains(term.Namespaces, pod.Namespace) || len(term.Namespaces) == 0 && term.NamespaceSelector == nil
 		if s := term.NamespaceSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 			own = true // All namespaces.
 		}
-		if term.TopologyKey != corev1.LabelHostname || !own {
-			continue
-		}
 		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			return true
+		if own && err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			keys = append(keys, term.TopologyKey)
 		}
 	}
-	return false
+	return keys
 }

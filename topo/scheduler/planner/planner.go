@@ -134,9 +134,18 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	}
 	query.Priority, query.End = g.priority(), g.end(time.Now())
 	query.First = slices.ContainsFunc(g.Members, func(m Member) bool { return m.Pod.Spec.NodeName != "" })
-	found, err := tree.place(query.Nodes, &request, p.capacity(tree, query, classes), g.Label)
+	room := p.capacity(tree, query, classes)
+	found, err := tree.place(query.Nodes, &request, room, g.label())
 	if err != nil {
 		return Plan{}, err
+	}
+	if limits := limitsOf(g, query.Nodes, query.Gone); limits != nil && !limits.keeps(tree, g, found.Nodes) {
+		if label := g.label(); label != "" {
+			room = tree.alike(query.Nodes, room, label, found.Nodes)
+		}
+		if found, err = limits.spread(tree, g, &request, room); err != nil {
+			return Plan{}, err
+		}
 	}
 	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: p.forest.kind(found.Group.Kind)}
 	for rank, id := range found.Nodes {
@@ -147,6 +156,15 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 		}
 	}
 	return plan, nil
+}
+
+// label is the one of which all members must have one value: that of the PodGroup, or of a
+// required affinity of the members to each other.
+func (g *Gang) label() string {
+	if g.Label != "" || len(g.Members) == 0 {
+		return g.Label
+	}
+	return fit.Together(g.Members[0].Pod)
 }
 
 // priority is the lowest of the members that need a node: what runs may have another.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/kube-scheduler/framework"
+
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -62,16 +64,31 @@ func (s *search) place() (placement.Plan, error) {
 // on finds the tightest place on nodes with some values of the label.
 func (s *search) on(some func(value string) bool) (placement.Plan, error) {
 	capacity := *s.capacity
-	capacity.Fit = make([][]int32, len(s.capacity.Fit))
+	capacity.Fit = s.fit(some)
+	return placement.Place(s.tree, s.gang, &capacity)
+}
+
+func (s *search) fit(some func(value string) bool) [][]int32 {
+	out := make([][]int32, len(s.capacity.Fit))
 	for class, fit := range s.capacity.Fit {
-		capacity.Fit[class] = make([]int32, len(fit))
+		out[class] = make([]int32, len(fit))
 		for id, n := range fit {
 			if some(s.values[id]) {
-				capacity.Fit[class][id] = n
+				out[class][id] = n
 			}
 		}
 	}
-	return placement.Place(s.tree, s.gang, &capacity)
+	return out
+}
+
+// alike is the room on nodes that have the value of a label that a plan's nodes have.
+func (t *tree) alike(nodes []framework.NodeInfo, room *placement.Capacity, label string, plan []int32) *placement.Capacity {
+	s := search{tree: t.placement, capacity: room, label: label, values: t.values(nodes, label)}
+	out := *room
+	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {
+		out.Fit = s.fit(func(value string) bool { return value == domains[0] })
+	}
+	return &out
 }
 
 // domainsOf are the values of the label on nodes of the tree, sorted.

@@ -192,10 +192,15 @@ func (t *tree) place(
 	if label == "" {
 		return placement.Place(t.placement, g, capacity)
 	}
+	s := search{tree: t.placement, gang: g, capacity: capacity, label: label, values: t.values(nodes, label)}
+	return s.place()
+}
+
+// values are those of a label, by node of the tree; empty without one.
+func (t *tree) values(nodes []framework.NodeInfo, label string) []string {
 	values := make([]string, t.placement.Len())
 	for at, id := range t.ids {
 		values[id] = nodes[at].Node().Labels[label]
 	}
-	s := search{tree: t.placement, gang: g, capacity: capacity, label: label, values: values}
-	return s.place()
+	return values
 }

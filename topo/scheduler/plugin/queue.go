@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
@@ -37,7 +38,17 @@ func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
 	if order := first.Compare(&second); order != 0 {
 		return order < 0
 	}
+	if order := rankOf(a).Compare(rankOf(b)); order != 0 {
+		return order < 0 // As the plan expects them, which counts skew member by member.
+	}
 	return a.GetTimestamp().Before(b.GetTimestamp())
+}
+
+func rankOf(e framework.QueuedEntityInfo) rank.Rank {
+	if pod, ok := e.(interface{ GetPodInfo() framework.PodInfo }); ok {
+		return rank.Of(pod.GetPodInfo().GetPod())
+	}
+	return rank.Rank{}
 }
 
 // turn is that of a pod. A native PodGroup has that of its first attempt.

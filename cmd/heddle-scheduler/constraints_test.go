@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const zone = corev1.LabelTopologyZone
+
+// zones are nodes of some GPUs each, named by zone.
+func zones(of map[string][]int) (nodes []*corev1.Node) {
+	for _, name := range slices.Sorted(slices.Values([]string{"a", "b", "c"})) {
+		for i, gpus := range of[name] {
+			n := node(fmt.Sprint(name, i), gpus)
+			n.Labels[zone] = name
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+func spread(key string, skew int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
+			TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+		})
+	}
+}
+
+func termsOf(p *corev1.Pod, key string) []corev1.PodAffinityTerm {
+	return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}}}
+}
+
+// TestConstraintsOfMembers: hard constraints of the members of a gang on each other, as the
+// scheduler's own filters check them. Plain kube-scheduler places each of these gangs.
+func TestConstraintsOfMembers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		nodes  map[string][]int
+		pods   int
+		change []func(*corev1.Pod)
+		want   string // pods by node, or by zone
+	}{
+		"a pod for each host": {
+			map[string][]int{"a": {8, 8, 8, 8}}, 4, []func(*corev1.Pod){spread(corev1.LabelHostname, 1)}, "a0:1 a1:1 a2:1 a3:1",
+		},
+		"more pods than hosts": {
+			map[string][]int{"a": {8, 8, 8}}, 8, []func(*corev1.Pod){spread(corev1.LabelHostname, 1)}, "a0:3 a1:3 a2:2",
+		},
+		"over zones": {
+			map[string][]int{"a": {8, 8}, "b": {8, 8}}, 8, []func(*corev1.Pod){spread(zone, 1)}, "a:4 b:4",
+		},
+		"over zones of which one is small": {
+			map[string][]int{"a": {8}, "b": {2}, "c": {8}}, 7, []func(*corev1.Pod){spread(zone, 1)}, "a:3 b:2 c:2",
+		},
+		"over zones and hosts": {
+			map[string][]int{"a": {8, 8}, "b": {8, 8}}, 6, []func(*corev1.Pod){spread(zone, 1), spread(corev1.LabelHostname, 1)}, "a:3 b:3",
+		},
+		"a pod for each zone": {
+			map[string][]int{"a": {8, 8}, "b": {8}, "c": {8}}, 3, []func(*corev1.Pod){func(p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: termsOf(p, zone),
+				}}
+			}}, "a:1 b:1 c:1",
+		},
+		"all in one zone": {
+			map[string][]int{"a": {2, 2}, "b": {3, 3}, "c": {2}}, 5, []func(*corev1.Pod){func(p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: termsOf(p, zone),
+				}}
+			}}, "b:5",
+		},
+		"one zone, hosts alike": {
+			map[string][]int{"a": {2, 2}, "b": {4, 4}}, 6, []func(*corev1.Pod){spread(corev1.LabelHostname, 4), func(p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: termsOf(p, zone),
+				}}
+			}}, "b:6",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, args(""), zones(tt.nodes)...)
+			for i := range tt.pods {
+				p := pod(fmt.Sprint("x-", i), 1, gangLabels("x", tt.pods))
+				for _, change := range tt.change {
+					change(p)
+				}
+				w.add(p)
+			}
+			pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == tt.pods })
+			on := map[string]int{}
+			for _, p := range pods {
+				if at := p.Spec.NodeName; strings.Contains(tt.want, "0") {
+					on[at]++
+				} else {
+					on[at[:1]]++
+				}
+			}
+			if got := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(on), "map["), "]"); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestConstraintsThatNoPlaceKeeps: nothing partial at rest, and a reason that names the label.
+func TestConstraintsThatNoPlaceKeeps(t *testing.T) {
+	w := start(t, args(""), zones(map[string][]int{"a": {8}, "b": {1}})...)
+	for i := range 4 {
+		p := pod(fmt.Sprint("x-", i), 1, gangLabels("x", 4))
+		spread(zone, 1)(p)
+		w.add(p)
+	}
+	pods := w.until("a reason on each", func(pods map[string]*corev1.Pod) bool {
+		for _, p := range pods {
+			if !strings.Contains(why(p), "3 of 4 fit where their constraints on "+zone+" let them") {
+				return false
+			}
+		}
+		return true
+	})
+	if bound(pods, "x") > 0 {
+		t.Error("a part of it runs")
+	}
+}

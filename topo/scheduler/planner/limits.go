@@ -1,0 +1,256 @@
+package planner
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// limit is a hard constraint of members on each other by the values of a label of nodes:
+// a topologySpreadConstraint with DoNotSchedule, or a required anti-affinity.
+type limit struct {
+	constraint corev1.TopologySpreadConstraint
+	// apart is for anti-affinity: no two of the pods in one domain.
+	apart bool
+	// namespaces are those of the pods that it counts; nil for all.
+	namespaces []string
+	selector   labels.Selector
+	// domain is that of each node of the scheduler, -1 for none; counts are the pods of
+	// each that the selector matches, holders those that have the term themselves, and
+	// counted is whether a domain counts for the skew.
+	domain          []int
+	counts, holders []int
+	counted         []bool
+	// least is the count of the emptiest domain, unless it is stale.
+	least int
+	stale bool
+}
+
+// limits are those of a gang.
+type limits struct {
+	all []*limit
+	// of are those of each member, and matched those that select it.
+	of, matched [][]*limit
+}
+
+// limitsOf are nil if the members have none that a plan could break: those that keep two
+// members from one host are [fit.Class]'s.
+func limitsOf(g *Gang, nodes []framework.NodeInfo, gone map[string]fit.Gone) *limits {
+	l := &limits{of: make([][]*limit, len(g.Members)), matched: make([][]*limit, len(g.Members))}
+	known, beyond := map[string]*limit{}, false
+	for i := range g.Members {
+		m := &g.Members[i]
+		add := func(constraint corev1.TopologySpreadConstraint, apart bool, term *corev1.PodAffinityTerm) {
+			// Text of an API type that was read from JSON.
+			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, constraint, term})
+			made := known[string(key)]
+			if made == nil {
+				selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
+				if err != nil {
+					return // No pod has it: the API server rejects it.
+				}
+				made = &limit{constraint: constraint, apart: apart, selector: selector, namespaces: namespacesOf(m.Pod, term)}
+				made.domains(m.Class, nodes)
+				known[string(key)], l.all = made, append(l.all, made)
+			}
+			l.of[i] = append(l.of[i], made)
+			beyond = beyond || !apart || constraint.TopologyKey != corev1.LabelHostname
+		}
+		for _, c := range m.Pod.Spec.TopologySpreadConstraints {
+			if c.WhenUnsatisfiable == corev1.DoNotSchedule {
+				add(selecting(c, m.Pod), false, nil)
+			}
+		}
+		if a := m.Pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+			for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+				add(corev1.TopologySpreadConstraint{TopologyKey: term.TopologyKey, LabelSelector: term.LabelSelector}, true, &term)
+			}
+		}
+	}
+	if !beyond {
+		return nil
+	}
+	for i := range g.Members {
+		for _, made := range l.all {
+			if made.matches(g.Members[i].Pod) {
+				l.matched[i] = append(l.matched[i], made)
+			}
+		}
+	}
+	l.count(nodes, gone)
+	return l
+}
+
+// selecting is a constraint with matchLabelKeys as the selector that they stand for.
+func selecting(c corev1.TopologySpreadConstraint, pod *corev1.Pod) corev1.TopologySpreadConstraint {
+	if len(c.MatchLabelKeys) == 0 || c.LabelSelector == nil {
+		return c
+	}
+	c.LabelSelector = c.LabelSelector.DeepCopy()
+	for _, key := range c.MatchLabelKeys {
+		if value, ok := pod.Labels[key]; ok {
+			c.LabelSelector.MatchExpressions = append(c.LabelSelector.MatchExpressions, metav1.LabelSelectorRequirement{
+				Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value},
+			})
+		}
+	}
+	c.MatchLabelKeys = nil
+	return c
+}
+
+// namespacesOf are the namespaces of a term, nil for all. A selector of namespaces counts
+// as all, since their labels are not known here.
+func namespacesOf(pod *corev1.Pod, term *corev1.PodAffinityTerm) []string {
+	switch {
+	case term == nil || term.NamespaceSelector == nil && len(term.Namespaces) == 0:
+		return []string{pod.Namespace}
+	case term.NamespaceSelector == nil:
+		return term.Namespaces
+	}
+	return nil
+}
+
+func (l *limit) matches(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && (l.namespaces == nil || slices.Contains(l.namespaces, pod.Namespace)) && l.selector.Matches(labels.Set(pod.Labels))
+}
+
+// domains finds the domain of each node.
+func (l *limit) domains(class *fit.Class, nodes []framework.NodeInfo) {
+	known := map[string]int{}
+	l.domain = make([]int, len(nodes))
+	for at, info := range nodes {
+		node := info.Node()
+		value, ok := node.Labels[l.constraint.TopologyKey]
+		if l.domain[at] = -1; !ok {
+			continue
+		}
+		d, ok := known[value]
+		if !ok {
+			d = len(known)
+			known[value] = d
+			l.counted = append(l.counted, false)
+		}
+		l.domain[at] = d
+		l.counted[d] = l.counted[d] || l.apart || class.Spreads(node, &l.constraint)
+	}
+	l.counts, l.holders, l.stale = make([]int, len(known)), make([]int, len(known)), true
+}
+
+// count counts the pods that are there, members that have a node among them.
+func (l *limits) count(nodes []framework.NodeInfo, gone map[string]fit.Gone) {
+	for at, info := range nodes {
+		left := gone[info.Node().Name].UIDs
+		for _, on := range info.GetPods() {
+			pod := on.GetPod()
+			if left[pod.UID] {
+				continue
+			}
+			for _, made := range l.all {
+				if d := made.domain[at]; d >= 0 && made.matches(pod) {
+					made.counts[d]++
+				}
+			}
+		}
+	}
+}
+
+// allow reports whether a member may go to a node, by what is there and the members that
+// have been added. Pods of no gang that repel it are for the scheduler's filters.
+func (l *limits) allow(member, at int) bool {
+	for _, made := range l.of[member] {
+		d := made.domain[at]
+		switch {
+		case made.apart && d >= 0 && made.counts[d] > 0, !made.apart && d < 0:
+			return false
+		case made.apart:
+		case made.counts[d]+l.self(member, made)-made.floor() > int(made.constraint.MaxSkew):
+			return false
+		}
+	}
+	for _, made := range l.matched[member] {
+		if d := made.domain[at]; made.apart && d >= 0 && made.holders[d] > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *limits) self(member int, of *limit) int {
+	if slices.Contains(l.matched[member], of) {
+		return 1
+	}
+	return 0
+}
+
+// floor is the count of the emptiest domain, zero with fewer domains than minDomains.
+func (l *limit) floor() int {
+	if !l.stale {
+		return l.least
+	}
+	least, domains := math.MaxInt, 0
+	for d, counts := range l.counted {
+		if counts {
+			least, domains = min(least, l.counts[d]), domains+1
+		}
+	}
+	if domains == 0 || l.constraint.MinDomains != nil && domains < int(*l.constraint.MinDomains) {
+		least = 0
+	}
+	l.least, l.stale = least, false
+	return least
+}
+
+// add counts a member on a node.
+func (l *limits) add(member, at, times int) {
+	for _, made := range l.matched[member] {
+		if d := made.domain[at]; d >= 0 {
+			made.counts[d] += times
+			made.stale = true
+		}
+	}
+	for _, made := range l.of[member] {
+		if d := made.domain[at]; d >= 0 && made.apart {
+			made.holders[d] += times
+		}
+	}
+}
+
+// keeps reports whether a plan keeps all limits, one member after another.
+func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
+	ok, upTo := true, len(found)
+	for member, id := range found {
+		if g.Members[member].Node != "" || id == placement.None {
+			continue
+		}
+		if ok = l.allow(member, int(t.at[id])); !ok {
+			upTo = member
+			break
+		}
+		l.add(member, int(t.at[id]), 1)
+	}
+	for member, id := range found[:upTo] {
+		if g.Members[member].Node == "" && id != placement.None {
+			l.add(member, int(t.at[id]), -1)
+		}
+	}
+	return ok
+}
+
+// keys are the labels of the limits.
+func (l *limits) keys() string {
+	var all []string
+	for _, made := range l.all {
+		all = append(all, made.constraint.TopologyKey)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " and ")
+}

@@ -1,0 +1,200 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// spread places a gang of which the tightest place breaks its limits. Members go one after
+// another by rank, as the scheduler's filter will see them, each to a node that is allowed
+// and in the lowest group that has members, else in the one with the most room. That is
+// close, and not always the closest there is.
+func (l *limits) spread(
+	t *tree, g *Gang, request *placement.Gang, room *placement.Capacity,
+) (placement.Plan, error) {
+	if request.Slice > 0 {
+		return placement.Plan{}, fmt.Errorf("its members must be apart by %s, and blocks of %d GPUs together", l.keys(), request.Slice)
+	}
+	first := fmt.Errorf("there is no %s", request.Require)
+	for _, within := range t.within(request) {
+		s := spreading{limits: l, tree: t, gang: g, room: room, within: within}
+		plan, err := s.place(request)
+		if err == nil {
+			return plan, nil
+		}
+		first = err
+	}
+	return placement.Plan{}, first
+}
+
+// within are the groups to try: those of the preferred kind before all of the cluster, or
+// those of the required kind alone, the ones with members first.
+func (t *tree) within(request *placement.Gang) []placement.Group {
+	all := placement.Group{End: int32(t.placement.Len())} //nolint:gosec // The tree's bound.
+	kind := cmp.Or(request.Require, request.Prefer)
+	if kind == "" {
+		return []placement.Group{all}
+	}
+	var groups []placement.Group
+	for id := int32(0); id < all.End; {
+		next := id + 1
+		for _, group := range t.placement.Around(nodeGroup(id)) {
+			if group.Kind == kind {
+				groups, next = append(groups, group), group.End
+			}
+		}
+		id = next
+	}
+	members := func(group placement.Group) (n int) {
+		for _, m := range request.Placed {
+			if m.Node >= group.First && m.Node < group.End {
+				n++
+			}
+		}
+		return n
+	}
+	slices.SortStableFunc(groups, func(a, b placement.Group) int { return cmp.Compare(members(b), members(a)) })
+	if request.Require == "" {
+		groups = append(groups, all)
+	}
+	return groups
+}
+
+// spreading places the members of one gang within a group.
+type spreading struct {
+	*limits
+	tree   *tree
+	gang   *Gang
+	room   *placement.Capacity
+	within placement.Group
+	// taken are the members on each node, by class.
+	taken map[int32][]int32
+	// groups are those of each node, from the node itself up; inside are how many members
+	// each has, and roomy how many it takes.
+	groups        map[int32][]placement.Group
+	inside, roomy map[placement.Group]int
+}
+
+func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
+	s.taken, s.groups = map[int32][]int32{}, map[int32][]placement.Group{}
+	s.inside, s.roomy = map[placement.Group]int{}, map[placement.Group]int{}
+	out := placement.Plan{Nodes: make([]int32, len(s.gang.Members))}
+	for _, m := range request.Placed {
+		out.Nodes[m.Rank] = m.Node
+		s.enter(m.Node)
+	}
+	for id := s.within.First; id < s.within.End; id++ {
+		s.groups[id] = s.tree.placement.Around(nodeGroup(id))
+		for _, group := range s.groups[id] {
+			for _, fit := range s.room.Fit {
+				s.roomy[group] += int(fit[id])
+			}
+		}
+	}
+	var added [][2]int
+	rank := 0
+	for _, task := range request.Tasks {
+		for range task.Pods {
+			if s.gang.Members[rank].Node != "" {
+				out.Pods++
+			} else if id := s.best(rank, task.Class, request.Avoid); id == placement.None {
+				out.Nodes[rank] = id
+			} else {
+				out.Nodes[rank], out.Pods = id, out.Pods+1
+				s.take(id, task.Class)
+				s.enter(id)
+				s.add(rank, int(s.tree.at[id]), 1)
+				added = append(added, [2]int{rank, int(s.tree.at[id])})
+			}
+			rank++
+		}
+	}
+	if out.Pods < s.gang.MinMember {
+		for _, a := range added { // Another group is tried.
+			s.add(a[0], a[1], -1)
+		}
+		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
+	}
+	out.Group = s.tree.around(out.Nodes)
+	return out, nil
+}
+
+// best is the node for a member; None if there is none.
+func (s *spreading) best(rank, class int, avoid []int32) int32 {
+	best, found := [3]int{}, placement.None
+	for id := s.within.First; id < s.within.End; id++ {
+		at := int(s.tree.at[id])
+		if at < 0 || s.room.Fit[class][id] == 0 || slices.Contains(avoid, id) || !s.fits(id, class) || !s.allow(rank, at) {
+			continue
+		}
+		score := [3]int{2: int(s.room.Free[id])}
+		for i, group := range s.groups[id] {
+			if s.inside[group] > 0 {
+				score[0]--
+			}
+			if i == 1 {
+				score[1] = -s.roomy[group]
+			}
+		}
+		if found == placement.None || slices.Compare(score[:], best[:]) < 0 {
+			best, found = score, id
+		}
+	}
+	return found
+}
+
+// fits reports whether a node takes one more member of a class.
+func (s *spreading) fits(id int32, class int) bool {
+	taken := make([]int32, len(s.room.Fit))
+	copy(taken, s.taken[id])
+	taken[class]++
+	for c, n := range taken {
+		if n > s.room.Fit[c][id] {
+			return false
+		}
+	}
+	return len(taken) == 1 || s.room.Together(id, taken)
+}
+
+func (s *spreading) take(id int32, class int) {
+	if s.taken[id] == nil {
+		s.taken[id] = make([]int32, len(s.room.Fit))
+	}
+	s.taken[id][class]++
+}
+
+// enter notes the groups of a member's node.
+func (s *spreading) enter(id int32) {
+	if id == placement.None {
+		return
+	}
+	for _, group := range s.tree.placement.Around(nodeGroup(id)) {
+		s.inside[group]++
+	}
+}
+
+func nodeGroup(id int32) placement.Group {
+	return placement.Group{Kind: v1alpha1.KindNode, First: id, End: id + 1}
+}
+
+// around is the tightest group of some nodes.
+func (t *tree) around(nodes []int32) placement.Group {
+	span := placement.Group{Kind: v1alpha1.KindNode, First: math.MaxInt32}
+	for _, id := range nodes {
+		if id != placement.None {
+			span.First, span.End = min(span.First, id), max(span.End, id+1)
+		}
+	}
+	if span.End-span.First > 1 {
+		span.Kind = "nodes"
+	}
+	if groups := t.placement.Around(span); span.End > 0 && len(groups) > 0 {
+		return groups[0]
+	}
+	return placement.Group{}
+}
