@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -40,11 +41,13 @@ type limits struct {
 	all []*limit
 	// of are those of each member, and matched those that select it.
 	of, matched [][]*limit
+	// order is that in which the scheduler tries the members.
+	order []int
 }
 
 // limitsOf are nil if the members have none that a plan could break: those that keep two
 // members from one host are [fit.Class]'s.
-func limitsOf(g *Gang, nodes []framework.NodeInfo, gone map[string]fit.Gone) *limits {
+func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	l := &limits{of: make([][]*limit, len(g.Members)), matched: make([][]*limit, len(g.Members))}
 	known, beyond := map[string]*limit{}, false
 	for i := range g.Members {
@@ -59,7 +62,7 @@ func limitsOf(g *Gang, nodes []framework.NodeInfo, gone map[string]fit.Gone) *li
 					return // No pod has it: the API server rejects it.
 				}
 				made = &limit{constraint: constraint, apart: apart, selector: selector, namespaces: namespacesOf(m.Pod, term)}
-				made.domains(m.Class, nodes)
+				made.domains(m.Class, q.Nodes)
 				known[string(key)], l.all = made, append(l.all, made)
 			}
 			l.of[i] = append(l.of[i], made)
@@ -80,13 +83,17 @@ func limitsOf(g *Gang, nodes []framework.NodeInfo, gone map[string]fit.Gone) *li
 		return nil
 	}
 	for i := range g.Members {
+		if l.order = append(l.order, i); g.Members[i].Pod.UID == tried {
+			copy(l.order[1:], l.order)
+			l.order[0] = i
+		}
 		for _, made := range l.all {
 			if made.matches(g.Members[i].Pod) {
 				l.matched[i] = append(l.matched[i], made)
 			}
 		}
 	}
-	l.count(nodes, gone)
+	l.count(q.Nodes, q.Gone)
 	return l
 }
 
@@ -226,23 +233,27 @@ func (l *limits) add(member, at, times int) {
 
 // keeps reports whether a plan keeps all limits, one member after another.
 func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
-	ok, upTo := true, len(found)
-	for member, id := range found {
-		if g.Members[member].Node != "" || id == placement.None {
+	var added [][2]int
+	defer func() { l.remove(added) }()
+	for _, i := range l.order {
+		if g.Members[i].Node != "" || found[i] == placement.None {
 			continue
 		}
-		if ok = l.allow(member, int(t.at[id])); !ok {
-			upTo = member
-			break
+		at := int(t.at[found[i]])
+		if !l.allow(i, at) {
+			return false
 		}
-		l.add(member, int(t.at[id]), 1)
+		l.add(i, at, 1)
+		added = append(added, [2]int{i, at})
 	}
-	for member, id := range found[:upTo] {
-		if g.Members[member].Node == "" && id != placement.None {
-			l.add(member, int(t.at[id]), -1)
-		}
+	return true
+}
+
+// remove takes members off their nodes.
+func (l *limits) remove(added [][2]int) {
+	for _, a := range added {
+		l.add(a[0], a[1], -1)
 	}
-	return ok
 }
 
 // keys are the labels of the limits.

@@ -78,6 +78,8 @@ type Request struct {
 	Gangs        []Gang
 	Nodes        []framework.NodeInfo
 	Reservations fit.Reservations
+	// Tried is the member that the scheduler tries first, before those of lower ranks.
+	Tried types.UID
 	// Gone are pods that count as gone, by node.
 	Gone map[string]fit.Gone
 	// At plans for what is free at a time, with the departures until then; zero is now.
@@ -110,7 +112,7 @@ func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
-		plan, err := p.plan(g, &query)
+		plan, err := p.plan(g, &query, r.Tried)
 		if err != nil && !g.Spec.Alone() {
 			err = fmt.Errorf("podgroup %s of its groups: %w", g.Key.Name, err)
 		}
@@ -123,7 +125,7 @@ func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 }
 
 // plan plans one gang, and adds what the plan takes to the reservations.
-func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
+func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error) {
 	if g.MinMember > len(g.Members) {
 		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
 	}
@@ -139,7 +141,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if limits := limitsOf(g, query.Nodes, query.Gone); limits != nil && !limits.keeps(tree, g, found.Nodes) {
+	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
 		if label := g.label(); label != "" {
 			room = tree.alike(query.Nodes, room, label, found.Nodes)
 		}

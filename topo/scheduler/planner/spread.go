@@ -96,28 +96,28 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 			}
 		}
 	}
-	var added [][2]int
-	rank := 0
+	var classes []int // by rank
 	for _, task := range request.Tasks {
-		for range task.Pods {
-			if s.gang.Members[rank].Node != "" {
-				out.Pods++
-			} else if id := s.best(rank, task.Class, request.Avoid); id == placement.None {
-				out.Nodes[rank] = id
-			} else {
-				out.Nodes[rank], out.Pods = id, out.Pods+1
-				s.take(id, task.Class)
-				s.enter(id)
-				s.add(rank, int(s.tree.at[id]), 1)
-				added = append(added, [2]int{rank, int(s.tree.at[id])})
-			}
-			rank++
+		classes = append(classes, slices.Repeat([]int{task.Class}, task.Pods)...)
+	}
+	var added [][2]int
+	for _, i := range s.order {
+		if s.gang.Members[i].Node != "" {
+			out.Pods++
+			continue
 		}
+		id := s.best(i, classes[i], request.Avoid)
+		if out.Nodes[i] = id; id == placement.None {
+			continue
+		}
+		out.Pods++
+		s.take(id, classes[i])
+		s.enter(id)
+		s.add(i, int(s.tree.at[id]), 1)
+		added = append(added, [2]int{i, int(s.tree.at[id])})
 	}
 	if out.Pods < s.gang.MinMember {
-		for _, a := range added { // Another group is tried.
-			s.add(a[0], a[1], -1)
-		}
+		s.remove(added) // Another group is tried.
 		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
 	}
 	out.Group = s.tree.around(out.Nodes)
@@ -125,11 +125,11 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 }
 
 // best is the node for a member; None if there is none.
-func (s *spreading) best(rank, class int, avoid []int32) int32 {
+func (s *spreading) best(member, class int, avoid []int32) int32 {
 	best, found := [3]int{}, placement.None
 	for id := s.within.First; id < s.within.End; id++ {
 		at := int(s.tree.at[id])
-		if at < 0 || s.room.Fit[class][id] == 0 || slices.Contains(avoid, id) || !s.fits(id, class) || !s.allow(rank, at) {
+		if at < 0 || s.room.Fit[class][id] == 0 || slices.Contains(avoid, id) || !s.fits(id, class) || !s.allow(member, at) {
 			continue
 		}
 		score := [3]int{2: int(s.room.Free[id])}

@@ -74,7 +74,7 @@ func (p *Plugin) PreFilter(
 		}
 		var rejection string
 		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes}, mayPreempt)
+			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {
