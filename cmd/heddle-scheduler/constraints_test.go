@@ -128,3 +128,52 @@ func TestConstraintsThatNoPlaceKeeps(t *testing.T) {
 		t.Error("a part of it runs")
 	}
 }
+
+// TestPreferredNodes: what members prefer decides between places that are as tight.
+func TestPreferredNodes(t *testing.T) {
+	prefer := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 10, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{"b", "c"},
+				}}},
+			}},
+		}}
+	}
+	for name, tt := range map[string]struct {
+		nodes  map[string][]int
+		change func(*corev1.Pod)
+		taint  string
+		want   []string
+	}{
+		"none":                 {map[string][]int{"a": {8}, "b": {8}}, func(*corev1.Pod) {}, "", []string{"a0"}},
+		"affinity":             {map[string][]int{"a": {8}, "b": {8}}, prefer, "", []string{"b0"}},
+		"only a wider place":   {map[string][]int{"a": {8}, "b": {4, 4}}, prefer, "", []string{"a0"}},
+		"taint":                {map[string][]int{"a": {8}, "b": {8}, "c": {8}}, prefer, "b0", []string{"c0"}},
+		"taint, no preference": {map[string][]int{"a": {8}, "b": {8}}, func(*corev1.Pod) {}, "a0", []string{"b0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := zones(tt.nodes)
+			for _, n := range nodes {
+				if n.Name == tt.taint {
+					n.Spec.Taints = []corev1.Taint{{Key: "old", Effect: corev1.TaintEffectPreferNoSchedule}}
+				}
+			}
+			w := start(t, args(""), nodes...)
+			for i := range 8 {
+				p := pod(fmt.Sprint("x-", i), 1, gangLabels("x", 8))
+				tt.change(p)
+				w.add(p)
+			}
+			pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 8 })
+			var on []string
+			for _, p := range pods {
+				on = append(on, p.Spec.NodeName)
+			}
+			slices.Sort(on)
+			if got := slices.Compact(on); !slices.Equal(got, tt.want) {
+				t.Errorf("on %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -141,6 +141,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 	if err != nil {
 		return Plan{}, err
 	}
+	found = tree.prefer(g, query.Nodes, &request, room, found)
 	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
 		if label := g.label(); label != "" {
 			room = tree.alike(query.Nodes, room, label, found.Nodes)

@@ -1,0 +1,104 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// maxPreferences bounds how many places are tried for preferences.
+const maxPreferences = 8
+
+// preferences are how much the members of a gang prefer each node of the tree: the sum of the
+// weights of their preferred node affinity, less a hundred for each taint PreferNoSchedule
+// that they do not tolerate. Nil if they have no preference. The first member's count.
+func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
+	if len(g.Members) == 0 {
+		return nil
+	}
+	const dislike = 100 // The largest weight of a term.
+	pod := g.Members[0].Pod
+	var terms *nodeaffinity.PreferredSchedulingTerms
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		// What cannot be parsed is no preference: the API server rejects it.
+		terms, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	scores, some := make([]int64, t.placement.Len()), false
+	for at, id := range t.ids {
+		node := nodes[at].Node()
+		if terms != nil {
+			scores[id] = terms.Score(node)
+		}
+		for i := range node.Spec.Taints {
+			if taint := &node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule &&
+				!schedulehelpers.TolerationsTolerateTaint(logr.Discard(), pod.Spec.Tolerations, taint, false) {
+				scores[id] -= dislike
+			}
+		}
+		some = some || scores[id] != scores[t.ids[0]]
+	}
+	if !some {
+		return nil
+	}
+	return scores
+}
+
+// prefer is a place as tight as the one that was found, on nodes that the members prefer more
+// if there is one: in a group of the same tier, and in as few of the lowest groups.
+func (t *tree) prefer(
+	g *Gang, nodes []framework.NodeInfo, request *placement.Gang, room *placement.Capacity, found placement.Plan,
+) placement.Plan {
+	scores := t.preferences(g, nodes)
+	if scores == nil {
+		return found
+	}
+	var levels []int64
+	for id, score := range scores {
+		if slices.ContainsFunc(room.Fit, func(fit []int32) bool { return fit[id] > 0 }) {
+			levels = append(levels, score)
+		}
+	}
+	slices.Sort(levels)
+	levels = slices.Compact(levels)
+	slices.Reverse(levels)
+	if len(levels) == 0 {
+		return found
+	}
+	// All that have room are at least at the last level: that is what was found.
+	for _, least := range levels[:min(len(levels)-1, maxPreferences)] {
+		preferred := *room
+		preferred.Fit = make([][]int32, len(room.Fit))
+		for class := range room.Fit {
+			preferred.Fit[class] = slices.Clone(room.Fit[class])
+			for id, score := range scores {
+				if score < least {
+					preferred.Fit[class][id] = 0
+				}
+			}
+		}
+		plan, err := t.place(nodes, request, &preferred, g.label())
+		if err == nil && plan.Group.Tier <= found.Group.Tier && t.lowest(plan.Nodes) <= t.lowest(found.Nodes) {
+			return plan
+		}
+	}
+	return found
+}
+
+// lowest is how many of the lowest groups some nodes are in.
+func (t *tree) lowest(nodes []int32) int {
+	groups := map[placement.Group]bool{}
+	for _, id := range nodes {
+		if id == placement.None {
+			continue
+		}
+		around := t.placement.Around(nodeGroup(id))
+		groups[around[min(1, len(around)-1)]] = true
+	}
+	return len(groups)
+}
