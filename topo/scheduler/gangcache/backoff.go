@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -23,12 +24,14 @@ type Backoffs struct {
 type backoff struct {
 	until    map[string]time.Time
 	failures int
+	// message is why the last of the nodes rejected the member.
+	message string
 	// last is when the last of them ended, or will end.
 	last time.Time
 }
 
-// Add avoids a node.
-func (all *Backoffs) Add(gang types.NamespacedName, node string) {
+// Add avoids nodes that rejected a member, with the message of the last.
+func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	b := all.gangs[gang]
@@ -40,8 +43,22 @@ func (all *Backoffs) Add(gang types.NamespacedName, node string) {
 		all.gangs[gang] = b
 	}
 	b.last = time.Now().Add(min(backoffFirst<<min(b.failures, 10), backoffMost))
-	b.until[node] = b.last
+	for _, node := range nodes {
+		b.until[node] = b.last
+	}
 	b.failures++
+	b.message = message
+}
+
+// Reason is what a plan that was not found lacks besides; empty without such nodes.
+func (all *Backoffs) Reason(gang types.NamespacedName) string {
+	nodes := len(all.Nodes(gang))
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if b := all.gangs[gang]; b != nil && nodes > 0 {
+		return fmt.Sprintf(", without %d nodes that rejected a member a moment ago: %s", nodes, b.message)
+	}
+	return ""
 }
 
 // Nodes are those that a gang avoids now.

@@ -198,7 +198,7 @@ func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string
 	case !g.satisfied():
 		c.release(g, reason)
 	}
-	c.reject(g, reason, m)
+	c.reject(g, reason+c.Backoffs.Reason(g.key), m)
 	return "", g.rejection(g.reason)
 }
 
@@ -209,10 +209,19 @@ func (c *Cache) Block(pod *corev1.Pod) {
 	c.blocked[pod.UID] = pod
 }
 
-// TurnedAway is for PostFilter: the node of a plan rejected the member. The gang avoids
-// the node and plans again, with the members that hold a node where they are; after
-// MaxRetries it releases all.
-func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string) {
+// HoldsNone reports whether no member of a pod's gang holds a node: what rejects the pod
+// now are not the others.
+func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	m := c.members[pod.UID]
+	return m != nil && m.gang.count(reserved) == 0
+}
+
+// TurnedAway is for PostFilter: the node of a plan rejected the member, and others would
+// too. The gang avoids them and plans again, with the members that hold a node where they
+// are; after MaxRetries it releases all.
+func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...string) {
 	c.mu.Lock()
 	defer c.unlock()
 	m := c.members[pod.UID]
@@ -220,7 +229,7 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string) {
 		return
 	}
 	g := m.gang
-	c.Backoffs.Add(g.key, node)
+	c.Backoffs.Add(g.key, message, append(others, node)...)
 	if g.retries++; g.retries > MaxRetries {
 		g.retries = 0
 		c.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))

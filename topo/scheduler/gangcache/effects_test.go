@@ -42,7 +42,7 @@ func TestBackoff(t *testing.T) {
 			t.Error("a node that changed is avoided")
 		}
 		group := types.NamespacedName{Namespace: "default", Name: "native"}
-		c.Backoffs.Add(group, "n")
+		c.Backoffs.Add(group, "volume", "n")
 		if got := c.Backoffs.Nodes(group); len(got) != 1 {
 			t.Errorf("a native PodGroup avoids %v", got)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -215,13 +216,38 @@ func (p *Plugin) PostFilter(
 			return nominated(c.node), nil
 		}
 	default:
-		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message())
+		var others []string
+		if p.cache.HoldsNone(pod) {
+			others = p.rejecting(ctx, state, pod, c)
+		}
+		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message(), others...)
 	}
 	var result *framework.PostFilterResult
 	if pod.Status.NominatedNodeName != "" {
 		result = nominated("") // An earlier plan's.
 	}
 	return result, framework.NewStatus(framework.UnschedulableAndUnresolvable)
+}
+
+// rejecting are the nodes that reject a pod for what no plan sees: its volumes, the affinity of
+// other pods. A plan per node would find them one by one. What the skew lets in depends on
+// the members that come before, and room on what others leave: these are planned.
+func (p *Plugin) rejecting(ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle) (nodes []string) {
+	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return nil
+	}
+	anywhere, trial := *c, state.Clone()
+	anywhere.node = ""
+	trial.Write(cycleKey, &anywhere)
+	for _, info := range all {
+		status := p.handle.RunFilterPlugins(ctx, trial, pod, info)
+		if !status.IsRejected() || slices.Contains([]string{Name, "NodeResourcesFit", "PodTopologySpread"}, status.Plugin()) {
+			continue
+		}
+		nodes = append(nodes, info.Node().Name)
+	}
+	return nodes
 }
 
 // PreScore skips pods without GPUs, and members of gangs, which have their node.

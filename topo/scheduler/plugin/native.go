@@ -218,7 +218,7 @@ func (p *Plugin) beginPlacement(c *podGroupCycle) {
 	}
 	for uid := range c.asked {
 		if node := c.places[uid]; node != "" && !c.held[uid] {
-			p.cache.Backoffs.Add(c.gang.Key, node)
+			p.cache.Backoffs.Add(c.gang.Key, "", node)
 			c.gang.Avoid = append(c.gang.Avoid, node)
 		}
 	}
