@@ -1,7 +1,6 @@
 package gangcache
 
 import (
-	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -50,29 +49,35 @@ func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...str
 	b.message = message
 }
 
-// Reason is what a plan that was not found lacks besides; empty without such nodes.
-func (all *Backoffs) Reason(gang types.NamespacedName) string {
-	nodes := len(all.Nodes(gang))
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if b := all.gangs[gang]; b != nil && nodes > 0 {
-		return fmt.Sprintf(", without %d nodes that rejected a member a moment ago: %s", nodes, b.message)
-	}
-	return ""
+// Nodes are those that a gang avoids now.
+func (all *Backoffs) Nodes(gang types.NamespacedName) []string {
+	nodes, _ := all.avoided(gang)
+	return nodes
 }
 
-// Nodes are those that a gang avoids now.
-func (all *Backoffs) Nodes(gang types.NamespacedName) (nodes []string) {
+// Reason is why the nodes that a gang avoids rejected a member, after what placement counts of
+// them; empty without any.
+func (all *Backoffs) Reason(gang types.NamespacedName) string {
+	nodes, message := all.avoided(gang)
+	if len(nodes) == 0 {
+		return ""
+	}
+	return ", which rejected a member: " + message
+}
+
+func (all *Backoffs) avoided(gang types.NamespacedName) (nodes []string, message string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if b := all.gangs[gang]; b != nil {
-		for node, until := range b.until {
-			if !time.Now().After(until) {
-				nodes = append(nodes, node)
-			}
+	b := all.gangs[gang]
+	if b == nil {
+		return nil, ""
+	}
+	for node, until := range b.until {
+		if !time.Now().After(until) {
+			nodes = append(nodes, node)
 		}
 	}
-	return nodes
+	return nodes, b.message
 }
 
 // End is called when a gang has its nodes.

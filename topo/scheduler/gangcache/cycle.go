@@ -183,6 +183,9 @@ func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string
 		return "", "the pod is gone"
 	}
 	g := m.gang
+	if reason != "" {
+		reason += c.Backoffs.Reason(g.key)
+	}
 	switch {
 	case reason == "":
 		g.accept()
@@ -198,7 +201,7 @@ func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string
 	case !g.satisfied():
 		c.release(g, reason)
 	}
-	c.reject(g, reason+c.Backoffs.Reason(g.key), m)
+	c.reject(g, reason, m)
 	return "", g.rejection(g.reason)
 }
 

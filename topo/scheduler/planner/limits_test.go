@@ -1,0 +1,225 @@
+package planner
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+)
+
+// zoned are nodes with one label zone, and so many pods of an earlier job with one GPU each.
+func zoned(zones []string, pods []int) (nodes []framework.NodeInfo) {
+	for i, zone := range zones {
+		n := &sharedNode{busyNode: busyNode{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprint("n", i), Labels: map[string]string{"zone": zone, corev1.LabelHostname: fmt.Sprint("n", i)},
+		}}}}
+		for j := range pods[i] {
+			n.pods = append(n.pods, podOn{pod: single(fmt.Sprint("old-", i, "-", j))})
+			n.requested++
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// single is a pod with a GPU.
+func single(name string) *corev1.Pod {
+	p := whole(name, 0, 0)
+	p.Namespace, p.Labels = "default", map[string]string{"app": "x"}
+	p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(1, resource.DecimalSI)
+	return p
+}
+
+func spreadBy(key string, skew int32) corev1.TopologySpreadConstraint {
+	return corev1.TopologySpreadConstraint{
+		TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+	}
+}
+
+// most is how many pods a skew lets in: all domains are filled in turn until the emptiest has no
+// room left.
+func most(have, room []int, skew int) (n int) {
+	have, room = slices.Clone(have), slices.Clone(room)
+	for {
+		best := -1
+		for d := range have {
+			if room[d] > 0 && have[d]+1-slices.Min(have) <= skew && (best < 0 || have[d] < have[best]) {
+				best = d
+			}
+		}
+		if best < 0 {
+			return n
+		}
+		have[best]++
+		room[best]--
+		n++
+	}
+}
+
+// TestSpreadFindsRoom: with one constraint a gang has a plan exactly if there is one, and each
+// plan keeps the skew after every member.
+func TestSpreadFindsRoom(t *testing.T) {
+	dice, planned := rand.New(rand.NewPCG(3, 4)), 0
+	for round := range 400 {
+		var zones []string
+		var old []int
+		for range 2 + dice.IntN(6) {
+			zones = append(zones, string('a'+rune(dice.IntN(3))))
+			old = append(old, dice.IntN(9))
+		}
+		skew, pods := 1+dice.IntN(3), 2+dice.IntN(12)
+		nodes := zoned(zones, old)
+		g := Gang{Key: types.NamespacedName{Namespace: "default", Name: "x"}, MinMember: pods}
+		for i := range pods {
+			p := single(fmt.Sprint("x-", i))
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", int32(skew))}
+			g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+		}
+		names := slices.Compact(slices.Sorted(slices.Values(zones)))
+		have, room := make([]int, len(names)), make([]int, len(names))
+		for i, zone := range zones {
+			at := slices.Index(names, zone)
+			have[at] += old[i]
+			room[at] += 8 - old[i]
+		}
+		planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
+		tried := dice.IntN(pods)
+		plans, reason := planner.Plan(&Request{
+			Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}, Tried: g.Members[tried].Pod.UID,
+		})
+		if want := most(have, room, skew) >= pods; (reason == "") != want {
+			t.Fatalf("round %d: zones %v with %v of 8, skew %d, %d pods: reason %q, room is %v", round, zones, old, skew, pods, reason, want)
+		}
+		if reason != "" {
+			continue
+		}
+		planned++
+		order := []int{tried}
+		for i := range pods {
+			if i != tried {
+				order = append(order, i)
+			}
+		}
+		for _, i := range order {
+			var at int
+			if _, err := fmt.Sscanf(plans[0].Nodes[i], "n%d", &at); err != nil {
+				t.Fatal(err)
+			}
+			zone := slices.Index(names, zones[at])
+			if have[zone]++; have[zone]-slices.Min(have) > skew {
+				t.Fatalf("round %d: member %d breaks the skew %d: %v", round, i, skew, have)
+			}
+			if old[at]++; old[at] > 8 {
+				t.Fatalf("round %d: too many on %s", round, plans[0].Nodes[i])
+			}
+		}
+	}
+	if planned < 100 {
+		t.Errorf("only %d plans", planned)
+	}
+}
+
+// TestLimits: what counts and what does not.
+func TestLimits(t *testing.T) {
+	honor, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
+	for name, tt := range map[string]struct {
+		zones  []string
+		old    []int
+		pods   int
+		change func(p *corev1.Pod)
+		want   string // the reason, or where
+	}{
+		"an old job counts": {[]string{"a", "b"}, []int{4, 0}, 4, func(*corev1.Pod) {}, "n1 n1 n1 n1"},
+		"nodes that the affinity leaves out do not": {[]string{"a", "b", "c"}, []int{0, 0, 8}, 2, func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n0"}
+		}, "n0 n0"},
+		"unless the constraint ignores that": {[]string{"a", "b"}, []int{0, 0}, 2, func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n0"}
+			p.Spec.TopologySpreadConstraints[0].NodeAffinityPolicy = &ignore
+		}, "1 of 2 fit where their constraints on zone let them"},
+		"a tainted zone counts": {[]string{"a", "t"}, []int{0, 0}, 2, func(*corev1.Pod) {}, "1 of 2 fit where their constraints on zone let them"},
+		"unless the constraint honours taints": {[]string{"a", "t"}, []int{0, 0}, 2, func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints[0].NodeTaintsPolicy = &honor
+		}, "n0 n0"},
+		"too few domains": {[]string{"a", "b"}, []int{0, 0}, 4, func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints[0].MinDomains = new(int32(3))
+		}, "2 of 4 fit where their constraints on zone let them"},
+		"matchLabelKeys": {[]string{"a", "b"}, []int{4, 0}, 4, func(p *corev1.Pod) {
+			p.Labels["rev"] = "2"
+			p.Spec.TopologySpreadConstraints[0].MatchLabelKeys = []string{"rev"}
+		}, "n0 n1 n0 n1"},
+		"a constraint that does not select its pod": {[]string{"a", "b"}, []int{0, 0}, 3, func(p *corev1.Pod) {
+			p.Labels["app"] = "y"
+		}, "n0 n0 n0"},
+		"only a wish": {[]string{"a", "b"}, []int{0, 0}, 3, func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
+		}, "n0 n0 n0"},
+		"apart by zone": {[]string{"a", "a", "b"}, []int{0, 0, 0}, 2, func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints = nil
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+					TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+				}},
+			}}
+		}, "n0 n2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := zoned(tt.zones, tt.old)
+			for i, zone := range tt.zones {
+				if zone == "t" {
+					nodes[i].Node().Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+				}
+			}
+			g := Gang{MinMember: tt.pods}
+			for i := range tt.pods {
+				p := single(fmt.Sprint("x-", i))
+				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
+				tt.change(p)
+				g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+			}
+			planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
+			plans, reason := planner.Plan(&Request{Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}})
+			got := reason
+			if reason == "" {
+				got = strings.Join(plans[0].Nodes, " ")
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// BenchmarkSpread is a gang of 128 pods over three zones of 4,608 nodes in all.
+func BenchmarkSpread(b *testing.B) {
+	var zones []string
+	for i := range 4608 {
+		zones = append(zones, string('a'+rune(i%3)))
+	}
+	nodes := zoned(zones, make([]int, len(zones)))
+	g := Gang{MinMember: 128}
+	for i := range g.MinMember {
+		p := single(fmt.Sprint("x-", i))
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
+		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+	}
+	planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
+	for b.Loop() {
+		if _, reason := planner.Plan(&Request{Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}}); reason != "" {
+			b.Fatal(reason)
+		}
+	}
+}
