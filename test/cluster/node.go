@@ -86,7 +86,8 @@ func run(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s: %w: %s", cmd.Args[len(cmd.Args)-1], err, tail(stderr.String(), 2000))
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s",
+			filepath.Base(cmd.Path), strings.Join(cmd.Args[1:], " "), err, tail(stderr.String(), 2000))
 	}
 	return stdout.String(), nil
 }

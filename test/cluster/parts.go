@@ -71,7 +71,7 @@ func (b Builder) parts() []part {
 			"github.com/containernetworking/plugins/plugins/main/bridge",
 			"github.com/containernetworking/plugins/plugins/main/loopback",
 			"github.com/containernetworking/plugins/plugins/ipam/host-local"),
-		b.modulePart("containerd", 2*time.Minute,
+		b.modulePart("containerd", 7*time.Minute,
 			"-s -w -X github.com/containerd/containerd/v2/version.Version="+
 				b.pin("containerd", "github.com/containerd/containerd/v2"),
 			// Snapshotters this cluster does not use, each with C or large dependencies.
@@ -79,7 +79,7 @@ func (b Builder) parts() []part {
 			"github.com/containerd/containerd/v2/cmd/containerd",
 			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			"github.com/containerd/containerd/v2/cmd/ctr"),
-		b.modulePart("kwok", time.Minute, "-s -w", nil, "sigs.k8s.io/kwok/cmd/kwok"),
+		b.modulePart("kwok", 3*time.Minute, "-s -w", nil, "sigs.k8s.io/kwok/cmd/kwok"),
 		b.kubernetesPart(),
 	}
 }
@@ -105,7 +105,7 @@ func (b Builder) moduleDir(name string) string {
 // kubernetesPart builds the one binary of all components and a link per component.
 func (b Builder) kubernetesPart() part {
 	version := b.pin("hyper", "k8s.io/kubernetes")
-	p := b.modulePart("kubernetes", 10*time.Minute, kubernetesFlags(version), nil, ".")
+	p := b.modulePart("kubernetes", 16*time.Minute, kubernetesFlags(version), nil, ".")
 	p.inputs = []string{b.moduleDir("hyper")}
 	p.build = func(ctx context.Context, out string) error {
 		args := []string{"-ldflags", kubernetesFlags(version), "-o", filepath.Join(out, "hyper"), "."}

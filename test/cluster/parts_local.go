@@ -29,7 +29,7 @@ const (
 func (b Builder) nodePart() part {
 	dir := filepath.Join(b.Source, "test", "cluster")
 	return part{
-		name: "node", cost: time.Second,
+		name: "node", cost: 3 * time.Minute,
 		inputs: []string{filepath.Join(dir, "cmd", "heddle-node"), filepath.Join(dir, "internal", "nodens")},
 		build: func(ctx context.Context, out string) error {
 			args := []string{"-ldflags", "-s -w", "-o", out + "/", "./test/cluster/cmd/heddle-node"}
@@ -111,7 +111,7 @@ func (b Builder) runcPart() part {
 		"-ldflags", "-s -w -X main.version=" + version + " -extldflags -static",
 	}
 	return part{
-		name: "runc", cost: 30 * time.Second, inputs: []string{dir}, params: strings.Join(flags, "\n"),
+		name: "runc", cost: 3 * time.Minute, inputs: []string{dir}, params: strings.Join(flags, "\n"),
 		build: func(ctx context.Context, out string) error {
 			pkgConfig, err := b.seccomp(ctx)
 			if err != nil {

@@ -25,7 +25,7 @@ type Missing struct {
 // disk for modules, Go's build cache and the programs, the first time.
 const (
 	MemoryGiB = 3
-	DiskGiB   = 10
+	DiskGiB   = 14
 )
 
 const gib = 1 << 30

@@ -82,9 +82,10 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return errors.New("nothing was started")
 	}
-	fmt.Fprintf(stderr, "This machine has what the demo needs. The first run downloads and builds Kubernetes,\n"+
-		"containerd and runc into %s:\nabout 13 minutes of one core. Later runs take a minute or two.\n"+
-		"A run that was interrupted goes on where it was.\n\n", cache)
+	fmt.Fprintf(stderr, "This machine has what the demo needs: root, cgroups, %d GiB of memory, %d GiB of disk the first time.\n"+
+		"The first run downloads and builds Kubernetes, containerd and runc into %s:\n"+
+		"about 40 minutes of one core. Later runs take a minute or two.\n"+
+		"A run that was interrupted goes on where it was.\n\n", cluster.MemoryGiB, cluster.DiskGiB, cache)
 	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
 	if err != nil {
 		return err
@@ -117,7 +118,10 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 	})
 	group.Go(func() error {
 		images := []string{discovery, devicePlugin, topoWorker, topoMaster, scheduler}
-		fmt.Fprintf(stderr, "building heddle, %s\n", strings.Join(images, ", "))
+		fmt.Fprintf(stderr, "building helm, heddle, %s\n", strings.Join(images, ", "))
+		if err := i.BuildHelm(ctx); err != nil {
+			return err
+		}
 		if err := i.BuildAll(ctx, append(images, "heddle")...); err != nil {
 			return err
 		}

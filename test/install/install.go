@@ -119,6 +119,13 @@ func (i *Installer) Helm(ctx context.Context, c *cluster.Cluster, args ...string
 	return i.helm(ctx, c.Kubeconfig(), args...)
 }
 
+// BuildHelm compiles the pinned Helm, which takes a minute the first time: what waits for an
+// installation should not wait for that.
+func (i *Installer) BuildHelm(ctx context.Context) error {
+	_, err := i.helm(ctx, os.DevNull, "version")
+	return err
+}
+
 // Template renders the chart without a cluster.
 func (i *Installer) Template(ctx context.Context, args ...string) (string, error) {
 	return i.helm(ctx, os.DevNull, append([]string{"template"}, args...)...)
