@@ -207,7 +207,7 @@ func (v *View) Elsewhere(resource, id, parent string) string {
 			switch {
 			case held == id && e.Resource != resource:
 				how = "has it as " + e.Resource
-			case held == id:
+			case held == id || v.node.Gone[e.Device]:
 			case held == parent:
 				how = "has the GPU that it is cut from"
 			case machine.PartitionOf(held) == id:
