@@ -11,7 +11,7 @@ SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons; at the end, what failed in short.
 TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname \
-	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "go run ./tools/failures" --
+	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'" --
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint

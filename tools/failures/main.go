@@ -1,5 +1,5 @@
-// Command failures lists, after a run of gotestsum, what each failed test
-// printed, in short: its own lines without what it dumped of logs. A build server
+// Command failures lists what each failed test printed, from the output of go test -json, in
+// short: its own lines without what it dumped of logs. A build server
 // that keeps only the end of a long output then keeps the reasons.
 package main
 
@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"os"
 	"regexp"
 	"strings"
@@ -32,13 +32,8 @@ const (
 var message = regexp.MustCompile(`^\s+[\w-]+_test\.go:\d+: |^panic: |WARNING: DATA RACE|^--- FAIL`)
 
 func main() {
-	f, err := os.Open(os.Getenv("GOTESTSUM_JSONFILE"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer f.Close()
-	if err := report(f, os.Stdout); err != nil {
-		log.Fatal(err)
+	if err := report(os.Stdin, os.Stdout); err != nil {
+		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("cannot read what the tests printed", "err", err)
 	}
 }
 

@@ -201,7 +201,7 @@ func wantsHostPort(pod *corev1.Pod) bool {
 }
 
 // Spreads reports whether a node counts for a topologySpreadConstraint of such pods: one
-// that the pods' affinity selects, and if the constraint honours taints, that they tolerate.
+// that the pods' affinity selects, and if the constraint honors taints, that they tolerate.
 func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadConstraint) bool {
 	if p := constraint.NodeAffinityPolicy; p == nil || *p == corev1.NodeInclusionPolicyHonor {
 		if match, err := c.affinity.Match(node); !match || err != nil {
@@ -222,8 +222,8 @@ func repelsItself(pod *corev1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
 	}
-	return slices.Contains(selfMatching(pod, pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution),
-		corev1.LabelHostname)
+	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.Contains(selfMatching(pod, terms), corev1.LabelHostname)
 }
 
 // Together is the label of which pods of one kind must have the same value, by required

@@ -52,41 +52,28 @@ func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	known, beyond := map[string]*limit{}, false
 	for i := range g.Members {
 		m := &g.Members[i]
-		add := func(constraint corev1.TopologySpreadConstraint, apart bool, term *corev1.PodAffinityTerm) {
-			// Text of an API type that was read from JSON.
-			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, constraint, term})
-			made := known[string(key)]
-			if made == nil {
-				selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
-				if err != nil {
-					return // No pod has it: the API server rejects it.
-				}
-				made = &limit{constraint: constraint, apart: apart, selector: selector, namespaces: namespacesOf(m.Pod, term)}
+		if l.order = append(l.order, i); m.Pod.UID == tried {
+			copy(l.order[1:], l.order)
+			l.order[0] = i
+		}
+		for _, c := range constraintsOf(m.Pod) {
+			// Text of API types that were read from JSON.
+			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, c.spread, c.apart})
+			if known[string(key)] == nil {
+				made := &limit{constraint: c.spread, apart: c.apart != nil, namespaces: namespacesOf(m.Pod, c.apart)}
+				// A selector that cannot be read selects none: the API server rejects it.
+				made.selector, _ = metav1.LabelSelectorAsSelector(c.spread.LabelSelector)
 				made.domains(m.Class, q.Nodes)
 				known[string(key)], l.all = made, append(l.all, made)
 			}
-			l.of[i] = append(l.of[i], made)
-			beyond = beyond || !apart || constraint.TopologyKey != corev1.LabelHostname
-		}
-		for _, c := range m.Pod.Spec.TopologySpreadConstraints {
-			if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-				add(selecting(c, m.Pod), false, nil)
-			}
-		}
-		if a := m.Pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-			for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-				add(corev1.TopologySpreadConstraint{TopologyKey: term.TopologyKey, LabelSelector: term.LabelSelector}, true, &term)
-			}
+			l.of[i] = append(l.of[i], known[string(key)])
+			beyond = beyond || c.apart == nil || c.spread.TopologyKey != corev1.LabelHostname
 		}
 	}
 	if !beyond {
 		return nil
 	}
 	for i := range g.Members {
-		if l.order = append(l.order, i); g.Members[i].Pod.UID == tried {
-			copy(l.order[1:], l.order)
-			l.order[0] = i
-		}
 		for _, made := range l.all {
 			if made.matches(g.Members[i].Pod) {
 				l.matched[i] = append(l.matched[i], made)
@@ -95,6 +82,28 @@ func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	}
 	l.count(q.Nodes, q.Gone)
 	return l
+}
+
+// constraint is a hard one of a pod: apart is its term of anti-affinity, of which spread has the
+// key and the selector; nil for a topologySpreadConstraint.
+type constraint struct {
+	spread corev1.TopologySpreadConstraint
+	apart  *corev1.PodAffinityTerm
+}
+
+func constraintsOf(pod *corev1.Pod) (all []constraint) {
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			all = append(all, constraint{spread: selecting(c, pod)})
+		}
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			spread := corev1.TopologySpreadConstraint{TopologyKey: term.TopologyKey, LabelSelector: term.LabelSelector}
+			all = append(all, constraint{spread, &term})
+		}
+	}
+	return all
 }
 
 // selecting is a constraint with matchLabelKeys as the selector that they stand for.
@@ -127,7 +136,8 @@ func namespacesOf(pod *corev1.Pod, term *corev1.PodAffinityTerm) []string {
 }
 
 func (l *limit) matches(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && (l.namespaces == nil || slices.Contains(l.namespaces, pod.Namespace)) && l.selector.Matches(labels.Set(pod.Labels))
+	return pod.DeletionTimestamp == nil && l.selector != nil && l.selector.Matches(labels.Set(pod.Labels)) &&
+		(l.namespaces == nil || slices.Contains(l.namespaces, pod.Namespace))
 }
 
 // domains finds the domain of each node.

@@ -151,7 +151,7 @@ func TestLimits(t *testing.T) {
 			p.Spec.TopologySpreadConstraints[0].NodeAffinityPolicy = &ignore
 		}, "1 of 2 fit where their constraints on zone let them"},
 		"a tainted zone counts": {[]string{"a", "t"}, []int{0, 0}, 2, func(*corev1.Pod) {}, "1 of 2 fit where their constraints on zone let them"},
-		"unless the constraint honours taints": {[]string{"a", "t"}, []int{0, 0}, 2, func(p *corev1.Pod) {
+		"unless the constraint honors taints": {[]string{"a", "t"}, []int{0, 0}, 2, func(p *corev1.Pod) {
 			p.Spec.TopologySpreadConstraints[0].NodeTaintsPolicy = &honor
 		}, "n0 n0"},
 		"too few domains": {[]string{"a", "b"}, []int{0, 0}, 4, func(p *corev1.Pod) {

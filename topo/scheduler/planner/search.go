@@ -82,7 +82,9 @@ func (s *search) fit(some func(value string) bool) [][]int32 {
 }
 
 // alike is the room on nodes that have the value of a label that a plan's nodes have.
-func (t *tree) alike(nodes []framework.NodeInfo, room *placement.Capacity, label string, plan []int32) *placement.Capacity {
+func (t *tree) alike(
+	nodes []framework.NodeInfo, room *placement.Capacity, label string, plan []int32,
+) *placement.Capacity {
 	s := search{tree: t.placement, capacity: room, label: label, values: t.values(nodes, label)}
 	out := *room
 	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {

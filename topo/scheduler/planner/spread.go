@@ -18,7 +18,8 @@ func (l *limits) spread(
 	t *tree, g *Gang, request *placement.Gang, room *placement.Capacity,
 ) (placement.Plan, error) {
 	if request.Slice > 0 {
-		return placement.Plan{}, fmt.Errorf("its members must be apart by %s, and blocks of %d GPUs together", l.keys(), request.Slice)
+		return placement.Plan{}, fmt.Errorf("its members must be apart by %s, and blocks of %d GPUs together",
+			l.keys(), request.Slice)
 	}
 	first := fmt.Errorf("there is no %s", request.Require)
 	for _, within := range t.within(request) {

@@ -232,7 +232,9 @@ func (p *Plugin) PostFilter(
 // rejecting are the nodes that reject a pod for what no plan sees: its volumes, the affinity of
 // other pods. A plan per node would find them one by one. What the skew lets in depends on
 // the members that come before, and room on what others leave: these are planned.
-func (p *Plugin) rejecting(ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle) (nodes []string) {
+func (p *Plugin) rejecting(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
+) (nodes []string) {
 	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil
