@@ -3,6 +3,8 @@ package allocation
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -17,6 +19,21 @@ type FreeGPUs struct {
 	Held int `json:"held"`
 	// Free are the healthy devices that no pod holds, sorted by UUID.
 	Free []FreeGPU `json:"free"`
+	// Others are those of another maker on the Node, by resource; they have none
+	// themselves. Resource is whose these are then; empty on other Nodes.
+	Others   map[string]FreeGPUs `json:"others,omitempty"`
+	Resource string              `json:"resource,omitempty"`
+}
+
+// Of are those of a resource of whole GPUs; nil if the Node publishes none of it.
+func (f *FreeGPUs) Of(resource string) *FreeGPUs {
+	if other, ok := f.Others[resource]; ok {
+		return &other
+	}
+	if f.Resource != "" && f.Resource != resource {
+		return nil
+	}
+	return f
 }
 
 // FreeGPU is an exclusive GPU, or a MIG device that is allocated as one.
@@ -57,6 +74,15 @@ func (f *FreeGPUs) check() error {
 			return fmt.Errorf("device %q: %w", wellknown.Clip(g.UUID), err)
 		}
 		seen[g.UUID] = true
+	}
+	for _, resource := range slices.Sorted(maps.Keys(f.Others)) {
+		other := f.Others[resource]
+		switch err := other.check(); {
+		case len(other.Others) > 0:
+			return fmt.Errorf("others: %q has others itself", wellknown.Clip(resource))
+		case err != nil:
+			return fmt.Errorf("others: %q: %w", wellknown.Clip(resource), err)
+		}
 	}
 	return nil
 }

@@ -39,7 +39,10 @@ type Machine struct {
 	GPUs []GPU         `json:"gpus"`
 	HCAs []HCA         `json:"hcas"`
 
-	Driver Driver `json:"driver"`
+	// Driver is that of the GPUs, of the first maker in the order of preference if there
+	// are several; OtherDrivers are those of the others. See [Machine.DriverOf].
+	Driver       Driver   `json:"driver"`
+	OtherDrivers []Driver `json:"otherDrivers,omitempty"`
 	RDMA   RDMA   `json:"rdma"`
 
 	// Probes reports how each reader fared. It has one entry per reader, by
@@ -137,12 +140,40 @@ type Driver struct {
 	// Version is nvmlSystemGetDriverVersion's, for instance 570.86.15; empty
 	// without a driver.
 	Version string `json:"version"`
-	// Vendor is the maker's domain as [GPU.Vendor] has it; where drivers of several are
-	// loaded the version is of the first in the order of preference.
+	// Vendor is the maker's domain as [GPU.Vendor] has it.
 	Vendor string `json:"vendor,omitempty"`
 	// CUDA is the highest CUDA version that the driver supports
 	// (nvmlSystemGetCudaDriverVersion_v2): "12.8".
 	CUDA string `json:"cuda"`
+}
+
+// Drivers are those that are loaded, the first maker's first.
+func (m *Machine) Drivers() []Driver {
+	if m.Driver == (Driver{}) {
+		return nil
+	}
+	return append([]Driver{m.Driver}, m.OtherDrivers...)
+}
+
+// DriverOf is a maker's driver, as [GPU.Vendor] has it; zero without one.
+func (m *Machine) DriverOf(vendor string) Driver {
+	for _, d := range m.Drivers() {
+		if d.Vendor == vendor {
+			return d
+		}
+	}
+	return Driver{}
+}
+
+// AddDriver adds that of one more maker; a zero one is none.
+func (m *Machine) AddDriver(d Driver) {
+	switch {
+	case d == Driver{}:
+	case m.Driver == Driver{}:
+		m.Driver = d
+	default:
+		m.OtherDrivers = append(m.OtherDrivers, d)
+	}
 }
 
 // RDMA is the state of the kernel's RDMA stack, as opposed to its devices.

@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -55,6 +57,21 @@ func TestGPUsOfEveryMaker(t *testing.T) {
 	selects.Annotations = map[string]string{metax + "/use-gpuuuid": "0000:3a:00.0"}
 	w.add(selects)
 	w.until("where that GPU is", func(pods map[string]*corev1.Pod) bool { return pods["selects"].Spec.NodeName == "named" })
+	// On a node of two makers each has free GPUs of its own.
+	both := gpuNode("both", 0, "GPU-a")
+	free := allocation.FreeGPUs{
+		Version: allocation.Version, Free: []allocation.FreeGPU{{UUID: "GPU-a"}}, Resource: gpu,
+		Others: map[string]allocation.FreeGPUs{amd + "/gpu": {Version: allocation.Version, Free: []allocation.FreeGPU{{UUID: "GPU-b"}}}},
+	}
+	both.Annotations[wellknown.FreeGPUs] = free.String()
+	for _, list := range []corev1.ResourceList{both.Status.Capacity, both.Status.Allocatable} {
+		list[amd+"/gpu"] = resource.MustParse("1")
+	}
+	w.add(both)
+	other := podOf(amd, pod("other", 1, nil))
+	other.Annotations = map[string]string{amd + "/use-gpuuuid": "GPU-b"}
+	w.add(other)
+	w.until("the other maker's", func(pods map[string]*corev1.Pod) bool { return pods["other"].Spec.NodeName == "both" })
 	w.add(pod("nvidia-0", 2, nil))
 	w.until("of NVIDIA", func(pods map[string]*corev1.Pod) bool { return pods["nvidia-0"].Spec.NodeName == "nvidia" })
 }

@@ -155,8 +155,8 @@ func modeCondition(gpus []report.GPU) health.Condition {
 // publishGPUs writes for schedulers which whole GPUs are free, and how well they
 // go together.
 func (p *publisher) publishGPUs(ctx context.Context) error {
-	name := p.config().Resources.GPU
-	whole := p.resources.all()[name]
+	name, served := p.config().Resources.GPU, p.resources.all()
+	whole := served[name]
 	if whole == nil || whole.gpu == nil {
 		return nil
 	}
@@ -164,7 +164,22 @@ func (p *publisher) publishGPUs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("holders of GPUs: %w", err)
 	}
-	topology, free := whole.gpu.Annotation(held), whole.gpu.Free(held).String()
+	all := whole.gpu.Free(held)
+	for _, g := range p.machine().GPUs {
+		other := served[p.config().GPUResource(&g)]
+		if other == nil || other == whole || other.gpu == nil || all.Others[other.gpu.Name].Free != nil {
+			continue
+		}
+		held, err := p.state.Holders(ctx, other.gpu.Name)
+		if err != nil {
+			return fmt.Errorf("holders of GPUs: %w", err)
+		}
+		if all.Others == nil {
+			all.Others, all.Resource = map[string]allocation.FreeGPUs{}, name
+		}
+		all.Others[other.gpu.Name] = *other.gpu.Free(held)
+	}
+	topology, free := whole.gpu.Annotation(held), all.String()
 	if topology == p.topology && free == p.free && time.Since(p.annotatedAt) < publishAgain {
 		return nil
 	}

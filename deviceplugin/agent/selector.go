@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,7 +74,17 @@ func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
 // If there is none, though the kubelet asks, it waits a moment for one.
 func (s *selectors) expected(resource string, size int) gpu.Selector {
 	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
-	return common(pods, s.config().Domains)
+	return common(pods, s.domainsOf(resource))
+}
+
+// domainsOf has the maker whose resource it is, which prefixes the annotations of its pods.
+func (s *selectors) domainsOf(resource string) wellknown.Domains {
+	d := s.config().Domains
+	maker, _, _ := strings.Cut(resource, "/")
+	if slices.ContainsFunc(wellknown.Vendors(), func(v wellknown.Vendor) bool { return v.Domain == maker }) {
+		d.Vendor = maker
+	}
+	return d
 }
 
 // awaits reports whether the kubelet may be asking for a pod: it sets a start
@@ -128,7 +139,7 @@ func (s *selectors) check(ctx context.Context, one started) {
 			s.Log.DebugContext(ctx, "start not checked", "pod", b.Pod, "err", err)
 			continue
 		}
-		selector, err := gpu.SelectorOf(pod.Annotations, s.config().Domains)
+		selector, err := gpu.SelectorOf(pod.Annotations, s.domainsOf(one.resource))
 		if err == nil && !selector.None() {
 			err = selector.Check(s.machine(), one.ids)
 		}

@@ -7,7 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -42,6 +44,31 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	r.admit("torn", map[string]int{gpus: 2})
 	r.start("torn")
 	r.api.Wait(t, "an Event", func() bool { return has(r.api.warnings, "default/torn "+ReasonSelector+": annotations") })
+}
+
+// TestSelectorOfTheOtherMaker: on a node of two makers the annotation reports the free GPUs of
+// both, and a pod names those of each with its maker's annotations.
+func TestSelectorOfTheOtherMaker(t *testing.T) {
+	const other = "amd.com/gpu"
+	r := newRig(t, "two-makers")
+	r.configure("domains: {vendor: auto}")
+	r.run()
+	r.list(other, 1, 0)
+	r.list(gpus, 2, 0)
+	m := r.source.get()
+	r.api.Wait(t, "the annotation", func() bool {
+		if len(r.api.annotations) == 0 {
+			return false
+		}
+		free, err := allocation.ParseFreeGPUs(r.api.annotations[len(r.api.annotations)-1][wellknown.FreeGPUs])
+		return err == nil && len(free.Others) == 1 && len(free.Of(gpus).Free) == 2 && free.Of(other).Free[0].UUID == m.GPUs[2].UUID && free.Of("x/gpu") == nil
+	})
+	r.create(wish("picky", map[string]string{other: "1"}, map[string]string{"amd.com/use-gpuuuid": "GPU-of-another-node"}))
+	r.admit("picky", map[string]int{other: 1})
+	r.start("picky")
+	r.api.Wait(t, "an Event", func() bool {
+		return has(r.api.warnings, "default/picky "+ReasonSelector+": the node has no GPU \"GPU-of-another-node\"")
+	})
 }
 
 func TestExpected(t *testing.T) {

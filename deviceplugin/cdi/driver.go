@@ -164,7 +164,7 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	for _, problem := range generated.Problems {
 		d.lacks = errors.Join(d.lacks, errors.New(problem))
 	}
-	d.made, d.driver, d.devices, d.features, d.content = parts, m.Driver.Version, devices, features, content
+	d.made, d.driver, d.devices, d.features, d.content = parts, m.DriverOf("").Version, devices, features, content
 	d.mu.Unlock()
 	return missing(m, generated, devices)
 }
@@ -226,7 +226,7 @@ func (d *DriverSpec) partsOf(m *machine.Machine) string {
 	}
 	var b strings.Builder
 	b.WriteString(d.generator.Fingerprint())
-	fmt.Fprintf(&b, "driver %q\n", m.Driver.Version)
+	fmt.Fprintf(&b, "driver %q\n", m.DriverOf("").Version)
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		minor := -1
@@ -295,7 +295,7 @@ func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]spec
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, device := range d.devices {
-		if _, there := devices[name]; !there && ids[name] && d.driver == m.Driver.Version {
+		if _, there := devices[name]; !there && ids[name] && d.driver == m.DriverOf("").Version {
 			devices[name] = device
 		}
 	}

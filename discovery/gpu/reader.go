@@ -147,7 +147,7 @@ func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	// GPUs that left the bus were removed from the machine.
 	maps.DeleteFunc(r.seen, func(address string, _ sighting) bool { return !answered[address] })
 	describe(m, found)
-	m.Driver = cmp.Or(m.Driver, r.last.driver)
+	m.AddDriver(r.last.driver)
 	m.GPUs = append(m.GPUs, found...)
 	m.Probes = append(m.Probes, probe)
 }

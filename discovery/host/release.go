@@ -135,7 +135,7 @@ func (r *Release) changed() <-chan struct{} {
 // keepGPUs gives a machine the GPUs that the last scan found.
 func (h *Host) keepGPUs(m *machine.Machine) {
 	last := cmp.Or(h.snapshot.Load(), h.options.Before, &machine.Machine{})
-	m.Driver, m.GPUs = last.Driver, slices.Clone(last.GPUs)
+	m.Driver, m.OtherDrivers, m.GPUs = last.Driver, slices.Clone(last.OtherDrivers), slices.Clone(last.GPUs)
 	for _, v := range h.vendors {
 		m.Probes = append(m.Probes, machine.Probe{Name: v.Probe, State: machine.ProbeReleased, Reason: releasedReason})
 	}

@@ -147,10 +147,8 @@ func (b *builder) models(groups []model.Group) {
 // driver sets the versions of the driver and of the CUDA it supports.
 func (b *builder) driver(of gpu.Labels) {
 	d := b.domains
-	if b.machine.Driver.Vendor != b.machine.GPUs[0].Vendor {
-		return // It is another maker's.
-	}
-	version := b.machine.Driver.Version
+	driver := b.machine.DriverOf(b.machine.GPUs[0].Vendor)
+	version := driver.Version
 	b.set(d.GPUKey(wellknown.GPUDriverVersion), version)
 	if !of.CUDA {
 		return
@@ -173,10 +171,10 @@ func (b *builder) driver(of gpu.Labels) {
 		b.labels[d.VendorKey(wellknown.CUDADriverRev)] = revision
 		b.labels[d.VendorKey(wellknown.CUDADriverVersionRevision)] = revision
 	}
-	if major, minor, ok := strings.Cut(b.machine.Driver.CUDA, "."); ok {
+	if major, minor, ok := strings.Cut(driver.CUDA, "."); ok {
 		b.setVendor(major, wellknown.CUDARuntimeMajor, wellknown.CUDARuntimeVersionMajor)
 		b.setVendor(minor, wellknown.CUDARuntimeMinor, wellknown.CUDARuntimeVersionMinor)
-		b.setVendor(b.machine.Driver.CUDA, wellknown.CUDARuntimeVersionFull)
+		b.setVendor(driver.CUDA, wellknown.CUDARuntimeVersionFull)
 	}
 }
 

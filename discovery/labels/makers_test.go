@@ -25,7 +25,7 @@ func TestTwoMakers(t *testing.T) {
 	up := labels.Compute(m, &on, vendors.All())
 	for key, want := range map[string]string{
 		"nvidia.com/gpu.sharing-strategy": "sgpu", "amd.com/gpu.sharing-strategy": "none", "amd.com/gpu.replicas": "1",
-		"nvidia.com/gpu.driver-version": "550.163.01", "amd.com/gpu.driver-version": "",
+		"nvidia.com/gpu.driver-version": "550.163.01", "amd.com/gpu.driver-version": "6.10.5",
 	} {
 		if got := up.Labels[key]; got != want {
 			t.Errorf("%s=%q, want %q", key, got, want)

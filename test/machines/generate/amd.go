@@ -222,6 +222,7 @@ func twoMakers() *build {
 	b := start("two-makers", "", "6.8.0-60-generic",
 		epyc(25, 1, 2, "7763 64-Core Processor", "milan", nodes(32, "0-63,128-191", "64-127,192-255")...))
 	b.driver("550.163.01", "12.4")
+	b.m.AddDriver(machine.Driver{Version: "6.10.5", Vendor: "amd.com"})
 	b.probe("kfd", machine.ProbeOK, "")
 	b.gpu(l40s(), direct(0x20, bus(0x23), 0, gen4))
 	b.gpu(l40s(), direct(0x60, bus(0x63), 0, gen4))

@@ -187,6 +187,9 @@ func (s *Selector) String() string {
 // publish its free GPUs.
 func (s *Selector) Left(info framework.NodeInfo) (int64, error) {
 	free := s.scheduler.state(info).free
+	if free != nil {
+		free = free.Of(string(s.Resource))
+	}
 	if free == nil {
 		return 0, errors.New("node does not publish its free GPUs")
 	}

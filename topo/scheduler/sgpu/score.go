@@ -67,7 +67,12 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	score := topologyScore(s.state(info).topology, gpus, w)
+	published := s.state(info)
+	topology := published.topology
+	if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
+		topology = affinity.Table{} // It is of another maker's GPUs.
+	}
+	score := topologyScore(topology, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}

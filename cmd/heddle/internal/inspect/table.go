@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -49,12 +50,16 @@ func head(m *machine.Machine) [][]string {
 			nodes++
 		}
 	}
-	driver := "none"
-	if m.Driver.Version != "" {
-		driver = m.Driver.Version
-		if v := vendors.All().Present(m); len(v) == 0 || v[0].Labels.CUDA {
-			driver += ", CUDA " + cmp.Or(m.Driver.CUDA, "-")
+	var drivers []string
+	for _, d := range m.Drivers() {
+		text := d.Version
+		if d.Vendor == "" {
+			text += ", CUDA " + cmp.Or(d.CUDA, "-")
 		}
+		if len(m.OtherDrivers) > 0 {
+			text = cmp.Or(d.Vendor, wellknown.DefaultDomains().Vendor) + " " + text
+		}
+		drivers = append(drivers, text)
 	}
 	return [][]string{
 		{"Node", m.Node},
@@ -62,7 +67,7 @@ func head(m *machine.Machine) [][]string {
 		{"Kernel", cmp.Or(m.Kernel, "-")},
 		{"CPU", cmp.Or(cpu, "-")},
 		{"NUMA nodes", strconv.Itoa(nodes)},
-		{"GPU driver", driver},
+		{"GPU driver", cmp.Or(strings.Join(drivers, "; "), "none")},
 		{"GPUs", counted(m.GPUs, func(g *machine.GPU) string { return g.Product })},
 		{"HCAs", counted(m.HCAs, func(h *machine.HCA) string { return string(h.Role) })},
 	}
