@@ -1,0 +1,147 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// TestMetaXFromTheChart is the documented installation on a node with MetaX's GPUs
+// (helm install ... --set gpuDevice.sGPUHybridMode=true), then the check that the document
+// prints: what of the node's allocatable resources is MetaX's; then the mode of shares. No resource or label of the node
+// is another maker's, and the uninstallation takes all of it back.
+func TestMetaXFromTheChart(t *testing.T) {
+	b, ctx := shared, t.Context()
+	for _, binary := range []string{"heddle", daemon, pluginName} {
+		if err := b.installer.Image(ctx, b.Cluster, binary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dump, nodes := b.path("test/machines/metax-c500-box.json"), filepath.Join(b.Dir(), "metax")
+	if err := install.DeviceNodes(dump, nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
+	b.kubectl(t, "-n", suite, "create", "configmap", "metax", "--from-file=machine.json="+dump)
+	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "metax") })
+	var only []string
+	for _, of := range []string{"gpuLabel", "gpuDevice"} {
+		affinity := map[string]any{"nodeAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": map[string]any{
+			"nodeSelectorTerms": []any{map[string]any{"matchExpressions": []any{map[string]any{
+				"key": corev1.LabelHostname, "operator": "In", "values": []string{b.Node()},
+			}}}},
+		}}}
+		text, err := json.Marshal(affinity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		only = append(only, "--set-json", of+".affinity="+string(text), "--set", of+".machineConfigMap=metax")
+	}
+	err := b.installer.Chart(ctx, b.Cluster, append(only, "--set", "gpuDevice.sGPUHybridMode=true",
+		"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "gpuDevice.replayDevices="+nodes)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	offered := func() string {
+		var all []string
+		for name, n := range b.node(t, b.Node()).Status.Allocatable {
+			if maker, what, ok := strings.Cut(string(name), "/"); ok && maker != "rdma" && !n.IsZero() {
+				all = append(all, fmt.Sprintf("%s/%s: %s", maker, what, n.String()))
+			}
+		}
+		return strings.Join(all, ", ")
+	}
+	offers := func(want map[corev1.ResourceName]int64) {
+		t.Helper()
+		eventually(t, time.Minute, func() string {
+			n := b.node(t, b.Node())
+			for name, want := range want {
+				if got := n.Status.Allocatable[name]; got.Value() != want {
+					return fmt.Sprintf("%s: %s, want %d; the node offers %s", name, got.String(), want, offered())
+				}
+			}
+			if n.Labels["metax-tech.com/gpu.product"] == "" {
+				return "no label metax-tech.com/gpu.product"
+			}
+			return ""
+		})
+	}
+	offers(map[corev1.ResourceName]int64{"metax-tech.com/gpu": 8})
+	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "config.cluster.mode=sgpu")
+	offers(map[corev1.ResourceName]int64{
+		"metax-tech.com/gpu": 0, "metax-tech.com/sgpu": 8 * 16, "metax-tech.com/vcore": 8 * 100, "metax-tech.com/vmemory": 8 * 64,
+	})
+	n := b.node(t, b.Node())
+	for key := range n.Labels {
+		if strings.HasPrefix(key, "nvidia.com/") {
+			t.Errorf("label %s", key)
+		}
+	}
+	for name, count := range n.Status.Allocatable {
+		if strings.HasPrefix(string(name), "nvidia.com/") && !count.IsZero() {
+			t.Errorf("the node offers %s %s", count.String(), name)
+		}
+	}
+	b.helm(t, "uninstall", release, "-n", suite, "--wait")
+	eventually(t, time.Minute, func() string {
+		n := b.node(t, b.Node())
+		for key := range n.Labels {
+			if strings.HasPrefix(key, "metax-tech.com/") {
+				return "label " + key
+			}
+		}
+		return ""
+	})
+}
+
+// TestGangsOfEveryMaker: heddle-scheduler with domains.vendor auto places gangs on nodes with GPUs
+// of AMD, MetaX and NVIDIA in one cluster, each in one leaf's worth of its own nodes, and fills a
+// node of two makers with both.
+func TestGangsOfEveryMaker(t *testing.T) {
+	f := newFleet(t, "config.cluster.domains.vendor=auto")
+	makers := []string{"nvidia.com", "amd.com", "metax-tech.com"}
+	for _, maker := range makers {
+		name, _, _ := strings.Cut(maker, ".")
+		for i := range 2 {
+			f.nodes(t, cluster.SimulatedNode{Name: fmt.Sprintf("%s-%d", name, i), Capacity: map[string]string{maker + "/gpu": "8"}})
+		}
+	}
+	f.nodes(t, cluster.SimulatedNode{Name: "both", Capacity: map[string]string{"amd.com/gpu": "4", "nvidia.com/gpu": "4"}})
+	gang := func(name, maker string, n, gpus int) {
+		for i := range n {
+			p := f.member(name, i, n, 0, nil)
+			p.Spec.Containers[0].Resources.Limits[corev1.ResourceName(maker+"/gpu")] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
+			f.create(t, p)
+		}
+	}
+	for _, maker := range makers {
+		name, _, _ := strings.Cut(maker, ".")
+		gang("of-"+name, maker, 2, 8)
+		for node := range f.running(t, 30*time.Second, "of-"+name, 2) {
+			if !strings.HasPrefix(node, name+"-") {
+				t.Errorf("the gang of %s is on %s", maker, node)
+			}
+		}
+	}
+	gang("last-amd", "amd.com", 2, 2)
+	gang("last-nvidia", "nvidia.com", 1, 4)
+	for node := range f.running(t, 30*time.Second, "last-", 3) {
+		if node != "both" {
+			t.Errorf("on %s", node)
+		}
+	}
+	gang("none", "metax-tech.com", 1, 1)
+	f.rejected(t, "none", 1, "rejected by podgroup none")
+}
