@@ -43,7 +43,7 @@ type Machine struct {
 	// are several; OtherDrivers are those of the others. See [Machine.DriverOf].
 	Driver       Driver   `json:"driver"`
 	OtherDrivers []Driver `json:"otherDrivers,omitempty"`
-	RDMA   RDMA   `json:"rdma"`
+	RDMA         RDMA     `json:"rdma"`
 
 	// Probes reports how each reader fared. It has one entry per reader, by
 	// name, also for those that found nothing.

@@ -164,3 +164,31 @@ func TestPartitionModeChangesUnderAPod(t *testing.T) {
 	r.alter(func(m *machine.Machine) { m.GPUs[at].MIG = cut[at].MIG })
 	r.list(resource, 56, 9)
 }
+
+// TestPartitionsAreCutAgainUnderAPod: partitions of another mode overlap the one that a pod has.
+func TestPartitionsAreCutAgainUnderAPod(t *testing.T) {
+	const resource = "amd.com/gpu"
+	r := newRig(t, "amd-mi300x-cpx")
+	r.configure("domains: {vendor: auto}")
+	r.run()
+	r.list(resource, 64, 0)
+	partition := r.admit("a", map[string]int{resource: 1})[resource][0]
+	r.start("a")
+	at := slices.IndexFunc(r.source.get().GPUs, func(g machine.GPU) bool { return strings.HasPrefix(partition, g.UUID) })
+	r.alter(func(m *machine.Machine) {
+		mig := &m.GPUs[at].MIG
+		mig.Mode, mig.Devices = "DPX/NPS1", slices.Clone(mig.Devices[:2])
+	})
+	// The two that are left overlap the pod's, or are the pod's; the six that are gone stay listed
+	// for a while.
+	own := 0
+	if strings.HasSuffix(partition, "-p0") || strings.HasSuffix(partition, "-p1") {
+		own = 1
+	}
+	state := r.list(resource, 56+own, 8-own)
+	for _, id := range state.Healthy {
+		if strings.HasPrefix(id, r.source.get().GPUs[at].UUID) && id != partition {
+			t.Errorf("%s is offered", id)
+		}
+	}
+}

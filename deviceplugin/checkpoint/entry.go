@@ -30,6 +30,8 @@ type Entry struct {
 	Created  time.Time `json:"created"`
 	// Owner is nil until the container starts for the first time.
 	Owner *kubelet.Container `json:"owner,omitempty"`
+	// Modes are those of the GPUs that IDs are partitions of, when these were given out.
+	Modes map[string]string `json:"modes,omitempty"`
 	// HCAs are the identities of the HCAs that stand behind IDs, in their order;
 	// empty for an ID that got none.
 	HCAs []string `json:"hcas,omitempty"`

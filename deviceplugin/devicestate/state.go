@@ -179,13 +179,15 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	if len(ids) == 0 {
 		return "", fmt.Errorf("allocate %s: no device IDs", resource)
 	}
-	kind, err := allocate.KindOf(s.inventory.Load().Config, resource)
+	inv := s.inventory.Load()
+	kind, err := allocate.KindOf(inv.Config, resource)
 	if err != nil {
 		return "", err
 	}
 	name := cdi.NewName(kind, resource, ids)
 	e := &checkpoint.Entry{
 		Kind: kind, Device: name.Device, Resource: resource, IDs: ids, Created: s.options.Now().UTC(),
+		Modes: inv.Modes(ids),
 	}
 	err = s.checkpoint.Add(e)
 	s.problems.note(problemState, err)

@@ -195,8 +195,8 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 
 // Elsewhere names the container that has a GPU otherwise than as this resource, empty if
 // none: as another resource, that was renamed or is of another MIG strategy; or the GPU that
-// it is cut from, its parent; or a partition of it, when its partition mode has changed under
-// the container. A container that has not started counts: its devices are given out.
+// it is cut from, its parent; or a partition of it, or one that overlaps it, when the GPU's
+// partition mode has changed under the container. A container that has not started counts: its devices are given out.
 func (v *View) Elsewhere(resource, id, parent string) string {
 	for _, e := range v.node.Entries {
 		if e.Kind != cdi.GPU {
@@ -212,6 +212,8 @@ func (v *View) Elsewhere(resource, id, parent string) string {
 				how = "has the GPU that it is cut from"
 			case machine.PartitionOf(held) == id:
 				how = "has a partition of it, " + held
+			case parent != "" && machine.PartitionOf(held) == parent && v.node.Inventory.Recut(parent, e.Modes[parent]):
+				how = "has another partition of its GPU, " + held + " of mode " + e.Modes[parent]
 			}
 			switch {
 			case how != "" && e.Owner == nil:

@@ -10,6 +10,7 @@ package inventory
 import (
 	"cmp"
 	"maps"
+	"slices"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -114,6 +115,28 @@ func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
 
 // HCAUnhealthy is why an HCA is unhealthy, empty if it is healthy.
 func (inv *Inventory) HCAUnhealthy(h *machine.HCA) string { return inv.HCAs[h.Name] }
+
+// Modes are those of the GPUs of which some IDs are partitions, by UUID; nil without any.
+func (inv *Inventory) Modes(ids []string) map[string]string {
+	var modes map[string]string
+	for i := range inv.Machine.GPUs {
+		g := &inv.Machine.GPUs[i]
+		if g.MIG.Mode == "" || !slices.ContainsFunc(ids, func(id string) bool { return machine.PartitionOf(id) == g.UUID }) {
+			continue
+		}
+		if modes == nil {
+			modes = map[string]string{}
+		}
+		modes[g.UUID] = g.MIG.Mode
+	}
+	return modes
+}
+
+// Recut reports whether a GPU had another partition mode once; false if that is not known.
+func (inv *Inventory) Recut(uuid, mode string) bool {
+	now := inv.Modes([]string{machine.Partition(uuid, 0)})[uuid]
+	return mode != "" && now != "" && now != mode
+}
 
 // ParentOf is the UUID of the GPU that a MIG device is cut from; empty if the
 // machine has no such MIG device.
