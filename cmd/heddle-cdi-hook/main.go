@@ -5,6 +5,10 @@
 //
 //	heddle-cdi-hook mounts /on/the/node=/in/the/container...
 //
+// or limits the device memory of a container's cgroup:
+//
+//	heddle-cdi-hook dmem drm/0000:03:00.0/vram=BYTES...
+//
 // heddle-device-plugin puts it into its state directory and names it in CDI specs,
 // so it is linked statically and needs nothing of the node.
 package main
@@ -23,9 +27,13 @@ import (
 )
 
 func main() {
-	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, as many as there are")
-	if len(os.Args) > 1 && os.Args[1] == "mounts" {
+	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, or dmem REGION=BYTES, " +
+		"as many as there are")
+	switch command := append(os.Args, "")[1]; command {
+	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
+	case controller:
+		err = limitMemory("/proc", "/sys/fs/cgroup", os.Stdin, os.Args[2:])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "heddle:", err) // The runtime has it in its own error.

@@ -53,14 +53,14 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	if err != nil {
 		log.Warn("mounts of pods with shares are not checked", "reason", err.Error())
 	}
-	options.MountsHook = hook
+	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
 	if o.mpsKeeper == keeperUse {
 		options.MPSSocket = enforce.KeeperSocket(o.stateDir)
 	}
 	return &limiter{
 		Limiter: enforce.New(options),
 		host: enforce.Host{
-			Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
+			Root: o.hostRoot, Hook: o.cdiHook, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
 			// A replayed machine has no driver, whatever this one has.
 			NoMPS: modes == nil && o.mpsRoot == "",
 			// The chart gives it that.

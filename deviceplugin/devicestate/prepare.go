@@ -220,19 +220,17 @@ func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 	l := enforce.Limit{
 		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,
 	}
-	addresses := make(map[string]string, len(e.Shares))
 	for _, share := range e.Shares {
 		gpu := enforce.GPU{Share: share, Index: -1}
 		for i := range inv.Machine.GPUs {
 			if g := &inv.Machine.GPUs[i]; g.UUID == share.UUID {
-				gpu.Index, gpu.TotalMiB, addresses[g.UUID] = g.Index, g.MemoryMiB, g.PCI
+				gpu.Index, gpu.TotalMiB, gpu.PCI, gpu.Maker = g.Index, g.MemoryMiB, g.PCI, g.Vendor
 			}
 		}
 		l.GPUs = append(l.GPUs, gpu)
 	}
 	slices.SortStableFunc(l.GPUs, func(x, y enforce.GPU) int {
-		return cmp.Or(machine.ComparePCI(addresses[x.Share.UUID], addresses[y.Share.UUID]),
-			cmp.Compare(x.Share.UUID, y.Share.UUID))
+		return cmp.Or(machine.ComparePCI(x.PCI, y.PCI), cmp.Compare(x.Share.UUID, y.Share.UUID))
 	})
 	return l
 }

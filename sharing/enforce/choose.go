@@ -75,6 +75,8 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 		return f.LibraryError
 	case !dmem && !mps:
 		return fmt.Sprintf("no enforcer is called %q", kind)
+	case dmem && f.Maker != "":
+		return f.RegionError
 	case f.Maker != "":
 		return fmt.Sprintf("there is no %s for GPUs of %s", kind, f.Maker)
 	case f.Driver == "":

@@ -51,10 +51,10 @@ func TestChoose(t *testing.T) {
 		}, ""},
 		{"another maker's GPUs", auto, func(f *Facts) {
 			f.Maker = "amd.com"
-			f.LibraryError = "no library"
+			f.LibraryError, f.RegionError = "no library", "no controller"
 		}, Choice{
 			Enforced{config.EnforceNone, config.EnforceNone},
-			"memory is not limited, only counted; not by dmem, because there is no dmem for GPUs of amd.com; not by preload, " +
+			"memory is not limited, only counted; not by dmem, because no controller; not by preload, " +
 				"because no library; not by mps, because there is no mps for GPUs of amd.com",
 			"compute is not limited, only counted; not by mps, because there is no mps for GPUs of amd.com; not by preload, " +
 				"because no library",

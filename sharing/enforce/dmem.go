@@ -25,16 +25,22 @@ const (
 	envMemoryRequest = "NVIDIA_GPU_MEMORY_REQUEST"
 )
 
-// dmem leaves the memory limit to the driver (r615 and later): the driver
+// dmem leaves the memory limit to NVIDIA's driver (r615 and later): the driver
 // counts the memory of all processes of a cgroup on a GPU, and rejects what
-// exceeds the limit. The limit goes with the cgroup.
+// exceeds the limit. The limit goes with the cgroup. For other makers' GPUs the
+// kernel's controller of that name is asked itself.
 type dmem struct {
 	// hook is the path of nvidia-cdi-hook on the host, driverRoot that of the
 	// driver's libraries as the hook sees it.
 	hook, driverRoot string
+	// own is heddle-cdi-hook, for GPUs whose driver has the kernel count.
+	own, sysRoot string
 }
 
 func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
+	if l.GPUs[0].Maker != "" {
+		return d.regionEdits(l)
+	}
 	limit := l.GPUs[0].Share.MemoryMiB
 	var hooks []*cdi.Hook
 	for i := range l.GPUs {

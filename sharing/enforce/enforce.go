@@ -40,6 +40,8 @@ type GPU struct {
 	Share allocation.Share
 	// Index is the driver's number, for people.
 	Index int
+	// PCI is the address, and Maker the maker's domain; empty for NVIDIA's.
+	PCI, Maker string
 	// TotalMiB is the GPU's whole memory.
 	TotalMiB int64
 }

@@ -23,8 +23,8 @@ import (
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
-	// Maker is the domain of the maker of shared GPUs for which MPS and dmem are not
-	// made; empty for NVIDIA's.
+	// Maker is the domain of the maker of shared GPUs for which MPS and NVIDIA's hook are
+	// not made; empty for NVIDIA's.
 	Maker string
 	// MIG are the UUIDs of shared GPUs with MIG on, PreVolta those of shared GPUs
 	// before Volta (compute capability under 7.0).
@@ -39,8 +39,9 @@ type Facts struct {
 	HostPID bool
 	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
-	// HookError is the reason why NVIDIA's hook cannot set memory limits.
-	HookError string
+	// HookError is the reason why NVIDIA's hook cannot set memory limits, RegionError why
+	// the kernel's dmem controller cannot for the GPUs of Maker.
+	HookError, RegionError string
 }
 
 // Host is where facts are read.
@@ -48,8 +49,8 @@ type Host struct {
 	// Root is where the process sees the node's files, empty for its own root.
 	// Library is sgpu.enforce.preload.library.
 	Root, Library string
-	// Hook is nvidia-cdi-hook's path on the node.
-	Hook string
+	// Hook is nvidia-cdi-hook's path on the node, OwnHook heddle-cdi-hook's.
+	Hook, OwnHook string
 	// MPSRoot is where the programs of MPS are; with NoMPS they are not looked for.
 	MPSRoot string
 	NoMPS   bool
@@ -90,11 +91,14 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	f.HostPID = h.KeeperPID || err == nil && link == initialPID
 	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
 	// counts there, or the driver by itself, makes no difference here.
-	_, err = os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))
+	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
 	f.CgroupV2 = err == nil
 	f.HookError = message(checkHook(h.Root, h.Hook))
+	f.RegionError = message(h.checkRegions(m, shared))
 	return f
 }
+
+func (h *Host) sysRoot() string { return cmp.Or(h.SysRoot, "/sys") }
 
 func message(err error) string {
 	if err == nil {

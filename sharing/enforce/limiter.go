@@ -36,8 +36,11 @@ type Options struct {
 	// Hook is nvidia-cdi-hook's path on the node, HookDriverRoot the driver's
 	// root as the hook sees it; default /.
 	Hook, HookDriverRoot string
+	// SysRoot defaults to /sys.
+	SysRoot string
 	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
-	// the pod's mounts hide those of an enforcer. Empty: nothing looks.
+	// the pod's mounts hide those of an enforcer, and has the kernel limit memory. Empty:
+	// neither.
 	MountsHook string
 	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
@@ -86,7 +89,10 @@ func New(o Options) *Limiter {
 		options: o, mps: m, preload: p, err: errNotConfigured, starting: make(map[string]start),
 		enforcers: map[config.Enforcer]enforcer{
 			config.EnforcePreload: p, config.EnforceMPS: m,
-			config.EnforceDMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
+			config.EnforceDMem: &dmem{
+				hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/"),
+				own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys"),
+			},
 		},
 	}
 }

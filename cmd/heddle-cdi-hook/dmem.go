@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const controller = "dmem"
+
+// limitMemory limits regions of device memory, "drm/0000:03:00.0/vram=BYTES", for the cgroup of
+// the container that the runtime's state names (cgroup v2, Linux 6.14: dmem.max takes "region
+// bytes"). The controller is on for no cgroup by itself: it is turned on from the root down.
+func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
+	var state struct {
+		PID int `json:"pid"`
+	}
+	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
+		return fmt.Errorf("the runtime's state of the container: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(state.PID), "cgroup"))
+	if err != nil {
+		return fmt.Errorf("cgroup of the container: %w", err)
+	}
+	path, ok := unified(string(text))
+	if !ok {
+		return fmt.Errorf("the container's process is in no cgroup of version 2 of its own: %q", text)
+	}
+	for _, limit := range limits {
+		region, bytes, ok := strings.Cut(limit, "=")
+		if _, err := strconv.ParseUint(bytes, 10, 63); !ok || region == "" || err != nil {
+			return fmt.Errorf("limit %q is not region=bytes", limit)
+		}
+	}
+	dir := cgroups
+	for _, name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
+		if err := turnOn(dir); err != nil {
+			return err
+		}
+		dir = filepath.Join(dir, name)
+	}
+	for _, limit := range limits {
+		region, bytes, _ := strings.Cut(limit, "=")
+		if err := write(filepath.Join(dir, controller+".max"), region+" "+bytes); err != nil {
+			return fmt.Errorf("limit the memory of %s: %w", region, err)
+		}
+	}
+	return nil
+}
+
+// unified is the path of a process's cgroup of version 2, which is not the root.
+func unified(text string) (path string, ok bool) {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			// Cleaned from the root it leads nowhere else.
+			path = filepath.Clean("/" + path)
+			return path, path != "/"
+		}
+	}
+	return "", false
+}
+
+// turnOn has the children of a cgroup have the controller.
+func turnOn(dir string) error {
+	file := filepath.Join(dir, "cgroup.subtree_control")
+	on, err := os.ReadFile(file)
+	if err == nil && slices.Contains(strings.Fields(string(on)), controller) {
+		return nil
+	}
+	if err := write(file, "+"+controller); err != nil {
+		return fmt.Errorf("turn on the %s controller: %w", controller, err)
+	}
+	return nil
+}
+
+// write writes to a file of the kernel, which must be there.
+func write(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if end := f.Close(); err == nil {
+		err = end
+	}
+	return err
+}
