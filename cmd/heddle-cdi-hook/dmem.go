@@ -38,7 +38,7 @@ func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 		}
 	}
 	dir := cgroups
-	for _, name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
+	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
 		if err := turnOn(dir); err != nil {
 			return err
 		}
