@@ -40,6 +40,11 @@ func TestBadInput(t *testing.T) {
 			"uncorrectable errors", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "ue: 2\nce: 9") },
 			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
 		},
+		{
+			"the firmware hangs", func(r *rig) { r.Write(r.pci("gpu_metrics"), "\xff\xff\xff\xff\xff") },
+			"", "unhealthy: its management firmware does not answer",
+		},
+		{"a table of metrics", func(r *rig) { r.Write(r.pci("gpu_metrics"), "\x05\x00\x01\x03\x2a") }, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
