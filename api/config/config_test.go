@@ -98,6 +98,7 @@ rdma:
 	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
 	want.Resources = config.Resources{
 		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",
+		VMemoryUnit: config.GiB,
 	}
 	want.Labels = []config.LabelRule{{Key: "c", Value: "node"}}
 	want.RDMA = config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
@@ -117,6 +118,19 @@ rdma:
 	}
 	if len(base.Labels) != 2 || len(base.Rules) != 2 || base.Taints.GPUProduct || base.SGPU.GPUs != nil {
 		t.Errorf("cluster's section: %+v", base)
+	}
+}
+
+// A share may have the name that GPUs have elsewhere: those are exclusive by name then.
+func TestShareNamedGPU(t *testing.T) {
+	c := parse(t, "resources: {sgpu: nvidia.com/gpu}", "").Resolve("n", nil)
+	if c.Resources.GPU != "nvidia.com/gpu.exclusive" || !c.AdvertisesShares() {
+		t.Errorf("resources %+v, counted %v", c.Resources, c.AdvertisesShares())
+	}
+	for _, text := range []string{"vmemoryUnit: MiB", "vmemoryPercentage: nvidia.com/p"} {
+		if c := parse(t, "resources: {"+text+"}", "").Resolve("n", nil); c.AdvertisesShares() {
+			t.Errorf("with %s the kubelet counts memory", text)
+		}
 	}
 }
 

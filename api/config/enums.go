@@ -84,6 +84,29 @@ const (
 	PlacementSpread  Placement = "spread"
 )
 
+// QoSPolicy is what the compute limit of a share means.
+type QoSPolicy string
+
+// The policies. All consumers of a GPU have the same policy at a time.
+const (
+	// FixedShare is a limit that holds even if the GPU is idle.
+	FixedShare QoSPolicy = "fixed-share"
+	// BurstShare is a guarantee. A consumer may exceed it while the GPU is idle.
+	BurstShare QoSPolicy = "burst-share"
+	// BestEffort has no limit. A requested vcore is counted nevertheless; a
+	// missing one counts as 0.
+	BestEffort QoSPolicy = "best-effort"
+)
+
+// MemoryUnit is what a plain number of vmemory counts.
+type MemoryUnit string
+
+// The units.
+const (
+	GiB MemoryUnit = "GiB"
+	MiB MemoryUnit = "MiB"
+)
+
 // ModeSwitch is what a change of mode does with a GPU in use.
 type ModeSwitch string
 

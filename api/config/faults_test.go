@@ -119,8 +119,21 @@ func TestFaults(t *testing.T) {
 			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false",
 		}},
 		{"rule that costs too much", "labels:\n- key: a\n  value: node\n  when: machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a == d))))\n", "", []string{"labels[0].when: too costly"}},
-		{"duplicate resource", "resources: {sgpu: nvidia.com/gpu}\nrdma: {resources: [{name: nvidia.com/vcore}]}", "", []string{
+		{"duplicate resource", "resources: {gpu: nvidia.com/gpu, sgpu: nvidia.com/gpu}\nrdma: {resources: [{name: nvidia.com/vcore}]}", "", []string{
 			"cluster-config:1: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too", "cluster-config:2: rdma.resources[0].name: nvidia.com/vcore is the name of resources.vcore too",
+		}},
+		{"name of one maker's GPUs", "domains: {vendor: auto}\nresources: {sgpu: nvidia.com/gpu}", "", []string{
+			"cluster-config:2: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too",
+		}},
+		{"MiB that the kubelet counts", "resources: {vmemoryUnit: MiB}\nsgpu: {advertise: all}", "", []string{
+			"cluster-config:2: sgpu.advertise: the kubelet counts a device for each unit of nvidia.com/vmemory, so all takes resources.vmemoryUnit GiB",
+		}},
+		{"units and defaults", "resources: {vmemoryUnit: Mi, vmemoryPercentage: nvidia.com/gpu}\nsgpu: {defaults: {vcore: 101, vmemoryPercentage: 0, policy: best}}", "", []string{
+			`cluster-config:1: resources.vmemoryUnit: "Mi" is not one of`, "cluster-config:2: sgpu.defaults.vcore: 101 is not between 0 and 100",
+			"sgpu.defaults.vmemoryPercentage: 0 is not between 1 and 100", `sgpu.defaults.policy: "best" is not one of`,
+		}},
+		{"percentage has another's name", "resources: {vmemoryPercentage: nvidia.com/gpu}", "", []string{
+			"resources.vmemoryPercentage: nvidia.com/gpu is the name of resources.gpu too",
 		}},
 		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
 		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},

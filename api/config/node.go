@@ -102,14 +102,20 @@ type MIG struct {
 
 // Resources are the names that pods ask for.
 type Resources struct {
-	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`.
+	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`, or
+	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
 	GPU string `yaml:"gpu"`
 	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
 	SGPU string `yaml:"sgpu"`
 	// VCore is percent of one GPU's compute; default `<vendor>/vcore`.
 	VCore string `yaml:"vcore"`
-	// VMemory is GiB of one GPU's memory; default `<vendor>/vmemory`.
+	// VMemory is one GPU's memory, in `vmemoryUnit`; default `<vendor>/vmemory`.
 	VMemory string `yaml:"vmemory"`
+	// VMemoryUnit is what a plain number of vmemory counts. HAMi counts `MiB`.
+	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" enum:"GiB,MiB"`
+	// VMemoryPercentage is percent of one GPU's memory, for containers without
+	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`; empty is none.
+	VMemoryPercentage string `yaml:"vmemoryPercentage"`
 }
 
 // RDMA is how HCAs are handed out.
@@ -236,10 +242,11 @@ func Default() NodeConfig {
 // defaults are the values under everything that is written out.
 func defaults() NodeConfig {
 	return NodeConfig{
-		Mode:    ModeNative,
-		SGPU:    defaultSGPU(),
-		MIG:     MIG{Strategy: MIGNone},
-		Domains: wellknown.DefaultDomains(),
+		Mode:      ModeNative,
+		SGPU:      defaultSGPU(),
+		MIG:       MIG{Strategy: MIGNone},
+		Domains:   wellknown.DefaultDomains(),
+		Resources: Resources{VMemoryUnit: GiB},
 		RDMA: RDMA{RejectedFor: time.Minute, Resources: []RDMAResource{{
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
@@ -267,11 +274,15 @@ const defaultSharers = 64
 // deriveNames fills what was left to be built from other keys.
 func (c *NodeConfig) deriveNames() {
 	d := c.Domains
+	exclusive := d.GPUResource()
+	if c.Resources.SGPU == exclusive {
+		exclusive += ".exclusive"
+	}
 	for _, name := range []struct {
 		to      *string
 		derived string
 	}{
-		{&c.Resources.GPU, d.GPUResource()},
+		{&c.Resources.GPU, exclusive},
 		{&c.Resources.SGPU, d.SGPUResource()},
 		{&c.Resources.VCore, d.VCoreResource()},
 		{&c.Resources.VMemory, d.VMemoryResource()},

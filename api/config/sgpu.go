@@ -14,11 +14,16 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
+	// Defaults are what a container with a share has of what it leaves out.
+	//
+	// Read by: heddle-device-plugin, heddle-scheduler.
+	Defaults ShareDefaults `yaml:"defaults"`
 	// Enforce is what makes a limit hold.
 	Enforce Enforce `yaml:"enforce"`
 	// Advertise is which resources the kubelet receives. `sgpu` is the slots
 	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
-	// protocol is on, whose scheduler counts them itself.
+	// protocol is on, whose scheduler counts them itself, or memory is in MiB or
+	// percent too: the kubelet cannot count those.
 	//
 	// Read by: heddle-device-plugin.
 	Advertise Advertise `yaml:"advertise" enum:"auto,sgpu,all"`
@@ -58,6 +63,19 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	HAMi HAMi `yaml:"hami"`
+}
+
+// ShareDefaults are the amounts and the policy of a container that does not name
+// them.
+type ShareDefaults struct {
+	// VCore is percent of compute. 100 is the GPU to itself. 0 is no limit, and
+	// nothing is counted, as in HAMi and in time-slicing; a container may then
+	// ask for 0 too. With policy best-effort it is 0.
+	VCore int `yaml:"vcore" range:"0-100"`
+	// VMemoryPercentage is percent of the memory of the GPU that is chosen.
+	VMemoryPercentage int `yaml:"vmemoryPercentage" range:"1-100"`
+	// Policy is the QoS policy of a pod without the annotation.
+	Policy QoSPolicy `yaml:"policy" enum:"fixed-share,burst-share,best-effort"`
 }
 
 // HAMi is how the node works with a HAMi scheduler, 2.6 or later.
@@ -114,6 +132,7 @@ type MPS struct {
 func defaultSGPU() SGPU {
 	return SGPU{
 		SlotsPerGPU: 16,
+		Defaults:    DefaultShare(),
 		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
@@ -125,8 +144,18 @@ func defaultSGPU() SGPU {
 	}
 }
 
-// AdvertisesShares reports whether the kubelet receives vcore and vmemory too,
-// and not of sgpu alone.
-func (s *SGPU) AdvertisesShares() bool {
-	return s.Advertise == AdvertiseAll || s.Advertise == AdvertiseAuto && !s.HAMi.Enabled
+// DefaultShare is a GPU to itself.
+func DefaultShare() ShareDefaults {
+	return ShareDefaults{VCore: 100, VMemoryPercentage: 100, Policy: FixedShare}
 }
+
+// AdvertisesShares reports whether the kubelet receives vcore and vmemory too,
+// and not sgpu alone.
+func (c *NodeConfig) AdvertisesShares() bool {
+	return c.SGPU.Advertise == AdvertiseAll ||
+		c.SGPU.Advertise == AdvertiseAuto && !c.SGPU.HAMi.Enabled && c.Resources.counted()
+}
+
+// counted reports whether the kubelet can count memory: a device for each GiB is
+// 640 for eight GPUs of 80 GiB, one for each MiB 655,360.
+func (r *Resources) counted() bool { return r.VMemoryUnit != MiB && r.VMemoryPercentage == "" }

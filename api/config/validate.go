@@ -18,7 +18,11 @@ const maxGPUWord = 20
 func (c *NodeConfig) validate() []*Fault {
 	v := validator{}
 	v.domains(c.Domains)
-	v.resources(c)
+	for _, named := range c.Each() {
+		if v.resources(named); len(v.faults) > 0 {
+			break // The other makers' names have the same fault.
+		}
+	}
 	v.health(c.Health.Codes)
 	v.levels(&c.Topology)
 	v.rules(c)
@@ -66,6 +70,13 @@ func (v *validator) resources(c *NodeConfig) {
 	take("resources.sgpu", c.Resources.SGPU)
 	take("resources.vcore", c.Resources.VCore)
 	take("resources.vmemory", c.Resources.VMemory)
+	if c.Resources.VMemoryPercentage != "" {
+		take("resources.vmemoryPercentage", c.Resources.VMemoryPercentage)
+	}
+	if c.SGPU.Advertise == AdvertiseAll && !c.Resources.counted() {
+		v.addf("sgpu.advertise", "the kubelet counts a device for each unit of %s, so %s takes resources.vmemoryUnit %s, "+
+			"and no resources.vmemoryPercentage", c.Resources.VMemory, AdvertiseAll, GiB)
+	}
 	for i := range c.RDMA.Resources {
 		take(fmt.Sprintf("rdma.resources[%d].name", i), c.RDMA.Resources[i].Name)
 	}

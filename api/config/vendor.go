@@ -48,7 +48,8 @@ func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 		return c
 	}
 	c.Domains.Vendor = vendor
-	for _, name := range []*string{&c.Resources.GPU, &c.Resources.SGPU, &c.Resources.VCore, &c.Resources.VMemory} {
+	r := &c.Resources
+	for _, name := range []*string{&r.GPU, &r.SGPU, &r.VCore, &r.VMemory, &r.VMemoryPercentage} {
 		if own, derived := strings.CutPrefix(*name, wellknown.VendorAuto+"/"); derived {
 			*name = c.Domains.VendorKey(own)
 		}

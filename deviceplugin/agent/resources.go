@@ -279,7 +279,7 @@ func (a *resources) shareNames(inv *inventory.Inventory) []string {
 // So what was counted once goes on being counted, which does no harm to schedulers
 // that do not look at it.
 func (a *resources) counts(inv *inventory.Inventory) bool {
-	return inv.Config.SGPU.AdvertisesShares() || a.counted || a.all()[inv.Config.Resources.VCore] != nil
+	return inv.Config.AdvertisesShares() || a.counted || a.all()[inv.Config.Resources.VCore] != nil
 }
 
 // askCounted asks the Node, once, whether it has counted percents before this

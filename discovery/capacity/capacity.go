@@ -161,10 +161,14 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		}
 	}
 	out := []Resource{slots.resource()}
-	if !c.SGPU.AdvertisesShares() {
+	if !c.AdvertisesShares() {
 		reason := "sgpu.advertise is sgpu"
-		if c.SGPU.Advertise == config.AdvertiseAuto {
+		switch {
+		case c.SGPU.Advertise == config.AdvertiseSGPU:
+		case c.SGPU.HAMi.Enabled:
 			reason = "sgpu.hami.enabled leaves them to HAMi's scheduler"
+		default:
+			reason = "the kubelet cannot count memory in MiB or percent: heddle-scheduler does"
 		}
 		for _, name := range []string{c.Resources.VCore, c.Resources.VMemory} {
 			out = append(out, Resource{Name: name, Reason: reason})

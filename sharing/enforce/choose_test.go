@@ -215,6 +215,7 @@ func TestNotEnforced(t *testing.T) {
 		{"it has not started", share("p", gpuA, 60, 4096), Enforced{}, nil},
 		{"an exclusive GPU", whole, none, nil},
 		{"a GPU alone, and a part of its memory", share("p", gpuA, 100, 4096), none, []string{"memory"}},
+		{"no limit of compute", share("p", gpuA, 0, 4096), none, []string{"memory"}},
 		{"best effort has no limit of compute", best, none, []string{"memory"}},
 	} {
 		tt.limit.By = tt.by

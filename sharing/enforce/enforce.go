@@ -71,7 +71,8 @@ type Limit struct {
 
 // NotEnforced are what of the shares no enforcer limits, and is only counted:
 // memory, compute. None is so of exclusive GPUs, nor of a container that has not
-// started, whose enforcers are not chosen yet; best-effort has no limit of compute.
+// started, whose enforcers are not chosen yet; best-effort has no limit of compute,
+// and neither has a vcore of 0.
 func (l *Limit) NotEnforced() []string {
 	if l.By == (Enforced{}) {
 		return nil
@@ -80,7 +81,8 @@ func (l *Limit) NotEnforced() []string {
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		memory = memory || l.By.Memory == config.EnforceNone && !c.exclusive()
-		compute = compute || l.By.Compute == config.EnforceNone && l.Policy != quota.BestEffort && c.Share.VCore < quota.Whole
+		limited := l.Policy != quota.BestEffort && 0 < c.Share.VCore && c.Share.VCore < quota.Whole
+		compute = compute || limited && l.By.Compute == config.EnforceNone
 	}
 	var all []string
 	if memory {

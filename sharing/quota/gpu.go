@@ -19,17 +19,13 @@ import (
 const Whole = 100
 
 // Policy is the QoS policy of a share: it defines what the compute limit means.
-type Policy string
+type Policy = config.QoSPolicy
 
-// The policies. All consumers of a GPU have the same policy at a time.
+// The policies.
 const (
-	// FixedShare is a limit that holds even if the GPU is idle.
-	FixedShare Policy = "fixed-share"
-	// BurstShare is a guarantee. A consumer may exceed it while the GPU is idle.
-	BurstShare Policy = "burst-share"
-	// BestEffort has no limit. A requested vcore is counted nevertheless; a
-	// missing one counts as 0.
-	BestEffort Policy = "best-effort"
+	FixedShare = config.FixedShare
+	BurstShare = config.BurstShare
+	BestEffort = config.BestEffort
 )
 
 // Request is what one container requests: the same amount of each of several
@@ -37,12 +33,14 @@ const (
 type Request struct {
 	// GPUs is the number of different GPUs.
 	GPUs int
-	// VCore is 1 to 100; 100 is an exclusive GPU. 0 is best-effort without a
-	// vcore: no limit, nothing counted.
+	// VCore is 1 to 100; 100 is an exclusive GPU. 0 is no limit, and nothing
+	// counted.
 	VCore int
-	// MemoryMiB of 0 is the whole memory of the GPU that is chosen.
-	MemoryMiB int64
-	Policy    Policy
+	// MemoryMiB of 0 is MemoryPercent of the memory of the GPU that is chosen, and
+	// a MemoryPercent of 0 all of it. One of them is 0.
+	MemoryMiB     int64
+	MemoryPercent int
+	Policy        Policy
 	// Use are the UUIDs of the only GPUs to use, none means all. Avoid are
 	// those of GPUs not to use; Avoid wins over Use.
 	Use, Avoid []string
@@ -86,11 +84,18 @@ func (c *GPU) Share(r *Request) allocation.Share {
 }
 
 // needs is the memory that a request takes of the GPU.
-func (c *GPU) needs(r *Request) int64 {
-	if r.MemoryMiB == 0 {
-		return c.MemoryMiB
+func (c *GPU) needs(r *Request) int64 { return r.MemoryOf(c.MemoryMiB) }
+
+// MemoryOf is the memory that the request takes of a GPU with so much.
+func (r *Request) MemoryOf(totalMiB int64) int64 {
+	switch {
+	case r.MemoryMiB > 0:
+		return r.MemoryMiB
+	case r.MemoryPercent > 0:
+		// Not below 1: 0 would be all of it to an enforcer.
+		return max(totalMiB*int64(r.MemoryPercent)/100, min(totalMiB, 1))
 	}
-	return r.MemoryMiB
+	return totalMiB
 }
 
 // Reject reports why the GPU cannot take a request; [Reason.None] if it can.

@@ -24,28 +24,28 @@ var ErrNoShare = errors.New("requests no share of a GPU")
 // fault: see [Explain].
 //
 //	sgpu     GPUs, 1 to [MaxGPUs]. None or 0 without the others is ErrNoShare.
-//	vcore    percent, 1 to 100. None is 100, an exclusive GPU; with best-effort
-//	         none or 0 is no limit, and nothing is counted.
-//	vmemory  a plain number is GiB. With a unit suffix it is bytes, rounded up
-//	         to MiB. None is the whole memory.
-//
-// An API server rewrites numbers: 1000 becomes 1k, 5000000 becomes 5M. So a
-// suffix k counts as none, since no user means bytes by it. A decimal number of
-// bytes that is implausibly small is rejected.
+//	vcore    percent, 1 to 100. None is the configuration's, by default 100, an
+//	         exclusive GPU. With best-effort, or where that is 0, none or 0 is no
+//	         limit, and nothing is counted.
+//	vmemory  a plain number is GiB or MiB, as configured. With a unit suffix it
+//	         is bytes, rounded up to MiB.
+//	vmemoryPercentage  percent of the GPU's memory, 1 to 100, without vmemory.
+//	         None of both is the configuration's, by default the whole memory.
 func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *config.NodeConfig) (Request, error) {
-	p := parser{limits: limits}
-	sgpu, vcore, vmemory := c.Resources.SGPU, c.Resources.VCore, c.Resources.VMemory
-	if !p.has(sgpu) {
-		if !p.has(vcore) && !p.has(vmemory) {
+	p := parser{limits: limits, defaults: &c.SGPU.Defaults}
+	names := &c.Resources
+	if !p.has(names.SGPU) {
+		for _, name := range []string{names.VCore, names.VMemory, names.VMemoryPercentage} {
+			p.without(name, names.SGPU)
+		}
+		if p.errs == nil {
 			return Request{}, ErrNoShare
 		}
-		p.without(vcore, sgpu)
-		p.without(vmemory, sgpu)
 		return Request{}, errors.Join(p.errs...)
 	}
-	r := Request{GPUs: p.gpus(sgpu), Policy: p.policy(annotations, c.Domains)}
-	r.VCore = p.percent(vcore, sgpu, r.Policy)
-	r.MemoryMiB = p.memory(vmemory)
+	r := Request{GPUs: p.gpus(names.SGPU), Policy: p.policy(annotations, c.Domains)}
+	r.VCore = p.vcore(names.VCore, names.SGPU, r.Policy)
+	r.MemoryMiB, r.MemoryPercent = p.memory(names)
 	var err error
 	if r.Use, r.Avoid, err = UUIDs(annotations, c.Domains); err != nil {
 		p.errs = append(p.errs, err)
@@ -71,8 +71,11 @@ func (r *Request) String() string {
 // each is the amount of each GPU.
 func (r *Request) each() string {
 	memory := "all memory"
-	if r.MemoryMiB > 0 {
+	switch {
+	case r.MemoryMiB > 0:
 		memory = gib(r.MemoryMiB, up) + " GiB"
+	case r.MemoryPercent > 0:
+		memory = fmt.Sprintf("%d %% of memory", r.MemoryPercent)
 	}
 	switch {
 	case r.VCore >= Whole:
@@ -85,8 +88,9 @@ func (r *Request) each() string {
 
 // parser collects faults.
 type parser struct {
-	limits corev1.ResourceList
-	errs   []error
+	limits   corev1.ResourceList
+	defaults *config.ShareDefaults
+	errs     []error
 }
 
 func (p *parser) errorf(format string, args ...any) {
@@ -136,23 +140,32 @@ func (p *parser) gpus(name string) int {
 	return int(n)
 }
 
-func (p *parser) percent(name, sgpu string, policy Policy) int {
+func (p *parser) vcore(name, sgpu string, policy Policy) int {
 	q, ok := p.limits[corev1.ResourceName(name)]
 	// Manifests of HAMi write gpucores: 0 for no limit.
-	if policy == BestEffort && q.IsZero() {
+	if (policy == BestEffort || p.defaults.VCore == 0) && q.IsZero() {
 		return 0
 	}
 	if !ok {
-		return Whole
+		return p.defaults.VCore
 	}
-	n, ok := whole(q, Whole)
+	otherwise := fmt.Sprintf("without %s it is %d", name, p.defaults.VCore)
+	if p.defaults.VCore == Whole {
+		otherwise += ", an exclusive GPU"
+	}
+	return p.percent(name, otherwise, "for more GPUs raise "+sgpu)
+}
+
+// percent is a limit of 1 to 100; the hints are for less and for more.
+func (p *parser) percent(name, less, more string) int {
+	n, ok := whole(p.limits[corev1.ResourceName(name)], Whole)
 	switch {
 	case !ok:
 		p.errorf("%s: %s is no whole number of percent", name, p.text(name))
 	case n < 1:
-		p.errorf("%s: %s is not 1 to 100 percent of a GPU; without %s it is 100, an exclusive GPU", name, p.text(name), name)
+		p.errorf("%s: %s is not 1 to 100 percent of a GPU; %s", name, p.text(name), less)
 	case n > Whole:
-		p.errorf("%s: %s is not 1 to 100 percent of a GPU; for more GPUs raise %s", name, p.text(name), sgpu)
+		p.errorf("%s: %s is not 1 to 100 percent of a GPU; %s", name, p.text(name), more)
 	}
 	return int(n)
 }
@@ -170,7 +183,7 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	}
 	switch policy := Policy(value); policy {
 	case "":
-		return FixedShare
+		return p.defaults.Policy
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}

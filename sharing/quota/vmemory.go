@@ -9,39 +9,83 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 )
 
-// memory is in MiB; 0 if there is no limit.
-func (p *parser) memory(name string) int64 {
+// memory is MiB, or percent of a GPU's memory; 0 and 0 is all of it. vmemory wins
+// over the percentage, as in HAMi.
+//
+// An API server rewrites numbers: 1000 becomes 1k, 5000000 becomes 5M. So a suffix
+// k counts as none, since no user means bytes by it. Of GiB, no user has 1M, and a
+// decimal number of bytes that is implausibly small is rejected. Of MiB, 80,000 are
+// 80k, so all decimal suffixes count as none. 0 of these is as none, as in HAMi.
+func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
+	name := names.VMemory
 	q, ok := p.limits[corev1.ResourceName(name)]
-	if !ok {
-		return 0
+	if !ok || names.VMemoryUnit == config.MiB && q.IsZero() {
+		return 0, p.memoryPercent(names.VMemoryPercentage)
 	}
-	const most, mib = allocation.MaxMemoryMiB, 1 << 20
-	text := q.String()
 	if q.Sign() <= 0 {
-		p.errorf("%s: %s is no memory; without %s it is the GPU's whole memory", name, p.text(name), name)
-		return 0
+		p.errorf("%s: %s is no memory; without %s it is %s", name, p.text(name), name, p.allMemory())
+		return 0, 0
 	}
-	if !hasUnit(text) {
-		n, ok := whole(q, most/1024)
-		switch {
-		case !ok:
-			p.errorf("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
-		case n > most/1024:
-			p.errorf("%s: %s GiB is more than any GPU has; a plain number is GiB", name, p.text(name))
-		}
-		return n * 1024
+	switch {
+	case names.VMemoryUnit == config.MiB && q.Format == resource.BinarySI:
+		return p.bytes(name), 0
+	case names.VMemoryUnit == config.MiB:
+		return p.plain(name, config.MiB, 1), 0
+	case !hasUnit(q.String()):
+		return p.plain(name, config.GiB, 1024), 0
 	}
-	if q.CmpInt64(most*mib) > 0 {
+	if q.Format == resource.DecimalSI && q.CmpInt64(16<<20) < 0 {
+		p.errorf("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), q.Value())
+	}
+	return p.bytes(name), 0
+}
+
+// plain is a number without a unit, each of so many MiB.
+func (p *parser) plain(name string, unit config.MemoryUnit, mib int64) int64 {
+	n, ok := whole(p.limits[corev1.ResourceName(name)], allocation.MaxMemoryMiB/mib)
+	switch {
+	case !ok && unit == config.GiB:
+		p.errorf("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
+	case !ok:
+		p.errorf("%s: %s is no whole number of %s", name, p.text(name), unit)
+	case n > allocation.MaxMemoryMiB/mib:
+		p.errorf("%s: %s %s is more than any GPU has; a plain number is %s", name, p.text(name), unit, unit)
+	}
+	return n * mib
+}
+
+// bytes is a number of bytes in MiB, rounded up.
+func (p *parser) bytes(name string) int64 {
+	const unit = 1 << 20
+	q := p.limits[corev1.ResourceName(name)]
+	if q.CmpInt64(allocation.MaxMemoryMiB*unit) > 0 {
 		p.errorf("%s: %s is more than any GPU has", name, p.text(name))
 		return 0
 	}
-	bytes := q.Value()
-	if q.Format == resource.DecimalSI && bytes < 16*mib {
-		p.errorf("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), bytes)
+	return (q.Value() + unit - 1) / unit
+}
+
+// memoryPercent is what a container without vmemory has; 0 is all of it.
+func (p *parser) memoryPercent(name string) int {
+	percent := p.defaults.VMemoryPercentage
+	if _, ok := p.limits[corev1.ResourceName(name)]; ok && name != "" {
+		percent = p.percent(name, "without "+name+" it is "+p.allMemory(), "a container has memory of each of its GPUs")
 	}
-	return (bytes + mib - 1) / mib
+	if percent == Whole {
+		return 0
+	}
+	return percent
+}
+
+// allMemory is what a container has that asks for no memory.
+func (p *parser) allMemory() string {
+	if n := p.defaults.VMemoryPercentage; n != Whole {
+		return fmt.Sprintf("%d %% of the GPU's memory", n)
+	}
+	return "the GPU's whole memory"
 }
 
 // hasUnit reports whether a quantity has a suffix that means bytes. An exponent,

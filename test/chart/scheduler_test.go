@@ -86,6 +86,29 @@ func TestSchedulerKnowsEveryMaker(t *testing.T) {
 	}
 }
 
+// TestSchedulerKnowsNames: the names and units of the cluster's section are the scheduler's too.
+func TestSchedulerKnowsNames(t *testing.T) {
+	objects := render(t, append([]string{
+		"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "--set-json",
+		`config.cluster={"resources":{"sgpu":"nvidia.com/gpu","vcore":"nvidia.com/gpucores","vmemory":"nvidia.com/gpumem",` +
+			`"vmemoryUnit":"MiB","vmemoryPercentage":"nvidia.com/gpumem-percentage"},"sgpu":{"defaults":{"vcore":0}}}`,
+	}, mutating...)...)
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+	for _, want := range []string{
+		`"vmemoryUnit":"MiB"`, `shareDefaults: {"vcore":0}`,
+		"ignoredResources: [nvidia.com/gpucores, nvidia.com/gpumem, nvidia.com/gpumem-percentage]",
+	} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %s in\n%s", want, config)
+		}
+	}
+	p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
+	if want := "['nvidia.com/gpu', 'nvidia.com/gpucores', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage']"; !strings.Contains(
+		p.Spec.MatchConditions[2].Expression, want) {
+		t.Errorf("no %s in %s", want, p.Spec.MatchConditions[2].Expression)
+	}
+}
+
 // Values that are no whole numbers, and the limits of requests, arrive as they are.
 func TestSchedulerWeightsAndRates(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",

@@ -2,11 +2,11 @@ package plugin
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +46,10 @@ type Args struct {
 	GenericWorkload bool `json:"genericWorkload"`
 	// Domains are those of the names of resources and annotations.
 	Domains wellknown.Domains `json:"domains"`
+	// Resources are names and units that are not the domains' own, and Defaults what a
+	// container has that names no amount: both as in the configuration of the nodes.
+	Resources config.Resources     `json:"resources"`
+	Defaults  config.ShareDefaults `json:"shareDefaults"`
 	// Ignored are resources that do not count when gangs are placed; by default vcore
 	// and vmemory, which are counted GPU by GPU.
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
@@ -81,6 +85,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	args := Args{
 		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
+		Defaults: config.DefaultShare(),
 	}
 	args.Gangs.ReserveAfter.Duration = defaultReserveAfter
 	args.Interval.Duration, args.MaxAge.Duration = topologyclient.DefaultInterval, topologyclient.DefaultMaxAge
@@ -97,9 +102,12 @@ func readArgs(object runtime.Object) (Args, error) {
 		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 	}
 	if args.Ignored == nil {
-		for _, d := range args.Domains.Each() {
-			args.Ignored = append(args.Ignored,
-				corev1.ResourceName(d.VCoreResource()), corev1.ResourceName(d.VMemoryResource()))
+		for _, c := range args.nodeConfig().Each() {
+			r := &c.Resources
+			args.Ignored = append(args.Ignored, corev1.ResourceName(r.VCore), corev1.ResourceName(r.VMemory))
+			if r.VMemoryPercentage != "" {
+				args.Ignored = append(args.Ignored, corev1.ResourceName(r.VMemoryPercentage))
+			}
 		}
 	}
 	return args, nil
@@ -128,10 +136,18 @@ func (a *Args) check() error {
 		faults = append(faults, fmt.Errorf("placement: %q is neither %s nor %s",
 			a.Placement, config.PlacementBinpack, config.PlacementSpread))
 	}
-	for _, domain := range []string{a.Domains.Vendor, a.Domains.Company} {
-		faults = append(faults, wellknown.CheckDomain(domain))
+	faults = append(faults, a.nodeConfig().Complete())
+	if unit := a.Resources.VMemoryUnit; unit != "" && unit != config.GiB && unit != config.MiB {
+		faults = append(faults, fmt.Errorf("resources: vmemoryUnit %q is neither %s nor %s", unit, config.GiB, config.MiB))
 	}
-	faults = append(faults, wellknown.CheckKey(cmp.Or(a.Domains.GPU, "/")))
+	if d := a.Defaults; d.VCore < 0 || d.VCore > 100 || d.VMemoryPercentage < 1 || d.VMemoryPercentage > 100 {
+		faults = append(faults, fmt.Errorf("shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100",
+			d.VCore, d.VMemoryPercentage))
+	}
+	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
+	if !slices.Contains(policies, a.Defaults.Policy) {
+		faults = append(faults, fmt.Errorf("shareDefaults: policy %q is none of %q", a.Defaults.Policy, policies))
+	}
 	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		if w < 0 || w > sgpu.MaxWeight {
 			faults = append(faults, fmt.Errorf("gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight))
@@ -140,12 +156,11 @@ func (a *Args) check() error {
 	return errors.Join(faults...)
 }
 
-// nodeConfig has the names of resources and annotations; the rest concerns nodes.
+// nodeConfig has the names of resources and annotations, and what a container has
+// that names no amount; the rest concerns nodes.
 func (a *Args) nodeConfig() *config.NodeConfig {
 	c := config.Default()
-	d := a.Domains
-	c.Domains = d
-	c.Resources.GPU, c.Resources.SGPU = d.GPUResource(), d.SGPUResource()
-	c.Resources.VCore, c.Resources.VMemory = d.VCoreResource(), d.VMemoryResource()
+	c.Domains, c.Resources, c.SGPU.Defaults = a.Domains, a.Resources, a.Defaults
+	_ = c.Complete() // check has had its faults.
 	return &c
 }

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,11 @@ func TestArgs(t *testing.T) {
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
 		{"gangs", `{"gangs":{"crossNamespaceGroups":true,"reserveAfter":"5m"}}`, ""},
 		{"reserveAfter", `{"gangs":{"reserveAfter":"-5m"}}`, "reserveAfter is negative"},
+		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
+		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
+		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
+		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "vcore 101 is not 0 to 100"},
+		{"policy", `{"shareDefaults":{"policy":"best"}}`, `policy "best" is none of`},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,6 +49,15 @@ func TestArgs(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
 		})
+	}
+}
+
+// What is counted GPU by GPU does not count in NodeResourcesFit's way, under any name.
+func TestIgnoredNames(t *testing.T) {
+	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"resources":{"vmemory":"nvidia.com/gpumem","vmemoryPercentage":"a.com/p"}}`)})
+	want := []corev1.ResourceName{"nvidia.com/vcore", "nvidia.com/gpumem", "a.com/p"}
+	if err != nil || !slices.Equal(args.Ignored, want) {
+		t.Errorf("ignores %q, want %q, error %v", args.Ignored, want, err)
 	}
 }
 

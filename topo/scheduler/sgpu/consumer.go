@@ -57,7 +57,7 @@ func (s *Scheduler) consumer(pod *corev1.Pod, node string, listed []allocation.G
 		for _, share := range shares {
 			if at := slices.IndexFunc(listed, func(g allocation.GPU) bool { return g.UUID == share.UUID }); at >= 0 &&
 				c.request.MemoryMiB == 0 {
-				share.MemoryMiB = listed[at].MemoryMiB
+				share.MemoryMiB = c.request.MemoryOf(listed[at].MemoryMiB)
 			}
 			claim := quota.Claim{Phase: c.phase, Share: share, Policy: policy}
 			out.claims[share.UUID] = append(out.claims[share.UUID], claim)

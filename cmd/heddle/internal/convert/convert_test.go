@@ -5,8 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const (
@@ -26,6 +31,9 @@ data:
     nvidia:
       resourceCountName: nvidia.com/gpu
       resourceMemoryName: nvidia.com/gpumem
+      resourceMemoryPercentageName: nvidia.com/gpumem-percentage
+      defaultMemory: 0
+      defaultCores: 0
       resourceCoreName: nvidia.com/gpucores
       deviceSplitCount: 8
       deviceMemoryScaling: 1.5
@@ -75,11 +83,29 @@ func hasNotes(t *testing.T, r *convert.Result, places ...string) {
 func TestNVIDIAReplicasAreSlots(t *testing.T) {
 	r := converted(t, "nvidia", nvidiaFile)
 	c := node(t, r)
-	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 4 || c.MIG.Strategy != config.MIGMixed {
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 4 || c.MIG.Strategy != config.MIGMixed ||
+		c.Resources.SGPU != "nvidia.com/gpu.shared" || c.Resources.GPU != "nvidia.com/gpu" {
 		t.Errorf("made\n%s", r)
 	}
-	hasNotes(t, r, "sharing.timeSlicing.resources[0]", "flags.failOnInitError", "sharing.timeSlicing.renameByDefault",
-		"sharing.timeSlicing.resources[1].name", "sharing.timeSlicing.resources[1].replicas")
+	hasNotes(t, r, "flags.failOnInitError", "sharing.timeSlicing.resources[1].name", "sharing.timeSlicing.resources[1].replicas")
+}
+
+// A pod with a GPU as NVIDIA's plugin has it, and nothing else, asks for its part.
+func TestUnmodifiedPodsHaveTheirPart(t *testing.T) {
+	limits := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+	for kind, want := range map[string]quota.Request{
+		"timeSlicing": {GPUs: 1, MemoryPercent: 33, Policy: quota.FixedShare},
+		"mps":         {GPUs: 1, VCore: 33, MemoryPercent: 33, Policy: quota.FixedShare},
+	} {
+		c := node(t, converted(t, "nvidia", "version: v1\nsharing: {"+kind+": {resources: [{name: nvidia.com/gpu, replicas: 3}]}}"))
+		got, err := quota.ParseRequest(limits, nil, &c)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-want +got):\n%s", kind, err, diff)
+		}
+		if none := c.SGPU.Enforce.Memory == config.EnforceNone; none != (kind == "timeSlicing") {
+			t.Errorf("%s: enforced by %+v", kind, c.SGPU.Enforce)
+		}
+	}
 }
 
 // In the GPU operator's ConfigMap the key has any name.
@@ -90,7 +116,7 @@ func TestNVIDIAConfigMap(t *testing.T) {
 	if c := node(t, r); c.SGPU.SlotsPerGPU != 4 {
 		t.Errorf("made\n%s", r)
 	}
-	hasNotes(t, r, "sharing.timeSlicing.resources[0]")
+	hasNotes(t, r)
 	_, err := convert.Convert("nvidia", []byte(of+any+"  a100: 'version: v1'\n"))
 	if err == nil || !strings.Contains(err.Error(), `2 keys it is is not known: ["a100" "any"]`) {
 		t.Errorf("two files: %v", err)
@@ -103,8 +129,8 @@ func TestNVIDIAConfigMap(t *testing.T) {
 
 func TestNVIDIAMPSIsTheEnforcer(t *testing.T) {
 	c := node(t, converted(t, "nvidia",
-		"version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1]}]}}"))
-	if e := c.SGPU.Enforce; e.Memory != "mps" || e.Compute != "mps" || len(c.SGPU.GPUs) != 2 {
+		"version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1], rename: half}]}}"))
+	if e := c.SGPU.Enforce; e.Memory != "mps" || e.Compute != "mps" || len(c.SGPU.GPUs) != 2 || c.Resources.SGPU != "nvidia.com/half" {
 		t.Errorf("made %+v", c.SGPU)
 	}
 }
@@ -112,12 +138,28 @@ func TestNVIDIAMPSIsTheEnforcer(t *testing.T) {
 func TestHAMiSplitCountIsSlots(t *testing.T) {
 	r := converted(t, "hami", hamiFile)
 	c := node(t, r)
-	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 8 || c.Resources.VCore != "nvidia.com/gpucores" {
+	want := config.Resources{
+		GPU: "nvidia.com/gpu.exclusive", SGPU: "nvidia.com/gpu", VCore: "nvidia.com/gpucores", VMemory: "nvidia.com/gpumem",
+		VMemoryUnit: config.MiB, VMemoryPercentage: "nvidia.com/gpumem-percentage",
+	}
+	if diff := cmp.Diff(want, c.Resources); diff != "" {
+		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 8 || c.SGPU.Defaults.VCore != 0 {
 		t.Errorf("made\n%s", r)
 	}
-	hasNotes(t, r, "nvidia.resourceCountName",
-		"a pod without cores has no limit of compute in HAMi, and a GPU to itself here",
-		"nvidia.resourceMemoryName", "cambricon", "nvidia.deviceMemoryScaling")
+	hasNotes(t, r, "nvidia.resourceCountName", "nvidia.resourceMemoryName", "cambricon", "nvidia.deviceMemoryScaling")
+}
+
+// HAMi's memoryFactor is its unit.
+func TestHAMiMemoryFactorIsTheUnit(t *testing.T) {
+	const gib = "nvidia: {resourceMemoryName: nvidia.com/vmemory, memoryFactor: "
+	if c := node(t, converted(t, "hami", gib+"1024}")); c.Resources.VMemoryUnit != config.GiB {
+		t.Errorf("made %+v", c.Resources)
+	}
+	if r, err := convert.Convert("hami", []byte(gib+"512}")); err == nil || !strings.Contains(err.Error(), "nvidia.memoryFactor: a unit of 512 MiB") {
+		t.Errorf("made %v, error %v", r, err)
+	}
 }
 
 func TestMellanoxResourcesAreRDMAResources(t *testing.T) {

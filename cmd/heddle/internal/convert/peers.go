@@ -2,7 +2,9 @@ package convert
 
 import (
 	"fmt"
+	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -39,17 +41,34 @@ func (r *Result) nvidia(root *section) error {
 }
 
 // replicas reads sharing.timeSlicing or sharing.mps. Whole GPUs have one number
-// of slots; MIG devices are not shared.
+// of slots; MIG devices are not shared. Pods go on as they are: a slot has its part
+// of the memory, and with MPS of the compute.
 func (r *Result) replicas(sharing *section, mps bool) error {
 	entries, err := sharing.list("resources")
 	if err != nil {
 		return err
 	}
+	renamed, err := take[bool](sharing, "renameByDefault")
+	if err != nil {
+		return err
+	}
 	for _, entry := range entries {
-		if name := entry.fields["name"]; name != "nvidia.com/gpu" && name != "gpu" || r.keys["sgpu"] != nil {
+		if name := entry.fields["name"]; name != gpuResource && name != "gpu" || r.keys["sgpu"] != nil {
 			continue
 		}
 		delete(entry.fields, "name")
+		name, err := take[string](entry, "rename")
+		if err != nil {
+			return err
+		}
+		switch {
+		case name == "" && renamed:
+			name = gpuResource + ".shared"
+		case name == "":
+			name = gpuResource
+		case !strings.Contains(name, "/"):
+			name = wellknown.DefaultDomains().VendorKey(name)
+		}
 		n, err := take[int](entry, "replicas")
 		if err != nil {
 			return err
@@ -57,7 +76,15 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 		if n < 2 {
 			return fmt.Errorf("%s: %d is not 2 replicas or more", entry.at("replicas"), n)
 		}
-		sgpu := r.share(entry.at("replicas"), n)
+		sgpu, part := r.share(entry.at("replicas"), n), max(100/n, 1)
+		r.keys["resources"] = map[string]any{"sgpu": name}
+		// Time-slicing limits nothing; memory is counted all the same, since no GPU is over-committed.
+		enforcer, vcore := "none", 0
+		if mps {
+			enforcer, vcore = "mps", part
+		}
+		sgpu["enforce"] = map[string]any{"memory": enforcer, "compute": enforcer}
+		sgpu["defaults"] = map[string]any{"vcore": vcore, "vmemoryPercentage": part}
 		switch devices := entry.fields["devices"].(type) {
 		case string:
 			if devices == "all" {
@@ -66,16 +93,16 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 		case []any:
 			delete(entry.fields, "devices")
 			sgpu["gpus"] = devices
+			if name == gpuResource {
+				r.notef("%s: the other GPUs are %s.exclusive here, not %s", entry.at("devices"), name, name)
+			}
 		}
-		if mps {
-			sgpu["enforce"] = map[string]any{"memory": "mps", "compute": "mps"}
-		}
-		r.notef("%s: in place of nvidia.com/gpu: 1 a pod asks for nvidia.com/sgpu: 1 with nvidia.com/vcore: %d and "+
-			"nvidia.com/vmemory in GiB, a GPU's memory by %d; without these the share is a GPU to itself",
-			entry.path, max(100/n, 1), n)
 	}
 	return nil
 }
+
+// gpuResource is NVIDIA's name of a GPU, and HAMi's of a share.
+const gpuResource = "nvidia.com/gpu"
 
 // hami reads device-config.yaml.
 func (r *Result) hami(root *section) error {
@@ -96,32 +123,56 @@ func (r *Result) hami(root *section) error {
 	if slots < 0 {
 		return fmt.Errorf("%s: %d is negative", gpu.at("deviceSplitCount"), slots)
 	}
-	r.share(gpu.at("deviceSplitCount"), slots)
+	sgpu := r.share(gpu.at("deviceSplitCount"), slots)
+	// A pod without cores has no limit of compute in HAMi, but for this.
+	vcore, err := take[int](gpu, "defaultCores")
+	if err != nil {
+		return err
+	}
+	sgpu["defaults"] = map[string]any{"vcore": vcore}
+	if gpu.fields["defaultMemory"] == 0 {
+		delete(gpu.fields, "defaultMemory")
+	}
+	return r.hamiNames(gpu)
+}
+
+// hamiNames carries over the names of resources, and the unit of memory.
+func (r *Result) hamiNames(gpu *section) error {
+	factor, err := take[int](gpu, "memoryFactor")
+	if err != nil {
+		return err
+	}
+	unit := config.MiB
+	switch factor {
+	case 0, 1:
+	case 1024:
+		unit = config.GiB
+	default:
+		return fmt.Errorf("%s: a unit of %d MiB is neither %s nor %s", gpu.at("memoryFactor"), factor, config.MiB, config.GiB)
+	}
 	resources := map[string]any{}
 	for _, name := range []struct{ theirs, ours string }{
-		{"resourceCountName", "sgpu"}, {"resourceCoreName", "vcore"},
+		{"resourceCountName", "sgpu"}, {"resourceCoreName", "vcore"}, {"resourceMemoryName", "vmemory"},
+		{"resourceMemoryPercentageName", "vmemoryPercentage"},
 	} {
 		value, err := take[string](gpu, name.theirs)
 		if err != nil {
 			return err
 		}
-		switch value {
-		case "":
-		case wellknown.DefaultDomains().GPUResource():
-			r.notef("%s: %s is a whole GPU here; a pod asks for %s", gpu.at(name.theirs), value,
-				wellknown.DefaultDomains().SGPUResource())
-		default:
-			resources[name.ours] = value
+		if value == "" {
+			continue
+		}
+		resources[name.ours] = value
+		switch {
+		case name.ours == "sgpu" && value == gpuResource:
+			r.notef("%s: a GPU to itself is %s.exclusive here", gpu.at(name.theirs), value)
+		case name.ours == "vmemory":
+			resources["vmemoryUnit"] = string(unit)
+			r.notef("%s: of schedulers, heddle-scheduler alone counts %+q here", gpu.at(name.theirs), value)
 		}
 	}
 	if len(resources) > 0 {
 		r.keys["resources"] = resources
-	}
-	r.notef("a pod without cores has no limit of compute in HAMi, and a GPU to itself here")
-	if name, ok := gpu.fields["resourceMemoryName"].(string); ok {
-		delete(gpu.fields, "resourceMemoryName")
-		r.notef("%s: %+q is in MiB, and %s in GiB", gpu.at("resourceMemoryName"), name,
-			wellknown.DefaultDomains().VMemoryResource())
 	}
 	return nil
 }

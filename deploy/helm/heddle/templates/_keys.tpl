@@ -33,6 +33,22 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $each | uniq | toJson }}
 {{- end }}
 
+{{/* The names of shares of the cluster's section, or of its domains, as a JSON list:
+     the share, then what is counted of it. Overrides have no names here, since
+     heddle-scheduler knows one set for each maker. */}}
+{{- define "heddle.shareResources" -}}
+{{- $names := .Values.config.cluster.resources | default dict }}
+{{- $share := list }}
+{{- $counted := list }}
+{{- range include "heddle.domains" . | fromJsonArray }}
+{{- $share = append $share ($names.sgpu | default (printf "%s/sgpu" .vendor)) }}
+{{- $counted = append $counted ($names.vcore | default (printf "%s/vcore" .vendor)) }}
+{{- $counted = append $counted ($names.vmemory | default (printf "%s/vmemory" .vendor)) }}
+{{- end }}
+{{- with $names.vmemoryPercentage }}{{ $counted = append $counted . }}{{ end }}
+{{- dict "share" ($share | uniq) "counted" ($counted | uniq) | toJson }}
+{{- end }}
+
 {{- define "heddle.labelKeys" -}}
 {{- $keys := list }}
 {{- range include "heddle.allLabels" . | fromJsonArray }}

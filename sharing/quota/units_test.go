@@ -1,0 +1,207 @@
+package quota_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// hamiNames is a node that serves the pods of HAMi's NVIDIA backend as they are.
+func hamiNames(tb testing.TB) *config.NodeConfig {
+	tb.Helper()
+	c := config.Default()
+	c.Resources = config.Resources{
+		SGPU: "nvidia.com/gpu", VCore: "nvidia.com/gpucores", VMemory: "nvidia.com/gpumem",
+		VMemoryUnit: config.MiB, VMemoryPercentage: "nvidia.com/gpumem-percentage",
+	}
+	c.SGPU.Defaults.VCore = 0
+	if err := c.Complete(); err != nil {
+		tb.Fatal(err)
+	}
+	return &c
+}
+
+// TestHAMiUnits: limits of HAMi's NVIDIA backend, as an API server writes them.
+func TestHAMiUnits(t *testing.T) {
+	for _, tt := range []struct {
+		limits string
+		want   quota.Request
+	}{
+		{"gpu=1 gpucores=30 gpumem=4096", quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 4096}},
+		{"gpu=1 gpucores=30 gpumem=3k", quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 3000}},
+		{"gpu=1 gpucores=30 gpumem=1M", quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 1_000_000}},
+		{"gpu=1 gpucores=30 gpumem=4e3", quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 4000}},
+		{"gpu=1 gpucores=30 gpumem=1.5Gi", quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 1536}},
+		{"gpu=2 gpumem=3000", quota.Request{GPUs: 2, MemoryMiB: 3000}},
+		{"gpu=1 gpucores=0 gpumem=3000", quota.Request{GPUs: 1, MemoryMiB: 3000}},
+		{"gpu=1 gpucores=100 gpumem=3000", quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 3000}},
+		{"gpu=1 gpucores=30 gpumem-percentage=50", quota.Request{GPUs: 1, VCore: 30, MemoryPercent: 50}},
+		{"gpu=1 gpucores=30 gpumem-percentage=100", quota.Request{GPUs: 1, VCore: 30}},
+		{"gpu=1 gpumem=3000 gpumem-percentage=50", quota.Request{GPUs: 1, MemoryMiB: 3000}},
+		{"gpu=1 gpumem=0 gpumem-percentage=50", quota.Request{GPUs: 1, MemoryPercent: 50}},
+		{"gpu=1", quota.Request{GPUs: 1}},
+	} {
+		tt.want.Policy = quota.FixedShare
+		list := limits(t, tt.limits)
+		text, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = nil
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		got, err := quota.ParseRequest(list, nil, hamiNames(t))
+		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-want +got):\n%s", tt.limits, err, diff)
+		}
+	}
+}
+
+func TestBadHAMiUnits(t *testing.T) {
+	for limit, want := range map[string]string{
+		"gpumem=3000":                   "nvidia.com/gpumem: 3k without nvidia.com/gpu, the number of GPUs to share",
+		"gpumem-percentage=50":          "nvidia.com/gpumem-percentage: 50 without nvidia.com/gpu, the number of GPUs to share",
+		"gpu=1 gpumem=-1":               "nvidia.com/gpumem: -1 is no memory; without nvidia.com/gpumem it is the GPU's whole memory",
+		"gpu=1 gpumem=0.5":              "nvidia.com/gpumem: 500m is no whole number of MiB",
+		"gpu=1 gpumem=80G":              "nvidia.com/gpumem: 80G MiB is more than any GPU has; a plain number is MiB",
+		"gpu=1 gpumem=7Ei":              "nvidia.com/gpumem: 7Ei is more than any GPU has",
+		"gpu=1 gpumem-percentage=0":     "nvidia.com/gpumem-percentage: 0 is not 1 to 100 percent of a GPU; without nvidia.com/gpumem-percentage it is the GPU's whole memory",
+		"gpu=1 gpumem-percentage=150":   "nvidia.com/gpumem-percentage: 150 is not 1 to 100 percent of a GPU; a container has memory of each of its GPUs",
+		"gpu=1 gpucores=-1":             "nvidia.com/gpucores: -1 is not 1 to 100 percent of a GPU; without nvidia.com/gpucores it is 0",
+		"gpu=1 gpucores=120 gpumem=4Ki": "nvidia.com/gpucores: 120 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/gpu",
+	} {
+		if got, err := quota.ParseRequest(limits(t, limit), nil, hamiNames(t)); err == nil || err.Error() != want {
+			t.Errorf("%s: %+v, error %v\nwant %s", limit, got, err, want)
+		}
+	}
+}
+
+// TestPercentOfEachGPU: a percentage is of the GPU that is chosen, rounded down as
+// HAMi does, and two halves fit where a GPU has an odd number of MiB.
+func TestPercentOfEachGPU(t *testing.T) {
+	all := gpus(t, "0/0", "0/0")
+	all[0].MemoryMiB, all[1].MemoryMiB = 81559, 143771
+	half := quota.Request{GPUs: 2, MemoryPercent: 50, Policy: quota.FixedShare}
+	for i, want := range []int64{40779, 71885} {
+		if got := all[i].Share(&half).MemoryMiB; got != want {
+			t.Errorf("half of %d MiB is %d, want %d", all[i].MemoryMiB, got, want)
+		}
+		all[i].Charge(quota.Load{MemoryMiB: want, Consumers: 1})
+	}
+	if why := quota.Explain(all, &half); why != "" {
+		t.Errorf("a second half: %s", why)
+	}
+	all[0].Charge(quota.Load{MemoryMiB: 2, Consumers: 1})
+	const want = "2 GPUs are requested and 1 of 2 can give 50 % of memory. GPU 0: 39.8 GiB of 79.6 left; needs 39.9"
+	if why := quota.Explain(all, &half); why != want {
+		t.Errorf("%q, want %q", why, want)
+	}
+	if got := (&quota.Request{MemoryPercent: 1}).MemoryOf(50); got != 1 {
+		t.Errorf("a percent of 50 MiB is %d", got)
+	}
+}
+
+// TestDefaults: what a container has that asks for the share alone, as the replicas
+// of NVIDIA's plugin are asked for.
+func TestDefaults(t *testing.T) {
+	c := node(t)
+	c.SGPU.Defaults = config.ShareDefaults{VCore: 25, VMemoryPercentage: 25, Policy: quota.BurstShare}
+	for limit, want := range map[string]quota.Request{
+		"sgpu=1":           {GPUs: 1, VCore: 25, MemoryPercent: 25, Policy: quota.BurstShare},
+		"sgpu=1 vcore=50":  {GPUs: 1, VCore: 50, MemoryPercent: 25, Policy: quota.BurstShare},
+		"sgpu=1 vmemory=4": {GPUs: 1, VCore: 25, MemoryMiB: 4096, Policy: quota.BurstShare},
+	} {
+		got, err := quota.ParseRequest(limits(t, limit), nil, c)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-want +got):\n%s", limit, err, diff)
+		}
+	}
+	c.SGPU.Defaults.Policy = quota.BestEffort
+	if got, err := quota.ParseRequest(limits(t, "sgpu=1"), nil, c); got.VCore != 0 || err != nil {
+		t.Errorf("best-effort without vcore: %+v, error %v", got, err)
+	}
+	_, err := quota.ParseRequest(limits(t, "sgpu=1 vmemory=0"), nil, node(t))
+	if err == nil || !strings.Contains(err.Error(), "the GPU's whole memory") {
+		t.Errorf("vmemory: 0 is accepted: %v", err)
+	}
+}
+
+// TestRecordedPodsInBothSpellings: every container that was recorded with HAMi asks
+// for the same as it is and in the names and units of HAMi's NVIDIA backend.
+func TestRecordedPodsInBothSpellings(t *testing.T) {
+	type container struct{ Limits map[string]string }
+	for _, version := range []string{"2.6.1", "2.10"} {
+		text, err := os.ReadFile(filepath.Join("..", "hami", "testdata", "recorded-"+version+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct {
+			Pods []struct {
+				Name      string
+				Submitted struct {
+					Annotations                map[string]string
+					InitContainers, Containers []container
+				}
+			}
+		}
+		if err := json.Unmarshal(text, &file); err != nil || len(file.Pods) != 18 {
+			t.Fatalf("%d pods, error %v", len(file.Pods), err)
+		}
+		compared := 0
+		for _, p := range file.Pods {
+			for _, c := range append(p.Submitted.InitContainers, p.Submitted.Containers...) {
+				var asIs, theirs []string
+				for name, amount := range c.Limits {
+					_, name, _ = strings.Cut(name, "/")
+					asIs = append(asIs, name+"="+amount)
+					theirs = append(theirs, spelled(t, name, amount))
+				}
+				if asIs == nil {
+					continue
+				}
+				want, err := quota.ParseRequest(limits(t, strings.Join(asIs, " ")), p.Submitted.Annotations, node(t))
+				if err != nil {
+					t.Fatalf("HAMi %s, pod %s as it is: %v", version, p.Name, err)
+				}
+				// The default without compute is another, which the spelling is not about.
+				names := hamiNames(t)
+				names.SGPU.Defaults = config.DefaultShare()
+				got, err := quota.ParseRequest(limits(t, strings.Join(theirs, " ")), p.Submitted.Annotations, names)
+				if diff := cmp.Diff(want, got); diff != "" || err != nil {
+					t.Errorf("HAMi %s, pod %s: error %v (-as it is +%v):\n%s", version, p.Name, err, theirs, diff)
+				}
+				compared++
+			}
+		}
+		if compared < 18 {
+			t.Errorf("%d containers compared", compared)
+		}
+	}
+}
+
+// spelled is a limit in names and units of HAMi's NVIDIA backend.
+func spelled(t *testing.T, name, amount string) string {
+	t.Helper()
+	switch name {
+	case "sgpu":
+		return "gpu=" + amount
+	case "vcore":
+		return "gpucores=" + amount
+	}
+	if gib, err := strconv.Atoi(amount); err == nil {
+		return fmt.Sprintf("gpumem=%d", gib*1024)
+	}
+	q := resource.MustParse(amount)
+	return fmt.Sprintf("gpumem=%d", q.Value()>>20)
+}
