@@ -35,13 +35,20 @@ func TestPreloadGivesNoDisk(t *testing.T) {
 // preloads has the rig's shares limited by a library.
 func (r *rig) preloads(t *testing.T) {
 	t.Helper()
+	library := r.library(t)
+	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
+	r.waitShares(t, 2*16, 200, 2*79)
+}
+
+// library is the path of one that does nothing.
+func (r *rig) library(t *testing.T) string {
+	t.Helper()
 	library := filepath.Join(r.dir, "libvgpu.so")
 	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-nostdlib", "-o", library, "-x", "c", "/dev/null").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build of a library: %v\n%s", err, out)
 	}
-	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
-	r.waitShares(t, 2*16, 200, 2*79)
+	return library
 }
 
 // TestPodHidesNoLimit: a link in a volume leads a mount of the pod to where heddle's
