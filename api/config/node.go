@@ -104,18 +104,18 @@ type MIG struct {
 type Resources struct {
 	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`, or
 	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
-	GPU string `yaml:"gpu"`
+	GPU string `yaml:"gpu" json:"gpu"`
 	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
-	SGPU string `yaml:"sgpu"`
+	SGPU string `yaml:"sgpu" json:"sgpu"`
 	// VCore is percent of one GPU's compute; default `<vendor>/vcore`.
-	VCore string `yaml:"vcore"`
+	VCore string `yaml:"vcore" json:"vcore"`
 	// VMemory is one GPU's memory, in `vmemoryUnit`; default `<vendor>/vmemory`.
-	VMemory string `yaml:"vmemory"`
+	VMemory string `yaml:"vmemory" json:"vmemory"`
 	// VMemoryUnit is what a plain number of vmemory counts. HAMi counts `MiB`.
-	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" enum:"GiB,MiB"`
+	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" json:"vmemoryUnit" enum:"GiB,MiB"`
 	// VMemoryPercentage is percent of one GPU's memory, for containers without
 	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`; empty is none.
-	VMemoryPercentage string `yaml:"vmemoryPercentage"`
+	VMemoryPercentage string `yaml:"vmemoryPercentage" json:"vmemoryPercentage"`
 }
 
 // RDMA is how HCAs are handed out.

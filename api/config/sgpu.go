@@ -71,11 +71,11 @@ type ShareDefaults struct {
 	// VCore is percent of compute. 100 is the GPU to itself. 0 is no limit, and
 	// nothing is counted, as in HAMi and in time-slicing; a container may then
 	// ask for 0 too. With policy best-effort it is 0.
-	VCore int `yaml:"vcore" range:"0-100"`
+	VCore int `yaml:"vcore" json:"vcore" range:"0-100"`
 	// VMemoryPercentage is percent of the memory of the GPU that is chosen.
-	VMemoryPercentage int `yaml:"vmemoryPercentage" range:"1-100"`
+	VMemoryPercentage int `yaml:"vmemoryPercentage" json:"vmemoryPercentage" range:"1-100"`
 	// Policy is the QoS policy of a pod without the annotation.
-	Policy QoSPolicy `yaml:"policy" enum:"fixed-share,burst-share,best-effort"`
+	Policy QoSPolicy `yaml:"policy" json:"policy" enum:"fixed-share,burst-share,best-effort"`
 }
 
 // HAMi is how the node works with a HAMi scheduler, 2.6 or later.

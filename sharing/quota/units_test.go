@@ -148,12 +148,13 @@ func TestRecordedPodsInBothSpellings(t *testing.T) {
 		}
 		var file struct {
 			Pods []struct {
-				Name      string
+				Name      string `json:"name"`
 				Submitted struct {
-					Annotations                map[string]string
-					InitContainers, Containers []container
-				}
-			}
+					Annotations    map[string]string `json:"annotations"`
+					InitContainers []container       `json:"initContainers"`
+					Containers     []container       `json:"containers"`
+				} `json:"submitted"`
+			} `json:"pods"`
 		}
 		if err := json.Unmarshal(text, &file); err != nil || len(file.Pods) != 18 {
 			t.Fatalf("%d pods, error %v", len(file.Pods), err)

@@ -137,6 +137,17 @@ func (a *Args) check() error {
 			a.Placement, config.PlacementBinpack, config.PlacementSpread))
 	}
 	faults = append(faults, a.nodeConfig().Complete())
+	faults = append(faults, a.checkShares()...)
+	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
+		if w < 0 || w > sgpu.MaxWeight {
+			faults = append(faults, fmt.Errorf("gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// checkShares is what is wrong with units and defaults, which nodes read as enums and ranges.
+func (a *Args) checkShares() (faults []error) {
 	if unit := a.Resources.VMemoryUnit; unit != "" && unit != config.GiB && unit != config.MiB {
 		faults = append(faults, fmt.Errorf("resources: vmemoryUnit %q is neither %s nor %s", unit, config.GiB, config.MiB))
 	}
@@ -148,12 +159,7 @@ func (a *Args) check() error {
 	if !slices.Contains(policies, a.Defaults.Policy) {
 		faults = append(faults, fmt.Errorf("shareDefaults: policy %q is none of %q", a.Defaults.Policy, policies))
 	}
-	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
-		if w < 0 || w > sgpu.MaxWeight {
-			faults = append(faults, fmt.Errorf("gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight))
-		}
-	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // nodeConfig has the names of resources and annotations, and what a container has

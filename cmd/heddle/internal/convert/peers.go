@@ -57,17 +57,9 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 			continue
 		}
 		delete(entry.fields, "name")
-		name, err := take[string](entry, "rename")
+		name, err := shareName(entry, renamed)
 		if err != nil {
 			return err
-		}
-		switch {
-		case name == "" && renamed:
-			name = gpuResource + ".shared"
-		case name == "":
-			name = gpuResource
-		case !strings.Contains(name, "/"):
-			name = wellknown.DefaultDomains().VendorKey(name)
 		}
 		n, err := take[int](entry, "replicas")
 		if err != nil {
@@ -99,6 +91,20 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 		}
 	}
 	return nil
+}
+
+// shareName is what NVIDIA's plugin calls a slot.
+func shareName(entry *section, renamed bool) (string, error) {
+	name, err := take[string](entry, "rename")
+	switch {
+	case name == "" && renamed:
+		name = gpuResource + ".shared"
+	case name == "":
+		name = gpuResource
+	case !strings.Contains(name, "/"):
+		name = wellknown.DefaultDomains().VendorKey(name)
+	}
+	return name, err
 }
 
 // gpuResource is NVIDIA's name of a GPU, and HAMi's of a share.
@@ -152,7 +158,9 @@ func (r *Result) hamiNames(gpu *section) error {
 	}
 	resources := map[string]any{}
 	for _, name := range []struct{ theirs, ours string }{
-		{"resourceCountName", "sgpu"}, {"resourceCoreName", "vcore"}, {"resourceMemoryName", "vmemory"},
+		{"resourceCountName", "sgpu"},
+		{"resourceCoreName", "vcore"},
+		{"resourceMemoryName", "vmemory"},
 		{"resourceMemoryPercentageName", "vmemoryPercentage"},
 	} {
 		value, err := take[string](gpu, name.theirs)
