@@ -140,7 +140,9 @@ func TestDefaults(t *testing.T) {
 // TestRecordedPodsInBothSpellings: every container that was recorded with HAMi asks
 // for the same as it is and in the names and units of HAMi's NVIDIA backend.
 func TestRecordedPodsInBothSpellings(t *testing.T) {
-	type container struct{ Limits map[string]string }
+	type container struct {
+		Limits map[string]string `json:"limits"`
+	}
 	for _, version := range []string{"2.6.1", "2.10"} {
 		text, err := os.ReadFile(filepath.Join("..", "hami", "testdata", "recorded-"+version+".json"))
 		if err != nil {

@@ -77,20 +77,25 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 		}
 		sgpu["enforce"] = map[string]any{"memory": enforcer, "compute": enforcer}
 		sgpu["defaults"] = map[string]any{"vcore": vcore, "vmemoryPercentage": part}
-		switch devices := entry.fields["devices"].(type) {
-		case string:
-			if devices == "all" {
-				delete(entry.fields, "devices")
-			}
-		case []any:
-			delete(entry.fields, "devices")
-			sgpu["gpus"] = devices
-			if name == gpuResource {
-				r.notef("%s: the other GPUs are %s.exclusive here, not %s", entry.at("devices"), name, name)
-			}
-		}
+		r.devices(entry, name, sgpu)
 	}
 	return nil
+}
+
+// devices are the GPUs that are shared under a name.
+func (r *Result) devices(entry *section, name string, sgpu map[string]any) {
+	switch devices := entry.fields["devices"].(type) {
+	case string:
+		if devices == "all" {
+			delete(entry.fields, "devices")
+		}
+	case []any:
+		delete(entry.fields, "devices")
+		sgpu["gpus"] = devices
+		if name == gpuResource {
+			r.notef("%s: the other GPUs are %s.exclusive here, not %s", entry.at("devices"), name, name)
+		}
+	}
 }
 
 // shareName is what NVIDIA's plugin calls a slot.
