@@ -76,6 +76,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	g.MIG, err = l.partitions(&g, d, t.fault)
 	incomplete.Note(gpu.PartPartitions, err)
 	g.Attributes = attributes(&g, d)
+	l.firmware(dir, g.Attributes)
 	if reason := cmp.Or(l.faults(dir, incomplete), unmanaged(l.fs.Bytes(dir+"/gpu_metrics", maxMetrics))); reason != "" {
 		g.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
 	}
