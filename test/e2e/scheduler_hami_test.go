@@ -22,7 +22,7 @@ import (
 const theirScheduler = "hami-scheduler"
 
 // hamiNode is a node as HAMi's NVIDIA backend leaves it: ten shares of each GPU, and
-// its registration, as it was recorded.
+// its registration in the format of HAMi 2.8.
 func hamiNode(name string) cluster.SimulatedNode {
 	return cluster.SimulatedNode{
 		Name: name, Capacity: map[string]string{gpu: "10"},

@@ -26,7 +26,7 @@ const theirNames = sharedGPUs + `resources:
   vmemoryPercentage: nvidia.com/gpumem-percentage
 `
 
-// theirNode is what HAMi's NVIDIA backend leaves on a Node.
+// theirNode is what HAMi's NVIDIA backend leaves on a Node, in the format of HAMi 2.8.
 const theirNode = `{"metadata": {"annotations": {
   "hami.io/node-handshake": "Requesting_2026-11-22 15:17:17",
   "hami.io/node-nvidia-register": "[{\"id\":\"GPU-nv-1\",\"index\":0,\"count\":10,\"devmem\":143771,\"devcore\":100,\"type\":\"NVIDIA-NVIDIA H200\",\"numa\":0,\"mode\":\"hami-core\",\"health\":true}]"
