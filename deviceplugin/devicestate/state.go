@@ -187,7 +187,9 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	name := cdi.NewName(kind, resource, ids)
 	e := &checkpoint.Entry{
 		Kind: kind, Device: name.Device, Resource: resource, IDs: ids, Created: s.options.Now().UTC(),
-		Modes: inv.Modes(ids),
+	}
+	if kind == cdi.GPU {
+		e.Modes = inv.Modes(ids)
 	}
 	err = s.checkpoint.Add(e)
 	s.problems.note(problemState, err)
