@@ -13,11 +13,28 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DRMDevice is the CDI device of a GPU whose driver has nodes below /dev/dri: the node
+// AddDRM adds the CDI device of a GPU whose driver has nodes below /dev/dri: the node
 // control, which all its GPUs share, the render node with that minor number, and the
 // cards among the names of the GPU's DRM devices in sysfs, with the groups that own
-// them. devRoot is where /dev is.
-func DRMDevice(uuid, devRoot, control string, minor int, names []string) (*specs.Device, error) {
+// them. devRoot is where /dev is. A device that cannot be made is missing; a node that root
+// alone may open is a problem.
+func (e *Edits) AddDRM(uuid, devRoot, control string, minor int, names []string) {
+	device, closed, err := drmDevice(uuid, devRoot, control, minor, names)
+	if err != nil {
+		e.Missing[uuid] = err.Error()
+		return
+	}
+	e.Devices = append(e.Devices, *device)
+	for _, problem := range closed {
+		if !slices.Contains(e.Problems, problem) {
+			e.Problems = append(e.Problems, problem)
+		}
+	}
+}
+
+func drmDevice(
+	uuid, devRoot, control string, minor int, names []string,
+) (device *specs.Device, closed []string, err error) {
 	paths := []string{control, "dri/renderD" + strconv.Itoa(minor)}
 	for _, name := range names {
 		// A card has the same device in sysfs as its render node, and another number.
@@ -31,18 +48,26 @@ func DRMDevice(uuid, devRoot, control string, minor int, names []string) (*specs
 		host := filepath.Join(devRoot, path)
 		info, err := charDevice(host)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		node := &specs.DeviceNode{Path: "/dev/" + path, Permissions: "rw"}
 		if node.Path != host {
 			node.HostPath = host
 		}
 		e.DeviceNodes = append(e.DeviceNodes, node)
-		if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Gid != 0 && !slices.Contains(e.AdditionalGIDs, s.Gid) {
+		s, ok := info.Sys().(*syscall.Stat_t)
+		if ok && s.Gid != 0 && !slices.Contains(e.AdditionalGIDs, s.Gid) {
 			e.AdditionalGIDs = append(e.AdditionalGIDs, s.Gid)
 		}
+		const group, others = 0o060, 0o006
+		// Programs that compute need no card.
+		mode, card := info.Mode().Perm(), strings.HasPrefix(path, "dri/card")
+		if ok && !card && mode&others != others && (mode&group != group || s.Gid == 0) {
+			closed = append(closed, fmt.Sprintf("%s has mode %04o and group %d: only containers that run as root can open it; "+
+				"a udev rule gives it a group", host, mode, s.Gid))
+		}
 	}
-	return d, nil
+	return d, closed, nil
 }
 
 // charDevice finds a character device.

@@ -42,10 +42,5 @@ func (l *Library) add(out *gpu.Edits, uuid string, minor *int) {
 		out.Missing[uuid] = err.Error()
 		return
 	}
-	device, err := gpu.DRMDevice(uuid, l.devRoot, "kfd", *minor, names)
-	if err != nil {
-		out.Missing[uuid] = err.Error()
-		return
-	}
-	out.Devices = append(out.Devices, *device)
+	out.AddDRM(uuid, l.devRoot, "kfd", *minor, names)
 }

@@ -2,6 +2,7 @@ package kfd_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,6 +18,9 @@ func (r *rig) device(name string) {
 	r.Dir("dev/dri")
 	if err := unix.Mknod(r.Dev()+"/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 		r.t.Skipf("only root makes device nodes: %v", err)
+	}
+	if err := os.Chmod(r.Dev()+"/"+name, 0o666); err != nil { // Whatever the umask is.
+		r.t.Fatal(err)
 	}
 }
 
@@ -55,6 +59,18 @@ func TestContainerEdits(t *testing.T) {
 	missing := map[string]string{"GPU-00000000000000a2": r.Dev() + "/dri/renderD136 is not a character device"}
 	if diff := cmp.Diff(missing, edits.Missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	if len(edits.Problems) > 0 {
+		t.Errorf("problems %q", edits.Problems)
+	}
+	// A render node that root alone may open is named, and its GPU handed out all the same.
+	if err := os.Chmod(r.Dev()+"/dri/renderD129", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	edits, err = r.library.Generate(m)
+	if err != nil || len(edits.Devices) != 2 || len(edits.Problems) != 1 ||
+		!strings.Contains(edits.Problems[0], "/dri/renderD129 has mode 0600 and group 0: only containers that run as root can open it") {
+		t.Errorf("devices %v, problems %q, error %v", nodesOf(edits), edits.Problems, err)
 	}
 	before := r.library.Fingerprint()
 	r.Remove("dev/kfd")

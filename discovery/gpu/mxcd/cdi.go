@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"tags.cncf.io/container-device-interface/specs-go"
-
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -17,12 +15,13 @@ import (
 func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	out := &gpu.Edits{Missing: map[string]string{}}
 	for i := range m.GPUs {
-		device, err := l.device(&m.GPUs[i])
+		g := &m.GPUs[i]
+		names, err := l.names(g)
 		if err != nil {
-			out.Missing[m.GPUs[i].UUID] = err.Error()
+			out.Missing[g.UUID] = err.Error()
 			continue
 		}
-		out.Devices = append(out.Devices, *device)
+		out.AddDRM(g.UUID, l.devRoot, "mxcd", *g.Minor, names)
 	}
 	return out, nil
 }
@@ -32,13 +31,10 @@ func (l *Library) Fingerprint() string {
 	return gpu.Fingerprint(filepath.Join(l.devRoot, "mxcd"), filepath.Join(l.devRoot, "dri", "*"))
 }
 
-func (l *Library) device(g *machine.GPU) (*specs.Device, error) {
+// names are those of the GPU's DRM devices.
+func (l *Library) names(g *machine.GPU) ([]string, error) {
 	if g.Minor == nil {
 		return nil, fmt.Errorf("%s/%s/drm has no render node", l.fs.Path("bus/pci/devices"), g.PCI)
 	}
-	names, err := l.fs.List("bus/pci/devices/" + g.PCI + "/drm")
-	if err != nil {
-		return nil, err
-	}
-	return gpu.DRMDevice(g.UUID, l.devRoot, "mxcd", *g.Minor, names)
+	return l.fs.List("bus/pci/devices/" + g.PCI + "/drm")
 }
