@@ -60,9 +60,9 @@ func drmDevice(
 			e.AdditionalGIDs = append(e.AdditionalGIDs, s.Gid)
 		}
 		const group, others = 0o060, 0o006
-		// Programs that compute need no card.
-		mode, card := info.Mode().Perm(), strings.HasPrefix(path, "dri/card")
-		if ok && !card && mode&others != others && (mode&group != group || s.Gid == 0) {
+		// Programs that compute do without the primary node.
+		mode, primary := info.Mode().Perm(), strings.HasPrefix(path, "dri/card")
+		if ok && !primary && mode&others != others && (mode&group != group || s.Gid == 0) {
 			closed = append(closed, fmt.Sprintf("%s has mode %04o and group %d: only containers that run as root can open it; "+
 				"a udev rule gives it a group", host, mode, s.Gid))
 		}
