@@ -48,7 +48,7 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 			p = c.rig.pod(name, box{more: share(5+random.IntN(30), 2)}, box{name: "before", more: share(10, 2), args: []string{"once"}})
 		}
 		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			if ctx.Err() == nil {
+			if !nearlyOver(ctx) {
 				t.Errorf("create %s: %v", name, err)
 			}
 			return
@@ -67,10 +67,16 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 		if ctx.Err() != nil {
 			return
 		}
-		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && ctx.Err() == nil {
+		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !nearlyOver(ctx) {
 			t.Errorf("delete %s: %v", name, err)
 		}
 	}
+}
+
+// nearlyOver: the client's rate limiter gives up before the deadline that it would miss.
+func nearlyOver(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(end) < 5*time.Second
 }
 
 // await waits until a pod is ready or has failed, but no longer than within.
