@@ -30,6 +30,8 @@ const maxAsked = 1 << 16
 // asked is the body of every request; each uses some of the fields.
 type asked struct {
 	keptProgram
+	// Plugin is the process that asks, by a name of its own.
+	Plugin string `json:"plugin,omitempty"`
 	// Attach wants a daemon that runs already.
 	Attach bool `json:"attach,omitempty"`
 	// Signal is for the daemon of GPU and its servers.
@@ -66,9 +68,11 @@ type Keeper struct {
 
 // keptDaemon is a daemon that runs.
 type keptDaemon struct {
-	program  keptProgram
-	child    *child
-	attached int
+	program keptProgram
+	child   *child
+	// plugin is the process that had it last. Its connections are no measure: their end
+	// can be noticed after the next process's first request.
+	plugin string
 }
 
 // KeeperSocket is a Keeper's socket in the plugin's state directory.
@@ -162,7 +166,7 @@ func (k *Keeper) obtain(ctx context.Context, a *asked) (*keptDaemon, error) {
 	same := d != nil && d.program == a.keptProgram && d.runs()
 	switch {
 	case same:
-		d.attached++
+		d.plugin = a.Plugin
 		return d, nil
 	case a.Attach:
 		return nil, nil //nolint:nilnil // None is an answer here.
@@ -175,7 +179,7 @@ func (k *Keeper) obtain(ctx context.Context, a *asked) (*keptDaemon, error) {
 		return nil, err
 	}
 	k.Log.Info("MPS daemon started", "gpu", a.GPU, "pid", c.pid)
-	d = &keptDaemon{program: a.keptProgram, child: c, attached: 1}
+	d = &keptDaemon{program: a.keptProgram, child: c, plugin: a.Plugin}
 	k.kept[a.GPU] = d
 	return d, nil
 }
@@ -183,7 +187,6 @@ func (k *Keeper) obtain(ctx context.Context, a *asked) (*keptDaemon, error) {
 func (k *Keeper) release(d *keptDaemon) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d.attached--
 	if !d.runs() && k.kept[d.program.GPU] == d {
 		k.Log.Info("MPS daemon ended", "gpu", d.program.GPU, "err", d.child.err)
 		delete(k.kept, d.program.GPU)
@@ -212,7 +215,7 @@ func (k *Keeper) serveRetain(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for gpu, d := range k.kept {
-		if d.attached == 0 && !slices.Contains(a.GPUs, gpu) {
+		if d.plugin != a.Plugin && !slices.Contains(a.GPUs, gpu) {
 			d.end()
 			delete(k.kept, gpu)
 		}

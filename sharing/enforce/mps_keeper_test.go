@@ -2,12 +2,15 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -83,6 +86,42 @@ func TestMPSGoesOnWithoutThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.gone(kept)
+}
+
+// The Keeper may notice the end of a plugin's connections after the next plugin's first
+// request.
+func TestKeeperEndsWhatAnEarlierPluginHad(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	defer n.keeper()()
+	earlier, next := newRemote(n.dir+"/keeper"), newRemote(n.dir+"/keeper")
+	for _, gpu := range []string{gpuA, gpuB} {
+		own := n.dir + "/mps/" + gpu
+		if err := errors.Join(os.MkdirAll(own+"/pipe", 0o750), os.MkdirAll(own+"/log", 0o750)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := func(gpu string) *program {
+		own := n.dir + "/mps/" + gpu
+		return &program{gpu: gpu, path: fakeControl(t), pipe: own + "/pipe", log: own + "/log", answer: 20 * time.Second}
+	}
+	unused, err := earlier.start(t.Context(), program(gpuA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := next.start(t.Context(), program(gpuB))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.retain(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	<-unused.ended()
+	select {
+	case <-own.ended():
+		t.Errorf("the plugin's own daemon has ended: %v", own.fault())
+	default:
+	}
+	own.detach()
 }
 
 // Where the options of a daemon have changed while the plugin was away, a new one takes its place.

@@ -11,7 +11,7 @@ type launcher interface {
 	// attach finds a daemon that runs as start would start it.
 	attach(ctx context.Context, p *program) (c process, found bool, err error)
 	start(ctx context.Context, p *program) (process, error)
-	// retain ends the daemons that no process has attached, but those of these GPUs.
+	// retain ends the daemons that another process had last, but those of these GPUs.
 	retain(ctx context.Context, gpus []string) error
 	// outlives reports whether the daemons go on when this process ends.
 	outlives() bool

@@ -3,6 +3,7 @@ package enforce
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,19 +18,24 @@ import (
 )
 
 // remote is the launcher of daemons that a [Keeper] runs.
-type remote struct{ http http.Client }
+type remote struct {
+	http http.Client
+	// plugin is this process's name.
+	plugin string
+}
 
 func newRemote(socket string) *remote {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &remote{http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 1}}}
+	return &remote{http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 1}}, rand.Text()}
 }
 
 func (*remote) outlives() bool { return true }
 
 // post asks the Keeper for something. The answer is the caller's to close.
 func (r *remote) post(ctx context.Context, path string, a *asked) (*http.Response, error) {
+	a.Plugin = r.plugin
 	body, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
