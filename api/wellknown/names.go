@@ -1,11 +1,7 @@
-// Package wellknown spells every label, taint, annotation and resource name of
-// heddle. Names that operators may move to a domain of their own are built
+// Package wellknown spells every label, taint, annotation, resource name, condition
+// and reason of an Event of heddle. Names that operators may move to a domain of their own are built
 // from [Domains]; the others are constants. No other package spells a key.
 package wellknown
-
-// ConditionFabric is the condition of a Node, and of its NodeTopology, about its
-// cables: True where each ends at the switch that is expected.
-const ConditionFabric = "HeddleFabric"
 
 // Domains are the prefixes of configurable names.
 type Domains struct {

@@ -34,7 +34,7 @@ func (d *daemon) withoutDriver(
 	}
 	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 {
 		d.absentSince = time.Time{}
-		d.warnOnce(ctx, reasonDriverAbsent, "")
+		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, "")
 		return *want, ""
 	}
 	carried, taints := nodesync.Carried(node)
@@ -50,19 +50,15 @@ func (d *daemon) withoutDriver(
 	}
 	since = d.absentSince.UTC().Format(time.RFC3339)
 	if time.Since(d.absentSince) >= c.KeepWithoutDriver {
-		d.warnOnce(ctx, reasonDriverAbsent, fmt.Sprintf(
+		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
 			"%s; labels and taints of the GPUs are not kept any longer than %s, since %s", reason, c.KeepWithoutDriver, since))
 		return *want, since
 	}
-	d.warnOnce(ctx, reasonDriverAbsent, fmt.Sprintf(
+	d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
 		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, c.KeepWithoutDriver, since))
 	d.metrics.kept.Set(1)
 	return kept, since
 }
-
-// reasonDriverAbsent is the Event of labels and taints that are kept, and of their
-// end.
-const reasonDriverAbsent = "GPUDriverAbsent"
 
 // recordedAbsence is since when an earlier process has missed the driver; zero if
 // none has since the machine started. The time goes on by the monotonic clock: the

@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -157,7 +158,7 @@ func (d *daemon) reportConfig(ctx context.Context) {
 		d.metrics.configOK.Set(0)
 		message = "keeping the last good configuration: " + err.Error()
 	}
-	d.warnOnce(ctx, "InvalidConfiguration", message)
+	d.warnOnce(ctx, wellknown.EventInvalidConfiguration, message)
 }
 
 func (d *daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Conflict) {
@@ -165,7 +166,7 @@ func (d *daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Confl
 	for _, c := range conflicts {
 		lines = append(lines, c.String())
 	}
-	d.warnOnce(ctx, "LabelConflict", strings.Join(lines, "\n"))
+	d.warnOnce(ctx, wellknown.EventLabelConflict, strings.Join(lines, "\n"))
 }
 
 // warnOnce sends an Event when message differs from the last one of its

@@ -13,7 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/test/nodeapi"
 )
@@ -73,7 +72,7 @@ func (a *api) record(path string, body []byte) {
 			written := health.Condition{
 				Type: string(c.Type), True: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message,
 			}
-			if written.Type == gpumode.ConditionType {
+			if written.Type == wellknown.ConditionModes {
 				a.pending = append(a.pending, written)
 			} else {
 				a.conditions = append(a.conditions, written)

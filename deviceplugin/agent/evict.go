@@ -11,14 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-)
-
-// ReasonEvicted and ReasonHCAEvicted are the Events on a pod that was rejected a
-// share, or HCAs, for too long and is evicted.
-const (
-	ReasonEvicted    = "SGPUEvicted"
-	ReasonHCAEvicted = "HCAEvicted"
 )
 
 // A node evicts five pods at once, and then one every six seconds: a mistake
@@ -33,9 +27,9 @@ const (
 func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time.Time) {
 	c := t.config()
 	for _, r := range t.state.Rejections() {
-		patience, event, resources := c.SGPU.RejectedFor, ReasonEvicted, []string{c.Resources.SGPU}
+		patience, event, resources := c.SGPU.RejectedFor, wellknown.EventSGPUEvicted, []string{c.Resources.SGPU}
 		if r.Kind == allocate.RejectedHCAs {
-			patience, event, resources = c.RDMA.RejectedFor, ReasonHCAEvicted, nil
+			patience, event, resources = c.RDMA.RejectedFor, wellknown.EventHCAEvicted, nil
 			for i := range c.RDMA.Resources {
 				resources = append(resources, c.RDMA.Resources[i].Name)
 			}

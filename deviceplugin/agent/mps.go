@@ -10,17 +10,11 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
-)
-
-// Reasons of Events about the MPS daemons of GPUs: on the Node, and a failure
-// on the pods that use the daemon as well.
-const (
-	ReasonMPSFailed    = "MPSFailed"
-	ReasonMPSRecovered = "MPSRecovered"
 )
 
 const (
@@ -110,9 +104,9 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 // watchMPS reports daemons that died, do not start, or have recovered.
 func (t *shares) watchMPS(ctx context.Context, now time.Time) {
 	for _, c := range t.mps.changes(now, t.daemons()) {
-		notice := health.NodeEvent{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
+		notice := health.NodeEvent{Warning: c.failed, Reason: wellknown.EventMPSRecovered, Message: c.message}
 		if c.failed {
-			notice.Reason = ReasonMPSFailed
+			notice.Reason = wellknown.EventMPSFailed
 			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
 			t.warnMPS(&c)
 		}
@@ -129,7 +123,7 @@ func (t *shares) warnMPS(c *mpsChange) {
 		if !usesMPS(&b, c.daemon.GPU) {
 			continue
 		}
-		t.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, ReasonMPSFailed,
+		t.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, wellknown.EventMPSFailed,
 			fmt.Sprintf("container %s: %s", b.Container, c.message))
 	}
 }

@@ -18,9 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// ReasonNotEnforced is the Event on a pod whose shares no enforcer limits.
-const ReasonNotEnforced = "SharesNotEnforced"
-
 // staleFor is how long a watch may take to show what was written.
 const staleFor = 10 * time.Second
 
@@ -142,7 +139,7 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, b *boundPod, te
 		return
 	}
 	if warning != "" {
-		t.API.WarnPod(kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, ReasonNotEnforced, warning)
+		t.API.WarnPod(kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, wellknown.EventSharesNotEnforced, warning)
 	}
 	// What was there is the agent's if it wrote that ever, since a watch may be late: then a container got more.
 	if now != "" && !last.has(now) && (written || b.contradicts(p, now)) {

@@ -127,7 +127,7 @@ func (p *publisher) publishCondition(ctx context.Context, c health.Condition) er
 	return nil
 }
 
-// The reasons of [gpumode.ConditionType].
+// The reasons of [wellknown.ConditionModes].
 const (
 	reasonPending    = "ModePending"
 	reasonConfigured = "AsConfigured"
@@ -143,7 +143,7 @@ func modeCondition(gpus []report.GPU) health.Condition {
 		}
 	}
 	c := health.Condition{
-		Type: gpumode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured",
+		Type: wellknown.ConditionModes, Reason: reasonConfigured, Message: "every GPU is handed out as configured",
 		Optional: true,
 	}
 	if len(parts) > 0 {

@@ -16,13 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// The Events about a release.
-const (
-	reasonReleased       = "GPUsReleased"
-	reasonReleaseEnded   = "GPUReleaseEnded"
-	reasonReleaseInvalid = "GPUReleaseInvalid"
-)
-
 // releaseFile is in the state directory while a release lasts.
 const releaseFile = "gpu-release.json"
 
@@ -94,7 +87,7 @@ func (r *releases) round(m *machine.Machine) release.Request {
 		r.save(m)
 		r.Release.Set(r.asked.Until)
 		r.Log.Info("GPUs released", "until", r.asked.Until, "gpus", r.asked.GPUs)
-		r.API.Record(health.NodeEvent{Reason: reasonReleased, Message: fmt.Sprintf(
+		r.API.Record(health.NodeEvent{Reason: wellknown.EventGPUsReleased, Message: fmt.Sprintf(
 			"the driver of the GPUs is released until %s: no new pod gets %s, running pods are not touched",
 			r.asked.Until.UTC().Format(time.RFC3339), named(r.asked))})
 	case !active && !r.lasting.Until.IsZero():
@@ -121,7 +114,7 @@ func (r *releases) ask(text string) {
 	asked, err := release.Parse(text)
 	if err != nil && text != r.text {
 		r.Log.Warn("release of GPUs ignored", "err", err)
-		r.API.Record(health.NodeEvent{Warning: true, Reason: reasonReleaseInvalid, Message: err.Error()})
+		r.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventGPUReleaseInvalid, Message: err.Error()})
 	}
 	r.text, r.asked = text, asked
 }
@@ -141,7 +134,7 @@ func (r *releases) end(m *machine.Machine) {
 	r.lasting = release.Request{}
 	r.forget()
 	r.Log.Info("release of GPUs ended", "reason", why)
-	r.API.Record(health.NodeEvent{Reason: reasonReleaseEnded, Message: fmt.Sprintf(
+	r.API.Record(health.NodeEvent{Reason: wellknown.EventGPUReleaseEnded, Message: fmt.Sprintf(
 		"the release of the GPUs has ended, since %s: the driver is in use again with %d GPUs", why, len(m.GPUs))})
 }
 

@@ -14,10 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
-// ReasonSelector is the Event on a pod that did not get the GPUs that its
-// annotations ask for, or with annotations that cannot be honored.
-const ReasonSelector = "SelectorNotHonored"
-
 const (
 	// expectTimeout is how long a preference waits for a pod to be known: the
 	// kubelet and the agent receive it at about the same time.
@@ -145,7 +141,7 @@ func (s *selectors) check(ctx context.Context, one started) {
 		}
 		if err != nil {
 			about := kubelet.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
-			s.API.WarnPod(about, ReasonSelector, err.Error())
+			s.API.WarnPod(about, wellknown.EventSelectorNotHonored, err.Error())
 		}
 	}
 }

@@ -19,10 +19,6 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// ReasonDrift is the Event on the Node when a container has another share than it
-// should.
-const ReasonDrift = "SGPUDrift"
-
 const (
 	// reconcileEvery is the longest time between two reconciliations, and
 	// reconcilePause the shortest: many pods start at once.
@@ -166,7 +162,7 @@ func (t *shares) nodeAnnotated() bool {
 func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
-	t.API.Record(health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
+	t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
 }
 
 // count sets the gauge of rejected pods.

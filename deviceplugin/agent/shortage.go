@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -19,7 +20,7 @@ import (
 // The causes that are not about the health of a device.
 const (
 	// NothingToOffer is a resource that has no device at all.
-	NothingToOffer health.Cause = "NothingToOffer"
+	NothingToOffer health.Cause = wellknown.EventNothingToOffer
 	// Unsuitable is a GPU that the configuration has no use for, such as one
 	// with MIG where mig.strategy is none.
 	Unsuitable health.Cause = "Unsuitable"

@@ -12,15 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Reasons of warnings, which become Events on the pod.
-const (
-	// FewerHCAs: the container got less HCAs than it requests.
-	FewerHCAs = "FewerHCAs"
-	// HCANotLocal: a GPU of the container has only NODE or SYS to its HCAs, though
-	// the machine has a nearer one of that resource.
-	HCANotLocal = "HCANotLocal"
-)
-
 // Result is what one container is given.
 type Result struct {
 	Grants   []Grant

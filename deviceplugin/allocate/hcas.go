@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -158,11 +159,11 @@ func (d *decision) check(p part, r *config.RDMAResource, w *hcaRequest, picks []
 		if len(picks) == 0 {
 			return errors.New(message)
 		}
-		d.warn(p, picks, FewerHCAs, message)
+		d.warn(p, picks, wellknown.EventFewerHCAs, message)
 	}
 	members := Members(d.node.Inventory, d.topology.machine, r)
 	if message := d.far(members, w, picks); message != "" {
-		d.warn(p, picks, HCANotLocal, r.Name+": "+message)
+		d.warn(p, picks, wellknown.EventHCANotLocal, r.Name+": "+message)
 	}
 	return nil
 }

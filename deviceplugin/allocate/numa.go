@@ -6,14 +6,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
-
-// WarnNUMA is the Event on a pod of which a container has processors of its own and
-// a share of a GPU of another NUMA node.
-const WarnNUMA = "SharesOnOtherNUMANode"
 
 // processorNodes are the NUMA nodes of the processors that a container has to itself,
 // sorted; none if it has none, or theirs are unknown. The kubelet's topology manager
@@ -66,7 +63,7 @@ func (n *Node) NUMAWarnings(decided []*checkpoint.Entry) []Warning {
 				continue
 			}
 			g := &n.Inventory.Shared[at]
-			all = append(all, Warning{WarnNUMA, fmt.Sprintf("container %s has a share of GPU %d, which is %s",
+			all = append(all, Warning{wellknown.EventSharesOnOtherNUMANode, fmt.Sprintf("container %s has a share of GPU %d, which is %s",
 				e.Owner.Name, g.Index, apart(nodes, g.NUMA))})
 		}
 	}

@@ -8,11 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
-
-// HCANotInPodNetwork: the container cannot use HCAs of its own, because the pod's
-// network namespace lacks them, or their network device.
-const HCANotInPodNetwork = "HCANotInPodNetwork"
 
 // NetnsExclusive is the kernel's mode in which an HCA belongs to one network
 // namespace.
@@ -70,7 +67,7 @@ func (n *Node) NetworkWarnings(pod *corev1.Pod, r *Result) []Warning {
 			"only: name a network on it (macvlan, ipvlan, sriov, host-device) in the annotation " + podNetworks +
 			", or set hostNetwork: true"
 	}
-	return []Warning{{HCANotInPodNetwork, message}}
+	return []Warning{{wellknown.EventHCANotInPodNetwork, message}}
 }
 
 // hasNetworks reports whether a pod has a network beside the cluster's default one.

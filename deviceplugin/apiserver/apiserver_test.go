@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/test/nodeapi"
@@ -44,7 +45,7 @@ func newServer(t *testing.T) (*nodeapi.Server, *Client) {
 
 func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	s, k := newServer(t)
-	ill := health.Condition{Type: health.ConditionType, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
+	ill := health.Condition{Type: wellknown.ConditionDevices, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
 	set := func(c health.Condition) []corev1.NodeCondition {
 		t.Helper()
 		if err := k.SetCondition(t.Context(), c); err != nil {
@@ -77,7 +78,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if got := set(ill); len(got) != 1 || !got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
 		t.Errorf("another message is no transition: %+v", got)
 	}
-	got := set(health.Condition{Type: health.ConditionType, True: true, Reason: "AllDevicesReady"})
+	got := set(health.Condition{Type: wellknown.ConditionDevices, True: true, Reason: "AllDevicesReady"})
 	if len(got) != 1 || got[0].Status != corev1.ConditionTrue || got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
 		t.Errorf("wrote %+v", got)
 	}
@@ -193,7 +194,7 @@ func TestEvents(t *testing.T) {
 	k.WarnPod(pod, "FewerHCAs", "3 of 4") // The kubelet tries again and again.
 	k.WarnPod(kubelet.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
 	k.WarnPod(pod, "Long", strings.Repeat("é", 600))
-	k.Record(health.NodeEvent{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"})
+	k.Record(health.NodeEvent{Reason: wellknown.EventDeviceRecovered, Message: "GPU 3 is healthy again"})
 	s.Wait(t, "three Events", func() bool { return len(s.Events) >= 3 })
 	var got []string
 	for _, e := range s.Events {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
@@ -99,7 +100,7 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 			switch {
 			case tt.warning == "" && len(events) > 0:
 				t.Errorf("events %q", events)
-			case tt.warning != "" && (len(events) != 1 || !strings.Contains(events[0], allocate.WarnNUMA+": "+tt.warning)):
+			case tt.warning != "" && (len(events) != 1 || !strings.Contains(events[0], wellknown.EventSharesOnOtherNUMANode+": "+tt.warning)):
 				t.Errorf("events %q", events)
 			}
 			r.nothingOvercommitted()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -107,9 +108,9 @@ func (r *rejections) note(p kubelet.Pod, err error) {
 	r.changed.Notify()
 	r.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 		"kind", rejected.Kind, "reason", rejected.Reason)
-	reason := SGPURejected
+	reason := wellknown.EventSGPURejected
 	if rejected.Kind == allocate.RejectedHCAs {
-		reason = HCARejected
+		reason = wellknown.EventHCARejected
 	}
 	r.options.API.WarnPod(p, reason, rejected.Error())
 }

@@ -43,18 +43,6 @@ type Limiter interface {
 	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
 }
 
-// Reasons of Events, beside those of package allocate.
-const (
-	// DevicesLost: the kubelet's checkpoint has lost the devices of a container,
-	// which cannot start again.
-	DevicesLost = "DevicesLost"
-	// SGPURejected: the pod's containers get no share of a GPU, and do not start.
-	SGPURejected = "SGPURefused"
-	// HCARejected: a container gets fewer HCAs than it requests of a resource with
-	// count strict, and does not start.
-	HCARejected = "HCARefused"
-)
-
 // Options are what a State works with.
 type Options struct {
 	// NodeName is what schedulers call this node.

@@ -27,10 +27,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// ConditionType is the Node condition that is true while a GPU has another mode
-// than the configuration wants.
-const ConditionType = "HeddleModePending"
-
 // Cordoned is why no new pod gets a GPU that an operator took out.
 const Cordoned = "cordoned"
 

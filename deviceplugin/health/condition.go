@@ -6,11 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-)
 
-// ConditionType is the Node condition that reports whether every device of every
-// resource can be had.
-const ConditionType = "HeddleReady"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
 
 // ConditionReady is the reason of a condition that is true; otherwise it is a
 // [Cause], or SeveralCauses.
@@ -77,7 +75,7 @@ func describe(names, reasons []string) string {
 
 // Condition is a condition of the Node that heddle sets.
 type Condition struct {
-	// Type is [ConditionType], or another part's.
+	// Type is [wellknown.ConditionDevices], or another part's.
 	Type string
 	// True is its status, the other one False.
 	True            bool
@@ -90,11 +88,11 @@ type Condition struct {
 // maxMessage bounds a condition's message, in bytes.
 const maxMessage = 1024
 
-// ConditionOf is [ConditionType]: whether anything is short, and what.
+// ConditionOf is [wellknown.ConditionDevices]: whether anything is short, and what.
 func ConditionOf(shortages []Shortage) Condition {
 	if len(shortages) == 0 {
 		return Condition{
-			Type: ConditionType, True: true, Reason: ConditionReady, Message: "every device of every resource is healthy",
+			Type: wellknown.ConditionDevices, True: true, Reason: ConditionReady, Message: "every device of every resource is healthy",
 		}
 	}
 	sorted := slices.SortedStableFunc(slices.Values(shortages), func(a, b Shortage) int {
@@ -112,7 +110,7 @@ func ConditionOf(shortages []Shortage) Condition {
 		}
 		parts = append(parts, s.Resource+": "+count+s.Message)
 	}
-	return Condition{Type: ConditionType, Reason: reason, Message: Cut(strings.Join(parts, ". "))}
+	return Condition{Type: wellknown.ConditionDevices, Reason: reason, Message: Cut(strings.Join(parts, ". "))}
 }
 
 // Cut shortens a condition's message to 1024 bytes, at the start of a character.

@@ -2,12 +2,7 @@ package health
 
 import (
 	"github.com/heddle-dev/heddle/api/machine"
-)
-
-// The reasons of the Events.
-const (
-	ReasonUnhealthy = "DeviceUnhealthy"
-	ReasonRecovered = "DeviceRecovered"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // NodeEvent is an Event to be recorded on the Node, such as of a device that
@@ -15,7 +10,7 @@ const (
 type NodeEvent struct {
 	// Warning is false for a device that has recovered.
 	Warning bool
-	// Reason is ReasonUnhealthy or ReasonRecovered here.
+	// Reason is one of package wellknown.
 	Reason  string
 	Message string
 }
@@ -43,9 +38,9 @@ func (m *Monitor) publish(last, now *Snapshot) {
 func (m *Monitor) queue(kind, id, name string, state State) {
 	m.options.Log.Info("health of a device changed", "kind", kind, "device", id, "name", name,
 		"healthy", state.Healthy, "cause", state.Cause, "reason", state.Reason)
-	event := NodeEvent{Warning: true, Reason: ReasonUnhealthy, Message: name + " is unhealthy: " + state.Reason}
+	event := NodeEvent{Warning: true, Reason: wellknown.EventDeviceUnhealthy, Message: name + " is unhealthy: " + state.Reason}
 	if state.Healthy {
-		event = NodeEvent{Reason: ReasonRecovered, Message: name + " is healthy again"}
+		event = NodeEvent{Reason: wellknown.EventDeviceRecovered, Message: name + " is healthy again"}
 	}
 	select {
 	case m.events <- event:

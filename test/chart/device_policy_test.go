@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -23,7 +22,7 @@ func deviceAttempt() *attempt {
 		n.Status = corev1.NodeStatus{
 			Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
 			Conditions: []corev1.NodeCondition{
-				{Type: health.ConditionType, Status: corev1.ConditionTrue, Reason: health.ConditionReady},
+				{Type: wellknown.ConditionDevices, Status: corev1.ConditionTrue, Reason: health.ConditionReady},
 				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
 				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse},
 			},
@@ -82,7 +81,7 @@ func TestDevicePolicy(t *testing.T) {
 			deny: fields("annotations heddle.dev/gpu-release"),
 		},
 		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
-			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: gpumode.ConditionType, Status: corev1.ConditionTrue})
+			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: wellknown.ConditionModes, Status: corev1.ConditionTrue})
 		})},
 		{name: "the condition", do: status(func(s *corev1.NodeStatus) {
 			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU 3: lost"
@@ -211,7 +210,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 	}
 	want := map[string][]string{
 		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
-		"conditions":  {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"conditions":  {wellknown.ConditionDevices, wellknown.ConditionModes}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -19,12 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/docs"
 	"github.com/heddle-dev/heddle/topo/master/export"
-)
-
-const (
-	tableBegin = "<!-- values: made from deploy/helm/heddle/values.yaml by go test ./test/chart -update -->\n"
-	tableEnd   = "<!-- /values -->"
 )
 
 // The table of docs/install.md repeats values.yaml.
@@ -38,30 +34,9 @@ func TestValuesTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var table strings.Builder
-	table.WriteString("\n| key | default | meaning |\n|---|---|---|\n")
+	table.WriteString("| key | default | meaning |\n|---|---|---|\n")
 	writeRows(t, &table, values.Content[0], "")
-	table.WriteString("\n")
-
-	const page = root + "/docs/install.md"
-	old, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, begins := strings.Cut(string(old), tableBegin)
-	got, after, ends := strings.Cut(rest, tableEnd)
-	if !begins || !ends {
-		t.Fatalf("%s has no place for the table", page)
-	}
-	if *update {
-		got = table.String()
-		text := before + tableBegin + got + tableEnd + after
-		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := gocmp.Diff(table.String(), got); diff != "" {
-		t.Errorf("(-want +got), -update writes it:\n%s", diff)
-	}
+	docs.Section(t, root, "docs/install.md", "values", table.String(), *update)
 }
 
 // writeRows writes a row for each described key. A mapping without a

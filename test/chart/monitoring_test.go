@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/heddle-dev/heddle/test/docs"
 )
 
 const everything = "gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler.deploy=true"
@@ -20,6 +22,8 @@ const everything = "gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler
 type alert struct {
 	Alert       string            `yaml:"alert"`
 	Expr        string            `yaml:"expr"`
+	For         string            `yaml:"for"`
+	Labels      map[string]string `yaml:"labels"`
 	Annotations map[string]string `yaml:"annotations"`
 }
 
@@ -180,4 +184,20 @@ func TestMonitors(t *testing.T) {
 	if got := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-device-plugin").Spec.Template.Spec.Containers[0].Ports; len(got) > 0 {
 		t.Errorf("the pods declare ports, and the PodMonitor would make a target of each: %v", got)
 	}
+}
+
+// Every alert is on the page of metrics, with the labels of its summary in capitals.
+func TestDocumentedAlerts(t *testing.T) {
+	rows := [][]string{{"alert", "severity", "fires when", "for", "which means"}}
+	label := regexp.MustCompile(`\{\{ \$(?:labels\.)?(\w+) \}\}`)
+	for _, a := range alerts(t, render(t, "--set", everything, "--set", "monitoring.deploy=true")) {
+		summary := label.ReplaceAllStringFunc(a.Annotations["summary"], func(s string) string {
+			return strings.ToUpper(label.FindStringSubmatch(s)[1])
+		})
+		rows = append(rows, []string{
+			"[" + a.Alert + "](alerts.md#" + strings.ToLower(a.Alert) + ")", a.Labels["severity"], "`" + a.Expr + "`", a.For, summary,
+		})
+	}
+	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	docs.Section(t, root, docs.Observability, "alerts", docs.Table(rows...), *update)
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -30,7 +31,7 @@ func TestGPULostWhileIdle(t *testing.T) {
 	t.Logf("allocatable was 7 after %.1f s", took.Seconds())
 	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU 5: ")
 	r.waitUnavailable(t, gpuResource, string(health.Lost), 1)
-	r.waitEvent(t, r.Node(), health.ReasonUnhealthy, "GPU 5 (", waitStart)
+	r.waitEvent(t, r.Node(), wellknown.EventDeviceUnhealthy, "GPU 5 (", waitStart)
 	// The kubelet's capacity keeps it.
 	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
 		t.Errorf("capacity is %d", q.Value())
@@ -46,7 +47,7 @@ func TestGPULostWhileIdle(t *testing.T) {
 	took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
 	t.Logf("allocatable was 8 again after %.1f s", took.Seconds())
 	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
-	r.waitEvent(t, r.Node(), health.ReasonRecovered, "GPU 5 (", waitStart)
+	r.waitEvent(t, r.Node(), wellknown.EventDeviceRecovered, "GPU 5 (", waitStart)
 }
 
 // TestGPULostWhileAllocated: its pod runs on, and its status names the device

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -37,7 +37,7 @@ rdma:
 	if err := s.check(0, 6); err != nil {
 		t.Error(err)
 	}
-	r.waitEvent(t, "distinct", allocate.FewerHCAs, "7 HCAs requested, 6 available: mlx5_3: ", waitStart)
+	r.waitEvent(t, "distinct", wellknown.EventFewerHCAs, "7 HCAs requested, 6 available: mlx5_3: ", waitStart)
 
 	r.create(t, r.pod("strict", box{more: corev1.ResourceList{strict: quantity(7)}}))
 	r.waitPod(t, "strict", waitStart, func(p *corev1.Pod) string {
@@ -106,7 +106,7 @@ rdma:
 func (r *rig) condition(t *testing.T) corev1.NodeCondition {
 	t.Helper()
 	for _, c := range r.node(t).Status.Conditions {
-		if c.Type == health.ConditionType {
+		if c.Type == wellknown.ConditionDevices {
 			return c
 		}
 	}

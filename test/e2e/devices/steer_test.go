@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/agent"
 )
 
 // TestGPUsByUUID: a pod may name the GPUs that it wants and those that it does not. The kubelet
@@ -42,9 +42,9 @@ func TestGPUsByUUID(t *testing.T) {
 	gets(start("wants", domains.UseGPUUUID(), all[6]+","+all[1]), 1, 6)
 	gets(start("shuns", domains.NoUseGPUUUID(), strings.Join(all[:5], ",")), 5, 7)
 	start("errs", domains.UseGPUUUID(), "GPU-of-another-node")
-	r.waitEvent(t, "errs", agent.ReasonSelector,
+	r.waitEvent(t, "errs", wellknown.EventSelectorNotHonored,
 		`the node has no GPU "GPU-of-another-node"; it has `+strings.Join(all, ", "), waitStart)
-	if reported := slices.Concat(r.events(t, "wants", agent.ReasonSelector), r.events(t, "shuns", agent.ReasonSelector)); len(reported) > 0 {
+	if reported := slices.Concat(r.events(t, "wants", wellknown.EventSelectorNotHonored), r.events(t, "shuns", wellknown.EventSelectorNotHonored)); len(reported) > 0 {
 		t.Errorf("pods that got what they asked for have Events %q", reported)
 	}
 }

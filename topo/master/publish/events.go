@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -26,9 +27,6 @@ const (
 	// nodeEvents bounds those of one node at a time.
 	nodeEvents = 4
 )
-
-// recovered is the reason of an Event about a port that has no finding any more.
-const recovered = "CableRecovered"
 
 // events records Events on Nodes. It never waits, and never fails what it is
 // about: an Event is a notice, the condition is the state.
@@ -56,7 +54,7 @@ func changes(before, now []v1alpha1.Finding) []event {
 		about := func(n v1alpha1.Finding) bool { return n.Port == f.Port }
 		if !slices.ContainsFunc(now, about) {
 			text := cmp.Or(f.Port, "the path") + " is as expected again; it was: " + f.Message
-			out = append(out, event{corev1.EventTypeNormal, recovered, text})
+			out = append(out, event{corev1.EventTypeNormal, wellknown.EventCableRecovered, text})
 		}
 	}
 	if more := len(out) - nodeEvents; more > 0 {

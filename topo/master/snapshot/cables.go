@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
@@ -91,18 +92,18 @@ func condition(findings []v1alpha1.Finding, n, known, all int, grouped bool) inf
 func Reason(kind string) string {
 	switch fabric.Fault(kind) {
 	case fabric.Miscabled:
-		return "CableMisplaced"
+		return wellknown.EventCableMisplaced
 	case fabric.Dead:
-		return "LinkDown"
+		return wellknown.EventLinkDown
 	case fabric.Missing:
-		return "PortMissing"
+		return wellknown.EventPortMissing
 	case fabric.Duplicate:
-		return "DuplicateGUID"
+		return wellknown.EventDuplicateGUID
 	case fabric.BadPath:
-		return "PathContradicts"
+		return wellknown.EventPathContradicts
 	case fabric.Unseen:
 	}
-	return "FabricFinding"
+	return wellknown.EventFabricFinding
 }
 
 func clip(s string, most int) string {

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -206,7 +208,7 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 		g.reportedReason, g.rejectedSince = incomplete, time.Time{}
 		waiting := g.ranked((*member).schedulable)
 		for _, m := range waiting[:min(len(waiting), maxEvents)] {
-			events = append(events, Event{m.pod, "GangIncomplete", incomplete})
+			events = append(events, Event{m.pod, wellknown.EventGangIncomplete, incomplete})
 		}
 	}
 	if g.reportedIgnored || len(g.spec.Ignored) == 0 {
@@ -219,7 +221,7 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 	}); len(young) > 0 {
 		g.reportedIgnored = true
 		// In one Event: a second one of the same reason about one pod counts as the first.
-		events = append(events, Event{young[0].pod, "GangInvalidAnnotation", strings.Join(g.spec.Ignored, "; ")})
+		events = append(events, Event{young[0].pod, wellknown.EventGangInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
 	}
 	return events
 }

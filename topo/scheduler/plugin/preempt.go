@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -99,7 +100,7 @@ func (p *Plugin) evictPod(ctx context.Context, preemptor, victim *corev1.Pod) er
 		}
 	}
 	p.handle.EventRecorder().WithLogger(logr.FromContextOrDiscard(ctx)).Eventf(
-		victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting",
+		victim, preemptor, corev1.EventTypeNormal, wellknown.EventPreempted, "Preempting",
 		"Preempted by the podgroup of pod %v on node %v", preemptor.UID, victim.Spec.NodeName)
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -41,14 +40,11 @@ func TestGPUsOfTheDevicePlugin(t *testing.T) {
 }
 
 func TestGPUsOfTheNode(t *testing.T) {
-	if conditionModes != gpumode.ConditionType {
-		t.Errorf("condition %s, the device plugin sets %s", conditionModes, gpumode.ConditionType)
-	}
 	n := h20Node()
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	n.Annotations = map[string]string{wellknown.CordonedGPUs: "GPU-c,no UUID"}
 	n.Status.Conditions = []corev1.NodeCondition{{
-		Type: conditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
+		Type: wellknown.ConditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
 		Message: "GPU 3: native until ml/train ends, then sgpu; GPU 5: sgpu until ml/a and ml/b end, then native",
 	}}
 	path := serve(t, n, nil)

@@ -28,13 +28,6 @@ const (
 	devicePlugin = "heddle-device-plugin"
 )
 
-// The conditions of a Node that heddle-device-plugin keeps: whether pods can get
-// every device, and whether GPUs wait for pods to end before their mode changes.
-const (
-	conditionDevices = "HeddleReady"
-	conditionModes   = "HeddleModePending"
-)
-
 // cablesRemedy is about [wellknown.ConditionFabric], which topo-master keeps.
 const cablesRemedy = "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster."
 
@@ -130,14 +123,14 @@ func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
 		switch {
 		case c.Type == corev1.NodeReady && !holds:
 			l.Problem(subject, "See the kubelet's log on the node.", "is not Ready: %s", text)
-		case c.Type == conditionDevices && !holds && plugin:
-			l.Problem(subject, onNode, "%s is %s: %s", conditionDevices, c.Status, text)
-		case c.Type == conditionDevices && !holds:
+		case c.Type == wellknown.ConditionDevices && !holds && plugin:
+			l.Problem(subject, onNode, "%s is %s: %s", wellknown.ConditionDevices, c.Status, text)
+		case c.Type == wellknown.ConditionDevices && !holds:
 			l.Note(subject, onNode, "%s is %s: %s (of %s, which does not run here now)",
-				conditionDevices, c.Status, text, devicePlugin)
+				wellknown.ConditionDevices, c.Status, text, devicePlugin)
 		case c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
 			l.Problem(subject, cablesRemedy, "%s: %s", wellknown.ConditionFabric, text)
-		case c.Type == conditionModes && holds:
+		case c.Type == wellknown.ConditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
 				l.Note(subject, "", "%s", message)
 			}

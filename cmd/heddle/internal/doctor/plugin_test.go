@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -181,9 +181,6 @@ func TestExpectedDevicePlugin(t *testing.T) {
 }
 
 func TestConditionOfTheNode(t *testing.T) {
-	if conditionDevices != health.ConditionType {
-		t.Errorf("condition %s, the device plugin sets %s", conditionDevices, health.ConditionType)
-	}
 	plugin := pod("heddle", "heddle-device-plugin-x", func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": devicePlugin}
 	})
@@ -201,10 +198,10 @@ func TestConditionOfTheNode(t *testing.T) {
 			n := h20Node()
 			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 			n.Status.Conditions = []corev1.NodeCondition{{
-				Type: health.ConditionType, Status: tt.status, Reason: "PortDown", Message: "mlx5_3: port 1 is DOWN",
+				Type: wellknown.ConditionDevices, Status: tt.status, Reason: "PortDown", Message: "mlx5_3: port 1 is DOWN",
 			}}
 			out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", serve(t, n, tt.pods))
-			if got := strings.Contains(out, conditionDevices); got != (tt.want != "") || !strings.Contains(out, tt.want) {
+			if got := strings.Contains(out, wellknown.ConditionDevices); got != (tt.want != "") || !strings.Contains(out, tt.want) {
 				t.Errorf("no %q in\n%s", tt.want, out)
 			}
 		})
