@@ -139,7 +139,8 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, b *boundPod, te
 		return
 	}
 	if warning != "" {
-		t.API.WarnPod(kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, wellknown.EventSharesNotEnforced, warning)
+		about := kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
+		t.API.WarnPod(about, wellknown.EventSharesNotEnforced, warning)
 	}
 	// What was there is the agent's if it wrote that ever, since a watch may be late: then a container got more.
 	if now != "" && !last.has(now) && (written || b.contradicts(p, now)) {

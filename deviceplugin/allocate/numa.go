@@ -63,8 +63,8 @@ func (n *Node) NUMAWarnings(decided []*checkpoint.Entry) []Warning {
 				continue
 			}
 			g := &n.Inventory.Shared[at]
-			all = append(all, Warning{wellknown.EventSharesOnOtherNUMANode, fmt.Sprintf("container %s has a share of GPU %d, which is %s",
-				e.Owner.Name, g.Index, apart(nodes, g.NUMA))})
+			all = append(all, Warning{wellknown.EventSharesOnOtherNUMANode, fmt.Sprintf(
+				"container %s has a share of GPU %d, which is %s", e.Owner.Name, g.Index, apart(nodes, g.NUMA))})
 		}
 	}
 	return all

@@ -171,7 +171,8 @@ func (s *State) reportForgotten() {
 	s.mu.Unlock()
 	for _, c := range lasting {
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
-		s.api.WarnPod(c.Pod, wellknown.EventDevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
+		s.api.WarnPod(c.Pod, wellknown.EventDevicesLost, fmt.Sprintf(
+			"the kubelet has lost the devices of container %s: it runs on, and "+
 			"cannot start again; delete the pod to have it made again", c.Name))
 	}
 }

@@ -92,7 +92,8 @@ const maxMessage = 1024
 func ConditionOf(shortages []Shortage) Condition {
 	if len(shortages) == 0 {
 		return Condition{
-			Type: wellknown.ConditionDevices, True: true, Reason: ConditionReady, Message: "every device of every resource is healthy",
+			Type: wellknown.ConditionDevices, True: true, Reason: ConditionReady,
+			Message: "every device of every resource is healthy",
 		}
 	}
 	sorted := slices.SortedStableFunc(slices.Values(shortages), func(a, b Shortage) int {

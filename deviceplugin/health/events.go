@@ -38,7 +38,9 @@ func (m *Monitor) publish(last, now *Snapshot) {
 func (m *Monitor) queue(kind, id, name string, state State) {
 	m.options.Log.Info("health of a device changed", "kind", kind, "device", id, "name", name,
 		"healthy", state.Healthy, "cause", state.Cause, "reason", state.Reason)
-	event := NodeEvent{Warning: true, Reason: wellknown.EventDeviceUnhealthy, Message: name + " is unhealthy: " + state.Reason}
+	event := NodeEvent{
+		Warning: true, Reason: wellknown.EventDeviceUnhealthy, Message: name + " is unhealthy: " + state.Reason,
+	}
 	if state.Healthy {
 		event = NodeEvent{Reason: wellknown.EventDeviceRecovered, Message: name + " is healthy again"}
 	}

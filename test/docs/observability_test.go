@@ -5,85 +5,78 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 var update = flag.Bool("update", false, "write "+Observability)
 
-// The page has every reason of Events and every condition of package wellknown.
+// The page has every reason of Events and every condition of package wellknown: its
+// groups of constants begin with who records them, and about what.
 func TestEventsAndConditions(t *testing.T) {
-	rows := [][]string{{"reason", "type", "about", "from", "when"}}
-	var known []string
-	for _, e := range wellknown.Events() {
-		known = append(known, e.Reason)
-		rows = append(rows, []string{"`" + e.Reason + "`", e.Type, e.Object, e.Component, e.When})
-	}
-	Section(t, root, Observability, "events", Table(rows...), *update)
-	rows = [][]string{{"condition", "from", "`True`", "`False`"}}
-	for _, c := range wellknown.Conditions() {
-		known = append(known, c.Type)
-		rows = append(rows, []string{"`" + c.Type + "`", c.Component, c.True, c.False})
-	}
-	Section(t, root, Observability, "conditions", Table(rows...), *update)
-	for name, spec := range constants(t, "api/wellknown/events.go", "") {
-		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil || !slices.Contains(known, value) {
-			t.Errorf("%s, %q, is not listed: %v", name, value, err)
+	events, conditions := [][]string{{"reason", "type", "about", "from", "when"}}, [][]string{{"condition", "from", "it is"}}
+	group := regexp.MustCompile(`^(Warnings|Notices) of (heddle-\S+) about (.*)\.$`)
+	constants(t, "api/wellknown/events.go", func(about string, spec *ast.ValueSpec) {
+		name := spec.Names[0].Name
+		value := "`" + strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`) + "`"
+		from := group.FindStringSubmatch(about)
+		switch {
+		case from != nil:
+			typ := map[string]string{"Warnings": "Warning", "Notices": "Normal"}[from[1]]
+			events = append(events, []string{value, typ, from[3], from[2], sentence(t, spec, name+": ")})
+		case strings.HasPrefix(name, "Condition"):
+			program, meaning, _ := strings.Cut(sentence(t, spec, name+" of "), ": ")
+			conditions = append(conditions, []string{value, program, meaning})
+		default:
+			t.Errorf("%s is in a group of which the comment is %q", name, about)
 		}
-	}
+	})
+	Section(t, root, Observability, "events", Table(events...), *update)
+	Section(t, root, Observability, "conditions", Table(conditions...), *update)
 }
 
-// The page has every cause for which a device is in no pod's reach, with its comment.
+// The page has every cause for which a device is in no pod's reach.
 func TestCauses(t *testing.T) {
 	rows := [][]string{{"reason", "what it is"}}
 	for _, file := range []string{"deviceplugin/health/health.go", "deviceplugin/agent/shortage.go"} {
-		found := constants(t, file, "Cause")
-		if len(found) < 7 {
-			t.Errorf("%s: %d causes", file, len(found))
-		}
-		for name, spec := range found {
-			text, is := strings.CutPrefix(strings.Join(strings.Fields(spec.Doc.Text()), " "), name+" is ")
-			if !is {
-				t.Errorf("%s has comment %q", name, spec.Doc.Text())
+		constants(t, file, func(about string, spec *ast.ValueSpec) {
+			if strings.HasPrefix(about, "The causes") {
+				name := spec.Names[0].Name
+				rows = append(rows, []string{"`" + name + "`", sentence(t, spec, name+" is ")})
 			}
-			rows = append(rows, []string{"`" + name + "`", strings.TrimSuffix(text, ".")})
-		}
+		})
+	}
+	if len(rows) < 17 {
+		t.Errorf("%d causes", len(rows))
 	}
 	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	Section(t, root, Observability, "causes", Table(rows...), *update)
 }
 
-// constants are those of a file, of a type if one is named.
-func constants(t *testing.T, file, ofType string) map[string]*ast.ValueSpec {
+// sentence is a constant's comment without its beginning and the period.
+func sentence(t *testing.T, spec *ast.ValueSpec, begin string) string {
+	t.Helper()
+	text, is := strings.CutPrefix(strings.Join(strings.Fields(spec.Doc.Text()), " "), begin)
+	if !is {
+		t.Errorf("%s has comment %q", spec.Names[0].Name, spec.Doc.Text())
+	}
+	return strings.TrimSuffix(text, ".")
+}
+
+// constants calls f with each of a file, and the comment of its group.
+func constants(t *testing.T, file string, f func(about string, spec *ast.ValueSpec)) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), root+"/"+file, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]*ast.ValueSpec{}
 	for _, d := range parsed.Decls {
-		group, is := d.(*ast.GenDecl)
-		if !is || group.Tok != token.CONST {
-			continue
-		}
-		for _, s := range group.Specs {
-			spec := s.(*ast.ValueSpec)
-			name := ""
-			switch typ := spec.Type.(type) {
-			case *ast.Ident:
-				name = typ.Name
-			case *ast.SelectorExpr:
-				name = typ.Sel.Name
-			}
-			if name == ofType {
-				found[spec.Names[0].Name] = spec
+		if group, is := d.(*ast.GenDecl); is && group.Tok == token.CONST {
+			for _, s := range group.Specs {
+				f(strings.TrimSpace(group.Doc.Text()), s.(*ast.ValueSpec))
 			}
 		}
 	}
-	return found
 }

@@ -60,8 +60,8 @@ func Table(rows ...[]string) string {
 	return out.String()
 }
 
-// Metrics is the table of heddle's metrics in a registry, but for the one that every program has. A collector that has no value
-// yet is a gauge, or a counter by its name: a histogram must have one.
+// Metrics is the table of heddle's metrics in a registry, but for the one that every
+// program has. A collector that has no value yet is a gauge, or a counter by its name: a histogram must have one.
 func Metrics(tb testing.TB, r *prometheus.Registry) string {
 	tb.Helper()
 	families, err := r.Gather()
