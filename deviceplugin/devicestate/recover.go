@@ -173,6 +173,6 @@ func (s *State) reportForgotten() {
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
 		s.api.WarnPod(c.Pod, wellknown.EventDevicesLost, fmt.Sprintf(
 			"the kubelet has lost the devices of container %s: it runs on, and "+
-			"cannot start again; delete the pod to have it made again", c.Name))
+				"cannot start again; delete the pod to have it made again", c.Name))
 	}
 }
