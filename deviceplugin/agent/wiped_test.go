@@ -43,7 +43,7 @@ func TestWipedNode(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.api.Wait(t, "the Event", func() bool {
-		return has(r.api.notices, "SGPUDrift the checkpoint entry and the CDI spec of container main of default/a were lost")
+		return has(r.api.notices, "SGPUDrift container main of default/a has a share without a checkpoint entry and a CDI spec")
 	})
 	if got := c.boundOf("a"); len(got) != 1 {
 		t.Errorf("the annotation was changed: %q", got)

@@ -130,7 +130,7 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Lost are the allocations of shares of which no entry is left. What they stand
+// Lost are the allocations of shares of which there is no entry. What they stand
 // for may be in their CDI specs. If it is not, they are [Node.Unrecorded] until
 // their pods are gone.
 func (n *Node) Lost() []kubelet.Allocation {
@@ -139,8 +139,8 @@ func (n *Node) Lost() []kubelet.Allocation {
 	})
 }
 
-// lost reports whether names were given out for an allocation and none of them
-// has an entry.
+// lost reports whether no entry has an allocation: it was lost, or another device plugin
+// served the resource before and gave the devices out.
 func (n *Node) lost(a *kubelet.Allocation) bool {
 	if !a.Checkpointed {
 		for _, e := range n.Entries {
@@ -150,16 +150,12 @@ func (n *Node) lost(a *kubelet.Allocation) bool {
 		}
 		return true
 	}
-	named := false
 	for _, text := range a.CDINames {
-		if name, ok := cdi.ParseName(text); ok && name.Kind == cdi.SGPU {
-			named = true
-			if n.Entries[name.Device] != nil {
-				return false
-			}
+		if name, ok := cdi.ParseName(text); ok && name.Kind == cdi.SGPU && n.Entries[name.Device] != nil {
+			return false
 		}
 	}
-	return named
+	return true
 }
 
 // unrecorded reports whether a container runs, or may run, on GPUs that nothing

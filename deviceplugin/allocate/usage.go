@@ -171,7 +171,7 @@ func (u *usage) close(gpus []quota.GPU, container *kubelet.Container) {
 		for _, uuid := range replica.Devices(a.IDs) {
 			// Containers of one pod may have shared a GPU.
 			if container == nil || !a.Pod.Same(container.Pod) || !slices.Contains(own, uuid) {
-				reject(uuid, "kept for "+a.String()+": its checkpoint entry is lost")
+				reject(uuid, "kept for "+a.String()+": no checkpoint entry has its share")
 			}
 		}
 	}

@@ -20,8 +20,8 @@ const (
 	// DriftOvercommit: containers have more of a GPU than there is, because
 	// the GPU or the configuration changed. No new pod gets it.
 	DriftOvercommit = "overcommit"
-	// DriftUnrecorded: a container has shares, and neither an entry nor a CDI
-	// spec is left of it.
+	// DriftUnrecorded: a container has shares, and there is neither an entry nor a CDI
+	// spec of it.
 	DriftUnrecorded = "unrecorded"
 	// DriftAnnotation: a pod's annotation was not what its containers have, and was
 	// corrected.
@@ -82,8 +82,9 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]boo
 		}
 	}
 	for _, a := range s.unrecorded {
-		drifting[Drift{DriftUnrecorded, fmt.Sprintf("the checkpoint entry and the CDI spec of %s were lost; no other pod "+
-			"gets the %d GPUs that it may have until the pod is gone: delete the pod", a.Container, len(a.IDs))}] = true
+		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry and a CDI spec, which "+
+			"were lost or are another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
+			a.Container, len(a.IDs))}] = true
 	}
 	for _, e := range s.entries {
 		if e.Kind != cdi.SGPU || e.Owner == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
@@ -53,7 +54,7 @@ func (r *rig) rejects(why string, want asks, reason string) {
 	}
 }
 
-const kept = "kept for container main of default/a: its checkpoint entry is lost"
+const kept = "kept for container main of default/a: no checkpoint entry has its share"
 
 // TestWipedNodeOvercommitsNothing: which GPU a running container has is known by
 // its device ID alone. No other pod gets it.
@@ -107,8 +108,8 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.wipe()
-	const message = "unrecorded: the checkpoint entry and the CDI spec of container main of default/a were lost; " +
-		"no other pod gets the 1 GPUs that it may have until the pod is gone: delete the pod"
+	const message = "unrecorded: container main of default/a has a share without a checkpoint entry and a CDI spec, " +
+		"which were lost or are another device plugin's; no other pod gets the 1 GPUs that it may have until the pod is gone"
 	if diff := cmp.Diff([]string{message}, r.driftsNow()); diff != "" {
 		t.Errorf("drifts (-want +got):\n%s", diff)
 	}
@@ -124,6 +125,28 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	}
 	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "b" {
 		t.Errorf("allocations %+v", got)
+	}
+}
+
+// TestGPUOfAnotherPluginsPod: another device plugin served the resource before, with
+// device IDs of the same form. Its container has all of the GPU as far as is known.
+func TestGPUOfAnotherPluginsPod(t *testing.T) {
+	r := shareRig(t, "0", "1")
+	r.spec("theirs")
+	r.kubelet.Assign(pod("theirs"), "main", slots, []string{r.slot(0, 0)},
+		&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": r.gpuIDs(0)[0]}})
+	const kept = "kept for container main of default/theirs: no checkpoint entry has its share"
+	r.start(r.consumer("a", "30/10", r.slot(0, 1)))
+	if diff := cmp.Diff([]int{1}, r.gpusOf("a", "main")); diff != "" {
+		t.Errorf("the GPU of heddle's pod (-want +got):\n%s", diff)
+	}
+	if got := r.View().GPUs()[0].Unhealthy; got != kept {
+		t.Errorf("GPU 0: %q", got)
+	}
+	r.kubelet.Delete("default", "theirs")
+	r.start(r.consumer("b", "80/40", r.slot(0, 2)))
+	if diff := cmp.Diff([]int{0}, r.gpusOf("b", "main")); diff != "" {
+		t.Errorf("the other pod has gone (-want +got):\n%s", diff)
 	}
 }
 

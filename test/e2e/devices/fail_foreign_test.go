@@ -28,10 +28,27 @@ import (
 	reported "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
-// foreign is a device plugin that is not heddle's.
+// foreign is a device plugin that is not heddle's. A container gets the node of the GPU
+// whose UUID its device ID begins with, as by NVIDIA's plugin with passDeviceSpecs.
 type foreign struct {
 	v1beta1.UnimplementedDevicePluginServer
 	devices []*v1beta1.Device
+	nodes   map[string]*v1beta1.DeviceSpec
+}
+
+func (f *foreign) Allocate(_ context.Context, asked *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
+	answer := &v1beta1.AllocateResponse{}
+	for _, container := range asked.GetContainerRequests() {
+		one := &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
+			"NVIDIA_VISIBLE_DEVICES": strings.Join(container.GetDevicesIds(), ","),
+		}}
+		for _, id := range container.GetDevicesIds() {
+			uuid, _, _ := strings.Cut(id, "::")
+			one.Devices = append(one.Devices, f.nodes[uuid])
+		}
+		answer.ContainerResponses = append(answer.ContainerResponses, one)
+	}
+	return answer, nil
 }
 
 func (*foreign) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
@@ -52,7 +69,14 @@ func (f *foreign) ListAndWatch(
 // returns is called.
 func (r *rig) foreign(t *testing.T, socket, resource string, ids ...string) (stop func()) {
 	t.Helper()
-	f := &foreign{}
+	f := &foreign{nodes: map[string]*v1beta1.DeviceSpec{}}
+	m := r.machine(t)
+	for i := range m.GPUs {
+		f.nodes[m.GPUs[i].UUID] = &v1beta1.DeviceSpec{
+			HostPath: filepath.Join(r.dir, "gpus", m.GPUs[i].UUID), Permissions: "rw",
+			ContainerPath: fmt.Sprint("/dev/nvidia", m.GPUs[i].Index),
+		}
+	}
 	for _, id := range ids {
 		f.devices = append(f.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
 	}

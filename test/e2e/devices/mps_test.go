@@ -14,11 +14,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mpsRig is a rig whose shares MPS limits, with a stand-in for nvidia-cuda-mps-control,
-// and heddle-mps, which runs it.
+// mpsRig is a rig whose shares MPS limits.
 func mpsRig(t *testing.T) (r *rig, keeper *process, state string) {
 	t.Helper()
 	r = newRig(t, options{name: "mps", held: true, config: sharedGPUs + "sgpu: {enforce: {memory: mps, compute: mps}}\n"})
+	keeper, state = r.mpsKeeper(t)
+	r.plugin.again(t)
+	r.waitShares(t, allSlots, allCores, allGiB)
+	return r, keeper, state
+}
+
+// mpsKeeper runs heddle-mps, with a stand-in for nvidia-cuda-mps-control, for a plugin
+// that is started afterwards.
+func (r *rig) mpsKeeper(t *testing.T) (keeper *process, state string) {
+	t.Helper()
 	// Paths of sockets are short.
 	state, err := os.MkdirTemp("", "mps") //nolint:usetesting // See above.
 	if err != nil {
@@ -53,9 +62,7 @@ func mpsRig(t *testing.T) (r *rig, keeper *process, state string) {
 			t.Error(err)
 		}
 	})
-	r.plugin.again(t)
-	r.waitShares(t, allSlots, allCores, allGiB)
-	return r, keeper, state
+	return keeper, state
 }
 
 // TestMPSGoesOnDuringAnUpdate: the daemon of a GPU and its clients live on while the

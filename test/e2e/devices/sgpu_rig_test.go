@@ -183,6 +183,18 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 // heddleExit runs it and returns its exit code too.
 func (r *rig) heddleExit(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
+	cmd := exec.CommandContext(r.ctx(t), heddleProgram(t), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
+	text, err := cmd.CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
+		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, text)
+	}
+	return string(text), cmd.ProcessState.ExitCode()
+}
+
+// heddleProgram builds the command once.
+func heddleProgram(t *testing.T) string {
+	t.Helper()
 	b, err := builds(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +210,5 @@ func (r *rig) heddleExit(t *testing.T, args ...string) (out string, code int) {
 	if cli.err != nil {
 		t.Fatal(cli.err)
 	}
-	cmd := exec.CommandContext(r.ctx(t), cli.path, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
-	text, err := cmd.CombinedOutput()
-	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
-		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, text)
-	}
-	return string(text), cmd.ProcessState.ExitCode()
+	return cli.path
 }

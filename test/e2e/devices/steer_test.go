@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // TestGPUsByUUID: a pod may name the GPUs that it wants and those that it does not. The kubelet
@@ -24,7 +23,7 @@ func TestGPUsByUUID(t *testing.T) {
 	for i := range m.GPUs {
 		all[i] = m.GPUs[i].UUID
 	}
-	domains := apinames.DefaultDomains()
+	domains := wellknown.DefaultDomains()
 	start := func(name, key, value string) *seen {
 		p := r.pod(name, box{gpus: 2, hcas: 2})
 		p.Annotations = map[string]string{key: value}

@@ -94,8 +94,8 @@ func checkPlugin(l *finding.List, r *report.Report) {
 		if b := &r.Bindings[i]; b.Unrecorded {
 			l.Problem("pod "+podName(b.Namespace, b.Pod, b.UID),
 				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint.",
-				"the checkpoint entry and the CDI spec of container %s were lost; no other pod gets the GPUs "+
-					"that it may have until the pod is gone", b.Container)
+				"container %s has a share without a checkpoint entry and a CDI spec, which were lost or are another "+
+					"device plugin's; no other pod gets the GPUs that it may have until the pod is gone", b.Container)
 		}
 	}
 	checkLimits(l, r.Enforcers)

@@ -196,7 +196,7 @@ func TestSharesWithFindings(t *testing.T) {
 				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{gpu7},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; no other pod gets the GPUs that it may have"},
+			[]string{"problem  pod ml/x\n  container main has a share without a checkpoint entry and a CDI spec, which were lost"},
 			"",
 		},
 		{
