@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 // Node is what is known of a node at one moment. Nothing in it is changed.
@@ -37,8 +38,8 @@ type Node struct {
 	// Forgotten are the containers that run and of which the kubelet has lost the
 	// devices, Unsure those of which it may have while it starts.
 	Forgotten, Unsure map[kubelet.Container]bool
-	// Unrecorded are the allocations of shares that have lost their entries and
-	// CDI specs: no other pod gets the GPUs that their device IDs name.
+	// Unrecorded are the allocations of shares that have no entries and no CDI
+	// specs: no other pod gets the GPUs that their device IDs name.
 	Unrecorded []kubelet.Allocation
 }
 
@@ -135,7 +136,18 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 // their pods are gone.
 func (n *Node) Lost() []kubelet.Allocation {
 	return slices.DeleteFunc(slices.Clone(n.Snapshot.Allocations), func(a kubelet.Allocation) bool {
-		return !n.HasShares(&a) || n.Snapshot.Gone(a.Pod) || !n.lost(&a)
+		return !n.HasShares(&a) && !n.sharesByOthers(&a) || n.Snapshot.Gone(a.Pod) || !n.lost(&a)
+	})
+}
+
+// sharesByOthers reports whether another device plugin gave out GPUs of this machine in
+// a way that the kubelet does not compare with heddle's: as replicas of what one pod has
+// alone here, or as a resource of another name.
+func (n *Node) sharesByOthers(a *kubelet.Allocation) bool {
+	kind := n.kindOf(a)
+	return (kind == cdi.GPU || kind == "") && slices.ContainsFunc(a.IDs, func(id string) bool {
+		_, is := n.Inventory.GPUs[replica.DeviceOf(id)]
+		return is && (kind == "" || replica.IsReplica(id))
 	})
 }
 

@@ -2,6 +2,7 @@ package devicestate
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -147,6 +148,30 @@ func TestGPUOfAnotherPluginsPod(t *testing.T) {
 	r.start(r.consumer("b", "80/40", r.slot(0, 2)))
 	if diff := cmp.Diff([]int{0}, r.gpusOf("b", "main")); diff != "" {
 		t.Errorf("the other pod has gone (-want +got):\n%s", diff)
+	}
+}
+
+// TestReplicasOfAnotherPlugin: what heddle hands out whole is shared by pods of another
+// plugin, under the same name or another one.
+func TestReplicasOfAnotherPlugin(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	for i, resource := range []string{gpus, "nvidia.com/gpu.shared"} {
+		name := fmt.Sprint("theirs-", i)
+		r.spec(name)
+		r.kubelet.Assign(pod(name), "main", resource, []string{replica.ID(r.gpuIDs(i)[0], 2)}, &v1beta1.ContainerAllocateResponse{})
+	}
+	r.spec("whole")
+	r.kubelet.Assign(pod("whole"), "main", gpus, r.gpuIDs(2), &v1beta1.ContainerAllocateResponse{})
+	if _, err := r.Held(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"container main of default/theirs-0 has it as nvidia.com/gpu", "container main of default/theirs-1 has it as nvidia.com/gpu.shared", "",
+	}
+	for i, want := range want {
+		if got := r.View().Elsewhere(gpus, r.gpuIDs(i)[0], ""); got != want {
+			t.Errorf("GPU %d: %q, want %q", i, got, want)
+		}
 	}
 }
 

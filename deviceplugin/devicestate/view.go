@@ -198,6 +198,11 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 // it is cut from, its parent; or a partition of it, or one that overlaps it, when the GPU's
 // partition mode has changed under the container. A container that has not started counts: its devices are given out.
 func (v *View) Elsewhere(resource, id, parent string) string {
+	for _, a := range v.node.Unrecorded {
+		if devices := replica.Devices(a.IDs); slices.Contains(devices, id) || slices.Contains(devices, parent) {
+			return a.String() + " has it as " + a.Resource
+		}
+	}
 	for _, e := range v.node.Entries {
 		if e.Kind != cdi.GPU {
 			continue

@@ -56,6 +56,13 @@ func TestMigration(t *testing.T) {
 			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
 		})
 	})
+	// The one GPU that is shared stays its pod's: the other seven are handed out.
+	t.Run("nvidia-time-slicing-to-whole-gpus", func(t *testing.T) {
+		newRig(t, options{name: "to-whole", held: true}).migrate(t, &migration{
+			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: "version: v1\n",
+			resource: gpuResource, theirs: 32, ours: 7, manifest: box{gpus: 1},
+		})
+	})
 	t.Run("nvidia-mps", func(t *testing.T) {
 		r := newRig(t, options{name: "from-mps", held: true})
 		r.mpsKeeper(t)
