@@ -152,5 +152,6 @@ replace github.com/prometheus/client_golang => github.com/prometheus/client_gola
 
 tool (
 	volcano.sh/volcano/cmd/controller-manager
+	volcano.sh/volcano/cmd/scheduler
 	volcano.sh/volcano/cmd/webhook-manager
 )

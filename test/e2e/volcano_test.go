@@ -222,3 +222,54 @@ func TestVolcano(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrationFromVolcano: Volcano's own scheduler gives way to heddle's vc-scheduler, which
+// then gets a plugin of heddle's, and comes back. The manifests are the same, and what runs is not touched.
+func TestMigrationFromVolcano(t *testing.T) {
+	const port = 19506
+	v := newVolcano(t)
+	_, fly := v.dragonflies(t, port, 2)
+	best := slices.Sorted(maps.Keys(fly))[5]
+	for node := range fly {
+		table := `{"2":{"score":0,"loss":400}}`
+		if node == best {
+			table = `{"2":{"score":400,"loss":0}}`
+		}
+		v.kubectl(t, "annotate", "node", node, wellknown.GPUTopology+"="+table)
+	}
+	ours := v.scheduler
+	theirs, _ := v.program(t, volcanoModule, "volcano.sh/volcano/cmd/scheduler")
+	without := strings.NewReplacer(`
+  - name: gpu-aware
+    arguments:
+      weight: 1
+      loss.weight: 0.5`, "")
+
+	v.scheduler = theirs
+	v.schedule(t, 1, without)
+	running := v.pod("running", 2, nil)
+	running.Spec.SchedulerName = "volcano"
+	v.create(t, running)
+	v.running(t, time.Minute, "running", 1)
+	before := v.podsOf(t, "running")[0]
+	v.completes(t, "volcano-job.yaml", "job-demo", 2)
+
+	for i, step := range []struct {
+		scheduler string
+		edit      *strings.Replacer
+	}{{ours, without}, {ours, strings.NewReplacer()}, {theirs, without}} {
+		v.kubectl(t, "-n", v.namespace, "delete", "jobs.batch.volcano.sh", "job-demo", "--wait")
+		v.kubectl(t, "-n", v.namespace, "delete", "events", "--all")
+		v.scheduler = step.scheduler
+		v.schedule(t, 1, step.edit)
+		for pod, node := range v.completes(t, "volcano-job.yaml", "job-demo", 2) {
+			if i == 1 && node != best {
+				t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
+			}
+		}
+		now := v.podsOf(t, "running")[0]
+		if now.UID != before.UID || now.Spec.NodeName != before.Spec.NodeName || now.Status.Phase != before.Status.Phase {
+			t.Errorf("the pod that runs is %s on %s, was %s on %s", now.Status.Phase, now.Spec.NodeName, before.Status.Phase, before.Spec.NodeName)
+		}
+	}
+}
