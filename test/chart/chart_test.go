@@ -21,15 +21,19 @@ import (
 func TestObjectsOfADefaultInstall(t *testing.T) {
 	objects := render(t, "--set", "registry=registry.example.com/gpu", "--no-hooks")
 	want := []string{
-		"ClusterRole/heddle-feature-discovery",
-		"ClusterRoleBinding/heddle-feature-discovery",
+		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-feature-discovery",
+		"ClusterRoleBinding/heddle-device-plugin", "ClusterRoleBinding/heddle-feature-discovery",
 		"ConfigMap/heddle-device-config",
-		"DaemonSet/heddle-feature-discovery",
+		"DaemonSet/heddle-device-plugin", "DaemonSet/heddle-feature-discovery",
 		"Role/heddle-feature-discovery-events",
 		"RoleBinding/heddle-feature-discovery-events",
-		"ServiceAccount/heddle-feature-discovery",
-		"ValidatingAdmissionPolicy/heddle-feature-discovery",
-		"ValidatingAdmissionPolicyBinding/heddle-feature-discovery",
+		"ServiceAccount/heddle-device-plugin", "ServiceAccount/heddle-feature-discovery",
+		"ValidatingAdmissionPolicy/heddle-device-plugin", "ValidatingAdmissionPolicy/heddle-device-plugin-events",
+		"ValidatingAdmissionPolicy/heddle-device-plugin-pods", "ValidatingAdmissionPolicy/heddle-feature-discovery",
+		"ValidatingAdmissionPolicy/heddle-shares",
+		"ValidatingAdmissionPolicyBinding/heddle-device-plugin", "ValidatingAdmissionPolicyBinding/heddle-device-plugin-events",
+		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods", "ValidatingAdmissionPolicyBinding/heddle-feature-discovery",
+		"ValidatingAdmissionPolicyBinding/heddle-shares",
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(objects))); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
@@ -259,8 +263,8 @@ func TestExistingConfigMap(t *testing.T) {
 	}
 }
 
-func TestWithoutFeatureDiscovery(t *testing.T) {
-	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false", "--no-hooks")))
+func TestWithoutDaemons(t *testing.T) {
+	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false,gpuDevice.deploy=false", "--no-hooks")))
 	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -160,8 +160,8 @@ func TestMonitors(t *testing.T) {
 		want []string
 	}{
 		{"off", []string{"--set", everything}, nil},
-		{"one daemon", []string{"--set", "monitoring.deploy=true"}, []string{"PodMonitor/heddle-feature-discovery", "PrometheusRule/heddle"}},
-		{"no rules", []string{"--set", "monitoring.deploy=true,monitoring.rules=false"}, []string{"PodMonitor/heddle-feature-discovery"}},
+		{"one daemon", []string{"--set", "monitoring.deploy=true,gpuDevice.deploy=false"}, []string{"PodMonitor/heddle-feature-discovery", "PrometheusRule/heddle"}},
+		{"no rules", []string{"--set", "monitoring.deploy=true,monitoring.rules=false,gpuDevice.deploy=false"}, []string{"PodMonitor/heddle-feature-discovery"}},
 		{"all", []string{"--set", everything, "--set", "monitoring.deploy=true"}, []string{
 			"PodMonitor/heddle-device-plugin", "PodMonitor/heddle-feature-discovery", "PodMonitor/heddle-topo-worker",
 			"PrometheusRule/heddle", "PrometheusRule/heddle-scheduler", "ServiceMonitor/heddle-scheduler", "ServiceMonitor/heddle-topo-master",

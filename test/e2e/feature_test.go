@@ -88,7 +88,7 @@ func (b *bed) installChart(t *testing.T) {
 	if err := os.WriteFile(values, []byte(chartValues), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.installer.Chart(ctx, b.Cluster, "--values", values); err != nil {
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.deploy=false"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -68,7 +68,7 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := b.installer.Helm(t.Context(), b.Cluster, "install", "layout", "deploy/helm/heddle", "--wait", "--timeout", "2m",
-		"--namespace", "heddle-layout", "--create-namespace", "--set", "registry=localhost/layout,tag=oci",
+		"--namespace", "heddle-layout", "--create-namespace", "--set", "registry=localhost/layout,tag=oci,gpuDevice.deploy=false",
 		"--set-json", `gpuLabel.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"type","operator":"NotIn","values":["kwok"]}]}]}}}`)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,8 +20,9 @@ import (
 
 // TestMetaXFromTheChart is the documented installation on a node with MetaX's GPUs
 // (helm install ... --set gpuDevice.sGPUHybridMode=true), then the check that the document
-// prints: what of the node's allocatable resources is MetaX's; then the mode of shares. No resource or label of the node
-// is another maker's, and the uninstallation takes all of it back.
+// prints: what of the node's allocatable resources is MetaX's; then the documented ConfigMap, which names the
+// node that shares its GPUs, and the check again: sgpu is 16 for each. No resource or label of the node is
+// another maker's, and the uninstallation takes all of it back.
 func TestMetaXFromTheChart(t *testing.T) {
 	b, ctx := shared, t.Context()
 	for _, binary := range []string{"heddle", daemon, pluginName} {
@@ -79,7 +81,13 @@ func TestMetaXFromTheChart(t *testing.T) {
 		})
 	}
 	offers(map[corev1.ResourceName]int64{"metax-tech.com/gpu": 8})
-	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "config.cluster.mode=sgpu")
+	text, err := os.ReadFile(b.example("device-config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := strings.ReplaceAll(string(text), "sample-node1", b.Node())
+	// The names of the maker are the cluster's in the values.
+	b.applied(t, strings.ReplaceAll(documented, `mode: "native"`, `{mode: "native", domains: {vendor: metax-tech.com}}`))
 	offers(map[corev1.ResourceName]int64{
 		"metax-tech.com/gpu": 0, "metax-tech.com/sgpu": 8 * 16, "metax-tech.com/vcore": 8 * 100, "metax-tech.com/vmemory": 8 * 64,
 	})

@@ -36,6 +36,7 @@ const (
 // real node, which has no HCA.
 const topoValues = `
 gpuLabel: {deploy: false}
+gpuDevice: {deploy: false}
 topoDiscovery:
   deploy: true
   worker:
