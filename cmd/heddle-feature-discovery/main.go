@@ -1,142 +1,20 @@
-// Command heddle-feature-discovery labels and taints its own Kubernetes Node
-// by what the machine has and what the configuration decides.
-//
-// It reads no hardware (discovery/host), decides no label (discovery/labels)
-// and asks no API server (discovery/nodesync); it calls the three in order and
-// reports errors.
+// Command heddle-feature-discovery labels and taints its own Kubernetes Node by
+// what the machine has and what the configuration decides.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"io"
-	"log/slog"
-	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/internal/node/featurediscovery"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
-	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-func main() { program.Main("heddle-feature-discovery", run) }
+func main() { program.Main(featurediscovery.Name, run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	return program.Run(ctx, "heddle-feature-discovery", version, &options{}, args, stdout, stderr)
-}
-
-type options struct {
-	program.Flags
-	program.Host
-	outputFile, metricsAddress string
-	oneshot, dryRun, cleanup   bool
-}
-
-// Register implements [program.Daemon].
-func (o *options) Register(fs *flag.FlagSet) {
-	o.RegisterHost(fs, time.Minute)
-	fs.BoolVar(&o.oneshot, "oneshot", false, "scan once, write, and exit")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
-	fs.BoolVar(&o.cleanup, "cleanup", false,
-		"remove every label and taint that this daemon owns; without --oneshot stay idle then, for a DaemonSet")
-	fs.StringVar(&o.outputFile, "output-file", "",
-		"write the labels to this node-feature-discovery feature file, not to the Node; no taints, no API server")
-	fs.StringVar(&o.metricsAddress, "metrics-address", ":9101", "address of /metrics, /healthz and /readyz; empty: none")
-}
-
-// Check finds what the flag package cannot, and fills the node's name.
-func (o *options) Check() error {
-	if o.cleanup && o.dryRun {
-		return errors.New("--cleanup and --dry-run exclude each other")
-	}
-	return o.CheckHost()
-}
-
-// Run implements [program.Daemon]. It fails on a bad configuration and on a bad
-// machine file: a daemon that starts wrong should not start.
-func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	program.SmallHeap()
-	registry := program.NewRegistry(version)
-	d := &daemon{
-		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: vendors.All(), log: log,
-		metrics: newMetrics(registry), warned: map[string]string{},
-	}
-	var err error
-	if d.configs, err = config.NewWatcher(o.Config, log); err != nil {
-		return err
-	}
-	syncer, err := o.connect(d, stdout)
-	if err != nil {
-		return err
-	}
-	if !o.IsReplay() {
-		d.booted = booted(o.ProcRoot)
-		if d.node != nil {
-			d.release = host.NewRelease()
-			o.Release = d.release
-		}
-	}
-	if d.machines, err = o.Open(log); err != nil {
-		return err
-	}
-	if o.oneshot {
-		return d.once(ctx, syncer)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.configs.Run(ctx) })
-	group.Go(func() error { return d.machines.Run(ctx) })
-	if d.node != nil {
-		group.Go(func() error { return d.node.Run(ctx) })
-	}
-	group.Go(func() error { return d.run(ctx) })
-	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready) })
-	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
-	return group.Wait()
-}
-
-// connect chooses where the labels go. Only the Node needs an API server; a dry
-// run asks one if it can. The Syncer is nil where none is asked.
-func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer, err error) {
-	if o.outputFile != "" {
-		d.sink = fileSink{path: o.outputFile}
-	} else {
-		client, err := kube.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
-		switch {
-		case err == nil:
-			d.node = nodesync.NewWatch(client, o.NodeName)
-			syncer = nodesync.New(client, o.NodeName)
-			d.sink = syncer
-		case !o.dryRun:
-			return nil, err
-		}
-	}
-	if o.dryRun {
-		d.sink = printSink{out: stdout}
-	}
-	return syncer, nil
-}
-
-// once is --oneshot: one scan, one write.
-func (d *daemon) once(ctx context.Context, syncer *nodesync.Syncer) error {
-	if syncer != nil {
-		own, err := syncer.Node(ctx)
-		if err != nil {
-			return err
-		}
-		d.node.Keep(own)
-		d.release.Set(program.Released(own.Annotations))
-	}
-	m := d.machines.Scan(ctx)
-	if m == nil {
-		return errors.New("no machine: nothing could be read")
-	}
-	return d.round(ctx, m)
+	return program.Run(ctx, featurediscovery.Name, version, featurediscovery.New(version), args, stdout, stderr)
 }

@@ -1,4 +1,6 @@
-package main
+// Package deviceplugin is heddle-device-plugin: it serves the GPUs and HCAs of its node
+// to the kubelet.
+package deviceplugin
 
 import (
 	"errors"
@@ -23,7 +25,15 @@ const (
 	keeperServe = "serve"
 )
 
+// Name is the program's.
+const Name = "heddle-device-plugin"
+
+// New is a daemon of this version.
+func New(version string) program.Daemon { return &options{version: version} }
+
 type options struct {
+	version string
+
 	program.Flags
 	program.Host
 	kubeletDir, cdiDir, stateDir string

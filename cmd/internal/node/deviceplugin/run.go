@@ -1,4 +1,4 @@
-package main
+package deviceplugin
 
 import (
 	"context"
@@ -34,7 +34,7 @@ import (
 // start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	program.SmallHeap()
-	registry := program.NewRegistry(version)
+	registry := program.NewRegistry(o.version)
 	if o.cleanup {
 		if err := o.clean(ctx); err != nil {
 			return err
@@ -97,7 +97,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := program.Route{Path: report.Path, Handler: a}
 	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
-	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
+	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
@@ -159,7 +159,7 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
-		if client, err = kube.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
+		if client, err = kube.ClientFor(config, "heddle-device-plugin/"+o.version); err == nil {
 			return apiserver.New(client, o.NodeName, log)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package topoworker
 
 import (
 	"flag"
@@ -18,5 +18,5 @@ func TestDocumentedMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs.Section(t, "../..", docs.Observability, "heddle-topo-worker", docs.Metrics(t, p.registry), *update)
+	docs.Section(t, "../../../..", docs.Observability, "heddle-topo-worker", docs.Metrics(t, p.registry), *update)
 }

@@ -1,4 +1,4 @@
-package main
+package featurediscovery
 
 import (
 	"flag"
@@ -14,5 +14,5 @@ var update = flag.Bool("update", false, "write "+docs.Observability)
 func TestDocumentedMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
 	newMetrics(r)
-	docs.Section(t, "../..", docs.Observability, "heddle-feature-discovery", docs.Metrics(t, r), *update)
+	docs.Section(t, "../../../..", docs.Observability, "heddle-feature-discovery", docs.Metrics(t, r), *update)
 }

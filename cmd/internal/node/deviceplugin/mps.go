@@ -1,4 +1,4 @@
-package main
+package deviceplugin
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func (o *options) keepMPS(ctx context.Context, log *slog.Logger) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("socket: %w", err), listener.Close())
 	}
-	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "socket", socket)
+	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "socket", socket)
 	k := &enforce.Keeper{StateDir: o.stateDir, Root: o.mpsRoot, Log: log}
 	return k.Run(ctx, listener)
 }

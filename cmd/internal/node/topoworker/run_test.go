@@ -1,8 +1,10 @@
-package main
+package topoworker
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +17,11 @@ import (
 	"github.com/heddle-dev/heddle/test/programtest"
 )
 
-const h800 = "../../test/machines/h800-8ib-bond.json"
+const h800 = "../../../../test/machines/h800-8ib-bond.json"
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	return program.Run(ctx, Name, "dev", New("dev"), args, stdout, stderr)
+}
 
 func TestRun(t *testing.T) {
 	programtest.Run(t, "heddle-topo-worker", run, program.ErrUsage, []programtest.Case{

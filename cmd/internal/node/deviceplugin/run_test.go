@@ -1,4 +1,4 @@
-package main
+package deviceplugin
 
 import (
 	"bytes"
@@ -20,7 +20,11 @@ import (
 	"github.com/heddle-dev/heddle/test/programtest"
 )
 
-const dgx = "../../test/machines/dgx-h100.json"
+const dgx = "../../../../test/machines/dgx-h100.json"
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	return program.Run(ctx, Name, "dev", New("dev"), args, stdout, stderr)
+}
 
 func TestMistakes(t *testing.T) {
 	dir, bad := t.TempDir(), programtest.Half(t, machines.Dump(t, "dgx-h100"))

@@ -1,7 +1,9 @@
-package main
+package featurediscovery
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +14,11 @@ import (
 	"github.com/heddle-dev/heddle/test/programtest"
 )
 
-const dgx = "../../test/machines/dgx-h100.json"
+const dgx = "../../../../test/machines/dgx-h100.json"
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	return program.Run(ctx, Name, "dev", New("dev"), args, stdout, stderr)
+}
 
 func TestRunOnce(t *testing.T) {
 	programtest.Run(t, "heddle-feature-discovery", run, program.ErrUsage, []programtest.Case{

@@ -1,4 +1,4 @@
-package main
+package featurediscovery
 
 import (
 	"encoding/json"
@@ -71,7 +71,7 @@ func (b *bed) scan(t *testing.T, m *machine.Machine) nodesync.Desired {
 
 func driven(t *testing.T) (with, without *machine.Machine) {
 	t.Helper()
-	with, err := replay.Load("../../test/machines/dgx-h100.json")
+	with, err := replay.Load("../../../../test/machines/dgx-h100.json")
 	if err != nil {
 		t.Fatal(err)
 	}
