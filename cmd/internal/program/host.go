@@ -20,7 +20,11 @@ type Host struct {
 	host.Options
 	// Machine is `host`, or a dump to replay.
 	Machine string
+
+	shared *sharedMachine // nil unless the process runs other daemons too
 }
+
+func (h *Host) reads() *Host { return h }
 
 // RegisterHost adds them to a set, with a daemon's own interval.
 func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
@@ -73,6 +77,13 @@ type Machine interface {
 // Open finds the machine that the flags name; nothing of a host is read yet, a
 // dump must be a good one.
 func (h *Host) Open(log *slog.Logger) (Machine, error) {
+	if h.shared != nil {
+		return h.shared.open(h, log)
+	}
+	return h.openOwn(log)
+}
+
+func (h *Host) openOwn(log *slog.Logger) (Machine, error) {
 	if !h.IsReplay() {
 		h.Logger = log
 		return host.New(h.Options), nil

@@ -44,8 +44,11 @@ const started = 20 * time.Second
 // little garbage, in bursts, and a smaller heap costs it a few milliseconds of
 // collection a minute. What its start took besides goes back to the system at
 // once; the runtime would keep it for minutes. GOGC in the environment wins. No
-// daemon serves a heap profile, so none is taken.
-func SmallHeap() {
+// daemon serves a heap profile, so none is taken. A process does so once.
+func (f *Flags) SmallHeap() {
+	if f.process != nil {
+		return
+	}
 	runtime.MemProfileRate = 0
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
@@ -78,6 +81,9 @@ type Flags struct {
 	version   bool
 	logFormat string
 	logLevel  slog.Level
+
+	process *process // nil unless it runs other daemons too
+	part    string   // the daemon's name there
 }
 
 // Common implements [Daemon].
@@ -97,6 +103,10 @@ func Run(ctx context.Context, name, version string, d Daemon, args []string, std
 	if err := parse(name, d, args, stderr); err != nil {
 		return err
 	}
+	return runParsed(ctx, name, version, d, stdout, stderr)
+}
+
+func runParsed(ctx context.Context, name, version string, d Daemon, stdout, stderr io.Writer) error {
 	f := d.Common()
 	if f.version {
 		_, err := fmt.Fprintln(stdout, name, version)

@@ -24,6 +24,27 @@ func NewRegistry(version string) *prometheus.Registry {
 	return r
 }
 
+// Registry is the daemon's. A process of several daemons has the metrics of the process
+// once, in its own.
+func (f *Flags) Registry(version string) *prometheus.Registry {
+	if f.process != nil {
+		return prometheus.NewRegistry()
+	}
+	return NewRegistry(version)
+}
+
+// Serve is [Serve], or the address of the process that runs other daemons too.
+func (f *Flags) Serve(
+	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
+	alive, ready func() string, more ...Route,
+) error {
+	if f.process != nil {
+		f.process.join(ctx, f.part, &served{gatherer: g, alive: alive, ready: ready, routes: more})
+		return nil
+	}
+	return Serve(ctx, log, address, g, alive, ready, more...)
+}
+
 // Route is one more path that answers GET.
 type Route struct {
 	Path    string

@@ -33,15 +33,15 @@ import (
 // machine file and without a machine: a daemon that starts wrong should not
 // start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
-	program.SmallHeap()
-	registry := program.NewRegistry(o.version)
+	o.SmallHeap()
+	registry := o.Registry(o.version)
 	if o.cleanup {
 		if err := o.clean(ctx); err != nil {
 			return err
 		}
 		log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
 		well := func() string { return "" }
-		return program.Serve(ctx, log, o.metricsAddress, registry, well, well)
+		return o.Serve(ctx, log, o.metricsAddress, registry, well, well)
 	}
 	if o.mpsKeeper == keeperServe {
 		return o.keepMPS(ctx, log)
@@ -96,7 +96,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := program.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
