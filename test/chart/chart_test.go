@@ -91,8 +91,13 @@ func compare(t *testing.T, golden, part string, args ...string) {
 // checkFlags holds the arguments of a pod against the flags of its program.
 func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {
 	t.Helper()
+	checkArgs(t, binary, pod.Containers[0].Args)
+}
+
+func checkArgs(t *testing.T, binary string, args []string) {
+	t.Helper()
 	known := flagNames(t, binary)
-	for _, arg := range pod.Containers[0].Args {
+	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !known[name] {
 			t.Errorf("%s has no flag --%s", binary, name)
@@ -106,7 +111,8 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
 	var paths []string
-	for _, dir := range []string{binary, "internal/program"} {
+	daemon := strings.ReplaceAll(strings.TrimPrefix(binary, "heddle-"), "-", "")
+	for _, dir := range []string{binary, "internal/node/" + daemon, "internal/program"} {
 		files, err := filepath.Glob(root + "/cmd/" + dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,6 +113,16 @@ func (f *Flags) NodeFlag(c *cobra.Command, value, usage string) *string {
 // AppLabel is the pod label with the program's name.
 const AppLabel = "app.kubernetes.io/name"
 
+// NodeProgram runs the daemons of a node in one process, where they have no pods of
+// their own.
+const NodeProgram = "heddle-node"
+
+// Runs reports whether a pod of a node runs one of that node's daemons.
+func Runs(p *corev1.Pod, daemon string) bool {
+	name := p.Labels[AppLabel]
+	return name == daemon || name == NodeProgram
+}
+
 // Read sends a request, and decodes the answer; what names the object in an error.
 func Read[T any, P interface {
 	*T
@@ -159,10 +170,11 @@ func Pods(ctx context.Context, client rest.Interface, node string) (*corev1.PodL
 		client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), "pods of Node "+node)
 }
 
-// Pod is any pod of a program of heddle; nil if it has none.
-func Pod(ctx context.Context, client rest.Interface, app string) (*corev1.Pod, error) {
+// Pod is any pod of programs of heddle; nil if they have none.
+func Pod(ctx context.Context, client rest.Interface, programs ...string) (*corev1.Pod, error) {
+	names := strings.Join(programs, ", ")
 	list, err := Read[corev1.PodList](ctx,
-		client.Get().Resource("pods").Param("labelSelector", AppLabel+"="+app).Param("limit", "1"), "pods of "+app)
+		client.Get().Resource("pods").Param("labelSelector", AppLabel+" in ("+names+")").Param("limit", "1"), "pods of "+names)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}
@@ -190,7 +202,7 @@ func Report(ctx context.Context, client rest.Interface, node string) (*report.Re
 	defer cancel()
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if p.Labels[AppLabel] != devicePlugin {
+		if !Runs(p, devicePlugin) {
 			continue
 		}
 		port := cmp.Or(p.Annotations[portKey], defaultPort)

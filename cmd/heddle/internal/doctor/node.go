@@ -58,7 +58,7 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 		return nil, err
 	}
 	n.pods = pods.Items
-	anywhere, err := cluster.Pod(ctx, client, discovery)
+	anywhere, err := cluster.Pod(ctx, client, discovery, cluster.NodeProgram)
 	if err != nil {
 		return nil, err
 	}
@@ -72,9 +72,9 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 	return n, nil
 }
 
-// pod is the Node's pod of a program of heddle; nil if it has none.
+// pod is the Node's pod of a daemon of heddle; nil if it has none.
 func (n *clusterNode) pod(app string) *corev1.Pod {
-	at := slices.IndexFunc(n.pods, func(p corev1.Pod) bool { return p.Labels[cluster.AppLabel] == app })
+	at := slices.IndexFunc(n.pods, func(p corev1.Pod) bool { return cluster.Runs(&p, app) })
 	if at < 0 {
 		return nil
 	}

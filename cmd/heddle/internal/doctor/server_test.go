@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -52,8 +53,13 @@ func serve(t *testing.T, node *corev1.Node, pods []corev1.Pod, elsewhere ...core
 		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: pods}
 		switch q := r.URL.Query(); {
 		case q.Get("labelSelector") != "":
+			selector, err := labels.Parse(q.Get("labelSelector"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			list.Items = slices.DeleteFunc(slices.Concat(elsewhere, pods), func(p corev1.Pod) bool {
-				return "app.kubernetes.io/name="+p.Labels["app.kubernetes.io/name"] != q.Get("labelSelector")
+				return !selector.Matches(labels.Set(p.Labels))
 			})
 		case q.Get("fieldSelector") != "spec.nodeName="+node.Name:
 			t.Errorf("listed pods by %v", q)

@@ -193,3 +193,28 @@ func TestCleaner(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// heddle-node cleans as the device plugin alone: the flags of its other daemons go.
+func TestCleanerArgs(t *testing.T) {
+	for _, tt := range []struct{ args, want []string }{
+		{
+			[]string{"--node-name=n", "--config=/etc/heddle", "--cdi-dir=/c", "--interval=10s"},
+			[]string{"--cleanup", "--node-name=n", "--cdi-dir=/c"},
+		},
+		{
+			[]string{
+				"--node-name=n", "--config=/etc/heddle", "--metrics-address=:9102", "device-plugin", "--kubelet-dir=/k", "--interval=10s",
+				"feature-discovery", "--log-level=x", "topo-worker", "--node-name=y",
+			},
+			[]string{"--node-name=n", "--metrics-address=:9102", "device-plugin", "--cleanup", "--kubelet-dir=/k"},
+		},
+		{
+			[]string{"--node-name=n", "feature-discovery", "--log-level=x", "device-plugin", "--cdi-dir=/c"},
+			[]string{"--node-name=n", "device-plugin", "--cleanup", "--cdi-dir=/c"},
+		},
+	} {
+		if diff := cmp.Diff(tt.want, cleanerArgs(tt.args)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tt.args, diff)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
+	node         = cluster.NodeProgram
 	mps          = "heddle-mps"
 	topoWorker   = "heddle-topo-worker"
 	topoMaster   = "heddle-topo-master"
@@ -38,6 +39,16 @@ func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonS
 	return &ds, nil
 }
 
+// plugin is the DaemonSet that has the device plugin; nil if there is none.
+func (u *uninstall) plugin(ctx context.Context) (*appsv1.DaemonSet, error) {
+	for _, name := range []string{devicePlugin, node} {
+		if ds, err := u.daemonSet(ctx, name); ds != nil || err != nil {
+			return ds, err
+		}
+	}
+	return nil, nil //nolint:nilnil // None is an answer here.
+}
+
 // stop ends all daemons, and has the device plugin's pods clean their hosts first.
 func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	for kind, names := range map[string][]string{
@@ -53,7 +64,7 @@ func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 		if err := u.cleanHosts(ctx, plugin); err != nil {
 			return err
 		}
-		if err := u.remove(ctx, u.path("daemonsets", devicePlugin), ""); err != nil {
+		if err := u.remove(ctx, u.path("daemonsets", plugin.Name), ""); err != nil {
 			return err
 		}
 	}
@@ -67,7 +78,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	if err != nil {
 		return "", err
 	}
-	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
+	all := []string{node, discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !slices.Contains(over(), pod.Status.Phase) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
@@ -101,7 +112,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 	if err != nil {
 		return err
 	}
-	path := u.path("daemonsets", devicePlugin)
+	path := u.path("daemonsets", plugin.Name)
 	if err := u.patch(ctx, types.StrategicMergePatchType, path, manager, patch); err != nil {
 		return err
 	}
@@ -110,12 +121,12 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 		if err != nil {
 			return "", err
 		}
-		ds, err := u.daemonSet(ctx, devicePlugin)
+		ds, err := u.daemonSet(ctx, plugin.Name)
 		if err != nil || ds == nil {
 			return "", err
 		}
 		done, lost := 0, 0
-		err = u.pods(ctx, u.namespace, cluster.AppLabel+"="+devicePlugin, func(pod *corev1.Pod) {
+		err = u.pods(ctx, u.namespace, cluster.AppLabel+"="+plugin.Name, func(pod *corev1.Pod) {
 			switch {
 			case away[pod.Spec.NodeName]:
 				lost++
@@ -147,6 +158,32 @@ const (
 	removeAt = "/remove"
 )
 
+// parts are the names of daemons among heddle-node's arguments, before the flags of each.
+func parts() []string { return []string{devicePart, "feature-discovery", "topo-worker"} }
+
+const devicePart = "device-plugin"
+
+// cleanerArgs are the arguments of a device plugin that cleans its host.
+func cleanerArgs(args []string) []string {
+	flags, _ := kept()
+	var clean []string
+	if !slices.Contains(args, devicePart) {
+		clean = append(clean, cleanupFlag)
+	}
+	for own, rest := true, args; len(rest) > 0; rest = rest[1:] {
+		if slices.Contains(parts(), rest[0]) {
+			own = rest[0] == devicePart
+			if own {
+				clean = append(clean, devicePart, cleanupFlag)
+			}
+		}
+		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(flags, name) {
+			clean = append(clean, rest[0])
+		}
+	}
+	return clean
+}
+
 // kept are the arguments and the volumes that a cleaning device plugin needs.
 func kept() (flags, volumes []string) {
 	return []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"},
@@ -156,14 +193,9 @@ func kept() (flags, volumes []string) {
 // cleaner is the patch that makes the device plugin's pods remove their files.
 func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	spec := &plugin.Spec.Template.Spec
-	flags, names := kept()
-	args := []string{cleanupFlag}
+	_, names := kept()
 	container := &spec.Containers[0]
-	for _, arg := range container.Args {
-		if name, _, _ := strings.Cut(arg, "="); slices.Contains(flags, name) {
-			args = append(args, arg)
-		}
-	}
+	args := cleanerArgs(container.Args)
 	replace := map[string]any{"$patch": "replace"}
 	volumes, mounts := []any{replace}, []any{replace}
 	for i := range spec.Volumes {

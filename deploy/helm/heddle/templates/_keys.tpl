@@ -157,6 +157,14 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
      HAMi's annotation of cards goes when HAMi is off again; its lock is HAMi's
      to set. heddle.dev/cordoned-gpus and heddle.dev/gpu-release are in none: they
      are for people, and the daemon obeys them. */}}
+{{- define "heddle.discoveryNodeAnnotations" -}}
+{{- list "heddle.dev/owned-taints" "heddle.dev/driver-absent-since" | toJson }}
+{{- end }}
+
+{{- define "heddle.deviceConditions" -}}
+{{- list "HeddleReady" "HeddleModePending" | toJson }}
+{{- end }}
+
 {{- define "heddle.deviceNodeAnnotations" -}}
 {{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/hca-counts" "heddle.dev/gpu-release-status" }}
 {{- if include "heddle.hami" . }}

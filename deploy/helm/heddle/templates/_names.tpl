@@ -36,6 +36,16 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
+{{/* The service account of a node's daemon: dict "root" $ "name" <daemon>. */}}
+{{- define "heddle.accountName" -}}
+{{ if .root.Values.combined }}heddle-node{{ else }}{{ .name }}{{ end }}
+{{- end }}
+
+{{/* The same as the API server names it. */}}
+{{- define "heddle.account" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountName" . }}
+{{- end }}
+
 {{/* The cluster's NodeConfig, merged with other values that set parts of it. */}}
 {{- define "heddle.clusterConfig" -}}
 {{- $config := deepCopy .Values.config.cluster }}
