@@ -77,6 +77,7 @@ func parts(stdout io.Writer) []part {
 		{"shares", shares},
 		{"daemons", daemons},
 		{"device-plugin", pluginProcess},
+		{"node", nodeDaemons},
 		{"topology", topology},
 		{"topo-master", topoMaster},
 		{"page", page},

@@ -102,7 +102,15 @@ func TestMetaXFromTheChart(t *testing.T) {
 			t.Errorf("the node offers %s %s", count.String(), name)
 		}
 	}
-	b.helm(t, "uninstall", release, "-n", suite, "--wait")
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait")
+		done <- err
+	}()
+	b.remake(t, "metax-tech.com/sgpu")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, time.Minute, func() string {
 		n := b.node(t, b.Node())
 		for key := range n.Labels {

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-const pluginName = "heddle-device-plugin"
+const pluginName, nodeName = "heddle-device-plugin", "heddle-node"
 
 // removableValues are values with which every daemon of a node writes something.
 const removableValues = `
@@ -37,7 +37,7 @@ gpuLabel:
       requiredDuringSchedulingIgnoredDuringExecution:
         nodeSelectorTerms:
         - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
-gpuDevice: {deploy: true, machineConfigMap: removable, affinity: *real}
+gpuDevice: {machineConfigMap: removable, affinity: *real}
 topoDiscovery:
   deploy: true
   worker: {machineConfigMap: removable, affinity: *real}
@@ -49,16 +49,26 @@ uninstall: {affinity: *real}
 type removable struct {
 	*bed
 	release string
+	plugin  string // The program that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
 }
 
 // TestUninstallLeavesNothing is the life of an installation with a share running,
-// step by step; each step stands on those before.
+// step by step; each step stands on those before. First with a DaemonSet for each
+// daemon, then with heddle-node.
 func TestUninstallLeavesNothing(t *testing.T) {
-	b := &removable{bed: shared}
+	t.Run("a DaemonSet for each", func(t *testing.T) {
+		installAndRemove(t, &removable{bed: shared, plugin: pluginName}, []string{daemon, pluginName, topoWorkerName})
+	})
+	t.Run("heddle-node", func(t *testing.T) {
+		installAndRemove(t, &removable{bed: shared, plugin: nodeName}, []string{nodeName}, "--set", "combined=true")
+	})
+}
+
+func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...string) {
 	ctx := t.Context()
-	binaries := []string{"heddle", daemon, pluginName, topoWorkerName, topoMasterName}
+	binaries := append([]string{"heddle", topoMasterName}, onNodes...)
 	if err := b.installer.BuildAll(ctx, binaries...); err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +81,12 @@ func TestUninstallLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices")
+	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices-"+b.plugin)
 	if err := install.DeviceNodes(dump, nodes); err != nil {
 		t.Fatal(err)
 	}
-	values := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte(removableValues), 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(removableValues), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// CDI is on, so its directory is there.
@@ -89,13 +99,13 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	b.kubectl(t, "-n", suite, "create", "configmap", "removable", "--from-file=machine.json="+dump)
 	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
 	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
-	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.replayDevices="+nodes); err != nil {
+	if err := b.installer.Chart(ctx, b.Cluster, append(values, "--values", file, "--set", "gpuDevice.replayDevices="+nodes)...); err != nil {
 		t.Fatal(err)
 	}
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, what := range []string{"ds/" + pluginName, "job/heddle-uninstall-nodes", "job/heddle-uninstall-capacity"} {
+			for _, what := range []string{"ds/" + b.plugin, "job/heddle-uninstall-nodes", "job/heddle-uninstall-capacity"} {
 				out, _ := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", what, "--tail=30")
 				t.Logf("%s:\n%s", what, out)
 			}
@@ -193,7 +203,7 @@ func stepBundle(t *testing.T, b *removable) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugin := b.pods(t, pluginName)[0].Name
+	plugin := b.pods(t, b.plugin)[0].Name
 	for _, want := range []string{
 		"machine.json", "doctor.txt", "node.json", "bindings.json", "nodetopology.json", "config/cluster-config",
 		"events-node.json", "events-daemons.json", "logs/" + plugin + ".log", "contents.json",
@@ -274,7 +284,7 @@ func stepHeld(t *testing.T, b *removable) {
 	if err == nil || !strings.Contains(out+err.Error(), "default/"+sharer) {
 		t.Errorf("uninstall: %v\n%s\nwant a refusal that names the pod", err, out)
 	}
-	if pods := b.pods(t, pluginName); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
+	if pods := b.pods(t, b.plugin); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
 		t.Errorf("the device plugin after a refusal: %d pods", len(pods))
 	}
 }
@@ -300,7 +310,7 @@ func stepRemoved(t *testing.T, b *removable) {
 		return ""
 	})
 	if os.Getenv("HEDDLE_LONG_TESTS") == "" {
-		b.remake(t)
+		b.remake(t, "nvidia.com/sgpu")
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -324,13 +334,13 @@ func stepRemoved(t *testing.T, b *removable) {
 
 // remake restarts the kubelet as one that has never known a device plugin, once it has
 // noticed that the plugin is gone, and all pods have ended.
-func (b *removable) remake(t *testing.T) {
+func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
 	t.Helper()
 	eventually(t, time.Minute, func() string {
-		n := b.bed.node(t, b.Node())
-		left := n.Status.Allocatable["nvidia.com/sgpu"]
+		n := b.node(t, b.Node())
+		left := n.Status.Allocatable[resource]
 		if !left.IsZero() || n.Annotations["heddle.dev/uninstalled-resources"] == "" {
-			return fmt.Sprintf("%s shares can be had without a plugin, annotations %v", left.String(), n.Annotations)
+			return fmt.Sprintf("%s %s can be had without a plugin, annotations %v", left.String(), resource, n.Annotations)
 		}
 		return ""
 	})
@@ -339,7 +349,7 @@ func (b *removable) remake(t *testing.T) {
 	}
 	// What it finds in the Node and does not know, it would keep.
 	eventually(t, 30*time.Second, func() string {
-		if left, there := b.bed.node(t, b.Node()).Status.Capacity["nvidia.com/sgpu"]; there {
+		if left, there := b.node(t, b.Node()).Status.Capacity[resource]; there {
 			return "shares are left in the Node: " + left.String()
 		}
 		return ""

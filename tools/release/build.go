@@ -115,7 +115,7 @@ func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte,
 		return nil, nil, err
 	}
 	var others []string
-	if name == devicePlugin {
+	if name == devicePlugin || name == node {
 		others = append(others, filepath.Join(dir, "usr/local/bin", mountsHook))
 		if err := b.compile(ctx, mountsHook, arch, others[0]); err != nil {
 			return nil, nil, err

@@ -27,12 +27,13 @@ import (
 // volcano is heddle-vc-scheduler: it stands in for the image of this name in Volcano's chart.
 const volcano = "vc-scheduler"
 
-// The device plugin's image has a second program, which the plugin puts on the node.
-const devicePlugin, mountsHook = "heddle-device-plugin", "heddle-cdi-hook"
+// The images of the device plugin, alone and in heddle-node, have a second program, which
+// the plugin puts on the node.
+const devicePlugin, node, mountsHook = "heddle-device-plugin", "heddle-node", "heddle-cdi-hook"
 
 // binaries are the images, each named for its program.
 var binaries = []string{
-	"heddle", "heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
+	"heddle", node, "heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
 	volcano,
 }
 

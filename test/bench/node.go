@@ -1,0 +1,205 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// idle is for how long the daemons of a node are weighed while nothing happens,
+// settling how long they have before.
+const idle, settling = 10 * time.Minute, time.Minute
+
+// nodeDaemons weighs what runs on a node for heddle, as installed: heddle-node, and after
+// it the three daemons by themselves, beside a real kubelet and API server with the GPUs
+// and HCAs of a DGX H100.
+func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Replace: true, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
+	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
+	if err != nil {
+		return nil, err
+	}
+	crd, err := os.ReadFile(filepath.Join(i.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Apply(ctx, string(crd)); err != nil {
+		return nil, err
+	}
+	together, err := weighNode(ctx, c, i, log, [][]string{{"heddle-node", "device-plugin", "feature-discovery", "topo-worker"}})
+	if err != nil {
+		return nil, err
+	}
+	apart, err := weighNode(ctx, c, i, log, [][]string{{"heddle-device-plugin"}, {"heddle-feature-discovery"}, {"heddle-topo-worker"}})
+	if err != nil {
+		return nil, err
+	}
+	how := fmt.Sprintf("%s idle, 8 GPUs and 12 HCAs, the chart's intervals", idle)
+	return []row{
+		atMost("heddle-node: memory, PSS", together.mb, 45, "MB", "/proc/PID/smaps_rollup; "+how),
+		atMost("heddle-node: processor time", 100*together.cpu, 0.3, "% core", "/proc/PID/stat; "+how),
+		atMost("heddle-node: memory, to three daemons'", together.mb/apart.mb, 1, "x", "beside "+strconv.FormatFloat(apart.mb, 'f', 1, 64)+" MB"),
+		atMost("heddle-node: processor time, to three daemons'", together.cpu/apart.cpu, 1, "x",
+			fmt.Sprintf("beside %.2f %% of a core", 100*apart.cpu)),
+	}, nil
+}
+
+// weight is what processes take together: their proportional share of memory, and of a
+// core.
+type weight struct{ mb, cpu float64 }
+
+// weighNode runs programs with their arguments on the node, and weighs them.
+func weighNode(
+	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer, programs [][]string,
+) (w weight, err error) {
+	dir, err := os.MkdirTemp("", "heddle-bench-*")
+	if err != nil {
+		return w, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	dump := filepath.Join(i.Root, "test/machines/dgx-h100.json")
+	if err := errors.Join(install.DeviceNodes(dump, dir), placeFile(dir)); err != nil {
+		return w, err
+	}
+	own := map[string][]string{
+		"device-plugin":     {"--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state")},
+		"feature-discovery": {"--interval", "60s"}, "topo-worker": {"--interval", "30s"},
+	}
+	var pids []int
+	for n, program := range programs {
+		binary, err := i.Build(ctx, program[0])
+		if err != nil {
+			return w, err
+		}
+		args := []string{
+			binary, "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
+			"--metrics-address", "127.0.0.1:" + strconv.Itoa(19110+n), "--config", filepath.Join(dir, "config"),
+		}
+		args = append(args, own[strings.TrimPrefix(program[0], "heddle-")]...)
+		for _, part := range program[1:] {
+			args = append(append(args, part), own[part]...)
+		}
+		cmd, err := c.NodeCommand(ctx, args[0], args[1:]...)
+		if err != nil {
+			return w, err
+		}
+		cmd.Stderr = log
+		// As the chart sets it for the device plugin.
+		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1")
+		if err := cmd.Start(); err != nil {
+			return w, fmt.Errorf("start %s: %w", program[0], err)
+		}
+		defer func() {
+			err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
+			_ = cmd.Wait() // It ends by the signal.
+		}()
+		if err := sleep(ctx, time.Second); err != nil {
+			return w, err
+		}
+		pid, err := child(cmd.Process.Pid, filepath.Base(binary))
+		if err != nil {
+			return w, err
+		}
+		pids = append(pids, pid)
+	}
+	for _, wait := range [][]string{
+		{"node/" + c.Node(), `--for=jsonpath={.status.allocatable.nvidia\.com/gpu}=8`},
+		{"node/" + c.Node(), `--for=jsonpath={.metadata.labels.nvidia\.com/gpu\.count}=8`},
+		{"nodetopology/" + c.Node(), "--for=create"},
+	} {
+		if _, err := c.Kubectl(ctx, append([]string{"wait", "--timeout=60s"}, wait...)...); err != nil {
+			return w, err
+		}
+	}
+	fmt.Fprintf(log, "weighing %v for %s\n", programs, idle)
+	if err := sleep(ctx, settling); err != nil {
+		return w, err
+	}
+	before, err := processorTime(pids)
+	if err != nil {
+		return w, err
+	}
+	if err := sleep(ctx, idle); err != nil {
+		return w, err
+	}
+	after, err := processorTime(pids)
+	if err != nil {
+		return w, err
+	}
+	w.cpu = (after - before).Seconds() / idle.Seconds()
+	w.mb, err = proportional(pids)
+	return w, err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// processorTime is what processes have used since they started (utime and stime of
+// proc_pid_stat(5), in ticks of 10 ms).
+func processorTime(pids []int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		// The name in parentheses may have blanks; field 3 follows it.
+		_, rest, _ := strings.Cut(string(text), ") ")
+		fields := strings.Fields(rest)
+		for _, field := range fields[11:13] {
+			ticks, err := strconv.Atoi(field)
+			if err != nil {
+				return 0, fmt.Errorf("processor time of %d: %w", pid, err)
+			}
+			sum += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return sum, nil
+}
+
+// proportional is the PSS of processes, in MB: memory that several have counts in parts.
+func proportional(pids []int) (mb float64, err error) {
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			if len(fields) < 2 || fields[0] != "Pss:" {
+				continue
+			}
+			kib, err := strconv.ParseFloat(fields[1], 64)
+			if err != nil {
+				return 0, fmt.Errorf("memory of %d: %w", pid, err)
+			}
+			mb += kib * 1024 / 1e6
+		}
+	}
+	return mb, nil
+}
