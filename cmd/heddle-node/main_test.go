@@ -109,12 +109,14 @@ func unless(ok bool, text string) string {
 
 func await(t *testing.T, wrong func() string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	ticker, late := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
 	for text := wrong(); text != ""; text = wrong() {
-		if time.Now().After(deadline) {
+		select {
+		case <-ticker.C:
+		case <-late:
 			t.Fatal(text)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 

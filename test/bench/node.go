@@ -46,11 +46,15 @@ func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err := c.Apply(ctx, string(crd)); err != nil {
 		return nil, err
 	}
-	together, err := weighNode(ctx, c, i, log, [][]string{{"heddle-node", "device-plugin", "feature-discovery", "topo-worker"}})
+	together, err := weighNode(ctx, c, i, log, [][]string{
+		{"heddle-node", "device-plugin", "feature-discovery", "topo-worker"},
+	})
 	if err != nil {
 		return nil, err
 	}
-	apart, err := weighNode(ctx, c, i, log, [][]string{{"heddle-device-plugin"}, {"heddle-feature-discovery"}, {"heddle-topo-worker"}})
+	apart, err := weighNode(ctx, c, i, log, [][]string{
+		{"heddle-device-plugin"}, {"heddle-feature-discovery"}, {"heddle-topo-worker"},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +62,7 @@ func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	return []row{
 		atMost("heddle-node: memory, PSS", together.mb, 45, "MB", "/proc/PID/smaps_rollup; "+how),
 		atMost("heddle-node: processor time", 100*together.cpu, 0.3, "% core", "/proc/PID/stat; "+how),
-		atMost("heddle-node: memory, to three daemons'", together.mb/apart.mb, 1, "x", "beside "+strconv.FormatFloat(apart.mb, 'f', 1, 64)+" MB"),
+		atMost("heddle-node: memory, to three daemons'", together.mb/apart.mb, 1, "x", fmt.Sprintf("beside %.1f MB", apart.mb)),
 		atMost("heddle-node: processor time, to three daemons'", together.cpu/apart.cpu, 1, "x",
 			fmt.Sprintf("beside %.2f %% of a core", 100*apart.cpu)),
 	}, nil
@@ -99,27 +103,11 @@ func weighNode(
 		for _, part := range program[1:] {
 			args = append(append(args, part), own[part]...)
 		}
-		cmd, err := c.NodeCommand(ctx, args[0], args[1:]...)
+		pid, end, err := onNode(ctx, c, log, args)
 		if err != nil {
 			return w, err
 		}
-		cmd.Stderr = log
-		// As the chart sets it for the device plugin.
-		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1")
-		if err := cmd.Start(); err != nil {
-			return w, fmt.Errorf("start %s: %w", program[0], err)
-		}
-		defer func() {
-			err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
-			_ = cmd.Wait() // It ends by the signal.
-		}()
-		if err := sleep(ctx, time.Second); err != nil {
-			return w, err
-		}
-		pid, err := child(cmd.Process.Pid, filepath.Base(binary))
-		if err != nil {
-			return w, err
-		}
+		defer func() { err = errors.Join(err, end()) }()
 		pids = append(pids, pid)
 	}
 	for _, wait := range [][]string{
@@ -149,6 +137,31 @@ func weighNode(
 	w.cpu = (after - before).Seconds() / idle.Seconds()
 	w.mb, err = proportional(pids)
 	return w, err
+}
+
+// onNode starts a program on the node, as the chart does the device plugin.
+func onNode(ctx context.Context, c *cluster.Cluster, log io.Writer, args []string) (pid int, end func() error, err error) {
+	cmd, err := c.NodeCommand(ctx, args[0], args[1:]...)
+	if err != nil {
+		return 0, nil, err
+	}
+	cmd.Stderr = log
+	cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1")
+	if err := cmd.Start(); err != nil {
+		return 0, nil, fmt.Errorf("start %s: %w", args[0], err)
+	}
+	end = func() error {
+		err := cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // It ends by the signal.
+		return err
+	}
+	if err = sleep(ctx, time.Second); err == nil {
+		pid, err = child(cmd.Process.Pid, filepath.Base(args[0]))
+	}
+	if err != nil {
+		return 0, nil, errors.Join(err, end())
+	}
+	return pid, end, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -41,7 +41,7 @@ type Binaries struct {
 	Runc       string   `json:"runc"`       // file
 	CNI        string   `json:"cni"`        // directory of the network plugins
 	Kwok       string   `json:"kwok"`       // file
-	Node       string   `json:"node"`       // file, heddle-node
+	Node       string   `json:"node"`       // file, clusternode
 	Images     []string `json:"images"`     // docker-archive files that every cluster loads
 }
 
@@ -79,7 +79,7 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 		Runc:       filepath.Join(dirs["runc"], "runc"),
 		CNI:        dirs["cni"],
 		Kwok:       filepath.Join(dirs["kwok"], "kwok"),
-		Node:       filepath.Join(dirs["node"], "heddle-node"),
+		Node:       filepath.Join(dirs["node"], "clusternode"),
 		Images:     images,
 	}, nil
 }

@@ -25,14 +25,14 @@ const (
 	BusyboxImage = "localhost/busybox:1"
 )
 
-// nodePart builds heddle-node, out of this module.
+// nodePart builds clusternode, out of this module.
 func (b Builder) nodePart() part {
 	dir := filepath.Join(b.Source, "test", "cluster")
 	return part{
 		name: "node", cost: 3 * time.Minute,
-		inputs: []string{filepath.Join(dir, "cmd", "heddle-node"), filepath.Join(dir, "internal", "nodens")},
+		inputs: []string{filepath.Join(dir, "cmd", "clusternode"), filepath.Join(dir, "internal", "nodens")},
 		build: func(ctx context.Context, out string) error {
-			args := []string{"-ldflags", "-s -w", "-o", out + "/", "./test/cluster/cmd/heddle-node"}
+			args := []string{"-ldflags", "-s -w", "-o", out + "/", "./test/cluster/cmd/clusternode"}
 			return b.goBuild(ctx, b.Source, []string{"CGO_ENABLED=0"}, args)
 		},
 	}

@@ -52,7 +52,7 @@ func parseStat(pid int, stat string) (p process, state byte, ok bool) {
 	if state == 'Z' && fields[threads] != "0" && fields[threads] != "1" {
 		// The first thread ended and others run on: so looks, for a moment, a
 		// program that executes another from a thread of its own, as
-		// heddle-node does after it entered the namespaces.
+		// clusternode does after it entered the namespaces.
 		state = 'R'
 	}
 	return process{pid: pid, start: start}, state, true

@@ -173,8 +173,8 @@ func Pods(ctx context.Context, client rest.Interface, node string) (*corev1.PodL
 // Pod is any pod of programs of heddle; nil if they have none.
 func Pod(ctx context.Context, client rest.Interface, programs ...string) (*corev1.Pod, error) {
 	names := strings.Join(programs, ", ")
-	list, err := Read[corev1.PodList](ctx,
-		client.Get().Resource("pods").Param("labelSelector", AppLabel+" in ("+names+")").Param("limit", "1"), "pods of "+names)
+	request := client.Get().Resource("pods").Param("labelSelector", AppLabel+" in ("+names+")").Param("limit", "1")
+	list, err := Read[corev1.PodList](ctx, request, "pods of "+names)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}

@@ -1,12 +1,12 @@
 //go:build linux
 
-// Command heddle-node is what the test cluster starts its processes through. It
+// Command clusternode is what the test cluster starts its processes through. It
 // is not meant for people.
 //
-//	heddle-node hold -layout JSON -ready FILE
-//	heddle-node enter [-cgroup FILE]... [-holder PID] [-dir DIR] -- COMMAND ARGS...
-//	heddle-node forward -listen ADDR -port-file FILE -netns FILE -to ADDR
-//	heddle-node service -at ADDR -namespace NAME -name NAME -pki DIR -api ADDR -ready FILE
+//	clusternode hold -layout JSON -ready FILE
+//	clusternode enter [-cgroup FILE]... [-holder PID] [-dir DIR] -- COMMAND ARGS...
+//	clusternode forward -listen ADDR -port-file FILE -netns FILE -to ADDR
+//	clusternode service -at ADDR -namespace NAME -name NAME -pki DIR -api ADDR -ready FILE
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	err := run(ctx, os.Args[1:], os.Stderr)
 	stop()
 	if err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "heddle-node:", err)
+		_, _ = fmt.Fprintln(os.Stderr, "clusternode:", err)
 		os.Exit(1)
 	}
 }
