@@ -62,7 +62,8 @@ func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	return []row{
 		atMost("heddle-node: memory, PSS", together.mb, 45, "MB", "/proc/PID/smaps_rollup; "+how),
 		atMost("heddle-node: processor time", 100*together.cpu, 0.3, "% core", "/proc/PID/stat; "+how),
-		atMost("heddle-node: memory, to three daemons'", together.mb/apart.mb, 1, "x", fmt.Sprintf("beside %.1f MB", apart.mb)),
+		atMost("heddle-node: memory, to three daemons'", together.mb/apart.mb, 1, "x",
+			fmt.Sprintf("beside %.1f MB", apart.mb)),
 		atMost("heddle-node: processor time, to three daemons'", together.cpu/apart.cpu, 1, "x",
 			fmt.Sprintf("beside %.2f %% of a core", 100*apart.cpu)),
 	}, nil
@@ -140,7 +141,9 @@ func weighNode(
 }
 
 // onNode starts a program on the node, as the chart does the device plugin.
-func onNode(ctx context.Context, c *cluster.Cluster, log io.Writer, args []string) (pid int, end func() error, err error) {
+func onNode(
+	ctx context.Context, c *cluster.Cluster, log io.Writer, args []string,
+) (pid int, end func() error, err error) {
 	cmd, err := c.NodeCommand(ctx, args[0], args[1:]...)
 	if err != nil {
 		return 0, nil, err
