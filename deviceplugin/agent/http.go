@@ -89,9 +89,13 @@ func (a *Agent) Report() report.Report {
 	}
 	served, wanted := a.resources.all(), a.resources.wantedNow()
 	for _, name := range slices.Sorted(maps.Keys(served)) {
-		status, kind := served[name].plugin.Status(), report.KindHCA
-		if served[name].gpu != nil {
-			kind = report.KindGPU
+		status, kind := served[name].plugin.Status(), report.KindGPU
+		switch served[name].kind {
+		case kindHCAs:
+			kind = report.KindHCA
+		case kindReplicas, kindCounted:
+			kind = report.KindShare
+		case kindGPUs:
 		}
 		r.Resources = append(r.Resources, report.Resource{
 			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),

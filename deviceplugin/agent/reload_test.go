@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -89,6 +90,28 @@ func TestRenamedGPUs(t *testing.T) {
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("other devices under the new configuration:\n%s", diff)
 	}
+}
+
+// TestNameOfAnotherKind: with HAMi's names nvidia.com/gpu is a share. The name becomes
+// that while the daemon runs, once the kubelet has no whole GPU of it any more.
+func TestNameOfAnotherKind(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Generator = anyNodes{} }).run()
+	r.list(gpus, 8, 0)
+	held := r.admit("train", map[string]int{gpus: 1})[gpus]
+	r.start("train")
+	r.configure("mode: sgpu\nsgpu: {gpus: [6, 7]}\nresources: {sgpu: " + gpus + "}")
+	r.list(gpus, 0, 8)
+	// A minute later the kubelet has what the pod holds.
+	forget := func(holders map[string]bool) {
+		r.resources.all()[gpus].plugin.SetHolders(holders, time.Now().Add(2*time.Minute), nil)
+	}
+	forget(map[string]bool{held[0]: true})
+	if state := r.list(gpus, 0, 1); !slices.Equal(state.Unhealthy, held) {
+		t.Errorf("%v are left, want %v", state.Unhealthy, held)
+	}
+	r.kubelet.Delete("default", "train")
+	forget(nil)
+	r.list(gpus, 2*16, 0)
 }
 
 func TestModeSGPUWithdrawsGPUs(t *testing.T) {

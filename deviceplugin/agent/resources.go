@@ -36,7 +36,20 @@ type served struct {
 	// gpu is the resource if its devices are GPUs; nil for others.
 	gpu  *gpu.Resource
 	past past
+	kind kind
+	// stop ends the plugin.
+	stop context.CancelFunc
 }
+
+// kind is what a resource's devices are.
+type kind string
+
+const (
+	kindHCAs     kind = "HCAs"
+	kindReplicas kind = "replicas" // of shared GPUs
+	kindCounted  kind = "counted"  // percents or GiB of shared GPUs
+	kindGPUs     kind = "GPUs"     // whole ones, or MIG devices
+)
 
 // refreshed is a resource that follows the inventory.
 type refreshed interface {
@@ -84,31 +97,66 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inve
 	a.mu.Unlock()
 	gpus, hcas, slots := a.state.View().Resources()
 	for _, name := range slices.Concat(wanted, gpus, hcas, slots) {
-		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
-		// The answer to Allocate names the devices that come with every GPU, which
-		// the driver's CDI spec lists; and the first list must be complete.
-		if a.all()[name] != nil || !isHCAs && (!a.driverKnown() || !a.modes.Known()) {
+		kind := kindGPUs
+		switch {
+		case rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name):
+			kind = kindHCAs
+		case name == inv.Config.Resources.SGPU || slices.Contains(slots, name):
+			kind = kindReplicas
+		case slices.Contains(a.shareNames(inv), name):
+			kind = kindCounted
+		}
+		if s := a.all()[name]; s != nil {
+			// Another kind takes the name when the kubelet has nothing left of this one.
+			if s.kind != kind && len(s.plugin.IDs()) == 0 {
+				s.stop()
+			}
 			continue
 		}
-		var s *served
-		switch {
-		case isHCAs:
-			s = a.serve(name, "", rdma.New(resource.Options{Name: name, State: a.state, Log: a.Log}, inv))
-		case name == inv.Config.Resources.SGPU || slices.Contains(slots, name):
-			s = a.serve(name, config.ModeSGPU, a.newShared(name, inv))
-		case slices.Contains(a.shareNames(inv), name):
-			s = a.serve(name, "", newCounted(name, inv))
-		default:
-			s = a.serveGPUs(name, inv)
+		// The answer to Allocate names the devices that come with every GPU, which
+		// the driver's CDI spec lists; and the first list must be complete.
+		if kind == kindHCAs || a.driverKnown() && a.modes.Known() {
+			a.begin(ctx, group, name, a.newServed(name, kind, inv))
 		}
-		a.mu.Lock()
-		a.served[name] = s
-		a.mu.Unlock()
-		group.Go(func() error { return a.run(ctx, name, s.plugin) })
 	}
 	for _, s := range a.all() {
 		s.resource.Refresh(inv)
 	}
+}
+
+func (a *resources) newServed(name string, kind kind, inv *inventory.Inventory) *served {
+	var s *served
+	switch kind {
+	case kindHCAs:
+		s = a.serve(name, "", rdma.New(resource.Options{Name: name, State: a.state, Log: a.Log}, inv))
+	case kindReplicas:
+		s = a.serve(name, config.ModeSGPU, a.newShared(name, inv))
+	case kindCounted:
+		s = a.serve(name, "", newCounted(name, inv))
+	case kindGPUs:
+		s = a.serveGPUs(name, inv)
+	}
+	s.kind = kind
+	return s
+}
+
+// begin serves a resource until ctx ends, or its name becomes another kind's.
+func (a *resources) begin(ctx context.Context, group *errgroup.Group, name string, s *served) {
+	own, stop := context.WithCancel(ctx)
+	s.stop = stop
+	a.mu.Lock()
+	a.served[name] = s
+	a.mu.Unlock()
+	group.Go(func() error {
+		defer stop()
+		err := a.run(own, name, s.plugin)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if ctx.Err() == nil {
+			delete(a.served, name) // The next round serves what it is now.
+		}
+		return err
+	})
 }
 
 // all are the resources that are served, by name.

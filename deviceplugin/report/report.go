@@ -114,12 +114,14 @@ func (c *GPU) Pending() string {
 const (
 	KindGPU = "gpu"
 	KindHCA = "hca"
+	// KindShare is parts of shared GPUs: replicas of them, percents, GiB.
+	KindShare = "share"
 )
 
 // Resource is one resource and what the kubelet gets of it.
 type Resource struct {
 	Name string `json:"name"`
-	// Kind is what its devices are: KindGPU or KindHCA.
+	// Kind is what its devices are: KindGPU, KindHCA or KindShare.
 	Kind string `json:"kind"`
 	// Former is true if the configuration no longer has the resource.
 	Former bool `json:"former,omitempty"`
