@@ -124,6 +124,12 @@ func (r *Result) hami(root *section) error {
 	if err != nil {
 		return err
 	}
+	// As heddle does it: a GPU is no more than it is, and a pod has a GPU that names a part of one.
+	for _, key := range []string{"deviceMemoryScaling", "deviceCoreScaling", "defaultGPUNum"} {
+		if fmt.Sprint(gpu.fields[key]) == "1" {
+			delete(gpu.fields, key)
+		}
+	}
 	slots, err := take[int](gpu, "deviceSplitCount")
 	if err != nil {
 		return err
