@@ -36,6 +36,7 @@ test: ## Unit and integration tests, with the race detector
 	go test -C cmd/heddle-scheduler -race -timeout 15m ./...
 	go test -C cmd/heddle-vc-scheduler -timeout 15m ./... # Volcano's tests would be compiled once more for -race.
 	go test -C tools/release ./...
+	go test -C tools/dashboards ./...
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words
@@ -70,9 +71,10 @@ house: ## The size of the code, and the words in it that the vocabulary replaces
 	@go run -C tools/house .
 
 .PHONY: generate
-generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle, and the plain manifest
+generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle, the dashboards and the plain manifest
 	go generate ./api/...
 	go run -C tools/page .
+	go run -C tools/dashboards .
 	$(MAKE) --no-print-directory manifest
 
 .PHONY: site

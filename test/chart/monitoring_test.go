@@ -176,7 +176,7 @@ func TestMonitors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"replacement: $1:19102", "[$1]:19102", "release: prom", "app.kubernetes.io/name: heddle-device-plugin"} {
+	for _, want := range []string{"replacement: $1:19102", "[$1]:19102", "release: prom", "honorLabels: true", "app.kubernetes.io/name: heddle-device-plugin"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the PodMonitor lacks %q:\n%s", want, text)
 		}
