@@ -22,11 +22,18 @@ import (
 // other tests are.
 func withGates(t *testing.T) *bed {
 	t.Helper()
-	c, err := cluster.Up(t.Context(), cluster.Options{
-		Name: "e2e-native", Kwok: true, Replace: true, Log: t.Output(),
+	return ownBed(t, cluster.Options{
+		Name:          "e2e-native",
 		FeatureGates:  map[string]bool{"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true},
 		APIServerArgs: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true"},
 	})
+}
+
+// ownBed is a cluster of a test's own.
+func ownBed(t *testing.T, o cluster.Options) *bed {
+	t.Helper()
+	o.Kwok, o.Replace, o.Log = true, true, t.Output()
+	c, err := cluster.Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
 
@@ -166,15 +165,7 @@ const sharer = "sharer"
 func stepWritten(t *testing.T, b *removable) {
 	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", 30*time.Second)
 	b.reportOf(t, b.Node())
-	pod := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": "default"}, "spec": {
-		"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
-		"nodeSelector": {"kubernetes.io/hostname": %q}, "containers": [{"name": "main", "image": %q,
-		"resources": {"limits": {"nvidia.com/sgpu": 1, "nvidia.com/vcore": 30, "nvidia.com/vmemory": 8}}}]}}`,
-		sharer, b.Node(), cluster.PauseImage)
-	if err := b.Apply(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	b.kubectl(t, "wait", "pod/"+sharer, "--for=condition=Ready", "--timeout=60s")
+	b.shareOnNode(t, sharer)
 	eventually(t, 20*time.Second, func() string {
 		n := b.bed.node(t, b.Node())
 		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "HeddleReady" }) {
