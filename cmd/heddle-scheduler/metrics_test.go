@@ -84,7 +84,7 @@ func TestMetrics(t *testing.T) {
 		"heddle_scheduler_gang_duration_seconds":              1,
 		"heddle_scheduler_gang_plan_duration_seconds{placed}": 1,
 		"heddle_scheduler_gangs_placed_total{leaf}":           1,
-		"heddle_scheduler_gang_refusals_total":                0,
+		"heddle_scheduler_gang_rejections_total":                0,
 		"heddle_scheduler_map_fresh":                          1,
 		// As the first cycle saw it.
 		"heddle_scheduler_gpus_free": 16, "heddle_scheduler_gpus_free_whole": 16, "heddle_scheduler_largest_gang_gpus{leaf}": 8,
@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 	w.until("y rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["y-0"]), "rejected by podgroup y")
 	})
-	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gang_refusals_total": 1})
+	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gang_rejections_total": 1})
 	if since, ok := w.figures()["heddle_scheduler_gang_rejected_seconds{default,y}"]; !ok || since <= 0 || since > 20 {
 		t.Errorf("y has been rejected for %v s (%v)", since, ok)
 	}

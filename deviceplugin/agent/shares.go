@@ -66,15 +66,15 @@ func newShares(c *core, h *hamiNode) *shares {
 		core: c, hami: h, woken: notify.New(), annotated: map[types.UID]writtenPod{}, mps: mpsWatch{},
 		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_sgpu_drift_total",
+			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
 		}, []string{"kind"}),
 		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "heddle_sgpu_refused_pods",
+			Name: "heddle_rejected_pods",
 			Help: "Pods that wait for a share of a GPU, or for HCAs, that they do not get, by kind of reason.",
 		}, []string{"kind"}),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were rejected for too long.",
+			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
 		}),
 	}
 	for _, kind := range []string{

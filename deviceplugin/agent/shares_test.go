@@ -115,7 +115,7 @@ func (r *rig) drifts(kind string) float64 {
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() == "heddle_sgpu_drift_total" && m.GetLabel()[0].GetValue() == kind {
+			if family.GetName() == "heddle_share_drift_total" && m.GetLabel()[0].GetValue() == kind {
 				return m.GetCounter().GetValue()
 			}
 		}

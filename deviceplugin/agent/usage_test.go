@@ -195,7 +195,8 @@ func (r *rig) shareSeries(uuid string) []string {
 	}
 	var all []string
 	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), "heddle_share_") || family.GetName() == "heddle_share_usage_measured" {
+		if name := family.GetName(); !strings.HasPrefix(name, "heddle_share_") || name == "heddle_share_usage_measured" ||
+			name == "heddle_share_drift_total" {
 			continue
 		}
 		for _, m := range family.GetMetric() {

@@ -314,9 +314,9 @@ func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
 
 // The metrics.
 func descs() (pending, cordoned *prometheus.Desc) {
-	pending = prometheus.NewDesc("heddle_mode_pending",
+	pending = prometheus.NewDesc("heddle_gpu_mode_pending",
 		"1 for every GPU that is handed out in another mode than the configuration wants, by UUID.", []string{"gpu"}, nil)
-	cordoned = prometheus.NewDesc("heddle_card_cordoned",
+	cordoned = prometheus.NewDesc("heddle_gpu_cordoned",
 		"1 for every GPU that an operator took out, by UUID.", []string{"gpu"}, nil)
 	return pending, cordoned
 }

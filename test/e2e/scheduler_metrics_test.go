@@ -72,7 +72,7 @@ func TestSchedulerMetrics(t *testing.T) {
 			`heddle_scheduler_gangs{state="Running"} 1`, `heddle_scheduler_gangs{state="Queued"} 1`,
 			fmt.Sprintf(`heddle_scheduler_gang_rejected_seconds{namespace=%q,podgroup="big"}`, f.namespace),
 			"heddle_scheduler_gang_duration_seconds_count 1", `heddle_scheduler_gangs_placed_total{kind="node"} 1`,
-			"heddle_scheduler_gang_refusals_total", "heddle_scheduler_gpus_free ",
+			"heddle_scheduler_gang_rejections_total", "heddle_scheduler_gpus_free ",
 		} {
 			if !strings.Contains(body, want) {
 				return fmt.Sprintf("%d, and it lacks %q", status, want)

@@ -46,7 +46,7 @@ func gangs() dashboard {
 			lines("Started, rejected, timed out", "short",
 				"Gangs per hour that started, by the kind of the lowest group that holds them; new rejections; members that gave nodes back.",
 				query{`sum by (kind) (increase(heddle_scheduler_gangs_placed_total[1h]))`, "started in {{kind}}"},
-				query{`sum(increase(heddle_scheduler_gang_refusals_total[1h]))`, "rejected"},
+				query{`sum(increase(heddle_scheduler_gang_rejections_total[1h]))`, "rejected"},
 				query{`sum(increase(heddle_scheduler_gang_timeouts_total[1h]))`, "timed out"}),
 			rows("Gangs that wait for longest", "s",
 				"For how long a gang that has its pods has been rejected. heddle why shows the reason.",

@@ -77,7 +77,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	t.Logf("the bare pod ran %.1f s after room had come", time.Since(room).Seconds())
 	r.hasShares(t, "bare", "app", 0, slice(60, 4))
 	r.count(t)
-	for _, line := range r.metrics(t, "heddle_sgpu_evicted_total") {
+	for _, line := range r.metrics(t, "heddle_evicted_pods_total") {
 		if !strings.HasSuffix(line, " 1") {
 			t.Errorf("metrics have %s", line)
 		}

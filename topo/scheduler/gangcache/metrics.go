@@ -40,7 +40,7 @@ func NewMetrics() *Metrics {
 		placed: prometheus.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
 			"Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.")),
 			[]string{"kind"}),
-		rejections: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_refusals_total",
+		rejections: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_rejections_total",
 			"Times that a gang was rejected which had not been rejected before, or had had a plan since."))),
 		timeouts: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
 			"Times that members gave their nodes back, because the others did not come in time."))),
