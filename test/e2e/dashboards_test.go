@@ -57,32 +57,13 @@ func TestDashboards(t *testing.T) {
 		f.running(t, time.Minute, fmt.Sprintf("runs-%d", i), 2)
 		f.rejected(t, fmt.Sprintf("waits-%d", i), 3, "rejected by podgroup")
 	}
-	empty := map[string]string{}
-	end := time.Now().Add(time.Minute)
-	for {
-		clear(empty)
-		for uid, d := range all {
-			for _, q := range d.Queries() {
-				if !slices.ContainsFunc(p.query(t, q.Expr), func(s promSample) bool { return s.Number }) {
-					empty[uid+": "+q.Panel+": "+q.Expr] = map[bool]string{true: "may be empty", false: "empty"}[q.MayBeEmpty]
-				}
-			}
-			for _, v := range d.Variables() {
-				if len(p.query(t, v)) == 0 {
-					empty[uid+": values of a variable: "+v] = "empty"
-				}
-			}
-		}
-		if count(empty, "empty") == 0 || time.Now().After(end) {
-			break
-		}
-		time.Sleep(2 * time.Second)
-	}
-	for at, how := range empty {
-		if t.Log(how, at); how == "empty" {
-			t.Fail()
-		}
-	}
+	var absent []string
+	eventually(t, time.Minute, func() string {
+		var empty []string
+		empty, absent = p.empty(t, all)
+		return strings.Join(empty, "\n")
+	})
+	t.Logf("may be empty, and are here:\n%s", strings.Join(absent, "\n"))
 	// The namespace of a share is its pod's, not the daemon's.
 	if got := p.query(t, `sum by (namespace, pod) (heddle_share_vcore_percent{pod="share-0"})`); len(got) != 1 ||
 		got[0].Metric["namespace"] != "default" || got[0].Value != "30" {
@@ -90,13 +71,30 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-func count(all map[string]string, value string) (n int) {
-	for _, v := range all {
-		if v == value {
-			n++
+// empty are the queries without a number as their result: those of panels that must
+// have one, and those of things that can be absent.
+func (p *prometheusServer) empty(t *testing.T, all map[string]*grafana.Dashboard) (empty, absent []string) {
+	t.Helper()
+	number := func(s promSample) bool { return s.Number }
+	for uid, d := range all {
+		for _, q := range d.Queries() {
+			if at := uid + ": " + q.Panel + ": " + q.Expr; slices.ContainsFunc(p.query(t, q.Expr), number) {
+				continue
+			} else if q.MayBeEmpty {
+				absent = append(absent, at)
+			} else {
+				empty = append(empty, at)
+			}
+		}
+		for _, v := range d.Variables() {
+			if len(p.query(t, v)) == 0 {
+				empty = append(empty, uid+": the values of a variable: "+v)
+			}
 		}
 	}
-	return n
+	slices.Sort(empty)
+	slices.Sort(absent)
+	return empty, absent
 }
 
 // observed installs all daemons, and returns the file of the chart's values.

@@ -27,9 +27,9 @@ type prometheusServer struct {
 
 // promSample is a value of a query's result.
 type promSample struct {
-	Metric map[string]string
-	Value  string
-	Number bool
+	Metric map[string]string `json:"metric"`
+	Value  string            `json:"value"`
+	Number bool              `json:"number"`
 }
 
 // monitor is a PodMonitor or a ServiceMonitor of the chart.
