@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,7 +172,13 @@ func TestMonitors(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true,gpuDevice.metricsPort=19102,monitoring.labels.release=prom")
+	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true,gpuDevice.metricsPort=19102,monitoring.labels.release=prom",
+		"--set", "monitoring.interval=15s")
+	for id, object := range objects {
+		if text := fmt.Sprint(object); strings.Contains(id, "Monitor/") && !strings.Contains(text, "interval:15s") {
+			t.Errorf("%s does not take the interval: %s", id, text)
+		}
+	}
 	text, err := yaml.Marshal(get[map[string]any](t, objects, "PodMonitor/heddle-device-plugin"))
 	if err != nil {
 		t.Fatal(err)
