@@ -32,12 +32,9 @@ type Dashboard struct {
 	} `json:"panels"`
 }
 
-// Query is an expression of a panel. MayBeEmpty is one of a panel that has a text for
-// the case that there is nothing to show.
-type Query struct {
-	Panel, Expr string
-	MayBeEmpty  bool
-}
+// Query is an expression of a panel, and what Grafana shows where no query of the
+// panel has a result, or nothing.
+type Query struct{ Panel, Expr, Empty string }
 
 // Decode reads a dashboard's file.
 func Decode(text []byte) (*Dashboard, error) {
@@ -58,7 +55,7 @@ func (d *Dashboard) Queries() (all []Query) {
 	replacer := strings.NewReplacer(replace...)
 	for _, p := range d.Panels {
 		for _, t := range p.Targets {
-			all = append(all, Query{p.Title, replacer.Replace(t.Expr), p.FieldConfig.Defaults.NoValue != ""})
+			all = append(all, Query{p.Title, replacer.Replace(t.Expr), p.FieldConfig.Defaults.NoValue})
 		}
 	}
 	return all

@@ -200,12 +200,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// count counts a write by its outcome, which it returns.
+// count counts a write by its outcome, which it returns. Both counters are there from
+// the first write on: an increase from nothing to one is none to Prometheus.
 func (m *metrics) count(what string, err error) error {
+	writes, failures := m.writes.WithLabelValues(what), m.failures.WithLabelValues(what)
 	if err != nil {
-		m.failures.WithLabelValues(what).Inc()
+		failures.Inc()
 	} else {
-		m.writes.WithLabelValues(what).Inc()
+		writes.Inc()
 	}
 	return err
 }
