@@ -41,10 +41,10 @@ func TestDashboards(t *testing.T) {
 	f := &fleet{bed: b, namespace: "observed"}
 	b.kubectl(t, "create", "namespace", f.namespace)
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	f.gpus(t, "seen-a", 4, nil)
-	f.gpus(t, "seen-b", 4, nil)
 	const leaf = "b83fd20000000d01"
-	for _, name := range []string{"seen-a", "seen-b"} {
+	// One stays free as a whole.
+	for _, name := range []string{"seen-a", "seen-b", "seen-c"} {
+		f.gpus(t, name, 4, nil)
 		b.report(t, reportOf(name, b.node(t, name).UID, leaf))
 	}
 	eventually(t, 30*time.Second, func() string {
@@ -53,31 +53,42 @@ func TestDashboards(t *testing.T) {
 		}
 		return ""
 	})
-	// A rate needs two scrapes of a counter, and some have no value before they count.
-	for i := range 2 {
-		b.shareOnNode(t, fmt.Sprintf("share-%d", i))
-		f.gang(t, fmt.Sprintf("runs-%d", i), 2, 1, nil)
-		f.gang(t, fmt.Sprintf("waits-%d", i), 3, 4, nil)
-		f.running(t, time.Minute, fmt.Sprintf("runs-%d", i), 2)
-		f.rejected(t, fmt.Sprintf("waits-%d", i), 3, "rejected by podgroup")
-	}
+	// A rate needs two scrapes of a counter, some counters have no value before they
+	// count, and the scheduler measures free capacity at most every ten seconds.
 	pending := queriesOf(t, all)
-	eventually(t, time.Minute, func() string {
-		// A rate is of a minute, so that one result is enough.
-		pending = slices.DeleteFunc(pending, func(q grafana.Query) bool {
-			return slices.ContainsFunc(p.query(t, q.Expr), func(s promSample) bool { return s.Number })
-		})
-		var empty []string
-		for _, q := range pending {
-			empty = append(empty, q.Panel+": "+q.Expr)
+	for round := 0; len(pending) > 0; round++ {
+		if round == 4 {
+			for _, q := range pending {
+				t.Errorf("%s has no result: %s", q.Panel, q.Expr)
+			}
+			break
 		}
-		return strings.Join(empty, "\n")
-	})
+		runs, waits := fmt.Sprintf("runs-%d", round), fmt.Sprintf("waits-%d", round)
+		b.shareOnNode(t, fmt.Sprintf("share-%d", round))
+		f.gang(t, runs, 2, 1, nil)
+		f.gang(t, waits, 4, 4, nil)
+		f.running(t, time.Minute, runs, 2)
+		f.rejected(t, waits, 4, "rejected by podgroup")
+		pending = p.without(t, pending, 12*time.Second)
+	}
 	// The namespace of a share is its pod's, not the daemon's.
 	if got := p.query(t, `sum by (namespace, pod) (heddle_share_vcore_percent{pod="share-0"})`); len(got) != 1 ||
 		got[0].Metric["namespace"] != "default" || got[0].Value != "30" {
 		t.Errorf("the compute of a share: %+v", got)
 	}
+}
+
+// without are the queries that have had no number as a result until then.
+func (p *prometheusServer) without(t *testing.T, pending []grafana.Query, within time.Duration) []grafana.Query {
+	t.Helper()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for end := time.Now().Add(within); len(pending) > 0 && time.Now().Before(end); <-tick.C {
+		pending = slices.DeleteFunc(pending, func(q grafana.Query) bool {
+			return slices.ContainsFunc(p.query(t, q.Expr), func(s promSample) bool { return s.Number })
+		})
+	}
+	return pending
 }
 
 // absent are panels of what this cluster does not have.
@@ -138,8 +149,8 @@ func (b *bed) observed(t *testing.T) (values string) {
 	}
 	// One GPU is unhealthy, one cordoned, and a label is another writer's.
 	dump = filepath.Join(t.TempDir(), "machine.json")
-	sick := strings.Replace(string(machine), `"state": "healthy"`, `"state": "unhealthy", "reason": "of this test"`, 1)
-	if err := os.WriteFile(dump, []byte(sick), 0o600); err != nil {
+	failing := strings.Replace(string(machine), `"state": "healthy"`, `"state": "unhealthy", "reason": "of this test"`, 1)
+	if err := os.WriteFile(dump, []byte(failing), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.kubectl(t, "annotate", "node", b.Node(), wellknown.CordonedGPUs+"="+cordonedGPU)
