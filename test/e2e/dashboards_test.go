@@ -34,8 +34,18 @@ const cordonedGPU = "GPU-61313477-0e8d-47f7-ac46-372e96f2f690"
 // engine, on what Prometheus' own scrapes have of the daemons of the chart, with
 // the labels that the chart's monitors make.
 func TestDashboards(t *testing.T) {
+	t.Run("a DaemonSet for each", func(t *testing.T) {
+		showsAll(t, []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
+	})
+	t.Run(nodeName, func(t *testing.T) {
+		showsAll(t, []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
+	})
+}
+
+func showsAll(t *testing.T, programs []string, more string) {
+	t.Helper()
 	b := ownBed(t, cluster.Options{Name: "e2e-dashboards"})
-	values := b.observed(t)
+	values := b.observed(t, programs, observedValues+more)
 	all := b.dashboards(t)
 	p := b.prometheus(t, values)
 	f := &fleet{bed: b, namespace: "observed"}
@@ -48,8 +58,8 @@ func TestDashboards(t *testing.T) {
 		b.report(t, reportOf(name, b.node(t, name).UID, leaf))
 	}
 	eventually(t, 30*time.Second, func() string {
-		if up := p.query(t, `up == 1`); len(up) != 5 {
-			return fmt.Sprintf("%d of 5 targets answer: %v", len(up), p.query(t, `up`))
+		if up := p.query(t, `up == 1`); len(up) != len(programs) {
+			return fmt.Sprintf("%d of %d targets answer: %v", len(up), len(programs), p.query(t, `up`))
 		}
 		return ""
 	})
@@ -122,11 +132,10 @@ func queriesOf(t *testing.T, all map[string]*grafana.Dashboard) (must []grafana.
 	return must
 }
 
-// observed installs all daemons, and returns the file of the chart's values.
-func (b *bed) observed(t *testing.T) (values string) {
+// observed installs these programs, and returns the file of the chart's values.
+func (b *bed) observed(t *testing.T, binaries []string, text string) (values string) {
 	t.Helper()
 	ctx := t.Context()
-	binaries := []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}
 	if err := b.installer.BuildAll(ctx, binaries...); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +165,7 @@ func (b *bed) observed(t *testing.T) (values string) {
 	b.kubectl(t, "annotate", "node", b.Node(), wellknown.CordonedGPUs+"="+cordonedGPU)
 	b.kubectl(t, "label", "node", b.Node(), "nvidia.com/gpu.product=another")
 	values = filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte(strings.Replace(observedValues, "gpuDevice: {", "gpuDevice: {replayDevices: "+nodes+", ", 1)), 0o600); err != nil {
+	if err := os.WriteFile(values, []byte(strings.Replace(text, "gpuDevice: {", "gpuDevice: {replayDevices: "+nodes+", ", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.NodeExec(ctx, "busybox", "mkdir", "-p", "/run/cdi"); err != nil {

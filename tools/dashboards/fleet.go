@@ -7,8 +7,8 @@ func fleet() dashboard {
 		description: "All nodes at a glance: what there is, what pods can get, and what needs attention.",
 		panels: []panel{
 			number("Nodes", "short",
-				"Nodes on which heddle-feature-discovery runs.",
-				`count(count by (node) (heddle_build_info{job="heddle-feature-discovery"}))`),
+				"Nodes that heddle labels.",
+				`count(count by (node) (heddle_node_labels))`),
 			number("Daemons without an answer", "short",
 				"Daemons that Prometheus cannot scrape. See the alert HeddleDaemonDown.",
 				`sum(up{job=~"heddle-.+"} == bool 0)`),
