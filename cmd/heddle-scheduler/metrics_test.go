@@ -84,7 +84,7 @@ func TestMetrics(t *testing.T) {
 		"heddle_scheduler_gang_duration_seconds":              1,
 		"heddle_scheduler_gang_plan_duration_seconds{placed}": 1,
 		"heddle_scheduler_gangs_placed_total{leaf}":           1,
-		"heddle_scheduler_gang_rejections_total":                0,
+		"heddle_scheduler_gang_rejections_total":              0,
 		"heddle_scheduler_map_fresh":                          1,
 		// As the first cycle saw it.
 		"heddle_scheduler_gpus_free": 16, "heddle_scheduler_gpus_free_whole": 16, "heddle_scheduler_largest_gang_gpus{leaf}": 8,
