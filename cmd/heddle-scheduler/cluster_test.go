@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,6 +41,10 @@ type cluster struct {
 	stop   func()
 	// registry has the plugin's metrics.
 	registry metrics.KubeRegistry
+	// brake stops pods in the middle of their cycles.
+	brake brake
+	// rivals is for two schedulers: a second binding of a pod is a conflict, not a fault.
+	rivals atomic.Bool
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -53,13 +59,17 @@ func start(tb testing.TB, args string, nodes ...*corev1.Node) *cluster {
 
 func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *cluster {
 	tb.Helper()
-	c := loaded(tb, file)
+	return startAs(tb, withArgs(loaded(tb, file), args), nodes...)
+}
+
+// withArgs is a configuration with these arguments of the plugin.
+func withArgs(c *config.KubeSchedulerConfiguration, args string) *config.KubeSchedulerConfiguration {
 	for i := range c.Profiles[0].PluginConfig {
 		if c.Profiles[0].PluginConfig[i].Name == plugin.Name {
 			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
 		}
 	}
-	return startAs(tb, c, nodes...)
+	return c
 }
 
 // startAs runs the scheduler with any configuration.
@@ -77,16 +87,20 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 			return false, nil, nil
 		}
 		binding := create.GetObject().(*corev1.Binding)
-		w.change(binding.Name, func(pod *corev1.Pod) {
-			if pod.Spec.NodeName != "" {
-				w.Errorf("pod %s is bound twice", pod.Name)
+		var taken error
+		err := w.tryChange(binding.Name, func(pod *corev1.Pod) {
+			if at := pod.Spec.NodeName; at != "" {
+				if taken = apierrors.NewConflict(corev1.Resource("pods/binding"), pod.Name, fmt.Errorf("it is assigned to node %q", at)); !w.rivals.Load() {
+					w.Error(taken)
+				}
+				return
 			}
 			pod.Spec.NodeName = binding.Target.Name
 			for k, v := range binding.Annotations {
 				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, k, v)
 			}
 		})
-		return true, binding, nil
+		return true, binding, cmp.Or(taken, err)
 	})
 	// The tracker reads, patches and writes; no other write may come in between.
 	patch := clienttesting.ObjectReaction(w.client.Tracker())
@@ -98,46 +112,55 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	for _, node := range nodes {
 		w.add(node)
 	}
+	w.schedule(c)
+	return w
+}
+
+// schedule runs a scheduler on the cluster.
+func (w *cluster) schedule(c *config.KubeSchedulerConfiguration) {
+	w.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	w.registry = metrics.NewKubeRegistry()
 	queue := &plugin.Queue{}
+	var own *plugin.Plugin
 	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{Registerer: w.registry.Registerer(), Queue: queue})
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
 			plugin.QueueName: queue.Factory,
+			brakeName:        func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return &w.brake, nil },
 			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 				made, err := create(ctx, args, h)
 				if err == nil {
-					w.plugin = made.(*plugin.Plugin)
+					own = made.(*plugin.Plugin)
+					w.plugin = own
 				}
 				return made, err
 			},
 		}))
 	if err != nil {
-		tb.Fatal(err)
+		w.Fatal(err)
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if err := s.WaitForHandlersSync(ctx); err != nil {
-		tb.Fatal(err)
+		w.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
 	w.stop = sync.OnceFunc(func() {
 		stop()
 		<-done
-		if w.plugin != nil {
-			_ = w.plugin.Close()
+		if own != nil {
+			_ = own.Close()
 		}
 		factory.Shutdown()
 		broadcaster.Shutdown()
 	})
-	tb.Cleanup(w.stop)
-	return w
+	w.Cleanup(w.stop)
 }
 
 func (w *cluster) add(object runtime.Object) {
@@ -148,21 +171,25 @@ func (w *cluster) add(object runtime.Object) {
 }
 
 func (w *cluster) change(pod string, how func(*corev1.Pod)) {
+	w.Helper()
+	if err := w.tryChange(pod, how); err != nil {
+		w.Error(err)
+	}
+}
+
+func (w *cluster) tryChange(pod string, how func(*corev1.Pod)) error {
 	w.writes.Lock()
 	defer w.writes.Unlock()
 	gvr := corev1.SchemeGroupVersion.WithResource("pods")
 	object, err := w.client.Tracker().Get(gvr, "default", pod)
 	if err != nil {
-		w.Error(err)
-		return
+		return err
 	}
 	changed := object.(*corev1.Pod).DeepCopy()
 	how(changed)
 	// An informer takes an object of the same version for the same object.
 	changed.ResourceVersion = strconv.FormatInt(w.version.Add(1), 10)
-	if err := w.client.Tracker().Update(gvr, changed, "default"); err != nil {
-		w.Error(err)
-	}
+	return w.client.Tracker().Update(gvr, changed, "default")
 }
 
 func (w *cluster) delete(pod string) {

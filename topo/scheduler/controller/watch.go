@@ -38,8 +38,11 @@ func handler[T any](update, remove func(T)) cache.ResourceEventHandlerFuncs {
 func (c *Controller) watch() (err error) {
 	core := c.Handle.SharedInformerFactory().Core().V1()
 	if _, err = core.Nodes().Informer().AddEventHandler(handler(
-		func(node *corev1.Node) { c.Cache.NodeChanged(node.Name) },
-		func(node *corev1.Node) { c.Cache.GPUs.ForgetNode(node.Name) },
+		c.Cache.NodeUpdated,
+		func(node *corev1.Node) {
+			c.Cache.GPUs.ForgetNode(node.Name)
+			c.Cache.NodeDeleted(node.Name)
+		},
 	)); err != nil {
 		return err
 	}

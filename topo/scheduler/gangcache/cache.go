@@ -166,6 +166,40 @@ func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	}
 }
 
+// NodeUpdated takes over what a node is now. A gang on its way to it that may not be there any
+// longer gives back all that it holds: members may have waited for it for minutes, and no
+// filter sees them again.
+func (c *Cache) NodeUpdated(node *corev1.Node) {
+	c.leave(node.Name, func(m *member) string { return m.resources.Class.Obstacle(node) })
+	c.NodeChanged(node.Name)
+}
+
+// NodeDeleted is NodeUpdated for a node that is gone.
+func (c *Cache) NodeDeleted(node string) {
+	c.leave(node, func(*member) string { return "deleted" })
+}
+
+// leave releases the gangs with a member that has an obstacle on its node.
+func (c *Cache) leave(node string, obstacle func(*member) string) {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, g := range c.gangs {
+		if g.deadline.IsZero() {
+			continue
+		}
+		for _, m := range g.members {
+			if m.node != node || m.stage != planned && m.stage != reserved {
+				continue
+			}
+			if why := obstacle(m); why != "" {
+				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, why))
+				c.effects.retry[g.key] = true
+				break
+			}
+		}
+	}
+}
+
 // NodeChanged ends the back-off of a node that changed, or that a pod left.
 func (c *Cache) NodeChanged(node string) {
 	c.mu.Lock()

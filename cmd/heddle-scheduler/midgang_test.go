@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What changes while a gang is on its way to its nodes. After each nothing is partial at
+// rest: all members run, or none holds room.
+
+func (w *cluster) gang(name string, n, gpus, least int) {
+	w.Helper()
+	for i := range n {
+		w.add(pod(fmt.Sprintf("%s-%d", name, i), gpus, gangLabels(name, least)))
+	}
+}
+
+// resize changes how many pods the gang x needs.
+func (w *cluster) resize(least int) {
+	for name := range w.pods() {
+		if strings.HasPrefix(name, "x-") {
+			w.change(name, func(p *corev1.Pod) { p.Labels = gangLabels("x", least) })
+		}
+	}
+}
+
+func (w *cluster) changeNode(name string, how func(*corev1.Node)) {
+	gvr := corev1.SchemeGroupVersion.WithResource("nodes")
+	object, err := w.client.Tracker().Get(gvr, "", name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	changed := object.(*corev1.Node).DeepCopy()
+	how(changed)
+	changed.ResourceVersion = fmt.Sprint(w.version.Add(1))
+	if err := w.client.Tracker().Update(gvr, changed, ""); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// holdsNothing is a state of rest: the gang x has no node, and pods that fill this many nodes
+// of four GPUs find room. They are gone afterwards.
+func (w *cluster) holdsNothing(nodes int) {
+	w.Helper()
+	for i := range nodes {
+		w.add(pod(fmt.Sprintf("filler-%d", i), 4, nil))
+	}
+	pods := w.until("the room of x is free", func(pods map[string]*corev1.Pod) bool { return bound(pods, "filler") == nodes })
+	if n := bound(pods, "x-"); n > 0 {
+		w.Errorf("%d members have a node", n)
+	}
+	for i := range nodes {
+		w.delete(fmt.Sprintf("filler-%d", i))
+	}
+}
+
+// whole waits until n members of a gang run.
+func (w *cluster) whole(gang string, n int) map[string]*corev1.Pod {
+	w.Helper()
+	return w.until(gang+" is whole", func(pods map[string]*corev1.Pod) bool { return bound(pods, gang+"-") == n })
+}
+
+// The minimum changes while three members wait in Permit for the fourth.
+func TestMinimumRaisedWhileMembersWait(t *testing.T) {
+	w, _, _, onward := midGang(t, node("a", 4), node("b", 4))
+	w.resize(5)
+	w.givenBack()
+	onward()
+	w.holdsNothing(2)
+	w.resize(4)
+	w.whole("x", 4)
+}
+
+// Those that wait are enough now, and no other member comes that would notice.
+func TestMinimumLoweredWhileMembersWait(t *testing.T) {
+	w, _, _, onward := midGang(t, node("a", 4), node("b", 4))
+	w.resize(3)
+	w.seen()
+	w.delete(w.waiting())
+	w.seen()
+	onward()
+	w.whole("x", 3)
+}
+
+func TestMinimumLoweredAndRaisedWhileMembersWait(t *testing.T) {
+	w, _, _, onward := midGang(t, node("a", 4), node("b", 4))
+	for _, least := range []int{9, 4, 5, 4} {
+		w.resize(least)
+	}
+	onward()
+	w.whole("x", 4)
+}
+
+// A gang that runs goes on when its minimum rises, and a member that comes later joins it.
+func TestMinimumRaisedAfterMembersAreBound(t *testing.T) {
+	w := start(t, args(""), node("a", 4))
+	w.gang("x", 2, 1, 2)
+	was := w.whole("x", 2)
+	w.resize(3)
+	w.add(pod("plain", 1, nil))
+	w.until("the plain pod bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	w.add(pod("x-2", 1, gangLabels("x", 3)))
+	now := w.whole("x", 3)
+	for name := range was {
+		if now[name].Spec.NodeName != was[name].Spec.NodeName {
+			t.Errorf("%s was on %s and is on %s", name, was[name].Spec.NodeName, now[name].Spec.NodeName)
+		}
+	}
+}
+
+// A member becomes unreadable, or leaves the gang, while three wait in Permit.
+func TestGarbageWhileMembersWait(t *testing.T) {
+	for name, annotations := range map[string]map[string]string{
+		"slices":       {"nvidia.com/gpu-group-size": "\x00\xff"},
+		"groups":       {"gang.scheduling.koordinator.sh/groups": `[{"`},
+		"another gang": {"gang.scheduling.koordinator.sh/name": "y"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _, _, onward := midGang(t, node("a", 4), node("b", 4))
+			w.change("x-1", func(p *corev1.Pod) { p.Annotations = maps.Clone(annotations) })
+			w.givenBack()
+			onward()
+			w.holdsNothing(2)
+			w.change("x-1", func(p *corev1.Pod) { p.Annotations = nil })
+			w.whole("x", 4)
+		})
+	}
+}
+
+// A node of the plan is closed or gone while members wait for it in Permit, and the last one
+// has not been there.
+func TestNodeLeavesMidGang(t *testing.T) {
+	leave := map[string]func(*cluster, string){
+		"cordoned": func(w *cluster, name string) {
+			w.changeNode(name, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		},
+		"tainted": func(w *cluster, name string) {
+			w.changeNode(name, func(n *corev1.Node) {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "down", Effect: corev1.TaintEffectNoExecute})
+			})
+		},
+		"deleted": func(w *cluster, name string) {
+			if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", name); err != nil {
+				w.Fatal(err)
+			}
+		},
+	}
+	for what, leave := range leave {
+		for _, room := range []bool{true, false} {
+			for _, which := range []string{"full", "half"} {
+				t.Run(fmt.Sprintf("%s, the %s one, room elsewhere %t", what, which, room), func(t *testing.T) {
+					w, left, half, onward := midGang(t, node("a", 4), node("b", 4))
+					if which == "half" {
+						left = half
+					}
+					leave(w, left)
+					if room {
+						w.add(node("c", 4))
+						w.seen()
+					}
+					w.givenBack()
+					onward()
+					if !room {
+						w.holdsNothing(1)
+						w.add(node("c", 4))
+					}
+					for name, p := range w.whole("x", 4) {
+						if p.Spec.NodeName == left {
+							t.Errorf("%s is on %s", name, left)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// The tree names nodes that do not exist: they are no room.
+func TestTreeWithNodesThatDoNotExist(t *testing.T) {
+	m := &master{}
+	m.set(leaves(3, "ghost-0", "ghost-1", "ghost-2", "a", "b", "ghost-3", "ghost-4", "ghost-5", "c"))
+	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4), node("c", 4))
+	m.await()
+	w.gang("x", 2, 4, 2)
+	for name, p := range w.whole("x", 2) {
+		if on := p.Spec.NodeName; on != "a" && on != "b" {
+			t.Errorf("%s is on %s, outside the leaf that has room", name, on)
+		}
+	}
+	p := pod("y-0", 4, gangLabels("y", 2))
+	w.add(p)
+	w.add(pod("y-1", 4, gangLabels("y", 2)))
+	pods := w.until("y rejected", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["y-0"]), "1 of 2 fit") && strings.Contains(why(pods["y-1"]), "1 of 2 fit")
+	})
+	if n := bound(pods, "y"); n > 0 {
+		t.Errorf("%d of y have a node", n)
+	}
+}
+
+// The tree has a node in two groups: its GPUs are not counted twice, and the tree that came
+// before stays in use.
+func TestTreeWithANodeInTwoGroups(t *testing.T) {
+	m := &master{}
+	m.set(leaves(2, "a", "b", "b", "c"))
+	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4), node("c", 4))
+	w.gang("x", 4, 4, 4)
+	pods := w.until("x rejected", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x-0"]), "3 of 4 fit") && strings.Contains(why(pods["x-3"]), "3 of 4 fit")
+	})
+	if n := bound(pods, "x"); n > 0 {
+		t.Errorf("%d of x have a node", n)
+	}
+	w.delete("x-3")
+	w.resize(3)
+	on := map[string]bool{}
+	for _, p := range w.whole("x", 3) {
+		on[p.Spec.NodeName] = true
+	}
+	if len(on) != 3 {
+		t.Errorf("three pods of four GPUs are on %v", on)
+	}
+}
+
+// Two schedulers that both take themselves for the leader bind the same gangs: a pod keeps
+// the node that it got first, and none is left in part.
+func TestTwoLeaders(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 6 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
+	}
+	c := withArgs(loaded(t, documented), args(""))
+	w := startAs(t, c, nodes...)
+	w.rivals.Store(true)
+	w.schedule(c)
+	for i := range 4 {
+		w.gang(fmt.Sprintf("g%d", i), 6, 1, 6)
+	}
+	for i := range 4 {
+		w.whole(fmt.Sprintf("g%d", i), 6)
+	}
+	// Neither has a reservation left for what the other bound.
+	for i := range 4 {
+		for j := range 6 {
+			w.delete(fmt.Sprintf("g%d-%d", i, j))
+		}
+	}
+	w.gang("last", 6, 4, 6)
+	w.whole("last", 6)
+}
