@@ -151,6 +151,37 @@ func TestPodGroupOfUserDeletedInMidFlight(t *testing.T) {
 	f.running(t, 30*time.Second, "big", 2)
 }
 
+// TestPodGroupOfUserChangedWhileItsPodsAreBound raises minMember above the pods that there are,
+// and deletes the object, while a slow scheduler binds: what began together is finished.
+func TestPodGroupOfUserChangedWhileItsPodsAreBound(t *testing.T) {
+	podGroups(t)
+	f := idleFleet(t, shared)
+	f.gpus(t, "edited-a", 8, nil)
+	f.gpus(t, "edited-b", 8, nil)
+	f.replace(t, fast, slow)
+	f.start(t)
+	patch := []string{"-n", f.namespace, "patch", "podgroups.scheduling.x-k8s.io", "edited", "--type=merge", "-p", `{"spec": {"minMember": 20}}`}
+	remove := []string{"-n", f.namespace, "delete", "podgroups.scheduling.x-k8s.io", "deleted"}
+	for name, change := range map[string][]string{"edited": patch, "deleted": remove} {
+		const pods = 8
+		f.userPodGroup(t, name, pods)
+		for i := range pods {
+			p := f.pod(fmt.Sprintf("%s-%d", name, i), 1, map[string]string{gangName: name})
+			p.Spec.SchedulerName = schedulerName
+			f.create(t, p)
+		}
+		eventually(t, time.Minute, func() string {
+			if len(f.bound(t, name)) == 0 {
+				return "none is bound"
+			}
+			return ""
+		})
+		f.kubectl(t, change...)
+		f.middle(t, name, pods)
+		f.running(t, time.Minute, name, pods)
+	}
+}
+
 // TestSchedulerThatWaitsWritesNothing starts a replica while another one has the
 // lease: it knows of the gang, and leaves objects and Events to who leads.
 func TestSchedulerThatWaitsWritesNothing(t *testing.T) {

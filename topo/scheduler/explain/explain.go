@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,8 @@ type Cluster struct {
 	PodGroups []map[string]any
 	// Groups is the answer of GET /node_group, empty if it is unknown.
 	Groups []v1alpha1.Group
+	// Budgets limit what preemption evicts.
+	Budgets []policyv1.PodDisruptionBudget
 }
 
 // Answer is why a pod, or the pods of a gang, have no node.
@@ -59,6 +62,11 @@ type Answer struct {
 	Groups []Room `json:"groups,omitempty"`
 	// Fits is what there is room for now, in sentences.
 	Fits []string `json:"fits,omitempty"`
+	// Rules is why there is no place though there is room: topologySpreadConstraints and
+	// required anti-affinity of the pods.
+	Rules string `json:"rules,omitempty"`
+	// Victims are what preemption would evict to make room, if that is enough.
+	Victims []Victim `json:"victims,omitempty"`
 }
 
 // Ask is what each of some pods asks for.
@@ -125,7 +133,7 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 	rank.Order(members)
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
-	q.answer(a, &spec, members)
+	q.answer(a, &spec, members, c)
 	return a, nil
 }
 
@@ -224,7 +232,7 @@ func gpus(p *corev1.Pod) (n int32) {
 	return n
 }
 
-func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod) {
+func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *Cluster) {
 	var wait []*corev1.Pod
 	reported := map[string]bool{}
 	for _, p := range members {
@@ -254,6 +262,14 @@ func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod) {
 	a.Asks = p.asks()
 	a.Nodes = p.reasons()
 	a.Groups = p.rooms()
+	planner, request := q.request(a, spec, members, p.gang.MinMember)
+	_, lacks := planner.Plan(request)
+	if _, room := p.place(p.gang, p.counts, p.gang.MinMember); room {
+		a.Rules = lacks
+	}
+	if lacks != "" {
+		a.Victims = preempt(planner, request, c)
+	}
 	a.Fits = p.fits(a)
 }
 

@@ -16,6 +16,8 @@ type node struct {
 	requested amounts
 }
 
+// GetGeneration is one for all: a question is asked of one state.
+func (n *node) GetGeneration() int64               { return 1 }
 func (n *node) Node() *corev1.Node                 { return n.node }
 func (n *node) GetPods() []framework.PodInfo       { return n.pods }
 func (n *node) GetAllocatable() framework.Resource { return newAmounts(n.node.Status.Allocatable) }

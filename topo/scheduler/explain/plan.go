@@ -236,6 +236,9 @@ func (p *plan) scarce() corev1.ResourceName {
 // fits is what there is room for now.
 func (p *plan) fits(a *Answer) []string {
 	if group, ok := p.place(p.gang, p.counts, p.gang.MinMember); ok {
+		if a.Rules != "" {
+			return []string{fmt.Sprintf("%s, %s, but for the rules between pods: %s", these(p.gang.MinMember), group, a.Rules)}
+		}
 		out := []string{fmt.Sprintf("%s, %s", these(p.gang.MinMember), group)}
 		if a.Pods >= a.MinMember {
 			out = append(out, "No scheduler has tried since, or a rule that is not counted here keeps them off: "+

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -93,6 +94,15 @@ type Client struct {
 func New(o Options) *Client {
 	o.Interval, o.MaxAge = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.MaxAge, DefaultMaxAge)
 	return &Client{options: o, tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
+}
+
+// Of returns a client with a tree that is always fresh, which asks no topo-master.
+func Of(groups []v1alpha1.Group) *Client {
+	c := New(Options{MaxAge: math.MaxInt64})
+	if len(groups) > 0 {
+		c.tree.Groups, c.tree.Generation, c.tree.Confirmed = groups, 1, time.Now()
+	}
+	return c
 }
 
 // Configured reports whether there is a topo-master to ask.

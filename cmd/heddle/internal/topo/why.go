@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -26,8 +27,9 @@ func NewWhyCommand() *cobra.Command {
 It counts as heddle-scheduler counts, on what the API server and topo-master answer: the reasons against
 nodes, how many pods each group would take, what holds the rest and until when, and what there is room for now.
 It works for the pods of any scheduler. Without topo-master the nodes count as in no group. Rules that need a
-scheduler's own state (volumes, affinity between pods, GPU by GPU for shares) are not counted, nor are plans of
-other gangs and NVLink domains that cross groups: what the scheduler wrote is repeated first.`,
+scheduler's own state (volumes, affinity to pods, GPU by GPU for shares) are not counted, nor are plans of other
+gangs and NVLink domains that cross groups: what the scheduler wrote is repeated first. Hard rules between the pods
+(topologySpreadConstraints, required anti-affinity) are counted, and what preemption would evict is named.`,
 		Example: `heddle why -n team train-0
 heddle why -n team train -o json`,
 	}
@@ -76,6 +78,12 @@ func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, er
 		}
 		known.PodGroups = append(known.PodGroups, list.Items...)
 	}
+	var budgets policyv1.PodDisruptionBudgetList
+	_, err = cluster.ReadPath(c.Context(), api, "/apis/policy/v1/poddisruptionbudgets", "", &budgets)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	known.Budgets = budgets.Items
 	groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
 	switch {
 	case err == nil:
@@ -114,6 +122,13 @@ func whyText(a *explain.Answer, grouped bool) string {
 	}
 	if len(a.Fits) == 0 {
 		b.WriteString("  for none of these pods, on any node\n")
+	}
+	if len(a.Victims) > 0 {
+		b.WriteString("\nPreemption would make room: it evicts what has a lower priority, whole gangs:\n")
+		for i := range a.Victims {
+			v := &a.Victims[i]
+			fmt.Fprintf(&b, "  %s: %s of priority %d\n", v.Name, cli.Count(v.Pods, "pod"), v.Priority)
+		}
 	}
 	if !grouped {
 		b.WriteString("topo-master did not answer: groups are unknown, and every node counts alone.\n")

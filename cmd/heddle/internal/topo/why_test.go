@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
@@ -56,7 +57,9 @@ func newWhyCluster(freeA, freeB int) *whyCluster {
 // add makes pods of a gang, or of none if the name ends in a dash.
 func (w *whyCluster) add(name string, n, gpus int, change func(*corev1.Pod)) {
 	for i := range n {
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ai", Name: fmt.Sprintf("%s-%d", name, i)}}
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ai", Name: fmt.Sprintf("%s-%d", name, i), UID: types.UID(fmt.Sprintf("%s-%d of %d", name, i, len(w.Pods))),
+		}}
 		if !strings.HasPrefix(name, "single") {
 			p.Labels = map[string]string{
 				"pod-group.scheduling.sigs.k8s.io/name": name, "pod-group.scheduling.sigs.k8s.io/min-available": fmt.Sprint(n),
@@ -167,6 +170,43 @@ func TestWhy(t *testing.T) {
 		}},
 		{"all failed", "gone", newWhyCluster(4, 4), func(w *whyCluster) {
 			w.add("gone", 1, 8, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+		}},
+		{"a gang that preemption helps", "urgent", newWhyCluster(2, 1), func(w *whyCluster) {
+			w.add("urgent", 4, 8, func(p *corev1.Pod) {
+				required("leaf")(p)
+				p.Spec.Priority = new(int32(1000))
+			})
+		}},
+		{"a gang that may not preempt", "polite", newWhyCluster(2, 1), func(w *whyCluster) {
+			w.add("polite", 4, 8, func(p *corev1.Pod) {
+				p.Spec.Priority, p.Spec.PreemptionPolicy = new(int32(1000)), new(corev1.PreemptNever)
+			})
+		}},
+		{"room, and no node for each by a spread over zones", "spread", newWhyCluster(4, 4), func(w *whyCluster) {
+			for i := range w.Nodes {
+				w.Nodes[i].Labels["zone"] = w.Nodes[i].Name[:1]
+			}
+			w.Nodes[7].Spec.Unschedulable, w.Nodes[6].Spec.Unschedulable, w.Nodes[5].Spec.Unschedulable = true, true, true
+			w.add("spread", 4, 8, func(p *corev1.Pod) {
+				p.Labels["app"] = "spread"
+				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+					MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule,
+					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "spread"}},
+				}}
+			})
+		}},
+		{"room, and every zone has a pod that must be alone there", "apart", newWhyCluster(4, 4), func(w *whyCluster) {
+			for i := range w.Nodes {
+				w.Nodes[i].Labels["zone"] = w.Nodes[i].Name[:1]
+			}
+			w.add("apart", 3, 8, func(p *corev1.Pod) {
+				p.Labels["app"] = "apart"
+				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+						TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "apart"}},
+					}},
+				}}
+			})
 		}},
 		{"a pod that runs", "llama-a-3", newWhyCluster(3, 4), func(*whyCluster) {}},
 	} {
