@@ -9,6 +9,10 @@
 //
 //	heddle-cdi-hook dmem drm/0000:03:00.0/vram=BYTES...
 //
+// or adds variables to the container's /etc/nccl.conf:
+//
+//	heddle-cdi-hook nccl NCCL_IB_HCA==mlx5_0:1
+//
 // heddle-device-plugin puts it into its state directory and names it in CDI specs,
 // so it is linked statically and needs nothing of the node.
 package main
@@ -20,18 +24,19 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
 func main() {
-	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, or dmem REGION=BYTES, " +
-		"as many as there are")
+	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
+		"or nccl NAME=VALUE, as many as there are")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
+	case "nccl":
+		err = addNCCL("/proc", os.Stdin, os.Args[2:])
 	case controller:
 		err = limitMemory("/proc", "/sys/fs/cgroup", os.Stdin, os.Args[2:])
 	}
@@ -47,20 +52,10 @@ const maxJSON = 16 << 20
 // checkMounts reads the state that the runtime passes, and reports a mount that is
 // not what the container sees at its path.
 func checkMounts(proc string, stdin io.Reader, mounts []string) error {
-	var state struct {
-		PID    int    `json:"pid"`
-		Bundle string `json:"bundle"`
-	}
-	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
-		return fmt.Errorf("the runtime's state of the container: %w", err)
-	}
-	root, err := rootOf(state.Bundle)
+	root, err := containerRoot(proc, stdin)
 	if err != nil {
 		return err
 	}
-	// The mounts are in the container's namespace, which has the node's root until
-	// the runtime changes it.
-	root = filepath.Join(proc, strconv.Itoa(state.PID), "root", root)
 	var hidden []string
 	for _, m := range mounts {
 		host, path, ok := strings.Cut(m, "=")

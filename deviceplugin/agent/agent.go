@@ -70,6 +70,8 @@ type Options struct {
 	Released release.Request
 	// API is nil without an API server.
 	API *apiserver.Client
+	// Hook is heddle-cdi-hook's path on the node; empty without.
+	Hook string
 	// Limiter makes the limits of shares hold; nil does not.
 	Limiter Limiter
 
@@ -156,7 +158,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	})
 	options := devicestate.Options{
 		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now), API: o.API,
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
+		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Hook: o.Hook, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,6 +127,18 @@ func (d *Devices) Env(pod *corev1.Pod, gpuEnv []string) []string {
 		env = append(env, EnvUCX+"="+ports)
 	}
 	return env
+}
+
+// NCCLHook has a container's file for NCCL repeat the hint of its environment: what sshd
+// starts in the container has no environment of it. Nil without a hint or a hook.
+func NCCLHook(hook string, env []string) *specs.ContainerEdits {
+	at := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, EnvNCCL+"=") })
+	if hook == "" || at < 0 {
+		return nil
+	}
+	return &specs.ContainerEdits{Hooks: []*specs.Hook{{
+		HookName: "createRuntime", Path: hook, Args: []string{filepath.Base(hook), "nccl", env[at]},
+	}}}
 }
 
 // activePorts is name:port for every active port, empty if there is none.

@@ -156,6 +156,9 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 		return err
 	}
 	env := result.Devices.Env(pod, s.options.GPUEnv)
+	if hook := cdi.NCCLHook(s.options.Hook, env); hook != nil && len(edits) > 0 {
+		edits[0] = append(edits[0], hook) // A container has the specs of all its names.
+	}
 	s.files.RLock()
 	defer s.files.RUnlock()
 	for i := range result.Grants {

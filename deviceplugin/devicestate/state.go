@@ -58,6 +58,9 @@ type Options struct {
 	StateDir string
 	// DevRoot is where the runtime finds device nodes; default /dev.
 	DevRoot string
+	// Hook is heddle-cdi-hook's path on the node, which adds hints to a container's
+	// /etc/nccl.conf; empty: hints are in the environment alone.
+	Hook string
 	// GPUEnv is added to every container with GPUs, whatever its pod sets,
 	// such as NVIDIA_VISIBLE_DEVICES=void beside a static CDI spec.
 	GPUEnv []string

@@ -137,7 +137,8 @@ func nearest(m *machine.Machine, gpus []int) (hcas []string, classes map[string]
 func first[A, B any](a A, _ B) A { return a }
 
 // TestHintsYieldToThePod: hints for NCCL and UCX name the container's HCAs,
-// unless the pod sets a key itself.
+// unless the pod sets a key itself. What sshd starts there has no environment of the
+// container: NCCL finds the same hint in its file.
 func TestHintsYieldToThePod(t *testing.T) {
 	r := dgx(t)
 	configMaps := r.client.CoreV1().ConfigMaps(namespace)
@@ -168,6 +169,13 @@ func TestHintsYieldToThePod(t *testing.T) {
 		if s.Env["NCCL_IB_HCA"] != nccl || s.Env["UCX_NET_DEVICES"] != ucx {
 			t.Errorf("%s: NCCL_IB_HCA %q, want %q; UCX_NET_DEVICES %q, want %q",
 				pod, s.Env["NCCL_IB_HCA"], nccl, s.Env["UCX_NET_DEVICES"], ucx)
+		}
+		file := ""
+		if pod == "hints" {
+			file = "NCCL_IB_HCA=" + nccl
+		}
+		if s.NCCL != file {
+			t.Errorf("%s: /etc/nccl.conf has %q, want %q", pod, s.NCCL, file)
 		}
 	}
 }

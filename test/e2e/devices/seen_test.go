@@ -32,6 +32,7 @@ type report struct {
 	Open    map[string]string `json:"open"`
 	Devices string            `json:"devices"`
 	Mounted string            `json:"mounted"`
+	NCCL    string            `json:"nccl"`
 	CPUs    []int             `json:"cpus"`
 	Room    map[string]int64  `json:"room"`
 }
@@ -44,6 +45,7 @@ type seen struct {
 	CM      bool
 	Env     map[string]string
 	Devices *cdi.Devices // nil without the file
+	NCCL    string       // /etc/nccl.conf; empty without
 	CPUs    []int
 	Room    map[string]int64
 }
@@ -115,7 +117,7 @@ func (r *rig) sees(t *testing.T, pod, container string) *seen {
 
 // interpret turns paths into devices.
 func interpret(rep *report, m *machine.Machine) (*seen, error) {
-	s := &seen{Env: rep.Env, CPUs: rep.CPUs, Room: rep.Room}
+	s := &seen{Env: rep.Env, NCCL: strings.TrimSpace(rep.NCCL), CPUs: rep.CPUs, Room: rep.Room}
 	var errs []error
 	if rep.Devices != "" {
 		s.Devices = &cdi.Devices{}

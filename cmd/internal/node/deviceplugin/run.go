@@ -89,7 +89,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
-	options.Limiter = limits
+	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ncclFile is where NCCL reads its variables, after the environment and the user's own
+// file, of which none is replaced (NCCL 2.27, src/misc/param.cc, initEnv).
+const ncclFile = "etc/nccl.conf"
+
+// addNCCL adds variables to the container's file for NCCL: a process that sshd starts, as
+// those of an MPI job are, has none of the container's environment. What is in the file
+// comes first, and so wins. Where the file is a volume's or behind a link, or there is no
+// /etc, nothing is written: it is a hint, and no reason against the container.
+func addNCCL(proc string, stdin io.Reader, variables []string) error {
+	for _, v := range variables {
+		if name, value, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsAny(value, "\n\r") {
+			return fmt.Errorf("%q is not NAME=VALUE", v)
+		}
+	}
+	root, err := containerRoot(proc, stdin)
+	if err != nil {
+		return err
+	}
+	file, err := openInRoot(root, ncclFile)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "heddle: no hints for NCCL:", err)
+		return nil
+	}
+	_, err = file.WriteString("\n" + strings.Join(variables, "\n") + "\n")
+	return errors.Join(err, file.Close())
+}
+
+// containerRoot is the root directory of the container that the runtime's state names.
+func containerRoot(proc string, stdin io.Reader) (string, error) {
+	var state struct {
+		PID    int    `json:"pid"`
+		Bundle string `json:"bundle"`
+	}
+	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
+		return "", fmt.Errorf("the runtime's state of the container: %w", err)
+	}
+	root, err := rootOf(state.Bundle)
+	// The mounts are in the container's namespace, which has the node's root until
+	// the runtime changes it.
+	return filepath.Join(proc, strconv.Itoa(state.PID), "root", root), err
+}
+
+// openInRoot opens a file of the container's own file system for appending, and makes it
+// if missing: no link and no mount is passed, which may lead to files of others.
+func openInRoot(root, path string) (*os.File, error) {
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{
+		Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o644,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is no file", path), err, file.Close())
+	}
+	return file, nil
+}
