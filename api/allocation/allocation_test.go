@@ -135,6 +135,7 @@ func TestBadBoundAndNodeGPUs(t *testing.T) {
 		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no label`},
 		{"another version", `{"version":0,"cards":[]}`, "GPUs: version 0 is unknown, 1 is known"},
 		{"more memory than can be", gpu(`,"memoryMiB":67108865`), `GPUs: GPU "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
+		{"no more room than memory", gpu(`,"memoryMiB":2,"roomMiB":2`), `GPUs: GPU "GPU-a": roomMiB: not more than memoryMiB`},
 		{"less than nothing taken", gpu(`,"taken":{"slots":-1}`), `GPUs: GPU "GPU-a": taken.slots: -1 is not between 0 and 65536`},
 		{"a NUMA node that cannot be", gpu(`,"numa":-1`), `GPUs: GPU "GPU-a": numa: -1 is not between 0 and 65536`},
 		{"well, with a reason", gpu(`,"reason":"XID 79"`), `GPUs: GPU "GPU-a": a GPU is healthy, or has a reason why not`},

@@ -21,8 +21,10 @@ type GPU struct {
 	UUID string `json:"uuid"`
 	// Index is the driver's number, for people: it changes when a GPU is lost.
 	Index int `json:"index"`
-	// MemoryMiB is what all consumers together may have.
+	// MemoryMiB is what the GPU has, and the most of one consumer.
 	MemoryMiB int64 `json:"memoryMiB"`
+	// RoomMiB is what all consumers together may have, where that is more.
+	RoomMiB int64 `json:"roomMiB,omitempty"`
 	// Slots is how many consumers the GPU may have.
 	Slots int `json:"slots"`
 	// NUMA is the node that the GPU is on; nil is unknown.
@@ -83,6 +85,7 @@ func (c *GPU) check() error {
 		checkUUID(c.UUID),
 		within("index", int64(c.Index), maxIndex),
 		within("memoryMiB", c.MemoryMiB, MaxMemoryMiB),
+		within("roomMiB", c.RoomMiB, 8*MaxMemoryMiB),
 		within("slots", int64(c.Slots), maxSlots),
 		within("zone", int64(c.Zone), maxIndex),
 		within("taken.vcore", int64(c.Taken.VCore), maxSlots*100),
@@ -91,6 +94,9 @@ func (c *GPU) check() error {
 	)
 	if c.NUMA != nil {
 		err = errors.Join(err, within("numa", int64(*c.NUMA), maxIndex))
+	}
+	if c.RoomMiB != 0 && c.RoomMiB <= c.MemoryMiB {
+		err = errors.Join(err, errors.New("roomMiB: not more than memoryMiB"))
 	}
 	if c.Policy != "" {
 		err = errors.Join(err, checkPolicy(c.Policy))

@@ -200,6 +200,10 @@ func (d *document) checkScalar(n *yaml.Node, t reflect.Type, tag reflect.StructT
 		d.fault(n, at, "%q is not true or false", n.Value)
 	case t.Kind() == reflect.Int && short != "!!int":
 		d.fault(n, at, "%q is not a whole number", n.Value)
+	case t.Kind() == reflect.Float64 && short != "!!int" && short != "!!float":
+		d.fault(n, at, "%q is not a number", n.Value)
+	case t.Kind() == reflect.Float64 && !within(n.Value, low, high, decimal):
+		d.fault(n, at, "%s is not between %s and %s", n.Value, low, high)
 	case t.Kind() == reflect.Int && !within(n.Value, low, high, wholeNumber):
 		d.fault(n, at, "%s is not between %s and %s", n.Value, low, high)
 	}
@@ -215,6 +219,9 @@ func within[T cmp.Ordered](text, low, high string, parse func(string) (T, error)
 
 // wholeNumber reads what YAML takes for one: 0x10 too.
 func wholeNumber(text string) (int64, error) { return strconv.ParseInt(text, 0, 64) }
+
+// decimal reads a number; NaN is within no range.
+func decimal(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
 
 // checkWord finds out which allowed word was meant.
 func (d *document) checkWord(n *yaml.Node, words []string, at string) {

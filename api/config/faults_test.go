@@ -77,6 +77,13 @@ func TestFaults(t *testing.T) {
 		{"out of range", "sgpu: {slotsPerGPU: 0}\nrdma: {resources: [{name: rdma/a, sharers: 5000}]}", "", []string{
 			"cluster-config:1: sgpu.slotsPerGPU: 0 is not between 1 and 100", "cluster-config:2: rdma.resources[0].sharers: 5000 is not between 1 and 4096",
 		}},
+		{"overcommit out of range", "sgpu:\n  memoryOvercommit: 0.9", "", []string{"cluster-config:2: sgpu.memoryOvercommit: 0.9 is not between 1 and 8"}},
+		{"overcommit far out of range", "sgpu: {memoryOvercommit: 80}", "", []string{"sgpu.memoryOvercommit: 80 is not between 1 and 8"}},
+		{"overcommit that is no number", "sgpu: {memoryOvercommit: .nan}", "", []string{"sgpu.memoryOvercommit: .nan is not between 1 and 8"}},
+		{"overcommit in words", "sgpu: {memoryOvercommit: 150%}", "", []string{`sgpu.memoryOvercommit: "150%" is not a number`}},
+		{"overcommit below HAMi", "sgpu: {memoryOvercommit: 1.5, hami: {enabled: true}}", "", []string{
+			"sgpu.memoryOvercommit: not with sgpu.hami.enabled",
+		}},
 		{"list for section", "sgpu: [1]", "", []string{"sgpu: is a list, not a section with keys"}},
 		{"text for list", "labels: a", "", []string{"labels: is a text, not a list"}},
 		{"section for text", "usage: {a: b}", "", []string{"usage: is a section, not a single value"}},

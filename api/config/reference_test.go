@@ -253,7 +253,7 @@ func kindOf(f reflect.StructField) string {
 		return "section"
 	case t.Kind() == reflect.Bool:
 		return "`true`, `false`"
-	case t.Kind() == reflect.Int:
+	case t.Kind() == reflect.Int, t.Kind() == reflect.Float64:
 		return "number, " + strings.Replace(f.Tag.Get("range"), "-", " to ", 1)
 	case t.Kind() == reflect.Map:
 		return "texts by key"

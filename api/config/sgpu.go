@@ -2,6 +2,9 @@ package config
 
 import "time"
 
+// MaxMemoryOvercommit is the end of the range of sgpu.memoryOvercommit.
+const MaxMemoryOvercommit = 8
+
 // SGPU is how GPUs are shared.
 type SGPU struct {
 	// GPUs are the GPUs to share, by index or UUID; the others stay native,
@@ -14,6 +17,13 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
+	// MemoryOvercommit is how much memory all consumers of a GPU together may have,
+	// in its own memory: with 1.5, shares of 120 GiB on a GPU of 80. One share
+	// is never more than the GPU has. 1 is off. What happens when processes
+	// fill the GPU is in docs/sgpu.md.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	MemoryOvercommit float64 `yaml:"memoryOvercommit" range:"1-8"`
 	// Defaults are what a container with a share has of what it leaves out.
 	//
 	// Read by: heddle-device-plugin, heddle-scheduler.
@@ -131,7 +141,7 @@ type MPS struct {
 
 func defaultSGPU() SGPU {
 	return SGPU{
-		SlotsPerGPU: 16,
+		SlotsPerGPU: 16, MemoryOvercommit: 1,
 		Defaults:    DefaultShare(),
 		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
@@ -147,6 +157,11 @@ func defaultSGPU() SGPU {
 // DefaultShare is a GPU to itself.
 func DefaultShare() ShareDefaults {
 	return ShareDefaults{VCore: 100, VMemoryPercentage: 100, Policy: FixedShare}
+}
+
+// RoomMiB is what the shares of a GPU with so much memory may have together.
+func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
+	return max(memoryMiB, int64(float64(memoryMiB)*s.MemoryOvercommit))
 }
 
 // AdvertisesShares reports whether the kubelet receives vcore and vmemory too,

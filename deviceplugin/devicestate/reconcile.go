@@ -102,8 +102,8 @@ func overcommitted(g *quota.GPU) string {
 	switch {
 	case g.VCore > quota.Whole:
 		return fmt.Sprintf("GPU %d (%s): its consumers have %d %% of its compute", g.Index, g.UUID, g.VCore)
-	case g.UsedMiB > g.MemoryMiB:
-		return fmt.Sprintf("GPU %d (%s): its consumers have %d MiB of %d", g.Index, g.UUID, g.UsedMiB, g.MemoryMiB)
+	case g.UsedMiB > g.Room():
+		return fmt.Sprintf("GPU %d (%s): its consumers have %d MiB of %d", g.Index, g.UUID, g.UsedMiB, g.Room())
 	case g.Consumers > g.Slots:
 		return fmt.Sprintf("GPU %d (%s): %d consumers on %d slots", g.Index, g.UUID, g.Consumers, g.Slots)
 	}

@@ -192,6 +192,36 @@ func TestOvercommitFromOutside(t *testing.T) {
 	}
 }
 
+// TestMemoryOvercommit: shares may have 1.5 times the memory of a GPU. What they have is
+// named as too much once the configuration takes it back, and no pod loses its share.
+func TestMemoryOvercommit(t *testing.T) {
+	r := shareRig(t, "0")
+	overcommit := func(ratio float64) { r.reconfigure(func(c *config.NodeConfig) { c.SGPU.MemoryOvercommit = ratio }) }
+	overcommit(1.5)
+	for i, name := range []string{"a", "b", "c"} {
+		r.start(r.consumer(name, "10/39", r.slot(0, i)))
+	}
+	if drifts := r.driftsNow(); len(drifts) != 0 {
+		t.Errorf("drifts %v", drifts)
+	}
+	if g := r.View().GPUs()[0]; g.UsedMiB != 3*39<<10 || g.MemoryMiB != 81559 {
+		t.Errorf("%d of %d MiB are taken", g.UsedMiB, g.MemoryMiB)
+	}
+	for text, want := range map[string]string{"10/39": "2.4 GiB of 119.5 left; needs 39", "10/80": "79.6 GiB in all; needs 80"} {
+		err := r.prepareShares(r.consumer("late-"+text[3:], text, r.slot(0, 3+len(r.specs.pods))))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", text, err, want)
+		}
+	}
+	overcommit(1)
+	if drifts := r.driftsNow(); len(drifts) != 1 || !strings.Contains(drifts[0], "119808 MiB of 81559") {
+		t.Errorf("drifts %v", drifts)
+	}
+	if n := len(r.View().Allocations()); n != 3 {
+		t.Errorf("%d containers have shares", n)
+	}
+}
+
 // TestOldPodsCountAfterAKubeletsStart: it may not list its pods yet.
 func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	r := shareRig(t, "0")

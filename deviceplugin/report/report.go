@@ -66,10 +66,12 @@ type Shared struct {
 	// where one consumer has the whole GPU, which Exclusive shows.
 	Policy    string `json:"policy,omitempty"`
 	Exclusive bool   `json:"exclusive,omitempty"`
-	// VCore is in percent. UsedMiB is of MemoryMiB, Consumers is of Slots.
+	// VCore is in percent. UsedMiB is of RoomMiB, which is more than MemoryMiB
+	// under sgpu.memoryOvercommit; Consumers is of Slots.
 	VCore     int   `json:"vcore"`
 	UsedMiB   int64 `json:"usedMiB"`
 	MemoryMiB int64 `json:"memoryMiB"`
+	RoomMiB   int64 `json:"roomMiB"`
 	Consumers int   `json:"tenants"`
 	Slots     int   `json:"slots"`
 	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.

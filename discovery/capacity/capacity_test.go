@@ -91,6 +91,15 @@ func TestGPUs(t *testing.T) {
 			},
 		},
 		{
+			"shared, memory over-committed", h100(8), "mode: sgpu\nsgpu: {memoryOvercommit: 1.5}",
+			[]capacity.Resource{
+				{Name: "nvidia.com/gpu", Reason: "every GPU is shared: mode is sgpu"},
+				{Name: "nvidia.com/sgpu", Count: 128, Devices: 8, Healthy: 8},
+				{Name: "nvidia.com/vcore", Count: 800, Devices: 8, Healthy: 8},
+				{Name: "nvidia.com/vmemory", Count: 952, Devices: 8, Healthy: 8},
+			},
+		},
+		{
 			"hybrid, with a stranger", with(h100(3), func(m *machine.Machine) { m.GPUs[0].Health = lost }), "mode: sgpu\nsgpu: {gpus: [0, GPU-1, GPU-9], slotsPerGPU: 4, advertise: sgpu}",
 			[]capacity.Resource{
 				{Name: "nvidia.com/gpu", Count: 1, Devices: 1, Healthy: 1},

@@ -57,6 +57,9 @@ type GPU struct {
 	// MemoryMiB of 0 is unknown: the GPU can take one consumer, which requests
 	// no amount.
 	MemoryMiB int64
+	// RoomMiB is what all consumers together may have where that is more than
+	// MemoryMiB.
+	RoomMiB int64
 	// Slots is how many consumers it may have.
 	Slots int
 	// NUMA is -1 if unknown. GPUs of one Zone are joined by NVLink; 0 is none.
@@ -85,6 +88,9 @@ func (c *GPU) Share(r *Request) allocation.Share {
 
 // needs is the memory that a request takes of the GPU.
 func (c *GPU) needs(r *Request) int64 { return r.MemoryOf(c.MemoryMiB) }
+
+// Room is the memory that all consumers together may have.
+func (c *GPU) Room() int64 { return max(c.MemoryMiB, c.RoomMiB) }
 
 // MemoryOf is the memory that the request takes of a GPU with so much.
 func (r *Request) MemoryOf(totalMiB int64) int64 {
@@ -121,9 +127,9 @@ func (c *GPU) Reject(r *Request) Reason {
 	case c.VCore+r.VCore > Whole:
 		left := int64(max(0, Whole-c.VCore))
 		return Reason{Cause: NoCompute, Index: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}
-	case c.UsedMiB+c.needs(r) > c.MemoryMiB:
-		left := max(0, c.MemoryMiB-c.UsedMiB)
-		return Reason{Cause: NoMemory, Index: c.Index, Left: left, Of: c.MemoryMiB, Need: c.needs(r)}
+	case c.UsedMiB+c.needs(r) > c.Room():
+		left := max(0, c.Room()-c.UsedMiB)
+		return Reason{Cause: NoMemory, Index: c.Index, Left: left, Of: c.Room(), Need: c.needs(r)}
 	}
 	return Reason{}
 }
@@ -139,6 +145,9 @@ func Publish(gpus []GPU) *allocation.NodeGPUs {
 			Policy: string(c.Policy), Exclusive: c.Exclusive,
 			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Consumers},
 		}
+		if c.RoomMiB > c.MemoryMiB {
+			gpu.RoomMiB = c.RoomMiB
+		}
 		if c.NUMA >= 0 {
 			gpu.NUMA = new(c.NUMA)
 		}
@@ -153,7 +162,7 @@ func Published(all *allocation.NodeGPUs) []GPU {
 	for i := range all.GPUs {
 		c := &all.GPUs[i]
 		gpu := GPU{
-			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: -1, Zone: c.Zone,
+			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, RoomMiB: c.RoomMiB, Slots: c.Slots, NUMA: -1, Zone: c.Zone,
 			Unhealthy: c.Reason, VCore: c.Taken.VCore, UsedMiB: c.Taken.MemoryMiB, Consumers: c.Taken.Slots,
 			Policy: Policy(c.Policy), Exclusive: c.Exclusive,
 		}

@@ -57,6 +57,18 @@ func TestRefuses(t *testing.T) {
 		},
 		{"whole memory", taken(small), request(30, 0, fixed), "GPU 3: 76 GiB of 80 left; needs 80"},
 		{"whole memory taken", taken(request(30, 0, fixed)), small, "GPU 3: 0 GiB of 80 left; needs 4"},
+		{
+			"room beyond its memory", with(func(c *quota.GPU) { c.RoomMiB, c.UsedMiB, c.Consumers = 120*gib, 80*gib, 2 }),
+			request(30, 40, fixed), "",
+		},
+		{
+			"no room beyond its memory", with(func(c *quota.GPU) { c.RoomMiB, c.UsedMiB, c.Consumers = 120*gib, 80*gib, 2 }),
+			request(30, 41, fixed), "GPU 3: 40 GiB of 120 left; needs 41",
+		},
+		{
+			"one consumer of more than its memory", with(func(c *quota.GPU) { c.RoomMiB = 120 * gib }),
+			request(30, 81, fixed), "GPU 3: 80 GiB in all; needs 81",
+		},
 		{"compute", taken(request(60, 4, fixed)), request(60, 4, fixed), "GPU 3: 40 % of 100 left; needs 60"},
 		{"larger than the GPU", taken(small), request(30, 200, fixed), "GPU 3: 80 GiB in all; needs 200"},
 		{"alone among others", taken(small), alone, "GPU 3: 1 consumer; needs it idle"},

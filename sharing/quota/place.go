@@ -225,7 +225,7 @@ func (a *cost) compare(b *cost) int { return slices.Compare(a[:], b[:]) }
 
 // loss is the cost with binpack, in percent times MiB.
 func (c *GPU) loss(r *Request) cost {
-	v, m := int64(Whole-c.VCore), c.MemoryMiB-c.UsedMiB
+	v, m := int64(Whole-c.VCore), c.Room()-c.UsedMiB
 	after := (v - int64(r.VCore)) * (m - c.needs(r))
 	idle := int64(0)
 	if c.Consumers == 0 {
@@ -240,7 +240,7 @@ func (c *GPU) load(r *Request) cost {
 	compute := int64(c.VCore+r.VCore) * (million / Whole)
 	memory := int64(million)
 	if c.MemoryMiB > 0 {
-		memory = (c.UsedMiB + c.needs(r)) * million / c.MemoryMiB
+		memory = (c.UsedMiB + c.needs(r)) * million / c.Room()
 	}
 	return cost{max(compute, memory), min(compute, memory), int64(c.Consumers)}
 }

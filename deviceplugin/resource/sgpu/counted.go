@@ -26,7 +26,7 @@ func (u Unit) Of(g *quota.GPU) int {
 	if u == Cores {
 		return quota.Whole
 	}
-	return int(g.MemoryMiB / 1024)
+	return int(g.Room() / 1024)
 }
 
 // Counted is a resource that is only counted, as a [server.Resource]: devices

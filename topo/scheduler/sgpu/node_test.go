@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -96,6 +97,29 @@ func TestFilterTakesNothing(t *testing.T) {
 	i.pods = append(i.pods, podInfo{pod: pod("p", 50, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 50).String()})})
 	if diff := cmp.Diff(want, append(got, fits(30), fits(60))); diff != "" {
 		t.Errorf("60 %%, 60 %%, 30 %%, and beside 50 %% 30 %% and 60 %%, (-want +got):\n%s", diff)
+	}
+}
+
+// TestFilterGoesByRoom: under sgpu.memoryOvercommit shares may have more than the GPU
+// has, and one share may not.
+func TestFilterGoesByRoom(t *testing.T) {
+	on := func(mib, room int64) bool {
+		all := allocation.NodeGPUs{Version: 1, GPUs: []allocation.GPU{{UUID: "GPU-a", MemoryMiB: mib, RoomMiB: room, Slots: 4, Healthy: true}}}
+		n := node(0)
+		n.Annotations[wellknown.SharedGPUs] = all.String()
+		s := scheduler()
+		r, err := s.Request(pod("new", 10, nil)) // 4 GiB.
+		if err != nil {
+			t.Fatal(err)
+		}
+		had := func(uid string) *corev1.Pod {
+			return pod(uid, 10, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 10).String()})
+		}
+		return s.Filter(r, holding(n, had("p"), had("q"))).IsSuccess()
+	}
+	got := []bool{on(8<<10, 0), on(8<<10, 12<<10), on(8<<10, 12<<10-1), on(4<<10-1, 100<<10)}
+	if diff := cmp.Diff([]bool{false, true, false, false}, got); diff != "" {
+		t.Errorf("beside 8 GiB: 8 GiB, room for 12, for less, and a smaller GPU (-want +got):\n%s", diff)
 	}
 }
 

@@ -54,7 +54,7 @@ func load(gpus []quota.GPU) int64 {
 		g := &gpus[i]
 		sum += min(int64(g.VCore), quota.Whole)
 		if g.MemoryMiB > 0 {
-			sum += min(100*g.UsedMiB/g.MemoryMiB, 100)
+			sum += min(100*g.UsedMiB/g.Room(), 100)
 		} else if g.Consumers > 0 {
 			sum += 100
 		}

@@ -145,10 +145,26 @@ func TestHAMiSplitCountIsSlots(t *testing.T) {
 	if diff := cmp.Diff(want, c.Resources); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
-	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 8 || c.SGPU.Defaults.VCore != 0 {
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 8 || c.SGPU.Defaults.VCore != 0 || c.SGPU.MemoryOvercommit != 1.5 {
 		t.Errorf("made\n%s", r)
 	}
-	hasNotes(t, r, "nvidia.resourceCountName", "nvidia.resourceMemoryName", "cambricon", "nvidia.deviceMemoryScaling")
+	hasNotes(t, r, "nvidia.deviceMemoryScaling", "nvidia.resourceCountName", "nvidia.resourceMemoryName", "cambricon")
+}
+
+func TestHAMiMemoryScalingIsOvercommit(t *testing.T) {
+	const file = "nvidia: {deviceSplitCount: 4, deviceMemoryScaling: "
+	for scaling, want := range map[string]float64{"1": 1, "1.0": 1, "2": 2, "1.8": 1.8, "0.5": 1, "80": 1} {
+		r := converted(t, "hami", file+scaling+"}")
+		if c := node(t, r); c.SGPU.MemoryOvercommit != want {
+			t.Errorf("%s is %v", scaling, c.SGPU.MemoryOvercommit)
+		}
+		if noted := strings.Contains(strings.Join(r.Notes, "\n"), "deviceMemoryScaling"); noted == strings.HasPrefix(scaling, "1") && scaling != "1.8" {
+			t.Errorf("%s: notes %q", scaling, r.Notes)
+		}
+	}
+	if _, err := convert.Convert("hami", []byte(file+"lots}")); err == nil || !strings.Contains(err.Error(), "deviceMemoryScaling") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // HAMi's memoryFactor is its unit.

@@ -124,11 +124,15 @@ func (r *Result) hami(root *section) error {
 	if err != nil {
 		return err
 	}
-	// As heddle does it: a GPU is no more than it is, and a pod has a GPU that names a part of one.
-	for _, key := range []string{"deviceMemoryScaling", "deviceCoreScaling", "defaultGPUNum"} {
+	// As heddle does it: compute is no more than it is, and a pod has a GPU that names a part of one.
+	for _, key := range []string{"deviceCoreScaling", "defaultGPUNum"} {
 		if fmt.Sprint(gpu.fields[key]) == "1" {
 			delete(gpu.fields, key)
 		}
+	}
+	scaling, err := scale(gpu)
+	if err != nil {
+		return err
 	}
 	slots, err := take[int](gpu, "deviceSplitCount")
 	if err != nil {
@@ -147,10 +151,27 @@ func (r *Result) hami(root *section) error {
 		return err
 	}
 	sgpu["defaults"] = map[string]any{"vcore": vcore}
+	if scaling > 1 {
+		sgpu["memoryOvercommit"] = scaling
+		r.notef("%s: one container has at most what the GPU has, and percent are of that; nothing goes to host memory",
+			gpu.at("deviceMemoryScaling"))
+	}
 	if gpu.fields["defaultMemory"] == 0 {
 		delete(gpu.fields, "defaultMemory")
 	}
 	return r.hamiNames(gpu)
+}
+
+// scale takes deviceMemoryScaling, which may be written as a whole number.
+func scale(gpu *section) (float64, error) {
+	const key = "deviceMemoryScaling"
+	if n, whole := gpu.fields[key].(int); whole {
+		gpu.fields[key] = float64(n)
+	}
+	if n, ok := gpu.fields[key].(float64); ok && (n < 1 || n > config.MaxMemoryOvercommit) {
+		return 0, nil // It stays, and is reported as not carried over.
+	}
+	return take[float64](gpu, key)
 }
 
 // hamiNames carries over the names of resources, and the unit of memory.
