@@ -136,7 +136,7 @@ func shared(taken []quota.GPU, uuid string) *report.Shared {
 	c := &taken[at]
 	return &report.Shared{
 		Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-		RoomMiB:   c.Room(),
+		RoomMiB:   c.RoomMiB,
 		Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
 	}
 }

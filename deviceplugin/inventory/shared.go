@@ -22,9 +22,11 @@ func (inv *Inventory) shared() []quota.GPU {
 		}
 		scanned := scannedFault(g)
 		shared := quota.GPU{
-			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, RoomMiB: inv.Config.SGPU.RoomMiB(g.MemoryMiB),
-			Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
+			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
 			Unhealthy: cmp.Or(scanned, state.Unavailable), Draining: scanned == "" && state.Draining,
+		}
+		if room := inv.Config.SGPU.RoomMiB(g.MemoryMiB); room > g.MemoryMiB {
+			shared.RoomMiB = room
 		}
 		if f := inv.Machine.Function(g.PCI); f != nil && f.NUMA != nil {
 			shared.NUMA = *f.NUMA

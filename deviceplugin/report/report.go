@@ -66,12 +66,12 @@ type Shared struct {
 	// where one consumer has the whole GPU, which Exclusive shows.
 	Policy    string `json:"policy,omitempty"`
 	Exclusive bool   `json:"exclusive,omitempty"`
-	// VCore is in percent. UsedMiB is of RoomMiB, which is more than MemoryMiB
-	// under sgpu.memoryOvercommit; Consumers is of Slots.
+	// VCore is in percent. UsedMiB is of MemoryMiB, or of RoomMiB under
+	// sgpu.memoryOvercommit; Consumers is of Slots.
 	VCore     int   `json:"vcore"`
 	UsedMiB   int64 `json:"usedMiB"`
 	MemoryMiB int64 `json:"memoryMiB"`
-	RoomMiB   int64 `json:"roomMiB"`
+	RoomMiB   int64 `json:"roomMiB,omitempty"`
 	Consumers int   `json:"tenants"`
 	Slots     int   `json:"slots"`
 	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.

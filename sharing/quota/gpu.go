@@ -58,7 +58,7 @@ type GPU struct {
 	// no amount.
 	MemoryMiB int64
 	// RoomMiB is what all consumers together may have where that is more than
-	// MemoryMiB.
+	// MemoryMiB, else 0.
 	RoomMiB int64
 	// Slots is how many consumers it may have.
 	Slots int
@@ -140,13 +140,10 @@ func Publish(gpus []GPU) *allocation.NodeGPUs {
 	for i := range gpus {
 		c := &gpus[i]
 		gpu := allocation.GPU{
-			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, Zone: max(0, c.Zone),
+			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, RoomMiB: c.RoomMiB, Slots: c.Slots, Zone: max(0, c.Zone),
 			Healthy: c.Unhealthy == "", Reason: wellknown.ClipTo(c.Unhealthy, allocation.MaxReason),
 			Policy: string(c.Policy), Exclusive: c.Exclusive,
 			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Consumers},
-		}
-		if c.RoomMiB > c.MemoryMiB {
-			gpu.RoomMiB = c.RoomMiB
 		}
 		if c.NUMA >= 0 {
 			gpu.NUMA = new(c.NUMA)
