@@ -78,7 +78,8 @@ func (v *validator) resources(c *NodeConfig) {
 			"and no resources.vmemoryPercentage", c.Resources.VMemory, AdvertiseAll, GiB)
 	}
 	if c.SGPU.MemoryOvercommit > 1 && c.SGPU.HAMi.Enabled {
-		v.addf("sgpu.memoryOvercommit", "not with sgpu.hami.enabled: HAMi takes what a GPU offers for what one container may have")
+		v.addf("sgpu.memoryOvercommit",
+			"not with sgpu.hami.enabled: HAMi takes what a GPU offers for what one container may have")
 	}
 	for i := range c.RDMA.Resources {
 		take(fmt.Sprintf("rdma.resources[%d].name", i), c.RDMA.Resources[i].Name)

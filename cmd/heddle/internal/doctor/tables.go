@@ -72,7 +72,8 @@ func sharedGPUs(p *report.Report) string {
 		}
 		rows = append(rows, []string{
 			gpus([]string{c.UUID}, p.GPUIndices), cmp.Or(c.Mode, "-"), policy, fmt.Sprintf("%d/100", s.VCore),
-			gib(s.UsedMiB) + "/" + gib(max(s.MemoryMiB, s.RoomMiB)), fmt.Sprintf("%d/%d", s.Consumers, s.Slots), cmp.Or(s.Unhealthy, "-"),
+			gib(s.UsedMiB) + "/" + gib(max(s.MemoryMiB, s.RoomMiB)), fmt.Sprintf("%d/%d", s.Consumers, s.Slots),
+			cmp.Or(s.Unhealthy, "-"),
 		})
 	}
 	if len(rows) == 1 {
