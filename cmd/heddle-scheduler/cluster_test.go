@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes/fake"
@@ -107,13 +109,32 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	w.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w.writes.Lock()
 		defer w.writes.Unlock()
-		return patch(action)
+		newer, err := w.newer(action.(clienttesting.PatchActionImpl))
+		if err != nil {
+			return true, nil, err
+		}
+		return patch(newer)
 	})
 	for _, node := range nodes {
 		w.add(node)
 	}
 	w.schedule(c)
 	return w
+}
+
+// newer gives what a patch writes a version of its own, as an API server does: an informer
+// takes an object of the same version for the same object.
+func (w *cluster) newer(patch clienttesting.PatchActionImpl) (clienttesting.PatchActionImpl, error) {
+	var fields map[string]any
+	if err := json.Unmarshal(patch.Patch, &fields); err != nil {
+		return patch, err
+	}
+	if err := unstructured.SetNestedField(fields, strconv.FormatInt(w.version.Add(1), 10), "metadata", "resourceVersion"); err != nil {
+		return patch, err
+	}
+	var err error
+	patch.Patch, err = json.Marshal(fields)
+	return patch, err
 }
 
 // schedule runs a scheduler on the cluster.
@@ -224,7 +245,7 @@ func (w *cluster) until(what string, ok func(map[string]*corev1.Pod) bool) map[s
 		case <-deadline:
 			var lines []string
 			for name, pod := range pods {
-				lines = append(lines, fmt.Sprintf("%s %v on %q: %s", name, pod.Labels, pod.Spec.NodeName, why(pod)))
+				lines = append(lines, fmt.Sprintf("%s %v on %q, nominated %q: %s", name, pod.Labels, pod.Spec.NodeName, pod.Status.NominatedNodeName, why(pod)))
 			}
 			w.Fatalf("not %s:\n%s", what, strings.Join(lines, "\n"))
 		case <-time.After(20 * time.Millisecond):

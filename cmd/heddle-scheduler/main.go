@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -19,6 +20,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the version
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
@@ -28,8 +30,21 @@ import (
 var version = "dev"
 
 func main() {
+	if err := overrideGates(); err != nil {
+		fmt.Fprintln(os.Stderr, "heddle-scheduler:", err)
+		os.Exit(1)
+	}
 	legacyregistry.Registerer().MustRegister(buildinfo.New(version))
 	os.Exit(cli.Run(command()))
+}
+
+// overrideGates changes the default of a gate, before any flag of it: with it on
+// kube-scheduler writes a nominated node into the status of each member of a gang that waits
+// for the others. A gang that is rejected before that write comes back through the watch keeps
+// the nomination (updatePod of kube-scheduler compares with what it has seen), and other pods
+// do not get its room. Each write is also a request more.
+func overrideGates() error {
+	return utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.NominatedNodeNameForExpectation, false)
 }
 
 // command is kube-scheduler's, with the plugin; --version prints both versions,

@@ -16,6 +16,14 @@ const (
 	documentedNative = "testdata/scheduler-generic-workload.yaml"
 )
 
+// TestMain runs all tests with the gates of the program.
+func TestMain(m *testing.M) {
+	if err := overrideGates(); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 // loaded is a documented configuration, as kube-scheduler reads it.
 func loaded(tb testing.TB, file string) *config.KubeSchedulerConfiguration {
 	tb.Helper()

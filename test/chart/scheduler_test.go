@@ -124,7 +124,7 @@ func TestSchedulerWeightsAndRates(t *testing.T) {
 // The gates, and the admission of a native gang's pods without GPUs: all of its
 // pods must have one scheduler.
 func TestGenericWorkload(t *testing.T) {
-	const gates = "--feature-gates=NominatedNodeNameForExpectation=false,GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+	const gates = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
 	for _, on := range []bool{false, true} {
 		args := append(append([]string{
 			"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods,gpuScheduler.genericWorkload=" + strconv.FormatBool(on),

@@ -11,9 +11,8 @@ import (
 // One kube-scheduler runs on several minor versions, by flags; what was not run
 // is rejected.
 func TestSchedulerFlagsOfKubernetes(t *testing.T) {
-	const always = "--feature-gates=NominatedNodeNameForExpectation=false"
-	const withoutDRA = always +
-		",DynamicResourceAllocation=false,DRASchedulerFilterTimeout=false,DRAPrioritizedList=false,DRAAdminAccess=false"
+	const withoutDRA = "--feature-gates=" +
+		"DynamicResourceAllocation=false,DRASchedulerFilterTimeout=false,DRAPrioritizedList=false,DRAAdminAccess=false"
 	const deploy = "gpuScheduler.deploy=true"
 	for _, tt := range []struct {
 		server, set string
@@ -21,11 +20,11 @@ func TestSchedulerFlagsOfKubernetes(t *testing.T) {
 		rejected    string
 	}{
 		{server: "1.31.14", flags: []string{"--emulated-version=1.34", withoutDRA}},
-		{server: "1.34.5+k3s1", flags: []string{"--emulated-version=1.34", always}},
-		{server: "1.35.0", flags: []string{"--emulated-version=1.35", always}},
-		{server: "1.36.2-eks-abc", flags: []string{"--emulated-version=1.36", always}},
-		{server: "1.37.0", flags: []string{always}},
-		{server: "1.37.0", set: ",gpuScheduler.kubernetesVersion=1.34", flags: []string{"--emulated-version=1.34", always}},
+		{server: "1.34.5+k3s1", flags: []string{"--emulated-version=1.34"}},
+		{server: "1.35.0", flags: []string{"--emulated-version=1.35"}},
+		{server: "1.36.2-eks-abc", flags: []string{"--emulated-version=1.36"}},
+		{server: "1.37.0"},
+		{server: "1.37.0", set: ",gpuScheduler.kubernetesVersion=1.34", flags: []string{"--emulated-version=1.34"}},
 		{server: "1.33.4", set: ",gpuScheduler.kubernetesVersion=1.31", flags: []string{"--emulated-version=1.34", withoutDRA}},
 		{server: "1.33.4", rejected: "has not been run against Kubernetes 1.33: gpuScheduler.kubernetesVersion=1.31"},
 		{server: "1.38.0", rejected: "has not been run against Kubernetes 1.38: gpuScheduler.kubernetesVersion=1.37"},

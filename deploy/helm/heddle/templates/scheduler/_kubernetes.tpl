@@ -14,8 +14,7 @@
 {{- define "heddle.schedulerFlags" -}}
 {{- $minor := int (include "heddle.schedulerMinor" .) }}
 {{- $flags := list }}
-{{- /* It would patch each member of a gang that waits for the others, for milliseconds. */}}
-{{- $gates := list "NominatedNodeNameForExpectation=false" }}
+{{- $gates := list }}
 {{- if lt $minor 37 }}
 {{- /* kube-scheduler emulates three minors back. */}}
 {{- $flags = append $flags (printf "--emulated-version=1.%d" (max $minor 34)) }}
