@@ -77,6 +77,15 @@ func withArgs(c *config.KubeSchedulerConfiguration, args string) *config.KubeSch
 // startAs runs the scheduler with any configuration.
 func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *cluster {
 	tb.Helper()
+	w := unscheduled(tb, nodes...)
+	w.schedule(c)
+	return w
+}
+
+// unscheduled is a cluster before its scheduler starts: what a test adds is in all its caches
+// before it places a pod.
+func unscheduled(tb testing.TB, nodes ...*corev1.Node) *cluster {
+	tb.Helper()
 	w := &cluster{TB: tb, client: fake.NewClientset()}
 	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
@@ -118,7 +127,6 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	for _, node := range nodes {
 		w.add(node)
 	}
-	w.schedule(c)
 	return w
 }
 

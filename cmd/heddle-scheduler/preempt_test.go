@@ -20,7 +20,7 @@ import (
 // on b and d.
 func low(t *testing.T, more ...runtime.Object) *cluster {
 	t.Helper()
-	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4), node("d", 4))
+	w := unscheduled(t, node("a", 4), node("b", 4), node("c", 4), node("d", 4))
 	for _, object := range more {
 		w.add(object)
 	}
@@ -32,6 +32,7 @@ func low(t *testing.T, more ...runtime.Object) *cluster {
 		p.Labels["app"] = name
 		w.add(p)
 	}
+	w.schedule(withArgs(loaded(t, documented), args("")))
 	return w
 }
 
