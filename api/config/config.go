@@ -14,8 +14,6 @@ package config
 
 import (
 	"errors"
-
-	"github.com/heddle-dev/heddle/api/config/rule"
 )
 
 // Config is the configuration of a cluster. It is immutable once loaded.
@@ -92,21 +90,21 @@ func (o *Override) matches(node string, labels map[string]string) bool {
 	return true
 }
 
-// Complete builds the names that were left to be derived, compiles the label
-// rules and checks the keys that depend on each other. [Load] does it; it is
-// for configurations made in code. The error holds a [Fault] for each
+// Complete builds the names that were left to be derived and checks the keys that
+// depend on each other. [Load] does it; it is for configurations made in code, of
+// which it compiles no label rules. The error holds a [Fault] for each
 // thing that is wrong.
 func (c *NodeConfig) Complete() error {
 	var errs []error
-	for _, f := range c.complete(&rule.Compiler{}) {
+	for _, f := range c.complete(Uncompiled{}) {
 		f.File = "configuration"
 		errs = append(errs, f)
 	}
 	return errors.Join(errs...)
 }
 
-// complete is Complete with a compiler that knows the rules of other nodes.
-func (c *NodeConfig) complete(compiler *rule.Compiler) []*Fault {
+// complete is Complete with a compiler, which knows the rules of other nodes.
+func (c *NodeConfig) complete(compiler RuleCompiler) []*Fault {
 	c.deriveNames()
 	faults := c.validate()
 	c.Rules = nil

@@ -19,7 +19,7 @@ import (
 
 func parse(t *testing.T, cluster, nodes string) *config.Config {
 	t.Helper()
-	c, err := config.Parse(files(cluster, nodes))
+	c, err := config.Parse(files(cluster, nodes), rule.CEL{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func files(cluster, nodes string) map[string][]byte {
 	}
 }
 
-func ignoreRules() cmp.Option { return cmpopts.IgnoreTypes([]*rule.Rule(nil)) }
+func ignoreRules() cmp.Option { return cmpopts.IgnoreTypes([]config.Rule(nil)) }
 
 func TestDefaults(t *testing.T) {
 	for _, c := range []*config.Config{parse(t, "", ""), parse(t, "# nothing\n", "[]"), config.New(config.Default())} {
@@ -205,7 +205,7 @@ func TestFiles(t *testing.T) {
 		{"large", map[string][]byte{"version": []byte("v1"), "cluster-config": make([]byte, config.MaxFile+1)}, "cluster-config: more than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := config.Parse(tt.files); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := config.Parse(tt.files, rule.CEL{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 		})
@@ -214,17 +214,17 @@ func TestFiles(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
-	c, err := config.Load(dir)
+	c, err := config.Load(dir, rule.CEL{})
 	if err != nil || c.Cluster.Mode != config.ModeNative {
 		t.Errorf("an empty directory: %v", err)
 	}
-	if _, err := config.Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := config.Load(filepath.Join(dir, "none"), rule.CEL{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing directory: %v", err)
 	}
 	write(t, dir, "version", "v1\n")
 	write(t, dir, "cluster-config", "mode: sgpu\n")
 	write(t, dir, ".swp", "x")
-	if c, err = config.Load(dir); err != nil || c.Cluster.Mode != config.ModeSGPU {
+	if c, err = config.Load(dir, rule.CEL{}); err != nil || c.Cluster.Mode != config.ModeSGPU {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }
@@ -236,15 +236,18 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-func TestComplete(t *testing.T) {
-	c := config.Default()
-	c.Labels = []config.LabelRule{{Key: "ring", Value: "'ff'"}}
-	if err := c.Complete(); err != nil || len(c.Rules) != 1 || c.Rules[0].Key != "ring" {
-		t.Errorf("got %v, %v", c.Rules, err)
+// A program that writes no labels takes rules as they are, but for their keys.
+func TestUncompiled(t *testing.T) {
+	wrong := files("labels: [{key: ring, value: \"'\"}]", "")
+	if _, err := config.Parse(wrong, rule.CEL{}); err == nil || !strings.Contains(err.Error(), "labels[0].value: ") {
+		t.Errorf("with CEL: %v", err)
 	}
-	c.Labels[0].Value = "'"
-	if err := c.Complete(); err == nil || !strings.Contains(err.Error(), "configuration: labels[0].value: ") {
-		t.Errorf("got %v", err)
+	if c, err := config.Parse(wrong, config.Uncompiled{}); err != nil || len(c.Cluster.Labels) != 1 {
+		t.Errorf("without: %v", err)
+	}
+	key := files("labels: [{key: kubernetes.io/hostname, value: \"'a'\"}]", "")
+	if _, err := config.Parse(key, config.Uncompiled{}); err == nil || !strings.Contains(err.Error(), "labels[0].key: ") {
+		t.Errorf("a key of the kubelet's: %v", err)
 	}
 }
 
@@ -349,7 +352,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("labels: [{key: a, value: \"'b'\", when: 'gpu.count > 0'}]", "- {nodeSelector: {a: b}, rdma: {resources: [{name: a/b}]}}")
 	f.Add("a: &a [*a]\n<<: *a", "[[[[{{{")
 	f.Fuzz(func(t *testing.T, cluster, nodes string) {
-		c, err := config.Parse(files(cluster, nodes))
+		c, err := config.Parse(files(cluster, nodes), rule.CEL{})
 		if err != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 )
 
 func TestFaults(t *testing.T) {
@@ -157,7 +158,7 @@ func TestFaults(t *testing.T) {
 		{"all faults at once", "mode: x\nusage: y", "- {nodeName: z, mode: w}", []string{"cluster-config:1: mode", "cluster-config:2: usage", "nodes-config:1: [0].mode"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := config.Parse(files(tt.cluster, tt.nodes))
+			_, err := config.Parse(files(tt.cluster, tt.nodes), rule.CEL{})
 			if err == nil {
 				t.Fatal("no error")
 			}

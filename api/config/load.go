@@ -13,8 +13,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/heddle-dev/heddle/api/config/rule"
 )
 
 // The keys of the ConfigMap.
@@ -36,12 +34,12 @@ const MaxRules = 64
 // Load reads a directory that has the ConfigMap's keys as files, as the kubelet
 // mounts it. An empty directory is the default configuration; one that does
 // not exist is an error. Every fault is in the error, each a [Fault].
-func Load(dir string) (*Config, error) {
+func Load(dir string, rules RuleLanguage) (*Config, error) {
 	files, err := readDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(files)
+	return Parse(files, rules)
 }
 
 // readDir reads the keys of a directory. The kubelet removes a version as soon
@@ -89,9 +87,9 @@ func read(path string) ([]byte, error) {
 }
 
 // Parse reads the ConfigMap's keys.
-func Parse(files map[string][]byte) (*Config, error) {
+func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
 	l := loader{
-		compiler: &rule.Compiler{},
+		compiler: rules.NewCompiler(),
 		cluster:  parse(KeyCluster, files[KeyCluster], reflect.TypeFor[NodeConfig]()),
 		nodes:    parse(KeyNodes, files[KeyNodes], reflect.TypeFor[[]Override]()),
 	}
@@ -108,7 +106,7 @@ func Parse(files map[string][]byte) (*Config, error) {
 }
 
 type loader struct {
-	compiler       *rule.Compiler
+	compiler       RuleCompiler
 	cluster, nodes *document
 	errs           []error
 }

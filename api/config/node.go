@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -85,8 +84,8 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// out whole.
 	Others []*NodeConfig `yaml:"-" json:"-"`
 
-	// Rules are Labels compiled, in their order, by [NodeConfig.Complete].
-	Rules []*rule.Rule `yaml:"-" json:"-"`
+	// Rules are Labels compiled, in their order; nil for a program that writes no labels.
+	Rules []Rule `yaml:"-" json:"-"`
 }
 
 // MIG is how GPU instances appear.

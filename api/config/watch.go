@@ -25,6 +25,7 @@ const (
 // when it changes. Its methods are safe for concurrent use.
 type Watcher struct {
 	dir     string
+	rules   RuleLanguage
 	log     *slog.Logger
 	state   atomic.Pointer[state]
 	changed chan struct{}
@@ -40,15 +41,15 @@ type state struct {
 
 // NewWatcher loads the configuration of a directory; a bad one is an error. An
 // empty dir stands for the default configuration, which never changes.
-func NewWatcher(dir string, log *slog.Logger) (*Watcher, error) {
-	w := &Watcher{dir: dir, log: log, changed: make(chan struct{}, 1)}
+func NewWatcher(dir string, rules RuleLanguage, log *slog.Logger) (*Watcher, error) {
+	w := &Watcher{dir: dir, rules: rules, log: log, changed: make(chan struct{}, 1)}
 	first := &state{good: New(Default())}
 	if dir != "" {
 		files, err := readDir(dir)
 		if err != nil {
 			return nil, err
 		}
-		if first.good, err = Parse(files); err != nil {
+		if first.good, err = Parse(files, w.rules); err != nil {
 			return nil, fmt.Errorf("configuration in %s: %w", dir, err)
 		}
 		first.files = files
@@ -124,7 +125,7 @@ func (w *Watcher) reload() {
 			return
 		}
 		var c *Config
-		if c, err = Parse(files); err == nil {
+		if c, err = Parse(files, w.rules); err == nil {
 			next.good = c
 		}
 	}

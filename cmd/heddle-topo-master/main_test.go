@@ -151,7 +151,7 @@ func TestConfiguredLevels(t *testing.T) {
 			flagged, flagErr := parseLevels(tt.flag)
 			c, err := config.Parse(map[string][]byte{
 				config.KeyVersion: []byte("v1"), config.KeyCluster: []byte("topology: {mode: custom, levels: [" + tt.yaml + "]}"),
-			})
+			}, config.Uncompiled{})
 			if (err == nil) != (tt.want != nil) || (flagErr == nil) != (tt.want != nil) {
 				t.Fatalf("configuration: %v; flag: %v", err, flagErr)
 			}

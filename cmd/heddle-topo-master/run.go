@@ -72,7 +72,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 // connect reads the configuration and finds the API server.
 func (d *daemon) connect() error {
 	var err error
-	if d.configs, err = config.NewWatcher(d.options.Config, d.log); err != nil {
+	if d.configs, err = config.NewWatcher(d.options.Config, config.Uncompiled{}, d.log); err != nil {
 		return err
 	}
 	if d.client, err = kube.LoadConfig(d.options.Kubeconfig); err != nil {

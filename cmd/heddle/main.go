@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/demo"
@@ -91,7 +92,7 @@ nodes-config. Every fault is printed as file:line: key: what is wrong. Exit code
 }
 
 func validate(cmd *cobra.Command, dir string) error {
-	c, err := config.Load(dir)
+	c, err := config.Load(dir, rule.CEL{})
 	if err == nil {
 		return cli.Write(cmd, dir+": valid: "+cli.Count(len(c.Cluster.Labels), "label rule")+" and "+
 			cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource")+" for every node, "+

@@ -179,7 +179,7 @@ func (r *rig) watcher() *config.Watcher {
 	r.t.Helper()
 	r.write("version", "v1")
 	r.write("cluster-config", "")
-	w, err := config.NewWatcher(r.configs, slog.New(slog.DiscardHandler))
+	w, err := config.NewWatcher(r.configs, config.Uncompiled{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func TestGPUs(t *testing.T) {
 
 func of(t *testing.T, m *machine.Machine, text string) []capacity.Resource {
 	t.Helper()
-	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(text)})
+	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(text)}, config.Uncompiled{})
 	if err != nil {
 		t.Fatal(err)
 	}

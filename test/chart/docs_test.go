@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/docs"
@@ -367,7 +368,7 @@ func checkConfig(t *testing.T, m *corev1.ConfigMap) {
 	for key, text := range m.Data {
 		files[key] = []byte(text)
 	}
-	if _, err := config.Parse(files); err != nil {
+	if _, err := config.Parse(files, rule.CEL{}); err != nil {
 		t.Errorf("%v\n%s", err, m.Data)
 	}
 }

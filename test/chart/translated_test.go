@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -33,7 +34,7 @@ func TestHAMiPodHasTheSameShare(t *testing.T) {
 		GPUs: int(count.Value()), VCore: int(cores.Value()), MemoryMiB: memory.Value(), Policy: quota.FixedShare,
 	}
 	for section, limits := range map[string]corev1.ResourceList{blocks[0][1]: theirs, "mode: sgpu": ours} {
-		c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(section)})
+		c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(section)}, rule.CEL{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +57,7 @@ func TestReplicasAreDefaults(t *testing.T) {
 		section, _, _ = strings.Cut(section, "```")
 		_, section, _ = strings.Cut(section, "\n")
 		section = "mode: sgpu\nresources: {sgpu: nvidia.com/gpu}\n" + section
-		c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(section)})
+		c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(section)}, rule.CEL{})
 		if err != nil {
 			t.Fatal(err)
 		}

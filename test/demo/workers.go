@@ -107,5 +107,5 @@ func configure(staticFile string, log *slog.Logger) (*config.Watcher, error) {
 			return nil, fmt.Errorf("write the configuration: %w", err)
 		}
 	}
-	return config.NewWatcher(dir, log)
+	return config.NewWatcher(dir, config.Uncompiled{}, log)
 }

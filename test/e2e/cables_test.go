@@ -83,7 +83,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 	}
 	changed, log := notify.New(), slog.New(slog.DiscardHandler)
 	source := ib.New(func(umad string) (*ib.UMAD, error) { return c.sim.Open(c.tree.HCA(host, rail(t, umad))) }, "", changed)
-	configs, err := config.NewWatcher("", log)
+	configs, err := config.NewWatcher("", config.Uncompiled{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestLabelsOfTheNodeAreRead(t *testing.T) {
 			}
 		}
 		log := slog.New(slog.DiscardHandler)
-		configs, err := config.NewWatcher(dir, log)
+		configs, err := config.NewWatcher(dir, config.Uncompiled{}, log)
 		if err != nil {
 			t.Fatal(err)
 		}

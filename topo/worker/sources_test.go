@@ -62,7 +62,7 @@ func newNode(tb testing.TB) *node {
 	log := slog.New(slog.DiscardHandler)
 	frames := lldp.New(nil, log)
 	tb.Cleanup(frames.Close)
-	configs, err := config.NewWatcher("", log)
+	configs, err := config.NewWatcher("", config.Uncompiled{}, log)
 	if err != nil {
 		tb.Fatal(err)
 	}

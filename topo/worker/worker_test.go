@@ -76,7 +76,7 @@ func newBed(t *testing.T) *bed {
 func (b *bed) restart(t *testing.T) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	configs, err := config.NewWatcher("", log)
+	configs, err := config.NewWatcher("", config.Uncompiled{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

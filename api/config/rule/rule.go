@@ -18,6 +18,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -39,56 +40,48 @@ const (
 // ErrCost is the error of an expression that is too costly.
 var ErrCost = errors.New("too costly")
 
-// Rule is a compiled rule. It is safe for concurrent use.
-type Rule struct {
-	// Key is the label's.
-	Key string
-
+// rule is a compiled rule.
+type rule struct {
 	value, when cel.Program
 }
+
+// CEL is the language of label rules.
+type CEL struct{}
+
+// NewCompiler returns an empty [Compiler].
+func (CEL) NewCompiler() config.RuleCompiler { return &Compiler{} }
 
 // Compiler compiles rules. Its environment, about a megabyte, is built with
 // the first rule. The zero value is ready; it is not safe for concurrent use.
 type Compiler struct {
 	env   *cel.Env
-	rules map[[3]string]*Rule
+	rules map[[3]string]*rule
 }
-
-// Error is what is wrong with one expression of a rule.
-type Error struct {
-	// Field is "value" or "when".
-	Field string
-	Err   error
-}
-
-func (e *Error) Error() string { return e.Field + ": " + e.Err.Error() }
-
-func (e *Error) Unwrap() error { return e.Err }
 
 // Compile compiles the rule of one label. value must be a text; when must be
-// true or false, and empty means always. It returns no rule but one [Error]
-// for each expression that is wrong, with the place in it. Equal rules are
-// compiled once.
-func (c *Compiler) Compile(key, value, when string) (*Rule, []*Error) {
+// true or false, and empty means always. It returns no rule but one
+// [config.RuleError] for each expression that is wrong, with the place in it. Equal
+// rules are compiled once.
+func (c *Compiler) Compile(key, value, when string) (config.Rule, []*config.RuleError) {
 	if r, ok := c.rules[[3]string{key, value, when}]; ok {
 		return r, nil
 	}
-	r := &Rule{Key: key}
-	var faults []*Error
+	r := &rule{}
+	var faults []*config.RuleError
 	var err error
 	if r.value, err = c.program(value, cel.StringType); err != nil {
-		faults = append(faults, &Error{Field: "value", Err: err})
+		faults = append(faults, &config.RuleError{Field: "value", Err: err})
 	}
 	if when != "" {
 		if r.when, err = c.program(when, cel.BoolType); err != nil {
-			faults = append(faults, &Error{Field: "when", Err: err})
+			faults = append(faults, &config.RuleError{Field: "when", Err: err})
 		}
 	}
 	if faults != nil {
 		return nil, faults
 	}
 	if c.rules == nil {
-		c.rules = map[[3]string]*Rule{}
+		c.rules = map[[3]string]*rule{}
 	}
 	c.rules[[3]string{key, value, when}] = r
 	return r, nil
@@ -186,7 +179,7 @@ func literalText(a *cel.Ast) (string, bool) {
 // none: when is false, or the value is empty. An error is a fault of this
 // machine's facts or of the rule: an index out of range, a value that is no
 // label value, [ErrCost].
-func (r *Rule) Eval(f *model.Facts) (value string, ok bool, err error) {
+func (r *rule) Eval(f *model.Facts) (value string, ok bool, err error) {
 	vars := map[string]any{"node": f.Node, "gpu": &f.GPU, "cpu": &f.CPU, "rdma": &f.RDMA, "machine": f.Machine}
 	if f.Machine == nil {
 		vars["machine"] = &machine.Machine{}

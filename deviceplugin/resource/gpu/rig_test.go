@@ -81,7 +81,7 @@ func cut(m *machine.Machine, index int, profile string, n int) *machine.Machine 
 
 func parse(t *testing.T, text string) config.NodeConfig {
 	t.Helper()
-	loaded, err := config.Parse(map[string][]byte{"version": []byte("v1"), "cluster-config": []byte(text)})
+	loaded, err := config.Parse(map[string][]byte{"version": []byte("v1"), "cluster-config": []byte(text)}, config.Uncompiled{})
 	if err != nil {
 		t.Fatal(err)
 	}

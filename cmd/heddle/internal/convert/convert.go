@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 )
 
@@ -131,7 +132,7 @@ func Convert(from string, text []byte) (*Result, error) {
 	}
 	r.Config = string(out)
 	files := map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: out}
-	if _, err := config.Parse(files); err != nil {
+	if _, err := config.Parse(files, rule.CEL{}); err != nil {
 		return nil, fmt.Errorf("what was made of it is no configuration: %w", err)
 	}
 	return r, nil

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -51,7 +52,7 @@ func node(t *testing.T, r *convert.Result) config.NodeConfig {
 	t.Helper()
 	c, err := config.Parse(map[string][]byte{
 		config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(r.String()),
-	})
+	}, rule.CEL{})
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, r)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
@@ -170,7 +171,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 		c, err := f.Config()
 		return m, c, err
 	}
-	c, err := config.Parse(keys)
+	c, err := config.Parse(keys, rule.CEL{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
 	}
@@ -201,7 +202,7 @@ func (f *Flags) Config() (*config.Config, error) {
 	case f.config == "":
 		return config.New(config.Default()), nil
 	}
-	c, err := config.Load(f.config)
+	c, err := config.Load(f.config, rule.CEL{})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", f.config, err)
 	}

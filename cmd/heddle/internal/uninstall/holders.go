@@ -36,7 +36,7 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 		for key, text := range object.Data {
 			files[key] = []byte(text)
 		}
-		if read, err := config.Parse(files); err == nil {
+		if read, err := config.Parse(files, config.Uncompiled{}); err == nil {
 			c = read
 		} else {
 			// The daemons run by the last good one, which is not known here.

@@ -46,7 +46,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if o.mpsKeeper == keeperServe {
 		return o.keepMPS(ctx, log)
 	}
-	configs, err := config.NewWatcher(o.Config, log)
+	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return err
 	}

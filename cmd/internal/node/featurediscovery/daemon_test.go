@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
@@ -87,7 +88,7 @@ func newBed(t *testing.T, text map[string]string) *bed {
 		b.configure(t, name, content)
 	}
 	log := slog.New(slog.DiscardHandler)
-	configs, err := config.NewWatcher(b.dir, log)
+	configs, err := config.NewWatcher(b.dir, rule.CEL{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -69,7 +70,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		metrics: newMetrics(registry), warned: map[string]string{},
 	}
 	var err error
-	if d.configs, err = config.NewWatcher(o.Config, log); err != nil {
+	if d.configs, err = config.NewWatcher(o.Config, rule.CEL{}, log); err != nil {
 		return err
 	}
 	syncer, err := o.connect(d, stdout)

@@ -89,7 +89,7 @@ type parts struct {
 // sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
 	p := &parts{registry: o.Registry(o.version)}
-	configs, err := config.NewWatcher(o.Config, log)
+	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return nil, err
 	}
