@@ -31,12 +31,13 @@ func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFuncti
 			note("in " + f.Path(pciDevices) + " and no PCI address")
 			continue
 		}
-		class, err := f.word(name, "class")
+		device := f.Device(pciDevices + name)
+		class, err := device.word("class")
 		var fn machine.PCIFunction
 		switch {
 		case err != nil:
-		case carry[name], ofClass(class), f.special(name, class, vendors):
-			fn, err = f.function(name, class, note)
+		case carry[name], ofClass(class), device.special(class, vendors):
+			fn, err = device.function(name, class, note)
 		default:
 			continue
 		}
@@ -60,16 +61,16 @@ func ofClass(class string) bool {
 // special finds the functions that only their maker's numbers identify: GPUs that are no
 // display controllers, switches between GPUs, the DMA functions of ConnectX-8 (15b3:2100, rdma-core
 // kernel-boot/rdma_topo) and eRDMA, which has no class (drivers/infiniband/hw/erdma).
-func (f FS) special(name, class string, vendors gpu.Vendors) bool {
+func (d Device) special(class string, vendors gpu.Vendors) bool {
 	if strings.HasPrefix(class, "0x0604") {
 		return false
 	}
-	vendor, err := f.word(name, "vendor")
+	vendor, err := d.word("vendor")
 	if err != nil {
 		return false
 	}
 	if vendor == VendorMellanox || vendor == vendorAlibaba {
-		device, err := f.word(name, "device")
+		device, err := d.word("device")
 		return err == nil && (device == DeviceDataDirect || device == deviceERDMA)
 	}
 	fn := machine.PCIFunction{Vendor: vendor, Class: class}
@@ -86,53 +87,52 @@ const (
 	deviceERDMA   = "0x107f"
 )
 
-// word reads a hexadecimal attribute of a PCI function.
-func (f FS) word(address, attribute string) (string, error) {
-	text, err := f.Read(pciDevices + address + "/" + attribute)
+// word is one of the hexadecimal attributes of a PCI function, by which it is known.
+func (d Device) word(attribute string) (string, error) {
+	text, err := d.Fixed(attribute)
 	if err != nil {
 		return "", err
 	}
 	word, err := parseHex(text)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", f.Path(pciDevices+address+"/"+attribute), err)
+		return "", fmt.Errorf("%s: %w", d.Path(d.dir+"/"+attribute), err)
 	}
 	return word, nil
 }
 
 // function reads one function. Without vendor and device it is nothing; of the
 // rest, what cannot be read is unknown and noted.
-func (f FS) function(address, class string, note func(reason string)) (machine.PCIFunction, error) {
-	dir := pciDevices + address
+func (d Device) function(address, class string, note func(reason string)) (machine.PCIFunction, error) {
 	fn := machine.PCIFunction{Address: strings.ToLower(address), Class: class}
 	var err error
-	if fn.Vendor, err = f.word(address, "vendor"); err != nil {
+	if fn.Vendor, err = d.word("vendor"); err != nil {
 		return fn, err
 	}
-	if fn.Device, err = f.word(address, "device"); err != nil {
+	if fn.Device, err = d.word("device"); err != nil {
 		return fn, err
 	}
 	read := func(attribute string) string {
-		text, err := f.Read(dir + "/" + attribute)
+		text, err := d.Read(d.dir + "/" + attribute)
 		if err != nil && !Unknown(err) {
 			note(err.Error())
 		}
 		return text
 	}
-	fn.Driver = base(f.Link(dir + "/driver"))
-	fn.PhysFn = base(f.Link(dir + "/physfn"))
+	fn.Driver = base(d.Link(d.dir + "/driver"))
+	fn.PhysFn = base(d.Link(d.dir + "/physfn"))
 	if text := read("numa_node"); text != "" {
 		if fn.NUMA, err = parseNUMA(text); err != nil {
-			note(f.Path(dir+"/numa_node") + ": " + err.Error())
+			note(d.Path(d.dir+"/numa_node") + ": " + err.Error())
 		}
 	}
 	if fn.CPUs, err = parseCPUList(read("local_cpulist")); err != nil {
-		note(f.Path(dir+"/local_cpulist") + ": " + err.Error())
+		note(d.Path(d.dir+"/local_cpulist") + ": " + err.Error())
 	}
 	fn.LinkSpeed = linkSpeed(read("current_link_speed"))
 	fn.LinkWidth = parseLinkWidth(read("current_link_width"))
-	place := ParsePlace(f.Link(dir))
+	place := ParsePlace(d.Link(d.dir))
 	if place.Root == "" {
-		note(f.Path(dir) + " is no link into devices/pciDDDD:BB: the path is unknown")
+		note(d.Path(d.dir) + " is no link into devices/pciDDDD:BB: the path is unknown")
 	}
 	fn.Root = place.Root
 	if n := len(place.Functions); n > 0 {

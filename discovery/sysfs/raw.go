@@ -45,8 +45,9 @@ func (f FS) Raw(w io.Writer, vendors gpu.Vendors) error {
 	}
 	for _, address := range addresses {
 		// What cannot be read is no GPU of a vendor.
-		class, _ := f.word(address, "class")
-		vendor, _ := f.word(address, "vendor")
+		device := f.Device(pciDevices + address)
+		class, _ := device.word("class")
+		vendor, _ := device.word("vendor")
 		if slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
 			return v.PCI.Vendor == vendor && !strings.HasPrefix(class, "0x0604")
 		}) {

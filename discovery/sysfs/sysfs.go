@@ -30,12 +30,13 @@ const maxAttribute = 4096
 
 // FS is a tree of kernel objects.
 type FS struct {
-	root string
+	root  string
+	fixed *fixed
 }
 
 // New returns the tree under root, usually "/sys". Nothing is read yet.
 func New(root string) FS {
-	return FS{root: filepath.Clean(root)}
+	return FS{filepath.Clean(root), &fixed{known: map[attribute]string{}}}
 }
 
 // Root is the directory that New was given, cleaned.
