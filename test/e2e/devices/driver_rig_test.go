@@ -110,7 +110,7 @@ func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
 	r := newRig(t, options{name: name, held: true})
 	n := installDriver(t, r.dir)
 	r.plugin.args = append(n.flags(), "--node-name", r.Node(),
-		"--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"))
+		"--state-dir", r.stateDir(), "--config", filepath.Join(r.dir, "config"))
 	return r, n
 }
 

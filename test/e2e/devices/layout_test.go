@@ -24,6 +24,12 @@ func (r *rig) layOut(o options) error {
 			return err
 		}
 	}
+	if o.stateSize != "" {
+		// Before the cluster, whose node gets the host's mounts.
+		if err := unix.Mount("tmpfs", r.stateDir(), "tmpfs", 0, "size="+o.stateSize); err != nil {
+			return fmt.Errorf("mount the state directory: %w", err)
+		}
+	}
 	text, err := os.ReadFile(filepath.Join("..", "..", "machines", defaulted(o.machine, "dgx-h100")+".json"))
 	if err != nil {
 		return err
@@ -50,6 +56,8 @@ func defaulted(s, otherwise string) string {
 	}
 	return s
 }
+
+func (r *rig) stateDir() string { return filepath.Join(r.dir, "state") }
 
 func (r *rig) machineFile() string { return filepath.Join(r.dir, "machine.json") }
 

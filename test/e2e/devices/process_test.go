@@ -25,6 +25,8 @@ type process struct {
 	log    *journal
 	// args, unless empty, are all flags, and extra are more, for the next start.
 	args, extra []string
+	// under, unless empty, is a command that runs the plugin, for the next start.
+	under []string
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
@@ -86,13 +88,14 @@ func (p *process) start(ctx context.Context) error {
 	if len(args) == 0 {
 		args = []string{
 			"--node-name", r.Node(), "--machine", r.machineFile(), "--replay-devices", filepath.Join(r.dir, "gpus"),
-			"--dev-root", r.dir, "--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"),
+			"--dev-root", r.dir, "--state-dir", r.stateDir(), "--config", filepath.Join(r.dir, "config"),
 			"--log-level", "debug",
 		}
 	}
 	args = append(slices.Clone(args), p.extra...)
 	// Nothing but stop ends it.
-	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), p.binary, args...)
+	command := slices.Concat(p.under, []string{p.binary}, args)
+	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), command[0], command[1:]...)
 	if err != nil {
 		return err
 	}

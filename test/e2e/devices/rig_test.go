@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,8 @@ type options struct {
 	gates   map[string]bool
 	// held keeps the plugin from being started.
 	held bool
+	// stateSize, if set, makes the plugin's state directory a file system of this size.
+	stateSize string
 	// kwok keeps simulated nodes Ready.
 	kwok bool
 }
@@ -174,6 +177,9 @@ func (r *rig) down() error {
 	}
 	if r.Cluster != nil {
 		errs = append(errs, r.Down(ctx))
+	}
+	if err := unix.Unmount(r.stateDir(), 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
 }

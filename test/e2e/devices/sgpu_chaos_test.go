@@ -35,11 +35,7 @@ func TestSGPUChaos(t *testing.T) {
 	mark := r.plugin.log.mark()
 
 	// These stay all the time and must not notice.
-	anchors := []*corev1.Pod{
-		r.pod("anchor-0", box{more: share(70, 40)}), r.pod("anchor-1", box{hcas: 1, more: share(25, 10)}),
-		r.pod("anchor-2", box{more: shares(2, 30, 8)}),
-		besides(r.pod("anchor-3", box{more: share(20, 4)}), box{name: "side", more: share(40, 4)}),
-	}
+	anchors := r.anchors()
 	r.create(t, anchors...)
 	for _, p := range anchors {
 		r.waitReady(t, p.Name, waitStart)
@@ -79,6 +75,15 @@ func TestSGPUChaos(t *testing.T) {
 		}
 	}
 	r.gone(t)
+}
+
+// anchors are pods with shares of every kind.
+func (r *rig) anchors() []*corev1.Pod {
+	return []*corev1.Pod{
+		tolerating(r.pod("anchor-0", box{more: share(70, 40)})), tolerating(r.pod("anchor-1", box{hcas: 1, more: share(25, 10)})),
+		tolerating(r.pod("anchor-2", box{more: shares(2, 30, 8)})),
+		tolerating(besides(r.pod("anchor-3", box{more: share(20, 4)}), box{name: "side", more: share(40, 4)})),
+	}
 }
 
 // shareRecords are who has which cards by the records on disk, for these pods.

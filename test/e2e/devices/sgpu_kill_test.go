@@ -18,7 +18,9 @@ import (
 
 // chaos is churn and kills.
 type chaos struct {
-	rig                                  *rig
+	rig *rig
+	// scheduler, if set, gets half of the pods.
+	scheduler                            string
 	plugins, kubelets, pods, ran, failed atomic.Int64
 }
 
@@ -28,18 +30,23 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	const churners = 6
+	wait := c.start(ctx, seed, 6)
+	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
+	wait()
+}
+
+// start has churners make pods until ctx ends, which wait waits for.
+func (c *chaos) start(ctx context.Context, seed uint64, churners int) (wait func()) {
 	var all sync.WaitGroup
 	for i := range churners {
-		all.Go(func() { c.churn(ctx, t, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
+		all.Go(func() { c.churn(ctx, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
 	}
-	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
-	all.Wait()
+	return all.Wait
 }
 
 // churn makes one pod after the other, with random shares and life, and takes
 // each away whatever it is up to.
-func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n int) {
+func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 	api := c.rig.client.CoreV1().Pods(namespace)
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("churn-%d-%d-%d", random.Uint32N(1e6), n, i)
@@ -47,11 +54,13 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 		if random.IntN(4) == 0 {
 			p = c.rig.pod(name, box{more: share(5+random.IntN(30), 2)}, box{name: "before", more: share(10, 2), args: []string{"once"}})
 		}
+		tolerating(p)
+		if random.IntN(2) == 0 {
+			p.Spec.SchedulerName = c.scheduler
+		}
 		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			if !nearlyOver(ctx) {
-				t.Errorf("create %s: %v", name, err)
-			}
-			return
+			sleep(ctx, 200*time.Millisecond) // The API server may be away.
+			continue
 		}
 		c.pods.Add(1)
 		patience := time.Duration(random.IntN(3000)) * time.Millisecond
@@ -67,16 +76,16 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 		if ctx.Err() != nil {
 			return
 		}
-		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !nearlyOver(ctx) {
-			t.Errorf("delete %s: %v", name, err)
+		for api.Delete(ctx, name, metav1.DeleteOptions{}) != nil && ctx.Err() == nil {
+			sleep(ctx, 200*time.Millisecond)
 		}
 	}
 }
 
-// nearlyOver: the client's rate limiter gives up before the deadline that it would miss.
-func nearlyOver(ctx context.Context) bool {
-	end, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && time.Until(end) < 5*time.Second
+// tolerating has a pod bear the taints of GPU nodes.
+func tolerating(p *corev1.Pod) *corev1.Pod {
+	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	return p
 }
 
 // await waits until a pod is ready or has failed, but no longer than within.
@@ -122,7 +131,7 @@ func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 			c.plugins.Add(1)
 		}
 		if victim >= 2 {
-			r.killKubelet(t)
+			r.killComponent(t, "kubelet")
 			c.kubelets.Add(1)
 		}
 		<-within(1500 * time.Millisecond)
@@ -149,29 +158,31 @@ func (r *rig) revive(t *testing.T) {
 	})
 }
 
-func (r *rig) kubeletPID(t *testing.T) int {
+// componentPID is 0 for what does not run.
+func (r *rig) componentPID(t *testing.T, component string) int {
 	t.Helper()
 	for _, c := range r.Status(r.ctx(t)).Components {
-		if c.Name == "kubelet" {
+		if c.Name == component {
 			return c.PID
 		}
 	}
+	t.Fatalf("the cluster has no %s", component)
 	return 0
 }
 
-// killKubelet is kill -9.
-func (r *rig) killKubelet(t *testing.T) {
+// killComponent is kill -9 of one of Kubernetes' own.
+func (r *rig) killComponent(t *testing.T, component string) {
 	t.Helper()
-	pid := r.kubeletPID(t)
+	pid := r.componentPID(t, component)
 	if pid == 0 {
-		t.Fatal("the kubelet does not run")
+		t.Fatalf("%s does not run", component)
 	}
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, func() string {
-		if r.kubeletPID(t) != 0 {
-			return "the kubelet lives"
+		if r.componentPID(t, component) != 0 {
+			return component + " lives"
 		}
 		return ""
 	})
@@ -179,7 +190,7 @@ func (r *rig) killKubelet(t *testing.T) {
 
 func (r *rig) reviveKubelet(t *testing.T) {
 	t.Helper()
-	if r.kubeletPID(t) != 0 {
+	if r.componentPID(t, "kubelet") != 0 {
 		return
 	}
 	if err := r.StartKubelet(t.Context()); err != nil {

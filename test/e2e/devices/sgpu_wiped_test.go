@@ -32,7 +32,7 @@ func TestSGPUWiped(t *testing.T) {
 	annotation := r.getPod(t, "stays").Annotations[apinames.SGPUBound]
 
 	r.plugin.kill(t)
-	for _, dir := range []string{filepath.Join(r.dir, "state"), r.NodeDir("/run/cdi")} {
+	for _, dir := range []string{r.stateDir(), r.NodeDir("/run/cdi")} {
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))

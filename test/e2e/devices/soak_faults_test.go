@@ -1,0 +1,301 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// soakFault is something that is done to the node, and undone before it returns.
+type soakFault struct {
+	name string
+	do   func(*soak, *testing.T, *rand.Rand)
+}
+
+// soakFaults are all: a soak has each once before it has one twice.
+func soakFaults() []soakFault {
+	return []soakFault{
+		{"kill one daemon", killDaemons(1)},
+		{"kill several daemons", killDaemons(3)},
+		{"kill all daemons", killDaemons(5)},
+		{"kill kubelet", killComponents("kubelet")},
+		{"kill containerd", killComponents("containerd")},
+		{"kill API server", killComponents("kube-apiserver")},
+		{"kill kubelet and containerd", killComponents("kubelet", "containerd")},
+		{"kill kubelet and plugin", killWithPlugin("kubelet")},
+		{"kill containerd and plugin", killWithPlugin("containerd")},
+		{"state directory full", fullState},
+		{"freeze daemons", freeze},
+		{"other uptime", otherUptime},
+		{"429", api(apiBusy)},
+		{"watches expire", api(apiExpired)},
+		{"API server silent", api(apiSilent)},
+		{"connections drop", dropConnections},
+		{"forged annotations of pods", forgePods},
+		{"forged Node", forgeNode},
+		{"connection flood", flood},
+	}
+}
+
+func upTo(random *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(random.Int64N(int64(most)))
+}
+
+// some are n of all, in any order.
+func (s *soak) some(random *rand.Rand, n int) (daemons []*daemon) {
+	for _, i := range random.Perm(len(s.daemons))[:min(n, len(s.daemons))] {
+		daemons = append(daemons, s.daemons[i])
+	}
+	return daemons
+}
+
+// killDaemons kills so many, leaves them dead for a moment and starts them in any order.
+func killDaemons(n int) func(*soak, *testing.T, *rand.Rand) {
+	return func(s *soak, t *testing.T, random *rand.Rand) {
+		victims := s.some(random, n)
+		for _, d := range victims {
+			t.Logf("kill -9 %s", d.name)
+			d.kill(t)
+		}
+		pause(t, upTo(random, 2*time.Second))
+		for _, d := range victims {
+			if err := d.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (s *soak) startComponent(t *testing.T, component string) {
+	t.Helper()
+	var err error
+	switch component {
+	case "kubelet":
+		err = s.StartKubelet(t.Context())
+	case "containerd":
+		err = s.StartContainerd(t.Context())
+	case "kube-apiserver":
+		err = s.StartAPIServer(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func killComponents(components ...string) func(*soak, *testing.T, *rand.Rand) {
+	return func(s *soak, t *testing.T, random *rand.Rand) {
+		for _, c := range components {
+			s.killComponent(t, c)
+		}
+		pause(t, upTo(random, 2*time.Second))
+		// containerd first: a kubelet without it ends.
+		for _, c := range slices.Backward(components) {
+			s.startComponent(t, c)
+		}
+	}
+}
+
+// killWithPlugin kills both; either may be back first.
+func killWithPlugin(component string) func(*soak, *testing.T, *rand.Rand) {
+	return func(s *soak, t *testing.T, random *rand.Rand) {
+		s.plugin.kill(t)
+		s.killComponent(t, component)
+		pause(t, upTo(random, 2*time.Second))
+		first := random.IntN(2) == 0
+		if first {
+			s.revivePlugin(t)
+		}
+		s.startComponent(t, component)
+		s.revivePlugin(t)
+	}
+}
+
+// fullState fills the device plugin's state directory.
+func fullState(s *soak, t *testing.T, random *rand.Rand) {
+	filler := filepath.Join(s.stateDir(), "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := 64 << 10; block > 0; {
+		if _, err = f.Write(make([]byte, block)); err != nil {
+			block /= 2
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the state directory is not full: %v", err)
+	}
+	_ = f.Close() // There is no room for what it lacks.
+	if random.IntN(2) == 0 {
+		s.plugin.kill(t)
+		s.revivePlugin(t)
+	}
+	pause(t, 2*time.Second+upTo(random, 3*time.Second))
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// freeze stops daemons as a machine does that is suspended: when they go on,
+// all clocks have jumped, and every timer is due.
+func freeze(s *soak, t *testing.T, random *rand.Rand) {
+	victims := s.some(random, 1+random.IntN(len(s.daemons)))
+	for _, d := range victims {
+		d.signal(t, unix.SIGSTOP)
+	}
+	// heddle-scheduler loses its lease after 6 s, and ends, as kube-scheduler does.
+	pause(t, 2*time.Second+upTo(random, 2*time.Second))
+	for _, d := range victims {
+		d.signal(t, unix.SIGCONT)
+	}
+}
+
+// otherUptime starts daemons in a time namespace, in which the machine has been
+// up for years, or has just started. The wall clock has no namespace.
+func otherUptime(s *soak, t *testing.T, random *rand.Rand) {
+	for _, d := range s.some(random, 1+random.IntN(len(s.daemons))) {
+		offset := fmt.Sprint(random.IntN(20 * 365 * 24 * 3600))
+		t.Logf("%s with an uptime of %s s more", d.name, offset)
+		d.under = []string{"unshare", "--time", "--monotonic", offset, "--boottime", offset}
+		d.kill(t)
+		err := d.start(t.Context())
+		d.under = nil
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// api has the gateway fail for a time. Half of the times daemons that run then start in it.
+func api(mode int32) func(*soak, *testing.T, *rand.Rand) {
+	return func(s *soak, t *testing.T, random *rand.Rand) {
+		faults := s.gateway.faults.Load()
+		s.gateway.mode.Store(mode)
+		s.gateway.drop()
+		if random.IntN(2) == 0 {
+			for _, d := range s.some(random, 2) {
+				t.Logf("%s starts meanwhile", d.name)
+				d.kill(t)
+				if err := d.start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		pause(t, 2*time.Second+upTo(random, 2*time.Second))
+		s.gateway.mode.Store(apiServes)
+		s.gateway.drop() // Who waits for an answer gets one.
+		if n := s.gateway.faults.Load() - faults; n == 0 {
+			t.Error("no request met the fault")
+		} else {
+			t.Logf("%d requests met it", n)
+		}
+	}
+}
+
+func dropConnections(s *soak, t *testing.T, random *rand.Rand) {
+	for range 5 {
+		s.gateway.drop()
+		pause(t, upTo(random, time.Second))
+	}
+}
+
+// forgePods writes heddle's annotations on pods that run, as their owners could
+// without the chart's policies.
+func forgePods(s *soak, t *testing.T, random *rand.Rand) {
+	all := s.consumers(t)
+	for i, name := range sortedKeys(all) {
+		if i%2 == 1 {
+			continue
+		}
+		gpu := s.gpuAt(t, random.IntN(8))
+		forged := allocation.Bound{Version: 1, Node: s.Node(), Containers: map[string]allocation.BoundContainer{
+			"app": {Shares: []allocation.Share{{UUID: gpu, VCore: 100, MemoryMiB: 79 << 10}}},
+		}}
+		text := []string{forged.String(), "", "{", strings.Repeat("x", 100_000)}[random.IntN(4)]
+		if err := s.annotatePod(t.Context(), name, map[string]string{wellknown.SGPUBound: text, wellknown.SGPUAllocation: text}); err != nil {
+			t.Log(err) // It may be gone.
+		}
+	}
+	pause(t, time.Second)
+}
+
+// forgeNode writes what heddle's daemons write on the Node, as a stolen token could.
+func forgeNode(s *soak, t *testing.T, random *rand.Rand) {
+	n := s.node(t)
+	labels := map[string]any{}
+	for _, k := range sortedKeys(s.labels) {
+		if strings.Contains(k, "nvidia.com/") || strings.Contains(k, "heddle.dev/") {
+			labels[k] = []any{"evil", nil}[random.IntN(2)]
+		}
+	}
+	annotations := map[string]any{wellknown.SharedGPUs: []any{"{", nil}[random.IntN(2)]}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"labels": labels, "annotations": annotations}, "spec": map[string]any{"taints": nil},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d labels, %d taints", len(labels), len(n.Spec.Taints))
+	_, err = s.client.CoreV1().Nodes().Patch(t.Context(), s.Node(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: "evil"})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flood opens connections to every daemon, from many addresses, half of them with
+// headers that never end; meanwhile probes are answered.
+func flood(s *soak, t *testing.T, random *rand.Rand) {
+	var all []net.Conn
+	defer func() {
+		for _, c := range all {
+			_ = c.Close()
+		}
+	}()
+	for range 40 {
+		from := fmt.Sprintf("127.%d.%d.%d", random.IntN(255), random.IntN(255), 2+random.IntN(250))
+		for _, d := range s.daemons {
+			_, to, _ := strings.Cut(d.url, "//")
+			some, err := s.net.dial(50, from, to)
+			if all = append(all, some...); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Logf("%s from %s: %v", d.name, from, err)
+			}
+			for _, c := range some[:len(some)/2] {
+				_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nX-Long: ")) // It may be closed.
+			}
+		}
+	}
+	answered := 0
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, d := range s.daemons {
+		for range 3 {
+			if _, err := s.net.get(ctx, d.url+"/readyz"); err == nil {
+				answered++
+			} else {
+				t.Logf("%s: %v", d.name, err)
+			}
+		}
+	}
+	t.Logf("%d connections; %d of %d probes answered", len(all), answered, 3*len(s.daemons))
+	if answered < 3*len(s.daemons) {
+		t.Error("a flood of connections keeps probes from being answered")
+	}
+}

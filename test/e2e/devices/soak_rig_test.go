@@ -1,0 +1,226 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// soak is a node with all of heddle's daemons, which reach the API server
+// through a gateway that fails on demand.
+type soak struct {
+	*rig
+	net     *nodeNet
+	gateway *gateway
+	// daemons are all; the first is the device plugin.
+	daemons []*daemon
+	churn   *chaos
+
+	anchors []*corev1.Pod
+	// What must be after each step as it was before the first.
+	running map[string]string
+	records map[string][]allocation.Share
+	labels  map[string]string
+	taints  []corev1.Taint
+	used    map[string]use
+}
+
+// soakState is how large the state directory of a soak is.
+const soakState = "2m"
+
+// soakConfig takes labels back that others write, and has a taint and a place in the fabric.
+const soakConfig = sharedGPUs + `usage: training
+labelConflict: force
+topology: {staticFile: %q}
+`
+
+func newSoak(t *testing.T) *soak {
+	t.Helper()
+	s := &soak{rig: newRig(t, options{name: "soak", config: sharedGPUs, stateSize: soakState, held: true})}
+	fabric := filepath.Join(s.dir, "fabric.yaml")
+	place := "version: v1\nnodes:\n  " + s.Node() + ": {path: [switchbox-1, dragonfly-1], rails: {0: leaf-a}}\n"
+	if err := os.WriteFile(fabric, []byte(place), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.configure(t, fmt.Sprintf(soakConfig, fabric))
+	var err error
+	if s.net, err = s.network(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := s.net.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.gateway, err = newGateway(listener, config, s.dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.gateway.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.programs(t)
+	for _, d := range s.daemons {
+		if err := d.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("log of %s:\n%s", d.name, tail(d.log.String(), 4000))
+			}
+			if err := d.stop(s.ctx(t)); err != nil {
+				t.Errorf("%s: %v", d.name, err)
+			}
+		})
+	}
+	s.serving(t)
+	s.waitShares(t, allSlots, allCores, allGiB)
+	s.churn = &chaos{rig: s.rig, scheduler: "heddle-scheduler"}
+	return s
+}
+
+// programs builds all daemons and gives each its flags.
+func (s *soak) programs(t *testing.T) {
+	t.Helper()
+	b, err := builds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := install.New(t.Context(), filepath.Join(b.dir, "install"), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.BuildAll(t.Context(), "heddle-topo-master", "heddle-topo-worker", "heddle-scheduler"); err != nil {
+		t.Fatal(err)
+	}
+	crd, err := os.ReadFile(filepath.Join(in.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(t.Context(), string(crd)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Kubectl(t.Context(), "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s"); err != nil {
+		t.Fatal(err)
+	}
+	api := []string{"--kubeconfig", s.gateway.kubeconfig}
+	s.plugin.extra = api
+	s.daemons = []*daemon{{process: s.plugin, name: "heddle-device-plugin", url: "http://127.0.0.1:9102"}}
+	add := func(name, binary, url string, args ...string) {
+		s.daemons = append(s.daemons, &daemon{name: name, url: url, process: &process{
+			rig: s.rig, binary: binary, log: &journal{}, args: append(args, api...),
+		}})
+	}
+	host := []string{"--node-name", s.Node(), "--machine", s.machineFile(), "--config", filepath.Join(s.dir, "config")}
+	add("heddle-feature-discovery", b.labeler, "http://127.0.0.1:9101", host...)
+	add("heddle-topo-worker", filepath.Join(in.Dir, "heddle-topo-worker"), "http://127.0.0.1:9103",
+		append([]string{"--interval", "2s"}, host...)...)
+	add("heddle-topo-master", filepath.Join(in.Dir, "heddle-topo-master"), "http://127.0.0.1:9001",
+		"--mode", "auto", "--namespace", namespace, "--identity", "soak", "--label-conflicts", "force")
+	add("heddle-scheduler", filepath.Join(in.Dir, "heddle-scheduler"), "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
+}
+
+// schedulerFlags writes the chart's configuration of heddle-scheduler, with its lease kept for a shorter time.
+func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
+	t.Helper()
+	render := func(file string) string {
+		text, err := in.Template(t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "-s", "templates/scheduler/"+file,
+			"--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.map.address=http://127.0.0.1:9001/node_group")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	var object struct{ Data map[string]string }
+	if err := yaml.Unmarshal([]byte(render("config.yaml")), &object); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.dir, "scheduler.yaml")
+	text := strings.NewReplacer(
+		"leaderElect: true", "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  retryPeriod: 500ms",
+		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", s.gateway.kubeconfig),
+	).Replace(object.Data["scheduler.yaml"])
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{
+		"--config", file, "--secure-port", "10261", "--bind-address", "127.0.0.1", "--v=2",
+		"--authorization-always-allow-paths", "/livez,/readyz,/metrics", "--authentication-skip-lookup", "--cert-dir", filepath.Join(s.dir, "certs"),
+	}
+	for line := range strings.Lines(render("deployment.yaml")) {
+		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
+			flags = append(flags, "--feature-gates="+flag)
+		}
+	}
+	return flags
+}
+
+// begin creates the pods that stay, and keeps what must not change.
+func (s *soak) begin(t *testing.T) {
+	t.Helper()
+	s.anchors = s.rig.anchors()
+	s.create(t, s.anchors...)
+	for _, p := range s.anchors {
+		s.waitReady(t, p.Name, waitStart)
+	}
+	s.running = s.truthful(t)
+	s.records = s.shareRecords(t, names(s.anchors)...)
+	eventually(t, waitStart, func() string {
+		n := s.node(t)
+		if _, ok := n.Labels["heddle.dev/topology.leaf"]; !ok || len(n.Spec.Taints) == 0 {
+			return fmt.Sprintf("the Node has taints %v and labels %v", n.Spec.Taints, n.Labels)
+		}
+		s.labels, s.taints = maps.Clone(n.Labels), n.Spec.Taints
+		return ""
+	})
+	pause(t, 3*time.Second) // Informers and connections of the start.
+	s.used = map[string]use{}
+	for _, d := range s.daemons {
+		u, err := d.use(t.Context(), s.net)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.used[d.name] = u
+	}
+	t.Logf("at rest: %+v; labels %v; taints %v", s.used, s.labels, s.taints)
+}
+
+// serving starts the daemons that do not run, and waits until all are ready.
+func (s *soak) serving(t *testing.T) time.Duration {
+	t.Helper()
+	for _, d := range s.daemons {
+		if !d.running() {
+			if err := d.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return eventually(t, readyWithin, func() string {
+		for _, d := range s.daemons {
+			if !d.running() {
+				return fmt.Sprintf("%s ended by itself: %v", d.name, d.err)
+			}
+			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err != nil {
+				return fmt.Sprintf("%s is not ready: %v", d.name, err)
+			}
+		}
+		return ""
+	})
+}

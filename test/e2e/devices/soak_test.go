@@ -1,0 +1,223 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// soakChurn is how long pods come and go in a step, at least.
+	soakChurn = 5 * time.Second
+	// churners make a pod each at a time.
+	churners = 12
+	// readyWithin is how long daemons may take after a fault to be ready.
+	readyWithin = 90 * time.Second
+	// moreThanAtRest is what a daemon may have more of than at rest, for requests under way.
+	moreGoroutines, moreDescriptors = 60, 40
+)
+
+// soakPlan is which faults a soak has: the same for the same seed.
+type soakPlan struct {
+	seed uint64
+	// only, if not 0, is the one step that is done, again and again.
+	only  int
+	lasts time.Duration
+}
+
+// planned reads HEDDLE_SOAK, HEDDLE_SOAK_SEED and HEDDLE_SOAK_STEP.
+func planned(t *testing.T) soakPlan {
+	t.Helper()
+	p := soakPlan{seed: uint64(time.Now().UnixNano()) % 1e9, lasts: 5 * time.Minute}
+	var err error
+	if text := os.Getenv("HEDDLE_SOAK"); text != "" {
+		if p.lasts, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("HEDDLE_SOAK: %v", err)
+		}
+	}
+	if text := os.Getenv("HEDDLE_SOAK_SEED"); text != "" {
+		if p.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("HEDDLE_SOAK_SEED: %v", err)
+		}
+	}
+	if text := os.Getenv("HEDDLE_SOAK_STEP"); text != "" {
+		if p.only, err = strconv.Atoi(text); err != nil || p.only < 1 {
+			t.Fatalf("HEDDLE_SOAK_STEP: %q is no step", text)
+		}
+	}
+	return p
+}
+
+// fault is that of a step, which are counted from 1, and its randomness.
+func (p soakPlan) fault(step int) (soakFault, *rand.Rand) {
+	all := soakFaults()
+	turn, i := (step-1)/len(all), (step-1)%len(all)
+	order := rand.New(rand.NewPCG(p.seed, uint64(turn))).Perm(len(all))
+	return all[order[i]], rand.New(rand.NewPCG(p.seed, 1e6+uint64(step)))
+}
+
+// TestSoak: one random fault after another of everything that a node has, while pods
+// come and go by two schedulers. After each, no GPU is over-committed, containers
+// have what the kubelet, the checkpoint entries and the annotations name, those that
+// run have noticed nothing, the Node's labels and taints are as before, and the
+// daemons are ready and have not grown.
+func TestSoak(t *testing.T) {
+	plan := planned(t)
+	t.Logf("seed %d, %s", plan.seed, plan.lasts)
+	s := newSoak(t)
+	s.begin(t)
+	end := time.Now().Add(plan.lasts)
+	steps := 0
+	for step := max(1, plan.only); time.Now().Before(end); steps++ {
+		fault, random := plan.fault(step)
+		if !t.Run(fmt.Sprintf("%d %s", step, fault.name), func(t *testing.T) { s.step(t, fault, random) }) {
+			t.Fatalf("step %d of seed %d failed: %s. To have that step alone again: make soak SEED=%d STEP=%d",
+				step, plan.seed, fault.name, plan.seed, step)
+		}
+		if plan.only == 0 {
+			step++
+		}
+	}
+	t.Logf("%d steps; %d pods, of which %d ran and %d failed at admission; %d requests of daemons, of which %d met a fault",
+		steps, s.churn.pods.Load(), s.churn.ran.Load(), s.churn.failed.Load(), s.gateway.requests.Load(), s.gateway.faults.Load())
+	if s.churn.ran.Load() == 0 {
+		t.Error("no pod has run")
+	}
+	for _, d := range s.daemons {
+		for _, word := range []string{"panic:", "fatal error:"} {
+			if lines := d.log.grep(word); len(lines) > 0 {
+				t.Errorf("%s: %q", d.name, lines)
+			}
+		}
+	}
+	s.gone(t)
+}
+
+// step does one fault while pods come and go, and looks at everything.
+func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand) {
+	begin := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := s.churn.start(ctx, random.Uint64(), churners)
+	s.sweep(ctx)
+	pause(t, upTo(random, 2*time.Second))
+	fault.do(s, t, random)
+	pause(t, time.Until(begin.Add(soakChurn)))
+	cancel()
+	wait()
+	mended := time.Now()
+	recovered := s.serving(t)
+	s.settle(t)
+	settled := time.Since(mended)
+	s.invariants(t)
+	t.Logf("%.1f s: ready %.1f s and settled %.1f s after the fault; %d pods so far, of which %d ran",
+		time.Since(begin).Seconds(), recovered.Seconds(), settled.Seconds(), s.churn.pods.Load(), s.churn.ran.Load())
+}
+
+// sweep removes what churn of the steps before left. What fails is left to the next.
+func (s *soak) sweep(ctx context.Context) {
+	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	for i := range list.Items {
+		if name := list.Items[i].Name; strings.HasPrefix(name, "churn-") {
+			_ = s.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		}
+	}
+}
+
+// invariants hold after every step.
+func (s *soak) invariants(t *testing.T) {
+	t.Helper()
+	s.count(t)
+	after := s.truthful(t)
+	for k, was := range s.running {
+		if diff := cmp.Diff(was, after[k]); diff != "" {
+			t.Errorf("%s noticed (-before +after):\n%s", k, diff)
+		}
+	}
+	if diff := cmp.Diff(s.records, s.shareRecords(t, names(s.anchors)...)); diff != "" {
+		t.Errorf("checkpoint entries of pods that ran all the time (-before +after):\n%s", diff)
+	}
+	eventually(t, waitStart, func() string { return s.asKubelet(t) })
+	eventually(t, readyWithin, func() string {
+		n := s.node(t)
+		return cmp.Diff(s.labels, n.Labels) + cmp.Diff(s.taints, n.Spec.Taints, byKey())
+	})
+	// Both schedulers place, the kubelet admits, the plugin answers.
+	for _, scheduler := range []string{"", s.churn.scheduler} {
+		p := tolerating(s.pod("lands"+scheduler, box{hcas: 1}))
+		p.Spec.SchedulerName = scheduler
+		s.run(t, p)
+		s.remove(t, p.Name)
+	}
+	eventually(t, 30*time.Second, func() string { return s.grown(t) })
+}
+
+// asKubelet compares checkpoint entries with what the kubelet reports; empty if
+// every container that runs has the same device IDs in both.
+func (s *soak) asKubelet(t *testing.T) string {
+	t.Helper()
+	held, entries := s.held(t), map[string]map[string][]string{}
+	for k, records := range s.bindings(t) {
+		entries[k] = map[string][]string{}
+		for i := range records {
+			entries[k][records[i].Resource] = append(entries[k][records[i].Resource], records[i].IDs...)
+		}
+	}
+	var wrong []string
+	for name, p := range s.consumers(t) {
+		for _, c := range p.Spec.Containers {
+			k := key(name, c.Name)
+			for resource, ids := range entries[k] {
+				slices.Sort(ids)
+				if diff := cmp.Diff(held[k][resource], ids); diff != "" {
+					wrong = append(wrong, fmt.Sprintf("%s, %s (-PodResources +checkpoint entry):\n%s", k, resource, diff))
+				}
+			}
+			if len(entries[k]) == 0 {
+				wrong = append(wrong, k+" has no checkpoint entry")
+			}
+		}
+	}
+	return strings.Join(wrong, "\n")
+}
+
+// byKey ignores the order of taints.
+func byKey() cmp.Option {
+	return cmp.Transformer("byKey", func(taints []corev1.Taint) map[string]corev1.Taint {
+		all := map[string]corev1.Taint{}
+		for i := range taints {
+			all[taints[i].Key+string(taints[i].Effect)] = taints[i]
+		}
+		return all
+	})
+}
+
+// grown is which daemon has more goroutines or descriptors than it should.
+func (s *soak) grown(t *testing.T) string {
+	t.Helper()
+	for _, d := range s.daemons {
+		now, err := d.use(t.Context(), s.net)
+		if err != nil {
+			return fmt.Sprintf("%s: %v", d.name, err)
+		}
+		was := s.used[d.name]
+		if now.goroutines > was.goroutines+moreGoroutines || now.descriptors > was.descriptors+moreDescriptors {
+			return fmt.Sprintf("%s has %+v, and had %+v at rest", d.name, now, was)
+		}
+	}
+	return ""
+}
