@@ -115,7 +115,7 @@ func (r *rig) gone(t *testing.T) {
 		all = append(all, &list.Items[i])
 	}
 	r.remove(t, names(all)...)
-	r.run(t, r.pod("last", box{hcas: 1}))
+	r.run(t, tolerating(r.pod("last", box{hcas: 1})))
 	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitCollected).Seconds())
 }
 

@@ -3,7 +3,10 @@
 package devices
 
 import (
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,8 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-
-	"encoding/pem"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,7 +26,7 @@ const (
 	apiServes int32 = iota
 	// apiBusy answers three requests of four with 429, as priority and fairness does.
 	apiBusy
-	// apiExpired ends every new watch with 410, as after a compaction of etcd.
+	// apiExpired ends watches from a version on with 410, as after a compaction of etcd.
 	apiExpired
 	// apiSilent takes requests and does not answer.
 	apiSilent
@@ -39,8 +40,7 @@ type gateway struct {
 	mode   atomic.Int32
 	// requests counts all, faults those that it did not pass on.
 	requests, faults atomic.Int64
-	// spoken is closed and made again when silence ends.
-	kubeconfig string
+	kubeconfig       string
 }
 
 func newGateway(listener net.Listener, config *rest.Config, dir string) (*gateway, error) {
@@ -55,7 +55,7 @@ func newGateway(listener net.Listener, config *rest.Config, dir string) (*gatewa
 	g := &gateway{kubeconfig: filepath.Join(dir, "gateway.kubeconfig")}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: transport, FlushInterval: -1,
+		Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 		// A dead API server closes connections.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
@@ -78,12 +78,13 @@ func newGateway(listener net.Listener, config *rest.Config, dir string) (*gatewa
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := g.requests.Add(1)
 	mode := g.mode.Load()
-	watch := r.URL.Query().Has("watch")
+	query := r.URL.Query()
+	from := query.Get("resourceVersion")
 	switch {
 	case mode == apiBusy && n%4 != 0:
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
-	case mode == apiExpired && watch:
+	case mode == apiExpired && query.Has("watch") && from != "" && from != "0":
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintln(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,`+
 			`"message":"too old resource version"}}`)

@@ -39,7 +39,7 @@ type soak struct {
 }
 
 // soakState is how large the state directory of a soak is.
-const soakState = "2m"
+const soakState = "16m"
 
 // soakConfig takes labels back that others write, and has a taint and a place in the fabric.
 const soakConfig = sharedGPUs + `usage: training
@@ -184,7 +184,7 @@ func (s *soak) begin(t *testing.T) {
 	s.records = s.shareRecords(t, names(s.anchors)...)
 	eventually(t, waitStart, func() string {
 		n := s.node(t)
-		if _, ok := n.Labels["heddle.dev/topology.leaf"]; !ok || len(n.Spec.Taints) == 0 {
+		if _, ok := n.Labels["heddle.dev/topology.dragonfly"]; !ok || len(n.Spec.Taints) == 0 {
 			return fmt.Sprintf("the Node has taints %v and labels %v", n.Spec.Taints, n.Labels)
 		}
 		s.labels, s.taints = maps.Clone(n.Labels), n.Spec.Taints

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -24,7 +25,7 @@ const (
 	// churners make a pod each at a time.
 	churners = 12
 	// readyWithin is how long daemons may take after a fault to be ready.
-	readyWithin = 90 * time.Second
+	readyWithin = 30 * time.Second
 	// moreThanAtRest is what a daemon may have more of than at rest, for requests under way.
 	moreGoroutines, moreDescriptors = 60, 40
 )
@@ -117,12 +118,49 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand) {
 	cancel()
 	wait()
 	mended := time.Now()
+	s.kubeletServes(t)
+	served := time.Since(mended)
 	recovered := s.serving(t)
+	s.lands(t)
 	s.settle(t)
 	settled := time.Since(mended)
 	s.invariants(t)
-	t.Logf("%.1f s: ready %.1f s and settled %.1f s after the fault; %d pods so far, of which %d ran",
-		time.Since(begin).Seconds(), recovered.Seconds(), settled.Seconds(), s.churn.pods.Load(), s.churn.ran.Load())
+	t.Logf("%.1f s: after the fault the kubelet served plugins after %.1f s, daemons were ready %.1f s later, and pods settled after %.1f s; "+
+		"%d pods so far, of which %d ran", time.Since(begin).Seconds(), served.Seconds(), recovered.Seconds(), settled.Seconds(),
+		s.churn.pods.Load(), s.churn.ran.Load())
+}
+
+// kubeletServes waits until the kubelet takes device plugins. One that starts first
+// asks containerd for every cgroup that it finds, and for 3 s for each that has no container.
+func (s *soak) kubeletServes(t *testing.T) {
+	t.Helper()
+	socket := s.NodeDir("/var/lib/kubelet/device-plugins/kubelet.sock")
+	eventually(t, 3*time.Minute, func() string {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return err.Error()
+		}
+		_ = c.Close()
+		return ""
+	})
+}
+
+// lands has both schedulers place a pod, which the kubelet admits and the plugin gives an HCA.
+func (s *soak) lands(t *testing.T) {
+	t.Helper()
+	var pods []*corev1.Pod
+	for _, scheduler := range []string{corev1.DefaultSchedulerName, s.churn.scheduler} {
+		p := tolerating(s.pod(fmt.Sprintf("churn-lands-%d-%s", s.churn.pods.Add(1), scheduler), box{hcas: 1}))
+		p.Spec.SchedulerName = scheduler
+		pods = append(pods, p)
+		if _, err := s.client.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range pods {
+		s.waitReady(t, p.Name, waitStart)
+		s.churn.ran.Add(1)
+	}
 }
 
 // sweep removes what churn of the steps before left. What fails is left to the next.
@@ -141,8 +179,12 @@ func (s *soak) sweep(ctx context.Context) {
 // invariants hold after every step.
 func (s *soak) invariants(t *testing.T) {
 	t.Helper()
+	begin := time.Now()
+	lap := func(what string) { t.Logf("lap %s %.1f", what, time.Since(begin).Seconds()); begin = time.Now() }
 	s.count(t)
+	lap("count")
 	after := s.truthful(t)
+	lap("truthful")
 	for k, was := range s.running {
 		if diff := cmp.Diff(was, after[k]); diff != "" {
 			t.Errorf("%s noticed (-before +after):\n%s", k, diff)
@@ -152,18 +194,14 @@ func (s *soak) invariants(t *testing.T) {
 		t.Errorf("checkpoint entries of pods that ran all the time (-before +after):\n%s", diff)
 	}
 	eventually(t, waitStart, func() string { return s.asKubelet(t) })
+	lap("kubelet")
 	eventually(t, readyWithin, func() string {
 		n := s.node(t)
 		return cmp.Diff(s.labels, n.Labels) + cmp.Diff(s.taints, n.Spec.Taints, byKey())
 	})
-	// Both schedulers place, the kubelet admits, the plugin answers.
-	for _, scheduler := range []string{"", s.churn.scheduler} {
-		p := tolerating(s.pod("lands"+scheduler, box{hcas: 1}))
-		p.Spec.SchedulerName = scheduler
-		s.run(t, p)
-		s.remove(t, p.Name)
-	}
+	lap("labels")
 	eventually(t, 30*time.Second, func() string { return s.grown(t) })
+	lap("grown")
 }
 
 // asKubelet compares checkpoint entries with what the kubelet reports; empty if
