@@ -132,18 +132,21 @@ func (r *rig) settle(t *testing.T) {
 		}
 		for i := range list.Items {
 			p := &list.Items[i]
-			switch {
-			case p.DeletionTimestamp != nil:
+			if p.DeletionTimestamp != nil {
 				return p.Name + " is not gone"
-			case ready(p), p.Status.Phase == corev1.PodFailed, p.Spec.NodeName == "":
-			case p.Status.Phase == corev1.PodSucceeded && len(p.Spec.InitContainers) > 0:
-			case strings.Contains(waitingFor(p), "gets no GPU"):
-			default:
+			}
+			if !settled(p) {
 				return fmt.Sprintf("%s is not settled: %s", p.Name, inShort(p))
 			}
 		}
 		return ""
 	})
+}
+
+// settled: see settle.
+func settled(p *corev1.Pod) bool {
+	return ready(p) || p.Status.Phase == corev1.PodFailed || p.Spec.NodeName == "" ||
+		p.Status.Phase == corev1.PodSucceeded && len(p.Spec.InitContainers) > 0 || strings.Contains(waitingFor(p), "gets no GPU")
 }
 
 // truthful has every container that runs look again, compares with its pod's

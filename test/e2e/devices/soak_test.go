@@ -17,13 +17,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 )
 
 const (
 	// soakChurn is how long pods come and go in a step, at least.
 	soakChurn = 5 * time.Second
+	// quietEvery is after how many steps everything is let come to rest, which takes up to half a minute.
+	quietEvery = 5
+	// stuckAfter is how long a pod may take to start, while the kubelet tries again after 10 s and 20 s.
+	stuckAfter = 2 * time.Minute
 	// churners make a pod each at a time.
-	churners = 12
+	churners = 16
 	// readyWithin is how long daemons may take after a fault to be ready.
 	readyWithin = 30 * time.Second
 	// moreThanAtRest is what a daemon may have more of than at rest, for requests under way.
@@ -83,7 +89,7 @@ func TestSoak(t *testing.T) {
 	steps := 0
 	for step := max(1, plan.only); time.Now().Before(end); steps++ {
 		fault, random := plan.fault(step)
-		if !t.Run(fmt.Sprintf("%d %s", step, fault.name), func(t *testing.T) { s.step(t, fault, random) }) {
+		if !t.Run(fmt.Sprintf("%d %s", step, fault.name), func(t *testing.T) { s.step(t, fault, random, steps%quietEvery == quietEvery-1) }) {
 			t.Fatalf("step %d of seed %d failed: %s. To have that step alone again: make soak SEED=%d STEP=%d",
 				step, plan.seed, fault.name, plan.seed, step)
 		}
@@ -103,16 +109,19 @@ func TestSoak(t *testing.T) {
 			}
 		}
 	}
+	s.settle(t)
+	s.count(t)
 	s.gone(t)
 }
 
-// step does one fault while pods come and go, and looks at everything.
-func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand) {
+// step does one fault while pods come and go, and looks at everything. With quiet it waits
+// until no pod is under way, when all counts must be equal.
+func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool) {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := s.churn.start(ctx, random.Uint64(), churners)
 	s.sweep(ctx)
-	pause(t, upTo(random, 2*time.Second))
+	pause(t, upTo(random, time.Second))
 	fault.do(s, t, random)
 	pause(t, time.Until(begin.Add(soakChurn)))
 	cancel()
@@ -122,11 +131,15 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand) {
 	served := time.Since(mended)
 	recovered := s.serving(t)
 	s.lands(t)
-	s.settle(t)
-	settled := time.Since(mended)
+	eventually(t, waitStart, func() string { return s.stuck(t) })
+	landed := time.Since(mended)
 	s.invariants(t)
-	t.Logf("%.1f s: after the fault the kubelet served plugins after %.1f s, daemons were ready %.1f s later, and pods settled after %.1f s; "+
-		"%d pods so far, of which %d ran", time.Since(begin).Seconds(), served.Seconds(), recovered.Seconds(), settled.Seconds(),
+	if quiet {
+		s.settle(t)
+		s.count(t)
+	}
+	t.Logf("%.1f s: after the fault the kubelet served plugins after %.1f s, daemons were ready %.1f s later, and new pods ran after %.1f s; "+
+		"%d pods so far, of which %d ran", time.Since(begin).Seconds(), served.Seconds(), recovered.Seconds(), landed.Seconds(),
 		s.churn.pods.Load(), s.churn.ran.Load())
 }
 
@@ -176,15 +189,75 @@ func (s *soak) sweep(ctx context.Context) {
 	}
 }
 
+// stuck is a pod that should have started or gone long ago; empty if there is none.
+func (s *soak) stuck(t *testing.T) string {
+	t.Helper()
+	list, err := s.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		since := p.CreationTimestamp.Time
+		if p.DeletionTimestamp != nil {
+			since = p.DeletionTimestamp.Time
+		} else if settled(p) {
+			continue
+		}
+		if time.Since(since) > stuckAfter {
+			return fmt.Sprintf("%s is stuck: %s", p.Name, inShort(p))
+		}
+	}
+	return ""
+}
+
+// shared compares the shares of containers that run, and counts what GPUs have given out, also to
+// pods under way; empty if the plugin's report and the annotations agree, and every GPU has it.
+func (s *soak) shared(t *testing.T) string {
+	t.Helper()
+	list, err := s.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	given := map[string]map[string]allocation.BoundContainer{}
+	for _, b := range s.account(t).Bindings {
+		if given[b.Pod] == nil {
+			given[b.Pod] = map[string]allocation.BoundContainer{}
+		}
+		if len(b.Shares) > 0 {
+			given[b.Pod][b.Container] = allocation.BoundContainer{Shares: b.Shares}
+		}
+	}
+	sum, published := tally{}, tally{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		for uuid, taken := range tallyPod(p, &allocation.Bound{Containers: given[p.Name]}) {
+			sum.add([]allocation.Share{{UUID: uuid, VCore: taken.VCore, MemoryMiB: taken.MemoryMiB}})
+		}
+		if !ready(p) || p.DeletionTimestamp != nil || !asksShares(p) {
+			continue
+		}
+		bound, err := boundTo(p)
+		if err != nil {
+			return fmt.Sprintf("%s runs: %v", p.Name, err)
+		}
+		for _, c := range p.Spec.Containers {
+			if diff := cmp.Diff(byGPU(given[p.Name][c.Name].Shares), byGPU(bound.Containers[c.Name].Shares)); diff != "" {
+				return fmt.Sprintf("%s/%s (-plugin's report +annotation):\n%s", p.Name, c.Name, diff)
+			}
+		}
+	}
+	for _, g := range s.published(t).GPUs {
+		published[g.UUID] = g.Taken
+	}
+	return strings.Join(append(s.overcommitted(t, sum), s.overcommitted(t, published)...), "\n")
+}
+
 // invariants hold after every step.
 func (s *soak) invariants(t *testing.T) {
 	t.Helper()
-	begin := time.Now()
-	lap := func(what string) { t.Logf("lap %s %.1f", what, time.Since(begin).Seconds()); begin = time.Now() }
-	s.count(t)
-	lap("count")
+	eventually(t, waitStart, func() string { return s.shared(t) })
 	after := s.truthful(t)
-	lap("truthful")
 	for k, was := range s.running {
 		if diff := cmp.Diff(was, after[k]); diff != "" {
 			t.Errorf("%s noticed (-before +after):\n%s", k, diff)
@@ -194,14 +267,11 @@ func (s *soak) invariants(t *testing.T) {
 		t.Errorf("checkpoint entries of pods that ran all the time (-before +after):\n%s", diff)
 	}
 	eventually(t, waitStart, func() string { return s.asKubelet(t) })
-	lap("kubelet")
 	eventually(t, readyWithin, func() string {
 		n := s.node(t)
 		return cmp.Diff(s.labels, n.Labels) + cmp.Diff(s.taints, n.Spec.Taints, byKey())
 	})
-	lap("labels")
 	eventually(t, 30*time.Second, func() string { return s.grown(t) })
-	lap("grown")
 }
 
 // asKubelet compares checkpoint entries with what the kubelet reports; empty if
