@@ -30,6 +30,14 @@ func (y tally) add(shares []allocation.Share) {
 	}
 }
 
+// plus adds another tally.
+func (y tally) plus(other tally) {
+	for uuid, b := range other {
+		a := y[uuid]
+		y[uuid] = allocation.Taken{VCore: a.VCore + b.VCore, MemoryMiB: a.MemoryMiB + b.MemoryMiB, Slots: a.Slots + b.Slots}
+	}
+}
+
 // most is the larger of each of two tallies.
 func (y tally) most(other tally) tally {
 	out := maps.Clone(y)
@@ -120,12 +128,7 @@ func (r *rig) tryCount(t *testing.T) (tally, error) {
 		for container, c := range b.Containers {
 			byPod[key(name, container)] = byGPU(c.Shares)
 		}
-		for uuid, taken := range tallyPod(p, b) {
-			was := sum[uuid]
-			sum[uuid] = allocation.Taken{
-				VCore: was.VCore + taken.VCore, MemoryMiB: was.MemoryMiB + taken.MemoryMiB, Slots: was.Slots + taken.Slots,
-			}
-		}
+		sum.plus(tallyPod(p, b))
 	}
 	text := map[string][]allocation.Share{}
 	for _, b := range r.account(t).Bindings {

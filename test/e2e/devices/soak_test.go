@@ -231,9 +231,7 @@ func (s *soak) shared(t *testing.T) string {
 	sum, published := tally{}, tally{}
 	for i := range list.Items {
 		p := &list.Items[i]
-		for uuid, taken := range tallyPod(p, &allocation.Bound{Containers: given[p.Name]}) {
-			sum.add([]allocation.Share{{UUID: uuid, VCore: taken.VCore, MemoryMiB: taken.MemoryMiB}})
-		}
+		sum.plus(tallyPod(p, &allocation.Bound{Containers: given[p.Name]}))
 		if !ready(p) || p.DeletionTimestamp != nil || !asksShares(p) {
 			continue
 		}
