@@ -86,18 +86,16 @@ func killDaemons(n int) func(*soak, *testing.T, *rand.Rand) {
 
 func (s *soak) startComponent(t *testing.T, component string) {
 	t.Helper()
-	var err error
-	switch component {
-	case "kubelet":
-		err = s.StartKubelet(t.Context())
-	case "containerd":
-		err = s.StartContainerd(t.Context())
-	case "kube-apiserver":
-		err = s.StartAPIServer(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	start := map[string]func(context.Context) error{
+		"kubelet": s.StartKubelet, "containerd": s.StartContainerd, "kube-apiserver": s.StartAPIServer,
+	}[component]
+	// Again and again, as systemd does: a kubelet that meets containerd before its CRI plugin ends.
+	eventually(t, 30*time.Second, func() string {
+		if err := start(t.Context()); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 }
 
 func killComponents(components ...string) func(*soak, *testing.T, *rand.Rand) {
