@@ -17,6 +17,7 @@ GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object cr
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 NODES ?= 73
+SOAK ?= 5m
 # Real machines, as public sources show them; tests that read them skip without.
 export HEDDLE_FIXTURES ?=
 
@@ -46,6 +47,11 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
+
+.PHONY: soak
+soak: ## Random faults of everything on a real node for SOAK (5m), one after another; SEED=N repeats them, STEP=N one of them
+	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) HEDDLE_SOAK_STEP=$(STEP) \
+	  go test -tags e2e -run '^TestSoak$$' -count=1 -timeout 0 -v ./test/e2e/devices
 
 .PHONY: e2e-versions
 e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes

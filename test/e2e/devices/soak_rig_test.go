@@ -36,6 +36,8 @@ type soak struct {
 	labels  map[string]string
 	taints  []corev1.Taint
 	used    map[string]use
+	// looked are the containers that were looked at in any step.
+	looked map[string]bool
 }
 
 // soakState is how large the state directory of a soak is.
@@ -191,7 +193,7 @@ func (s *soak) begin(t *testing.T) {
 		return ""
 	})
 	pause(t, 3*time.Second) // Informers and connections of the start.
-	s.used = map[string]use{}
+	s.used, s.looked = map[string]use{}, map[string]bool{}
 	for _, d := range s.daemons {
 		u, err := d.use(t.Context(), s.net)
 		if err != nil {
