@@ -5,8 +5,7 @@ package devices
 import (
 	"encoding/pem"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +32,7 @@ const (
 )
 
 // gateway stands between heddle's daemons and the API server, which it asks as
-// the cluster's administrator. It speaks HTTP/2, as the API server does.
+// the cluster's administrator. It serves HTTP/2, as the API server does.
 type gateway struct {
 	server *httptest.Server
 	proxy  *httputil.ReverseProxy
@@ -55,7 +54,7 @@ func newGateway(listener net.Listener, config *rest.Config, dir string) (*gatewa
 	g := &gateway{kubeconfig: filepath.Join(dir, "gateway.kubeconfig")}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Transport: transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		// A dead API server closes connections.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
