@@ -155,15 +155,17 @@ func settled(p *corev1.Pod) bool {
 func (r *rig) truthful(t *testing.T) map[string]string {
 	t.Helper()
 	// A pod's annotation is written when its containers run already.
+	var consumers map[string]*corev1.Pod
 	eventually(t, 30*time.Second, func() string {
-		for name, p := range r.consumers(t) {
+		consumers = r.consumers(t)
+		for name, p := range consumers {
 			if _, err := boundTo(p); err != nil {
 				return fmt.Sprintf("%s: %v", name, err)
 			}
 		}
 		return ""
 	})
-	m, consumers := r.machine(t), r.consumers(t)
+	m := r.machine(t)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	found := map[string]string{}
