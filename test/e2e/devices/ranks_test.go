@@ -74,8 +74,10 @@ func TestRanksOverSSH(t *testing.T) {
 	worker, launcher := r.pod("nccl-test-worker-0", box{gpus: 8, hcas: 8}), r.pod("nccl-test-launcher", box{})
 	for p, command := range map[*corev1.Pod][]string{
 		worker: {"/usr/sbin/sshd", "-D", "-e"},
-		launcher: {"/usr/bin/ssh", "-i", "/etc/ssh/user", "-o", "StrictHostKeyChecking=no", "-o", "ConnectionAttempts=20", "-p", port,
-			"root@127.0.0.1", "/report", "once"},
+		launcher: {
+			"/usr/bin/ssh", "-i", "/etc/ssh/user", "-o", "StrictHostKeyChecking=no", "-o", "ConnectionAttempts=20", "-p", port,
+			"root@127.0.0.1", "/report", "once",
+		},
 	} {
 		p.Spec.HostNetwork = true
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].Command = ranksImage, command
