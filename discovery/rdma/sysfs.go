@@ -54,15 +54,14 @@ type reading struct {
 
 func (r *Reader) device(name string) reading {
 	dir := class + "/" + name
-	one := device{tree: r.tree, object: r.tree.Device(dir), name: name, dir: dir}
+	one := device{tree: r.tree.Device(dir), name: name, dir: dir}
 	hca, ok := one.read()
 	return reading{hca, ok, one.skipped}
 }
 
 // device is the reading of one RDMA device.
 type device struct {
-	tree    sysfs.FS
-	object  sysfs.Device
+	tree    sysfs.Device
 	name    string
 	dir     string
 	skipped []machine.Skipped
@@ -81,7 +80,7 @@ func (d *device) text(part, attribute string) string {
 
 // fixed is an attribute of the device itself that stays as long as it is there.
 func (d *device) fixed(attribute string) string {
-	text, err := d.object.Fixed(attribute)
+	text, err := d.tree.Fixed(attribute)
 	return d.clip("", text, err)
 }
 
