@@ -113,7 +113,9 @@ func (c *NodeConfig) complete(compiler RuleCompiler) []*Fault {
 		for _, w := range wrong {
 			faults = append(faults, &Fault{Path: rulePath(i, w.Field), Err: w.Err})
 		}
-		c.Rules = append(c.Rules, compiled)
+		if compiled != nil {
+			c.Rules = append(c.Rules, compiled)
+		}
 	}
 	return faults
 }

@@ -242,7 +242,7 @@ func TestUncompiled(t *testing.T) {
 	if _, err := config.Parse(wrong, rule.CEL{}); err == nil || !strings.Contains(err.Error(), "labels[0].value: ") {
 		t.Errorf("with CEL: %v", err)
 	}
-	if c, err := config.Parse(wrong, config.Uncompiled{}); err != nil || len(c.Cluster.Labels) != 1 {
+	if c, err := config.Parse(wrong, config.Uncompiled{}); err != nil || len(c.Cluster.Labels) != 1 || c.Cluster.Rules != nil {
 		t.Errorf("without: %v", err)
 	}
 	key := files("labels: [{key: kubernetes.io/hostname, value: \"'a'\"}]", "")

@@ -37,8 +37,8 @@ func (e *RuleError) Error() string { return e.Field + ": " + e.Err.Error() }
 func (e *RuleError) Unwrap() error { return e.Err }
 
 // Uncompiled leaves the expressions as they are, for a program that writes no labels: CEL
-// is 0.6 MB of a process' memory and 6 MB of its program before the first rule is read. How many rules
-// there are, and their keys, is checked with it as well.
+// is 0.6 MB of a process' memory, and 6 MB with the pages of its program, before the first
+// rule is read. How many rules there are, and their keys, is checked with it as well.
 type Uncompiled struct{}
 
 // NewCompiler gives itself.

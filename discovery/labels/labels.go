@@ -93,7 +93,7 @@ func (b *builder) rules() {
 	facts := model.FactsOf(b.machine)
 	for i := range b.config.Labels {
 		key := b.config.Labels[i].Key
-		if i >= len(b.config.Rules) || b.config.Rules[i] == nil {
+		if i >= len(b.config.Rules) {
 			b.problem(key, "the rule is not compiled")
 			continue
 		}
