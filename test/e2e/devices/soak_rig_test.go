@@ -40,6 +40,8 @@ type soak struct {
 	looked map[string]bool
 }
 
+const schedulerDaemon = "heddle-scheduler"
+
 // soakState is how large the state directory of a soak is.
 const soakState = "16m"
 
@@ -94,7 +96,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.serving(t)
 	s.waitShares(t, allSlots, allCores, allGiB)
-	s.churn = &chaos{rig: s.rig, scheduler: "heddle-scheduler"}
+	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon}
 	return s
 }
 
@@ -136,22 +138,19 @@ func (s *soak) programs(t *testing.T) {
 		append([]string{"--interval", "2s"}, host...)...)
 	add("heddle-topo-master", filepath.Join(in.Dir, "heddle-topo-master"), "http://127.0.0.1:9001",
 		"--mode", "auto", "--namespace", namespace, "--identity", "soak", "--label-conflicts", "force")
-	add("heddle-scheduler", filepath.Join(in.Dir, "heddle-scheduler"), "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
+	add(schedulerDaemon, filepath.Join(in.Dir, schedulerDaemon), "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
 }
 
 // schedulerFlags writes the chart's configuration of heddle-scheduler, with its lease kept for a shorter time.
 func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 	t.Helper()
-	render := func(file string) string {
-		text, err := in.Template(t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "-s", "templates/scheduler/"+file,
-			"--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.map.address=http://127.0.0.1:9001/node_group")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
+	rendered, err := in.Template(t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "-s", "templates/scheduler/config.yaml",
+		"--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.map.address=http://127.0.0.1:9001/node_group")
+	if err != nil {
+		t.Fatal(err)
 	}
 	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal([]byte(render("config.yaml")), &object); err != nil {
+	if err := yaml.Unmarshal([]byte(rendered), &object); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(s.dir, "scheduler.yaml")
@@ -162,16 +161,10 @@ func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{
+	return []string{
 		"--config", file, "--secure-port", "10261", "--bind-address", "127.0.0.1", "--v=2",
 		"--authorization-always-allow-paths", "/livez,/readyz,/metrics", "--authentication-skip-lookup", "--cert-dir", filepath.Join(s.dir, "certs"),
 	}
-	for line := range strings.Lines(render("deployment.yaml")) {
-		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
-			flags = append(flags, "--feature-gates="+flag)
-		}
-	}
-	return flags
 }
 
 // begin creates the pods that stay, and keeps what must not change.
@@ -204,11 +197,15 @@ func (s *soak) begin(t *testing.T) {
 	t.Logf("at rest: %+v; labels %v; taints %v", s.used, s.labels, s.taints)
 }
 
-// serving starts the daemons that do not run, and waits until all are ready.
+// serving starts heddle-scheduler again if it has lost its lease, and waits until all daemons are
+// ready. No other ends by itself: each fault starts again what it has killed.
 func (s *soak) serving(t *testing.T) time.Duration {
 	t.Helper()
 	for _, d := range s.daemons {
 		if !d.running() {
+			if d.name != schedulerDaemon {
+				t.Errorf("%s ended by itself: %v\n%s", d.name, d.err, tail(d.log.String(), 2000))
+			}
 			if err := d.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
