@@ -22,6 +22,8 @@ type chaos struct {
 	// scheduler, if set, gets half of the pods.
 	scheduler                            string
 	plugins, kubelets, pods, ran, failed atomic.Int64
+	// refused is the last error of the API server, if there was one.
+	refused atomic.Pointer[error]
 }
 
 // run makes chaos for a time. Its pods stay when it ends, whatever they are up
@@ -33,6 +35,9 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	wait := c.start(ctx, seed, 6)
 	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
 	wait()
+	if err := c.refused.Load(); err != nil {
+		t.Errorf("the API server, which nothing is done to: %v", *err)
+	}
 }
 
 // start has churners make pods until ctx ends, which wait waits for.
@@ -59,6 +64,7 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 			p.Spec.SchedulerName = c.scheduler
 		}
 		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			c.note(ctx, err)
 			sleep(ctx, 200*time.Millisecond) // The API server may be away.
 			continue
 		}
@@ -76,9 +82,23 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 		if ctx.Err() != nil {
 			return
 		}
-		for api.Delete(ctx, name, metav1.DeleteOptions{}) != nil && ctx.Err() == nil {
+		for ctx.Err() == nil {
+			err := api.Delete(ctx, name, metav1.DeleteOptions{})
+			if err == nil {
+				break
+			}
+			c.note(ctx, err)
 			sleep(ctx, 200*time.Millisecond)
 		}
+	}
+}
+
+// note keeps an answer of the API server that is an error; the client's rate limiter gives up before
+// the deadline that it would miss.
+func (c *chaos) note(ctx context.Context, err error) {
+	end, ok := ctx.Deadline()
+	if ctx.Err() == nil && (!ok || time.Until(end) > 5*time.Second) {
+		c.refused.Store(&err)
 	}
 }
 
