@@ -94,8 +94,11 @@ func TestRanksOverSSH(t *testing.T) {
 		t.Errorf("the rank opens %v and %v", rank.GPUs, rank.HCAs)
 	}
 	var ports []string
-	for _, hca := range rank.Devices.HCAs { // In PCI order, as are the GPUs.
+	for i, hca := range rank.Devices.HCAs {
 		ports = append(ports, hca.Name+":1")
+		if near := rank.Devices.GPUs[i].HCA; near != hca.Name {
+			t.Errorf("the HCA nearest to GPU %d is %s, and %s is at its place", i, near, hca.Name)
+		}
 	}
 	if want := "NCCL_IB_HCA==" + strings.Join(ports, ","); rank.NCCL != want {
 		t.Errorf("/etc/nccl.conf has %q, want %q", rank.NCCL, want)
