@@ -73,6 +73,8 @@ func TestSchedulerMetrics(t *testing.T) {
 			fmt.Sprintf(`heddle_scheduler_gang_rejected_seconds{namespace=%q,podgroup="big"}`, f.namespace),
 			"heddle_scheduler_gang_duration_seconds_count 1", `heddle_scheduler_gangs_placed_total{kind="node"} 1`,
 			"heddle_scheduler_gang_rejections_total", "heddle_scheduler_gpus_free ",
+			// Off without a flag: a rejected gang would keep room by its nominations.
+			`kubernetes_feature_enabled{name="NominatedNodeNameForExpectation",stage="BETA"} 0`,
 		} {
 			if !strings.Contains(body, want) {
 				return fmt.Sprintf("%d, and it lacks %q", status, want)
