@@ -3,7 +3,6 @@ package chart
 import (
 	"cmp"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,16 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/docs"
 	"github.com/heddle-dev/heddle/topo/master/export"
 )
@@ -283,119 +275,5 @@ func TestVersion(t *testing.T) {
 		if !slices.Contains(lines(text), want) {
 			t.Errorf("Chart.yaml has no %q: change docs/install.md, docs/upgrade.md and this test with it", want)
 		}
-	}
-}
-
-// Examples are what the API server takes, and their node labels are ours.
-func TestExamples(t *testing.T) {
-	files, err := filepath.Glob(root + "/deploy/examples/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no examples: %v", err)
-	}
-	all := rendered{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if filepath.Base(file) == "volcano-scheduler-conf.yaml" {
-			continue // No object: the tests of heddle-vc-scheduler read it.
-		}
-		if slices.Contains([]string{"label-rules.yaml", "sgpu-nodes.yaml"}, filepath.Base(file)) {
-			checkConfig(t, get[*corev1.ConfigMap](t, render(t, "-f", file), "ConfigMap/heddle-device-config"))
-			continue
-		}
-		objects := decode(t, string(text))
-		if filepath.Base(file) == "gpu-pod.yaml" { // It has the name that people know, as sgpu-pod.yaml has.
-			pod := get[*corev1.Pod](t, objects, "Pod/sample-pod")
-			if _, ok := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceName(wellknown.DefaultDomains().GPUResource())]; !ok || pod.Spec.SchedulerName != "" {
-				t.Errorf("%s asks for no GPU, or names a scheduler", file)
-			}
-			continue
-		}
-		maps.Copy(all, objects)
-	}
-	want := []string{
-		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/nginx", "Deployment/sgpu-plain",
-		"Job/job-demo", "Job/mpi-job", "Job/pytorch-demo", "Job/training-job", "MPIJob/nccl-test", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
-		"PodGroup/nginx", "Service/inference-service", "StatefulSet/gang-example", "StatefulSet/gang-example1",
-		"StatefulSet/gang-example2", "StatefulSet/gang-labels", "TFJob/tf-smoke-gpu",
-	}
-	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	checkConfig(t, get[*corev1.ConfigMap](t, all, "ConfigMap/heddle-device-config"))
-	limits := get[*corev1.Pod](t, all, "Pod/gpu-rdma").Spec.Containers[0].Resources.Limits
-	for _, key := range []string{wellknown.DefaultDomains().GPUResource(), wellknown.RDMAResource} {
-		if _, ok := limits[corev1.ResourceName(key)]; !ok {
-			t.Errorf("the pod with GPUs and HCAs asks for no %s", key)
-		}
-	}
-	for id, want := range map[string]quota.Request{
-		"Pod/sample-pod":       {GPUs: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: quota.FixedShare},
-		"Pod/sgpu-burst":       {GPUs: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: quota.BurstShare},
-		"Pod/sgpu-best-effort": {GPUs: 1, MemoryMiB: 8 << 10, Policy: quota.BestEffort},
-	} {
-		pod := get[*corev1.Pod](t, all, id)
-		checkShare(t, id, pod.Spec, pod.Annotations, want)
-	}
-	plain := get[*appsv1.Deployment](t, all, "Deployment/sgpu-plain").Spec.Template
-	checkShare(t, "Deployment/sgpu-plain", plain.Spec, plain.Annotations,
-		quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: quota.FixedShare})
-	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != config.Default().SGPU.HAMi.SchedulerName {
-		t.Errorf("the pod for HAMi is of scheduler %q", name)
-	}
-	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)
-	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
-}
-
-// checkShare compares what the node makes of a pod with its example.
-func checkShare(t *testing.T, id string, pod corev1.PodSpec, annotations map[string]string, want quota.Request) {
-	t.Helper()
-	c := config.Default()
-	if err := c.Complete(); err != nil {
-		t.Fatal(err)
-	}
-	got, err := quota.ParseRequest(pod.Containers[0].Resources.Limits, annotations, &c)
-	if diff := gocmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%s: error %v (-want +got):\n%s", id, err, diff)
-	}
-}
-
-func checkConfig(t *testing.T, m *corev1.ConfigMap) {
-	t.Helper()
-	files := map[string][]byte{}
-	for key, text := range m.Data {
-		files[key] = []byte(text)
-	}
-	if _, err := config.Parse(files, rule.CEL{}); err != nil {
-		t.Errorf("%v\n%s", err, m.Data)
-	}
-}
-
-func checkPool(t *testing.T, usage string, pod corev1.PodSpec) {
-	t.Helper()
-	key := wellknown.DefaultDomains().Usage()
-	in := func(values ...string) []corev1.NodeSelectorRequirement {
-		return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
-	}
-	want := &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: in(usage, "hybrid")}},
-		},
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
-			{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: in(usage)}},
-		},
-	}
-	if diff := gocmp.Diff(want, pod.Affinity.NodeAffinity); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", usage, diff)
-	}
-	var tolerated []string
-	for _, toleration := range pod.Tolerations {
-		tolerated = append(tolerated, toleration.Key+"="+toleration.Value)
-	}
-	wantTolerated := []string{key + "=" + usage, key + "=hybrid", wellknown.DefaultDomains().Product() + "=NVIDIA-H20"}
-	if diff := gocmp.Diff(wantTolerated, tolerated); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", usage, diff)
 	}
 }
