@@ -22,8 +22,8 @@ type chaos struct {
 	// scheduler, if set, gets half of the pods.
 	scheduler                            string
 	plugins, kubelets, pods, ran, failed atomic.Int64
-	// refused is the last error of the API server, if there was one.
-	refused atomic.Pointer[error]
+	// problem is the last error of the API server, if there was one.
+	problem atomic.Pointer[error]
 }
 
 // run makes chaos for a time. Its pods stay when it ends, whatever they are up
@@ -35,7 +35,7 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	wait := c.start(ctx, seed, 6)
 	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
 	wait()
-	if err := c.refused.Load(); err != nil {
+	if err := c.problem.Load(); err != nil {
 		t.Errorf("the API server, which nothing is done to: %v", *err)
 	}
 }
@@ -98,7 +98,7 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 func (c *chaos) note(ctx context.Context, err error) {
 	end, ok := ctx.Deadline()
 	if ctx.Err() == nil && (!ok || time.Until(end) > 5*time.Second) {
-		c.refused.Store(&err)
+		c.problem.Store(&err)
 	}
 }
 
