@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -332,6 +333,26 @@ func TestSMIDevice(t *testing.T) {
 	})
 	hcas := read(t, tree).HCAs
 	if len(hcas) != 2 || hcas[1].Name != "smi1" || hcas[1].Virtual || hcas[1].PCI != "0000:03:00.0" {
+		t.Errorf("%+v", hcas)
+	}
+}
+
+// udev renames a device, and its nodes stay where they were: only ibdev changes.
+func TestRenamedDevice(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := tree.PCI(nic("pci0000:00/0000:03:00.0"))
+	tree.RDMA(dir, sysfstest.RDMA{Name: "mlx5_0", UVerbs: 0, UMAD: -1, ISSM: -1, Ports: []map[string]string{{"state": "4: ACTIVE"}}})
+	reader := New(sysfs.New(tree.Sys()), tree.Dev(), 0)
+	reader.Read(t.Context())
+	class := filepath.Join(tree.Sys(), "class")
+	if err := os.Rename(filepath.Join(class, "infiniband/mlx5_0"), filepath.Join(class, "infiniband/rocep3s0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(class, "infiniband_verbs/uverbs0/ibdev"), []byte("rocep3s0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hcas := reader.Read(t.Context()).HCAs
+	if len(hcas) != 1 || hcas[0].Name != "rocep3s0" || !slices.Equal(hcas[0].CharDevices.UVerbs, []string{"uverbs0"}) {
 		t.Errorf("%+v", hcas)
 	}
 }

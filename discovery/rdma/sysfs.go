@@ -319,7 +319,8 @@ func (r *Reader) charDevices(all *listing) {
 		}
 		slices.SortFunc(names, machine.CompareNames)
 		for _, name := range names {
-			owner, readErr := r.tree.Device(dir + "/" + name).Fixed("ibdev")
+			// Read every time: a device that is renamed keeps its nodes.
+			owner, readErr := r.tree.Read(dir + "/" + name + "/ibdev")
 			if readErr != nil {
 				continue // abi_version is a file of the class.
 			}
