@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -79,6 +80,36 @@ func TestExamples(t *testing.T) {
 	}
 	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)
 	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
+}
+
+// The examples of other makers ask for that maker's resources and name no other maker's; MetaX's are
+// the documented ones with MetaX's keys.
+func TestExamplesOfOtherMakers(t *testing.T) {
+	for folder, maker := range map[string]string{"amd": "amd.com", "metax": "metax-tech.com"} {
+		files, err := filepath.Glob(filepath.Join(root, "deploy/examples", folder, "*.yaml"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no examples in %s: %v", folder, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), maker) || strings.Contains(strings.ToLower(string(text)), "nvidia") {
+				t.Errorf("%s has no key of %s, or one of NVIDIA", file, maker)
+			}
+			for id, o := range decode(t, string(text)) {
+				m, ok := o.(*corev1.ConfigMap)
+				if !ok {
+					continue
+				}
+				if id != "ConfigMap/heddle-device-config" {
+					t.Errorf("%s: %s", file, id)
+				}
+				checkConfig(t, m)
+			}
+		}
+	}
 }
 
 // checkShare compares what the node makes of a pod with its example.

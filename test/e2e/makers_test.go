@@ -81,13 +81,12 @@ func TestMetaXFromTheChart(t *testing.T) {
 		})
 	}
 	offers(map[corev1.ResourceName]int64{"metax-tech.com/gpu": 8})
-	text, err := os.ReadFile(b.example("device-config.yaml"))
+	text, err := os.ReadFile(b.example("metax/device-config.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	documented := strings.ReplaceAll(string(text), "sample-node1", b.Node())
-	// The names of the maker are the cluster's in the values.
-	b.applied(t, strings.ReplaceAll(documented, `mode: "native"`, `{mode: "native", domains: {vendor: metax-tech.com}}`))
+	b.applied(t, documented)
 	offers(map[corev1.ResourceName]int64{
 		"metax-tech.com/gpu": 0, "metax-tech.com/sgpu": 8 * 16, "metax-tech.com/vcore": 8 * 100, "metax-tech.com/vmemory": 8 * 64,
 	})

@@ -34,8 +34,12 @@ func TestAMDPartitions(t *testing.T) {
 	}
 	r.hasDriverDevices(t, node)
 	got := map[string]string{}
-	for _, name := range []string{"one", "two"} {
-		r.run(t, r.pod(name, box{more: corev1.ResourceList{amdResource: quantity(1)}}))
+	const first = "amd-partition"
+	example := &corev1.Pod{}
+	documented(t, "amd/partition-pod.yaml", example)
+	for _, p := range []*corev1.Pod{r.atHand(example), r.pod("two", box{more: corev1.ResourceList{amdResource: quantity(1)}})} {
+		r.run(t, p)
+		name := p.Name
 		s := r.has(t, name, "app", 1, 0)
 		if len(s.GPUs) != 1 {
 			t.Fatalf("pod %s has %v", name, s.GPUs)
@@ -45,12 +49,12 @@ func TestAMDPartitions(t *testing.T) {
 			t.Errorf("pod %s: nodes in /dev/dri (-want +got):\n%s", name, diff)
 		}
 	}
-	if one, two := got["one"], got["two"]; one == two || parent[one] != parent[two] {
+	if one, two := got[first], got["two"]; one == two || parent[one] != parent[two] {
 		t.Errorf("the pods have %s and %s, want two partitions of one GPU", one, two)
 	}
 
 	// The mode of a GPU that no pod is on changes, and back.
-	other := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID != parent[got["one"]] })
+	other := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID != parent[got[first]] })
 	whole := r.machine(t)
 	whole.GPUs[other].MIG = machine.MIG{Capable: true, Mode: "SPX/NPS1"}
 	if err := r.writeMachine(whole); err != nil {
@@ -71,7 +75,7 @@ func TestAMDPartitions(t *testing.T) {
 
 	// The mode of the GPU that both pods are on changes: it is listed, and no pod gets it
 	// until both are gone.
-	held := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == parent[got["one"]] })
+	held := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == parent[got[first]] })
 	whole = r.machine(t)
 	whole.GPUs[held].MIG = machine.MIG{Capable: true, Mode: "SPX/NPS1"}
 	if err := r.writeMachine(whole); err != nil {
@@ -79,7 +83,7 @@ func TestAMDPartitions(t *testing.T) {
 	}
 	r.waitOffered(t, amdResource, 7*8)
 	r.waitAllocatable(t, amdResource, 7*8, waitStart)
-	r.remove(t, "one")
+	r.remove(t, first)
 	r.run(t, r.pod("three", box{more: corev1.ResourceList{amdResource: quantity(1)}}))
 	r.waitAllocatable(t, amdResource, 7*8, waitStart)
 	r.remove(t, "two", "three")

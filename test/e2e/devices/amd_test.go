@@ -16,7 +16,7 @@ import (
 const amdResource = "amd.com/gpu"
 
 // TestAMD: on a replayed node of AMD's GPUs, whose resource has AMD's name because
-// domains.vendor is auto, pods with four GPUs get the four of one XGMI hive each and
+// domains.vendor is auto, pods with four GPUs, the documented one first, get the four of one XGMI hive each and
 // the HCAs beside them, and can open no other. Nothing that the node or a pod shows
 // is in the words of another maker.
 func TestAMD(t *testing.T) {
@@ -39,9 +39,12 @@ func TestAMD(t *testing.T) {
 	}
 	four := corev1.ResourceList{amdResource: quantity(4)}
 	var got []string
-	for _, name := range []string{"one", "two"} {
-		r.run(t, r.pod(name, box{hcas: 2, more: four}))
-		s := r.has(t, name, "app", 4, 2)
+	example := &corev1.Pod{}
+	documented(t, "amd/gpu-rdma-pod.yaml", example)
+	for _, p := range []*corev1.Pod{r.atHand(example), r.pod("two", box{hcas: 2, more: four})} {
+		r.run(t, p)
+		name := p.Name
+		s := r.has(t, name, p.Spec.Containers[0].Name, 4, 2)
 		got = append(got, fmt.Sprint(hive(s), s.HCAs))
 		for key, value := range s.Env {
 			if word := regexp.MustCompile(`(?i)nvidia|cuda|nvlink`).FindString(key + "=" + value); word != "" {

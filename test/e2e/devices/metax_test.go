@@ -45,7 +45,7 @@ func otherMaker(text string) string {
 	return regexp.MustCompile(`(?i)nvidia|nvml|cuda|nvlink`).FindString(text)
 }
 
-// documented reads an example with the keys that MetaX's documents have.
+// documented reads the first object of a file in deploy/examples.
 func documented(t *testing.T, name string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", name))
@@ -53,7 +53,6 @@ func documented(t *testing.T, name string, into any) {
 		t.Fatal(err)
 	}
 	first, _, _ := strings.Cut(string(text), "\n---\n")
-	first = strings.NewReplacer("nvidia.com/", "metax-tech.com/", "NVIDIA-H20", "MXC500").Replace(first)
 	if err := yaml.Unmarshal([]byte(first), into); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +78,7 @@ func noOtherMaker(t *testing.T, s *seen) {
 
 func metaXWhole(t *testing.T, r *rig) {
 	p := &corev1.Pod{}
-	documented(t, "gpu-pod.yaml", p)
+	documented(t, "metax/gpu-pod.yaml", p)
 	r.run(t, r.atHand(p))
 	s := r.has(t, p.Name, p.Spec.Containers[0].Name, 2, 0)
 	noOtherMaker(t, s)
@@ -104,11 +103,11 @@ func metaXWhole(t *testing.T, r *rig) {
 
 func metaXShares(t *testing.T, r *rig) {
 	var example corev1.ConfigMap
-	documented(t, "device-config.yaml", &example)
+	documented(t, "metax/device-config.yaml", &example)
 	for name, text := range example.Data {
 		text = strings.ReplaceAll(text, "sample-node1", r.Node())
 		if name == "cluster-config" {
-			text += metaX
+			text += quickHealth
 		}
 		if err := replaceFile(filepath.Join(r.dir, "config", name), []byte(text)); err != nil {
 			t.Fatal(err)
@@ -118,7 +117,7 @@ func metaXShares(t *testing.T, r *rig) {
 		r.waitAllocatable(t, "metax-tech.com/"+name, want, waitStart)
 	}
 	p := &corev1.Pod{}
-	documented(t, "sgpu-pod.yaml", p)
+	documented(t, "metax/sgpu-pod.yaml", p)
 	// HAMi is not here: then the example wants no name.
 	p.Spec.SchedulerName = ""
 	r.run(t, r.atHand(p))
@@ -163,7 +162,7 @@ func metaXPools(t *testing.T, r *rig) {
 	var job struct {
 		Spec struct{ Template corev1.PodTemplateSpec }
 	}
-	documented(t, "node-pools.yaml", &job)
+	documented(t, "metax/training-job.yaml", &job)
 	p := &corev1.Pod{ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
 	p.Name = "training-job"
 	r.run(t, r.atHand(p))
