@@ -159,6 +159,9 @@ func metaXPools(t *testing.T, r *rig) {
 			t.Errorf("label %s=%s", key, value)
 		}
 	}
+	if word := otherMaker(labeler.log.String()); word != "" {
+		t.Errorf("the log of heddle-feature-discovery has %q:\n%s", word, labeler.log)
+	}
 	var job struct {
 		Spec struct{ Template corev1.PodTemplateSpec }
 	}
