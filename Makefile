@@ -53,6 +53,10 @@ soak: ## Random faults of everything on a real node for SOAK (5m), one after ano
 	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) HEDDLE_SOAK_STEP=$(STEP) \
 	  go test -tags e2e -run '^TestSoak$$' -count=1 -timeout 0 -v ./test/e2e/devices
 
+.PHONY: hardware
+hardware: ## The tests of real GPUs with all that they need, for a machine without Go: dist/hardware
+	tools/hardware.sh
+
 .PHONY: e2e-versions
 e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes
 	HEDDLE_VERSIONS=all $(TEST) -tags e2e -count=1 -timeout 60m ./test/e2e/versions/...

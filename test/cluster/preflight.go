@@ -43,7 +43,7 @@ func Preflight(cache string) []Missing {
 	m := machine{root: "/", uid: os.Geteuid(), lookPath: func(name string) bool {
 		_, err := exec.LookPath(name)
 		return err == nil
-	}, freeDisk: freeDisk}
+	}, freeDisk: freeDisk, prebuilt: Prebuilt() != ""}
 	return m.missing(cache)
 }
 
@@ -53,6 +53,8 @@ type machine struct {
 	uid      int
 	lookPath func(name string) bool
 	freeDisk func(dir string) (uint64, error)
+	// prebuilt is a machine that builds nothing: [Prebuilt].
+	prebuilt bool
 }
 
 func (m machine) missing(cache string) []Missing {
@@ -166,7 +168,7 @@ func (machine) built(cache, part string) bool {
 
 func (m machine) disk(cache string) []Missing {
 	need, why := uint64(DiskGiB*gib), "modules, Go's build cache and the programs"
-	if m.built(cache, "kubernetes") {
+	if m.prebuilt || m.built(cache, "kubernetes") {
 		need, why = gib, "the clusters' state"
 	}
 	free, err := m.freeDisk(cache)
@@ -200,10 +202,13 @@ func (m machine) tools(cache string) []Missing {
 			all = append(all, Missing{"the program " + name, remedy})
 		}
 	}
-	need("go", "install Go 1.26 or later and put it in PATH (with sudo: sudo -E env PATH=$PATH ...)")
 	// The kubelet runs them for the volumes of pods.
 	need("mount", "apt-get install mount")
 	need("umount", "apt-get install mount")
+	if m.prebuilt {
+		return all
+	}
+	need("go", "install Go 1.26 or later and put it in PATH (with sudo: sudo -E env PATH=$PATH ...)")
 	if !m.built(cache, "runc") {
 		need("gcc", "apt-get install gcc libc6-dev")
 		if _, _, ok := findSeccomp(m.root); !ok {

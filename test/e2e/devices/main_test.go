@@ -99,6 +99,12 @@ func build(ctx context.Context) (*built, error) {
 		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), labeler: filepath.Join(dir, "heddle-feature-discovery"),
 		archive: filepath.Join(dir, "report.tar"),
 	}
+	if programs := cluster.Prebuilt(); programs != "" {
+		if err := os.CopyFS(dir, os.DirFS(filepath.Join(programs, "heddle"))); err != nil {
+			return nil, err
+		}
+		return b, b.pack(filepath.Join(dir, "report"))
+	}
 	report, hook := filepath.Join(dir, "report"), filepath.Join(dir, "heddle-cdi-hook")
 	for out, pkg := range map[string]string{
 		b.plugin: "../../../cmd/heddle-device-plugin", b.labeler: "../../../cmd/heddle-feature-discovery", report: "./report",
@@ -112,7 +118,12 @@ func build(ctx context.Context) (*built, error) {
 			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, text)
 		}
 	}
-	return b, image.Pack(b.archive, image.Spec{
+	return b, b.pack(report)
+}
+
+// pack makes the image of test containers.
+func (b *built) pack(report string) error {
+	return image.Pack(b.archive, image.Spec{
 		Name: reportImage, Files: map[string]string{"/report": report}, Entrypoint: []string{"/report"},
 	})
 }

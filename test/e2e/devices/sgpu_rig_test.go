@@ -23,6 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	account "github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 // The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79
@@ -201,6 +202,9 @@ func heddleProgram(t *testing.T) string {
 	}
 	cli.Do(func() {
 		cli.path = filepath.Join(b.dir, "heddle")
+		if cluster.Prebuilt() != "" {
+			return
+		}
 		out, err := exec.CommandContext(context.WithoutCancel(t.Context()),
 			"go", "build", "-o", cli.path, "../../../cmd/heddle").CombinedOutput()
 		if err != nil {

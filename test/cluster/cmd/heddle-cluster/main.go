@@ -28,6 +28,7 @@ const usage = `usage: heddle-cluster COMMAND [--name NAME] ...
   kubectl ARGS...                      kubectl against the cluster
   node COMMAND ARGS...                 a command on the node
   build                                only build
+  pack DIR                             build, and copy what was built, for HEDDLE_PREBUILT=DIR on a machine without Go
   preflight                            list what this machine lacks
 `
 
@@ -68,6 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case "build":
 		_, err := cluster.Builder{Log: stderr}.Build(ctx)
 		return err
+	case "pack":
+		return pack(ctx, fs.Args(), stderr)
 	case "preflight":
 		return preflight(stdout)
 	case "help":
@@ -115,6 +118,18 @@ func on(ctx context.Context, c *cluster.Cluster, command string, args []string, 
 		return attach(cmd, stdout, stderr)
 	}
 	return fmt.Errorf("unknown command %q", command)
+}
+
+// pack writes what another machine needs.
+func pack(ctx context.Context, args []string, stderr io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("pack: want a directory")
+	}
+	b, err := cluster.Builder{Log: stderr}.Build(ctx)
+	if err != nil {
+		return err
+	}
+	return cluster.Pack(b, args[0])
 }
 
 func up(ctx context.Context, o cluster.Options, stdout io.Writer) error {

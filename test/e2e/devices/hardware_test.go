@@ -1,0 +1,260 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// These tests need a machine with GPUs of NVIDIA and no other work on them: `make hardware`
+// makes what such a machine needs, Go not among it.
+
+// inside is a GPU as a container's CUDA program sees it.
+type inside struct {
+	UUID            string `json:"uuid"`
+	MemoryMiB       int    `json:"memoryMiB"`
+	Multiprocessors int    `json:"multiprocessors"`
+}
+
+func parseInside(t *testing.T, line string) (gpus []inside) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(line), &gpus); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return gpus
+}
+
+// TestHardware: exclusive GPUs of a real driver. What heddle reads is what nvidia-smi reads; a
+// container's program uses the driver's libraries and its GPU, and no other container can; an
+// XID of a program changes nothing; a release leaves the driver without an open file.
+func TestHardware(t *testing.T) {
+	r, gpus := hardwareRig(t, "hardware", quickHealth)
+	start := time.Now()
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitRegistered(t)
+	t.Logf("registered %s after the start", time.Since(start))
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	labeler := r.hardwareLabeler(t)
+	r.waitDriverLabel(t, gpus[0].driver)
+	labels := r.node(t).Labels
+	for key, want := range map[string]string{
+		"nvidia.com/gpu.product": strings.ReplaceAll(gpus[0].product, " ", "-"),
+		"nvidia.com/gpu.memory":  gpus[0].memoryMiB, "nvidia.com/gpu.count": strconv.Itoa(len(gpus)),
+	} {
+		if labels[key] != want {
+			t.Errorf("label %s is %q, nvidia-smi has %q", key, labels[key], want)
+		}
+	}
+
+	all := corev1.ResourceList{gpuResource: quantity(len(gpus))}
+	r.create(t, r.cudaPod("first", all, "info", "alloc", "1024", "spin", "2", "wait"))
+	printed := r.prints(t, "first", 3)
+	seen := parseInside(t, printed[0])
+	if len(seen) != len(gpus) || !slices.ContainsFunc(gpus, func(g installed) bool { return g.uuid == seen[0].UUID }) {
+		t.Errorf("the container sees %v, nvidia-smi %v", seen, gpus)
+	}
+	if printed[1] != "alloc 1024: 0" || number(t, printed[2], "spin") <= 0 {
+		t.Errorf("the program printed %q", printed)
+	}
+	r.closedToOthers(t)
+	t.Logf("heddle doctor --node:\n%s", r.heddle(t, "doctor", "--node", r.Node()))
+	r.remove(t, "first")
+
+	before := r.codes(t)
+	r.create(t, r.cudaPod("faulty", all, "fault"))
+	if line := r.prints(t, "faulty", 1)[0]; line == "fault: 0" {
+		t.Errorf("a write to no address: %q", line)
+	}
+	eventually(t, waitStart, func() string {
+		if now := r.codes(t); slices.Equal(now, before) {
+			return "no XID is counted"
+		}
+		return ""
+	})
+	t.Logf("XIDs: %q", r.codes(t))
+	if got := r.allocatable(t, gpuResource); got != int64(len(gpus)) {
+		t.Errorf("after the program's fault %d GPUs are allocatable, want %d", got, len(gpus))
+	}
+	r.remove(t, "faulty")
+
+	r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
+	waitClosed(t, r.plugin, labeler)
+	r.waitAllocatable(t, gpuResource, 0, waitStart)
+	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.create(t, r.cudaPod("again", all, "info"))
+	r.prints(t, "again", 1)
+	r.remove(t, "again")
+
+	waitClosed(t, labeler)
+	memory, processor := r.plugin.idles(t, 20*time.Second)
+	t.Logf("idle, a scan every 2 s: %s anonymous, %s of processor time in 20 s", memory, processor)
+	t.Logf("log of the plugin:\n%s", infoLines(r.plugin.log.String()))
+}
+
+// infoLines are the lines of a log but those for debugging.
+func infoLines(log string) string {
+	return regexp.MustCompile(`(?m)^.*level=DEBUG.*\n`).ReplaceAllString(log, "")
+}
+
+// codes are the counters of XIDs that are not 0.
+func (r *rig) codes(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(r.metrics(t, "heddle_gpu_health_codes_total"), func(line string) bool {
+		return strings.HasSuffix(line, " 0")
+	})
+}
+
+// closedToOthers: a container without a GPU has the real device node, mounted from the host,
+// and one that it makes itself, and can open neither.
+func (r *rig) closedToOthers(t *testing.T) {
+	t.Helper()
+	var node unix.Stat_t
+	if err := unix.Stat("/dev/nvidia0", &node); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(r.dir, "gpus", "nvidia0")
+	if err := unix.Mknod(copied, unix.S_IFCHR|0o666, int(node.Rdev)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(copied, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r.run(t, r.pod("without", box{}))
+	open := r.report(t, "without", "app").Open
+	for _, path := range []string{"/host/gpus/nvidia0", "/made/gpus/nvidia0"} {
+		if open[path] != "EPERM" {
+			t.Errorf("a container without a GPU opens %s: %q", path, open[path])
+		}
+	}
+	r.remove(t, "without")
+}
+
+// TestHardwareMPS: what NVIDIA's MPS makes of the limits that heddle sets.
+func TestHardwareMPS(t *testing.T) {
+	r, gpus := hardwareRig(t, "hwmps", sharedGPUs+"sgpu: {enforce: {memory: mps, compute: mps}}\n")
+	state, err := os.MkdirTemp("", "mps") //nolint:usetesting // Paths of sockets are short.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(state) })
+	keeper := &process{
+		rig: r, binary: r.plugin.binary, log: &journal{},
+		args: []string{"--state-dir", state, "--mps-keeper=serve", "--node-name", r.Node()},
+	}
+	if err := keeper.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of heddle-mps:\n%s", keeper.log)
+			logs, _ := filepath.Glob(filepath.Join(state, "mps", "*", "log", "*")) // The pattern is well-formed.
+			for _, file := range logs {
+				text, err := os.ReadFile(file)
+				t.Logf("%s: %v\n%s", file, err, tail(string(text), 2000))
+			}
+		}
+		if err := keeper.stop(r.ctx(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps-keeper=use")
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, slotResource, int64(16*len(gpus)), waitStart)
+
+	r.create(t, r.cudaPod("quarter", share(25, 8), "info", "alloc", "4096", "fill", "spin", "8", "wait"))
+	quarter := r.prints(t, "quarter", 3)
+	r.create(t, r.cudaPod("rest", share(75, 16), "info", "fill", "spin", "6", "wait"))
+	rest := r.prints(t, "rest", 3)
+	quarter = r.prints(t, "quarter", 4)
+	few, many := parseInside(t, quarter[0])[0], parseInside(t, rest[0])[0]
+	if few.Multiprocessors >= many.Multiprocessors {
+		t.Errorf("vcore 25 has %d multiprocessors, vcore 75 %d", few.Multiprocessors, many.Multiprocessors)
+	}
+	for _, c := range []struct {
+		pod, line string
+		had, most int
+	}{{"quarter", quarter[2], 4096, 8192}, {"rest", rest[1], 0, 16384}} {
+		got := c.had + int(number(t, c.line, "fill"))
+		if got > c.most || got < c.most*7/10 || !strings.HasSuffix(c.line, ": 2") {
+			t.Errorf("%s has %d MiB, its share is %d: %q", c.pod, got, c.most, c.line)
+		}
+	}
+	if slow, fast := number(t, quarter[3], "spin"), number(t, rest[2], "spin"); slow >= fast {
+		t.Errorf("vcore 25 has %.1f rounds a second, vcore 75 %.1f", slow, fast)
+	}
+
+	// A process that drops its limits has those of the server: the largest share.
+	r.remove(t, "quarter")
+	drops := []string{"unset", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "unset", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "info", "fill"}
+	r.create(t, r.cudaPod("drops", share(25, 8), drops...))
+	if line := r.prints(t, "drops", 2)[1]; number(t, line, "fill") > 16384 {
+		t.Errorf("without its variables a process has %s MiB, the largest share is 16384", line)
+	}
+	r.remove(t, "drops")
+
+	// A fault of one is every client's; heddle makes the GPU usable again.
+	r.create(t, r.cudaPod("faulty", share(25, 8), "fault"))
+	r.prints(t, "faulty", 1)
+	r.create(t, r.cudaPod("beside", share(25, 8), "alloc", "64"))
+	t.Logf("while a client that was there at the fault lives: %q", r.prints(t, "beside", 1))
+	r.remove(t, "rest", "faulty", "beside")
+	r.create(t, r.cudaPod("after", share(25, 8), "alloc", "64"))
+	if got := r.prints(t, "after", 1); got[0] != "alloc 64: 0" {
+		t.Errorf("after the fault, when its clients are gone: %q", got)
+	}
+	t.Logf("log of the plugin:\n%s\nlog of heddle-mps:\n%s", infoLines(r.plugin.log.String()), infoLines(keeper.log.String()))
+}
+
+// TestHardwareUsage: what a container uses of its GPU is what the driver counts for its
+// processes.
+func TestHardwareUsage(t *testing.T) {
+	r, gpus := hardwareRig(t, "usage", sharedGPUs)
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, slotResource, int64(16*len(gpus)), waitStart)
+	r.create(t,
+		r.cudaPod("large", share(40, 10), "alloc", "9216", "wait"),
+		r.cudaPod("busy", share(40, 2), "alloc", "1024", "spin", "45", "wait"))
+	r.prints(t, "large", 1)
+	r.prints(t, "busy", 1)
+	use := func(metric, pod string) float64 {
+		for _, line := range r.metrics(t, metric) {
+			if strings.Contains(line, fmt.Sprintf("pod=%q", pod)) {
+				n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+		return -1
+	}
+	eventually(t, 40*time.Second, func() string {
+		large, busy, sm := use("heddle_share_memory_used_bytes", "large"), use("heddle_share_memory_used_bytes", "busy"),
+			use("heddle_share_sm_used_percent", "busy")
+		if large < 9216<<20 || large > 10240<<20 || busy < 1024<<20 || busy > 2048<<20 || sm < 50 {
+			return fmt.Sprintf("large uses %.0f bytes, busy %.0f and %.0f %% of the time", large, busy, sm)
+		}
+		t.Logf("large uses %.0f bytes, busy %.0f and %.0f %% of the time", large, busy, sm)
+		return ""
+	})
+	t.Logf("heddle gpu:\n%s", r.heddle(t, "doctor", "--node", r.Node()))
+}

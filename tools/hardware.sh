@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What a machine with GPUs needs for the tests of real hardware, into dist/hardware: the
+# programs of a cluster, heddle's, and the tests. Go is not among it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$PWD/dist/hardware
+rm -rf "$out"
+mkdir -p "$out/heddle" "$out/test/e2e/devices" "$out/test/machines"
+go run ./test/cluster/cmd/heddle-cluster pack "$out"
+go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle ./cmd/heddle-device-plugin ./cmd/heddle-feature-discovery
+CGO_ENABLED=0 go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle-cdi-hook ./test/e2e/devices/report
+cc -O2 -o "$out/cuda" test/e2e/devices/testdata/cuda.c
+go test -c -tags e2e -ldflags '-s -w' -o "$out/devices.test" ./test/e2e/devices
+cp test/machines/dgx-h100.json "$out/test/machines/"
+cat >"$out/run" <<'RUN'
+#!/usr/bin/env bash
+# The tests of real hardware: root, a driver, nvidia-smi. Arguments are those of go test,
+# such as -test.run '^TestHardwareMPS$'.
+set -euo pipefail
+cd "$(dirname "$0")/test/e2e/devices"
+HEDDLE_PREBUILT=$(cd ../../.. && pwd) exec ../../../devices.test -test.run '^TestHardware' -test.v -test.timeout 10m "$@"
+RUN
+chmod +x "$out/run"
+echo "copy $out to a node with NVIDIA's GPUs, and run it there as root: hardware/run"
