@@ -170,8 +170,8 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	by := limit.By
 	edits := &Edits{By: by}
 	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
-		if kind == config.EnforceNone {
-			continue
+		if kind == config.EnforceNone || kind == config.EnforceEvict {
+			continue // They give a container nothing.
 		}
 		e, ok := l.enforcers[kind]
 		if !ok {
