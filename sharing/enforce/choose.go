@@ -55,6 +55,9 @@ func pick(
 		if fault := f.unsupported(wanted, aspect); fault != "" {
 			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
 		}
+		if wanted == config.EnforceEvict {
+			return wanted, aspect + " is not limited; a pod over its share is evicted: the configuration selects it", nil
+		}
 		return wanted, fmt.Sprintf("%s is limited by %s: the configuration selects it", aspect, wanted), nil
 	}
 	var rejected []string
