@@ -33,7 +33,7 @@ const (
 // Enforcer is what makes a limit hold.
 type Enforcer string
 
-// The enforcers; a compute limit has no dmem.
+// The enforcers; a compute limit has neither dmem nor evict.
 const (
 	// EnforceAuto is the strongest that works on the node.
 	EnforceAuto Enforcer = "auto"
@@ -45,6 +45,8 @@ const (
 	EnforcePreload Enforcer = "preload"
 	// EnforceMPS is NVIDIA's Multi-Process Service, with one control daemon per GPU.
 	EnforceMPS Enforcer = "mps"
+	// EnforceEvict ends pods that have more memory than their share.
+	EnforceEvict Enforcer = "evict"
 )
 
 // Advertise is which sGPU resources the kubelet receives.

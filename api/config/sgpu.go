@@ -101,10 +101,11 @@ type HAMi struct {
 // Enforce is what makes the limits of a share hold.
 type Enforce struct {
 	// Memory is the enforcer of the memory limit; `auto` takes the strongest
-	// that works on the node, in the order dmem, preload, mps, none.
+	// that works on the node, in the order dmem, preload, mps, none. `evict`
+	// limits no process: it ends pods that are over their share.
 	//
 	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
-	Memory Enforcer `yaml:"memory" enum:"auto,none,dmem,preload,mps"`
+	Memory Enforcer `yaml:"memory" enum:"auto,none,dmem,preload,mps,evict"`
 	// Compute is the enforcer of the compute limit; `auto` takes the strongest
 	// that works on the node, in the order mps, preload, none.
 	//
@@ -116,6 +117,10 @@ type Enforce struct {
 	//
 	// Read by: heddle-device-plugin.
 	MPS MPS `yaml:"mps"`
+	// Evict is when enforcer `evict` ends a pod.
+	//
+	// Read by: heddle-device-plugin.
+	Evict Evict `yaml:"evict"`
 }
 
 // Preload is a library that the dynamic loader puts before the driver's, with
@@ -139,11 +144,28 @@ type MPS struct {
 	MultiUser bool `yaml:"multiUser"`
 }
 
+// Evict is the patience of enforcer `evict`, which looks every 10 s.
+type Evict struct {
+	// After is how long a container may be over its share until its pod gets
+	// an Event.
+	After time.Duration `yaml:"after" range:"0s-1h"`
+	// Grace is how long after that Event the pod is evicted, if the container
+	// still is over its share.
+	Grace time.Duration `yaml:"grace" range:"0s-1h"`
+	// FullAt is the percent of a GPU's memory in use from which it is full. On a full
+	// GPU with over-committed memory a pod makes room for one of a higher
+	// priority that has not all of its share.
+	FullAt int `yaml:"fullAt" range:"50-100"`
+}
+
 func defaultSGPU() SGPU {
 	return SGPU{
 		SlotsPerGPU: 16, MemoryOvercommit: 1,
-		Defaults:    DefaultShare(),
-		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
+		Defaults: DefaultShare(),
+		Enforce: Enforce{
+			Memory: EnforceAuto, Compute: EnforceAuto,
+			Evict: Evict{After: 30 * time.Second, Grace: time.Minute, FullAt: 95},
+		},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
 		NUMA:        NUMAPrefer,

@@ -83,6 +83,11 @@ const (
 	EventSharesOnOtherNUMANode = "SharesOnOtherNUMANode"
 	// EventSharesNotEnforced: nothing limits the pod's shares.
 	EventSharesNotEnforced = "SharesNotEnforced"
+	// EventShareExceeded: a container has more memory than its share, or uses more compute
+	// than it, or stands in the way of a higher priority on a full GPU; enforcer `evict`.
+	EventShareExceeded = "ShareExceeded"
+	// EventShareEvicted: enforcer `evict` ended the pod; the reason.
+	EventShareEvicted = "ShareEvicted"
 	// EventSelectorNotHonored: the pod has GPUs that its annotations do not accept, or asks
 	// for one that the node has not.
 	EventSelectorNotHonored = "SelectorNotHonored"

@@ -24,9 +24,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
-
-	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
 func main() {
@@ -48,41 +45,6 @@ func main() {
 
 // maxJSON bounds what is read of the runtime's files.
 const maxJSON = 16 << 20
-
-// checkMounts reads the state that the runtime passes, and reports a mount that is
-// not what the container sees at its path.
-func checkMounts(proc string, stdin io.Reader, mounts []string) error {
-	root, err := containerRoot(proc, stdin)
-	if err != nil {
-		return err
-	}
-	var hidden []string
-	for _, m := range mounts {
-		host, path, ok := strings.Cut(m, "=")
-		if !ok {
-			return fmt.Errorf("mount %q is not /on/the/node=/in/the/container", m)
-		}
-		want, err := os.Stat(host) //nolint:gosec // heddle's own CDI spec names it.
-		if err != nil {
-			return fmt.Errorf("mount of heddle: %w", err)
-		}
-		// As in the container: links do not lead out of its root. None of its
-		// processes runs that could change them meanwhile.
-		found, err := securejoin.SecureJoin(root, path)
-		if err != nil {
-			return fmt.Errorf("%s in the container: %w", path, err)
-		}
-		got, err := os.Stat(found) //nolint:gosec // It is within the container's root.
-		if err != nil || !os.SameFile(got, want) {
-			hidden = append(hidden, path)
-		}
-	}
-	if len(hidden) > 0 {
-		return fmt.Errorf("a volume of the pod, or a link in it, hides %s, which the limits of the pod's share need: "+
-			"mount it elsewhere", strings.Join(hidden, ", "))
-	}
-	return nil
-}
 
 // rootOf is the container's root directory on the node, by the runtime's bundle.
 func rootOf(bundle string) (string, error) {

@@ -27,7 +27,7 @@ func addNCCL(proc string, stdin io.Reader, variables []string) error {
 			return fmt.Errorf("%q is not NAME=VALUE", v)
 		}
 	}
-	root, err := containerRoot(proc, stdin)
+	_, root, err := containerRoot(proc, stdin)
 	if err != nil {
 		return err
 	}
@@ -41,18 +41,19 @@ func addNCCL(proc string, stdin io.Reader, variables []string) error {
 }
 
 // containerRoot is the root directory of the container that the runtime's state names.
-func containerRoot(proc string, stdin io.Reader) (string, error) {
+func containerRoot(proc string, stdin io.Reader) (process, root string, err error) {
 	var state struct {
 		PID    int    `json:"pid"`
 		Bundle string `json:"bundle"`
 	}
 	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
-		return "", fmt.Errorf("the runtime's state of the container: %w", err)
+		return "", "", fmt.Errorf("the runtime's state of the container: %w", err)
 	}
-	root, err := rootOf(state.Bundle)
+	root, err = rootOf(state.Bundle)
 	// The mounts are in the container's namespace, which has the node's root until
 	// the runtime changes it.
-	return filepath.Join(proc, strconv.Itoa(state.PID), "root", root), err
+	process = filepath.Join(proc, strconv.Itoa(state.PID))
+	return process, filepath.Join(process, "root", root), err
 }
 
 // openInRoot opens a file of the container's own file system for appending, and makes it

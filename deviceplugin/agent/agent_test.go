@@ -84,7 +84,7 @@ func (r *rig) samples(name string) map[string]float64 {
 			for _, label := range metric.GetLabel() {
 				values = append(values, label.GetValue())
 			}
-			found[strings.Join(values, " ")] = metric.GetGauge().GetValue()
+			found[strings.Join(values, " ")] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 		}
 	}
 	return found

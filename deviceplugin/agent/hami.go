@@ -87,8 +87,15 @@ func (h *hamiNode) hamiState() hami.State {
 	if gpus == nil {
 		return state
 	}
+	other := make(map[string]hami.Taken)
+	if state.Enabled {
+		for _, g := range h.state.View().GPUsWithout(allocation.ByHAMi) {
+			load := quota.Load{Consumers: g.Consumers, VCore: g.VCore, MemoryMiB: g.UsedMiB}
+			other[g.UUID] = hami.Taken{Load: load, Exclusive: g.Exclusive}
+		}
+	}
 	for _, shared := range *gpus {
-		g := hami.GPU{GPU: shared}
+		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
 		if found := gpuAt(m, g.UUID); found != nil {
 			g.BDF, g.Model = found.PCI, found.Product
 		}

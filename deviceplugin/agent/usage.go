@@ -22,6 +22,7 @@ const (
 // usageMetrics are what containers have of shared GPUs, and what they use.
 type usageMetrics struct {
 	*core
+	overuse *overuse
 
 	vcore, memory, info, memoryUsed, smUsed, measured *prometheus.Desc
 
@@ -40,7 +41,7 @@ func newUsageMetrics(c *core) *usageMetrics {
 		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
 	}
 	return &usageMetrics{
-		core: c,
+		core: c, overuse: newOveruse(c),
 		vcore: desc("heddle_share_vcore_percent",
 			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
 		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
@@ -96,13 +97,15 @@ func (u *usageMetrics) look(ctx context.Context) {
 // take asks the GPUs, unless no container has a share.
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
-	if allocations := u.allocations(); len(allocations) > 0 {
+	allocations := u.allocations()
+	if len(allocations) > 0 {
 		pods, _, _ := u.API.Pods()
 		used = attribute(allocations, u.GPUs.Usage(ctx, u.Source.Machine()), u.Processes, containerNames(pods))
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.used, u.at = used, time.Now()
+	u.mu.Unlock()
+	u.overuse.round(ctx, time.Now(), allocations, used)
 }
 
 // allocations are those with shares.
@@ -115,6 +118,7 @@ func (u *usageMetrics) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed, u.measured} {
 		descs <- d
 	}
+	u.overuse.evicted.Describe(descs)
 }
 
 // part is what the metrics have of a container's part of a GPU.
@@ -133,6 +137,7 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 		used = nil
 	}
 	u.mu.Unlock()
+	u.overuse.evicted.Collect(metrics)
 	parts := make(map[[4]string]part)
 	infos := make(map[[8]string]bool)
 	for _, b := range u.allocations() {

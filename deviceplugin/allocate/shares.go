@@ -96,7 +96,7 @@ func (n *Node) Shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.
 		for _, old := range r.entries {
 			e := *old
 			e.Owner, e.Phase, e.Policy, e.By = &r.container, r.phase, string(r.Policy), by
-			e.Shares, e.RunAs = dealShares(e.IDs, shares), r.runAs
+			e.Shares, e.RunAs, e.Priority = dealShares(e.IDs, shares), r.runAs, Priority(pod)
 			changed = append(changed, &e)
 		}
 		u.add(changed[len(changed)-1])
@@ -149,6 +149,14 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	}
 	r.Request = request
 	return nil
+}
+
+// Priority is a pod's; without a PriorityClass it is 0.
+func Priority(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
 }
 
 // runAs is the user of a container as far as its pod names one; nil if its image

@@ -96,6 +96,15 @@ func later(a, b *checkpoint.Entry) bool {
 // SharedGPUs are the inventory's with all that is taken.
 func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(nil, quota.Phase{}) }
 
+// SharedGPUsWithout are the inventory's with what containers have whose GPUs were not
+// chosen by a component.
+func (n *Node) SharedGPUsWithout(by string) []quota.GPU {
+	other := *n
+	other.Entries = maps.Clone(n.Entries)
+	maps.DeleteFunc(other.Entries, func(_ string, e *checkpoint.Entry) bool { return e.By == by })
+	return other.SharedGPUs()
+}
+
 // ShareClaims lists the GPUs that containers have shares of, by container.
 func (n *Node) ShareClaims() map[kubelet.Container][]string {
 	all := make(map[kubelet.Container][]string)

@@ -60,7 +60,7 @@ func Lean(p *corev1.Pod) *corev1.Pod {
 	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
 	lean.Status.ContainerStatuses = leanStatuses(p.Status.ContainerStatuses)
 	lean.Status.InitContainerStatuses = leanStatuses(p.Status.InitContainerStatuses)
-	lean.Spec.SecurityContext = p.Spec.SecurityContext
+	lean.Spec.SecurityContext, lean.Spec.Priority = p.Spec.SecurityContext, p.Spec.Priority
 	lean.Spec.NodeName, lean.Spec.SchedulerName = p.Spec.NodeName, p.Spec.SchedulerName
 	lean.Spec.Containers = leanContainers(p.Spec.Containers)
 	lean.Spec.InitContainers = leanContainers(p.Spec.InitContainers)

@@ -179,9 +179,10 @@ type Sharing struct {
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
 	// Phase is when the container runs, RunAs its user as far as its pod names one,
-	// Enforced what its limits were first enforced by.
+	// Priority its pod's, Enforced what its limits were first enforced by.
 	Phase    quota.Phase      `json:"turn,omitzero"`
 	RunAs    *int64           `json:"runAs,omitempty"`
+	Priority int32            `json:"priority,omitempty"`
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 }
 

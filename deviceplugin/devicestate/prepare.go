@@ -222,6 +222,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 	l := enforce.Limit{
 		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,
+		Priority: e.Priority,
 	}
 	for _, share := range e.Shares {
 		gpu := enforce.GPU{Share: share, Index: -1}

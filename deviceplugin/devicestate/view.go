@@ -118,6 +118,10 @@ func newBinding(c kubelet.Container, entries []*checkpoint.Entry) report.Binding
 // without asking the kubelet.
 func (v *View) GPUs() []quota.GPU { return v.node.SharedGPUs() }
 
+// GPUsWithout are the shared GPUs with what is taken by containers whose GPUs were not
+// chosen by a component.
+func (v *View) GPUsWithout(by string) []quota.GPU { return v.node.SharedGPUsWithout(by) }
+
 // Limits are the limits of all containers that have shares and may be running.
 func (v *View) Limits() []enforce.Limit {
 	var all []enforce.Limit

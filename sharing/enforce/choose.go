@@ -28,8 +28,17 @@ const (
 func Choose(c *config.Enforce, f *Facts) (Choice, error) {
 	memory, whyMemory, errMemory := pick("memory", c.Memory, f,
 		config.EnforceDMem, config.EnforcePreload, config.EnforceMPS)
-	compute, whyCompute, errCompute := pick("compute", c.Compute, f, config.EnforceMPS, config.EnforcePreload)
-	if err := errors.Join(errMemory, errCompute); err != nil {
+	order := []config.Enforcer{config.EnforceMPS, config.EnforcePreload}
+	var errBoth error
+	if c.Memory == config.EnforceEvict {
+		order = order[1:] // What a client of MPS uses is on the account of its server.
+		if c.Compute == config.EnforceMPS {
+			errBoth = errors.New("sgpu.enforce: memory evict does not go with compute mps: " +
+				"the driver counts for the MPS server what its clients use")
+		}
+	}
+	compute, whyCompute, errCompute := pick("compute", c.Compute, f, order...)
+	if err := errors.Join(errMemory, errCompute, errBoth); err != nil {
 		return Choice{}, err
 	}
 	return Choice{Enforced{memory, compute}, whyMemory, whyCompute}, nil
@@ -45,6 +54,9 @@ func pick(
 	if wanted != config.EnforceAuto {
 		if fault := f.unsupported(wanted, aspect); fault != "" {
 			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
+		}
+		if wanted == config.EnforceEvict {
+			return wanted, aspect + " is not limited; a pod over its share is evicted: the configuration selects it", nil
 		}
 		return wanted, fmt.Sprintf("%s is limited by %s: the configuration selects it", aspect, wanted), nil
 	}
@@ -73,7 +85,9 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 	switch dmem, mps := kind == config.EnforceDMem, kind == config.EnforceMPS; {
 	case kind == config.EnforcePreload:
 		return f.LibraryError
-	case !dmem && !mps:
+	case kind == config.EnforceEvict && f.Maker == "":
+		return f.UsageError
+	case !dmem && !mps && kind != config.EnforceEvict:
 		return fmt.Sprintf("no enforcer is called %q", kind)
 	case dmem && f.Maker != "":
 		return f.RegionError

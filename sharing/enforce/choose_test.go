@@ -97,6 +97,31 @@ func TestChoose(t *testing.T) {
 			Choice{},
 			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
 		},
+		{
+			"evict, and no MPS beside it",
+			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceAuto},
+			func(*Facts) {},
+			Choice{
+				Enforced{config.EnforceEvict, config.EnforcePreload},
+				"memory is not limited; a pod over its share is evicted: the configuration selects it",
+				"compute is limited by preload: it is the strongest that works here",
+			},
+			"",
+		},
+		{
+			"evict with MPS", config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceMPS}, func(*Facts) {}, Choice{},
+			"sgpu.enforce: memory evict does not go with compute mps: the driver counts for the MPS server what its clients use",
+		},
+		{
+			"evict, and nothing is measured", config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceNone},
+			func(f *Facts) { f.UsageError = "no hostPID" }, Choice{},
+			"sgpu.enforce.memory is evict, which cannot work here: no hostPID",
+		},
+		{
+			"evict of another maker's GPUs", config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceNone},
+			func(f *Facts) { f.Maker = "amd.com" }, Choice{},
+			"sgpu.enforce.memory is evict, which cannot work here: there is no evict for GPUs of amd.com",
+		},
 		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{
 			Enforced{config.EnforcePreload, config.EnforcePreload},
 			`memory is limited by preload: it is the strongest that works here; not by dmem, because driver version "n/a" has no number`,

@@ -1,7 +1,7 @@
 // Package enforce makes the limits of a share hold: the memory and the compute
 // that a container has of a GPU.
 //
-// It owns the enforcers (none, preload, mps, dmem), the choice between them,
+// It owns the enforcers (none, preload, mps, dmem, evict), the choice between them,
 // what each adds to a container's CDI spec, and what each needs on the node:
 // copies of the administrator's library, shared regions, MPS control daemons.
 // Limits are CDI edits, which replace what the pod's owner wrote. The
@@ -64,6 +64,8 @@ type Limit struct {
 	// UID is runAsUser of the container, else of the pod; nil if the image
 	// decides, which is taken for root.
 	UID *int64
+	// Priority is the pod's; 0 is what pods without a PriorityClass have.
+	Priority int32
 	// By is the By of an earlier [Limiter.Edits] of this container: a container
 	// keeps its enforcers when the configuration changes. Zero for a new one.
 	By Enforced

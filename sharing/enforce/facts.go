@@ -42,6 +42,8 @@ type Facts struct {
 	// HookError is the reason why NVIDIA's hook cannot set memory limits, RegionError why
 	// the kernel's dmem controller cannot for the GPUs of Maker.
 	HookError, RegionError string
+	// UsageError is the reason why it is not known what containers use.
+	UsageError string
 }
 
 // Host is where facts are read.
@@ -56,6 +58,8 @@ type Host struct {
 	NoMPS   bool
 	// KeeperPID: the daemons' process is another one, in the host's PID namespace.
 	KeeperPID bool
+	// Replayed: there is no driver that could be asked who uses a GPU.
+	Replayed bool
 	// SysRoot and ProcRoot default to /sys and /proc.
 	SysRoot, ProcRoot string
 }
@@ -88,7 +92,15 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		f.MPSControl = h.findControl()
 	}
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
-	f.HostPID = h.KeeperPID || err == nil && link == initialPID
+	own := err == nil && link == initialPID
+	f.HostPID = h.KeeperPID || own
+	switch {
+	case h.Replayed:
+		f.UsageError = "a replayed machine has no driver that could be asked who uses a GPU"
+	case !own:
+		f.UsageError = "heddle-device-plugin is not in the host's PID namespace (hostPID), where the driver's PIDs " +
+			"have a meaning: set gpuDevice.usageMetrics"
+	}
 	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
 	// counts there, or the driver by itself, makes no difference here.
 	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))

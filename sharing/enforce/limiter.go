@@ -170,8 +170,8 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	by := limit.By
 	edits := &Edits{By: by}
 	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
-		if kind == config.EnforceNone {
-			continue
+		if kind == config.EnforceNone || kind == config.EnforceEvict {
+			continue // They give a container nothing.
 		}
 		e, ok := l.enforcers[kind]
 		if !ok {
@@ -192,15 +192,13 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	return edits, nil
 }
 
-// mountsHook has the mounts of files and directories of the node looked at when all
-// the container's are made: a deeper one of the pod, through a link in a volume or
-// an image, comes after these and may end in the same place.
+// mountsHook has the mounts looked at when all the container's are made: a deeper one
+// of the pod comes after these, and may be in one of them, or end in the same place
+// through a link in a volume or an image. In place of a path memory has tmpfs.
 func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
 	hook := &cdi.Hook{HookName: "createRuntime", Path: path, Args: []string{filepath.Base(path), "mounts"}}
 	for _, m := range mounts {
-		if m.Type == "" {
-			hook.Args = append(hook.Args, m.HostPath+"="+m.ContainerPath)
-		}
+		hook.Args = append(hook.Args, m.HostPath+"="+m.ContainerPath)
 	}
 	return hook
 }

@@ -100,7 +100,7 @@ func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 		env = append(env, fmt.Sprintf("%s=0=%dM", envPinned, c.Share.MemoryMiB))
 	}
 	priority := "0"
-	if l.Policy == quota.BestEffort {
+	if l.Policy == quota.BestEffort || l.Priority < 0 {
 		priority = "1"
 	}
 	return &Edits{

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +94,29 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	pids = n.pids(gpuA)
 	n.end()
 	n.gone(pids)
+}
+
+// TestMPSPriority: a pod with a priority below that of pods without a PriorityClass is a
+// client below normal.
+func TestMPSPriority(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	for _, tt := range []struct {
+		pod      string
+		policy   quota.Policy
+		priority int32
+		want     string
+	}{
+		{"p0", quota.FixedShare, 0, "CUDA_MPS_CLIENT_PRIORITY=0"},
+		{"p1", quota.FixedShare, 1000, "CUDA_MPS_CLIENT_PRIORITY=0"},
+		{"p2", quota.FixedShare, -1, "CUDA_MPS_CLIENT_PRIORITY=1"},
+		{"p3", quota.BestEffort, 1000, "CUDA_MPS_CLIENT_PRIORITY=1"},
+	} {
+		l := share(tt.pod, gpuA, 10, 1024)
+		l.Policy, l.Priority = tt.policy, tt.priority
+		if e := n.edits(l); !slices.Contains(e.Env, tt.want) {
+			t.Errorf("%s: %q, want %s", tt.pod, e.Env, tt.want)
+		}
+	}
 }
 
 func TestMPSComesBack(t *testing.T) {

@@ -1,6 +1,7 @@
 package hami
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,7 +46,7 @@ func Choice(
 		}
 		uuids = append(uuids, s.UUID)
 	}
-	return uuids, counted(listed, want), nil
+	return uuids, counted(listed, want, rules.MemoryMiB), nil
 }
 
 // listedFor are the shares that HAMi chose for a container, as many as it requests;
@@ -87,10 +88,15 @@ func listedFor(
 
 // counted is a request as HAMi counts it. HAMi rounds bytes down to MiB, where
 // heddle rounds up: with the latter sixteen containers that fill a GPU by HAMi's
-// account do not fit. Without vcore HAMi counts 100 also for best-effort.
-func counted(listed []allocation.HAMiShare, want *quota.Request) quota.Request {
+// account do not fit. Without vcore HAMi counts 100 also for best-effort. Without vmemory
+// it counts all that was published, which is less than the GPU has where others have
+// some of it.
+func counted(listed []allocation.HAMiShare, want *quota.Request, memoryMiB map[string]int64) quota.Request {
 	out := *want
 	for _, s := range listed {
+		if memory := int64(s.VRam); want.MemoryMiB == 0 && want.MemoryPercent == 0 && memory < memoryMiB[s.UUID] {
+			out.MemoryMiB = cmp.Or(min(out.MemoryMiB, memory), memory)
+		}
 		if int64(s.VRam) == want.MemoryMiB-1 {
 			out.MemoryMiB = int64(s.VRam)
 		}

@@ -73,6 +73,14 @@ type GPU struct {
 	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
+	// Other is what consumers have that HAMi did not choose the GPU for, and does not count.
+	Other Taken
+}
+
+// Taken is a part of a GPU.
+type Taken struct {
+	quota.Load
+	Exclusive bool
 }
 
 // Annotation is the value of [wellknown.HAMiGPUs]: the GPUs by Index, because
@@ -87,10 +95,19 @@ func Annotation(gpus []GPU, open bool) string {
 	return list.String()
 }
 
+// entry has as totals what HAMi's pods can have: HAMi counts its own pods alone, so
+// that what others have would look free to it, and their GPU be chosen again and again.
 func entry(c *GPU, open bool) allocation.HAMiGPU {
+	slots, compute := c.Slots-c.Other.Consumers, quota.Whole-c.Other.VCore
+	switch {
+	case c.Other.Exclusive, c.Other.Consumers > 0 && c.Other.MemoryMiB >= c.MemoryMiB:
+		slots, compute = 0, 0 // Without memory a request for all of it would fit.
+	case c.Other.Consumers > 0:
+		compute = min(compute, quota.Whole-1) // 100 is a GPU without other consumers to HAMi.
+	}
 	one := allocation.HAMiGPU{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
-		TotalDevCount: limit(c.Slots), TotalCompute: quota.Whole, TotalVRam: limit(c.MemoryMiB),
+		TotalDevCount: limit(slots), TotalCompute: limit(compute), TotalVRam: limit(c.MemoryMiB - c.Other.MemoryMiB),
 		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
 		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
 		NUMA:          c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),

@@ -89,6 +89,9 @@ func TestEvictionRight(t *testing.T) {
 		{"strict HCAs, never", []string{
 			"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict", "config.cluster.rdma.refusedFor=0s",
 		}, false},
+		{"never, with enforcer evict", []string{
+			shared, "config.cluster.sgpu.refusedFor=0s", "config.cluster.sgpu.enforce.memory=evict", "gpuDevice.usageMetrics=true",
+		}, true},
 		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=0s"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -170,6 +173,8 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"dmem on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"dmem, and its hook", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,config.cluster.sgpu.enforce.memory=dmem", ""},
+		{"evict, and nothing is measured", "config.cluster.sgpu.enforce.memory=evict", "asks for evict: set gpuDevice.usageMetrics too"},
+		{"evict, and it is measured", "gpuDevice.usageMetrics=true,config.cluster.sgpu.enforce.memory=evict", ""},
 		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preload.library too"},
 		{
 			"preload of nothing, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload",

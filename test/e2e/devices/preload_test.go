@@ -52,7 +52,8 @@ func (r *rig) library(t *testing.T) string {
 }
 
 // TestPodHidesNoLimit: a link in a volume leads a mount of the pod to where heddle's
-// is. The runtime makes it last, since its path is longer.
+// is, or the pod mounts a file into heddle's directory. The runtime makes it last, since its
+// path is longer.
 func TestPodHidesNoLimit(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)
@@ -62,19 +63,31 @@ func TestPodHidesNoLimit(t *testing.T) {
 	if err = errors.Join(err, os.Symlink("/etc", filepath.Join(volume, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	hides := func(name, path string) *corev1.Pod {
+	// A region that the pod's user prepared, whose limits the library would take.
+	region := filepath.Join(volume, "region")
+	err = errors.Join(os.Mkdir(region, 0o755), os.WriteFile(filepath.Join(region, "region.cache"), []byte("limits"), 0o600))
+	if err = errors.Join(err, os.Symlink("/usr/local/vgpu", filepath.Join(volume, "vgpu"))); err != nil {
+		t.Fatal(err)
+	}
+	mounts := func(name, at, source, path string) *corev1.Pod {
 		p := r.pod(name, box{more: share(30, 4)})
-		for i, source := range []string{volume, empty} {
+		for i, source := range []string{volume, source} {
 			volume := corev1.Volume{Name: fmt.Sprint("v", i)}
 			volume.HostPath = &corev1.HostPathVolumeSource{Path: source}
 			p.Spec.Volumes = append(p.Spec.Volumes, volume)
 		}
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
-			corev1.VolumeMount{Name: "v0", MountPath: "/x"}, corev1.VolumeMount{Name: "v1", MountPath: path})
+			corev1.VolumeMount{Name: "v0", MountPath: at}, corev1.VolumeMount{Name: "v1", MountPath: path})
 		return p
 	}
+	hides := func(name, path string) *corev1.Pod { return mounts(name, "/x", empty, path) }
 	r.create(t, hides("hides", "/x/link/ld.so.preload"))
 	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload", 45*time.Second)
+	r.create(t, mounts("prepared", "/x", filepath.Join(region, "region.cache"), "/usr/local/vgpu/region/region.cache"))
+	r.waitWaiting(t, "prepared", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.create(t, mounts("linked", "/a/b/c/d", region, "/a/b/c/d/vgpu/region"))
+	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.remove(t, "prepared", "linked")
 	// Beside heddle's mounts, or at the very path, where heddle's replaces it.
 	r.run(t, hides("beside", "/x/link/other"))
 	r.run(t, hides("replaced", "/etc/ld.so.preload"))

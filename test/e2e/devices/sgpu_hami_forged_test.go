@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,6 +97,50 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 	if got := r.count(t); len(got) != 1 || got[full].VCore != 60 {
 		t.Errorf("taken of cards: %+v", got)
 	}
+}
+
+// hamiOthers: what the node gives to a pod that HAMi did not schedule is taken from what HAMi
+// reads, so that it does not choose that GPU for more than is left. A pod of HAMi's that asks
+// for all memory gets what HAMi counted.
+func hamiOthers(t *testing.T, r *rig, _ *lockLog) {
+	r.configure(t, strings.Replace(hamiConfig, "unscheduled: reject", "unscheduled: place", 1))
+	defer r.configure(t, hamiConfig)
+	h, g, gpu := r.hami(t, "2.10"), golden(t, "2.10", "one container"), r.gpuAt(t, firstGPU)
+	other := r.pod("other", box{more: share(30, 10)})
+	// The policy that HAMi's webhook gives.
+	other.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu, "metax-tech.com/sgpu-qos-policy": "fixed-share"}
+	r.run(t, other)
+	totals := func(count, compute, memory int32) {
+		t.Helper()
+		eventually(t, waitStart, func() string {
+			is := r.hamiGPUs(t)[gpu]
+			if got := [3]int32{is.TotalDevCount, is.TotalCompute, is.TotalVRam}; got != [3]int32{count, compute, memory} {
+				return fmt.Sprintf("HAMi reads slots, compute and memory %v of the GPU, want %d, %d, %d", got, count, compute, memory)
+			}
+			return ""
+		})
+	}
+	totals(15, 70, 81559-10<<10)
+	// 60 % fit beside 30 for HAMi and for the node, and are HAMi's to count.
+	mine := h.pod("mine", g)
+	delete(mine.Spec.Containers[0].Resources.Limits, memoryResource)
+	delete(mine.Spec.Containers[0].Resources.Requests, memoryResource)
+	r.create(t, mine)
+	chosen := func(a map[string]string) {
+		a[apinames.HAMiAllocation] = fmt.Sprintf(`[[{"uuid":%q,"compute":60,"vRam":%d}]]`, gpu, 81559-10<<10)
+	}
+	if err := h.filter(t.Context(), "mine", g, chosen); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.bind(t.Context(), "mine"); err != nil {
+		t.Fatal(err)
+	}
+	r.waitReady(t, "mine", waitStart)
+	r.hasShares(t, "mine", "main", 0, allocation.Share{UUID: gpu, VCore: 60, MemoryMiB: 81559 - 10<<10})
+	totals(15, 70, 81559-10<<10)
+	r.remove(t, "other")
+	totals(16, 100, 81559)
+	r.remove(t, "mine")
 }
 
 // hamiLocks: a lock goes when its pod is gone, and stays where another plugin,

@@ -39,6 +39,7 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 		{"one after another", hamiRow},
 		{"policy", hamiPolicy},
 		{"forged", hamiForged},
+		{"others", hamiOthers},
 		{"locks of others", hamiLocks},
 		{"closed", hamiClosed},
 	} {

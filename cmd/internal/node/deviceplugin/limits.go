@@ -65,6 +65,7 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 			NoMPS: modes == nil && o.mpsRoot == "",
 			// The chart gives it that.
 			KeeperPID: o.mpsKeeper == keeperUse,
+			Replayed:  o.IsReplay(),
 		},
 	}, nil
 }

@@ -129,22 +129,24 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
-     where a card may be shared, and sgpu.refusedFor is not 0 throughout, or where
-     HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
+     where a card may be shared, and sgpu.refusedFor is not 0 throughout or the
+     enforcer of memory is evict, or where HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
      an existing ConfigMap is not known here, so that counts as shared. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
 {{- $shares := .Values.config.existingConfigMap }}
 {{- $patient := not (include "heddle.never" $cluster.sgpu) }}
 {{- $strict := "" }}
+{{- $over := false }}
 {{- $strictPatient := not (include "heddle.never" $cluster.rdma) }}
 {{- range prepend .Values.config.nodes $cluster }}
 {{- if eq (.mode | default "") "sgpu" }}{{ $shares = "true" }}{{ end }}
 {{- if and (hasKey (.sgpu | default dict) "refusedFor") (not (include "heddle.never" .sgpu)) }}{{ $patient = true }}{{ end }}
 {{- if and (hasKey (.rdma | default dict) "refusedFor") (not (include "heddle.never" .rdma)) }}{{ $strictPatient = true }}{{ end }}
+{{- if eq (((.sgpu | default dict).enforce | default dict).memory | default "") "evict" }}{{ $over = true }}{{ end }}
 {{- range (.rdma | default dict).resources }}{{ if eq (.count | default "") "strict" }}{{ $strict = "true" }}{{ end }}{{ end }}
 {{- end }}
-{{- if or (and $shares $patient) (and $strict $strictPatient) }}true{{ end }}
+{{- if or (and $shares (or $patient $over)) (and $strict $strictPatient) }}true{{ end }}
 {{- end }}
 
 {{/* Whether a section of a NodeConfig disables the eviction of rejected pods. */}}

@@ -1,0 +1,184 @@
+package enforce
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// Use is what a container has of a GPU and what it uses.
+type Use struct {
+	Namespace, Pod, UID, Container string
+	// GPU is the UUID, Index the driver's number, Total the GPU's memory in bytes.
+	GPU   string
+	Index int
+	Total int64
+	// Share is the container's in bytes, Used what its processes have; Unknown
+	// where that is not certain.
+	Share, Used int64
+	// Percent is the compute that it has and that nothing keeps it to, 0 if there
+	// is no such limit; SM what it uses.
+	Percent, SM int64
+	// Priority is the pod's. Evictable reports that the container was started with
+	// enforcer evict, and that its pod can be evicted.
+	Priority  int32
+	Evictable bool
+}
+
+// Unknown is a use of memory or of compute that is not known.
+const Unknown int64 = -1
+
+// over is by how much the container is over its share of memory; below it, less than 0.
+func (u *Use) over() int64 { return u.Used - u.Share }
+
+// Excess is the kind of a fault that lasts.
+type Excess string
+
+// The kinds of excess.
+const (
+	// OverMemory: a container has more memory than its share.
+	OverMemory Excess = "memory"
+	// OverCompute: a container uses more compute than its share. Its pod is never evicted
+	// for that.
+	OverCompute Excess = "compute"
+	// FullGPU: the GPU is full, and a container of a higher priority has not all of
+	// its share.
+	FullGPU Excess = "full"
+)
+
+// Offense is one excess of a container on a GPU.
+type Offense struct {
+	UID, Container, GPU string
+	Excess              Excess
+}
+
+// Spell is since when an excess lasts, and when it was reported.
+type Spell struct{ Since, Reported time.Time }
+
+// Verdict is what is to be done about an excess: the pod is warned, once, or evicted.
+type Verdict struct {
+	Use
+	Excess Excess
+	Evict  bool
+	// Reason is a sentence without its subject, the container.
+	Reason string
+}
+
+// Judge goes from what containers use at a time to what is to be done, evictions by
+// the lowest priority first, and from the spells of the last time to those now. A use
+// that is not known neither begins nor ends a spell, and no pod is evicted by it.
+func Judge(c config.Evict, now time.Time, uses []Use, last map[Offense]Spell) ([]Verdict, map[Offense]Spell) {
+	spells := make(map[Offense]Spell)
+	var verdicts []Verdict
+	for _, f := range findings(c.FullAt, uses) {
+		offense := Offense{f.use.UID, f.use.Container, f.use.GPU, f.excess}
+		spell, lasts := last[offense]
+		switch {
+		case !lasts && f.reason == "":
+			continue
+		case !lasts:
+			spell.Since = now
+		}
+		v := Verdict{Use: *f.use, Excess: f.excess, Reason: f.reason}
+		switch {
+		case f.reason == "": // It is not known.
+		case spell.Reported.IsZero() && now.Sub(spell.Since) >= c.After:
+			spell.Reported = now
+			verdicts = append(verdicts, v)
+		case !spell.Reported.IsZero() && f.excess != OverCompute && now.Sub(spell.Reported) >= c.Grace:
+			v.Evict = true
+			verdicts = append(verdicts, v)
+		}
+		spells[offense] = spell
+	}
+	slices.SortStableFunc(verdicts, func(a, b Verdict) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.over(), a.over()))
+	})
+	return verdicts, spells
+}
+
+// finding is an excess; one without a reason may be or not, as the use is not known.
+type finding struct {
+	use    *Use
+	excess Excess
+	reason string
+}
+
+func findings(fullAt int, uses []Use) []finding {
+	var all []finding
+	for i := range uses {
+		for _, excess := range []Excess{OverMemory, OverCompute} {
+			if reason, known := uses[i].excess(excess); reason != "" || !known {
+				all = append(all, finding{&uses[i], excess, reason})
+			}
+		}
+	}
+	return append(all, victims(fullAt, uses)...)
+}
+
+// excess is why a container is over its share; empty if it is not. It is not known
+// where its use is not.
+func (u *Use) excess(kind Excess) (reason string, known bool) {
+	switch {
+	case !u.Evictable:
+		return "", true
+	case kind == OverMemory && u.Used > u.Share:
+		return fmt.Sprintf("has %d MiB of GPU %d, and its share is %d MiB", mib(u.Used), u.Index, mib(u.Share)), true
+	case kind == OverMemory:
+		return "", u.Used != Unknown
+	case u.Percent > 0 && u.SM > u.Percent:
+		return fmt.Sprintf("uses GPU %d for %d %% of the time, and its share is %d %%", u.Index, u.SM, u.Percent), true
+	}
+	return "", u.Percent == 0 || u.SM != Unknown
+}
+
+// mib rounds up, as more than a share must not look like the share.
+func mib(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// victims are, for each full GPU on which containers have more memory together than there
+// is, the container that makes room for one of a higher priority that has not all
+// of its share yet. Containers come first as in the kubelet's eviction: those over their
+// share, then the lowest priority, then the most over its share.
+func victims(fullAt int, uses []Use) []finding {
+	byGPU := make(map[string][]*Use)
+	var order []string
+	for i := range uses {
+		if byGPU[uses[i].GPU] == nil {
+			order = append(order, uses[i].GPU)
+		}
+		byGPU[uses[i].GPU] = append(byGPU[uses[i].GPU], &uses[i])
+	}
+	var all []finding
+	for _, gpu := range order {
+		var used, shares int64
+		needy := int32(math.MinInt32)
+		for _, u := range byGPU[gpu] {
+			used, shares = used+max(u.Used, 0), shares+u.Share
+			if u.Used != Unknown && u.over() < 0 {
+				needy = max(needy, u.Priority)
+			}
+		}
+		total := byGPU[gpu][0].Total
+		if total <= 0 || shares <= total || used < total/100*int64(fullAt) {
+			continue
+		}
+		lower := slices.DeleteFunc(byGPU[gpu], func(u *Use) bool {
+			return !u.Evictable || u.Used <= 0 || u.Priority >= needy
+		})
+		if len(lower) == 0 {
+			continue
+		}
+		slices.SortStableFunc(lower, func(a, b *Use) int {
+			return cmp.Or(-cmp.Compare(min(max(a.over(), 0), 1), min(max(b.over(), 0), 1)),
+				cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.over(), a.over()))
+		})
+		all = append(all, finding{lower[0], FullGPU, fmt.Sprintf(
+			"has %d MiB of GPU %d, which is full, and a container of priority %d has not all of its share; its own is %d",
+			mib(lower[0].Used), lower[0].Index, needy, lower[0].Priority)})
+	}
+	return all
+}
