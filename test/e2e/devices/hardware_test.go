@@ -223,9 +223,9 @@ func TestHardwareMPS(t *testing.T) {
 }
 
 // TestHardwareUsage: what a container uses of its GPU is what the driver counts for its
-// processes.
+// processes, and one that uses more than its share is evicted.
 func TestHardwareUsage(t *testing.T) {
-	r, gpus := hardwareRig(t, "usage", sharedGPUs)
+	r, gpus := hardwareRig(t, "usage", sharedGPUs+"sgpu: {enforce: {memory: evict, evict: {after: 0s, grace: 5s}}}\n")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -235,26 +235,39 @@ func TestHardwareUsage(t *testing.T) {
 		r.cudaPod("busy", share(40, 2), "alloc", "1024", "spin", "45", "wait"))
 	r.prints(t, "large", 1)
 	r.prints(t, "busy", 1)
-	use := func(metric, pod string) float64 {
-		for _, line := range r.metrics(t, metric) {
-			if strings.Contains(line, fmt.Sprintf("pod=%q", pod)) {
-				n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-		}
-		return -1
-	}
 	eventually(t, 40*time.Second, func() string {
-		large, busy, sm := use("heddle_share_memory_used_bytes", "large"), use("heddle_share_memory_used_bytes", "busy"),
-			use("heddle_share_sm_used_percent", "busy")
+		large, busy, sm := r.uses(t, "memory_used_bytes", "large"), r.uses(t, "memory_used_bytes", "busy"), r.uses(t, "sm_used_percent", "busy")
 		if large < 9216<<20 || large > 10240<<20 || busy < 1024<<20 || busy > 2048<<20 || sm < 50 {
 			return fmt.Sprintf("large uses %.0f bytes, busy %.0f and %.0f %% of the time", large, busy, sm)
 		}
 		t.Logf("large uses %.0f bytes, busy %.0f and %.0f %% of the time", large, busy, sm)
 		return ""
 	})
-	t.Logf("heddle gpu:\n%s", r.heddle(t, "doctor", "--node", r.Node()))
+	r.create(t, r.cudaPod("greedy", share(10, 4), "alloc", "6144", "wait"))
+	r.waitEvent(t, "greedy", "ShareExceeded", "its share is 4096 MiB", waitStart)
+	r.waitGone(t, "greedy")
+	r.waitEvent(t, "greedy", "ShareEvicted", "MiB of GPU", waitStart)
+	for _, name := range []string{"large", "busy"} {
+		if p := r.getPod(t, name); p == nil || p.Status.Phase != corev1.PodRunning {
+			t.Errorf("%s is within its share: %s", name, inShort(p))
+		}
+	}
+	t.Logf("Events of the evicted pod: %q", r.events(t, "greedy", "ShareExceeded"))
+	t.Logf("heddle doctor --node:\n%s", r.heddle(t, "doctor", "--node", r.Node()))
+}
+
+// uses is what a pod's container uses of a shared GPU, by the plugin's metrics; -1 if that
+// is not known.
+func (r *rig) uses(t *testing.T, metric, pod string) float64 {
+	t.Helper()
+	for _, line := range r.metrics(t, "heddle_share_"+metric) {
+		if strings.Contains(line, fmt.Sprintf("pod=%q", pod)) {
+			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return -1
 }
