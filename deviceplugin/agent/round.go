@@ -36,7 +36,7 @@ func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig, lasting rele
 		}
 		// A container with a share may start again while its GPU changes its mode.
 		edits, err := a.driver.GPUEdits(now.UUID)
-		if state.CDIEdits = edits; err != nil && state.Mode == config.ModeSGPU {
+		if state.CDIEdits = edits; err != nil && (state.Mode == config.ModeSGPU || a.driver.Absent()) {
 			state.CDIError = err.Error()
 		}
 		gpus[now.UUID] = state

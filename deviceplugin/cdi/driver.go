@@ -103,6 +103,14 @@ func (d *DriverSpec) Problem() string {
 	return d.problem
 }
 
+// Absent reports that no spec could be made since the start: no container with a GPU
+// can be created.
+func (d *DriverSpec) Absent() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.devices == nil && d.problem != ""
+}
+
 // Names are the qualified CDI devices of GPUs, and of what comes with every GPU,
 // such as GDRCopy. Devices that are not in the spec are named too: the runtime
 // then reports what is missing, and the container starts once it is there.

@@ -52,7 +52,8 @@ type GPU struct {
 	// container that holds a share of it may still start.
 	Draining bool
 	// CDIEdits are the device nodes that a container with a share of it needs, by
-	// the driver's CDI spec; CDIError is why that does not describe it.
+	// the driver's CDI spec; CDIError is why that does not describe it. For an exclusive
+	// GPU it is empty while there is a spec: the runtime names a device that is missing.
 	CDIEdits *specs.ContainerEdits
 	CDIError string
 }

@@ -95,6 +95,9 @@ func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, d
 			d.vendor = r.options.Vendors.Of(m, g)
 			s.devices[d.id] = d
 			fault := cmp.Or(d.unhealthy, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.Name][d.id])
+			if r.options.Strategy == CDI {
+				fault = cmp.Or(fault, inv.GPUs[g.UUID].CDIError)
+			}
 			if fault != "" {
 				s.faults[d.id] = fault
 			}

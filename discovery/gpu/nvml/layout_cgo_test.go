@@ -73,6 +73,17 @@ func (n *node) file(name string) {
 	}
 }
 
+// link makes links to files of another folder of the driver, by absolute paths.
+func (n *node) link(folder, to string, names ...string) {
+	n.t.Helper()
+	for _, name := range names {
+		path := filepath.Join(n.driver.Root, folder, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(filepath.Join("/", to, name), path)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
 func (n *node) options() gpu.Options {
 	return gpu.Options{
 		DriverRoot: n.driver.Root, HostDriverRoot: "/run/nvidia/driver", DevRoot: filepath.Join(n.dir, "host/dev"),
@@ -159,17 +170,25 @@ func TestLayouts(t *testing.T) {
 		name, folder, bin string
 		// ownNodes: the driver's root has a /dev of its own.
 		ownNodes bool
+		// links has the SONAMEs alone, as links into folder.
+		links string
 	}{
-		{"Debian", "usr/lib/" + triple(), "usr/bin", true},
-		{"Red Hat", "usr/lib64", "usr/bin", true},
-		{"Arch", "usr/lib", "usr/bin", true},
-		{"not merged", "lib64", "bin", true},
-		{"GKE", gke + "/lib64", gke + "/bin", false},
-		{"Talos", "usr/local/glibc/usr/lib", "usr/local/bin", false},
+		{"Debian", "usr/lib/" + triple(), "usr/bin", true, ""},
+		{"Red Hat", "usr/lib64", "usr/bin", true, ""},
+		{"Arch", "usr/lib", "usr/bin", true, ""},
+		{"not merged", "lib64", "bin", true, ""},
+		{"GKE", gke + "/lib64", gke + "/bin", false, ""},
+		{"Debian's own packages", "usr/lib/" + triple() + "/nvidia/current", "usr/bin", true, "usr/lib/" + triple()},
+		{"a directory of its own", "usr/local/nvidia/lib64", "usr/bin", false, ""},
+		{"a directory of its own, with links", "usr/local/nvidia/lib64", "usr/bin", false, "usr/lib"},
+		{"Talos", "usr/local/glibc/usr/lib", "usr/local/bin", false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := install(t, tt.folder)
 			n.file("driver/" + tt.bin + "/nvidia-smi")
+			if tt.links != "" {
+				n.link(tt.links, tt.folder, "libnvidia-ml.so.1", "libcuda.so.1")
+			}
 			dev, want := "host/dev", filepath.Join(n.dir, "host/dev")
 			if tt.ownNodes {
 				dev, want = "driver/dev", "/run/nvidia/driver/dev"

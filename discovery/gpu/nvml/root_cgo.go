@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -20,11 +23,18 @@ const libraryName = "libnvidia-ml.so.1"
 const gke = "home/kubernetes/bin/nvidia"
 
 // libraryDirs are where drivers have their libraries, below their root: the
-// packages of Debian, Red Hat and Arch, driver containers, and Talos' extension.
+// packages of Debian, Red Hat and Arch, driver containers, Talos' extension, and a driver
+// with a directory of its own.
 func libraryDirs() []string {
 	return []string{
 		"usr/lib/" + triple(), "usr/lib64", "usr/lib", "lib/" + triple(), "lib64", "lib", "usr/local/glibc/usr/lib",
+		"usr/local/nvidia/lib64",
 	}
+}
+
+// searchedDirs are those of them that nvcdi searches without being asked to.
+func searchedDirs() []string {
+	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
 }
 
 // libraryIn finds the library under a driver's root. The dynamic loader does not
@@ -64,13 +74,29 @@ func (l *Library) place() place {
 	if nodes, ok := l.hostNodes(); ok && !exists("/dev/nvidiactl", p.root) {
 		p.dev, p.hostDev = nodes, nodes
 	}
-	// nvcdi searches usr/lib64, usr/lib/TRIPLE and those two below /, and then
-	// the cache of the root's dynamic loader.
-	switch dir := filepath.Dir(library); strings.TrimPrefix(dir, strings.TrimSuffix(p.root, "/")) {
-	case "/usr/lib", "/lib", "/usr/local/glibc/usr/lib":
-		p.libraries = []string{dir}
+	// nvcdi searches some directories, and then the cache of the root's dynamic loader.
+	if dir := libraryDir(p.root, library); err == nil && !slices.Contains(searchedDirs(), dir) {
+		p.libraries = []string{filepath.Join(p.root, dir)}
 	}
 	return p
+}
+
+// libraryDir is the directory below a driver's root of the file that a library's name leads
+// to: only there are the names with the driver's version, by which nvcdi searches.
+// Debian's packages, for one, have links in the directories of the loader.
+func libraryDir(root, library string) string {
+	relative, err := filepath.Rel(root, library)
+	if err != nil {
+		return ""
+	}
+	file, err := securejoin.SecureJoin(root, relative)
+	if err != nil {
+		return filepath.Dir(relative)
+	}
+	if file, err = filepath.Rel(root, file); err != nil {
+		return filepath.Dir(relative)
+	}
+	return filepath.Dir(file)
 }
 
 // hostNodes is the root of the host's device nodes, which nvcdi takes dev below.

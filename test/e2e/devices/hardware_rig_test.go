@@ -67,7 +67,7 @@ func hardwareRig(t *testing.T, name, config string) (*rig, []installed) {
 // hostFlags point a daemon at this machine.
 func (r *rig) hostFlags() []string {
 	return []string{
-		"--node-name", r.Node(), "--config", filepath.Join(r.dir, "config"), "--interval", "2s", "--log-level", "debug",
+		"--node-name", r.Node(), "--config", filepath.Join(r.dir, "config"), "--interval", "2s",
 	}
 }
 
