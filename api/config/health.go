@@ -11,16 +11,17 @@ import (
 // healthy again. Running pods are never touched.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
-	// `ecc`, double-bit errors of memory; `recovery-action`, the driver's own
-	// word that a GPU must be reset; `lost`, GPUs that are gone or do not
-	// answer; `hcas`, ports, their subnet manager and rate; `rate`, a port
+	// `ecc`, errors of memory that cannot be corrected, by the driver's report
+	// or a GPU's own counters (RAS); `recovery-action`, the driver's own
+	// word that a GPU must be reset; `lost`, GPUs that are gone, do not
+	// answer or that the scan found unhealthy; `hcas`, ports, their subnet manager and rate; `rate`, a port
 	// that is slower than it was or than its like. The list takes the part of
 	// DP_DISABLE_HEALTHCHECKS in NVIDIA's device plugin.
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
-	// GPUSilentAfter is how long a GPU may leave NVML without an answer. A
-	// GPU that NVML calls lost is unhealthy at once.
+	// GPUSilentAfter is how long a GPU may leave its driver without an answer. A
+	// GPU that the driver calls lost is unhealthy at once.
 	GPUSilentAfter time.Duration `yaml:"gpuSilentAfter" range:"0s-1h"`
 	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
 	// no recovery action, until it is healthy again.

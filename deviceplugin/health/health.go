@@ -37,6 +37,8 @@ const (
 	// Failed is a GPU that the scan of the machine found unhealthy, such as
 	// one that the NVLink fabric did not take.
 	Failed Cause = "Failed"
+	// UncorrectableErrors are errors that a GPU's own counters report until it is reset.
+	UncorrectableErrors Cause = machine.UncorrectableErrors
 	// Gone is a device that was there and is not any more.
 	Gone Cause = "Gone"
 	// PortDown is an HCA without an active port.
