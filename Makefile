@@ -134,7 +134,8 @@ cli: ## Archives of the CLI for Linux and macOS, with checksums and krew's manif
 
 .PHONY: fleet
 fleet: ## heddle demo: a simulated fleet of NODES (73) with a real topo-master; no cluster, no root, no C compiler
-	CGO_ENABLED=0 go run ./cmd/heddle demo --nodes $(NODES)
+	@echo "heddle is built first: half a minute, some minutes where Go has built none of its libraries."
+	@CGO_ENABLED=0 go run ./cmd/heddle demo --nodes $(NODES)
 
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at

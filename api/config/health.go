@@ -5,13 +5,16 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 // Health is what makes a GPU or an HCA unhealthy for new pods, and when it is
 // healthy again. Running pods are never touched.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
-	// `ecc`, double-bit errors of memory; `recovery-action`, the driver's own
+	// `ecc`, errors of memory that cannot be corrected, by the driver's report
+	// or a GPU's own counters (RAS); `recovery-action`, the driver's own
 	// word that a GPU must be reset; `lost`, GPUs that are gone or do not
 	// answer; `hcas`, ports, their subnet manager and rate; `rate`, a port
 	// that is slower than it was or than its like. The list takes the part of
@@ -19,8 +22,8 @@ type Health struct {
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
-	// GPUSilentAfter is how long a GPU may leave NVML without an answer. A
-	// GPU that NVML calls lost is unhealthy at once.
+	// GPUSilentAfter is how long a GPU may leave its driver without an answer. A
+	// GPU that the driver calls lost is unhealthy at once.
 	GPUSilentAfter time.Duration `yaml:"gpuSilentAfter" range:"0s-1h"`
 	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
 	// no recovery action, until it is healthy again.
@@ -61,6 +64,15 @@ const (
 // Checks reports whether a check is on.
 func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
+}
+
+// Fault is why a GPU that its scan found unhealthy or lost cannot be handed out. It is empty
+// for a healthy one, and for one with uncorrectable errors where their check is off.
+func (h *Health) Fault(found machine.Health) string {
+	if found.Cause == machine.UncorrectableErrors && !h.Checks(CheckECC) {
+		return ""
+	}
+	return found.String()
 }
 
 // HealthCode is the number of an error report, an XID.

@@ -158,10 +158,16 @@ const (
 	Lost HealthState = "lost"
 )
 
+// UncorrectableErrors is the cause of a GPU whose error counters report errors that
+// could not be corrected.
+const UncorrectableErrors = "UncorrectableErrors"
+
 // Health is a GPU's condition and, unless healthy, why.
 type Health struct {
 	State  HealthState `json:"state"`
 	Reason string      `json:"reason,omitempty"`
+	// Cause is [UncorrectableErrors], or empty for any other reason.
+	Cause string `json:"cause,omitempty"`
 }
 
 // String is the condition and its reason in one, empty for a healthy GPU.

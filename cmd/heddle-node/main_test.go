@@ -9,10 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/heddle-dev/heddle/cmd/internal/node/topoworker"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/test/kubelet"
@@ -39,51 +42,76 @@ func TestMistakes(t *testing.T) {
 	})
 }
 
-// Two daemons answer at one address, and what the device plugin reads is what feature
-// discovery makes labels of.
-func TestTogether(t *testing.T) {
+// node are two daemons in one process, beside a kubelet.
+type node struct {
+	address, labels string
+	// stop ends them and returns their log.
+	stop func() string
+}
+
+// start runs the daemons on a replayed machine with a configuration.
+func start(t *testing.T, machine, config string) *node {
+	t.Helper()
 	k := kubelet.Start(t, kubelet.Dir(t))
 	dir := t.TempDir()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
+	n := &node{address: listener.Addr().String(), labels: filepath.Join(dir, "labels")}
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	var stderr bytes.Buffer
-	labels := filepath.Join(dir, "labels")
 	go func() {
 		done <- run(ctx, []string{
-			"--metrics-address", address, "--node-name", "n1",
+			"--metrics-address", n.address, "--node-name", "n1", "--log-level", "debug", "--config", config,
 			// Which machine it would read is of no use here: the device plugin's is read.
-			"feature-discovery", "--machine", "none.json", "--output-file", labels,
-			"device-plugin", "--machine", dgx, "--kubelet-dir", filepath.Dir(k.PluginDir()),
+			"feature-discovery", "--machine", "none.json", "--output-file", n.labels,
+			"device-plugin", "--machine", machine, "--kubelet-dir", filepath.Dir(k.PluginDir()),
 			"--cdi-dir", filepath.Join(dir, "cdi"), "--state-dir", filepath.Join(dir, "state"), "--kubeconfig", filepath.Join(dir, "none"),
 		}, io.Discard, &stderr)
 	}()
-	t.Cleanup(func() {
+	n.stop = sync.OnceValue(func() string {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		return stderr.String()
+	})
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+// waitReady waits until the device plugin is ready and the labels have this.
+func (n *node) waitReady(t *testing.T, label string) {
+	t.Helper()
+	await(t, func() string {
+		status, body := get("http://" + n.address + "/readyz")
+		return unless(status == http.StatusOK, body)
+	})
+	await(t, func() string {
+		text, _ := os.ReadFile(n.labels)
+		return unless(strings.Contains(string(text), label), string(text))
+	})
+}
+
+// Two daemons answer at one address, and what the device plugin reads is what feature
+// discovery makes labels of.
+func TestTogether(t *testing.T) {
+	n := start(t, dgx, programtest.Config(t, ""))
+	t.Cleanup(func() {
+		log := n.stop()
 		for _, part := range []string{"daemon=device-plugin", "daemon=feature-discovery"} {
-			if !strings.Contains(stderr.String(), part) {
+			if !strings.Contains(log, part) {
 				t.Errorf("its log has no %s", part)
 			}
 		}
 	})
-	await(t, func() string {
-		status, body := get("http://" + address + "/readyz")
-		return unless(status == http.StatusOK, body)
-	})
-	await(t, func() string {
-		text, _ := os.ReadFile(labels)
-		return unless(strings.Contains(string(text), "nvidia.com/gpu.count=8\n"), string(text))
-	})
+	address := n.address
+	n.waitReady(t, "nvidia.com/gpu.count=8\n")
 	for path, want := range map[string]string{"/healthz": "ok", report.Path: `"node":"n1"`} {
 		if status, body := get("http://" + address + path); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, status, body)
@@ -97,6 +125,46 @@ func TestTogether(t *testing.T) {
 		if got := strings.Count(metrics, "\n"+metric); got == 0 || metric != "heddle_bindings" && got != 1 {
 			t.Errorf("%d lines of %s", got, metric)
 		}
+	}
+}
+
+// Of a node with GPUs of AMD or MetaX, the log of each daemon, the labels and what the device
+// plugin reports are in that maker's words, at every level of the log.
+func TestWordsOfTheMaker(t *testing.T) {
+	foreign := regexp.MustCompile(`(?i)nvidia|nvml|nvlink|nvswitch|cuda|\bxid|\bmig\b`)
+	for _, tt := range []struct{ name, machine, config, label string }{
+		{"AMD", "amd-mi300x", "", "amd.com/gpu.count=8\n"},
+		{"AMD in partitions", "amd-mi300x-cpx", "", "amd.com/gpu.compute-memory-partition="},
+		{"AMD in shares", "amd-mi210-two-hives", "mode: sgpu\n", "amd.com/gpu.sharing-strategy="},
+		{"MetaX", "metax-c500-box", "", "metax-tech.com/gpu.product=MXC500\n"},
+		{"MetaX in shares", "metax-c550-pcie", "mode: sgpu\n", "metax-tech.com/gpu.sharing-strategy="},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			config := programtest.Config(t, "domains: {vendor: auto}\n"+tt.config)
+			machine := "../../test/machines/" + tt.machine + ".json"
+			n := start(t, machine, config)
+			n.waitReady(t, tt.label)
+			labels, err := os.ReadFile(n.labels)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, bindings := get("http://" + n.address + report.Path)
+			var worker, log bytes.Buffer
+			err = program.Run(t.Context(), topoworker.Name, "dev", topoworker.New("dev"), []string{
+				"--oneshot", "--dry-run", "--machine", machine, "--node-name", "n1", "--config", config, "--log-level", "debug",
+			}, &worker, &log)
+			if err != nil {
+				t.Error(err)
+			}
+			for what, text := range map[string]string{
+				"log": n.stop(), "labels": string(labels), "bindings": bindings,
+				"NodeTopology": worker.String(), "log of topo-worker": log.String(),
+			} {
+				if word := foreign.FindString(text); word != "" || text == "" {
+					t.Errorf("%s: %q\n%s", what, word, text)
+				}
+			}
+		})
 	}
 }
 

@@ -84,8 +84,8 @@ func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 		return Lost, "the driver has lost it: " + g.pulse.Err.Error()
 	case lost && g.scan.State == machine.Lost:
 		return Lost, "the driver has lost it: " + g.scan.Reason
-	case lost && g.scan.State == machine.Unhealthy:
-		return Failed, g.scan.Reason
+	case g.scan.State == machine.Unhealthy && h.Checks(checkOfScan(g.scan.Cause)):
+		return cmp.Or(Cause(g.scan.Cause), Failed), g.scan.Reason
 	case lost && g.silent(now, h) && errors.Is(g.pulse.Err, devgpu.ErrSilent):
 		return NotAnswering, fmt.Sprintf("the driver has not answered for %s", h.GPUSilentAfter)
 	case lost && g.silent(now, h):
@@ -188,6 +188,14 @@ func checkOf(c Cause) config.HealthCheck {
 		return config.CheckECC
 	}
 	return config.CheckCodes
+}
+
+// checkOfScan is the check that a fault of the scan belongs to.
+func checkOfScan(cause string) config.HealthCheck {
+	if cause == machine.UncorrectableErrors {
+		return config.CheckECC
+	}
+	return config.CheckLost
 }
 
 // set renews a state; without a cause it is healthy.

@@ -36,6 +36,13 @@ func gpus(states ...machine.HealthState) *machine.Machine {
 	return m
 }
 
+// counted is a machine with one GPU that its scan found unhealthy, for this cause.
+func counted(cause string) *machine.Machine {
+	m := gpus(machine.Unhealthy)
+	m.GPUs[0].Health.Cause = cause
+	return m
+}
+
 // step is what happens at one second.
 type step struct {
 	at int
@@ -167,6 +174,13 @@ func TestGPU(t *testing.T) {
 		}},
 		{"unhealthy by the scan", []step{scan(0, gpus(machine.Unhealthy)), scan(10, gpus(machine.Healthy)), wait(40)}, []string{
 			"0 Failed: reported by the scan", "10 Failed: reported by the scan; " + well, "40 healthy",
+		}},
+		{"counted errors that cannot be corrected, and the check turned off", []step{
+			scan(0, counted(machine.UncorrectableErrors)), configure(1, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckECC} }),
+			wait(31), scan(32, counted("")),
+		}, []string{
+			"0 UncorrectableErrors: reported by the scan", "1 UncorrectableErrors: reported by the scan; " + well, "31 healthy",
+			"32 Failed: reported by the scan",
 		}},
 		{"gone and back", []step{healthy, scan(10, gpus("", machine.Healthy)), scan(20, gpus(machine.Healthy)), wait(50)}, []string{
 			"0 healthy", "10 Gone: it is not on the node any more", "20 Gone: it is not on the node any more; " + well, "50 healthy",

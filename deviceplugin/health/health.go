@@ -37,6 +37,8 @@ const (
 	// Failed is a GPU that the scan of the machine found unhealthy, such as
 	// one that the NVLink fabric did not take.
 	Failed Cause = "Failed"
+	// UncorrectableErrors is a GPU whose own counters report errors that could not be corrected.
+	UncorrectableErrors Cause = machine.UncorrectableErrors
 	// Gone is a device that was there and is not any more.
 	Gone Cause = "Gone"
 	// PortDown is an HCA without an active port.

@@ -20,7 +20,7 @@ func (inv *Inventory) shared() []quota.GPU {
 		if state.Mode != config.ModeSGPU || g.UUID == "" {
 			continue
 		}
-		scanned := scannedFault(g)
+		scanned := scannedFault(g, &inv.Config.Health)
 		shared := quota.GPU{
 			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
 			Unhealthy: cmp.Or(scanned, state.Unavailable), Draining: scanned == "" && state.Draining,
@@ -42,9 +42,12 @@ func (inv *Inventory) shared() []quota.GPU {
 }
 
 // scannedFault is why a GPU cannot be shared as far as the scan knows.
-func scannedFault(g *machine.GPU) string {
-	if reason := g.Health.String(); reason != "" || !g.MIG.Enabled {
+func scannedFault(g *machine.GPU, h *config.Health) string {
+	switch reason := h.Fault(g.Health); {
+	case reason != "" || !g.MIG.Enabled:
 		return reason
+	case g.MIG.Mode != "":
+		return "its mode is " + g.MIG.Mode
 	}
 	return "MIG is on"
 }

@@ -113,10 +113,10 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 			shared++
 		case len(g.MIG.Devices) > 0 && c.InstanceResource(g, "") != "":
 			for _, device := range g.MIG.Devices {
-				named(c.InstanceResource(g, device.Profile)).add(device.UUID, g.Health.String(), 1)
+				named(c.InstanceResource(g, device.Profile)).add(device.UUID, c.Health.Fault(g.Health), 1)
 			}
 		default:
-			named(c.GPUResource(g)).add(g.UUID, Unallocatable(g), 1)
+			named(c.GPUResource(g)).add(g.UUID, Unallocatable(g, c), 1)
 		}
 	}
 	first := whole.resource()
@@ -149,10 +149,10 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		if !c.Shares(g) {
 			continue
 		}
-		slots.add(g.UUID, Unallocatable(g), int64(c.SGPU.SlotsPerGPU))
-		cores.add(g.UUID, Unallocatable(g), 100)
+		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.SlotsPerGPU))
+		cores.add(g.UUID, Unallocatable(g, c), 100)
 		// A request is for one GPU, so each GPU's memory is rounded by itself.
-		memory.add(g.UUID, cmp.Or(Unallocatable(g), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/1024)
+		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/1024)
 	}
 	var missing []string
 	for _, ref := range c.SGPU.GPUs {
@@ -196,9 +196,9 @@ func memoryFault(g *machine.GPU) string {
 }
 
 // Unallocatable is why a GPU cannot be handed out as a whole, as far as the scan
-// knows; empty if it can.
-func Unallocatable(g *machine.GPU) string {
-	switch reason := g.Health.String(); {
+// knows and with the checks of the configuration; empty if it can.
+func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
+	switch reason := c.Health.Fault(g.Health); {
 	case reason != "" || !g.MIG.Enabled:
 		return reason
 	case g.MIG.Mode != "":

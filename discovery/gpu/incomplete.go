@@ -114,6 +114,9 @@ func keep(g, last *machine.GPU, part Part) {
 		g.ComputeCapability, g.Architecture = last.ComputeCapability, last.Architecture
 	case PartECC:
 		g.ECC = last.ECC
+		if g.Health.State == machine.Healthy && last.Health.Cause == machine.UncorrectableErrors {
+			g.Health = last.Health
+		}
 	case PartVGPU:
 		g.VGPU = last.VGPU
 	case PartMIG:

@@ -60,11 +60,11 @@ func devicesOf(inv *inventory.Inventory, index int) []device {
 	case inv.GPUs[g.UUID].Mode != config.ModeNative:
 		return nil
 	case len(g.MIG.Devices) == 0 || c.InstanceResource(g, "") == "":
-		reason := cmp.Or(capacity.Unallocatable(g), unavailable)
+		reason := cmp.Or(capacity.Unallocatable(g, c), unavailable)
 		return []device{{id: g.UUID, resource: c.GPUResource(g), gpu: index, unhealthy: reason}}
 	}
 	var devices []device
-	reason := cmp.Or(g.Health.String(), unavailable)
+	reason := cmp.Or(c.Health.Fault(g.Health), unavailable)
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
 		resource := c.InstanceResource(g, d.Profile)

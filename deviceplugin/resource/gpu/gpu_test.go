@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
@@ -153,6 +154,49 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s, MIG %s: devices and healthy ones (-capacity +plugin):\n%s", name, strategy, diff)
+			}
+		}
+	}
+}
+
+// GPUs and partitions with errors that their counters report are handed out where the
+// configuration turns that check off, and those that were found unhealthy otherwise are not.
+func TestCountedErrorsByTheConfiguration(t *testing.T) {
+	for _, tt := range []struct {
+		machine, cause string
+		off            []config.HealthCheck
+		healthy        int
+	}{
+		{"amd-mi300x", machine.UncorrectableErrors, nil, 0},
+		{"amd-mi300x", machine.UncorrectableErrors, []config.HealthCheck{config.CheckLost}, 0},
+		{"amd-mi300x", machine.UncorrectableErrors, []config.HealthCheck{config.CheckECC}, 8},
+		{"amd-mi300x", "", []config.HealthCheck{config.CheckAll}, 0},
+		{"amd-mi300x-cpx", machine.UncorrectableErrors, nil, 0},
+		{"amd-mi300x-cpx", machine.UncorrectableErrors, []config.HealthCheck{config.CheckECC}, 64},
+	} {
+		m := machines.Load(t, tt.machine)
+		for i := range m.GPUs {
+			m.GPUs[i].Health = machine.Health{State: machine.Unhealthy, Cause: tt.cause, Reason: "RAS counts 2"}
+		}
+		n := newNode(t, m)
+		n.config.Health.Disable = tt.off
+		n.config.Domains.Vendor = "amd.com"
+		n.config.Resources.GPU = n.config.Domains.GPUResource()
+		healthy := 0
+		for _, d := range gpu.New(n.options(t, n.config.Resources.GPU), n.inventory()).Devices() {
+			if d.Healthy {
+				healthy++
+			}
+		}
+		counted := capacity.Of(n.machine, &n.config, vendors.All())[0]
+		if healthy != tt.healthy || counted.Healthy != tt.healthy {
+			t.Errorf("%s, cause %q, off %v: %d healthy, %d counted, want %d", tt.machine, tt.cause, tt.off, healthy, counted.Healthy, tt.healthy)
+		}
+		c := n.config
+		c.Mode = config.ModeSGPU
+		for _, shared := range inventory.Configured(n.machine, &c).Shared {
+			if counts := strings.Contains(shared.Unhealthy, "RAS"); counts != (tt.healthy == 0) || strings.Contains(shared.Unhealthy, "MIG") {
+				t.Errorf("%s, cause %q, off %v: a shared GPU is %q", tt.machine, tt.cause, tt.off, shared.Unhealthy)
 			}
 		}
 	}

@@ -73,6 +73,33 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// Errors that were counted stand while a counter cannot be read, and until a reset clears
+// it. Firmware that hangs is the reason that is named: it is no error that may be ignored.
+func TestCountedErrors(t *testing.T) {
+	r := newRig(t)
+	counter := r.pci("ras/umc_err_count")
+	steps := []struct {
+		do         func()
+		want, when string
+	}{
+		{func() { r.Write(counter, "ue: 2\nce: 9") }, "UncorrectableErrors", "counted"},
+		{func() { r.Write(counter, "?") }, "UncorrectableErrors", "the counter is unreadable"},
+		{func() { r.Write(counter, "ue: 2\nce: 9"); r.Write(r.pci("gpu_metrics"), "\xff\xff\xff\xff\xff") }, "", "the firmware hangs too"},
+		{func() { r.Write(counter, "ue: 0\nce: 0"); r.Write(r.pci("gpu_metrics"), "\x05\x00\x01\x03\x2a") }, "healthy", "after a reset"},
+	}
+	for _, s := range steps {
+		s.do()
+		h := r.host.Scan(t.Context()).GPUs[0].Health
+		got := h.Cause
+		if h.State == machine.Healthy {
+			got = "healthy"
+		}
+		if got != s.want {
+			t.Errorf("%s: %+v, want %q", s.when, h, s.want)
+		}
+	}
+}
+
 // A GPU without an ID of its own, and two with one ID, are known by their place.
 func TestIdentityByPlace(t *testing.T) {
 	r := newRig(t)

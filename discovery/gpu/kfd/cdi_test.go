@@ -63,6 +63,21 @@ func TestContainerEdits(t *testing.T) {
 	if len(edits.Problems) > 0 {
 		t.Errorf("problems %q", edits.Problems)
 	}
+	// The groups that own the nodes come into the container: it need not be root.
+	const video = 44
+	if err := os.Chown(r.Dev()+"/dri/renderD128", 0, video); err != nil {
+		t.Fatal(err)
+	}
+	if edits, err = r.library.Generate(m); err != nil {
+		t.Fatal(err)
+	}
+	groups := map[string][]uint32{}
+	for _, d := range edits.Devices {
+		groups[d.Name] = d.ContainerEdits.AdditionalGIDs
+	}
+	if diff := cmp.Diff(map[string][]uint32{uuid + "-p0": {video}, uuid + "-p1": nil}, groups); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
 	// A render node that root alone may open is named, and its GPU handed out all the same.
 	if err := os.Chmod(r.Dev()+"/dri/renderD129", 0o600); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,6 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		Vendor: Vendor().Domain, Index: index, PCI: d.address, Minor: new(first.render()),
 		UUID: t.identity(index), Architecture: architecture(first.properties["gfx_target_version"]),
 		Product: product(l.fs.Text(dir+"/product_name"), first.properties["device_id"]),
-		Health:  machine.Health{State: machine.Healthy},
 	}
 	if !l.fs.Exists(dir) {
 		return g, fmt.Errorf("%s: GPU is %w", l.fs.Path(dir), gpu.ErrLost)
@@ -77,10 +76,21 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	incomplete.Note(gpu.PartPartitions, err)
 	g.Attributes = attributes(&g, d)
 	l.firmware(dir, g.Attributes)
-	if reason := cmp.Or(l.faults(dir, incomplete), unmanaged(l.fs.Bytes(dir+"/gpu_metrics", maxMetrics))); reason != "" {
-		g.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
-	}
+	g.Health = l.health(dir, incomplete)
 	return g, incomplete.Err()
+}
+
+// health is what the driver reports of a GPU. Firmware that does not answer comes before
+// counters: a configuration may have uncorrectable errors change nothing.
+func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Health {
+	counted := l.faults(dir, incomplete)
+	if reason := unmanaged(l.fs.Bytes(dir+"/gpu_metrics", maxMetrics)); reason != "" {
+		return machine.Health{State: machine.Unhealthy, Reason: reason}
+	}
+	if counted != "" {
+		return machine.Health{State: machine.Unhealthy, Cause: machine.UncorrectableErrors, Reason: counted}
+	}
+	return machine.Health{State: machine.Healthy}
 }
 
 // identity is "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes
