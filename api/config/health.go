@@ -10,7 +10,7 @@ import (
 )
 
 // Health is what makes a GPU or an HCA unhealthy for new pods, and when it is
-// healthy again. Running pods are never touched.
+// healthy again. Running pods are never touched, but by `remediation`.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
 	// `ecc`, errors of memory that cannot be corrected, by the driver's report
@@ -33,7 +33,32 @@ type Health struct {
 	HCADownAfter time.Duration `yaml:"hcaDownAfter" range:"0s-1h"`
 	// HCAUpAfter is how long a port must be good until its HCA is healthy again.
 	HCAUpAfter time.Duration `yaml:"hcaUpAfter" range:"0s-1h"`
+	// Remediation is what is done beyond that about a GPU that stays unhealthy.
+	Remediation Remediation `yaml:"remediation"`
 }
+
+// Remediation is what heddle-device-plugin does about its Node while a GPU stays
+// unhealthy, which is not handed out in any case.
+type Remediation struct {
+	// Policy is `none`; `cordon`, the Node gets the taint
+	// `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the pods that have the
+	// GPU are evicted too, within PodDisruptionBudgets, if a controller makes
+	// others in their place.
+	Policy RemediationPolicy `yaml:"policy" enum:"none,cordon,drain"`
+	// After is how long a GPU must be unhealthy before that is done, and how long
+	// all must be healthy again before the taint is taken away.
+	After time.Duration `yaml:"after" range:"0s-1h"`
+}
+
+// RemediationPolicy is how far remediation goes.
+type RemediationPolicy string
+
+// The policies.
+const (
+	RemediationNone   RemediationPolicy = "none"
+	RemediationCordon RemediationPolicy = "cordon"
+	RemediationDrain  RemediationPolicy = "drain"
+)
 
 // HealthCodes are lists of XID numbers, the codes of the GPU driver's error reports.
 // A number that is in none of them has the meaning of NVIDIA's catalog.
@@ -96,6 +121,7 @@ func defaultHealth() Health {
 	return Health{
 		GPUSilentAfter: 10 * time.Second, GPURecoverAfter: 30 * time.Second,
 		HCADownAfter: 10 * time.Second, HCAUpAfter: 30 * time.Second,
+		Remediation: Remediation{Policy: RemediationNone, After: 2 * time.Minute},
 	}
 }
 

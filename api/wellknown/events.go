@@ -8,6 +8,10 @@ const (
 	// ConditionModes of heddle-device-plugin: True while a GPU is handed out in another
 	// mode than the configuration wants; what it waits for.
 	ConditionModes = "HeddleModePending"
+	// ConditionRemediation of heddle-device-plugin: True while the Node is cordoned or drained,
+	// by `health.remediation`, because a GPU stays unhealthy; the GPUs and the pods that
+	// still have them.
+	ConditionRemediation = "HeddleRemediation"
 	// ConditionFabric of heddle-topo-master: True while every known cable ends where it is
 	// expected; Unknown while no switch behind the node's ports is known.
 	ConditionFabric = "HeddleFabric"
@@ -33,6 +37,8 @@ const (
 const (
 	// EventDeviceUnhealthy: a GPU, or an HCA of a resource, becomes unhealthy; the reason.
 	EventDeviceUnhealthy = "DeviceUnhealthy"
+	// EventRemediationStarted: the Node is cordoned, since a GPU stays unhealthy; which.
+	EventRemediationStarted = "GPURemediationStarted"
 	// EventNothingToOffer: a resource has no device any more.
 	EventNothingToOffer = "NothingToOffer"
 	// EventGPUReleaseInvalid: the annotation of a release does not parse.
@@ -46,6 +52,8 @@ const (
 const (
 	// EventDeviceRecovered: the device is healthy again.
 	EventDeviceRecovered = "DeviceRecovered"
+	// EventRemediationEnded: all GPUs are healthy again, and the Node is not cordoned any more.
+	EventRemediationEnded = "GPURemediationEnded"
 	// EventGPUsReleased: an operator released the driver; until when.
 	EventGPUsReleased = "GPUsReleased"
 	// EventGPUReleaseEnded: the release was taken back, or its time is over.
@@ -66,6 +74,9 @@ const (
 	EventSGPURejected = "SGPURefused"
 	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.refusedFor`.
 	EventSGPUEvicted = "SGPUEvicted"
+	// EventUnhealthyGPUEvicted: the pod has a GPU that stays unhealthy, and
+	// `health.remediation.policy` is drain.
+	EventUnhealthyGPUEvicted = "UnhealthyGPUEvicted"
 	// EventHCARejected: a container gets fewer HCAs than it requests of a resource with
 	// count strict, and waits.
 	EventHCARejected = "HCARefused"

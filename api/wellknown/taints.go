@@ -19,6 +19,11 @@ func (d Domains) NodeTaints() []string {
 	return all
 }
 
+// UnhealthyGPU is the key of the taint of a Node on which a GPU stays unhealthy, of effect
+// NoSchedule; its value is empty. heddle-device-plugin writes it where
+// health.remediation is on.
+const UnhealthyGPU = Prefix + "gpu-unhealthy"
+
 // OwnedTaints is the Node annotation that records which taints heddle set, as a
 // JSON list of "key:effect": taints are an atomic list without owners.
 const OwnedTaints = Prefix + "owned-taints"

@@ -168,6 +168,37 @@ func TestWordsOfTheMaker(t *testing.T) {
 	}
 }
 
+// A device plugin that cleans the host reads no machine: the other daemons read one of
+// their own, and do not wait for it.
+func TestBesideACleanup(t *testing.T) {
+	dir := t.TempDir()
+	state, labels := filepath.Join(dir, "state"), filepath.Join(dir, "labels")
+	if err := os.MkdirAll(state, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- run(ctx, []string{
+			"--metrics-address=", "--node-name=n1",
+			"feature-discovery", "--machine", dgx, "--output-file", labels,
+			"device-plugin", "--cleanup", "--kubelet-dir", filepath.Join(dir, "kubelet"),
+			"--cdi-dir", filepath.Join(dir, "cdi"), "--state-dir", state, "--mps-shm-dir", filepath.Join(dir, "shm"),
+		}, io.Discard, io.Discard)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	await(t, func() string {
+		text, _ := os.ReadFile(labels)
+		_, err := os.Stat(state)
+		return unless(strings.Contains(string(text), "nvidia.com/gpu.count=8\n") && os.IsNotExist(err), string(text))
+	})
+}
+
 func unless(ok bool, text string) string {
 	if ok {
 		return ""

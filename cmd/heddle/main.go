@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/demo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/drain"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/status"
@@ -65,7 +66,7 @@ func newCommand(program string) *cobra.Command {
 	cli.AddColor(root)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
-		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), topo.NewWhyCommand(),
+		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(), topo.NewCommand(), topo.NewWhyCommand(),
 		configCommand(), demo.NewCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},

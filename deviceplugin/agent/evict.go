@@ -63,25 +63,34 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 // or not elsewhere, or a container with one of the resources has run. Others may run: an
 // injected sidecar does not wait for the one that is rejected.
 func notEvictable(p *corev1.Pod, resources ...string) string {
-	owner := metav1.GetControllerOf(p)
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	switch {
-	case p.DeletionTimestamp != nil:
-		return "it is on its way out"
-	case p.Status.Phase != corev1.PodPending:
+	if reason := notReplaced(p); reason != "" {
+		return reason
+	}
+	if p.Status.Phase != corev1.PodPending {
 		return "it has started"
-	case owner == nil:
-		return "no controller would make another one"
-	case mirror || owner.Kind == "Node":
-		return "it is a static pod"
-	case owner.Kind == "DaemonSet":
-		return "its DaemonSet would make another one here"
 	}
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
 		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 		if (ran || s.RestartCount > 0) && asks(p, s.Name, resources) {
 			return "container " + s.Name + " has started"
 		}
+	}
+	return ""
+}
+
+// notReplaced is why no other pod would come elsewhere for one that is evicted.
+func notReplaced(p *corev1.Pod) string {
+	owner := metav1.GetControllerOf(p)
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	switch {
+	case p.DeletionTimestamp != nil:
+		return "it is on its way out"
+	case owner == nil:
+		return "no controller would make another one"
+	case mirror || owner.Kind == "Node":
+		return "it is a static pod"
+	case owner.Kind == "DaemonSet":
+		return "its DaemonSet would make another one here"
 	}
 	return ""
 }

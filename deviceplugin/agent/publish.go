@@ -48,9 +48,12 @@ type publisher struct {
 	countedAt      time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
+
+	remediation *remediation
 }
 
 type found struct {
+	health    *health.Snapshot
 	shortages []health.Shortage
 	gpus      []gpumode.GPU
 	release   release.Request
@@ -64,14 +67,15 @@ type writtenCondition struct {
 func newPublisher(c *core, r *resources) *publisher {
 	p := &publisher{
 		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
+		remediation: newRemediation(),
 	}
-	p.found.Store(&found{})
+	p.found.Store(&found{health: &health.Snapshot{}})
 	return p
 }
 
 // update takes what a round found.
 func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU, lasting release.Request) {
-	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus, lasting})
+	p.found.Store(&found{snapshot, p.resources.shortages(p.now.Load(), snapshot, gpus), gpus, lasting})
 	p.wake.Notify()
 }
 
@@ -113,6 +117,7 @@ func (p *publisher) publish(ctx context.Context) (again bool, err error) {
 		p.publishCondition(ctx, modeCondition(modeStates(now.gpus))),
 		p.publishGPUs(ctx),
 		p.publishHCAs(ctx),
+		p.remedy(ctx, now, time.Now()),
 	)
 }
 
@@ -268,12 +273,16 @@ func (p *publisher) Describe(descs chan<- *prometheus.Desc) {
 	unavailable, allocated := publishedDescs()
 	descs <- unavailable
 	descs <- allocated
+	p.remediation.active.Describe(descs)
+	p.remediation.evicted.Describe(descs)
 }
 
 // Collect implements [prometheus.Collector]. A scrape sees all shortages of one
 // round.
 func (p *publisher) Collect(metrics chan<- prometheus.Metric) {
 	unavailable, allocated := publishedDescs()
+	p.remediation.active.Collect(metrics)
+	p.remediation.evicted.Collect(metrics)
 	for _, one := range p.found.Load().shortages {
 		metrics <- prometheus.MustNewConstMetric(unavailable, prometheus.GaugeValue,
 			float64(max(one.Count, 1)), one.Resource, string(one.Cause))

@@ -9,6 +9,7 @@ import (
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -85,10 +86,10 @@ func (p *publisher) releaseWaits(ctx context.Context, r release.Request) string 
 	return ""
 }
 
-// covers reports whether a release covers a GPU, or the one that a MIG device is
-// cut from.
+// covers reports whether a release covers a GPU, or the one that a MIG device or a
+// partition is cut from.
 func covers(inv *inventory.Inventory, r release.Request, uuid string) bool {
-	return r.Covers(uuid) || r.Covers(inv.ParentOf(uuid))
+	return r.Covers(uuid) || r.Covers(inv.ParentOf(uuid)) || r.Covers(machine.PartitionOf(uuid))
 }
 
 // podsWith are the containers that have GPUs of the request.

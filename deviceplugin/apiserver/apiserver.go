@@ -178,6 +178,48 @@ func (c *Client) AnnotateNode(ctx context.Context, version string, annotations m
 	return nil
 }
 
+// Tainted reports whether the Node has a taint of this key and effect; known is false
+// while the Node is not.
+func (c *Client) Tainted(key string, effect corev1.TaintEffect) (tainted, known bool) {
+	n := c.watched()
+	if n == nil {
+		return false, false
+	}
+	return taintAt(n.Spec.Taints, key, effect) >= 0, true
+}
+
+func taintAt(taints []corev1.Taint, key string, effect corev1.TaintEffect) int {
+	return slices.IndexFunc(taints, func(t corev1.Taint) bool { return t.Key == key && t.Effect == effect })
+}
+
+// SetTaint adds a taint to the Node, or takes it away. Taints are one list: it is a
+// conflict if another client writes the Node meanwhile.
+func (c *Client) SetTaint(ctx context.Context, key string, effect corev1.TaintEffect, on bool) error {
+	node, err := c.ReadNode(ctx)
+	if err != nil {
+		return err
+	}
+	taints, at := node.Spec.Taints, taintAt(node.Spec.Taints, key, effect)
+	switch {
+	case on == (at >= 0):
+		return nil
+	case on:
+		taints = append(taints, corev1.Taint{Key: key, Effect: effect})
+	default:
+		taints = slices.Delete(taints, at, at+1)
+	}
+	body := map[string]any{
+		"metadata": metadata{ResourceVersion: node.ResourceVersion}, "spec": map[string]any{"taints": taints},
+	}
+	written := &corev1.Node{}
+	if err := patch(ctx, c.rest.Patch(types.MergePatchType).Resource("nodes").Name(c.node), body, written); err != nil {
+		return fmt.Errorf("taint node %s: %w", c.node, err)
+	}
+	written.Status = corev1.NodeStatus{}
+	c.nodeWatch.Keep(written)
+	return nil
+}
+
 // AnnotatePod merges annotations into a pod; nil takes one away. The UID makes
 // it a conflict if another pod has the name by now.
 func (c *Client) AnnotatePod(

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -152,7 +153,15 @@ func TestDevicePolicy(t *testing.T) {
 			},
 			deny: fields("annotations example.com/x"),
 		},
-		{name: "a taint removed", do: func(a *attempt) { a.new.Spec.Taints = nil }, deny: fields("spec.taints")},
+		{name: "another's taint removed", do: func(a *attempt) { a.new.Spec.Taints = nil }, deny: fields("taints node.kubernetes.io/unreachable")},
+		{
+			name: "the taint of remediation, which is off", do: func(a *attempt) { a.new.Spec.Taints = append(a.new.Spec.Taints, unhealthyGPU()) },
+			deny: fields("taints heddle.dev/gpu-unhealthy"),
+		},
+		{
+			name: "the taint of remediation removed, which was on",
+			do:   func(a *attempt) { a.old.Spec.Taints = append(a.old.Spec.Taints, unhealthyGPU()) },
+		},
 		{name: "cordoned", do: func(a *attempt) { a.new.Spec.Unschedulable = true }, deny: fields("spec.unschedulable")},
 		{name: "a finalizer", do: func(a *attempt) { a.new.Finalizers = []string{"a/b"} }, deny: fields("metadata.finalizers")},
 		{name: "what the API server writes", do: func(a *attempt) {
@@ -200,6 +209,49 @@ func TestDevicePolicy(t *testing.T) {
 	}
 }
 
+func unhealthyGPU() corev1.Taint {
+	return corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: corev1.TaintEffectNoSchedule}
+}
+
+// Where remediation is on, of one node at least, the taint may be added, with no other
+// effect; to evict pods takes the policy drain.
+func TestRemediationIsAllowed(t *testing.T) {
+	for _, tt := range []struct {
+		name, set string
+		evicts    bool
+	}{
+		{"cordon", "config.cluster.health.remediation.policy=cordon", false},
+		{"drain of some nodes", "config.nodes[0].nodeName=n1,config.nodes[0].health.remediation.policy=drain", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, process := range []string{devicePlugin, "heddle-node"} {
+				set := tt.set
+				if process == "heddle-node" {
+					set += ",combined=true"
+				}
+				objects := renderDevice(t, "--set", set)
+				p := policyOf(t, objects, process)
+				for effect, deny := range map[corev1.TaintEffect][]string{
+					corev1.TaintEffectNoSchedule: nil,
+					corev1.TaintEffectNoExecute:  {process + " may not add taints of effect NoExecute"},
+				} {
+					a := deviceAttempt()
+					a.user()["username"] = "system:serviceaccount:heddle-system:" + process
+					a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: effect})
+					if diff := cmp.Diff(deny, p.denials(t, a)); diff != "" {
+						t.Errorf("%s, %s: denials (-want +got):\n%s", process, effect, diff)
+					}
+				}
+				role := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin)
+				evicts := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods/eviction") })
+				if evicts != tt.evicts {
+					t.Errorf("%s may evict: %t", process, evicts)
+				}
+			}
+		})
+	}
+}
+
 // The policy allows exactly what the code writes, and looks at nothing but
 // Nodes: one that fails closed on pods would stop the cluster with its own bug.
 func TestDevicePolicyKeys(t *testing.T) {
@@ -210,7 +262,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 	}
 	want := map[string][]string{
 		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
-		"conditions":  {wellknown.ConditionDevices, wellknown.ConditionModes}, "resources": {"nodes", "nodes/status"},
+		"conditions":  {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -286,6 +286,9 @@ func (s *Server) annotate(path string, body []byte) (answer any, reason metav1.S
 			UID             types.UID          `json:"uid"`
 			Annotations     map[string]*string `json:"annotations"`
 		} `json:"metadata"`
+		Spec struct {
+			Taints *[]corev1.Taint `json:"taints"`
+		} `json:"spec"`
 	}
 	s.decode(body, &patch)
 	name := path[strings.LastIndex(path, "/")+1:]
@@ -313,7 +316,12 @@ func (s *Server) annotate(path string, body []byte) (answer any, reason metav1.S
 		}
 	}
 	if old == metav1.Object(s.Node) {
-		s.editNode(func(n *corev1.Node) { merge(n.Annotations) })
+		s.editNode(func(n *corev1.Node) {
+			merge(n.Annotations)
+			if patch.Spec.Taints != nil {
+				n.Spec.Taints = *patch.Spec.Taints
+			}
+		})
 		return s.Node, ""
 	}
 	return s.editPod(name, func(p *corev1.Pod) { merge(p.Annotations) }), ""

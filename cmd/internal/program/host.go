@@ -24,7 +24,9 @@ type Host struct {
 	shared *sharedMachine // nil unless the process runs other daemons too
 }
 
-func (h *Host) reads() *Host { return h }
+// Reads is the machine of a daemon that reads one. A daemon that reads none although it
+// has these flags overrides it with nil.
+func (h *Host) Reads() *Host { return h }
 
 // RegisterHost adds them to a set, with a daemon's own interval.
 func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {

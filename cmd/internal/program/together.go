@@ -25,7 +25,8 @@ type Part struct {
 
 // Together runs several daemons in one process. Behind the flags of the process come the
 // names of daemons, each with its own flags behind it. They have one log, one address
-// and one machine, which the first of parts that is named reads. When one fails, all end.
+// and one machine, which the first of parts that is named and reads one does. When one
+// fails, all end.
 func Together(ctx context.Context, name, version string, parts []Part, args []string, stdout, stderr io.Writer) error {
 	p := &process{parts: map[string]*served{}, machine: newSharedMachine(), registry: NewRegistry(version)}
 	for _, part := range parts {
@@ -130,8 +131,8 @@ func (p *process) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		p.parts[part.Name] = &served{}
 		common := part.Daemon.Common()
 		common.process, common.part = p, part.Name
-		if d, ok := part.Daemon.(interface{ reads() *Host }); ok {
-			p.machine.add(ctx, d.reads())
+		if d, ok := part.Daemon.(interface{ Reads() *Host }); ok && d.Reads() != nil {
+			p.machine.add(ctx, d.Reads())
 		}
 	}
 	group.Go(func() error {

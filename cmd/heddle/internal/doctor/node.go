@@ -130,6 +130,8 @@ func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
 				wellknown.ConditionDevices, c.Status, text, devicePlugin)
 		case c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
 			l.Problem(subject, cablesRemedy, "%s: %s", wellknown.ConditionFabric, text)
+		case c.Type == wellknown.ConditionRemediation && holds:
+			l.Problem(subject, "docs/health.md#remediation has what follows.", "%s: %s", wellknown.ConditionRemediation, text)
 		case c.Type == wellknown.ConditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
 				l.Note(subject, "", "%s", message)

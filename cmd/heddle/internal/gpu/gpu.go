@@ -54,7 +54,7 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 			if err != nil {
 				return err
 			}
-			text, err := change(c.Context(), client, args[0], args[1], cordon)
+			text, err := Change(c.Context(), client, args[0], args[1], cordon)
 			if err != nil {
 				return err
 			}
@@ -63,8 +63,8 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 	}
 }
 
-// change cordons a GPU, or the opposite, and returns what it is then.
-func change(ctx context.Context, client rest.Interface, name, uuid string, cordon bool) (string, error) {
+// Change cordons a GPU, or the opposite, and returns what it is then.
+func Change(ctx context.Context, client rest.Interface, name, uuid string, cordon bool) (string, error) {
 	if cordon {
 		// Where the device plugin does not answer, the operator's word counts.
 		if there, err := cluster.Report(ctx, client, name); err == nil && !slices.Contains(uuids(there), uuid) {

@@ -89,7 +89,7 @@ by itself, or with --undo.`,
 
 // release asks for a release, and waits until the GPUs are.
 func (o *releaseOptions) release(ctx context.Context, client rest.Interface) (*release.Status, error) {
-	uuids, err := resolve(ctx, client, o.node, o.gpus)
+	uuids, err := Resolve(ctx, client, o.node, o.gpus)
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +138,9 @@ func undo(c *cobra.Command, client rest.Interface, name string) error {
 	return cli.Write(c, "GPUs of node "+name+" are not released: the device plugin uses their driver.\n")
 }
 
-// resolve turns indices into UUIDs, which takes the device plugin's report. The
-// answer is sorted.
-func resolve(ctx context.Context, client rest.Interface, node string, gpus []string) ([]string, error) {
+// Resolve turns the values of --gpu, indices and UUIDs, into UUIDs, which takes the device
+// plugin's report. The answer is sorted.
+func Resolve(ctx context.Context, client rest.Interface, node string, gpus []string) ([]string, error) {
 	var chosen []string
 	if len(gpus) == 0 {
 		return nil, nil

@@ -2,6 +2,7 @@ package uninstall
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 )
@@ -125,6 +127,11 @@ func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node, l leftIn) 
 		if err != nil {
 			return err
 		}
+	}
+	// The device plugin adds this one, and feature-discovery does not own it.
+	plugin := apiserver.New(u.client, node.Name, slog.New(slog.DiscardHandler))
+	if err := plugin.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, false); err != nil {
+		return err
 	}
 	// Conditions last: what of the resources is heddle's is known by them.
 	if len(l.annotations) > 0 {

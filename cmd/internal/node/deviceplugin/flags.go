@@ -80,6 +80,15 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 }
 
+// Reads overrides [program.Host]: one that cleans the host, or keeps MPS daemons, reads
+// no machine, and other daemons of the process must not wait for it.
+func (o *options) Reads() *program.Host {
+	if o.cleanup || o.mpsKeeper == keeperServe {
+		return nil
+	}
+	return &o.Host
+}
+
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
 	switch {

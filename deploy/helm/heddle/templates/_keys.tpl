@@ -131,7 +131,8 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
      where a card may be shared, and sgpu.refusedFor is not 0 throughout or the
      enforcer of memory is evict, or where HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
-     an existing ConfigMap is not known here, so that counts as shared. */}}
+     an existing ConfigMap is not known here, so that counts as shared. And where the
+     policy of remediation is drain. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
 {{- $shares := .Values.config.existingConfigMap }}
@@ -146,7 +147,8 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- if eq (((.sgpu | default dict).enforce | default dict).memory | default "") "evict" }}{{ $over = true }}{{ end }}
 {{- range (.rdma | default dict).resources }}{{ if eq (.count | default "") "strict" }}{{ $strict = "true" }}{{ end }}{{ end }}
 {{- end }}
-{{- if or (and $shares (or $patient $over)) (and $strict $strictPatient) }}true{{ end }}
+{{- $drains := has "drain" (include "heddle.remediation" . | fromJsonArray) }}
+{{- if or (and $shares (or $patient $over)) (and $strict $strictPatient) $drains }}true{{ end }}
 {{- end }}
 
 {{/* Whether a section of a NodeConfig disables the eviction of rejected pods. */}}
@@ -164,7 +166,29 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{- define "heddle.deviceConditions" -}}
-{{- list "HeddleReady" "HeddleModePending" | toJson }}
+{{- list "HeddleReady" "HeddleModePending" "HeddleRemediation" | toJson }}
+{{- end }}
+
+{{/* How far remediation goes on any node, as a JSON list of policies. An existing
+     ConfigMap's is to stand in config.cluster too. */}}
+{{- define "heddle.remediation" -}}
+{{- $policies := list }}
+{{- range prepend .Values.config.nodes .Values.config.cluster }}
+{{- with .health }}{{ with .remediation }}{{ with .policy }}
+{{- if ne . "none" }}{{ $policies = append $policies . }}{{ end }}
+{{- end }}{{ end }}{{ end }}
+{{- end }}
+{{- $policies | uniq | toJson }}
+{{- end }}
+
+{{/* The taints that heddle-device-plugin may add, where remediation is on, and those that
+     it may take away, so that remediation can be turned off. */}}
+{{- define "heddle.deviceTaints" -}}
+{{- ternary (list "heddle.dev/gpu-unhealthy") list (not (empty (include "heddle.remediation" . | fromJsonArray))) | toJson }}
+{{- end }}
+
+{{- define "heddle.deviceRemovableTaints" -}}
+{{- list "heddle.dev/gpu-unhealthy" | toJson }}
 {{- end }}
 
 {{- define "heddle.deviceNodeAnnotations" -}}
@@ -199,7 +223,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- range . }}
 {{- $texts = append $texts (include "heddle.celText" .) }}
 {{- end }}
-{{- printf "[\n  %s\n]" (join ",\n  " $texts) }}
+{{- if $texts }}{{ printf "[\n  %s\n]" (join ",\n  " $texts) }}{{ else }}[]{{ end }}
 {{- end }}
 
 {{/* A list of [before, after] in CEL, for patterns with one "*". */}}

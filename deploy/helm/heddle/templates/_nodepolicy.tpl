@@ -1,5 +1,6 @@
 {{/* What the token of a node's daemon may change of Nodes: dict "root" $ "name" <policy> "account" <of the daemon>
-     "labels" <whether labels and taints are its own> "annotations" <its own> "removable" <those it may remove>
+     "labels" <whether labels are its own> "annotations" <its own> "removable" <those it may remove>
+     "taints" <keys of its own> "removableTaints" <those it may remove> "effects" <that its taints may have>
      "conditions" <its own>.
 
      The keys are no parameter object. The API server looks parameters up before it looks at
@@ -10,7 +11,6 @@
 {{- $meta := list "annotations" "managedFields" "resourceVersion" "generation" }}
 {{- if .labels }}{{ $meta = prepend $meta "labels" }}{{ end }}
 {{- $meta = printf "['%s']" (join "', '" $meta) }}
-{{- $taints := ternary "k != 'taints' && " "" .labels }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -51,14 +51,15 @@ spec:
     expression: |-
       {{- include "heddle.celTexts" .removable | nindent 6 }}
   {{- end }}
-  {{- if .labels }}
   - name: allowedTaints
     expression: |-
-      {{- include "heddle.celTexts" (include "heddle.taintKeys" .root | fromJsonArray) | nindent 6 }}
+      {{- include "heddle.celTexts" .taints | nindent 6 }}
+  - name: removableTaints
+    expression: |-
+      {{- include "heddle.celTexts" (.removableTaints | default list) | nindent 6 }}
   - name: allowedEffects
     expression: |-
-      {{- include "heddle.celTexts" (include "heddle.taintEffects" .root | fromJsonArray) | nindent 6 }}
-  {{- end }}
+      {{- include "heddle.celTexts" .effects | nindent 6 }}
   {{- if .conditions }}
   - name: allowedConditions
     expression: |-
@@ -92,8 +93,8 @@ spec:
       && !(k in variables.oldMeta && variables.oldMeta[k] == variables.newMeta[k])).map(k, 'metadata.' + k)
       + variables.oldMeta.filter(k, !(k in {{ $meta }})
       && !(k in variables.newMeta)).map(k, 'metadata.' + k)
-      + variables.newSpec.filter(k, {{ $taints }}!(k in variables.oldSpec && variables.oldSpec[k] == variables.newSpec[k])).map(k, 'spec.' + k)
-      + variables.oldSpec.filter(k, {{ $taints }}!(k in variables.newSpec)).map(k, 'spec.' + k)
+      + variables.newSpec.filter(k, k != 'taints' && !(k in variables.oldSpec && variables.oldSpec[k] == variables.newSpec[k])).map(k, 'spec.' + k)
+      + variables.oldSpec.filter(k, k != 'taints' && !(k in variables.newSpec)).map(k, 'spec.' + k)
       {{- if .conditions }}
       + variables.newStatus.filter(k, k != 'conditions'
       && !(k in variables.oldStatus && variables.oldStatus[k] == variables.newStatus[k])).map(k, 'status.' + k)
@@ -140,7 +141,6 @@ spec:
       && !(k in variables.removableAnnotations)
       {{- end }}
       && !(k in variables.newAnnotations))
-  {{- if .labels }}
   - name: oldTaints
     expression: "'taints' in variables.oldSpec ? variables.oldSpec['taints'] : dyn([])"
   - name: newTaints
@@ -149,11 +149,11 @@ spec:
     expression: variables.newTaints.filter(t, !(t in variables.oldTaints))
   - name: foreignTaints
     expression: >-
-      (variables.addedTaints + variables.oldTaints.filter(t, !(t in variables.newTaints)))
+      (variables.addedTaints
+      + variables.oldTaints.filter(t, !(t in variables.newTaints) && !(t.key in variables.removableTaints)))
       .filter(t, !(t.key in variables.allowedTaints)).map(t, t.key)
   - name: foreignEffects
     expression: variables.addedTaints.filter(t, !(t.effect in variables.allowedEffects)).map(t, t.effect)
-  {{- end }}
   {{- if .conditions }}
   - name: oldConditions
     expression: "'conditions' in variables.oldStatus ? variables.oldStatus['conditions'] : dyn([])"
@@ -173,7 +173,7 @@ spec:
     message: {{ $name }} may neither create nor delete a Node{{ if not .conditions }} nor write its status{{ end }}
     reason: Forbidden
   - expression: request.operation != 'UPDATE' || size(variables.changedFields) == 0
-    message: {{ $name }} may change its own {{ if .labels }}labels, taints, {{ end }}annotations {{- if .conditions }} and conditions{{ end }} only
+    message: {{ $name }} may change its own {{ if .labels }}labels, {{ end }}taints, annotations {{- if .conditions }} and conditions{{ end }} only
     messageExpression: "'{{ $name }} may not change ' + variables.changedFields.join(', ')"
     reason: Forbidden
   {{- if .labels }}
@@ -188,7 +188,6 @@ spec:
     message: {{ $name }} may change only its own annotations
     messageExpression: "'{{ $name }} may not change annotations ' + variables.foreignAnnotations.join(', ')"
     reason: Forbidden
-  {{- if .labels }}
   - expression: size(variables.foreignTaints) == 0
     message: {{ $name }} may change only its own taints
     messageExpression: "'{{ $name }} may not change taints ' + variables.foreignTaints.join(', ')"
@@ -197,7 +196,6 @@ spec:
     message: {{ $name }} may not add taints of this effect
     messageExpression: "'{{ $name }} may not add taints of effect ' + variables.foreignEffects.join(', ')"
     reason: Forbidden
-  {{- end }}
   {{- if .conditions }}
   - expression: size(variables.foreignConditions) == 0
     message: {{ $name }} may change only its own conditions

@@ -1,0 +1,213 @@
+// Package drain is `heddle drain`: it keeps new pods from a node, or from single GPUs of
+// it, and evicts the pods that have its devices. It deletes no pod, and touches none
+// without devices.
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+)
+
+// poll is how often the node is asked which pods are left.
+const poll = time.Second
+
+type drain struct {
+	node          string
+	gpus          []string
+	dryRun, force bool
+	within        time.Duration
+
+	client rest.Interface
+	c      *cobra.Command
+	// noted are the pods of which it was printed what happens to them, by UID.
+	noted map[types.UID]string
+}
+
+// NewCommand makes `heddle drain`.
+func NewCommand() *cobra.Command {
+	d := &drain{noted: map[types.UID]string{}}
+	var api cluster.Flags
+	c := &cobra.Command{
+		Use: "drain NODE", Short: "Evict the pods that have a node's devices, or single GPUs of it",
+		Long: `Evict the pods that have a node's devices, or single GPUs of it.
+
+The Node is cordoned first, as by kubectl cordon; with --gpu only these GPUs are,
+as by heddle gpu cordon. Then pods that have devices of heddle are evicted by the
+Eviction API, which heeds PodDisruptionBudgets: one that a budget protects is
+tried again. Pods without devices stay, which is the difference to kubectl drain.
+Pods of DaemonSets, static pods, and, unless --force is given, pods without a
+controller stay too. It waits until the others are gone, and exits with 1 while
+pods are left. kubectl uncordon and heddle gpu uncordon take the cordon back.`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
+	}
+	api.Register(c)
+	c.Flags().StringSliceVar(&d.gpus, "gpu", nil, "`index or UUID` of a GPU, may be repeated; default all devices of the node")
+	c.Flags().BoolVar(&d.dryRun, "dry-run", false, "print which pods would be evicted, and change nothing")
+	c.Flags().BoolVar(&d.force, "force", false, "evict pods without a controller too: no other comes in their place")
+	c.Flags().DurationVar(&d.within, "timeout", 10*time.Minute, "how long to wait for the pods to go")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if d.within < time.Second {
+			return cli.UsageErrorf(c, "--timeout: %s is less than 1s", d.within)
+		}
+		client, err := api.Client()
+		if err != nil {
+			return err
+		}
+		d.node, d.client, d.c = args[0], client, c
+		return d.run(c.Context())
+	}
+	return c
+}
+
+func (d *drain) run(ctx context.Context) error {
+	var err error
+	if d.gpus, err = gpu.Resolve(ctx, d.client, d.node, d.gpus); err != nil {
+		return err
+	}
+	found, err := d.holders(ctx)
+	if err != nil {
+		return err
+	}
+	if d.dryRun {
+		return cli.Write(d.c, table(found)+"Nothing was changed.\n")
+	}
+	if err := d.cordon(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
+	defer cancel()
+	for {
+		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.Kept != "" })
+		if len(left) == 0 {
+			return d.finish(found)
+		}
+		if err := d.evict(ctx, left); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drain node %s: %w: left are %s", d.node, context.Cause(ctx), names(left))
+		case <-time.After(poll):
+		}
+		if now, err := d.holders(ctx); err == nil {
+			found = now
+		} else if ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// holders asks which pods have the devices.
+func (d *drain) holders(ctx context.Context) ([]holder, error) {
+	there, err := cluster.Report(ctx, d.client, d.node)
+	if err != nil {
+		return nil, fmt.Errorf("which pods have devices of node %s is not known (kubectl drain evicts all pods): %w", d.node, err)
+	}
+	pods, err := cluster.Pods(ctx, d.client, d.node)
+	if err != nil {
+		return nil, err
+	}
+	return holders(there, pods.Items, d.gpus, d.force), nil
+}
+
+// cordon keeps new pods from the GPUs, or from the node.
+func (d *drain) cordon(ctx context.Context) error {
+	for _, uuid := range d.gpus {
+		text, err := gpu.Change(ctx, d.client, d.node, uuid, true)
+		if err != nil {
+			return err
+		}
+		if err := cli.Write(d.c, fmt.Sprintf("GPU %s of node %s %s\n", uuid, d.node, text)); err != nil {
+			return err
+		}
+	}
+	if len(d.gpus) > 0 {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": true}})
+	if err != nil {
+		return err
+	}
+	if err := d.client.Patch(types.MergePatchType).Resource("nodes").Name(d.node).Body(body).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("cordon node %s: %w", d.node, err)
+	}
+	return cli.Write(d.c, "Node "+d.node+" is cordoned: no new pod comes here.\n")
+}
+
+// evict tries each pod that is not going yet.
+func (d *drain) evict(ctx context.Context, left []holder) error {
+	api := apiserver.New(d.client, d.node, slog.New(slog.DiscardHandler))
+	for i := range left {
+		p := left[i].pod
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := api.Evict(ctx, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p.UID)
+		text := "evicted"
+		var status *apierrors.StatusError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case apierrors.IsTooManyRequests(err) && errors.As(err, &status):
+			text = "waits: " + status.ErrStatus.Message
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			continue // It is gone.
+		case err != nil:
+			return err
+		}
+		if d.noted[p.UID] == text {
+			continue
+		}
+		d.noted[p.UID] = text
+		if err := cli.Write(d.c, left[i].String()+": "+cli.Printable(text)+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish prints which pods are left, all of which are kept.
+func (d *drain) finish(kept []holder) error {
+	of := "devices of node " + d.node
+	if len(d.gpus) > 0 {
+		of = "GPU " + strings.Join(d.gpus, " or ") + " of node " + d.node
+	}
+	if len(kept) == 0 {
+		return cli.Write(d.c, "No pod has "+of+".\n")
+	}
+	if err := cli.Write(d.c, "These pods still have "+of+":\n"+table(kept)); err != nil {
+		return err
+	}
+	return cli.ErrFindings
+}
+
+func table(all []holder) string {
+	if len(all) == 0 {
+		return "No pod has them.\n"
+	}
+	rows := [][]string{{"POD", "DEVICES", "EVICTED"}}
+	for i := range all {
+		evicted := "yes"
+		if all[i].Kept != "" {
+			evicted = "no: " + all[i].Kept
+		}
+		rows = append(rows, []string{all[i].String(), strings.Join(all[i].Devices, " "), evicted})
+	}
+	return cli.Table(rows)
+}
