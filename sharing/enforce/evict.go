@@ -50,17 +50,17 @@ const (
 	FullGPU Excess = "full"
 )
 
-// Offense is one excess of a container on a GPU.
-type Offense struct {
+// Subject is one excess of a container on a GPU.
+type Subject struct {
 	UID, Container, GPU string
 	Excess              Excess
 }
 
-// Spell is since when an excess lasts, and when it was reported.
-type Spell struct{ Since, Reported time.Time }
+// Timing is since when an excess lasts, and when it was reported.
+type Timing struct{ Since, Reported time.Time }
 
-// Verdict is what is to be done about an excess: the pod is warned, once, or evicted.
-type Verdict struct {
+// Action is what is to be done about an excess: the pod is warned, once, or evicted.
+type Action struct {
 	Use
 	Excess Excess
 	Evict  bool
@@ -68,37 +68,37 @@ type Verdict struct {
 	Reason string
 }
 
-// Judge goes from what containers use at a time to what is to be done, evictions by
-// the lowest priority first, and from the spells of the last time to those now. A use
-// that is not known neither begins nor ends a spell, and no pod is evicted by it.
-func Judge(c config.Evict, now time.Time, uses []Use, last map[Offense]Spell) ([]Verdict, map[Offense]Spell) {
-	spells := make(map[Offense]Spell)
-	var verdicts []Verdict
+// CheckUses goes from what containers use at a time to what is to be done, evictions by
+// the lowest priority first, and from the timings of the last time to those now. A use
+// that is not known neither begins nor ends a timing, and no pod is evicted by it.
+func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timing) ([]Action, map[Subject]Timing) {
+	timings := make(map[Subject]Timing)
+	var actions []Action
 	for _, f := range findings(c.FullAt, uses) {
-		offense := Offense{f.use.UID, f.use.Container, f.use.GPU, f.excess}
-		spell, lasts := last[offense]
+		subject := Subject{f.use.UID, f.use.Container, f.use.GPU, f.excess}
+		timing, lasts := last[subject]
 		switch {
 		case !lasts && f.reason == "":
 			continue
 		case !lasts:
-			spell.Since = now
+			timing.Since = now
 		}
-		v := Verdict{Use: *f.use, Excess: f.excess, Reason: f.reason}
+		v := Action{Use: *f.use, Excess: f.excess, Reason: f.reason}
 		switch {
 		case f.reason == "": // It is not known.
-		case spell.Reported.IsZero() && now.Sub(spell.Since) >= c.After:
-			spell.Reported = now
-			verdicts = append(verdicts, v)
-		case !spell.Reported.IsZero() && f.excess != OverCompute && now.Sub(spell.Reported) >= c.Grace:
+		case timing.Reported.IsZero() && now.Sub(timing.Since) >= c.After:
+			timing.Reported = now
+			actions = append(actions, v)
+		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= c.Grace:
 			v.Evict = true
-			verdicts = append(verdicts, v)
+			actions = append(actions, v)
 		}
-		spells[offense] = spell
+		timings[subject] = timing
 	}
-	slices.SortStableFunc(verdicts, func(a, b Verdict) int {
+	slices.SortStableFunc(actions, func(a, b Action) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.over(), a.over()))
 	})
-	return verdicts, spells
+	return actions, timings
 }
 
 // finding is an excess; one without a reason may be or not, as the use is not known.
