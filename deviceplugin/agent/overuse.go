@@ -118,7 +118,7 @@ func uses(
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: gpu.Index, Total: gpu.MemoryMiB << 20, Share: s.MemoryMiB << 20,
 				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror && p.DeletionTimestamp == nil,
+				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Leaving: p.DeletionTimestamp != nil,
 			})
 		}
 	}

@@ -83,6 +83,8 @@ func TestCheckUses(t *testing.T) {
 func TestFullGPU(t *testing.T) {
 	static := use("static", 0, 40, 40)
 	static.Evictable = false
+	leaves := use("leaves", 5, 40, 30)
+	leaves.Leaving = true
 	unknown := use("low", 0, 40, 0)
 	unknown.Used = Unknown
 	for _, tt := range []struct {
@@ -105,6 +107,7 @@ func TestFullGPU(t *testing.T) {
 			[]string{"two full"},
 		},
 		{"one over its share, before a lower priority", []Use{use("low", 0, 50, 38), use("over", 5, 20, 22), use("high", 9, 40, 18)}, []string{"over memory", "over full"}},
+		{"one leaves already", []Use{leaves, use("low", 0, 40, 40), use("high", 9, 60, 8)}, nil},
 		{"a static pod stays", []Use{static, use("high", 9, 60, 38)}, nil},
 		{"one that uses nothing would make no room", []Use{use("idle", 0, 40, 0), use("middle", 5, 40, 40), use("high", 9, 60, 38)}, []string{"middle full"}},
 		{"what is not known is not evicted", []Use{unknown, use("high", 9, 79, 78)}, nil},
