@@ -94,7 +94,7 @@ rdma:
 	want.Domains.Vendor, want.Domains.Company, want.Domains.GPU = "example.com", "corp.example.com", "dcu"
 	want.SGPU.SlotsPerGPU = 8
 	want.SGPU.GPUs = []config.GPURef{"0", "GPU-1"}
-	want.SGPU.Enforce = config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS}
+	want.SGPU.Enforce.Memory, want.SGPU.Enforce.Compute = config.EnforceMPS, config.EnforceMPS
 	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
 	want.Resources = config.Resources{
 		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",

@@ -61,8 +61,13 @@ func rootOf(bundle string) (string, error) {
 	if err := json.NewDecoder(io.LimitReader(file, maxJSON)).Decode(&config); err != nil {
 		return "", fmt.Errorf("bundle of the container: %w", err)
 	}
-	if !filepath.IsAbs(config.Root.Path) {
-		return filepath.Join(bundle, config.Root.Path), nil
+	root := config.Root.Path
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(bundle, root)
 	}
-	return config.Root.Path, nil
+	// The kernel lists mounts without links, such as /var/run.
+	if resolved, err := filepath.EvalSymlinks(root); err == nil {
+		root = resolved
+	}
+	return root, nil
 }

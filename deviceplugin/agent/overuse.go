@@ -27,7 +27,7 @@ import (
 // share. Its round is called by one goroutine.
 type overuse struct {
 	*core
-	spells    map[enforce.Offense]enforce.Spell
+	timings   map[enforce.Subject]enforce.Timing
 	evictions *rate.Limiter
 	evicted   *prometheus.CounterVec
 }
@@ -57,33 +57,33 @@ func (o *overuse) round(ctx context.Context, now time.Time, allocations []report
 		// The kubelet knows a static pod by the hash of its file.
 		byUID[cmp.Or(p.Annotations[corev1.MirrorPodAnnotationKey], string(p.UID))] = p
 	}
-	var verdicts []enforce.Verdict
-	verdicts, o.spells = enforce.Judge(
-		o.config().SGPU.Enforce.Evict, now, uses(o.machine(), allocations, used, byUID), o.spells)
-	for i := range verdicts {
-		o.act(ctx, now, &verdicts[i])
+	var actions []enforce.Action
+	actions, o.timings = enforce.CheckUses(
+		o.config().SGPU.Enforce.Evict, now, uses(o.machine(), allocations, used, byUID), o.timings)
+	for i := range actions {
+		o.act(ctx, now, &actions[i])
 	}
 }
 
 // act warns a pod or evicts it; an eviction that fails is repeated by the next round.
-func (o *overuse) act(ctx context.Context, now time.Time, v *enforce.Verdict) {
-	pod := kubelet.Pod{Namespace: v.Namespace, Name: v.Pod, UID: v.UID}
-	what := fmt.Sprintf("container %s %s", v.Container, v.Reason)
+func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
+	pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
+	what := fmt.Sprintf("container %s %s", a.Container, a.Reason)
 	switch {
-	case !v.Evict && v.Excess == enforce.OverCompute:
+	case !a.Evict && a.Excess == enforce.OverCompute:
 		o.API.WarnPod(pod, wellknown.EventShareExceeded, what+"; nothing limits it (sgpu.enforce.compute)")
 		return
-	case !v.Evict:
+	case !a.Evict:
 		o.API.WarnPod(pod, wellknown.EventShareExceeded, fmt.Sprintf("%s; the pod is evicted if that is so in %s",
 			what, o.config().SGPU.Enforce.Evict.Grace))
 		return
 	case !o.evictions.AllowN(now, 1):
 		return
 	}
-	key := types.NamespacedName{Namespace: v.Namespace, Name: v.Pod}
-	switch err := o.API.Evict(ctx, key, types.UID(v.UID)); {
+	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Pod}
+	switch err := o.API.Evict(ctx, key, types.UID(a.UID)); {
 	case err == nil:
-		o.evicted.WithLabelValues(string(v.Excess)).Inc()
+		o.evicted.WithLabelValues(string(a.Excess)).Inc()
 		o.Log.InfoContext(ctx, "evicted", "pod", pod.String(), "reason", what)
 		o.API.WarnPod(pod, wellknown.EventShareEvicted, what)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
@@ -118,7 +118,7 @@ func uses(
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: gpu.Index, Total: gpu.MemoryMiB << 20, Share: s.MemoryMiB << 20,
 				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror && p.DeletionTimestamp == nil,
+				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Leaving: p.DeletionTimestamp != nil,
 			})
 		}
 	}

@@ -24,9 +24,9 @@ type Use struct {
 	// is no such limit; SM what it uses.
 	Percent, SM int64
 	// Priority is the pod's. Evictable reports that the container was started with
-	// enforcer evict, and that its pod can be evicted.
-	Priority  int32
-	Evictable bool
+	// enforcer evict, and that its pod can be evicted. Leaving: the pod is being deleted.
+	Priority           int32
+	Evictable, Leaving bool
 }
 
 // Unknown is a use of memory or of compute that is not known.
@@ -50,17 +50,17 @@ const (
 	FullGPU Excess = "full"
 )
 
-// Offense is one excess of a container on a GPU.
-type Offense struct {
+// Subject is one excess of a container on a GPU.
+type Subject struct {
 	UID, Container, GPU string
 	Excess              Excess
 }
 
-// Spell is since when an excess lasts, and when it was reported.
-type Spell struct{ Since, Reported time.Time }
+// Timing is since when an excess lasts, and when it was reported.
+type Timing struct{ Since, Reported time.Time }
 
-// Verdict is what is to be done about an excess: the pod is warned, once, or evicted.
-type Verdict struct {
+// Action is what is to be done about an excess: the pod is warned, once, or evicted.
+type Action struct {
 	Use
 	Excess Excess
 	Evict  bool
@@ -68,37 +68,37 @@ type Verdict struct {
 	Reason string
 }
 
-// Judge goes from what containers use at a time to what is to be done, evictions by
-// the lowest priority first, and from the spells of the last time to those now. A use
-// that is not known neither begins nor ends a spell, and no pod is evicted by it.
-func Judge(c config.Evict, now time.Time, uses []Use, last map[Offense]Spell) ([]Verdict, map[Offense]Spell) {
-	spells := make(map[Offense]Spell)
-	var verdicts []Verdict
+// CheckUses goes from what containers use at a time to what is to be done, evictions by
+// the lowest priority first, and from the timings of the last time to those now. A use
+// that is not known neither begins nor ends a timing, and no pod is evicted by it.
+func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timing) ([]Action, map[Subject]Timing) {
+	timings := make(map[Subject]Timing)
+	var actions []Action
 	for _, f := range findings(c.FullAt, uses) {
-		offense := Offense{f.use.UID, f.use.Container, f.use.GPU, f.excess}
-		spell, lasts := last[offense]
+		subject := Subject{f.use.UID, f.use.Container, f.use.GPU, f.excess}
+		timing, lasts := last[subject]
 		switch {
 		case !lasts && f.reason == "":
 			continue
 		case !lasts:
-			spell.Since = now
+			timing.Since = now
 		}
-		v := Verdict{Use: *f.use, Excess: f.excess, Reason: f.reason}
+		v := Action{Use: *f.use, Excess: f.excess, Reason: f.reason}
 		switch {
 		case f.reason == "": // It is not known.
-		case spell.Reported.IsZero() && now.Sub(spell.Since) >= c.After:
-			spell.Reported = now
-			verdicts = append(verdicts, v)
-		case !spell.Reported.IsZero() && f.excess != OverCompute && now.Sub(spell.Reported) >= c.Grace:
+		case timing.Reported.IsZero() && now.Sub(timing.Since) >= c.After:
+			timing.Reported = now
+			actions = append(actions, v)
+		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= c.Grace:
 			v.Evict = true
-			verdicts = append(verdicts, v)
+			actions = append(actions, v)
 		}
-		spells[offense] = spell
+		timings[subject] = timing
 	}
-	slices.SortStableFunc(verdicts, func(a, b Verdict) int {
+	slices.SortStableFunc(actions, func(a, b Action) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.over(), a.over()))
 	})
-	return verdicts, spells
+	return actions, timings
 }
 
 // finding is an excess; one without a reason may be or not, as the use is not known.
@@ -124,7 +124,7 @@ func findings(fullAt int, uses []Use) []finding {
 // where its use is not.
 func (u *Use) excess(kind Excess) (reason string, known bool) {
 	switch {
-	case !u.Evictable:
+	case !u.Evictable, u.Leaving:
 		return "", true
 	case kind == OverMemory && u.Used > u.Share:
 		return fmt.Sprintf("has %d MiB of GPU %d, and its share is %d MiB", mib(u.Used), u.Index, mib(u.Share)), true
@@ -155,16 +155,18 @@ func victims(fullAt int, uses []Use) []finding {
 	var all []finding
 	for _, gpu := range order {
 		var used, shares int64
+		leaves := false
 		needy := int32(math.MinInt32)
 		for _, u := range byGPU[gpu] {
 			used, shares = used+max(u.Used, 0), shares+u.Share
+			leaves = leaves || u.Leaving && u.Used != 0
 			if u.Used != Unknown && u.over() < 0 {
 				needy = max(needy, u.Priority)
 			}
 		}
 		total := byGPU[gpu][0].Total
-		if total <= 0 || shares <= total || used < total/100*int64(fullAt) {
-			continue
+		if leaves || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
+			continue // A pod that leaves makes room already.
 		}
 		lower := slices.DeleteFunc(byGPU[gpu], func(u *Use) bool {
 			return !u.Evictable || u.Used <= 0 || u.Priority >= needy

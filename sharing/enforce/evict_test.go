@@ -19,13 +19,13 @@ func use(pod string, priority int32, shareGiB, usedGiB int64) Use {
 	}
 }
 
-// verdicts are what is to be done at each time, as words.
-func verdicts(c config.Evict, times ...[]Use) [][]string {
-	var spells map[Offense]Spell
+// actions are what is to be done at each time, as words.
+func actions(c config.Evict, times ...[]Use) [][]string {
+	var timings map[Subject]Timing
 	var all [][]string
 	for i, uses := range times {
-		var found []Verdict
-		found, spells = Judge(c, time.Unix(0, 0).Add(time.Duration(i)*10*time.Second), uses, spells)
+		var found []Action
+		found, timings = CheckUses(c, time.Unix(0, 0).Add(time.Duration(i)*10*time.Second), uses, timings)
 		words := []string{}
 		for _, v := range found {
 			what := "warn "
@@ -39,7 +39,7 @@ func verdicts(c config.Evict, times ...[]Use) [][]string {
 	return all
 }
 
-func TestJudge(t *testing.T) {
+func TestCheckUses(t *testing.T) {
 	c := config.Evict{After: 10 * time.Second, Grace: 20 * time.Second, FullAt: 95}
 	uses := func(all ...Use) []Use { return all }
 	unknown := use("a", 0, 4, 6)
@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 			[][]string{none, {"warn a compute"}, none, none, none},
 		},
 	} {
-		if diff := cmp.Diff(tt.want, verdicts(c, tt.times...)); diff != "" {
+		if diff := cmp.Diff(tt.want, actions(c, tt.times...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -83,6 +83,8 @@ func TestJudge(t *testing.T) {
 func TestFullGPU(t *testing.T) {
 	static := use("static", 0, 40, 40)
 	static.Evictable = false
+	leaves := use("leaves", 5, 40, 30)
+	leaves.Leaving = true
 	unknown := use("low", 0, 40, 0)
 	unknown.Used = Unknown
 	for _, tt := range []struct {
@@ -105,13 +107,14 @@ func TestFullGPU(t *testing.T) {
 			[]string{"two full"},
 		},
 		{"one over its share, before a lower priority", []Use{use("low", 0, 50, 38), use("over", 5, 20, 22), use("high", 9, 40, 18)}, []string{"over memory", "over full"}},
+		{"one leaves already", []Use{leaves, use("low", 0, 40, 40), use("high", 9, 60, 8)}, nil},
 		{"a static pod stays", []Use{static, use("high", 9, 60, 38)}, nil},
 		{"one that uses nothing would make no room", []Use{use("idle", 0, 40, 0), use("middle", 5, 40, 40), use("high", 9, 60, 38)}, []string{"middle full"}},
 		{"what is not known is not evicted", []Use{unknown, use("high", 9, 79, 78)}, nil},
 		{"not over-committed", []Use{use("low", 0, 30, 30), use("high", 9, 50, 47)}, nil},
 	} {
-		_, spells := Judge(config.Evict{FullAt: 95}, time.Unix(0, 0), tt.uses, nil)
-		got, _ := Judge(config.Evict{FullAt: 95}, time.Unix(1, 0), tt.uses, spells)
+		_, timings := CheckUses(config.Evict{FullAt: 95}, time.Unix(0, 0), tt.uses, nil)
+		got, _ := CheckUses(config.Evict{FullAt: 95}, time.Unix(1, 0), tt.uses, timings)
 		var words []string
 		for _, v := range got {
 			if v.Evict {
@@ -128,7 +131,7 @@ func TestFullGPU(t *testing.T) {
 func TestReasonOfAnExcess(t *testing.T) {
 	busy := use("b", 0, 4, 0)
 	busy.Percent, busy.SM = 30, 80
-	got, _ := Judge(config.Evict{FullAt: 50}, time.Unix(0, 0), []Use{use("a", -5, 40, 41), busy, use("high", 7, 40, 1)}, nil)
+	got, _ := CheckUses(config.Evict{FullAt: 50}, time.Unix(0, 0), []Use{use("a", -5, 40, 41), busy, use("high", 7, 40, 1)}, nil)
 	want := []string{
 		"has 41984 MiB of GPU 3, and its share is 40960 MiB",
 		"has 41984 MiB of GPU 3, which is full, and a container of priority 7 has not all of its share; its own is -5",

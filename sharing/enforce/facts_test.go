@@ -73,9 +73,15 @@ func TestRead(t *testing.T) {
 	want = Facts{
 		LibraryError: "library /opt/libvgpu.so: no such file or directory",
 		HookError:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",
+		UsageError: "heddle-device-plugin is not in the host's PID namespace (hostPID), where the driver's PIDs have a " +
+			"meaning: set gpuDevice.usageMetrics",
 	}
 	if diff := cmp.Diff(want, empty.Read(&machine.Machine{}, nil)); diff != "" {
 		t.Errorf("nothing is there (-want +got):\n%s", diff)
+	}
+	h.Replayed = true
+	if got := h.Read(m, nil).UsageError; got != "a replayed machine has no driver that could be asked who uses a GPU" {
+		t.Errorf("replayed: %q", got)
 	}
 }
 
