@@ -52,6 +52,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
@@ -247,8 +248,12 @@ func (p *Plugin) Permit(
 	return nil, 0
 }
 
-// Bind binds pods that share GPUs, and skips all others.
+// Bind binds pods that share GPUs, and leaves all others to the next plugin. A node that was
+// deleted while the pod was on its way takes none: the API server would bind to it all the same.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
+		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
+	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }
 
