@@ -73,19 +73,20 @@ import (
 const Name = "Heddle"
 
 var (
-	_ framework.PreEnqueuePlugin        = (*Plugin)(nil)
-	_ framework.PreFilterPlugin         = (*Plugin)(nil)
-	_ framework.FilterPlugin            = (*Plugin)(nil)
-	_ framework.PostFilterPlugin        = (*Plugin)(nil)
-	_ framework.PreScorePlugin          = (*Plugin)(nil)
-	_ framework.ScorePlugin             = (*Plugin)(nil)
-	_ framework.ReservePlugin           = (*Plugin)(nil)
-	_ framework.PermitPlugin            = (*Plugin)(nil)
-	_ framework.BindPlugin              = (*Plugin)(nil)
-	_ framework.PostBindPlugin          = (*Plugin)(nil)
-	_ framework.EnqueueExtensions       = (*Plugin)(nil)
-	_ framework.SignPlugin              = (*Plugin)(nil)
-	_ framework.PlacementGeneratePlugin = (*Plugin)(nil)
+	_ framework.PreEnqueuePlugin         = (*Plugin)(nil)
+	_ framework.PreFilterPlugin          = (*Plugin)(nil)
+	_ framework.FilterPlugin             = (*Plugin)(nil)
+	_ framework.PostFilterPlugin         = (*Plugin)(nil)
+	_ framework.PreScorePlugin           = (*Plugin)(nil)
+	_ framework.ScorePlugin              = (*Plugin)(nil)
+	_ framework.ReservePlugin            = (*Plugin)(nil)
+	_ framework.PermitPlugin             = (*Plugin)(nil)
+	_ framework.BindPlugin               = (*Plugin)(nil)
+	_ framework.PostBindPlugin           = (*Plugin)(nil)
+	_ framework.EnqueueExtensions        = (*Plugin)(nil)
+	_ framework.SignPlugin               = (*Plugin)(nil)
+	_ framework.PlacementGeneratePlugin  = (*Plugin)(nil)
+	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
 
 // Process is what the scheduler's process has beside the framework.
