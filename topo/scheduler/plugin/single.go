@@ -60,13 +60,17 @@ func (p *Plugin) newSingle(state framework.CycleState, pod *corev1.Pod) *single 
 	if err != nil || p.cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever || !planner.AnyBelow(nodes, priority) {
 		return nil
 	}
+	known := p.cluster()
+	if len(known.GangOf) == 0 {
+		return nil
+	}
 	c := cycleOf(state)
 	if c == nil {
 		if c, err = p.newCycle(pod); err != nil {
 			return nil
 		}
 	}
-	victims := planner.ReadVictims(nodes, p.cluster(), priority)
+	victims := planner.ReadVictims(nodes, known, priority)
 	if !victims.HaveGangs() {
 		return nil
 	}
