@@ -60,7 +60,8 @@ func (v *victim) worth(other *victim) int {
 // ReadVictims finds the victims that there may be on nodes. A gang of which a pod has the
 // priority is none, nor is one that is spared.
 func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare ...types.NamespacedName) *Victims {
-	v, spared, of := &Victims{leaving: map[string]fit.Gone{}}, map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
+	v := &Victims{leaving: map[string]fit.Gone{}}
+	spared, of := map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
 	for _, key := range spare {
 		spared[key] = true
 	}

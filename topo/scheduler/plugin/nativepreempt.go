@@ -48,13 +48,14 @@ func (p *Plugin) scheduleWithout(
 	}()
 	for _, pod := range gone {
 		if err := snapshot.RemovePod(logr.FromContextOrDiscard(ctx), pod, pod.Spec.NodeName); err != nil {
-			return nil, framework.AsStatus(fmt.Errorf("take pod %s/%s out of the snapshot: %w", pod.Namespace, pod.Name, err))
+			return nil, framework.AsStatus(fmt.Errorf("remove pod %s/%s from the snapshot: %w", pod.Namespace, pod.Name, err))
 		}
 	}
 	got, status := schedule(ctx)
 	switch {
 	case status.IsRejected():
-		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, "without the pods that its plan evicts: "+status.Message())
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable,
+			"without the pods that its plan evicts: "+status.Message())
 	case !status.IsSuccess():
 		return nil, status
 	}

@@ -21,6 +21,7 @@
 // A gang without room that has a higher priority than others is planned with the fewest of
 // those gone. PostFilter tries each member's node without their pods. Once all members pass,
 // it evicts the pods and nominates the members; the plan keeps the room until they are gone.
+// A pod of no gang is tried on nodes without the gangs on them, which go as a whole.
 //
 // # A gang that waits
 //
@@ -35,8 +36,8 @@
 // of scheduling.k8s.io together in one cycle, and asks where they may go
 // (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
 // member its node of a plan, and Filter accepts that alone. If a node rejects a member,
-// the next time is planned around it.
-// The gang cache does not have these gangs: reservations of others count, and none
+// the next time is planned around it. PodGroupPostFilter evicts the gangs that its plan
+// takes the place of. The gang cache does not have these gangs: reservations of others count, and none
 // is made.
 package plugin
 

@@ -56,8 +56,11 @@ func (p *Plugin) preemptSingle(
 // newSingle is nil if a pod preempts as kube-scheduler has it.
 func (p *Plugin) newSingle(state framework.CycleState, pod *corev1.Pod) *single {
 	policy, priority := pod.Spec.PreemptionPolicy, schedulehelpers.PodPriority(pod)
+	if p.cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever {
+		return nil
+	}
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
-	if err != nil || p.cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever || !planner.AnyBelow(nodes, priority) {
+	if err != nil || !planner.AnyBelow(nodes, priority) {
 		return nil
 	}
 	known := p.cluster()
@@ -74,7 +77,8 @@ func (p *Plugin) newSingle(state framework.CycleState, pod *corev1.Pod) *single 
 	if !victims.HaveGangs() {
 		return nil
 	}
-	if now, err := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace).Get(pod.Name); err == nil {
+	pods := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace)
+	if now, err := pods.Get(pod.Name); err == nil {
 		pod = now // With its last nomination.
 	}
 	asks := planner.Single{Amounts: c.amounts, Reservations: c.reservations, Asker: c.asker}
@@ -90,8 +94,11 @@ func (s *single) awaits(statuses framework.NodeToStatusReader) bool {
 }
 
 // search finds the node and the best set of victims there; no node if none is enough.
-func (s *single) search(ctx context.Context, statuses framework.NodeToStatusReader) (node string, best []int, err error) {
-	nodes, err := statuses.NodesForStatusCode(s.plugin.handle.SnapshotSharedLister().NodeInfos(), framework.Unschedulable)
+func (s *single) search(
+	ctx context.Context, statuses framework.NodeToStatusReader,
+) (node string, best []int, err error) {
+	all := s.plugin.handle.SnapshotSharedLister().NodeInfos()
+	nodes, err := statuses.NodesForStatusCode(all, framework.Unschedulable)
 	if err != nil {
 		return "", nil, err
 	}
