@@ -23,6 +23,9 @@ type brake struct {
 	// on is the node that each pod holds.
 	on            map[string]string
 	there, onward chan struct{}
+	// bind stops pods once they are on their way to be bound, if it is set; atBind is how many.
+	bind   chan struct{}
+	atBind int
 }
 
 func (*brake) Name() string { return brakeName }
@@ -58,14 +61,45 @@ func (b *brake) Unreserve(_ context.Context, _ fwk.CycleState, p *corev1.Pod, _ 
 	delete(b.on, p.Name)
 }
 
-// midGang adds a gang of four pods with two GPUs each, of which three wait in Permit now, two
-// on the node full and one on the node half. The cluster has no more than it needs.
-func midGang(t *testing.T, nodes ...*corev1.Node) (w *cluster, full, half string, onward func()) {
+func (*brake) PreBindPreFlight(context.Context, fwk.CycleState, *corev1.Pod, string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return &fwk.PreBindPreFlightResult{}, nil
+}
+
+func (b *brake) PreBind(ctx context.Context, _ fwk.CycleState, _ *corev1.Pod, _ string) *fwk.Status {
+	b.mu.Lock()
+	wait := b.bind
+	b.atBind++
+	b.mu.Unlock()
+	if wait != nil {
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// binding is how many pods are on their way to be bound.
+func (b *brake) binding() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.atBind
+}
+
+// withBrake is the documented configuration with the brake.
+func withBrake(t *testing.T) *config.KubeSchedulerConfiguration {
 	t.Helper()
 	c := withArgs(loaded(t, documented), args(""))
 	m := &c.Profiles[0].Plugins.MultiPoint
 	m.Enabled = append([]config.Plugin{{Name: brakeName}}, m.Enabled...)
-	w = startAs(t, c, nodes...)
+	return c
+}
+
+// midGang adds a gang of four pods with two GPUs each, of which three wait in Permit now, two
+// on the node full and one on the node half. The cluster has no more than it needs.
+func midGang(t *testing.T, nodes ...*corev1.Node) (w *cluster, full, half string, onward func()) {
+	t.Helper()
+	w = startAs(t, withBrake(t), nodes...)
 	b := &w.brake
 	b.mu.Lock()
 	b.after, b.on, b.there, b.onward = 3, map[string]string{}, make(chan struct{}), make(chan struct{})

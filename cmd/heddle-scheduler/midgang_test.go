@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -175,6 +176,29 @@ func TestNodeLeavesMidGang(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// A node is deleted once all members are on their way to be bound to it: the API server would
+// take the bindings. They go to another node, all of them.
+func TestNodeDeletedDuringBinding(t *testing.T) {
+	w := unscheduled(t, node("a", 4))
+	w.brake.bind = make(chan struct{})
+	onward := sync.OnceFunc(func() { close(w.brake.bind) })
+	w.schedule(withBrake(t))
+	t.Cleanup(onward) // Before the scheduler is stopped.
+	w.gang("x", 2, 2, 2)
+	w.until("both on their way", func(map[string]*corev1.Pod) bool { return w.brake.binding() == 2 })
+	if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "a"); err != nil {
+		t.Fatal(err)
+	}
+	w.add(node("b", 4))
+	w.seen()
+	onward()
+	for name, p := range w.whole("x", 2) {
+		if p.Spec.NodeName != "b" {
+			t.Errorf("%s is bound to %s", name, p.Spec.NodeName)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -313,4 +314,31 @@ func TestNativeGroupWithoutTheArgument(t *testing.T) {
 	w.until("reported", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "the argument genericWorkload of Heddle is not")
 	})
+}
+
+// A native PodGroup has one gang of labels evicted whole, the younger one: kube-scheduler's own
+// preemption knows no such gangs, and would halve two.
+func TestNativeGroupPreemptsAWholeGang(t *testing.T) {
+	w, _ := startNative(t, &master{}, fourGPUs(4)...)
+	for i := range 4 {
+		name := []string{"old", "young"}[i%2] // One pod of each in a leaf.
+		p := pod(fmt.Sprintf("%s-%d", name, i/2), 4, gangLabels(name, 2))
+		p.Spec.NodeName, p.Status.Phase = fmt.Sprintf("n%d", i), corev1.PodRunning
+		p.Status.StartTime = new(metav1.NewTime(time.Now().Add(-time.Duration(2-i%2) * time.Hour)))
+		w.add(p)
+	}
+	w.seen()
+	high := int32(1000)
+	g := podGroup("high", 2, nil)
+	g.Spec.Priority = &high
+	w.add(g)
+	for i := range 2 {
+		p := grouped(fmt.Sprintf("high-%d", i), 4, "high")
+		p.Spec.Priority = &high
+		w.add(p)
+	}
+	pods := w.until("the group bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "high") == 2 })
+	if young, old := bound(pods, "young"), bound(pods, "old"); young != 0 || old != 2 {
+		t.Errorf("%d pods of the younger gang are left and %d of the older, want 0 and 2", young, old)
+	}
 }

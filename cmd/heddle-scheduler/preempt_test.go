@@ -170,3 +170,60 @@ func TestAPreemptingGangKeepsItsRoom(t *testing.T) {
 		t.Error("the late pod has the room, or the other gang dies too")
 	}
 }
+
+// A pod of no gang has one gang evicted whole: kube-scheduler's own preemption would halve it.
+func TestAPodPreemptsAWholeGang(t *testing.T) {
+	w := low(t)
+	p := pod("high", 4, nil)
+	p.Spec.Priority = new(int32(1000))
+	w.add(p)
+	pods := w.until("the pod bound", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
+	if young, old := bound(pods, "young"), bound(pods, "old"); young != 0 || old != 2 {
+		t.Errorf("%d pods of the younger gang are left and %d of the older, want 0 and 2", young, old)
+	}
+}
+
+// While the gang terminates the pod is nominated, and no other gang is evicted.
+func TestAPreemptingPodWaitsForItsVictims(t *testing.T) {
+	w := low(t)
+	w.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		w.change(action.(clienttesting.DeleteAction).GetName(), func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
+		return true, nil, nil
+	})
+	p := pod("high", 4, nil)
+	p.Spec.Priority = new(int32(1000))
+	w.add(p)
+	w.until("nominated", func(pods map[string]*corev1.Pod) bool {
+		return pods["high"].Status.NominatedNodeName != "" && pods["young-0"].DeletionTimestamp != nil && pods["young-1"].DeletionTimestamp != nil
+	})
+	other := "young-1"
+	if w.pods()["high"].Status.NominatedNodeName == "c" {
+		other = "young-0"
+	}
+	w.delete(other) // Its node is not the pod's, but another cycle begins.
+	pods := w.until("bound where room came first", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
+	if pods["old-0"].DeletionTimestamp != nil || pods["old-1"].DeletionTimestamp != nil {
+		t.Error("the other gang dies too")
+	}
+}
+
+// What no arithmetic sees is found out before a gang dies.
+func TestNoGangDiesInVainForAPod(t *testing.T) {
+	guard := pod("guard", 0, map[string]string{"app": "guard"})
+	guard.Spec.NodeName, guard.Spec.Priority = "c", new(int32(2000))
+	sentry := guard.DeepCopy()
+	sentry.Name, sentry.UID, sentry.Spec.NodeName = "sentry", "sentry", "a"
+	w := low(t, guard, sentry)
+	p := pod("high", 4, nil)
+	p.Spec.Priority = new(int32(1000))
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guard"}}, TopologyKey: corev1.LabelHostname,
+		}},
+	}}
+	w.add(p)
+	pods := w.until("the pod bound", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
+	if young, old := bound(pods, "young"), bound(pods, "old"); young != 2 || old != 0 {
+		t.Errorf("%d pods of the younger gang are left and %d of the older, want 2 and 0", young, old)
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
@@ -118,6 +119,9 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
 		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
+	}
+	if o.countPods {
+		options.Pending = pending.New(d.core, nil)
 	}
 	if o.authenticate {
 		if options.Auth, err = httpapi.NewTokenAuth(d.client, d.log); err != nil {

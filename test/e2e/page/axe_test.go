@@ -49,6 +49,12 @@ func TestAxe(t *testing.T) {
 		b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
 		check(b, axe, "chosen")
 	})
+	t.Run("why", func(t *testing.T) {
+		b := open(t, waiting(t).server.URL)
+		b.load("/#gang:ai/next")
+		b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
+		check(b, axe, "why a gang waits")
+	})
 	t.Run("cables", func(t *testing.T) {
 		b := open(t, rails(t).server.URL)
 		b.load("/?group=leaf-g0-rail0-plane0&kind=leaf&cable=node000005/3")

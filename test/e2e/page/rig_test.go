@@ -28,6 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
@@ -102,7 +103,7 @@ func (r *rig) run(t testing.TB) {
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log,
-		Contact: source.Contact, Alive: m.Alive, History: history,
+		Contact: source.Contact, Alive: m.Alive, History: history, Pending: pending.New(core, nil),
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group
@@ -153,7 +154,7 @@ func kubeNode(name string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
 		Status: corev1.NodeStatus{
-			Allocatable: corev1.ResourceList{gpu: resource.MustParse("8")},
+			Allocatable: corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110")},
 			Conditions: []corev1.NodeCondition{{
 				Type: corev1.NodeReady, Status: corev1.ConditionTrue,
 				LastTransitionTime: metav1.NewTime(time.Now().Add(-26 * time.Hour)),
@@ -180,11 +181,16 @@ func (r *rig) pod(node string, gpus int) {
 	r.api.Put("pods", &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "train-" + node, Namespace: "default"},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
-			Name:      "train",
-			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpus))}},
+			Name: "train", Resources: whole(gpus),
 		}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	})
+}
+
+// whole are so many GPUs, with the requests that an API server makes of limits.
+func whole(gpus int) corev1.ResourceRequirements {
+	list := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpus))}
+	return corev1.ResourceRequirements{Limits: list, Requests: list}
 }
 
 // notReady makes a node so, since some time ago.

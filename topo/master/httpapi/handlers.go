@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -100,6 +102,45 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 	}
 	d, err := now.GangDocument()
 	s.document(w, r, now, d, err)
+}
+
+// why is GET /v1/why: why a pod or a gang has no node, as heddle why has it.
+func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	q := r.URL.Query()
+	namespace, name := q.Get("namespace"), q.Get("name")
+	switch {
+	case s.options.Pending == nil:
+		http.Error(w, "the server watches no pods", http.StatusNotFound)
+		return
+	case namespace == "" || name == "":
+		http.Error(w, "ask for ?namespace= and &name= of a pod or a gang", http.StatusBadRequest)
+		return
+	}
+	groups, err := groupsOf(now)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	answer, err := s.options.Pending.Explain(r.Context(), groups, namespace, name)
+	switch {
+	case errors.Is(err, pending.ErrUnknown):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.Is(err, pending.ErrTooLarge):
+		http.Error(w, err.Error(), http.StatusNotImplemented)
+	case err != nil:
+		s.failed(w, r, err)
+	default:
+		s.encode(w, r, answer)
+	}
+}
+
+// groupsOf is the tree as clients read it.
+func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
+	var b bytes.Buffer
+	if _, err = now.Along(fabric.AxisAuto).WriteTo(&b); err == nil {
+		err = json.Unmarshal(b.Bytes(), &groups)
+	}
+	return groups, err
 }
 
 // node is GET /v1/nodes/{name}.

@@ -3,7 +3,7 @@
 // It owns the routes, what a client may cache, and the bounds on what clients
 // can make the server do. It reads the newest snapshot and nothing else: no
 // request waits for the API server, but for the review of a token where that is
-// on. Shapes are snapshot's and topo/fabric's.
+// on, and for GET /v1/why, which lists. Shapes are snapshot's and topo/fabric's.
 package httpapi
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -45,6 +46,8 @@ type Options struct {
 	Contact func() time.Time
 	// History has the Events about cables; nil for none.
 	History *informers.History
+	// Pending answers why pods have no node; nil where no pods are watched.
+	Pending *pending.Lister
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
@@ -83,6 +86,7 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/nodes/{name}", s.answered(s.node))
 	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
+	route("/v1/why", s.answered(s.why))
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.

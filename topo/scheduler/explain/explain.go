@@ -27,6 +27,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
+// NativePodGroups is the group and version of Kubernetes' own PodGroups.
+const NativePodGroups = "scheduling.k8s.io/v1beta1"
+
 // Cluster is what is known of a cluster.
 type Cluster struct {
 	Nodes []corev1.Node

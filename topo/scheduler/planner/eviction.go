@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
@@ -16,24 +18,39 @@ const (
 	maxSets = 100_000
 )
 
-// eviction searches for the victims that make room for the gangs of a request. Of two
-// sets that do, the one is better that breaks fewer disruption budgets, then the one of
-// fewer victims, then the one of which the most valuable victim is worth less.
+// eviction searches for the best victims that make room for the gangs of a request.
 type eviction struct {
 	planner *Planner
 	request Request
-	// leaving are pods that terminate already.
-	leaving map[string]fit.Gone
-	// victims are in the order of their worth; sets of them are of ascending indices.
-	victims []victim
-	// allowed is how many evictions each budget allows.
-	allowed []int
+	*Victims
 
 	// lacking is how many GPUs must become free at least.
 	lacking      int64
 	trials, sets int
 	best         []int
 	plans        []Plan
+}
+
+func newEviction(p *Planner, r *Request, c *Cluster) *eviction {
+	priority, _ := r.preemptor()
+	own := make([]types.NamespacedName, len(r.Gangs))
+	for i := range r.Gangs {
+		own[i] = r.Gangs[i].Key
+	}
+	e := &eviction{planner: p, request: *r, Victims: ReadVictims(r.Nodes, c, priority, own...)}
+	for i := range e.victims {
+		e.victims[i].gpus = p.gpusOf(e.victims[i].gone)
+	}
+	return e
+}
+
+func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {
+	for node := range gone {
+		for _, gpu := range p.gpus {
+			n += gone[node].Amounts[gpu]
+		}
+	}
+	return n
 }
 
 // search returns the best set that it finds, and the plans without its pods; no plans if
@@ -157,32 +174,6 @@ func (e *eviction) try(set []int) {
 	if plans := e.plan(set); plans != nil {
 		e.best, e.plans = set, plans
 	}
-}
-
-// compare orders sets: the better one first.
-func (e *eviction) compare(a, b []int) int {
-	if c := cmp.Or(cmp.Compare(e.violations(a), e.violations(b)), cmp.Compare(len(a), len(b))); c != 0 {
-		return c
-	}
-	for i, worst := range slices.Backward(a) {
-		if worst != b[i] {
-			return cmp.Compare(worst, b[i])
-		}
-	}
-	return 0
-}
-
-// violations is how many evictions of a set the budgets do not allow.
-func (e *eviction) violations(set []int) (n int) {
-	used := make([]int, len(e.allowed))
-	for _, i := range set {
-		for _, b := range e.victims[i].budgets {
-			if used[b]++; used[b] > e.allowed[b] {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // spare leaves out of all victims what is not needed, half of them at once, then fewer:

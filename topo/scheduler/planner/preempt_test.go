@@ -256,8 +256,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 			continue
 		}
 		p := newPlanner()
-		all := eviction{planner: p, request: *r}
-		all.read(&h.cluster, 10)
+		all := newEviction(p, r, &h.cluster)
 		var best []int
 		enough := false
 		for mask := range 1 << len(all.victims) {
@@ -269,14 +268,13 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 				best, enough = set, true
 			}
 		}
-		e := eviction{planner: p, request: *r}
-		e.read(&h.cluster, 10)
+		e := newEviction(p, r, &h.cluster)
 		set, plans := e.search()
 		if (plans != nil) != enough || !slices.Equal(set, best) {
 			t.Fatalf("%v, want %v of %d", set, best, len(all.victims))
 		}
-		bounded := eviction{planner: p, request: *r, sets: maxSets}
-		bounded.read(&h.cluster, 10)
+		bounded := newEviction(p, r, &h.cluster)
+		bounded.sets = maxSets
 		set, plans = bounded.search()
 		if (plans != nil) != enough {
 			t.Fatalf("bounded it finds %v", set)
@@ -316,8 +314,7 @@ func TestPreemptIsBounded(t *testing.T) {
 		want  int
 	}{{false, 80}, {true, 5}} {
 		h := crowded(t, 304, tt.gangs)
-		e := eviction{planner: newPlanner(), request: *h.request(40, 8)}
-		e.read(&h.cluster, 10)
+		e := newEviction(newPlanner(), h.request(40, 8), &h.cluster)
 		set, plans := e.search()
 		if len(set) != tt.want || plans == nil {
 			t.Errorf("%d victims, want %d", len(set), tt.want)

@@ -198,20 +198,20 @@ func (p *Plugin) Filter(
 	return nil
 }
 
-// PostFilter runs before the scheduler's preemption, which is for pods of no gang: a
-// member's plan has the victims, which are evicted for the whole gang at once.
+// PostFilter runs before the scheduler's preemption, which is for clusters without gangs of a
+// lower priority: a member's plan has the victims, which are evicted for the whole gang at once.
 func (p *Plugin) PostFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
 	c := cycleOf(state)
 	switch {
 	case c == nil && !p.labeled(pod):
-		return nil, framework.NewStatus(framework.Unschedulable)
+		return p.preemptSingle(ctx, state, pod, statuses)
 	case c == nil:
 	case !c.member:
 		p.cache.Block(pod)
-		return nil, framework.NewStatus(framework.Unschedulable)
-	case p.fitsWithout(ctx, state, pod, c.node):
+		return p.preemptSingle(ctx, state, pod, statuses)
+	case p.leavesRoom(ctx, state, pod, c.node):
 		if p.evict(ctx, pod) {
 			return nominated(c.node), nil
 		}

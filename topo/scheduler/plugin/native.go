@@ -41,6 +41,8 @@ type podGroupCycle struct {
 	// over is why no member is to be tried any more: an earlier placement has nodes for
 	// the group, or there is no other plan.
 	over string
+	// leaving are the pods that must leave before there is room.
+	leaving []*corev1.Pod
 }
 
 // Clone is for the framework.
@@ -87,13 +89,12 @@ func (p *Plugin) GeneratePlacements(
 	}
 	c.nodes = parent.Nodes
 	state.Write(podGroupKey, c)
-	ok, preempt, reason := p.planPodGroup(c, true)
+	ok, reason := p.planPodGroup(c, true)
 	switch {
 	case !ok:
 		return reject(reason)
-	case preempt:
-		// The scheduler looks for victims only after it has tried a member: without,
-		// DynamicResources fails. All members are rejected.
+	case len(c.leaving) > 0:
+		// PodGroupPostFilter evicts, after a member was tried. All members are rejected.
 		c.over = reason
 	default:
 		for i := range maxPlacements - 1 {
@@ -156,19 +157,20 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	return c, errors.Join(append(faults, err)...)
 }
 
-// planPodGroup finds a node for the members of a PodGroup.
-func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok, preempt bool, reason string) {
+// planPodGroup finds a node for the members of a PodGroup, and the pods that must leave first.
+func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
 	plans, leaving, reason := p.plan(&planner.Request{
 		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
 	}, mayPreempt)
 	if plans == nil {
-		return false, false, reason
+		return false, reason
 	}
+	c.leaving = leaving
 	c.places = make(map[types.UID]string, len(c.gang.Members))
 	for i, node := range plans[0].Nodes {
 		c.places[c.gang.Members[i].Pod.UID] = node
 	}
-	return true, len(leaving) > 0, reason
+	return true, reason
 }
 
 // preFilterNative gives a member of a native PodGroup its node in the placement that
@@ -223,5 +225,5 @@ func (p *Plugin) beginPlacement(c *podGroupCycle) {
 		}
 	}
 	c.asked, c.held, c.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
-	_, _, c.over = p.planPodGroup(c, false)
+	_, c.over = p.planPodGroup(c, false)
 }

@@ -21,6 +21,7 @@
 // A gang without room that has a higher priority than others is planned with the fewest of
 // those gone. PostFilter tries each member's node without their pods. Once all members pass,
 // it evicts the pods and nominates the members; the plan keeps the room until they are gone.
+// A pod of no gang is tried on nodes without the gangs on them, which go as a whole.
 //
 // # A gang that waits
 //
@@ -35,8 +36,8 @@
 // of scheduling.k8s.io together in one cycle, and asks where they may go
 // (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
 // member its node of a plan, and Filter accepts that alone. If a node rejects a member,
-// the next time is planned around it.
-// The gang cache does not have these gangs: reservations of others count, and none
+// the next time is planned around it. PodGroupPostFilter evicts the gangs that its plan
+// takes the place of. The gang cache does not have these gangs: reservations of others count, and none
 // is made.
 package plugin
 
@@ -52,6 +53,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
@@ -72,19 +74,20 @@ import (
 const Name = "Heddle"
 
 var (
-	_ framework.PreEnqueuePlugin        = (*Plugin)(nil)
-	_ framework.PreFilterPlugin         = (*Plugin)(nil)
-	_ framework.FilterPlugin            = (*Plugin)(nil)
-	_ framework.PostFilterPlugin        = (*Plugin)(nil)
-	_ framework.PreScorePlugin          = (*Plugin)(nil)
-	_ framework.ScorePlugin             = (*Plugin)(nil)
-	_ framework.ReservePlugin           = (*Plugin)(nil)
-	_ framework.PermitPlugin            = (*Plugin)(nil)
-	_ framework.BindPlugin              = (*Plugin)(nil)
-	_ framework.PostBindPlugin          = (*Plugin)(nil)
-	_ framework.EnqueueExtensions       = (*Plugin)(nil)
-	_ framework.SignPlugin              = (*Plugin)(nil)
-	_ framework.PlacementGeneratePlugin = (*Plugin)(nil)
+	_ framework.PreEnqueuePlugin         = (*Plugin)(nil)
+	_ framework.PreFilterPlugin          = (*Plugin)(nil)
+	_ framework.FilterPlugin             = (*Plugin)(nil)
+	_ framework.PostFilterPlugin         = (*Plugin)(nil)
+	_ framework.PreScorePlugin           = (*Plugin)(nil)
+	_ framework.ScorePlugin              = (*Plugin)(nil)
+	_ framework.ReservePlugin            = (*Plugin)(nil)
+	_ framework.PermitPlugin             = (*Plugin)(nil)
+	_ framework.BindPlugin               = (*Plugin)(nil)
+	_ framework.PostBindPlugin           = (*Plugin)(nil)
+	_ framework.EnqueueExtensions        = (*Plugin)(nil)
+	_ framework.SignPlugin               = (*Plugin)(nil)
+	_ framework.PlacementGeneratePlugin  = (*Plugin)(nil)
+	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
 
 // Process is what the scheduler's process has beside the framework.
@@ -247,8 +250,12 @@ func (p *Plugin) Permit(
 	return nil, 0
 }
 
-// Bind binds pods that share GPUs, and skips all others.
+// Bind binds pods that share GPUs, and leaves all others to the next plugin. A node that was
+// deleted while the pod was on its way takes none: the API server would bind to it all the same.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
+		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
+	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }
 

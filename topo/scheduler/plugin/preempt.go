@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,13 +31,18 @@ func (p *Plugin) preempt(r *planner.Request) (plans []planner.Plan, leaving []*c
 	defer func() {
 		p.cache.Metrics.Plans.WithLabelValues("preempting").Observe(time.Since(begin).Seconds())
 	}()
-	budgets, _ := p.budgets.List(labels.Everything()) // What is in memory has no errors.
-	return p.planner.Preempt(r, &planner.Cluster{GangOf: p.cache.GangOf(), Budgets: budgets})
+	return p.planner.Preempt(r, p.cluster())
 }
 
-// fitsWithout reports whether a member's node takes it once the pods have left that its
-// plan expects to: there are some, and no filter rejects it then.
-func (p *Plugin) fitsWithout(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) bool {
+// cluster is what preemption must know beside the nodes.
+func (p *Plugin) cluster() *planner.Cluster {
+	budgets, _ := p.budgets.List(labels.Everything()) // What is in memory has no errors.
+	return &planner.Cluster{GangOf: p.cache.GangOf(), Budgets: budgets}
+}
+
+// leavesRoom reports whether a member's node takes it once the pods have left that its plan
+// expects to: there are some, and no filter rejects it then.
+func (p *Plugin) leavesRoom(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) bool {
 	leaving := p.cache.Leaving(pod)
 	if len(leaving) == 0 {
 		return false
@@ -47,9 +51,21 @@ func (p *Plugin) fitsWithout(ctx context.Context, state framework.CycleState, po
 	if err != nil {
 		return false
 	}
+	gone := make(map[types.UID]bool, len(leaving))
+	for _, l := range leaving {
+		gone[l.UID] = true
+	}
+	return p.fitsWithout(ctx, state, pod, info, gone)
+}
+
+// fitsWithout reports whether no filter rejects a pod on a node once others have left it;
+// some of these must be on the node.
+func (p *Plugin) fitsWithout(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, info framework.NodeInfo, gone map[types.UID]bool,
+) bool {
 	without, trial, some := info.Snapshot(), state.Clone(), false
 	for _, on := range info.GetPods() {
-		if !slices.ContainsFunc(leaving, func(l *corev1.Pod) bool { return l.UID == on.GetPod().UID }) {
+		if !gone[on.GetPod().UID] {
 			continue
 		}
 		some = true
@@ -70,50 +86,58 @@ func (p *Plugin) evict(ctx context.Context, preemptor *corev1.Pod) bool {
 	if len(victims) == 0 {
 		return begun
 	}
+	if !p.evictAll(ctx, preemptor, "podgroup of pod", victims) {
+		p.cache.NotEvicted(preemptor)
+		return false
+	}
+	return true
+}
+
+// evictAll evicts pods for a preemptor, of which what names the kind.
+func (p *Plugin) evictAll(ctx context.Context, preemptor *corev1.Pod, what string, victims []*corev1.Pod) bool {
 	var all errgroup.Group
 	all.SetLimit(parallelEvictions)
 	for _, victim := range victims {
 		if victim.DeletionTimestamp == nil {
-			all.Go(func() error { return p.evictPod(ctx, preemptor, victim) })
+			all.Go(func() error { return p.evictPod(ctx, preemptor, what, victim) })
 		}
 	}
+	log := p.log.With("pod", preemptor.Namespace+"/"+preemptor.Name, "preemptor", what)
 	if err := all.Wait(); err != nil {
-		p.log.ErrorContext(ctx, "preemption failed, tried again", "pod", preemptor.Namespace+"/"+preemptor.Name, "err", err)
-		p.cache.NotEvicted(preemptor)
+		log.ErrorContext(ctx, "preemption failed, tried again", "err", err)
 		return false
 	}
-	p.log.InfoContext(ctx, "preempted pods of a lower priority for a gang",
-		"pod", preemptor.Namespace+"/"+preemptor.Name, "victims", len(victims))
+	log.InfoContext(ctx, "preempted pods of a lower priority", "victims", len(victims))
 	return true
 }
 
 // evictPod does what kube-scheduler's preemption does to a victim.
-func (p *Plugin) evictPod(ctx context.Context, preemptor, victim *corev1.Pod) error {
+func (p *Plugin) evictPod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
 	const reason = "preempted"
 	waiting, binding := p.handle.GetWaitingPod(victim.UID), p.handle.GetPodInPreBind(victim.UID)
 	switch {
 	case waiting != nil && waiting.Preempt(Name, reason), binding != nil && binding.CancelPod(reason):
 		// It has no node in the API yet, and goes back to the queue.
 	default:
-		if err := p.deletePod(ctx, preemptor, victim); err != nil {
+		if err := p.deletePod(ctx, preemptor, what, victim); err != nil {
 			return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
 		}
 	}
 	p.handle.EventRecorder().WithLogger(logr.FromContextOrDiscard(ctx)).Eventf(
 		victim, preemptor, corev1.EventTypeNormal, wellknown.EventPreempted, "Preempting",
-		"Preempted by the podgroup of pod %v on node %v", preemptor.UID, victim.Spec.NodeName)
+		"Preempted by %s %v on node %v", what, preemptor.UID, victim.Spec.NodeName)
 	return nil
 }
 
 // deletePod has the condition written first, by which a Job's podFailurePolicy knows a
 // preempted pod. A pod that is gone, or another of its name, is none.
-func (p *Plugin) deletePod(ctx context.Context, preemptor, victim *corev1.Pod) error {
+func (p *Plugin) deletePod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": victim.UID},
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
 			Reason:  corev1.PodReasonPreemptionByScheduler,
-			Message: preemptor.Spec.SchedulerName + ": preempting to accommodate a podgroup of a higher priority",
+			Message: fmt.Sprintf("%s: preempting to accommodate a %s of a higher priority", preemptor.Spec.SchedulerName, what),
 		}}},
 	})
 	if err != nil {

@@ -66,7 +66,7 @@ func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, er
 	}
 	known := &explain.Cluster{Nodes: nodes.Items, Pods: pods.Items}
 	for _, version := range []string{
-		gang.APIGroup + "/" + gang.APIVersion, gang.APIGroupXK8s + "/" + gang.APIVersion, nativePodGroups,
+		gang.APIGroup + "/" + gang.APIVersion, gang.APIGroupXK8s + "/" + gang.APIVersion, explain.NativePodGroups,
 	} {
 		var list struct {
 			Items []map[string]any `json:"items"`
@@ -93,9 +93,6 @@ func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, er
 	}
 	return known, nil
 }
-
-// nativePodGroups is the group and version of Kubernetes' own.
-const nativePodGroups = "scheduling.k8s.io/v1beta1"
 
 // whyText is the answer for people.
 func whyText(a *explain.Answer, grouped bool) string {

@@ -15,6 +15,7 @@ import { Search } from './search.js';
 import { Side } from './side.js';
 import { nextTheme, showTheme } from './themes.js';
 import { Tip } from './tip.js';
+import { asked } from './why.js';
 import { count, idle, number, span } from './format.js';
 
 const $ = (id) => document.getElementById(id);
@@ -52,7 +53,7 @@ function turn(change, { replace = false } = {}) {
 function choose(item, { quiet = false, silent = false } = {}) {
   if (!item) return;
   if (!silent) turn({ chosen: item.isNode ? item.name : item.id, cable: '' });
-  map.select(item.id);
+  map.select(item.isQuestion ? '' : item.id);
   point(item);
   const at = item.nodes ? item.nodes[0] : item;
   if (!quiet && at && !isDrawing(view)) map.reveal(at.id);
@@ -115,7 +116,7 @@ function restore() {
 /** chosen is the item that the address names. */
 function chosen() {
   const name = view.chosen;
-  return name ? model.byId.get(`node:${name}`) ?? model.byId.get(name) : undefined;
+  return name ? model.byId.get(`node:${name}`) ?? model.byId.get(name) ?? asked(name) : undefined;
 }
 
 const MOST = 24; // Domains that are named above the map.
@@ -192,7 +193,7 @@ function show(doc, gangDoc, ahead) {
   }
   announceChanges(before);
   arrange(true);
-  if (detail.isCable) return; // Its drawing shows it again.
+  if (detail.isApart) return; // No map has it.
   const held = detail.id && model.byId.get(detail.id);
   if (held) {
     detail.show(held, skew);

@@ -5,10 +5,11 @@ import { fields, keyOf, rail, title } from './cable.js';
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { gangFields } from './gangs.js';
-import { detail } from './live.js';
+import { detail, why } from './live.js';
+import { isPending, whyParts } from './why.js';
 import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './format.js';
 
-const EVENTS = 10_000; // Milliseconds between two questions about a cable's Events.
+const EVENTS = 10_000; // Milliseconds between two questions about a cable's Events, or about what waits.
 
 export class Detail {
   #pane;
@@ -30,6 +31,8 @@ export class Detail {
 
   get id() { return this.#item?.id ?? ''; }
   get isCable() { return Boolean(this.#item?.isCable); }
+  /** isApart is what no map shows: a cable, or the pod of a question. */
+  get isApart() { return Boolean(this.#item?.isCable || this.#item?.isQuestion); }
 
   clear() {
     this.#abort?.abort();
@@ -40,39 +43,43 @@ export class Detail {
   /** show draws an item; for a node it asks the server what else is known. */
   show(item, skew) {
     const same = this.#item?.id === item.id;
-    const stamp = item.isNode ? item.stamp + item.faults.map((f) => f.key).join() : '';
+    const stamp = item.isNode ? item.stamp + item.faults.map((f) => f.key).join() : item.isGang ? item.stamp : '';
     this.#skew = skew;
     this.#item = item;
     if (!same) [this.#answer, this.#note] = [null, ''];
     this.#draw();
-    if (item.isNode && (!same || stamp !== this.#stamp)) this.#ask(item.name);
-    if (item.isCable) this.#ask(item.port.node);
+    if ((item.isNode || isPending(item)) && (!same || stamp !== this.#stamp)) this.#ask();
+    if (item.isCable) this.#ask();
     this.#stamp = stamp;
   }
 
-  async #ask(name) {
+  async #ask() {
+    const item = this.#item;
     this.#abort?.abort();
     this.#asked = Date.now();
     const { signal } = (this.#abort = new AbortController());
     const before = this.#answer;
     try {
-      const answer = await detail(name, signal);
+      const answer = isPending(item) ? await why(item.namespace, item.short, signal)
+        : await detail(item.isCable ? item.port.node : item.name, signal);
       // A later question was put meanwhile. Taken over without being drawn, this answer would hide that the next is new.
       if (signal.aborted) return;
-      this.#note = answer ? '' : 'The server does not know this node any more.';
+      this.#note = answer ? '' : isPending(item) ? 'There is no such pod or gang, or the server watches no pods.'
+        : 'The server does not know this node any more.';
       this.#answer = answer;
     } catch (err) {
       if (signal.aborted) return;
       this.#note = `More could not be read: ${err.message}.`;
     }
-    const was = this.isCable && JSON.stringify(history(before?.changes));
-    if (!was || !before || was !== JSON.stringify(history(this.#answer?.changes))) this.#draw();
+    // What is asked again and again is drawn when it differs: the focus may be in it.
+    const shown = (a) => JSON.stringify(isPending(item) ? a : history(a?.changes));
+    if (!(this.isCable || isPending(item)) || !before || shown(before) !== shown(this.#answer)) this.#draw();
   }
 
   tick() {
     const now = Date.now() + this.#skew;
     // An Event follows what it is about by seconds, and changes no map.
-    if (this.isCable && Date.now() - this.#asked > EVENTS) this.#ask(this.#item.port.node);
+    if (this.#item && (this.isCable || isPending(this.#item)) && Date.now() - this.#asked > EVENTS) this.#ask();
     for (const el of this.#pane.querySelectorAll('time[data-at]')) el.textContent = span(now - Number(el.dataset.at));
   }
 
@@ -86,6 +93,7 @@ export class Detail {
   #parts(item) {
     if (item.isCable) return this.#cable(item);
     if (item.isDomain) return this.#domain(item);
+    if (item.isQuestion) return [this.#title(item), this.#waits(item)];
     return item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item);
   }
 
@@ -191,9 +199,19 @@ export class Detail {
     return [
       this.#title(item),
       list(gangFields(item, (at) => this.#ago(at), (i) => this.#link(i))),
+      this.#waits(item),
       item.nodes.length ? [make('h3', {}, `${count(item.nodes.length, 'node')}, by rank`),
         make('div', { class: 'ranks' }, this.#links(item.nodes, 200))] : '',
     ].flat();
+  }
+
+  /** waits is why an item has no node. */
+  #waits(item) {
+    if (!isPending(item)) return [];
+    if (!this.#answer) return [make('p', { class: 'note' }, this.#note || 'Asking what it waits for…')];
+    const link = (name) => make('button', { type: 'button', class: 'link', onclick: () => this.#choose(`node:${name}`) }, name);
+    return [make('section', { 'aria-label': 'Why it waits' }, whyParts(this.#answer, link, (at) => this.#ago(at))),
+      this.#note ? make('p', { class: 'note' }, this.#note) : ''];
   }
 
   #ago(at) {

@@ -149,9 +149,15 @@ export function ports(query, signal) {
 /** detail reads all about one node; null if the server knows none of that name. */
 export const detail = (name, signal) => read(`v1/nodes/${encodeURIComponent(name)}`, signal);
 
+/** why reads why a pod or a gang has no node; null if the server knows none of that name. */
+export function why(namespace, name, signal) {
+  return read(`v1/why?${new URLSearchParams({ namespace, name })}`, signal);
+}
+
 async function read(path, signal) {
   const answer = await fetch(path, { cache: 'no-cache', signal });
   if (answer.status === 404) return null;
+  if (answer.status === 501) throw new Error((await answer.text()).trim());
   if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
   return answer.json();
 }

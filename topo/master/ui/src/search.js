@@ -3,6 +3,7 @@
 import { make, mark, set } from './dom.js';
 import { find, parse } from './query.js';
 import { count, gpus, number, reason } from './format.js';
+import { asked } from './why.js';
 
 const MOST = 12; // Rows of the list.
 
@@ -51,12 +52,13 @@ export class Search {
       this.#open(false);
       return;
     }
-    const { lit, listed } = find(this.#model, tests);
-    this.#map.light(lit);
+    const question = asked(this.#field.value);
+    const { lit, listed } = question ? { lit: new Set(), listed: [question] } : find(this.#model, tests);
+    this.#map.light(question ? null : lit);
     this.#listed = listed;
     this.#at = -1;
     const nodes = this.#model.nodes.reduce((n, item) => n + (lit.has(item.id) ? 1 : 0), 0);
-    this.#found.textContent = listed.length ? count(nodes, 'node') : 'nothing';
+    this.#found.textContent = question ? '' : listed.length ? count(nodes, 'node') : 'nothing';
     this.#draw(listed);
     this.#open(open);
   }
@@ -64,7 +66,7 @@ export class Search {
   #draw(listed) {
     const rows = listed.slice(0, MOST).map((item, i) => make('li', { role: 'option', id: `hit-${i}`, 'data-row': i, 'aria-selected': 'false' },
       mark(item.status), make('span', { class: 'name' }, item.name),
-      make('small', {}, item.isGang ? `${item.state} · ${item.where}` : item.isDomain ? item.where : item.isNode ? item.reasons.map(reason)[0] ?? gpus(item.gpus)
+      make('small', {}, item.isGang ? `${item.state} · ${item.where}` : item.isDomain || item.isQuestion ? item.where : item.isNode ? item.reasons.map(reason)[0] ?? gpus(item.gpus)
         : [item.alias, count(item.size, 'node')].filter(Boolean).join(' · '))));
     if (listed.length > MOST) rows.push(make('li', { role: 'presentation', class: 'rest' }, `and ${number(listed.length - MOST)} more, lit in the map`));
     if (!listed.length) rows.push(make('li', { role: 'presentation', class: 'rest' }, 'Nothing matches all of these words.'));

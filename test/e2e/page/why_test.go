@@ -1,0 +1,111 @@
+//go:build e2e
+
+package page
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// waiting is a gang of six pods where four nodes are free: ai/next waits for a reservation, and
+// ai/late, a pod of no gang, for any node.
+func waiting(t *testing.T) *rig {
+	r := small(t)
+	for i, node := range []string{"node000005", "node000004", "node000007", "node000006"} {
+		r.member("ai", "llama", i, node, func(p *corev1.Pod) {
+			runs(3*time.Hour + 20*time.Minute)(p)
+			started := metav1.NewTime(time.Now().Add(-200 * time.Minute))
+			p.Status.StartTime = &started
+			p.Annotations = map[string]string{"heddle.dev/expected-duration": "10h"}
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "llama", UID: "job", Controller: new(true)}}
+		})
+	}
+	for i := range 6 {
+		r.member("ai", "next", i, "", func(p *corev1.Pod) {
+			rejected("rejected by podgroup ai/next: room is reserved from 2026-11-22T15:04:00Z: 3 of 6 fit", 90*time.Second)(p)
+			p.Labels["pod-group.scheduling.sigs.k8s.io/min-available"] = "6"
+		})
+	}
+	r.member("ai", "late", 0, "", func(p *corev1.Pod) { p.Labels = nil })
+	return r
+}
+
+// why is what the details have about what waits, as a person reads it.
+const why = `[...document.querySelectorAll('#detail section[aria-label="Why it waits"] > *')].map((e) =>
+	e.matches('ul') ? [...e.children].map((li) => '- ' + [...li.children].map((c) => c.textContent).join(' | ')).join('\n') : e.textContent).join('\n')`
+
+// The page has the answer of heddle why: the groups tried, what each lacks and who holds it, the
+// reservation that the gang waits for, and what there is room for now.
+func TestWhyOnThePage(t *testing.T) {
+	r := waiting(t)
+	b := open(t, r.server.URL)
+	b.load("/#gang:ai/next")
+	b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
+	got := value[string](b, why)
+	for _, want := range []string{
+		"0 of 6 pods have a node; 6 must before any starts.",
+		"room is reserved from 2026-11-22T15:04:00Z",
+		"- 8 nvidia.com/gpu | 6 pods",
+		"Groups tried\n- ", "would take 2 of 6", "held by ai/llama of Job/llama: ", "nvidia.com/gpu, for 3 h 20 min, until ",
+		"Room now\n- ", "cordoned", "nvidia.com/gpu: 0 of 8 free, asked for 8 | ",
+		"heddle why next -n ai",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, got)
+		}
+	}
+	b.shot("why-light")
+	b.scheme("dark")
+	for _, low := range value[[]string](b, contrasts) {
+		t.Errorf("dark: %s", low)
+	}
+	b.shot("why-dark")
+	b.scheme("light")
+	for _, low := range value[[]string](b, contrasts) {
+		t.Errorf("light: %s", low)
+	}
+	// A gang that has its nodes waits for nothing, and no question is asked about it.
+	b.load("/?again#gang:ai/llama")
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
+	if n := value[int](b, `document.querySelectorAll('#detail section').length`); n != 0 {
+		t.Error("a gang that runs waits for something")
+	}
+	b.clean()
+}
+
+// A pod of no gang is asked about in the search, by keys alone; a node of the answer is a key
+// away, and the address leads to the answer again.
+func TestWhyOfAPodByKeys(t *testing.T) {
+	r := waiting(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	b.until(`document.querySelector('#sum-gangs').textContent === '2'`)
+	b.shortcut("/")
+	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "why:ai/late-0"))
+	b.until(`document.querySelector('#hits [role=option] .name')?.textContent === 'ai/late-0'`)
+	b.keys(kb.Enter)
+	b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
+	got := value[string](b, why)
+	for _, want := range []string{"It has no node.", "Room now\n- 1 pod, on node node0000"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, got)
+		}
+	}
+	if diff := cmp.Diff("#why:ai/late-0", value[string](b, `decodeURIComponent(location.hash)`)); diff != "" {
+		t.Errorf("the address (-want +got):\n%s", diff)
+	}
+	value[any](b, `document.querySelector('#detail section .links .link').focus()`)
+	b.keys(kb.Enter)
+	b.until(`document.querySelector('#detail h2')?.textContent.startsWith('node0000')`)
+	b.load("/?again#why:ai/late-0")
+	b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
+	b.load("/?more#why:ai/nothing")
+	b.until(`document.querySelector('#detail .note')?.textContent.startsWith('There is no such pod')`)
+}

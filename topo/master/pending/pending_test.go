@@ -1,0 +1,135 @@
+package pending
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// rig is a lister on an API server with two nodes of 8 GPUs, of which one runs a pod.
+func rig(t *testing.T) (*Lister, *apiserver.Server, *clocktesting.FakePassiveClock) {
+	t.Helper()
+	api := apiserver.New(apiserver.Kind{APIVersion: "policy/v1", Name: "PodDisruptionBudget", Plural: "poddisruptionbudgets"})
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	core, err := informers.CoreClient(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"n0", "n1"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		node.Status.Allocatable = corev1.ResourceList{
+			gpu: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("64"),
+		}
+		api.Put("nodes", node)
+	}
+	api.Put("pods", podOf("busy", "n0"))
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	return New(core, clock), api, clock
+}
+
+func podOf(name, node string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ai", Name: name, UID: types.UID("uid-" + name)}}
+	p.Spec.NodeName = node
+	p.Spec.Containers = []corev1.Container{{
+		Name: "train", Env: []corev1.EnvVar{{Name: "SECRET", Value: "x"}},
+		Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{gpu: resource.MustParse("8")}, Requests: corev1.ResourceList{gpu: resource.MustParse("8")},
+		},
+	}}
+	return p
+}
+
+// groups are a leaf of both nodes.
+func groups() []v1alpha1.Group {
+	leaf := v1alpha1.Group{Name: "leaf-0", Kind: "leaf", Status: v1alpha1.StatusReady}
+	for _, name := range []string{"n0", "n1"} {
+		leaf.Child = append(leaf.Child, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
+	}
+	return []v1alpha1.Group{leaf}
+}
+
+// The answer is that of heddle why on the same cluster.
+func TestExplain(t *testing.T) {
+	l, api, _ := rig(t)
+	for i := range 2 {
+		p := podOf(fmt.Sprint("train-", i), "")
+		p.Labels = map[string]string{
+			"pod-group.scheduling.sigs.k8s.io/name": "train", "pod-group.scheduling.sigs.k8s.io/min-available": "2",
+		}
+		api.Put("pods", p)
+	}
+	a, err := l.Explain(t.Context(), groups(), "ai", "train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []any{a.Gang, a.Pods, a.MinMember, a.Nodes, a.Groups[0].Name, a.Groups[0].Fit, a.Groups[0].Holders[0].Name, a.Fits}
+	want := []any{
+		true, 2, 2, []explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
+		"leaf-0", 1, "ai/busy", []string{"1 pod, on node n1"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := l.Explain(t.Context(), groups(), "ai", "none"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("no such gang: %v", err)
+	}
+}
+
+// What was listed answers for a moment, and no longer.
+func TestListsOnceForManyQuestions(t *testing.T) {
+	l, api, clock := rig(t)
+	ask := func() int {
+		if _, err := l.Explain(t.Context(), nil, "ai", "busy"); err != nil {
+			t.Error(err)
+		}
+		return api.Requests("GET", "pods")
+	}
+	first := ask()
+	if again := ask(); again != first {
+		t.Errorf("%d lists of pods for one question and %d for two", first, again)
+	}
+	clock.SetTime(clock.Now().Add(freshFor + time.Second))
+	if later := ask(); later == first {
+		t.Error("the pods of before are used")
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	l, api, _ := rig(t)
+	for i := range MaxNodes {
+		api.Put("nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("more-", i)}})
+	}
+	if _, err := l.Explain(t.Context(), nil, "ai", "busy"); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is kept of a pod is what is counted with: whoever reads the answer gets no environment.
+func TestTrimPod(t *testing.T) {
+	p := podOf("x", "n0")
+	p.Spec.Volumes = []corev1.Volume{{Name: "v"}}
+	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	got := trimPod(p)
+	if c := got.Spec.Containers[0]; len(c.Env) > 0 || len(got.Spec.Volumes) > 0 || got.ManagedFields != nil ||
+		!c.Resources.Limits[gpu].Equal(resource.MustParse("8")) || p.Spec.Containers[0].Env == nil {
+		t.Errorf("%+v", got)
+	}
+}

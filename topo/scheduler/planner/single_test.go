@@ -1,0 +1,124 @@
+package planner
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// single is a pod of no gang of priority 10.
+func (h *hunt) single(gpus int) (*Victims, *Single) {
+	p := h.request(1, gpus).Gangs[0].Members[0].Pod
+	return ReadVictims(h.nodes, &h.cluster, 10), &Single{
+		Amounts: fit.Requests(p), Asker: fit.Asker{UID: p.UID, Priority: 10},
+	}
+}
+
+// best is what the scheduler does, with nothing but amounts as filters.
+func best(v *Victims, s *Single, h *hunt) (node string, set []int, all bool) {
+	all = true
+	candidates := v.Candidates(h.nodes, s)
+	for i := range candidates {
+		c := &candidates[i]
+		if node != "" && !v.MayBeat(c, set) {
+			break
+		}
+		if v.lacks(c.Info, s, nil) == "" {
+			return c.Info.Node().Name, nil, all
+		}
+		sets, whole := v.Sets(c, s)
+		all = all && whole
+		if len(sets) > 0 && (node == "" || v.Better(sets[0], set)) {
+			node, set = c.Info.Node().Name, sets[0]
+		}
+	}
+	return node, set, all
+}
+
+func TestSinglePreemptsWholeGangs(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		nodes [][]string
+		gpus  int
+		want  string
+	}{
+		{"the whole gang, wherever it is", [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, 8, "a0 a1"},
+		{"one gang, not half of two", [][]string{{"a/a0 4 0 1", "b/b0 4 0 1"}, {"c/c0 8 5 1"}}, 8, "c0"},
+		{"the lower priority", [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 1"}}, 8, "b0"},
+		{"the younger one", [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}}, 8, "b0"},
+		{"a pod of none", [][]string{{"a/a0 8 0 2"}, {"x 8 0 1"}, {"a/a1 8 0 2"}}, 8, "x"},
+		{"no gang with a pod of its priority", [][]string{{"a/a0 8 0 1"}, {"a/a1 8 10 1"}, {"b/b0 8 9 1"}}, 8, "b0"},
+		{"few large ones", [][]string{{"a/a0 3 0 4", "b/b0 2 0 3", "c/c0 2 0 2", "d/d0 1 0 1"}}, 5, "a0 c0"},
+		{"what terminates is enough", [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, 8, ""},
+		{"what is free counts", [][]string{{"a/a0 4 1 1", "b/b0 2 0 1"}}, 4, "b0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHunt(t, tt.nodes)
+			v, s := h.single(tt.gpus)
+			node, set, _ := best(v, s, h)
+			if got := names(v.Pods(set)); got != tt.want || node == "" {
+				t.Errorf("on %q %q are evicted, want %q", node, got, tt.want)
+			}
+		})
+	}
+}
+
+// The candidates that are looked at have what a look at every set on every node finds.
+func TestSingleIsExact(t *testing.T) {
+	dice, found := rand.New(rand.NewPCG(3, 4)), 0
+	for range 500 {
+		h := random(t, dice)
+		v, s := h.single([]int{2, 4, 8}[dice.IntN(3)])
+		var want []int
+		enough := false
+		for _, info := range h.nodes {
+			for mask := range 1 << len(v.victims) {
+				var set []int
+				for m := mask; m > 0; m &= m - 1 {
+					set = append(set, bits.TrailingZeros(uint(m)))
+				}
+				if v.lacks(info, s, set) == "" && (!enough || v.Better(set, want)) {
+					want, enough = set, true
+				}
+			}
+		}
+		if enough && len(want) == 0 {
+			continue // It needs no victims.
+		}
+		node, set, all := best(v, s, h)
+		if (node != "") != enough || !all || v.compare(set, want) != 0 {
+			t.Fatalf("%v, want %v", set, want)
+		}
+		if enough {
+			found++
+		}
+	}
+	if found < 50 {
+		t.Errorf("%d of 500 clusters had victims", found)
+	}
+}
+
+// A node of very many victims has sets of few at once, and orders for the rest.
+func TestSingleIsBounded(t *testing.T) {
+	on := make([]string, 8)
+	for i := range on {
+		on[i] = string(rune('a'+i)) + " 1 0 1"
+	}
+	for i := range 40 {
+		on = append(on, string(rune('A'+i))+" 0 0 1")
+	}
+	h := newHunt(t, [][]string{on})
+	v, s := h.single(8)
+	c := v.Candidates(h.nodes, s)[0]
+	if sets, all := v.Sets(&c, s); len(sets) > 0 || all {
+		t.Errorf("%d sets, all %t", len(sets), all)
+	}
+	for _, order := range v.Orders(&c) {
+		if slices.Sort(order); !slices.Equal(order, c.On) {
+			t.Errorf("an order of %v", order)
+		}
+	}
+}
