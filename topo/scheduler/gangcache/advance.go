@@ -19,7 +19,7 @@ import (
 func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.members[pod.UID]; m != nil {
+	if m := c.gangs.of(pod); m != nil {
 		return queue.Gang{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
 	}
 	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
@@ -30,7 +30,7 @@ func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 func (c *Cache) RunsInPart(pod *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.members[pod.UID]
+	m := c.gangs.of(pod)
 	return m != nil && m.gang.once && m.gang.have(bound) > 0
 }
 
@@ -43,17 +43,17 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (gs gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
+func (all *gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
-	for _, g := range gs {
-		if g.reason == "" || g.leader == nil || !g.deadline.IsZero() || now.Before(g.noRoomUntil) || g.satisfied() {
+	for _, g := range all.byKey {
+		if g.rejected.reason == "" || g.rejected.leader == nil || !g.deadline.IsZero() || now.Before(g.noRoomUntil) || g.satisfied() {
 			continue
 		}
 		of = append(of, g)
 		waiting = append(waiting, queue.Gang{
-			Priority: g.leader.priority(), Created: g.created, Name: g.key.String(),
-			Rejected: g.rejectedSince, Start: g.advance.Start,
+			Priority: g.rejected.leader.priority(), Created: g.created, Name: g.key.String(),
+			Rejected: g.rejected.since, Start: g.advance.Start,
 		})
 	}
 	due := map[*gangInfo]bool{}
@@ -69,14 +69,14 @@ func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
 	defer c.unlock()
 	own := map[*gangInfo]bool{}
 	for i := range planned {
-		if g := c.gangs[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
+		if g := c.gangs.byKey[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
 			own[g] = true
 		}
 	}
 	if len(own) == 0 {
-		return c.reservations
+		return c.gangs.reservations
 	}
-	return c.gangs.reservations(own)
+	return c.gangs.reserved(own)
 }
 
 // Reserve reserves room in advance for gangs, the first of which was tried. It does
@@ -84,7 +84,7 @@ func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
 func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.gangs[planned[0].Key]
+	g := c.gangs.byKey[planned[0].Key]
 	if g == nil {
 		return
 	}
@@ -92,17 +92,8 @@ func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 		g.noRoomUntil = time.Now().Add(reasonEvery)
 	}
 	if !g.advance.Start.Equal(advance.Start) {
-		c.giveBack(g)
+		c.gangs.giveBack(g)
 		g.advance = advance
-		c.reservations = c.gangs.reservations(nil)
-	}
-}
-
-// giveBack ends what is reserved in advance for a gang.
-func (c *Cache) giveBack(g *gangInfo) {
-	if !g.advance.Start.IsZero() {
-		g.advance = planner.Advance{}
-		c.reservations = c.gangs.reservations(nil)
-		c.effects.retryAll = true
+		c.gangs.reserve()
 	}
 }

@@ -13,9 +13,7 @@ package gangcache
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
@@ -80,41 +78,47 @@ type Cache struct {
 	// Backoffs are those of gangs and of native PodGroups.
 	Backoffs Backoffs
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// gangs and blocked are behind mu. blocked are pods of no gang that reservations kept
+	// from a node.
 	gangs   gangs
-	members map[types.UID]*member
-	// blocked are pods of no gang that reservations kept from a node.
 	blocked map[types.UID]*corev1.Pod
-	// reservations are replaced, never changed: scheduling cycles read them without
-	// the lock.
-	reservations fit.Reservations
-	effects      Effects
 }
 
 // New returns an empty cache.
 func New(o Options) *Cache {
-	return &Cache{
-		Options: o, Changed: notify.New(), gangs: gangs{}, members: map[types.UID]*member{},
-		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(),
+	c := &Cache{Options: o, Changed: notify.New(), blocked: map[types.UID]*corev1.Pod{}}
+	c.gangs = gangs{
+		options: &c.Options, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
+		effects: newEffects(),
 	}
+	return c
+}
+
+// unlock reports effects that are due.
+func (c *Cache) unlock() {
+	if c.gangs.effects.due() {
+		c.Changed.Notify()
+	}
+	c.mu.Unlock()
 }
 
 // Reservations are those of all gangs.
 func (c *Cache) Reservations() fit.Reservations {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.reservations
+	return c.gangs.reservations
 }
 
 // UpdatePod takes over what a pod is now.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
-	previous := c.members[pod.UID]
+	previous := c.gangs.of(pod)
 	if previous == nil && (c.IsNative(pod) || !gang.Mentions(pod)) {
 		return
 	}
-	m, changed := c.put(pod)
+	m, changed := c.gangs.put(pod)
 	if m == nil {
 		m = previous
 	}
@@ -122,7 +126,7 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 		return
 	}
 	if changed {
-		c.membersChanged(m.gang)
+		c.gangs.changed(m.gang)
 	}
 	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
 		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
@@ -135,9 +139,9 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
 	delete(c.blocked, pod.UID)
-	if m := c.members[pod.UID]; m != nil {
-		c.remove(m)
-		c.membersChanged(m.gang)
+	if m := c.gangs.of(pod); m != nil {
+		c.gangs.remove(m)
+		c.gangs.changed(m.gang)
 	}
 }
 
@@ -152,17 +156,17 @@ func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 		g.born(spec.Created)
 	}
 	g.invalidate()
-	c.membersChanged(g)
+	c.gangs.changed(g)
 }
 
 // DeletePodGroup forgets a PodGroup object.
 func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.unlock()
-	if g := c.gangs[key]; g != nil {
+	if g := c.gangs.byKey[key]; g != nil {
 		delete(g.objects, group)
-		c.gangs.update(g)
-		c.membersChanged(g)
+		c.gangs.lost(g)
+		c.gangs.changed(g)
 	}
 }
 
@@ -170,152 +174,24 @@ func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 // longer gives back all that it holds: members may have waited for it for minutes, and no
 // filter sees them again.
 func (c *Cache) NodeUpdated(node *corev1.Node) {
-	c.leave(node.Name, func(m *member) string { return m.resources.Class.Obstacle(node) })
-	c.NodeChanged(node.Name)
+	c.mu.Lock()
+	defer c.unlock()
+	c.gangs.leave(node.Name, node)
+	c.gangs.retry(c.Backoffs.forget(node.Name)...)
 }
 
 // NodeDeleted is NodeUpdated for a node that is gone.
 func (c *Cache) NodeDeleted(node string) {
-	c.leave(node, func(*member) string { return "deleted" })
-}
-
-// leave releases the gangs with a member that has an obstacle on its node.
-func (c *Cache) leave(node string, obstacle func(*member) string) {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, g := range c.gangs {
-		if g.deadline.IsZero() {
-			continue
-		}
-		for _, m := range g.members {
-			if m.node != node || m.stage != planned && m.stage != reserved {
-				continue
-			}
-			if why := obstacle(m); why != "" {
-				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, why))
-				c.effects.retry[g.key] = true
-				break
-			}
-		}
-	}
+	c.gangs.leave(node, nil)
 }
 
 // NodeChanged ends the back-off of a node that changed, or that a pod left.
 func (c *Cache) NodeChanged(node string) {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, key := range c.Backoffs.forget(node) {
-		c.effects.retry[key] = true
-	}
-}
-
-// put takes over what a pod is now. The member is nil for a pod in no gang. changed
-// reports that it is another one than before.
-func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
-	spec, err := gang.Read(pod, c.Domains)
-	m = c.members[pod.UID]
-	none := errors.Is(err, gang.ErrNoGang) || spec.Key.Name == ""
-	if m != nil && (none || m.gang.key != spec.Key) {
-		c.remove(m)
-		m, changed = nil, true
-	}
-	if none {
-		return nil, changed
-	}
-	var previous member
-	if m == nil {
-		m = &member{gang: c.gangs.get(spec.Key), resources: c.NewMember(pod)}
-		m.gang.members[pod.UID], c.members[pod.UID] = m, m
-		changed = true
-	} else {
-		previous = *m
-	}
-	m.gang.born(pod.CreationTimestamp.Time)
-	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
-	if !changed {
-		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
-			previous.live() != m.live()
-	}
-	if changed {
-		m.gang.invalidate()
-	}
-	switch {
-	case finished(pod):
-		m.stage = done
-		m.gang.once = m.gang.once || pod.Spec.NodeName != "" && m.gang.started()
-	case pod.Spec.NodeName != "":
-		m.stage, m.node, m.unbound = bound, pod.Spec.NodeName, false
-		m.gang.once = m.gang.once || m.live()
-	}
-	return m, changed
-}
-
-// remove forgets a member.
-func (c *Cache) remove(m *member) {
-	delete(c.members, m.pod.UID)
-	delete(m.gang.members, m.pod.UID)
-	if g := m.gang; g.leader == m {
-		g.elect(nil)
-	}
-	m.gang.preemption.tried(m.pod.UID)
-	c.gangs.update(m.gang)
-}
-
-// membersChanged releases what a gang holds that is no longer complete, and tries
-// the gang again.
-func (c *Cache) membersChanged(g *gangInfo) {
-	c.effects.retry[g.key] = true
-	if g.deadline.IsZero() && g.advance.Start.IsZero() {
-		return
-	}
-	reason := c.gangs.incomplete(g)
-	if g.err != nil {
-		reason = g.err.Error()
-	}
-	if reason != "" || c.gangs[g.key] != g {
-		c.giveBack(g)
-	}
-	if g.deadline.IsZero() {
-		return
-	}
-	if reason == "" {
-		c.reservations = c.gangs.reservations(nil)
-		return
-	}
-	c.release(g, reason)
-}
-
-// release takes back what a gang, and those that it runs with, have reserved or
-// hold, unless it is being bound.
-func (c *Cache) release(g *gangInfo, reason string) {
-	unit, _ := c.gangs.unit(g)
-	for _, g := range unit {
-		for _, m := range g.members {
-			if m.stage == reserved {
-				c.effects.Reject[m.pod.UID] = m.gang.rejection(reason)
-				m.stage, m.node = pending, ""
-				c.effects.retryAll = true
-			}
-		}
-		g.unplan()
-		g.deadline, g.preemption = time.Time{}, nil
-		c.reject(g, reason, nil)
-	}
-	c.reservations = c.gangs.reservations(nil)
-}
-
-// reject records why a gang has no nodes, and which member tries again.
-func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
-	if g.rejectedSince.IsZero() {
-		g.rejectedSince = time.Now()
-	}
-	if g.reason == "" {
-		c.Metrics.rejections.Inc()
-	}
-	if now := time.Now(); g.reason == "" || kindOf(reason) != kindOf(g.reason) || now.Sub(g.reasonSince) >= reasonEvery {
-		g.reason, g.reasonSince = reason, now
-	}
-	g.elect(leader)
+	c.gangs.retry(c.Backoffs.forget(node)...)
 }
 
 // Snapshot is a gang outside the cache. Pods never change.
@@ -339,8 +215,8 @@ type Snapshot struct {
 func (c *Cache) Snapshots() []Snapshot {
 	c.mu.Lock()
 	defer c.unlock()
-	all := make([]Snapshot, 0, len(c.gangs))
-	for _, g := range c.gangs {
+	all := make([]Snapshot, 0, len(c.gangs.byKey))
+	for _, g := range c.gangs.byKey {
 		if len(g.members) == 0 {
 			continue
 		}
@@ -353,7 +229,7 @@ func (c *Cache) Snapshots() []Snapshot {
 			s.Timeout = max(s.Timeout, m.spec.Timeout)
 		}
 		if c.gangs.incomplete(g) == "" {
-			s.RejectedSince = g.rejectedSince
+			s.RejectedSince = g.rejected.since
 		}
 		all = append(all, s)
 	}

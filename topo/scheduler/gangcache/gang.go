@@ -8,65 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
-
-// stage is how far a member is.
-type stage int
-
-const (
-	// pending members have no node.
-	pending stage = iota
-	// planned ones have a node reserved by a plan.
-	planned
-	// reserved ones hold it and wait for the others in Permit.
-	reserved
-	// released ones are being bound.
-	released
-	// bound ones have it in the API.
-	bound
-	// done ones have finished.
-	done
-)
-
-// member is a pod of a gang.
-type member struct {
-	gang *gangInfo
-	pod  *corev1.Pod
-	spec gang.Spec
-	err  error
-	// resources is what the pod requests, which never changes.
-	resources planner.Member
-	stage     stage
-	// node is that of a member of stage planned to bound.
-	node string
-	// unbound reports that it could not be bound when its gang had its nodes, and is not yet.
-	unbound bool
-	// notified reports that the pod's condition has the gang's current reason.
-	notified bool
-}
-
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// live reports that the pod is neither finished, nor terminating, nor held back by
-// scheduling gates.
-func (m *member) live() bool {
-	if m.pod.DeletionTimestamp != nil || finished(m.pod) {
-		return false
-	}
-	return len(m.pod.Spec.SchedulingGates) == 0 || m.pod.Spec.NodeName != ""
-}
-
-// schedulable reports that the member waits for the scheduler.
-func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
-
-func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }
 
 // object is a PodGroup object of one API group.
 type object struct {
@@ -101,19 +47,11 @@ type gangInfo struct {
 	// activated is when planned members were activated last.
 	activated time.Time
 
-	// reason is why the gang is rejected, reasonSince since when it shows that, leader
-	// the member that tries again for all.
-	reason      string
-	reasonSince time.Time
-	leader      *member
-	// sharedReason is the reason that all members have, and sharedAt since when.
-	sharedReason string
-	sharedAt     time.Time
+	rejected rejection
 
-	// rejectedSince is since when the gang has been rejected, without its members
-	// having had nodes in between. completeSince is when it had the pods that it
-	// needs, until they are bound. incompleteSince is when it was complete last.
-	rejectedSince, completeSince, incompleteSince time.Time
+	// completeSince is when the gang had the pods that it needs, until they are bound.
+	// incompleteSince is when it was complete last.
+	completeSince, incompleteSince time.Time
 	// created is when its first pod or object was made, and advance what is reserved for
 	// it until it has a plan.
 	created time.Time
@@ -261,10 +199,38 @@ func (g *gangInfo) satisfied() bool {
 	return g.doneWith() || g.spec.MinMember > 0 && g.count(reserved) >= g.spec.MinMember
 }
 
+// holds reports that nodes are reserved for members which are not being bound.
+func (g *gangInfo) holds() bool {
+	for _, m := range g.members {
+		if m.stage == planned || m.stage == reserved {
+			return true
+		}
+	}
+	return false
+}
+
 // hasReservedEnough reports that a plan reserves as many nodes as the gang needs,
 // which not all of its members hold yet.
 func (g *gangInfo) hasReservedEnough() bool {
 	return !g.deadline.IsZero() && g.spec.MinMember > 0 && g.count(planned) >= g.spec.MinMember && !g.satisfied()
+}
+
+// commit gives the members that wait the nodes of a plan, and returns those that got one.
+// p is nil unless pods must leave first.
+func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preemption) (got []*member) {
+	for at, node := range plan.Nodes {
+		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
+			m.stage, m.node = planned, node
+			p.await(m.pod.UID)
+			got = append(got, m)
+		}
+	}
+	if !g.satisfied() {
+		g.placedIn = plan.Kind
+	}
+	g.preemption, g.activated = p, time.Now()
+	g.deadline = time.Now().Add(max(g.spec.Timeout, p.timeout()))
+	return got
 }
 
 // unplan takes the nodes of planned members back.
@@ -277,9 +243,28 @@ func (g *gangInfo) unplan() {
 	}
 }
 
-// Rejection is what a member shows.
-func Rejection(gang types.NamespacedName, reason string) string {
-	return fmt.Sprintf("rejected by podgroup %s: %s", gang.Name, reason)
+// start lets the members go that hold their nodes, and returns them: enough of them do.
+func (g *gangInfo) start() (started []*member) {
+	for _, m := range g.members {
+		if m.stage == reserved {
+			m.stage = released
+			started = append(started, m)
+		}
+	}
+	g.rejected.accept()
+	g.once, g.rejected.since, g.retries = true, time.Time{}, 0
+	return started
+}
+
+// share has the members show the leader's reason of now, and reports whether it is another.
+func (g *gangInfo) share(now time.Time) bool {
+	if !g.rejected.share(now) {
+		return false
+	}
+	for _, m := range g.members {
+		m.notified = m == g.rejected.leader
+	}
+	return true
 }
 
 func (g *gangInfo) rejection(reason string) string { return Rejection(g.key, reason) }
@@ -292,15 +277,7 @@ func (g *gangInfo) elect(leader *member) {
 	} else if waiting := g.ranked((*member).schedulable); len(waiting) > 0 {
 		leader = waiting[0]
 	}
-	g.leader = leader
-}
-
-// accept ends the rejection.
-func (g *gangInfo) accept() { g.reason, g.leader = "", nil }
-
-// repeats reports whether a member shows the leader's reason instead of a try.
-func (g *gangInfo) repeats(m *member) bool {
-	return g.reason != "" && g.leader != m && g.leader.schedulable() && m.stage == pending
+	g.rejected.leader = leader
 }
 
 // snapshot is the gang for the planner, which avoids some nodes.

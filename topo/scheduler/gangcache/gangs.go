@@ -4,52 +4,50 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// gangs are by name.
-type gangs map[types.NamespacedName]*gangInfo
-
-// get is the gang of a name, which is created if it is missing.
-func (all gangs) get(key types.NamespacedName) *gangInfo {
-	g := all[key]
-	if g == nil {
-		g = &gangInfo{
-			key: key, members: map[types.UID]*member{}, objects: map[string]object{},
-			outdated: true, incompleteSince: time.Now(),
-		}
-		all[key] = g
-	}
-	return g
+// gangs are all that the cache knows, without its lock: which pods and objects each gang
+// has, and what is reserved for them. What asks about several gangs is in this file, what
+// changes them in transitions.go.
+type gangs struct {
+	options *Options
+	byKey   map[types.NamespacedName]*gangInfo
+	members map[types.UID]*member
+	// reservations are replaced, never changed: scheduling cycles read them without
+	// the lock.
+	reservations fit.Reservations
+	effects      Effects
 }
 
-// update is called when a gang lost a member or an object. One without any is
-// forgotten.
-func (all gangs) update(g *gangInfo) {
-	g.invalidate()
-	if len(g.members) == 0 && len(g.objects) == 0 {
-		delete(all, g.key)
-	}
+// of is the member that a pod is; nil for one of no gang.
+func (all *gangs) of(pod *corev1.Pod) *member { return all.members[pod.UID] }
+
+// unit are gangs that run together or not at all, by name.
+type unit []*gangInfo
+
+// satisfied reports that enough members of each gang have a node.
+func (u unit) satisfied() bool {
+	return !slices.ContainsFunc(u, func(g *gangInfo) bool { return !g.satisfied() })
 }
 
-// unit is a gang and those that it runs with or not at all: gangs that list each other,
-// by name. missing is what a gang among them lists in vain: a list alone must not hold
+// unit is a gang and those that it runs with: gangs that list each other. missing is what a gang among them lists in vain: a list alone must not hold
 // up the gang that it names.
-func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing string) {
+func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
 	g.resolve()
-	unit = []*gangInfo{g}
+	u = unit{g}
 	if g.spec.Alone() {
-		return unit, ""
+		return u, ""
 	}
-	for next := unit; len(next) > 0; next = next[1:] {
+	for next := u; len(next) > 0; next = next[1:] {
 		lister := next[0]
 		for _, key := range lister.spec.Groups {
-			other := all[key]
+			other := all.byKey[key]
 			if other != nil {
 				other.resolve()
 			}
@@ -58,21 +56,21 @@ func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing string) {
 				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: there is none", key))
 			case key != lister.key && !slices.Contains(other.spec.Groups, lister.key):
 				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: that does not list %s", key, lister.key))
-			case slices.Contains(unit, other):
-			case len(unit) == gang.MaxGroups:
+			case slices.Contains(u, other):
+			case len(u) == gang.MaxGroups:
 				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: they are more than %d", key, gang.MaxGroups))
 			default:
-				unit, next = append(unit, other), append(next, other)
+				u, next = append(u, other), append(next, other)
 			}
 		}
 	}
-	slices.SortFunc(unit, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })
-	return unit, missing
+	slices.SortFunc(u, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })
+	return u, missing
 }
 
 // incomplete is what a gang, or one that it runs with, waits for: empty if it has
 // the pods that it needs, or a fault, which the scheduling cycle rejects.
-func (all gangs) incomplete(g *gangInfo) string {
+func (all *gangs) incomplete(g *gangInfo) string {
 	unit, missing := all.unit(g)
 	if g.err != nil || g.doneWith() {
 		return ""
@@ -94,11 +92,11 @@ func (all gangs) incomplete(g *gangInfo) string {
 	return ""
 }
 
-// reservations collects what plans reserve, and what is reserved in advance but for some
+// reserved collects what plans reserve, and what is reserved in advance but for some
 // gangs. A member that is being bound is on its node already.
-func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
+func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
 	out := fit.Reservations{}
-	for _, g := range all {
+	for _, g := range all.byKey {
 		if !but[g] {
 			for node, list := range g.advance.Reservations {
 				out[node] = append(out[node], list...)
@@ -107,15 +105,10 @@ func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 		if g.deadline.IsZero() {
 			continue
 		}
-		open := false
 		for _, m := range g.members {
 			if m.stage == planned || m.stage == reserved {
 				out[m.node] = append(out[m.node], m.resources.Reservation())
-				open = true
 			}
-		}
-		if !open {
-			g.deadline = time.Time{}
 		}
 	}
 	return out
@@ -124,7 +117,7 @@ func (all gangs) reservations(but map[*gangInfo]bool) fit.Reservations {
 // inPart reports that a gang runs with fewer members than it needs, or does not while one
 // runs that runs with it or not at all: a pod could not be bound, the scheduler was
 // restarted while it bound them, or members died.
-func (all gangs) inPart(g *gangInfo) bool {
+func (all *gangs) inPart(g *gangInfo) bool {
 	unit, _ := all.unit(g)
 	runs := slices.ContainsFunc(unit, func(u *gangInfo) bool { return u.once && u.count(bound) > 0 })
 	return runs && g.err == nil && (g.count(bound) < g.spec.MinMember || g.partlyBound())
@@ -132,8 +125,8 @@ func (all gangs) inPart(g *gangInfo) bool {
 
 // interrupted are the other gangs of at least a priority that run with fewer members
 // than they need, by name.
-func (all gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
-	for _, g := range all {
+func (all *gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
+	for _, g := range all.byKey {
 		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
 			continue
 		}

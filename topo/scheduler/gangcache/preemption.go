@@ -67,7 +67,7 @@ func (p *preemption) timeout() (longest time.Duration) {
 func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.members[member.UID]; m != nil && m.stage == planned && m.gang.preemption != nil {
+	if m := c.gangs.of(member); m != nil && m.stage == planned && m.gang.preemption != nil {
 		return m.gang.preemption.leaving
 	}
 	return nil
@@ -79,7 +79,7 @@ func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.members[member.UID]
+	m := c.gangs.of(member)
 	if m == nil || m.stage != planned || m.gang.preemption == nil {
 		return nil, false
 	}
@@ -89,18 +89,18 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 		return nil, p.evicted
 	}
 	p.evicted = true
-	c.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
+	c.gangs.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
 	return p.leaving, true
 }
 
 // activatePlanned activates the members that wait for room, of a gang and of those that
 // it runs with, but for one that is tried.
-func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
-	unit, _ := c.gangs.unit(g)
+func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
+	unit, _ := all.unit(g)
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == planned && uid != but.UID {
-				c.effects.activate(m.pod)
+				all.effects.activate(m.pod)
 			}
 		}
 	}
@@ -110,23 +110,8 @@ func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
 func (c *Cache) NotEvicted(member *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.members[member.UID]; m != nil && m.gang.preemption != nil {
+	if m := c.gangs.of(member); m != nil && m.gang.preemption != nil {
 		m.gang.preemption.evicted = false
-	}
-}
-
-// unplan takes the nodes of planned members back, and those of the gangs for which the
-// same pods must leave: they are planned together again.
-func (c *Cache) unplan(g *gangInfo) {
-	unit, _ := c.gangs.unit(g)
-	shared := g.preemption
-	for _, u := range unit {
-		if u == g || shared != nil && u.preemption == shared {
-			u.unplan()
-		}
-		if shared != nil && u.preemption == shared {
-			u.preemption, u.deadline = nil, time.Time{}
-		}
 	}
 }
 
@@ -135,8 +120,8 @@ func (c *Cache) unplan(g *gangInfo) {
 func (c *Cache) GangOf() map[types.UID]types.NamespacedName {
 	c.mu.Lock()
 	defer c.unlock()
-	out := make(map[types.UID]types.NamespacedName, len(c.members))
-	for _, g := range c.gangs {
+	out := make(map[types.UID]types.NamespacedName, len(c.gangs.members))
+	for _, g := range c.gangs.byKey {
 		unit, _ := c.gangs.unit(g)
 		for uid := range g.members {
 			out[uid] = unit[0].key

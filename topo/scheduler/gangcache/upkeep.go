@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,9 +12,6 @@ import (
 )
 
 const (
-	// reasonEvery is how often a rejected gang shows another reason: each change writes
-	// pods, and one of another kind, which the leader has at once, every pod.
-	reasonEvery = time.Minute
 	// activateEvery is how often planned members are activated that do not come. The
 	// queue loses events: a pod that preempts a victim a second time, while the event
 	// of its deletion is on the way, gets neither.
@@ -27,88 +23,6 @@ const (
 	maxEvents = 16
 )
 
-// Effects are calls of the framework that are due.
-type Effects struct {
-	// Allow are pods that wait in Permit and go on, Reject those that go back to the
-	// queue, with the reason.
-	Allow  []types.UID
-	Reject map[types.UID]string
-	// Activate are pods to try now, by namespace/name.
-	Activate map[string]*corev1.Pod
-
-	// retry are gangs to try again, and retryAll every rejected gang and every
-	// blocked pod.
-	retry    map[types.NamespacedName]bool
-	retryAll bool
-}
-
-func newEffects() Effects {
-	return Effects{
-		Reject: map[types.UID]string{}, Activate: map[string]*corev1.Pod{}, retry: map[types.NamespacedName]bool{},
-	}
-}
-
-func (e *Effects) activate(pod *corev1.Pod) { e.Activate[pod.Namespace+"/"+pod.Name] = pod }
-
-// unlock reports effects that are due.
-func (c *Cache) unlock() {
-	if e := &c.effects; e.retryAll || len(e.Allow)+len(e.Reject)+len(e.Activate)+len(e.retry) > 0 {
-		c.Changed.Notify()
-	}
-	c.mu.Unlock()
-}
-
-// RetryAll tries every rejected gang again.
-func (c *Cache) RetryAll() {
-	c.mu.Lock()
-	defer c.unlock()
-	c.effects.retryAll = true
-}
-
-// Effects are those that are due, each once.
-func (c *Cache) Effects() Effects {
-	c.mu.Lock()
-	defer c.unlock()
-	for key := range c.effects.retry {
-		if g := c.gangs[key]; g != nil {
-			unit, _ := c.gangs.unit(g)
-			for _, u := range unit {
-				c.activate(u)
-			}
-		}
-	}
-	if c.effects.retryAll {
-		for _, g := range c.gangs {
-			if g.reason != "" {
-				c.activate(g)
-			}
-		}
-		for _, pod := range c.blocked {
-			c.effects.activate(pod)
-		}
-		clear(c.blocked)
-	}
-	out := c.effects
-	c.effects = newEffects()
-	return out
-}
-
-// activate adds the members that are worth a try: all that wait, but of a rejected
-// gang only the leader, and those that do not have the reason yet.
-func (c *Cache) activate(g *gangInfo) {
-	if c.gangs.incomplete(g) != "" {
-		return
-	}
-	if g.reason != "" && !g.leader.schedulable() {
-		g.elect(nil)
-	}
-	for _, m := range g.members {
-		if m.schedulable() && (!m.notified || !g.repeats(m)) {
-			c.effects.activate(m.pod)
-		}
-	}
-}
-
 // Expire releases reservations after their deadline, tries gangs again when a node is
 // avoided no longer, and shares the reasons of leaders. It rejects pods that wait in
 // Permit although their gang does not hold nodes: one that was on its way there when
@@ -117,20 +31,18 @@ func (c *Cache) Expire(waiting []types.UID) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, uid := range waiting {
-		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
-			c.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
+		if m := c.gangs.members[uid]; m != nil && m.stage < reserved && c.gangs.effects.Reject[uid] == "" {
+			c.gangs.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
 		}
 	}
 	now := time.Now()
-	for _, key := range c.Backoffs.expire(now) {
-		c.effects.retry[key] = true
-	}
+	c.gangs.retry(c.Backoffs.expire(now)...)
 	for g := range c.gangs.due(c.Queue, now) {
-		c.effects.retry[g.key] = true
+		c.gangs.retry(g.key)
 	}
-	for _, g := range c.gangs {
+	for _, g := range c.gangs.byKey {
 		if g.share(now) || g.overdue(now) {
-			c.effects.retry[g.key] = true
+			c.gangs.retry(g.key)
 		}
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
@@ -140,37 +52,9 @@ func (c *Cache) Expire(waiting []types.UID) {
 			continue
 		}
 		c.Metrics.timeouts.Inc()
-		c.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
-		c.effects.retryAll = true
+		c.gangs.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
+		c.gangs.effects.retryAll = true
 	}
-}
-
-// share reports whether the members of a rejected gang are to get the reason of now.
-func (g *gangInfo) share(now time.Time) bool {
-	if g.reason == "" || kindOf(g.reason) == kindOf(g.sharedReason) || now.Sub(g.sharedAt) < reasonEvery {
-		return false
-	}
-	first := g.sharedReason == ""
-	g.sharedReason, g.sharedAt = g.reason, now
-	if first {
-		return false // They get it in their first cycle.
-	}
-	for _, m := range g.members {
-		m.notified = m == g.leader
-	}
-	return true
-}
-
-// kindOf is a reason without what changes whenever a pod starts or ends: its numbers,
-// and the group that comes closest.
-func kindOf(reason string) string {
-	what, _, _ := strings.Cut(reason, ",")
-	return strings.Map(func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-		return r
-	}, what)
 }
 
 // overdue reports whether planned members are to be activated again.
@@ -195,7 +79,7 @@ func (c *Cache) Events() (events []Event) {
 	c.mu.Lock()
 	defer c.unlock()
 	now := time.Now()
-	for _, g := range c.gangs {
+	for _, g := range c.gangs.byKey {
 		events = append(events, g.events(c.gangs.incomplete(g), now)...)
 	}
 	return events
@@ -205,7 +89,7 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 	if incomplete == "" {
 		g.incompleteSince, g.reportedReason = now, ""
 	} else if incomplete != g.reportedReason && now.Sub(g.incompleteSince) >= incompleteAfter {
-		g.reportedReason, g.rejectedSince = incomplete, time.Time{}
+		g.reportedReason, g.rejected.since = incomplete, time.Time{}
 		waiting := g.ranked((*member).schedulable)
 		for _, m := range waiting[:min(len(waiting), maxEvents)] {
 			events = append(events, Event{m.pod, wellknown.EventGangIncomplete, incomplete})

@@ -1,0 +1,76 @@
+package gangcache
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// reasonEvery is how often a rejected gang shows another reason: each change writes
+// pods, and one of another kind, which the leader has at once, every pod.
+const reasonEvery = time.Minute
+
+// rejection is why a gang has no nodes, and which of its members try again.
+type rejection struct {
+	// reason is empty for a gang that is not rejected; it has stood since reasonSince.
+	reason      string
+	reasonSince time.Time
+	// since is when the gang was rejected, without its members having had nodes in between.
+	since time.Time
+	// leader is the member that tries again for all.
+	leader *member
+	// shared is the reason that all members have, and sharedAt since when.
+	shared   string
+	sharedAt time.Time
+}
+
+// record notes why the gang has no nodes, and reports whether it was not rejected before.
+func (r *rejection) record(reason string, now time.Time) (first bool) {
+	if r.since.IsZero() {
+		r.since = now
+	}
+	first = r.reason == ""
+	if first || kindOf(reason) != kindOf(r.reason) || now.Sub(r.reasonSince) >= reasonEvery {
+		r.reason, r.reasonSince = reason, now
+	}
+	return first
+}
+
+// accept ends the rejection: the gang has a plan. since stays until its members have nodes.
+func (r *rejection) accept() { r.reason, r.leader = "", nil }
+
+// repeats reports whether a member shows the leader's reason instead of a try.
+func (r *rejection) repeats(m *member) bool {
+	return r.reason != "" && r.leader != m && r.leader.schedulable() && m.stage == pending
+}
+
+// share reports whether the members are to get the reason of now, but for the leader,
+// which has it.
+func (r *rejection) share(now time.Time) bool {
+	if r.reason == "" || kindOf(r.reason) == kindOf(r.shared) || now.Sub(r.sharedAt) < reasonEvery {
+		return false
+	}
+	first := r.shared == "" // Then they get it in their first cycle.
+	r.shared, r.sharedAt = r.reason, now
+	return !first
+}
+
+// kindOf is a reason without what changes whenever a pod starts or ends: its numbers,
+// and the group that comes closest.
+func kindOf(reason string) string {
+	what, _, _ := strings.Cut(reason, ",")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, what)
+}
+
+// Rejection is what a member shows.
+func Rejection(gang types.NamespacedName, reason string) string {
+	return fmt.Sprintf("rejected by podgroup %s: %s", gang.Name, reason)
+}
