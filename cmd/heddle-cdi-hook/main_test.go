@@ -36,7 +36,7 @@ func listMounts(t *testing.T, proc, process string, mounts ...string) {
 // TestMountsInAndOverMemory: a volume of the pod in heddle's directory hides what the library
 // or CUDA look for there, and so does one in place of the memory, also if it is memory too.
 func TestMountsInAndOverMemory(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "hook")
+	dir, err := os.MkdirTemp("/dev/shm", "hook") //nolint:usetesting // It must be memory.
 	if err != nil {
 		t.Skip(err)
 	}

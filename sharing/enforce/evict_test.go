@@ -62,13 +62,15 @@ func TestCheckUses(t *testing.T) {
 		{"over it", [][]Use{over, over, over, over, over}, [][]string{none, {"warn a memory"}, none, {"evict a memory"}, {"evict a memory"}}},
 		{"over it, with a rest", [][]Use{over, within, over, over, within, over}, [][]string{none, none, none, {"warn a memory"}, none, none}},
 		{
-			"not known for a while, and over it all the time", [][]Use{over, uses(unknown), over, uses(unknown), uses(unknown), over},
+			"not known for a while, and over it all the time",
+			[][]Use{over, uses(unknown), over, uses(unknown), uses(unknown), over},
 			[][]string{none, none, {"warn a memory"}, none, none, {"evict a memory"}},
 		},
 		{"never known", [][]Use{uses(unknown), uses(unknown), uses(unknown)}, [][]string{none, none, none}},
 		{"of another enforcer", [][]Use{uses(other), uses(other)}, [][]string{none, none}},
 		{
-			"compute is only reported, and once", [][]Use{uses(busy(40)), uses(busy(40)), uses(busy(40)), uses(busy(40)), uses(busy(30))},
+			"compute is only reported, and once",
+			[][]Use{uses(busy(40)), uses(busy(40)), uses(busy(40)), uses(busy(40)), uses(busy(30))},
 			[][]string{none, {"warn a compute"}, none, none, none},
 		},
 	} {
