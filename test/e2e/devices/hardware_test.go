@@ -209,6 +209,27 @@ func TestHardwareMPS(t *testing.T) {
 	}
 	r.remove(t, "drops")
 
+	// The limit is each process's.
+	r.create(t, r.cudaPod("two", share(25, 8), "fork", "fill", "wait"))
+	sum := 0.0
+	for _, line := range r.prints(t, "two", 2) {
+		sum += number(t, line, "fill")
+	}
+	if sum <= 8192 {
+		t.Errorf("two processes of a container have %.0f MiB together: docs/enforcers.md has that each has the limit", sum)
+	}
+	r.remove(t, "two")
+
+	// Who is killed with work under way.
+	r.create(t, r.cudaPod("neighbor", share(25, 8), "spin", "12"))
+	killed := r.cudaPod("killed", share(25, 8), "alloc", "64", "spin", "30")
+	killed.Spec.TerminationGracePeriodSeconds = new(int64(0))
+	r.create(t, killed)
+	r.prints(t, "killed", 1)
+	r.remove(t, "killed")
+	t.Logf("a neighbor of a client that was killed: %q", r.prints(t, "neighbor", 1))
+	r.remove(t, "neighbor")
+
 	// A fault of one is every client's; heddle makes the GPU usable again.
 	r.create(t, r.cudaPod("faulty", share(25, 8), "fault"))
 	r.prints(t, "faulty", 1)

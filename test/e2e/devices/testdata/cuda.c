@@ -2,6 +2,7 @@
 // another, and prints one line for each. The driver's library is loaded by its SONAME, as
 // CUDA's runtime does. Results are numbers of enum cudaError_enum (cuda.h).
 //
+//   fork        two processes do the rest, before CUDA starts
 //   unset NAME  drop an environment variable, before CUDA starts
 //   info        GPUs as JSON: UUID, MiB, multiprocessors
 //   alloc MIB   allocate and write device memory, and keep it
@@ -175,7 +176,9 @@ int main(int argc, char **argv) {
   sigaddset(&end, SIGTERM);
   sigprocmask(SIG_BLOCK, &end, NULL);
   for (int i = 1; i < argc; i++) {
-    if (!strcmp(argv[i], "unset") && i + 1 < argc) unsetenv(argv[++i]);
+    if (!strcmp(argv[i], "fork")) {
+      if (fork() < 0) return 3;
+    } else if (!strcmp(argv[i], "unset") && i + 1 < argc) unsetenv(argv[++i]);
     else if (!strcmp(argv[i], "info")) info();
     else if (!strcmp(argv[i], "fill")) fill();
     else if (!strcmp(argv[i], "alloc") && i + 1 < argc) alloc(strtoul(argv[++i], NULL, 10));
