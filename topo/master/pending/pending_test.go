@@ -122,7 +122,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// What is kept of a pod is what is counted with: whoever reads the answer gets no environment.
+// What is kept of a pod is what is counted with: no environment is kept.
 func TestTrimPod(t *testing.T) {
 	p := podOf("x", "n0")
 	p.Spec.Volumes = []corev1.Volume{{Name: "v"}}
