@@ -139,6 +139,6 @@ const (
 
 // Notices of heddle-scheduler about pods.
 const (
-	// EventPreempted: a pod was evicted for a gang of a higher priority.
+	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with all of its own gang.
 	EventPreempted = "Preempted"
 )

@@ -128,6 +128,8 @@ func TestTopoPermissions(t *testing.T) {
 	}
 	lease := rule("coordination.k8s.io", "leases", "get", "update")
 	lease.ResourceNames = []string{topoMaster}
+	podGroups := rule("", "podgroups", "list")
+	podGroups.APIGroups = []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io", "scheduling.k8s.io"}
 	want := map[string][]rbacv1.PolicyRule{
 		topoWorker: {
 			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
@@ -135,6 +137,7 @@ func TestTopoPermissions(t *testing.T) {
 		},
 		topoMaster: {
 			rule("", "nodes", "list", "watch", "patch"), rule("", "nodes/status", "patch"), rule("", "pods", "list", "watch"),
+			podGroups, rule("policy", "poddisruptionbudgets", "list"),
 			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
 			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
 			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),

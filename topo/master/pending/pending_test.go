@@ -82,7 +82,8 @@ func TestExplain(t *testing.T) {
 	}
 	got := []any{a.Gang, a.Pods, a.MinMember, a.Nodes, a.Groups[0].Name, a.Groups[0].Fit, a.Groups[0].Holders[0].Name, a.Fits}
 	want := []any{
-		true, 2, 2, []explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
+		true, 2, 2,
+		[]explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
 		"leaf-0", 1, "ai/busy", []string{"1 pod, on node n1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -122,7 +123,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// What is kept of a pod is what is counted with: whoever reads the answer gets no environment.
+// What is kept of a pod is what is counted with: no environment is kept.
 func TestTrimPod(t *testing.T) {
 	p := podOf("x", "n0")
 	p.Spec.Volumes = []corev1.Volume{{Name: "v"}}
