@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -68,6 +70,29 @@ func TestSharesWithoutCDI(t *testing.T) {
 	if got := log.count("shares of GPUs are not served"); got != 1 {
 		t.Errorf("the log has the message %d times", got)
 	}
+}
+
+// noSpec is a driver for which no CDI spec can be made.
+type noSpec struct{}
+
+func (noSpec) Generate(*machine.Machine) (*devgpu.Edits, error) {
+	return nil, errors.New("libcuda.so.580.159.04: not found")
+}
+
+func (noSpec) Fingerprint() string { return "" }
+
+// Without a spec of the driver no container with a GPU can be created, so none is offered,
+// and the reason is shown. The older way needs none.
+func TestGPUsWithoutASpec(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Generator = noSpec{} }).run()
+	r.list(gpus, 0, 8)
+	r.list(hcas, 512, 0)
+	r.api.Wait(t, "the condition", func() bool {
+		return slices.ContainsFunc(r.api.conditions, func(c health.Condition) bool {
+			return !c.True && strings.Contains(c.Message, "libcuda.so.580.159.04: not found")
+		})
+	})
+	newRig(t, "dgx-h100", func(o *Options) { o.Generator, o.Strategy = noSpec{}, gpu.Envvar }).run().list(gpus, 8, 0)
 }
 
 // isShortOf checks that a node is short of nothing, and of a resource once the bus
