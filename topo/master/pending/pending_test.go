@@ -82,8 +82,10 @@ func TestExplain(t *testing.T) {
 	}
 	got := []any{a.Gang, a.Pods, a.MinMember, a.Nodes, a.Groups[0].Name, a.Groups[0].Fit, a.Groups[0].Holders[0].Name, a.Fits}
 	want := []any{
-		true, 2, 2, []explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
-		"leaf-0", 1, "ai/busy", []string{"1 pod, on node n1"},
+		true, 2, 2,
+		[]explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
+		"leaf-0", 1, "ai/busy",
+		[]string{"1 pod, on node n1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -103,9 +103,9 @@ func TestSingleIsExact(t *testing.T) {
 
 // A node of very many victims has sets of few at once, and orders for the rest.
 func TestSingleIsBounded(t *testing.T) {
-	on := make([]string, 8)
-	for i := range on {
-		on[i] = string(rune('a'+i)) + " 1 0 1"
+	var on []string
+	for i := range 8 {
+		on = append(on, string(rune('a'+i))+" 1 0 1")
 	}
 	for i := range 40 {
 		on = append(on, string(rune('A'+i))+" 0 0 1")
