@@ -84,7 +84,8 @@ func TestExplain(t *testing.T) {
 	want := []any{
 		true, 2, 2,
 		[]explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
-		"leaf-0", 1, "ai/busy", []string{"1 pod, on node n1"},
+		"leaf-0", 1, "ai/busy",
+		[]string{"1 pod, on node n1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
