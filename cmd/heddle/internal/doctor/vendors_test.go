@@ -10,14 +10,18 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// What a node with AMD's GPUs shows is in AMD's words: the golden labels, resources
+// What a node with GPUs of AMD or MetaX shows is in that maker's words: the golden labels, resources
 // and matrix, and doctor's findings about GPUs that are sick, lost or without a
 // driver.
 func TestNoWordOfAnotherVendor(t *testing.T) {
 	foreign := regexp.MustCompile(`(?i)nvidia|nvml|nvlink|nvswitch|cuda|\bxid|\bmig\b|mps\.`)
-	files, err := filepath.Glob(machines + "amd-mi*.json")
-	if err != nil || len(files) < 6 {
-		t.Fatalf("machines %v, %v", files, err)
+	var files []string
+	for maker, shapes := range map[string]int{"amd-mi": 6, "metax-": 2} {
+		found, err := filepath.Glob(machines + maker + "*.json")
+		if err != nil || len(found) < shapes {
+			t.Fatalf("machines %v, %v", found, err)
+		}
+		files = append(files, found...)
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(file, ".json")
@@ -63,8 +67,11 @@ func withGPUs(t *testing.T, file string, state machine.HealthState) string {
 	if state == "no driver" {
 		m.GPUs, m.Driver = nil, machine.Driver{}
 		for i := range m.Probes {
-			if m.Probes[i].Name == "kfd" {
+			switch m.Probes[i].Name {
+			case "kfd":
 				m.Probes[i].State, m.Probes[i].Reason = machine.ProbeAbsent, "KFD is absent: the amdgpu driver is not loaded"
+			case "mxcd":
+				m.Probes[i].State, m.Probes[i].Reason = machine.ProbeAbsent, "MXCD is absent: the metax driver is not loaded"
 			}
 		}
 	}
