@@ -106,14 +106,16 @@ func (p *publisher) cordon(ctx context.Context, policy config.Remediation, todo 
 		return err
 	}
 	event := health.NodeEvent{
-		Reason:  wellknown.EventRemediationEnded,
-		Message: fmt.Sprintf("the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.After),
+		Reason: wellknown.EventRemediationEnded,
+		Message: fmt.Sprintf(
+			"the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.After),
 	}
 	switch {
 	case todo.Cordon:
 		event = health.NodeEvent{
 			Warning: true, Reason: wellknown.EventRemediationStarted,
-			Message: fmt.Sprintf("the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Policy, todo.Message),
+			Message: fmt.Sprintf(
+				"the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Policy, todo.Message),
 		}
 	case policy.Policy == config.RemediationNone:
 		event.Message = fmt.Sprintf("the taint %s is removed: the policy of remediation is none", wellknown.UnhealthyGPU)

@@ -36,7 +36,7 @@ func Pack(b Binaries, dir string) error {
 		errs = append(errs, copyFile(archive, filepath.Join(dir, name)))
 	}
 	text, err := json.MarshalIndent(packed, "", "  ")
-	errs = append(errs, err, os.WriteFile(filepath.Join(dir, prebuiltList), text, 0o644)) //nolint:gosec // No secret.
+	errs = append(errs, err, os.WriteFile(filepath.Join(dir, prebuiltList), text, 0o644))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pack programs: %w", err)
 	}
@@ -48,7 +48,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, 0o644)) //nolint:gosec // No secret.
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, 0o644))
 }
 
 // readPrebuilt is what [Pack] wrote, with absolute paths.

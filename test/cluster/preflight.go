@@ -202,13 +202,15 @@ func (m machine) tools(cache string) []Missing {
 			all = append(all, Missing{"the program " + name, remedy})
 		}
 	}
+	if !m.prebuilt {
+		need("go", "install Go 1.26 or later and put it in PATH (with sudo: sudo -E env PATH=$PATH ...)")
+	}
 	// The kubelet runs them for the volumes of pods.
 	need("mount", "apt-get install mount")
 	need("umount", "apt-get install mount")
 	if m.prebuilt {
 		return all
 	}
-	need("go", "install Go 1.26 or later and put it in PATH (with sudo: sudo -E env PATH=$PATH ...)")
 	if !m.built(cache, "runc") {
 		need("gcc", "apt-get install gcc libc6-dev")
 		if _, _, ok := findSeccomp(m.root); !ok {

@@ -179,10 +179,10 @@ func TestHardwareMPS(t *testing.T) {
 	r.waitAllocatable(t, slotResource, int64(16*len(gpus)), waitStart)
 
 	r.create(t, r.cudaPod("quarter", share(25, 8), "info", "alloc", "4096", "fill", "spin", "8", "wait"))
-	quarter := r.prints(t, "quarter", 3)
+	r.prints(t, "quarter", 3)
 	r.create(t, r.cudaPod("rest", share(75, 16), "info", "fill", "spin", "6", "wait"))
 	rest := r.prints(t, "rest", 3)
-	quarter = r.prints(t, "quarter", 4)
+	quarter := r.prints(t, "quarter", 4)
 	few, many := parseInside(t, quarter[0])[0], parseInside(t, rest[0])[0]
 	if few.Multiprocessors >= many.Multiprocessors {
 		t.Errorf("vcore 25 has %d multiprocessors, vcore 75 %d", few.Multiprocessors, many.Multiprocessors)

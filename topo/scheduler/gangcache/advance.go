@@ -47,7 +47,8 @@ func (all *gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
 	for _, g := range all.byKey {
-		if g.rejected.reason == "" || g.rejected.leader == nil || !g.deadline.IsZero() || now.Before(g.noRoomUntil) || g.satisfied() {
+		if g.rejected.reason == "" || g.rejected.leader == nil || !g.deadline.IsZero() ||
+			now.Before(g.noRoomUntil) || g.satisfied() {
 			continue
 		}
 		of = append(of, g)

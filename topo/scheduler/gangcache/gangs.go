@@ -36,8 +36,8 @@ func (u unit) satisfied() bool {
 	return !slices.ContainsFunc(u, func(g *gangInfo) bool { return !g.satisfied() })
 }
 
-// unit is a gang and those that it runs with: gangs that list each other. missing is what a gang among them lists in vain: a list alone must not hold
-// up the gang that it names.
+// unit is a gang and those that it runs with: gangs that list each other. missing is what
+// a gang among them lists in vain: a list alone must not hold up the gang that it names.
 func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
 	g.resolve()
 	u = unit{g}

@@ -52,7 +52,8 @@ func (c *Cache) Expire(waiting []types.UID) {
 			continue
 		}
 		c.Metrics.timeouts.Inc()
-		c.gangs.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
+		c.gangs.release(g, fmt.Sprintf(
+			"%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
 		c.gangs.effects.retryAll = true
 	}
 }

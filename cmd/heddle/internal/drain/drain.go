@@ -57,7 +57,8 @@ pods are left. kubectl uncordon and heddle gpu uncordon take the cordon back.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
 	api.Register(c)
-	c.Flags().StringSliceVar(&d.gpus, "gpu", nil, "`index or UUID` of a GPU, may be repeated; default all devices of the node")
+	c.Flags().StringSliceVar(&d.gpus, "gpu", nil,
+		"`index or UUID` of a GPU, may be repeated; default all devices of the node")
 	c.Flags().BoolVar(&d.dryRun, "dry-run", false, "print which pods would be evicted, and change nothing")
 	c.Flags().BoolVar(&d.force, "force", false, "evict pods without a controller too: no other comes in their place")
 	c.Flags().DurationVar(&d.within, "timeout", 10*time.Minute, "how long to wait for the pods to go")
@@ -117,7 +118,8 @@ func (d *drain) run(ctx context.Context) error {
 func (d *drain) holders(ctx context.Context) ([]holder, error) {
 	there, err := cluster.Report(ctx, d.client, d.node)
 	if err != nil {
-		return nil, fmt.Errorf("which pods have devices of node %s is not known (kubectl drain evicts all pods): %w", d.node, err)
+		return nil, fmt.Errorf(
+			"which pods have devices of node %s is not known (kubectl drain evicts all pods): %w", d.node, err)
 	}
 	pods, err := cluster.Pods(ctx, d.client, d.node)
 	if err != nil {
@@ -163,7 +165,7 @@ func (d *drain) evict(ctx context.Context, left []holder) error {
 		var status *apierrors.StatusError
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // The time is over, which the caller sees by itself.
 		case apierrors.IsTooManyRequests(err) && errors.As(err, &status):
 			text = "waits: " + status.ErrStatus.Message
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):

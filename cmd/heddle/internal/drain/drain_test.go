@@ -160,20 +160,29 @@ func TestDrain(t *testing.T) {
 		left    bool
 	}{
 		{
-			"dry run", []string{"gpu-1", "--dry-run"}, "", nil, nil,
-			[]string{"ml/bare     GPU-a           no: no controller", "ml/job      MIG-a mlx5_0    yes", "Nothing was changed."}, false,
+			"dry run",
+			[]string{"gpu-1", "--dry-run"},
+			"", nil, nil,
+			[]string{"ml/bare     GPU-a           no: no controller", "ml/job      MIG-a mlx5_0    yes", "Nothing was changed."},
+			false,
 		},
 		{
-			"the node", []string{"gpu-1"}, "job",
+			"the node",
+			[]string{"gpu-1"},
+			"job",
 			[]string{"shared", "hca", "waiting", "job"},
 			[]string{`{"spec":{"unschedulable":true}}`},
-			[]string{"Node gpu-1 is cordoned", "ml/job: waits: Cannot evict pod: budget\n", "ml/job: evicted\n", "These pods still have devices of node gpu-1:"}, true,
+			[]string{"Node gpu-1 is cordoned", "ml/job: waits: Cannot evict pod: budget\n", "ml/job: evicted\n", "These pods still have devices of node gpu-1:"},
+			true,
 		},
 		{
-			"a GPU, by index", []string{"gpu-1", "--gpu", "0", "--force"}, "",
+			"a GPU, by index",
+			[]string{"gpu-1", "--gpu", "0", "--force"},
+			"",
 			[]string{"job", "bare"},
 			[]string{`{"metadata":{"annotations":{"heddle.dev/cordoned-gpus":"GPU-a"},"resourceVersion":""}}`},
-			[]string{"GPU GPU-a of node gpu-1 is cordoned", "No pod has GPU GPU-a of node gpu-1.\n"}, false,
+			[]string{"GPU GPU-a of node gpu-1 is cordoned", "No pod has GPU GPU-a of node gpu-1.\n"},
+			false,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
