@@ -174,7 +174,8 @@ func remediationCondition(node string, policy config.Remediation, todo health.Re
 	if !todo.Cordon {
 		return c
 	}
-	c.Message = cmp.Or(todo.Message, fmt.Sprintf("all GPUs are healthy: the taint goes once that has lasted %s", policy.After))
+	c.Message = cmp.Or(todo.Message, fmt.Sprintf(
+		"all GPUs are healthy: the taint goes once that has lasted %s", policy.After))
 	switch {
 	case todo.Message == "":
 		c.Reason = reasonRecovering

@@ -41,7 +41,7 @@ func TestGPURemediation(t *testing.T) {
 		}
 		return ""
 	}
-	first := r.waitOnly(t, set, waitStart, ready)
+	first := r.waitOnly(t, set, ready)
 	has := r.has(t, first.Name, "app", 1, 0)
 	whole := r.machine(t)
 	t.Cleanup(func() { _ = r.writeMachine(whole) })
@@ -57,7 +57,7 @@ func TestGPURemediation(t *testing.T) {
 	r.waitEvent(t, r.Node(), wellknown.EventRemediationStarted, wellknown.UnhealthyGPU, waitStart)
 	r.waitEvent(t, first.Name, wellknown.EventUnhealthyGPUEvicted, "GPU is lost", waitStart)
 	r.waitRemedy(t, true, "Drained")
-	second := r.waitOnly(t, set, waitStart, func(p *corev1.Pod) string {
+	second := r.waitOnly(t, set, func(p *corev1.Pod) string {
 		if p.UID == first.UID || p.Spec.NodeName != "" {
 			return "it is not the one that waits"
 		}
@@ -68,7 +68,7 @@ func TestGPURemediation(t *testing.T) {
 	}
 	r.waitRemedy(t, false, "NotNeeded")
 	r.waitEvent(t, r.Node(), wellknown.EventRemediationEnded, wellknown.UnhealthyGPU, waitStart)
-	if third := r.waitOnly(t, set, waitStart, ready); third.UID != second.UID {
+	if third := r.waitOnly(t, set, ready); third.UID != second.UID {
 		t.Errorf("%s runs, want %s", third.Name, second.Name)
 	}
 	after := r.getPod(t, "other")

@@ -33,7 +33,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r.count(t)
 
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
-	rejected := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
+	rejected := r.waitOnly(t, app, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no GPU") {
 			return "it is not refused"
 		}
@@ -43,7 +43,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r.waitEvent(t, rejected.Name, "SGPURefused", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
 		"GPUs 0-1: 40 % of 100 left; needs 60", 20*time.Second)
 	r.simulate(t, "elsewhere")
-	moved := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
+	moved := r.waitOnly(t, app, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != "elsewhere" || !ready(p) {
 			return "it does not run elsewhere"
 		}
@@ -124,10 +124,10 @@ func (c controlled) pods(t *testing.T) []corev1.Pod {
 }
 
 // waitOnly waits until ok returns "" for the only pod of a controller.
-func (r *rig) waitOnly(t *testing.T, c controlled, within time.Duration, ok func(*corev1.Pod) string) *corev1.Pod {
+func (r *rig) waitOnly(t *testing.T, c controlled, ok func(*corev1.Pod) string) *corev1.Pod {
 	t.Helper()
 	var only corev1.Pod
-	eventually(t, within, func() string {
+	eventually(t, waitStart, func() string {
 		all := c.pods(t)
 		if len(all) != 1 {
 			return fmt.Sprintf("%s has %d pods", c.name, len(all))
