@@ -91,7 +91,9 @@ func (d *drain) run(ctx context.Context) error {
 	if err := d.cordon(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
+	// The API server is asked under ctx: the client rejects what its rate would let through
+	// only after a deadline, with an error of its own.
+	waiting, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
 	defer cancel()
 	for {
 		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.Kept != "" })
@@ -102,13 +104,11 @@ func (d *drain) run(ctx context.Context) error {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("drain node %s: %w: left are %s", d.node, context.Cause(ctx), names(left))
+		case <-waiting.Done():
+			return fmt.Errorf("drain node %s: %w: left are %s", d.node, context.Cause(waiting), names(left))
 		case <-time.After(poll):
 		}
-		if now, err := d.holders(ctx); err == nil {
-			found = now
-		} else if ctx.Err() == nil {
+		if found, err = d.holders(ctx); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (d *drain) evict(ctx context.Context, left []holder) error {
 		var status *apierrors.StatusError
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // The time is over, which the caller sees by itself.
+			return nil //nolint:nilerr // It was interrupted, which the caller sees by itself.
 		case apierrors.IsTooManyRequests(err) && errors.As(err, &status):
 			text = "waits: " + status.ErrStatus.Message
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):

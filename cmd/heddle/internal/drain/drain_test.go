@@ -5,9 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -137,16 +134,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) run(args ...string) (string, error) {
 	s.t.Helper()
-	ts := httptest.NewServer(s)
-	defer ts.Close()
-	path := filepath.Join(s.t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + ts.URL + "}}]\n" +
-		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-	out, _, err := clitest.Run(s.t, NewCommand(), append(args, "--kubeconfig", path)...)
-	return out, err
+	return clitest.RunOn(s.t, s, NewCommand(), args...)
 }
 
 func TestDrain(t *testing.T) {

@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -87,16 +84,7 @@ func (*server) fail(w http.ResponseWriter, code int, reason metav1.StatusReason)
 // run runs the command against the server.
 func (s *server) run(args ...string) (string, error) {
 	s.t.Helper()
-	ts := httptest.NewServer(s)
-	defer ts.Close()
-	path := filepath.Join(s.t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + ts.URL + "}}]\n" +
-		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-	out, _, err := clitest.Run(s.t, NewCommand(), append(args, "--kubeconfig", path)...)
-	return out, err
+	return clitest.RunOn(s.t, s, NewCommand(), args...)
 }
 
 func newServer(t *testing.T, cordoned string, reports *report.Report) *server {

@@ -2,6 +2,10 @@
 package clitest
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,4 +24,19 @@ func Run(t *testing.T, c *cobra.Command, args ...string) (stdout, stderr string,
 	c.SetArgs(append([]string{}, args...))
 	err = c.ExecuteContext(t.Context())
 	return out.String(), diagnostics.String(), err
+}
+
+// RunOn runs a command whose kubeconfig names an API server that exists as long as it runs.
+func RunOn(t *testing.T, server http.Handler, c *cobra.Command, args ...string) (stdout string, err error) {
+	t.Helper()
+	ts := httptest.NewServer(server)
+	defer ts.Close()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + ts.URL + "}}]\n" +
+		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, err = Run(t, c, append(args, "--kubeconfig", path)...)
+	return stdout, err
 }
