@@ -10,8 +10,11 @@ BINARIES := heddle heddle-node heddle-feature-discovery heddle-device-plugin hed
 SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons; at the end, what failed in short.
-TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname \
-	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'" --
+GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
+	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'"
+TEST := $(GOTESTSUM) --format pkgname --
+# Each takes seconds to minutes: a run that is cut off has shown how far it came.
+E2E := $(GOTESTSUM) --format testname --
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
@@ -20,6 +23,9 @@ NODES ?= 73
 SOAK ?= 5m
 # Real machines, as public sources show them; tests that read them skip without.
 export HEDDLE_FIXTURES ?=
+# What is compiled does not depend on where the repository lies, so that another clone
+# on the same machine, and the images, take it from Go's cache.
+export GOFLAGS ?= -trimpath
 
 .PHONY: help
 help: ## List the commands
@@ -46,7 +52,7 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
-	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
+	$(E2E) -tags e2e -count=1 -timeout 60m -p 2 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
 .PHONY: soak
 soak: ## Random faults of everything on a real node for SOAK (5m), one after another; SEED=N repeats them, STEP=N one of them
@@ -58,8 +64,9 @@ hardware: ## The tests of real GPUs with all that they need, for a machine witho
 	tools/hardware.sh
 
 .PHONY: e2e-versions
-e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes
-	HEDDLE_VERSIONS=all $(TEST) -tags e2e -count=1 -timeout 60m ./test/e2e/versions/...
+e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes, the device plugin with the oldest kubelet
+	HEDDLE_VERSIONS=all $(E2E) -tags e2e -count=1 -timeout 90m ./test/e2e/versions/...
+	HEDDLE_VERSIONS=all $(E2E) -tags e2e -count=1 -timeout 30m -run '^TestOldestKubelet$$' ./test/e2e/devices
 
 .PHONY: lint
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current

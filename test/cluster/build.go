@@ -90,14 +90,24 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 // APIServer builds the kube-apiserver of a minor version that has a module in
 // build, such as 1.31, and returns the file. A cluster has the newest one.
 func (b Builder) APIServer(ctx context.Context, minor string) (string, error) {
+	return b.older(ctx, "apiserver", minor, compAPIServer)
+}
+
+// Kubelet does the same for a kubelet, for [Options.KubeletBinary].
+func (b Builder) Kubelet(ctx context.Context, minor string) (string, error) {
+	return b.older(ctx, compKubelet, minor, compKubelet)
+}
+
+// older builds a program of Kubernetes from the module KIND-MINOR.
+func (b Builder) older(ctx context.Context, kind, minor, program string) (string, error) {
 	b, err := b.withDefaults()
 	if err != nil {
 		return "", err
 	}
-	name := "apiserver-" + minor
+	name := kind + "-" + minor
 	flags := kubernetesFlags(b.pin(name, "k8s.io/kubernetes"))
-	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, flags, nil, "k8s.io/kubernetes/cmd/kube-apiserver"))
-	return filepath.Join(dirs[name], compAPIServer), err
+	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, flags, nil, "k8s.io/kubernetes/cmd/"+program))
+	return filepath.Join(dirs[name], program), err
 }
 
 // buildParts makes what is missing of some parts, and returns their directories.

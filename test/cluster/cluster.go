@@ -47,6 +47,9 @@ type Options struct {
 	// Kubelet is laid over the KubeletConfiguration, such as
 	// {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}.
 	Kubelet map[string]any
+	// KubeletBinary is the kubelet's program, of [Builder.Kubelet]; empty means the
+	// version of everything else.
+	KubeletBinary string
 	// FeatureGates go to every component.
 	FeatureGates map[string]bool
 	// APIServerArgs are added to the API server's command line.
@@ -64,6 +67,7 @@ type state struct {
 	Node          string          `json:"node"`
 	Cgroup        string          `json:"cgroup"`
 	Kwok          bool            `json:"kwok"`
+	KubeletBinary string          `json:"kubelet_binary,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
 	APIServerArgs []string        `json:"api_server_args,omitempty"`
 	Binaries      Binaries        `json:"binaries"`
@@ -114,7 +118,7 @@ func (o Options) state(b Binaries) state {
 	return state{
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.Cache, "log", o.Name), Node: o.Node,
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
-		Kwok:   o.Kwok, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs, Binaries: b,
+		Kwok:   o.Kwok, KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs, Binaries: b,
 	}
 }
 

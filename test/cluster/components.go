@@ -56,6 +56,9 @@ func (s state) command(component string) []string {
 	case compScheduler:
 		args = append(args, loopbackClientArgs(pki(compScheduler+".kubeconfig"))...)
 	case compKubelet:
+		if s.KubeletBinary != "" {
+			args = []string{s.KubeletBinary}
+		}
 		return append(args,
 			"--config="+filepath.Join(s.Dir, "kubelet.json"), "--kubeconfig="+pki("kubelet.kubeconfig"),
 			"--hostname-override="+s.Node, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet")

@@ -75,6 +75,30 @@ func TestSysctlsOfKilledRun(t *testing.T) {
 	}
 }
 
+// TestLimitOfInotify: clusters side by side need more than the default, which is there
+// again after the last.
+func TestLimitOfInotify(t *testing.T) {
+	for _, tt := range []struct{ before, during string }{{"128\n", "1024"}, {"8192\n", "8192\n"}} {
+		dir := t.TempDir()
+		s := sysctls{proc: filepath.Join(dir, "sys"), record: filepath.Join(dir, "run", "sysctl.json")}
+		value := write(t, filepath.Join(s.proc, inotifyInstances), tt.before)
+		is := func(step, want string) {
+			t.Helper()
+			if got, err := os.ReadFile(value); err != nil || string(got) != want {
+				t.Errorf("%s the limit is %q, want %q (%v)", step, got, want, err)
+			}
+		}
+		if err := s.hold(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+		is("with a cluster", tt.during)
+		if err := s.release(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+		is("after it", strings.TrimSpace(tt.before))
+	}
+}
+
 func TestLockDirExcludes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "lock")
 	inside, most := 0, 0

@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// sysctls keeps the values that kubelets overwrite for the whole machine. Clusters
-// share one record: the first saves the values, the last puts them back, in
+// sysctls keeps the values that kubelets overwrite for the whole machine, and the one
+// that several nodes on a machine need raised. Clusters share one record: the first saves the values, the last puts them back, in
 // whatever order they come down.
 type sysctls struct {
 	proc   string // /proc/sys
@@ -37,6 +38,13 @@ func kubeletSysctls() []string {
 	}
 }
 
+// inotifyInstances is the kernel's limit for each user. Every kubelet, containerd and
+// plugin takes some ten of them, and the default of 128 is for one node on a machine.
+const (
+	inotifyInstances = "fs/inotify/max_user_instances"
+	enoughInstances  = 1024
+)
+
 func hostSysctls() sysctls {
 	// One record for the machine, whatever the cache: the values are the machine's.
 	return sysctls{proc: "/proc/sys", record: "/run/heddle-cluster/sysctl.json"}
@@ -48,7 +56,7 @@ func (s sysctls) hold(ctx context.Context, holder string) error {
 		s.forgetGone(r)
 		if len(r.Holders) == 0 && len(r.Saved) == 0 {
 			r.Saved = map[string]string{}
-			for _, name := range kubeletSysctls() {
+			for _, name := range append(kubeletSysctls(), inotifyInstances) {
 				value, err := os.ReadFile(filepath.Join(s.proc, name))
 				if errors.Is(err, fs.ErrNotExist) {
 					continue // Not in this kernel, so the kubelet cannot set it either.
@@ -62,8 +70,27 @@ func (s sysctls) hold(ctx context.Context, holder string) error {
 		if !slices.Contains(r.Holders, holder) {
 			r.Holders = append(r.Holders, holder)
 		}
-		return nil
+		return s.raise(inotifyInstances, enoughInstances)
 	})
+}
+
+// raise gives a limit at least this value, where the kernel has it.
+func (s sysctls) raise(name string, least int) error {
+	file := filepath.Join(s.proc, name)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read sysctl %s: %w", name, err)
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && n >= least {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(least)), 0); err != nil {
+		return fmt.Errorf("raise sysctl %s: %w", name, err)
+	}
+	return nil
 }
 
 // release removes a cluster, and puts the values back when it was the last.

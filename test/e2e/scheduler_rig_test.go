@@ -76,28 +76,31 @@ func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 		f.clear(t)
 	})
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	render := func(file string) []byte {
-		args := []string{
-			"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/" + file,
-			"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
-		}
-		for _, s := range set {
-			args = append(args, "--set", s)
-		}
-		return []byte(b.helm(t, args...))
+	args := []string{
+		"template", "x", "deploy/helm/heddle", "-n", f.namespace,
+		"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/deployment.yaml",
+		"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
 	}
-	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal(render("config.yaml"), &object); err != nil {
-		t.Fatal(err)
+	for _, s := range set {
+		args = append(args, "--set", s)
 	}
-	for line := range strings.Lines(string(render("deployment.yaml"))) {
+	text := b.helm(t, args...)
+	var config string
+	for documents := yaml.NewDecoder(strings.NewReader(text)); config == ""; {
+		var object struct{ Data map[string]string }
+		if err := documents.Decode(&object); err != nil {
+			t.Fatalf("the chart's configuration of the scheduler: %v", err)
+		}
+		config = object.Data["scheduler.yaml"]
+	}
+	for line := range strings.Lines(text) {
 		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
 			f.flags = append(f.flags, "--feature-gates="+flag)
 		}
 	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
 	f.write(t, strings.NewReplacer("leaderElect: true", lease,
-		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", b.Kubeconfig())).Replace(object.Data["scheduler.yaml"]))
+		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", b.Kubeconfig())).Replace(config))
 	t.Cleanup(func() { f.kill(t) })
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/cluster/image"
@@ -25,7 +26,9 @@ const Tag = "test"
 // Registry is the registry value that goes with them.
 const Registry = "localhost"
 
-// Installer knows where the working tree is and where built things go.
+// Installer knows where the working tree is and where built things go. It builds
+// each thing once: to ask go whether a binary is current takes seconds, and tests ask
+// a hundred times. Its methods may be called from several goroutines.
 type Installer struct {
 	// Root is the repository's root.
 	Root string
@@ -33,6 +36,10 @@ type Installer struct {
 	Dir string
 	// Log receives progress lines; nil means none.
 	Log io.Writer
+
+	mu    sync.Mutex
+	built map[string]bool // binaries in Dir that are of this working tree
+	helm  string          // the pinned Helm's program
 }
 
 // New finds the repository around the working directory.
@@ -58,6 +65,22 @@ func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 // BuildAll compiles several of cmd/ in one go, which looks at the module once.
 // What is a module of its own is compiled in its directory.
 func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	binaries = slices.DeleteFunc(slices.Clone(binaries), func(b string) bool { return i.built[b] })
+	if err := i.build(ctx, binaries); err != nil {
+		return err
+	}
+	if i.built == nil {
+		i.built = map[string]bool{}
+	}
+	for _, b := range binaries {
+		i.built[b] = true
+	}
+	return nil
+}
+
+func (i *Installer) build(ctx context.Context, binaries []string) error {
 	build := []string{"build", "-trimpath", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/"}
 	args := slices.Clone(build)
 	for _, b := range binaries {
@@ -66,8 +89,7 @@ func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 			args = append(args, "./cmd/"+b)
 			continue
 		}
-		// Without -trimpath: Kubernetes is then compiled as for this module's tests, and once.
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w -X main.version="+Tag, "-o", i.Dir+"/", ".")
+		cmd := exec.CommandContext(ctx, "go", append(slices.Clone(build), ".")...)
 		cmd.Dir = dir
 		if _, err := output(cmd); err != nil {
 			return err
@@ -116,26 +138,44 @@ func (i *Installer) Pack(binary string) (archive string, err error) {
 // Helm runs the pinned Helm against the cluster, in the repository's root. A
 // template that names no registry has its images on the nodes.
 func (i *Installer) Helm(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
-	return i.helm(ctx, c.Kubeconfig(), args...)
+	return i.runHelm(ctx, c.Kubeconfig(), args...)
 }
 
 // BuildHelm compiles the pinned Helm, which takes a minute the first time: what waits for an
 // installation should not wait for that.
 func (i *Installer) BuildHelm(ctx context.Context) error {
-	_, err := i.helm(ctx, os.DevNull, "version")
+	_, err := i.helmProgram(ctx)
 	return err
+}
+
+// helmProgram is the pinned Helm's file, which the build cache keeps.
+func (i *Installer) helmProgram(ctx context.Context) (string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.helm != "" {
+		return i.helm, nil
+	}
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/helm/go.mod", "-n", "helm")
+	cmd.Dir = i.Root
+	out, err := output(cmd)
+	i.helm = strings.TrimSpace(out)
+	return i.helm, err
 }
 
 // Template renders the chart without a cluster.
 func (i *Installer) Template(ctx context.Context, args ...string) (string, error) {
-	return i.helm(ctx, os.DevNull, append([]string{"template"}, args...)...)
+	return i.runHelm(ctx, os.DevNull, append([]string{"template"}, args...)...)
 }
 
-func (i *Installer) helm(ctx context.Context, kubeconfig string, args ...string) (string, error) {
+func (i *Installer) runHelm(ctx context.Context, kubeconfig string, args ...string) (string, error) {
+	program, err := i.helmProgram(ctx)
+	if err != nil {
+		return "", err
+	}
 	if args[0] == "template" && !strings.Contains(strings.Join(args, " "), "registry=") {
 		args = append(args, "--set", "localImages=true")
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args...)...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = i.Root
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig,
 		// Helm keeps caches in the home directory; ours stay in one place.

@@ -64,15 +64,11 @@ func runAll(m *testing.M) (code int, err error) {
 	if err := sideBySide(); err != nil {
 		return 1, err
 	}
-	restore, err := moreInotify()
-	if err != nil {
-		return 1, err
-	}
 	defer func() {
 		for _, r := range once.shared {
 			err = errors.Join(err, r.down())
 		}
-		err = errors.Join(err, closePool(), restore())
+		err = errors.Join(err, closePool())
 		if once.built != nil {
 			err = errors.Join(err, os.RemoveAll(once.built.dir))
 		}

@@ -51,8 +51,10 @@ type options struct {
 	// config is the ConfigMap's key cluster-config. The default makes recovery
 	// take seconds instead of half a minute.
 	config string
-	// kubelet and gates are the cluster's.
-	kubelet map[string]any
+	// kubelet and gates are the cluster's, and kubeletBinary its kubelet if that is an
+	// older one.
+	kubelet       map[string]any
+	kubeletBinary string
 	gates   map[string]bool
 	// held keeps the plugin from being started.
 	held bool
@@ -138,7 +140,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates, Kwok: o.kwok,
+		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, FeatureGates: o.gates, Kwok: o.kwok,
 	})
 	if err != nil {
 		return r, err

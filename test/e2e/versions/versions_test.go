@@ -33,16 +33,21 @@ const (
 	gpu           = "nvidia.com/gpu"
 )
 
-// minors are those that the chart installs heddle-scheduler on. Between the oldest
-// and the newest, the newest API server emulates the others.
+// minors are those that the chart installs heddle-scheduler on. Where that is
+// possible, the newest API server emulates them too, which needs no build.
 var minors = []struct {
 	version string
 	own     bool     // has an API server of its own
 	flags   []string // of the newest
 }{
 	{version: "1.31", own: true},
+	{version: "1.32", own: true},
+	{version: "1.33", own: true},
+	{version: "1.34", own: true},
 	{version: "1.34", flags: []string{"--emulated-version=1.34"}},
+	{version: "1.35", own: true},
 	{version: "1.35", flags: []string{"--emulated-version=1.35"}},
+	{version: "1.36", own: true},
 	{version: "1.36", flags: []string{"--emulated-version=1.36"}},
 	{version: "1.37"},
 }
@@ -61,7 +66,7 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installer, err := install.New(t.Context(), filepath.Join(cache, "install-e2e"), os.Stderr)
+	installer, err := install.New(t.Context(), filepath.Join(cache, "install-versions"), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +75,11 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range minors {
-		t.Run(m.version, func(t *testing.T) {
+		name := m.version
+		if len(m.flags) > 0 {
+			name += "-emulated"
+		}
+		t.Run(name, func(t *testing.T) {
 			if m.own && !all {
 				t.Skip("builds an API server of its own, 5 CPU minutes: set HEDDLE_VERSIONS=all to run it")
 			}
