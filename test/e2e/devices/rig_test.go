@@ -55,7 +55,7 @@ type options struct {
 	// older one.
 	kubelet       map[string]any
 	kubeletBinary string
-	gates   map[string]bool
+	gates         map[string]bool
 	// held keeps the plugin from being started.
 	held bool
 	// stateSize, if set, makes the plugin's state directory a file system of this size.
