@@ -104,9 +104,9 @@ func hamiExample(t *testing.T, r *rig, locks *lockLog) {
 // hamiRejected is what the node does not follow of a recording, with its reason.
 var hamiRejected = map[string]string{
 	// HAMi does not read the annotation.
-	hamirecord.V26 + "/nvuse": "nvidia.com/use-gpuuuid", hamirecord.V210 + "/nvuse": "nvidia.com/use-gpuuuid",
+	hamirecord.V26 + "/nvuse": "the pod does not select it", hamirecord.V210 + "/nvuse": "the pod does not select it",
 	// It knows no policies, and its GPU has consumers with the default.
-	hamirecord.V26 + "/burst": "fixed-share",
+	hamirecord.V26 + "/burst": "its consumers are fixed-share, not burst-share",
 }
 
 // hamiRecorded: the pods without init containers, all at once on the node. What it has given
