@@ -98,6 +98,7 @@ func hamiOthers(t *testing.T, r *rig, _ *lockLog) {
 	other := r.pod("other", box{more: share(30, 10)})
 	// The policy that HAMi's webhook gives.
 	other.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu, "metax-tech.com/sgpu-qos-policy": "best-effort"}
+	other.Spec.NodeName = r.Node() // The Node has no vcore and no vmemory for another scheduler.
 	r.run(t, other)
 	totals := func(count, compute, memory int32) {
 		t.Helper()
