@@ -1,7 +1,7 @@
 // Package allocation reads and writes the annotations about GPUs: the GPUs that a
 // scheduler chose for a pod, the shares that its node prepared, what is taken of
-// the shared GPUs of a Node, and HAMi's form of the same; and the exclusive GPUs
-// of a Node that are free.
+// the shared GPUs of a Node, and the exclusive GPUs of a Node that are free. HAMi's
+// form of the same is in sharing/hami.
 //
 // The package owns the JSON, its versions and its bounds. It treats what others
 // write as hostile: every parser is strict, bounded and fuzzed, and rejects a text
@@ -46,7 +46,7 @@ type Allocation struct {
 // ParseAllocation reads an annotation.
 func ParseAllocation(text string) (*Allocation, error) {
 	return parse("allocation", text, func(a *Allocation) error {
-		return checkPod(a.Version, a.Node, a.Containers, checkShares)
+		return checkPod(a.Version, a.Node, a.Containers, CheckShares)
 	})
 }
 
@@ -98,7 +98,7 @@ func (c BoundContainer) check() error {
 			return fmt.Errorf("notEnforced: %q is no label", wellknown.Clip(what))
 		}
 	}
-	return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
+	return errors.Join(CheckShares(c.Shares), checkPolicy(c.Policy))
 }
 
 // String is the annotation's text.

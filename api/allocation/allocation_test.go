@@ -193,3 +193,34 @@ func TestHCACounts(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParse checks that every accepted text is written as one of the same
+// content.
+func FuzzParse(f *testing.F) {
+	f.Add(`{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-a","vcore":60,"memoryMiB":4096}]}}`)
+	f.Add(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":"fixed-share","by":"hami"}}}`)
+	f.Add(`{"version":1,"cards":[{"uuid":"GPU-a","index":1,"memoryMiB":9,"slots":1,"numa":0,"zone":2,"healthy":false,"reason":"<&>",` +
+		`"policy":"best-effort","taken":{"vcore":1,"memoryMiB":2,"slots":3}}]}`)
+	f.Add(`{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"MIG-b","of":"GPU-c"}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		again(t, text, allocation.ParseAllocation)
+		again(t, text, allocation.ParseBound)
+		again(t, text, allocation.ParseNodeGPUs)
+		again(t, text, allocation.ParseFreeGPUs)
+	})
+}
+
+func again[V interface{ String() string }](t *testing.T, text string, parse func(string) (V, error)) {
+	t.Helper()
+	first, err := parse(text)
+	if err != nil {
+		if len(err.Error()) > 64<<10 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
+		}
+		return
+	}
+	second, err := parse(first.String())
+	if err != nil || first.String() != second.String() {
+		t.Errorf("%q is written as %q, which is read as %q, error %v", text, first, second, err)
+	}
+}

@@ -19,15 +19,20 @@ const MaxMemoryMiB = 1 << 26
 // MaxReason bounds [GPU.Reason], in bytes.
 const MaxReason = 256
 
+// MaxContainers and MaxGPUs bound the lists of a pod's containers and of a node's or
+// a container's GPUs.
+const (
+	MaxContainers = 512
+	MaxGPUs       = 64
+)
+
 // The other bounds. All annotations of an object together have 256 KiB.
 const (
-	maxText       = 256 << 10
-	maxContainers = 512
-	maxGPUs       = 64
-	maxSlots      = 1 << 16
-	maxIndex      = 1 << 16
-	maxName       = 253
-	maxUUID       = 128
+	maxText  = 256 << 10
+	maxSlots = 1 << 16
+	maxIndex = 1 << 16
+	maxName  = 253
+	maxUUID  = 128
 )
 
 func encode(v any) string {
@@ -42,7 +47,7 @@ func encode(v any) string {
 // field that is not known changes what the rest means.
 func parse[T any](what, text string, check func(*T) error) (*T, error) {
 	value := new(T)
-	err := decode(text, value, true)
+	err := decode(text, value)
 	if err == nil {
 		err = check(value)
 	}
@@ -52,16 +57,13 @@ func parse[T any](what, text string, check func(*T) error) (*T, error) {
 	return value, nil
 }
 
-// decode reads one JSON value. HAMi's annotations are not strict: they may get new
-// fields.
-func decode(text string, into any, strict bool) error {
+// decode reads one JSON value.
+func decode(text string, into any) error {
 	if len(text) > maxText {
 		return fmt.Errorf("longer than %d bytes", maxText)
 	}
 	d := json.NewDecoder(strings.NewReader(text))
-	if strict {
-		d.DisallowUnknownFields()
-	}
+	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		if errors.Is(err, io.EOF) {
 			return errors.New("empty")
@@ -84,8 +86,8 @@ func checkPod[C any](version int, node string, containers map[string]C, check fu
 	if node == "" || len(node) > maxName {
 		return fmt.Errorf("node %q is no name of a Node", wellknown.Clip(node))
 	}
-	if len(containers) > maxContainers {
-		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
+	if len(containers) > MaxContainers {
+		return fmt.Errorf("%d containers; at most %d", len(containers), MaxContainers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(containers)) {
 		if !isLabel(name) {
@@ -119,13 +121,14 @@ func checkPolicy(policy string) error {
 	return nil
 }
 
-func checkShares(shares []Share) error {
-	if len(shares) == 0 || len(shares) > maxGPUs {
-		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), maxGPUs)
+// CheckShares checks the shares of one container, which are of different GPUs.
+func CheckShares(shares []Share) error {
+	if len(shares) == 0 || len(shares) > MaxGPUs {
+		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), MaxGPUs)
 	}
 	for i, s := range shares {
 		err := errors.Join(
-			checkUUID(s.UUID), within("vcore", int64(s.VCore), 100), within("memoryMiB", s.MemoryMiB, MaxMemoryMiB))
+			CheckUUID(s.UUID), within("vcore", int64(s.VCore), 100), within("memoryMiB", s.MemoryMiB, MaxMemoryMiB))
 		if err != nil {
 			return fmt.Errorf("share %d: %w", i, err)
 		}
@@ -138,9 +141,9 @@ func checkShares(shares []Share) error {
 	return nil
 }
 
-// checkUUID takes letters, digits and -_.:/, of which none is special in a comma
+// CheckUUID takes letters, digits and -_.:/, of which none is special in a comma
 // list of UUIDs.
-func checkUUID(uuid string) error {
+func CheckUUID(uuid string) error {
 	ok := len(uuid) > 0 && len(uuid) <= maxUUID
 	for _, r := range uuid {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))

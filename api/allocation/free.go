@@ -44,7 +44,7 @@ type FreeGPU struct {
 }
 
 // maxFree is the most GPUs of a node, each cut into seven.
-const maxFree = maxGPUs * 7
+const maxFree = MaxGPUs * 7
 
 // ParseFreeGPUs reads an annotation.
 func ParseFreeGPUs(text string) (*FreeGPUs, error) {
@@ -63,9 +63,9 @@ func (f *FreeGPUs) check() error {
 	}
 	seen := make(map[string]bool, len(f.Free))
 	for _, g := range f.Free {
-		err := checkUUID(g.UUID)
+		err := CheckUUID(g.UUID)
 		if err == nil && g.Of != "" {
-			err = checkUUID(g.Of)
+			err = CheckUUID(g.Of)
 		}
 		if err == nil && seen[g.UUID] {
 			err = errors.New("is there twice")

@@ -58,8 +58,8 @@ func (c *NodeGPUs) check() error {
 	if err := checkVersion(c.Version); err != nil {
 		return err
 	}
-	if len(c.GPUs) > maxGPUs {
-		return fmt.Errorf("%d GPUs; at most %d", len(c.GPUs), maxGPUs)
+	if len(c.GPUs) > MaxGPUs {
+		return fmt.Errorf("%d GPUs; at most %d", len(c.GPUs), MaxGPUs)
 	}
 	var errs []error
 	seen := make(map[string]bool, len(c.GPUs))
@@ -82,7 +82,7 @@ func (c *NodeGPUs) String() string { return encode(c) }
 
 func (c *GPU) check() error {
 	err := errors.Join(
-		checkUUID(c.UUID),
+		CheckUUID(c.UUID),
 		within("index", int64(c.Index), maxIndex),
 		within("memoryMiB", c.MemoryMiB, MaxMemoryMiB),
 		within("roomMiB", c.RoomMiB, 8*MaxMemoryMiB),

@@ -13,6 +13,11 @@
 //
 //	heddle-cdi-hook nccl NCCL_IB_HCA==mlx5_0:1
 //
+// It also is the program of init containers of the chart, whose images have none. There
+// it copies a file of the image to the node:
+//
+//	heddle-cdi-hook copy /libvgpu.so /on/the/node/libvgpu.so
+//
 // heddle-device-plugin puts it into its state directory and names it in CDI specs,
 // so it is linked statically and needs nothing of the node.
 package main
@@ -28,10 +33,12 @@ import (
 
 func main() {
 	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
-		"or nccl NAME=VALUE, as many as there are")
+		"or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
+	case "copy":
+		err = copyFile(os.Args[2:])
 	case "nccl":
 		err = addNCCL("/proc", os.Stdin, os.Args[2:])
 	case controller:

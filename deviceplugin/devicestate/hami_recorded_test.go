@@ -1,9 +1,6 @@
 package devicestate
 
 import (
-	"encoding/json"
-	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,88 +13,38 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
-
-type recordedContainer struct {
-	Name          string                         `json:"name"`
-	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
-	Limits        map[string]string              `json:"limits"`
-}
-
-// recordedPod is what a user submitted, and what unmodified HAMi added.
-type recordedPod struct {
-	Name      string `json:"name"`
-	Submitted struct {
-		Annotations    map[string]string   `json:"annotations"`
-		InitContainers []recordedContainer `json:"initContainers"`
-		Containers     []recordedContainer `json:"containers"`
-	} `json:"submitted"`
-	Written struct {
-		Annotations   map[string]string `json:"annotations"`
-		SchedulerName string            `json:"schedulerName"`
-		NodeName      string            `json:"nodeName"`
-	} `json:"written"`
-}
-
-func recorded(t *testing.T, version string) []recordedPod {
-	t.Helper()
-	text, err := os.ReadFile("../../sharing/hami/testdata/recorded-" + version + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all struct {
-		Pods []recordedPod `json:"pods"`
-	}
-	if err := json.Unmarshal(text, &all); err != nil {
-		t.Fatal(err)
-	}
-	return all.Pods
-}
-
-func (c *recordedContainer) container() corev1.Container {
-	limits := corev1.ResourceList{}
-	for name, amount := range c.Limits {
-		limits[corev1.ResourceName(name)] = resource.MustParse(amount)
-	}
-	return corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Limits: limits}}
-}
 
 // hamiRig is the recorded node.
 func hamiRig(t *testing.T) *rig {
 	t.Helper()
 	r := shareRig(t)
-	r.options.NodeName = "node1"
+	r.options.NodeName = hamirecord.Node
 	r.restart()
 	r.reconfigure(func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" })
 	return r
 }
 
-// schedule makes a recorded pod known as HAMi bound it.
-func (r *rig) schedule(p *recordedPod) {
-	annotations := maps.Clone(p.Written.Annotations)
-	maps.Copy(annotations, p.Submitted.Annotations)
-	var containers []corev1.Container
-	for i := range p.Submitted.Containers {
-		containers = append(containers, p.Submitted.Containers[i].container())
-	}
-	known := r.wants(p.Name, annotations, containers...)
-	known.Spec.NodeName, known.Spec.SchedulerName = p.Written.NodeName, p.Written.SchedulerName
-	for i := range p.Submitted.InitContainers {
-		known.Spec.InitContainers = append(known.Spec.InitContainers, p.Submitted.InitContainers[i].container())
-	}
+// schedule makes a pod known as HAMi bound it.
+func (r *rig) schedule(pod *corev1.Pod) {
+	known := r.wants(pod.Name, pod.Annotations, pod.Spec.Containers...)
+	known.Spec.NodeName, known.Spec.SchedulerName = pod.Spec.NodeName, pod.Spec.SchedulerName
+	known.Spec.InitContainers = pod.Spec.InitContainers
 }
 
 // TestRecordedHAMi: every container gets the GPUs and the amounts that unmodified
 // HAMi recorded for it.
 func TestRecordedHAMi(t *testing.T) {
-	for _, version := range []string{"2.6.1", "2.10"} {
-		for _, p := range recorded(t, version) {
+	for _, version := range hamirecord.Versions() {
+		for _, p := range hamirecord.Load(t, version).Pods {
 			t.Run(version+"/"+p.Name, func(t *testing.T) {
 				r := hamiRig(t)
-				r.schedule(&p)
-				var chosen allocation.HAMiPod
-				_ = json.Unmarshal([]byte(p.Written.Annotations[wellknown.HAMiAllocation]), &chosen)
+				r.schedule(p.Bound())
+				// Without an annotation no container's shares are looked up.
+				chosen, _ := hami.ParsePodShares(p.Written.Annotations[wellknown.HAMiAllocation])
 				next := 0
 				for at, c := range p.Submitted.Containers {
 					count := resource.MustParse("0")
@@ -124,15 +71,12 @@ func TestRecordedHAMi(t *testing.T) {
 						t.Fatal(err)
 					}
 					// App containers are last in every version.
-					recorded := chosen[at+len(chosen)-len(p.Submitted.Containers)]
-					var got, wanted []allocation.Share
+					wanted := chosen.Of(at + len(chosen) - len(p.Submitted.Containers))
+					var got []allocation.Share
 					for _, b := range r.View().Allocations() {
 						if b.Container == c.Name {
 							got = append(got, b.Shares...)
 						}
-					}
-					for _, s := range recorded {
-						wanted = append(wanted, allocation.Share{UUID: s.UUID, VCore: int(s.Compute), MemoryMiB: int64(s.VRam)})
 					}
 					byUUID := func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) }
 					slices.SortFunc(got, byUUID)
@@ -147,16 +91,16 @@ func TestRecordedHAMi(t *testing.T) {
 }
 
 // hamiPod is a pod of one container as HAMi binds it.
-func hamiPod(name, uuid, share string, limits, annotations map[string]string) *recordedPod {
-	p := &recordedPod{Name: name}
+func hamiPod(name, uuid, share string, limits, annotations map[string]string) *corev1.Pod {
+	p := hamirecord.Pod{Name: name}
 	p.Submitted.Annotations = annotations
-	p.Submitted.Containers = []recordedContainer{{Name: "main", Limits: limits}}
-	p.Written.NodeName, p.Written.SchedulerName = "node1", "hami-scheduler"
+	p.Submitted.Containers = []hamirecord.Container{{Name: "main", Limits: limits}}
+	p.Written.NodeName, p.Written.SchedulerName = hamirecord.Node, "hami-scheduler"
 	p.Written.Annotations = map[string]string{
 		wellknown.HAMiAllocation: `[[{"uuid":"` + uuid + `",` + share + `}]]`,
-		wellknown.HAMiChosenTime: "1795223838", wellknown.HAMiNode: "node1", wellknown.HAMiBindTime: "1795223839",
+		wellknown.HAMiChosenTime: "1795223838", wellknown.HAMiNode: hamirecord.Node, wellknown.HAMiBindTime: "1795223839",
 	}
-	return p
+	return p.Bound()
 }
 
 // TestHAMisRounding: sixteen containers that fill a GPU by HAMi's account fit.

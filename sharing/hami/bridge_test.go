@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 func TestTheLockGoesWithTheBinding(t *testing.T) {
@@ -22,9 +25,48 @@ func TestTheLockGoesWithTheBinding(t *testing.T) {
 		c.locked(lockOf("p1"))
 		<-time.After(500 * time.Millisecond)
 		same(t, "being bound", c.take())
-		c.put("p1", asking("p1", "n1", sgpu))
+		c.put("p1", asking("p1", "node1", sgpu))
 		same(t, "bound", c.take(), "500ms node -"+lockKey)
 	})
+}
+
+// TestRecordedWrites takes every recorded pod through HAMi's writes, in their order: the
+// lock stays until the Binding and goes with it, and the phase follows.
+func TestRecordedWrites(t *testing.T) {
+	writes := func(calls []string) (all []string) {
+		for _, call := range calls {
+			if _, what, _ := strings.Cut(call, " "); !strings.HasPrefix(what, "get ") {
+				all = append(all, what)
+			}
+		}
+		return all
+	}
+	for _, version := range hamirecord.Versions() {
+		serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
+			c.take()
+			for _, p := range hamirecord.Load(t, version).Pods {
+				what := "HAMi " + version + ", " + p.Name
+				pod := p.Admitted()
+				c.put(p.Name, pod.DeepCopy())
+				decision, _ := p.Decision()
+				maps.Copy(pod.Annotations, decision)
+				c.put(p.Name, pod.DeepCopy())
+				var unlocked []string
+				if len(decision) > 0 { // 2.6 does not lock for a pod of which only init containers ask.
+					c.locked(p.Lock(p.Name))
+					unlocked = []string{"node -" + lockKey}
+				}
+				maps.Copy(pod.Annotations, p.Binding())
+				c.put(p.Name, pod)
+				<-time.After(5 * time.Second) // The lock's pod is read meanwhile.
+				same(t, what+" before the Binding", writes(c.take()))
+				c.put(p.Name, p.Bound())
+				same(t, what+" bound", writes(c.take()), unlocked...)
+				b.Bound(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, true)
+				same(t, what+" prepared", writes(c.take()), "pod "+p.Name+" "+phaseKey+"=success")
+			}
+		})
+	}
 }
 
 func TestTheLockOfAPodThatIsNotComing(t *testing.T) {
@@ -36,7 +78,7 @@ func TestTheLockOfAPodThatIsNotComing(t *testing.T) {
 		{name: "gone", want: []string{"1s get pod p1", "1s node -" + lockKey}},
 		{name: "bound elsewhere", pod: asking("p1", "n2", sgpu), want: []string{"1s get pod p1", "1s node -" + lockKey}},
 		{name: "not bound", pod: asking("p1", "", sgpu), want: []string{"1s get pod p1", "2s get pod p1", "4s get pod p1", "8s get pod p1"}},
-		{name: "another plugin's", pod: asking("p1", "n1", "nvidia.com/gpumem")},
+		{name: "another plugin's", pod: asking("p1", "node1", "nvidia.com/gpumem")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
@@ -68,14 +110,14 @@ func TestALockThatNamesNobodyIsLeft(t *testing.T) {
 func TestTheLockOfTheNextPodOfThatName(t *testing.T) {
 	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 		c.take()
-		c.put("p1", asking("p1", "n1", sgpu))
+		c.put("p1", asking("p1", "node1", sgpu))
 		c.locked("2026-11-21T01:20:00Z,default,p1")
 		<-time.After(500 * time.Millisecond)
 		same(t, "at once", c.take())
 		c.put("p1", asking("p1", "", sgpu))
 		<-time.After(time.Second)
 		same(t, "later", c.take(), "1s get pod p1")
-		next := asking("p1", "n1", sgpu)
+		next := asking("p1", "node1", sgpu)
 		next.Annotations[wellknown.HAMiBindTime] = "1795224000"
 		c.put("p1", next)
 		same(t, "bound", c.take(), "1.5s node -"+lockKey)
@@ -104,7 +146,7 @@ func TestConflicts(t *testing.T) {
 						}
 					})
 				})
-				c.put("p1", asking("p1", "n1", sgpu))
+				c.put("p1", asking("p1", "node1", sgpu))
 				got := c.take()
 				same(t, "calls", got[:min(len(got), len(tt.want))], tt.want...)
 				if has := c.node.Annotations[lockKey]; tt.name != "another writer of the Node" && has != tt.after {
@@ -118,7 +160,7 @@ func TestConflicts(t *testing.T) {
 func TestWhatFailsIsTriedAgain(t *testing.T) {
 	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 		c.take()
-		c.put("p1", asking("p1", "n1", sgpu))
+		c.put("p1", asking("p1", "node1", sgpu))
 		c.take()
 		c.set(func() { c.fail = errors.New("no API server") })
 		c.locked(lockOf("p1"))
@@ -190,7 +232,7 @@ func TestAnnotationIsRemoved(t *testing.T) {
 				tt.do(&c.state)
 				ctx, cancel := context.WithCancel(t.Context())
 				b := hami.New(hami.Options{
-					Node: "n1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
+					Node: "node1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
 				})
 				b.Set(c.now())
 				done := make(chan error, 1)
@@ -212,7 +254,7 @@ func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 		c.set(func() { c.state = hami.State{Resource: sgpu, Local: []string{gpuA}} })
 		b.Set(c.now())
 		c.take()
-		c.put("p1", asking("p1", "n1", sgpu))
+		c.put("p1", asking("p1", "node1", sgpu))
 		c.locked(lockOf("p1"))
 		<-time.After(time.Minute)
 		same(t, "calls", c.take())
@@ -222,9 +264,9 @@ func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 func TestBindPhaseIsWritten(t *testing.T) {
 	serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
 		c.take()
-		plain := asking("plain", "n1", sgpu)
+		plain := asking("plain", "node1", sgpu)
 		plain.Annotations = nil
-		for name, pod := range map[string]*corev1.Pod{"p1": asking("p1", "n1", sgpu), "p2": asking("p2", "n1", sgpu), "plain": plain} {
+		for name, pod := range map[string]*corev1.Pod{"p1": asking("p1", "node1", sgpu), "p2": asking("p2", "node1", sgpu), "plain": plain} {
 			c.put(name, pod)
 		}
 		report := func(name string, ok bool) {
@@ -246,7 +288,7 @@ func TestBindPhaseIsWritten(t *testing.T) {
 		report("p4", true)
 		same(t, "the watch is behind", c.take(), "0s get pod p4", "0s pod p4 "+phaseKey+"=success")
 
-		c.put("p3", asking("p3", "n1", sgpu))
+		c.put("p3", asking("p3", "node1", sgpu))
 		c.take()
 		c.set(func() { c.fail = errors.New("no API server") })
 		report("p3", true)

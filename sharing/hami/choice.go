@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -53,7 +52,7 @@ func Choice(
 // initial reports that it is an init container.
 func listedFor(
 	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
-) (listed []allocation.HAMiShare, initial bool, err error) {
+) (listed []Share, initial bool, err error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
 		return nil, false, fmt.Errorf("%w: %s is not there", ErrAbsent, wellknown.HAMiAllocation)
@@ -65,7 +64,7 @@ func listedFor(
 	if err := checkBinding(pod, rules.Node); err != nil {
 		return nil, false, err
 	}
-	all, err := allocation.ParseHAMiPod(text)
+	all, err := ParsePodShares(text)
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", wellknown.HAMiAllocation, err)
 	}
@@ -91,7 +90,7 @@ func listedFor(
 // account do not fit. Without vcore HAMi counts 100 also for best-effort. Without vmemory
 // it counts all that was published, which is less than the GPU has where others have
 // some of it.
-func counted(listed []allocation.HAMiShare, want *quota.Request, memoryMiB map[string]int64) quota.Request {
+func counted(listed []Share, want *quota.Request, memoryMiB map[string]int64) quota.Request {
 	out := *want
 	for _, s := range listed {
 		if memory := int64(s.VRam); want.MemoryMiB == 0 && want.MemoryPercent == 0 && memory < memoryMiB[s.UUID] {
@@ -163,13 +162,13 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 // nothing for init containers; 2.6 begins with the first that has devices. The
 // length distinguishes them.
 func partOf(
-	all allocation.HAMiPod, pod *corev1.Pod, container string,
-) (part []allocation.HAMiShare, initial bool, err error) {
+	all PodShares, pod *corev1.Pod, container string,
+) (part []Share, initial bool, err error) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
 	if len(all) < apps {
 		// HAMi 2.6 omits the containers without devices before the first that has some.
-		all = slices.Concat(make(allocation.HAMiPod, apps-len(all)), all)
+		all = slices.Concat(make(PodShares, apps-len(all)), all)
 	}
 	app := slices.IndexFunc(pod.Spec.Containers, named)
 	at := slices.IndexFunc(pod.Spec.InitContainers, named)
@@ -193,7 +192,7 @@ func partOf(
 // checkShare checks what HAMi gives of one GPU. For an init container, HAMi 2.9
 // and later write the share of an app container that is large enough: the GPU is
 // the same, the amounts are the init container's own.
-func checkShare(s allocation.HAMiShare, initial bool, want *quota.Request, memoryMiB map[string]int64) error {
+func checkShare(s Share, initial bool, want *quota.Request, memoryMiB map[string]int64) error {
 	total, known := memoryMiB[s.UUID]
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {

@@ -1,12 +1,11 @@
 package hami_test
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,10 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 const (
@@ -30,90 +30,115 @@ const (
 
 func rules() hami.Rules {
 	return hami.Rules{
-		Node: "n1", SchedulerName: "hami-scheduler", MemoryMiB: map[string]int64{gpuA: total, gpuB: total},
+		Node: "node1", SchedulerName: "hami-scheduler", MemoryMiB: map[string]int64{gpuA: total, gpuB: total},
 	}
 }
 
-// written is what one version of HAMi writes. want has the shares of each
-// container, or the reason why there are none.
-type written struct {
-	Version string `json:"version"`
-	Lock    string `json:"lock"`
-	Pods    []struct {
-		Name        string                     `json:"name"`
-		Annotations map[string]string          `json:"annotations"`
-		Init        []asked                    `json:"init"`
-		Containers  []asked                    `json:"containers"`
-		Want        map[string]json.RawMessage `json:"want"`
-	} `json:"pods"`
+// recordedChoices are the GPUs of each container that asks for some, by their index, and
+// what HAMi counts of each: percent and MiB, 0 for all of the memory.
+var recordedChoices = map[string]map[string]string{
+	hamirecord.V26: {
+		"burst/a": "2 30/8192", "excl/a": "0 100/0", "fixed/a": "2 30/8192", "mi/a": "3 10/512", "multi/a": "2 10/2048",
+		"multi/b": "1 20/3072", "multi2/b": "2,1 20/3072", "nosched/a": "3 20/4096", "nouse/a": "6 10/2048",
+		"novcore/a": "7 100/8192", "nvqos/a": "1 30/8192", "nvuse/a": "1 10/2048", "sample-pod/ubuntu": "3 60/4096",
+		"use/a": "6 10/2048", "init-2/i": absent, "init-2/a": "3 20/4096", "init-big/i": absent, "init-big/a": "3 20/4096",
+		"init-only/i": absent, "init-small/i": absent, "init-small/a": "3 20/4096", "sidecar/sc": absent, "sidecar/a": "3 20/4096",
+	},
+	hamirecord.V210: {
+		"burst/a": "2 30/8192", "excl/a": "4 100/0", "fixed/a": "3 30/8192", "mi/a": "6 10/512", "multi/a": "6 10/2048",
+		"multi/b": "5 20/3072", "multi2/b": "6,5 20/3072", "nosched/a": "7 20/4096", "nouse/a": "6 10/2048",
+		"novcore/a": "1 100/8192", "nvqos/a": "6 30/8192", "nvuse/a": "6 10/2048", "sample-pod/ubuntu": "7 60/4096",
+		"use/a": "6 10/2048", "init-2/i": "7,6 10/2048", "init-2/a": "6 20/4096", "init-big/i": "7 50/20480", "init-big/a": "7 20/4096",
+		"init-only/i": "6 50/20480", "init-small/i": "7 10/2048", "init-small/a": "7 20/4096", "sidecar/sc": "7 10/2048",
+		"sidecar/a": "7 20/4096",
+	},
 }
 
-type asked struct {
-	Name      string `json:"name"`
-	GPUs      int    `json:"cards"`
-	VCore     int    `json:"vcore"`
-	MemoryMiB int64  `json:"memoryMiB"`
-}
-
-func (a asked) request() *quota.Request {
-	return &quota.Request{GPUs: a.GPUs, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
-}
-
-func containers(list []asked) (all []corev1.Container) {
-	for _, a := range list {
-		all = append(all, corev1.Container{Name: a.Name})
+// TestRecordedChoices: the GPUs of every container are read from what unmodified HAMi
+// wrote, in the layout of its version.
+func TestRecordedChoices(t *testing.T) {
+	c := config.Default()
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
 	}
-	return all
-}
-
-func versions(tb testing.TB) (all []written) {
-	tb.Helper()
-	for _, version := range []string{"2.6", "2.7", "2.8", "2.9", "2.10"} {
-		text, err := os.ReadFile(filepath.Join("testdata", version+".json"))
+	for _, version := range hamirecord.Versions() {
+		recording := hamirecord.Load(t, version)
+		gpus, err := hami.ParseNodeGPUs(recording.Node[wellknown.HAMiGPUs])
 		if err != nil {
-			tb.Fatal(err)
+			t.Fatal(err)
 		}
-		var w written
-		if err := json.Unmarshal(text, &w); err != nil || w.Version != version {
-			tb.Fatalf("%s: %v", version, err)
+		rules, index := hami.Rules{Node: hamirecord.Node, SchedulerName: "hami-scheduler", MemoryMiB: map[string]int64{}}, map[string]string{}
+		for i, g := range gpus {
+			rules.MemoryMiB[g.UUID], index[g.UUID] = int64(g.TotalVRam), strconv.Itoa(i)
 		}
-		all = append(all, w)
+		got := map[string]string{}
+		for _, p := range recording.Pods {
+			pod := p.Bound()
+			for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+				want, err := quota.ParseRequest(one.Resources.Limits, hami.Annotations(pod, c.Domains, rules.SchedulerName), &c)
+				if errors.Is(err, quota.ErrNoShare) {
+					continue
+				}
+				var uuids []string
+				var counts quota.Request
+				if err == nil {
+					uuids, counts, err = hami.Choice(pod, one.Name, &want, rules)
+				}
+				for i := range uuids {
+					uuids[i] = index[uuids[i]]
+				}
+				key := p.Name + "/" + one.Name
+				switch got[key] = fmt.Sprintf("%s %d/%d", strings.Join(uuids, ","), counts.VCore, counts.MemoryMiB); {
+				case errors.Is(err, hami.ErrAbsent):
+					got[key] = absent
+				case err != nil:
+					got[key] = err.Error()
+				}
+			}
+		}
+		if diff := cmp.Diff(recordedChoices[version], got); diff != "" {
+			t.Errorf("HAMi %s (-want +got):\n%s", version, diff)
+		}
 	}
-	return all
 }
 
-func TestEveryVersionIsUnderstood(t *testing.T) {
-	for _, v := range versions(t) {
-		for _, p := range v.Pods {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: p.Annotations}}
-			pod.Spec = corev1.PodSpec{
-				NodeName: "n1", SchedulerName: "hami-scheduler",
-				InitContainers: containers(p.Init), Containers: containers(p.Containers),
+// TestCopiesForInitContainers: HAMi 2.9, which is not recorded, gives an init container
+// that asks for no more than an app container the latter's share.
+func TestCopiesForInitContainers(t *testing.T) {
+	const none = "none"
+	for _, tt := range []struct {
+		name, list     string
+		apps, initGPUs int
+		want           string // of the init container
+	}{
+		{"the first container's", `[[{"uuid":"A","compute":30,"vRam":2048}],[{"uuid":"A","compute":30,"vRam":2048}],[]]`, 2, 1, gpuA},
+		{"of less compute", `[[{"uuid":"A","compute":5,"vRam":2048}],[{"uuid":"A","compute":5,"vRam":2048}]]`, 1, 1, gpuA},
+		{"of less memory", `[[{"uuid":"B","compute":30,"vRam":512}],[{"uuid":"B","compute":30,"vRam":512}]]`, 1, 1, gpuB},
+		{"of a container that has none", `[[],[],[{"uuid":"A","compute":20,"vRam":8192}]]`, 2, 1, absent},
+		{
+			"of two GPUs for one", `[[{"uuid":"B","vRam":4096},{"uuid":"A","vRam":4096}],[{"uuid":"B","vRam":4096},{"uuid":"A","vRam":4096}]]`,
+			1, 1, gpuB,
+		},
+		{"for one that asks for none", `[[{"uuid":"A","vRam":2048}],[{"uuid":"A","vRam":2048}]]`, 1, 0, none},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := bound()
+			pod.Annotations[wellknown.HAMiAllocation] = strings.NewReplacer(`"A"`, `"`+gpuA+`"`, `"B"`, `"`+gpuB+`"`).Replace(tt.list)
+			pod.Spec.InitContainers, pod.Spec.Containers = []corev1.Container{{Name: "prepare"}}, pod.Spec.Containers[:tt.apps]
+			uuids, _, err := hami.Choice(pod, "prepare", &quota.Request{GPUs: tt.initGPUs, VCore: 10, MemoryMiB: 1024}, rules())
+			got := strings.Join(uuids, ",")
+			switch {
+			case errors.Is(err, hami.ErrAbsent):
+				got = absent
+			case err != nil:
+				got = err.Error()
+			case len(uuids) == 0:
+				got = none
 			}
-			for _, a := range slices.Concat(p.Init, p.Containers) {
-				t.Run(v.Version+"/"+p.Name+"/"+a.Name, func(t *testing.T) {
-					got, _, err := hami.Choice(pod, a.Name, a.request(), rules())
-					var reason string
-					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
-						if err == nil || errors.Is(err, hami.ErrAbsent) != (reason == absent) {
-							t.Errorf("got %v, %v, want reason %s", got, err, reason)
-						}
-						return
-					}
-					var shares []allocation.Share
-					if err := json.Unmarshal(p.Want[a.Name], &shares); err != nil {
-						t.Fatal(err)
-					}
-					want := []string{}
-					for _, s := range shares {
-						want = append(want, s.UUID)
-					}
-					if diff := cmp.Diff(want, got); diff != "" || err != nil {
-						t.Errorf("%v (-want +got):\n%s", err, diff)
-					}
-				})
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
 			}
-		}
+		})
 	}
 }
 
@@ -123,10 +148,10 @@ func bound() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: map[string]string{
 		wellknown.HAMiAllocation:    `[[{"uuid":"` + gpuA + `","compute":60,"vRam":4096}],[]]`,
 		wellknown.HAMiPredicateTime: "1795223838726454907", wellknown.HAMiChosenTime: "1795223838",
-		wellknown.HAMiNode: "n1", wellknown.HAMiBindTime: "1795223839", wellknown.HAMiBindPhase: "allocating",
+		wellknown.HAMiNode: "node1", wellknown.HAMiBindTime: "1795223839", wellknown.HAMiBindPhase: "allocating",
 	}}}
 	pod.Spec = corev1.PodSpec{
-		NodeName: "n1", SchedulerName: "hami-scheduler",
+		NodeName: "node1", SchedulerName: "hami-scheduler",
 		Containers: []corev1.Container{{Name: "main"}, {Name: "side"}},
 	}
 	return pod
@@ -162,7 +187,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		{name: "no scheduler", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "" }, want: rejected},
 		{
 			name: "chosen for another node", do: set(wellknown.HAMiNode, "n2"), want: rejected,
-			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "n1", this is n1`,
+			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "node1", this is node1`,
 		},
 		{name: "bound to another node", do: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, want: rejected},
 		{name: "no node", do: drop(wellknown.HAMiNode), want: rejected},
@@ -238,9 +263,10 @@ func TestAllMemoryIsNoMoreThanTheGPU(t *testing.T) {
 // Whatever the annotations contain, a container gets no more GPUs than it
 // requests, and no GPU that the node does not share.
 func FuzzChoice(f *testing.F) {
-	for _, v := range versions(f) {
-		for _, p := range v.Pods {
-			f.Add(p.Annotations[wellknown.HAMiAllocation], p.Annotations[wellknown.HAMiPredicateTime], p.Annotations[wellknown.HAMiBindTime], 1, 30, int64(2048))
+	for _, version := range hamirecord.Versions() {
+		for _, p := range hamirecord.Load(f, version).Pods {
+			a := p.Written.Annotations
+			f.Add(a[wellknown.HAMiAllocation], a[wellknown.HAMiPredicateTime], a[wellknown.HAMiBindTime], 1, 30, int64(2048))
 		}
 	}
 	f.Add(`[[{"uuid":"GPU-aaaa-0000-0001","compute":60,"vRam":4096}],[]]`, "1795223838726454907", "1795223839", -1, 0, int64(0))

@@ -45,7 +45,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "1", Annotations: map[string]string{}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", ResourceVersion: "1", Annotations: map[string]string{}}}
 	return &cluster{
 		start: time.Now(), node: node, pods: map[string]*corev1.Pod{},
 		nodeChanged: make(chan struct{}, 1), podsChanged: make(chan struct{}),
@@ -67,7 +67,7 @@ func (c *cluster) Pods() ([]*corev1.Pod, <-chan struct{}, bool) {
 	defer c.mu.Unlock()
 	var here []*corev1.Pod
 	for _, p := range c.pods {
-		if p.Spec.NodeName == "n1" {
+		if p.Spec.NodeName == "node1" {
 			here = append(here, p)
 		}
 	}
@@ -104,7 +104,7 @@ func (c *cluster) AnnotateNode(_ context.Context, version string, annotations ma
 		return err
 	}
 	if version != "" && version != c.node.ResourceVersion {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("version"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "node1", errors.New("version"))
 	}
 	c.write(func(n *corev1.Node) { merge(n.Annotations, annotations) })
 	c.lag = nil
@@ -221,7 +221,7 @@ func serving(t *testing.T, do func(c *cluster, b *hami.Plugin, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		b := hami.New(hami.Options{
-			Node: "n1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
+			Node: "node1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
 		})
 		b.Set(c.now())
 		ctx, cancel := context.WithCancel(t.Context())

@@ -46,11 +46,6 @@ func TestParseLock(t *testing.T) {
 			}
 		})
 	}
-	for _, v := range versions(t) {
-		if lock, err := hami.ParseLock(v.Lock); err != nil || !lock.Since.Equal(at) || lock.Namespace != "default" || lock.Pod != "p1" {
-			t.Errorf("HAMi %s: %+v, %v", v.Version, lock, err)
-		}
-	}
 }
 
 const sgpu = "nvidia.com/sgpu"
@@ -80,20 +75,20 @@ func TestALockIsOver(t *testing.T) {
 	}{
 		{name: "gone", want: "the pod is gone"},
 		{name: "being bound", pod: of("", sgpu)},
-		{name: "bound here", pod: of("n1", sgpu), want: "the pod is bound"},
-		{name: "running here", pod: of("n1", sgpu, phase(corev1.PodRunning)), want: "the pod is bound"},
-		{name: "only an init container asks", pod: of("n1", "x/y", func(p *corev1.Pod) {
+		{name: "bound here", pod: of("node1", sgpu), want: "the pod is bound"},
+		{name: "running here", pod: of("node1", sgpu, phase(corev1.PodRunning)), want: "the pod is bound"},
+		{name: "only an init container asks", pod: of("node1", "x/y", func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil
 			p.Spec.InitContainers[0].Resources.Limits = corev1.ResourceList{sgpu: resource.MustParse("1")}
 		}), want: "the pod is bound"},
-		{name: "another plugin's, bound here", pod: of("n1", "nvidia.com/gpumem")},
-		{name: "another plugin's, ended", pod: of("n1", "nvidia.com/gpumem", phase(corev1.PodFailed)), want: "the pod has ended"},
-		{name: "rejected by the kubelet", pod: of("n1", sgpu, phase(corev1.PodFailed)), want: "the pod has ended"},
-		{name: "done", pod: of("n1", sgpu, phase(corev1.PodSucceeded)), want: "the pod has ended"},
+		{name: "another plugin's, bound here", pod: of("node1", "nvidia.com/gpumem")},
+		{name: "another plugin's, ended", pod: of("node1", "nvidia.com/gpumem", phase(corev1.PodFailed)), want: "the pod has ended"},
+		{name: "rejected by the kubelet", pod: of("node1", sgpu, phase(corev1.PodFailed)), want: "the pod has ended"},
+		{name: "done", pod: of("node1", sgpu, phase(corev1.PodSucceeded)), want: "the pod has ended"},
 		{name: "bound elsewhere", pod: of("n2", sgpu), want: "the pod is bound elsewhere"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := (hami.Lock{Namespace: "default", Pod: "p1"}).Over(tt.pod, "n1", sgpu); got != tt.want {
+			if got := (hami.Lock{Namespace: "default", Pod: "p1"}).Over(tt.pod, "node1", sgpu); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

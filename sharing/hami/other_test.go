@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -14,7 +13,7 @@ type counts struct{ used, cores, memory int32 }
 
 // fits is HAMi's rule for a GPU and a request: Fit of pkg/device/metax/sdevice.go, from
 // the slots to the compute. It returns the memory that HAMi counts.
-func fits(g allocation.HAMiGPU, has counts, r *quota.Request) (memory int32, ok bool) {
+func fits(g hami.NodeGPU, has counts, r *quota.Request) (memory int32, ok bool) {
 	cores := int32(r.VCore)
 	if memory = int32(r.MemoryMiB); memory == 0 {
 		memory = g.TotalVRam
@@ -80,9 +79,9 @@ func take(g *hami.GPU, r *quota.Request) {
 }
 
 // allocationOf is what HAMi reads of a GPU.
-func allocationOf(t *testing.T, g hami.GPU) allocation.HAMiGPU {
+func allocationOf(t *testing.T, g hami.GPU) hami.NodeGPU {
 	t.Helper()
-	list, err := allocation.ParseHAMiNode(hami.Annotation([]hami.GPU{g}, true))
+	list, err := hami.ParseNodeGPUs(hami.Annotation([]hami.GPU{g}, true))
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -62,8 +61,8 @@ func annotation(has string, there bool, state *State) *string {
 
 // isLocal reports whether an annotation names a GPU of this machine.
 func isLocal(has string, local []string) bool {
-	list, err := allocation.ParseHAMiNode(has)
-	return err == nil && slices.ContainsFunc(list, func(g allocation.HAMiGPU) bool {
+	list, err := ParseNodeGPUs(has)
+	return err == nil && slices.ContainsFunc(list, func(g NodeGPU) bool {
 		return slices.Contains(local, g.UUID)
 	})
 }
@@ -88,7 +87,7 @@ type Taken struct {
 // unhealthy.
 func Annotation(gpus []GPU, open bool) string {
 	sorted := slices.SortedStableFunc(slices.Values(gpus), func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
-	list := make(allocation.HAMiNode, 0, len(sorted))
+	list := make(NodeGPUs, 0, len(sorted))
 	for i := range sorted {
 		list = append(list, entry(&sorted[i], open))
 	}
@@ -97,7 +96,7 @@ func Annotation(gpus []GPU, open bool) string {
 
 // entry has as totals what HAMi's pods can have: HAMi counts its own pods alone, so
 // that what others have would look free to it, and their GPU be chosen again and again.
-func entry(c *GPU, open bool) allocation.HAMiGPU {
+func entry(c *GPU, open bool) NodeGPU {
 	slots, compute := c.Slots-c.Other.Consumers, quota.Whole-c.Other.VCore
 	switch {
 	case c.Other.Exclusive, c.Other.Consumers > 0 && c.Other.MemoryMiB >= c.MemoryMiB:
@@ -105,7 +104,7 @@ func entry(c *GPU, open bool) allocation.HAMiGPU {
 	case c.Other.Consumers > 0:
 		compute = min(compute, quota.Whole-1) // 100 is a GPU without other consumers to HAMi.
 	}
-	one := allocation.HAMiGPU{
+	one := NodeGPU{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
 		TotalDevCount: limit(slots), TotalCompute: limit(compute), TotalVRam: limit(c.MemoryMiB - c.Other.MemoryMiB),
 		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
@@ -125,9 +124,9 @@ func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.M
 // sameButAvailable reports whether two annotations differ at most in the
 // available amounts, which HAMi does not read: it counts pods.
 func sameButAvailable(a, b string) bool {
-	x, errX := allocation.ParseHAMiNode(a)
-	y, errY := allocation.ParseHAMiNode(b)
-	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n allocation.HAMiGPU) bool {
+	x, errX := ParseNodeGPUs(a)
+	y, errY := ParseNodeGPUs(b)
+	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n NodeGPU) bool {
 		m.AvailableDevCount, m.AvailableCompute, m.AvailableVRam = 0, 0, 0
 		n.AvailableDevCount, n.AvailableCompute, n.AvailableVRam = 0, 0, 0
 		return m == n

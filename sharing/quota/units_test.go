@@ -3,8 +3,6 @@ package quota_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // hamiNames is a node that serves the pods of HAMi's NVIDIA backend as they are.
@@ -140,29 +139,9 @@ func TestDefaults(t *testing.T) {
 // TestRecordedPodsInBothSpellings: every container that was recorded with HAMi asks
 // for the same as it is and in the names and units of HAMi's NVIDIA backend.
 func TestRecordedPodsInBothSpellings(t *testing.T) {
-	type container struct {
-		Limits map[string]string `json:"limits"`
-	}
-	for _, version := range []string{"2.6.1", "2.10"} {
-		text, err := os.ReadFile(filepath.Join("..", "hami", "testdata", "recorded-"+version+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var file struct {
-			Pods []struct {
-				Name      string `json:"name"`
-				Submitted struct {
-					Annotations    map[string]string `json:"annotations"`
-					InitContainers []container       `json:"initContainers"`
-					Containers     []container       `json:"containers"`
-				} `json:"submitted"`
-			} `json:"pods"`
-		}
-		if err := json.Unmarshal(text, &file); err != nil || len(file.Pods) != 18 {
-			t.Fatalf("%d pods, error %v", len(file.Pods), err)
-		}
+	for _, version := range hamirecord.Versions() {
 		compared := 0
-		for _, p := range file.Pods {
+		for _, p := range hamirecord.Load(t, version).Pods {
 			for _, c := range append(p.Submitted.InitContainers, p.Submitted.Containers...) {
 				var asIs, theirs []string
 				for name, amount := range c.Limits {

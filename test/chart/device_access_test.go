@@ -172,6 +172,7 @@ func TestDevicePrivilegesOfUsageMetrics(t *testing.T) {
 // through its root, or, where that is not mounted, beside it.
 func TestDeviceSeesTheHostsFiles(t *testing.T) {
 	const hook, dir = "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "gpuDevice.preloadDir=/usr/local/vgpu"
+	const image, brought = "gpuDevice.preload.image=localhost/vgpu:1", "/var/lib/heddle/device-plugin/library"
 	for _, tt := range []struct {
 		name, sets, root string
 		want             map[string]string
@@ -185,6 +186,11 @@ func TestDeviceSeesTheHostsFiles(t *testing.T) {
 			"both in one", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + ",gpuDevice.preloadDir=/usr/bin", "/host",
 			map[string]string{"/host/usr/bin": "/usr/bin"},
 		},
+		{
+			"a library of an image, and a driver container", "gpuDevice.driverRoot=/run/nvidia/driver," + image, "/host",
+			map[string]string{"/host" + brought: brought},
+		},
+		{"a library of an image", image, "/driver-root", map[string]string{}},
 		{"neither", "gpuDevice.driverRoot=/run/nvidia/driver", "/host", map[string]string{}},
 		{
 			"a replayed machine", "gpuDevice.machineConfigMap=dgx," + dir, "/host",
@@ -247,6 +253,62 @@ func TestDevicePathsAreTheHosts(t *testing.T) {
 		for _, v := range pod.Volumes {
 			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
 				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
+			}
+		}
+	}
+}
+
+// TestLibraryOfAnImage: two init containers bring the library of gpuDevice.preload.image to
+// the node, where the configuration names it. Neither runs anything of the image nor is
+// privileged, and the second one writes to its directory of the node alone.
+func TestLibraryOfAnImage(t *testing.T) {
+	const image, library = "registry.example.com/gpu/vgpu@sha256:0f", "/var/lib/heddle/device-plugin/library"
+	if pod := devicePod(t, renderDevice(t)); pod.InitContainers != nil {
+		t.Errorf("without an image there are %v", pod.InitContainers)
+	}
+	for _, combined := range []string{"false", "true"} {
+		objects := renderDevice(t, "--set", "combined="+combined, "--set", "gpuDevice.preload.image="+image,
+			"--set", "gpuDevice.preload.path=/opt/libvgpu.so", "--set", "config.cluster.sgpu.slotsPerGPU=4",
+			"--set", "gpuDevice.driverAccess=host")
+		daemon := "heddle-device-plugin"
+		if combined == "true" {
+			daemon = "heddle-node"
+		}
+		pod := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+daemon).Spec.Template.Spec
+		if len(pod.InitContainers) != 2 {
+			t.Fatalf("init containers %v", pod.InitContainers)
+		}
+		program, bring := pod.InitContainers[0], pod.InitContainers[1]
+		if program.Image != pod.Containers[0].Image || bring.Image != image {
+			t.Errorf("images %s and %s", program.Image, bring.Image)
+		}
+		const hook = "/heddle-cdi-hook"
+		commands := [][]string{
+			{"/usr/local/bin" + hook, "copy", "/usr/local/bin" + hook, "/copy" + hook},
+			{"/copy" + hook, "copy", "/opt/libvgpu.so", "/library/libvgpu.so"},
+		}
+		if diff := cmp.Diff(commands, [][]string{program.Command, bring.Command}); diff != "" {
+			t.Errorf("commands (-want +got):\n%s", diff)
+		}
+		for _, c := range pod.InitContainers {
+			s := c.SecurityContext
+			if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+				!cmp.Equal(s.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}) {
+				t.Errorf("%s has %+v", c.Name, s)
+			}
+			if !slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}) {
+				t.Errorf("%s has %v", c.Name, c.Env)
+			}
+		}
+		only := pod
+		only.Containers = []corev1.Container{bring}
+		if diff := cmp.Diff(map[string]string{library: "rw"}, hostPaths(only)); diff != "" {
+			t.Errorf("host paths (-want +got):\n%s", diff)
+		}
+		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config").Data["cluster-config"]
+		for _, want := range []string{"library: " + library + "/libvgpu.so", "slotsPerGPU: 4"} {
+			if !strings.Contains(config, want) {
+				t.Errorf("the configuration lacks %q:\n%s", want, config)
 			}
 		}
 	}

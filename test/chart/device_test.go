@@ -147,6 +147,7 @@ func TestDeviceDaemonSet(t *testing.T) {
 			"--set", "gpuDevice.maxUnavailable=10%", "--set", "gpuDevice.metricsPort=19102",
 		}},
 		{"mps", []string{"--set", "gpuDevice.mps=true"}},
+		{"preload", []string{"--set", "gpuDevice.preload.image=registry.example.com/vgpu:1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			compare(t, "device-"+tt.name, "device-plugin", append([]string{"--set", "gpuDevice.deploy=true"}, tt.args...)...)
@@ -158,6 +159,7 @@ func TestDeviceDaemonSet(t *testing.T) {
 // refused before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {
 	const host, driver = "gpuDevice.driverAccess=host", "gpuDevice.driverRoot=/run/nvidia/driver"
+	const image = "gpuDevice.preload.image=localhost/vgpu:1"
 	const library = "config.cluster.sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so"
 	for _, tt := range []struct{ name, sets, want string }{
 		{"mps for memory", "config.cluster.sgpu.enforce.memory=mps", "asks for mps: set gpuDevice.mps too"},
@@ -170,6 +172,16 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
 		{"a library elsewhere", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vg", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library that is seen", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vgpu", ""},
+		{"a library of an image", image, ""},
+		{"a library of an image, by name", image + ",config.cluster.sgpu.enforce.memory=preload", ""},
+		{"a library of an image, with a driver container", driver + "," + image, ""},
+		{"a library of an image, and its own path", image + ",config.cluster.sgpu.enforce.preload.library=/var/lib/heddle/device-plugin/library/libvgpu.so", ""},
+		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preload.library in config is /usr/local/vgpu/libvgpu.so: leave that out"},
+		{"a library of an image, and none", image + ",config.cluster.sgpu.enforce.preload.library=", ""},
+		{"a library of an image, and an empty section", image + ",config.cluster.sgpu.enforce=null", ""},
+		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preload.library=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
+		{"a library of an image, and a ConfigMap", image + ",config.existingConfigMap=mine," + library, ""},
+		{"values of an older release", "gpuDevice.preload=null," + library, ""},
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"dmem on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"dmem, and its hook", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,config.cluster.sgpu.enforce.memory=dmem", ""},

@@ -11,21 +11,18 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // hamiForged: what is not HAMi's word, or not of this pod, is not followed.
 func hamiForged(t *testing.T, r *rig, _ *lockLog) {
-	h, full := r.hami(t, "2.10"), r.gpuAt(t, firstGPU)
-	g := golden(t, "2.10", "one container") // 60 % and 4 GiB of the first card.
+	h := r.replay(t, hamirecord.V210)
+	sample := h.Pod(t, "sample-pod") // 60 % and 4 GiB of this GPU.
+	full := recordedShares(t, sample)["ubuntu"][0].UUID
 	set := func(key, value string) func(map[string]string) { return func(a map[string]string) { a[key] = value } }
 	gpus := func(text string) func(map[string]string) { return set(apinames.HAMiAllocation, text) }
-	r.create(t, h.pod("holder", g))
-	if err := h.filter(t.Context(), "holder", g, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.bind(t.Context(), "holder"); err != nil {
-		t.Fatal(err)
-	}
+	r.create(t, h.pod("holder", sample))
+	h.decideAndBind(t, "holder", sample, nil)
 	r.waitReady(t, "holder", waitStart)
 	rows := []struct {
 		name   string
@@ -45,24 +42,20 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 		{name: "gpu", change: gpus(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), message: "no shared GPU GPU-none"},
 		{name: "more", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4) + `","compute":60,"vRam":8192}]]`), message: "the container requests 4096"},
 		{name: "truncated", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4)), message: apinames.HAMiAllocation},
-		{name: "count", change: gpus(`[[]]`), message: "0 GPUs for container main, which requests 1"},
+		{name: "count", change: gpus(`[[]]`), message: "0 GPUs for container ubuntu, which requests 1"},
 		{
 			name: "full", change: gpus(`[[{"uuid":"` + full + `","compute":60,"vRam":4096}]]`),
-			message: "hami chose a GPU that is not available: GPU 2: 40 % of 100 left; needs 60",
+			message: fmt.Sprintf("hami chose a GPU that is not available: GPU %d: 40 %% of 100 left; needs 60", r.index(t, full)),
 		},
 	}
 	for _, tt := range rows {
-		p := h.pod("forged-"+tt.name, g)
+		p := h.pod("forged-"+tt.name, sample)
 		if tt.foreign {
 			p.Spec.SchedulerName = ""
 		}
 		if tt.foreign || tt.unbound {
 			p.Spec.NodeName = r.Node()
-			p.Annotations = map[string]string{}
-			for name, text := range g.Annotations {
-				p.Annotations[name] = h.here.Replace(text)
-			}
-			p.Annotations[apinames.HAMiNode] = r.Node()
+			p.Annotations = sample.Bound().Annotations
 			if tt.unbound {
 				delete(p.Annotations, apinames.HAMiBindTime)
 			}
@@ -70,12 +63,7 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 			continue
 		}
 		r.create(t, p)
-		if err := h.filter(t.Context(), p.Name, g, tt.change); err != nil {
-			t.Fatal(err)
-		}
-		if err := h.bind(t.Context(), p.Name); err != nil {
-			t.Fatal(err)
-		}
+		h.decideAndBind(t, p.Name, sample, tt.change)
 	}
 	past, own := r.pod("forged-past", box{more: share(60, 4)}), r.pod("forged-own", box{more: share(60, 4)})
 	past.Spec.NodeName, own.Spec.NodeName = r.Node(), r.Node()
@@ -105,10 +93,12 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 func hamiOthers(t *testing.T, r *rig, _ *lockLog) {
 	r.configure(t, strings.Replace(hamiConfig, "unscheduled: reject", "unscheduled: place", 1))
 	defer r.configure(t, hamiConfig)
-	h, g, gpu := r.hami(t, "2.10"), golden(t, "2.10", "one container"), r.gpuAt(t, firstGPU)
+	h := r.replay(t, hamirecord.V210)
+	sample, gpu := h.Pod(t, "sample-pod"), r.gpuAt(t, 2)
 	other := r.pod("other", box{more: share(30, 10)})
 	// The policy that HAMi's webhook gives.
-	other.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu, "metax-tech.com/sgpu-qos-policy": "fixed-share"}
+	other.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu, "metax-tech.com/sgpu-qos-policy": "best-effort"}
+	other.Spec.NodeName = r.Node() // The Node has no vcore and no vmemory for another scheduler.
 	r.run(t, other)
 	totals := func(count, compute, memory int32) {
 		t.Helper()
@@ -122,21 +112,16 @@ func hamiOthers(t *testing.T, r *rig, _ *lockLog) {
 	}
 	totals(15, 70, 81559-10<<10)
 	// 60 % fit beside 30 for HAMi and for the node, and are HAMi's to count.
-	mine := h.pod("mine", g)
+	mine := h.pod("mine", sample)
 	delete(mine.Spec.Containers[0].Resources.Limits, memoryResource)
 	delete(mine.Spec.Containers[0].Resources.Requests, memoryResource)
 	r.create(t, mine)
 	chosen := func(a map[string]string) {
 		a[apinames.HAMiAllocation] = fmt.Sprintf(`[[{"uuid":%q,"compute":60,"vRam":%d}]]`, gpu, 81559-10<<10)
 	}
-	if err := h.filter(t.Context(), "mine", g, chosen); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.bind(t.Context(), "mine"); err != nil {
-		t.Fatal(err)
-	}
+	h.decideAndBind(t, "mine", sample, chosen)
 	r.waitReady(t, "mine", waitStart)
-	r.hasShares(t, "mine", "main", 0, allocation.Share{UUID: gpu, VCore: 60, MemoryMiB: 81559 - 10<<10})
+	r.hasShares(t, "mine", "ubuntu", 0, allocation.Share{UUID: gpu, VCore: 60, MemoryMiB: 81559 - 10<<10})
 	totals(15, 70, 81559-10<<10)
 	r.remove(t, "other")
 	totals(16, 100, 81559)
@@ -146,8 +131,9 @@ func hamiOthers(t *testing.T, r *rig, _ *lockLog) {
 // hamiLocks: a lock goes when its pod is gone, and stays where another plugin,
 // or no component, is to release it.
 func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
-	h := r.hami(t, "2.6")
-	value, err := h.lock(t.Context(), "deleted-long-ago")
+	h := r.replay(t, hamirecord.V26)
+	sample := h.Pod(t, "sample-pod")
+	value, err := h.lock(t.Context(), "deleted-long-ago", sample)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +142,7 @@ func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
 	t.Logf("the lock of a pod that is gone was released after %.1f s", gone.Sub(begin).Seconds())
 
 	r.run(t, r.pod("other-maker", box{}))
-	if _, err := h.lock(t.Context(), "other-maker"); err != nil {
+	if _, err := h.lock(t.Context(), "other-maker", sample); err != nil {
 		t.Fatal(err)
 	}
 	// That it stays can only be seen by waiting for a while.

@@ -5,13 +5,8 @@ package devices
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,115 +17,57 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // hamiScheduler is HAMi's name as a scheduler.
 const hamiScheduler = "hami-scheduler"
 
-// The cards of testdata of package hami are these cards of the node.
-const (
-	firstGPU, secondGPU           = 2, 5
-	firstOfGolden, secondOfGolden = "GPU-aaaa-0000-0001", "GPU-bbbb-0000-0002"
-	memoryOfGolden, memoryOfH100  = "143771", "81559"
-)
-
-// hamiPod is a pod as a version of HAMi writes it: what package hami is tested
-// with, from HAMi's own code.
-type hamiPod struct {
-	Name        string            `json:"name"`
-	Annotations map[string]string `json:"annotations"`
-	Init        []hamiBox         `json:"init"`
-	Containers  []hamiBox         `json:"containers"`
-	// Want has a list of shares, or a reason why there is none.
-	Want map[string]json.RawMessage `json:"want"`
+// replay writes what a version of unmodified HAMi wrote, in its order, to the real API
+// server: the pod as it is after HAMi's webhook, the decision of its Filter, the node
+// lock and the annotations of its Bind, the Binding. The rig is the recorded node: the
+// same machine and the same name.
+type replay struct {
+	*hamirecord.Recording
+	rig *rig
 }
 
-// hamiBox is what a container asks for; 0 is not asked for.
-type hamiBox struct {
-	Name      string `json:"name"`
-	GPUs      int    `json:"cards"`
-	VCore     int    `json:"vcore"`
-	MemoryMiB int    `json:"memoryMiB"`
-}
-
-// golden is a pod of a version.
-func golden(t *testing.T, version, name string) *hamiPod {
+func (r *rig) replay(t *testing.T, version string) *replay {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "sharing", "hami", "testdata", version+".json"))
-	if err != nil {
-		t.Fatal(err)
+	if r.Node() != hamirecord.Node {
+		t.Fatalf("the node is %s, and the recorded one %s", r.Node(), hamirecord.Node)
 	}
-	var file struct {
-		Pods []hamiPod `json:"pods"`
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(file.Pods, func(p hamiPod) bool { return p.Name == name })
-	if i < 0 {
-		t.Fatalf("HAMi %s has no pod %q", version, name)
-	}
-	return &file.Pods[i]
+	return &replay{hamirecord.Load(t, version), r}
 }
 
-// hami writes what a version of HAMi's scheduler and webhook write.
-type hami struct {
-	rig     *rig
-	version string
-	// here replaces testdata's GPUs by those of the node.
-	here *strings.Replacer
-}
-
-func (r *rig) hami(t *testing.T, version string) *hami {
-	t.Helper()
-	return &hami{r, version, strings.NewReplacer(firstOfGolden, r.gpuAt(t, firstGPU), secondOfGolden, r.gpuAt(t, secondGPU),
-		memoryOfGolden, memoryOfH100)}
-}
-
-// pod is a pod as it is after HAMi's webhook.
-func (h *hami) pod(name string, g *hamiPod) *corev1.Pod {
-	boxes := func(all []hamiBox, args ...string) (list []box) {
-		for _, b := range all {
-			limits := shares(b.GPUs, b.VCore, b.MemoryMiB/1024)
-			if strings.HasPrefix(strconv.Itoa(b.MemoryMiB), memoryOfGolden) {
-				delete(limits, memoryResource)
+// pod is a recorded pod as it is after HAMi's webhook, with the rig's image.
+func (h *replay) pod(name string, p *hamirecord.Pod) *corev1.Pod {
+	boxes := func(all []hamirecord.Container, args ...string) (list []box) {
+		for i := range all {
+			b := box{name: all[i].Name, more: all[i].Resources(), args: args, sidecar: all[i].RestartPolicy != nil}
+			if b.sidecar {
+				b.args = nil
 			}
-			list = append(list, box{name: b.Name, more: limits, args: args})
+			list = append(list, b)
 		}
 		return list
 	}
-	apps := boxes(g.Containers)
-	p := besides(h.rig.pod(name, apps[0], boxes(g.Init, "once")...), apps[1:]...)
-	p.Spec.SchedulerName = hamiScheduler
-	if policy, ok := g.Annotations[apinames.SGPUQoSPolicyAlias]; ok {
-		p.Annotations = map[string]string{apinames.SGPUQoSPolicyAlias: policy}
-	}
-	return p
+	apps := boxes(p.Submitted.Containers)
+	pod := besides(h.rig.pod(name, apps[0], boxes(p.Submitted.InitContainers, "once")...), apps[1:]...)
+	admitted := p.Admitted()
+	pod.Annotations, pod.Spec.SchedulerName = admitted.Annotations, admitted.Spec.SchedulerName
+	return pod
 }
 
-// filter is what HAMi writes when it has chosen a node and its cards.
-func (h *hami) filter(ctx context.Context, pod string, g *hamiPod, change func(map[string]string)) error {
-	now := time.Now()
-	annotations := map[string]string{}
-	for name, text := range g.Annotations {
-		switch name {
-		case apinames.HAMiBindPhase, apinames.HAMiBindTime:
-			continue
-		case apinames.HAMiNode:
-			text = h.rig.Node()
-		case apinames.HAMiChosenTime:
-			text = strconv.FormatInt(now.Unix(), 10)
-		case apinames.HAMiPredicateTime:
-			text = strconv.FormatInt(now.UnixNano(), 10)
-		}
-		annotations[name] = h.here.Replace(text)
-	}
+// decide is what HAMi's Filter writes when it has chosen a node and its GPUs.
+func (h *replay) decide(ctx context.Context, pod string, p *hamirecord.Pod, change func(map[string]string)) error {
+	annotations, labels := p.Decision()
 	if change != nil {
 		change(annotations)
+		labels[apinames.HAMiNode] = annotations[apinames.HAMiNode]
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"annotations": annotations, "labels": map[string]string{apinames.HAMiNode: annotations[apinames.HAMiNode]},
-	}})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels}})
 	if err != nil {
 		return err
 	}
@@ -140,12 +77,8 @@ func (h *hami) filter(ctx context.Context, pod string, g *hamiPod, change func(m
 
 // lock takes HAMi's lock of the node for a pod: by an update up to 2.6, by a
 // patch with resourceVersion later. While it is held, it fails.
-func (h *hami) lock(ctx context.Context, pod string) (value string, err error) {
-	at := time.Now()
-	if h.version == "2.7" {
-		at = at.In(time.FixedZone("CST", 8*60*60)) // It wrote its own zone.
-	}
-	value = strings.Join([]string{at.Format(time.RFC3339), namespace, pod}, ",")
+func (h *replay) lock(ctx context.Context, pod string, p *hamirecord.Pod) (value string, err error) {
+	value = p.Lock(pod)
 	nodes := h.rig.client.CoreV1().Nodes()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := nodes.Get(ctx, h.rig.Node(), metav1.GetOptions{})
@@ -155,7 +88,7 @@ func (h *hami) lock(ctx context.Context, pod string) (value string, err error) {
 		if held, locked := n.Annotations[apinames.HAMiLock]; locked {
 			return fmt.Errorf("node is locked by %q", held)
 		}
-		if h.version == "2.6" {
+		if h.Version == hamirecord.V26 {
 			n.Annotations[apinames.HAMiLock] = value
 			_, err = nodes.Update(ctx, n, metav1.UpdateOptions{})
 			return err
@@ -172,12 +105,9 @@ func (h *hami) lock(ctx context.Context, pod string) (value string, err error) {
 	return value, err
 }
 
-// bind is HAMi's: the phase on the pod, then the binding.
-func (h *hami) bind(ctx context.Context, pod string) error {
-	err := h.rig.annotatePod(ctx, pod, map[string]string{
-		apinames.HAMiBindPhase: "allocating", apinames.HAMiBindTime: strconv.FormatInt(time.Now().Unix(), 10),
-	})
-	if err != nil {
+// bind is HAMi's: the phase and the time on the pod, then the Binding.
+func (h *replay) bind(ctx context.Context, pod string, p *hamirecord.Pod) error {
+	if err := h.rig.annotatePod(ctx, pod, p.Binding()); err != nil {
 		return err
 	}
 	return h.rig.client.CoreV1().Pods(namespace).Bind(ctx, &corev1.Binding{
@@ -186,35 +116,59 @@ func (h *hami) bind(ctx context.Context, pod string) error {
 	}, metav1.CreateOptions{})
 }
 
-// schedule is all of it, for a pod that the test removes. It returns how long
-// after the binding the lock was seen to go.
-func (h *hami) schedule(t *testing.T, name string, g *hamiPod, locks *lockLog) time.Duration {
+// decideAndBind is all but the lock, for a pod that is there.
+func (h *replay) decideAndBind(t *testing.T, pod string, p *hamirecord.Pod, change func(map[string]string)) {
 	t.Helper()
-	h.rig.create(t, h.pod(name, g))
-	if err := h.filter(t.Context(), name, g, nil); err != nil {
+	if err := h.decide(t.Context(), pod, p, change); err != nil {
 		t.Fatal(err)
 	}
-	value, err := h.lock(t.Context(), name)
+	if err := h.bind(t.Context(), pod, p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// schedule is all of it, for a pod that the test removes. It returns how long
+// after the binding the lock was seen to go.
+func (h *replay) schedule(t *testing.T, name string, p *hamirecord.Pod, locks *lockLog) time.Duration {
+	t.Helper()
+	h.rig.create(t, h.pod(name, p))
+	return h.place(t, name, p, locks)
+}
+
+// place schedules a pod that is there.
+func (h *replay) place(t *testing.T, name string, p *hamirecord.Pod, locks *lockLog) time.Duration {
+	t.Helper()
+	if err := h.decide(t.Context(), name, p, nil); err != nil {
+		t.Fatal(err)
+	}
+	value, err := h.lock(t.Context(), name, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.bind(t.Context(), name); err != nil {
+	if err := h.bind(t.Context(), name, p); err != nil {
 		t.Fatal(err)
 	}
 	bound := time.Now()
 	return max(0, locks.waitGone(t, value).Sub(bound))
 }
 
-// wanted are the shares of a container in testdata, on the node's cards; none
-// for a reason.
-func (h *hami) wanted(g *hamiPod, container string) (shares []allocation.Share, reason string) {
-	text := h.here.Replace(string(g.Want[container]))
-	err := json.Unmarshal([]byte(text), &shares)
-	if err != nil {
-		err = errors.Join(json.Unmarshal([]byte(text), &reason))
+// recordedShares are what HAMi chose, by container. The list ends with the last
+// container in every version.
+func recordedShares(t *testing.T, p *hamirecord.Pod) map[string][]allocation.Share {
+	t.Helper()
+	text, chosen := p.Written.Annotations[apinames.HAMiAllocation]
+	if !chosen {
+		return nil
 	}
+	list, err := hami.ParsePodShares(text)
 	if err != nil {
-		return nil, err.Error()
+		t.Fatal(err)
 	}
-	return byGPU(shares), reason
+	all := slices.Concat(p.Submitted.InitContainers, p.Submitted.Containers)
+	all = all[len(all)-len(list):]
+	shares := map[string][]allocation.Share{}
+	for i := range list {
+		shares[all[i].Name] = byGPU(list.Of(i))
+	}
+	return shares
 }

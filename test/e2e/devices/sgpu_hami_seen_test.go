@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
 // lockLog is when the Node's lock was seen to change.
@@ -67,23 +67,24 @@ func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 		if at, gone = l.gone[value]; !gone {
 			return fmt.Sprintf("the lock %q is not seen to go; it is %q", value, l.last)
 		}
+		delete(l.gone, value) // A pod that is replayed again has the same.
 		return ""
 	})
 	return at
 }
 
-// hamiCards are the Node's for HAMi, by UUID; nil without the annotation.
-func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiGPU {
+// hamiGPUs are the Node's for HAMi, by UUID; nil without the annotation.
+func (r *rig) hamiGPUs(t *testing.T) map[string]hami.NodeGPU {
 	t.Helper()
 	text, ok := r.node(t).Annotations[apinames.HAMiGPUs]
 	if !ok {
 		return nil
 	}
-	list, err := allocation.ParseHAMiNode(text)
+	list, err := hami.ParseNodeGPUs(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]allocation.HAMiGPU{}
+	all := map[string]hami.NodeGPU{}
 	for _, c := range list {
 		all[c.UUID] = c
 	}

@@ -17,16 +17,20 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // hamiConfig is a node for HAMi as docs/hami.md has it.
 const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, refusedFor: 0s, hami: {enabled: true}}\n"
 
-// TestHAMiSide drives the node by exactly what HAMi's scheduler writes, version
-// by version: the node lock, the pod's annotations, the Binding.
+// TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version:
+// the webhook's part of the pod, the decision, the node lock, the Binding.
 func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
-	r := sgpu(t)
-	r.configure(t, hamiConfig)
+	t.Parallel()
+	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
+	// kubelet takes no vmemory with a unit (docs/hami.md).
+	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})
 	locks := r.locks(t)
 	r.waitHealthy(t, 8)
 	for _, tt := range []struct {
@@ -35,7 +39,10 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	}{
 		{"cards", hamiNode},
 		{"documented example", hamiExample},
-		{"versions", hamiVersions},
+		{hamirecord.V26, hamiRecorded},
+		{"init containers of " + hamirecord.V26, hamiUnlisted},
+		{hamirecord.V210, hamiRecorded},
+		{"init containers of " + hamirecord.V210, hamiInits},
 		{"one after another", hamiRow},
 		{"policy", hamiPolicy},
 		{"forged", hamiForged},
@@ -47,17 +54,16 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	}
 }
 
-// hamiNode: the Node's annotation, whole.
+// hamiNode: the Node's annotation, whole. It is the recorded one, of a node without pods.
 func hamiNode(t *testing.T, r *rig, _ *lockLog) {
-	m := r.machine(t)
-	want := map[string]allocation.HAMiGPU{}
-	for i := range m.GPUs {
-		g := &m.GPUs[i]
-		want[g.UUID] = allocation.HAMiGPU{
-			UUID: g.UUID, BDF: g.PCI, Model: g.Product, TotalDevCount: 16, TotalCompute: 100, TotalVRam: 81559,
-			AvailableDevCount: 16, AvailableCompute: 100, AvailableVRam: 81559, NUMA: *m.Function(g.PCI).NUMA,
-			Healthy: true, LinkZone: 1,
-		}
+	recorded, err := hami.ParseNodeGPUs(r.replay(t, hamirecord.V210).Node[apinames.HAMiGPUs])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]hami.NodeGPU{}
+	for _, g := range recorded {
+		g.AvailableDevCount, g.AvailableCompute, g.AvailableVRam, g.QoSPolicy = g.TotalDevCount, g.TotalCompute, g.TotalVRam, ""
+		want[g.UUID] = g
 	}
 	// What is left is written at most every 30 s, and earlier tests took some.
 	eventually(t, waitStart, func() string { return cmp.Diff(want, r.hamiGPUs(t)) })
@@ -81,83 +87,147 @@ func hamiExample(t *testing.T, r *rig, locks *lockLog) {
 	c := &p.Spec.Containers[0]
 	c.Image, c.Command, c.Args, c.VolumeMounts = reportImage, nil, nil, ours.Spec.Containers[0].VolumeMounts
 	p.Namespace, p.Spec.Volumes, p.Spec.TerminationGracePeriodSeconds = namespace, ours.Spec.Volumes, new(int64(1))
-	h, g := r.hami(t, "2.10"), golden(t, "2.10", "one container")
+	h := r.replay(t, hamirecord.V210)
+	recorded := h.Pod(t, p.Name)
+	if diff := cmp.Diff(recorded.Admitted().Spec.Containers[0].Resources.Limits, c.Resources.Limits); diff != "" {
+		t.Fatalf("the example is not the pod that was recorded (-recorded +example):\n%s", diff)
+	}
+	p.Annotations = recorded.Admitted().Annotations
 	r.create(t, &p)
-	if err := h.filter(t.Context(), p.Name, g, nil); err != nil {
-		t.Fatal(err)
-	}
-	value, err := h.lock(t.Context(), p.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.bind(t.Context(), p.Name); err != nil {
-		t.Fatal(err)
-	}
-	bound := time.Now()
-	t.Logf("the lock was gone %d ms after the binding", locks.waitGone(t, value).Sub(bound).Milliseconds())
+	t.Logf("the lock was gone %d ms after the binding", h.place(t, p.Name, recorded, locks).Milliseconds())
 	r.waitReady(t, p.Name, waitStart)
-	r.hasShares(t, p.Name, c.Name, 0, allocation.Share{UUID: r.gpuAt(t, firstGPU), VCore: 60, MemoryMiB: 4096})
+	r.hasShares(t, p.Name, c.Name, 0, recordedShares(t, recorded)[c.Name]...)
 	if got := r.waitBound(t, p.Name, c.Name); got.By != allocation.ByHAMi {
 		t.Errorf("the annotation has %+v", got)
 	}
 	r.waitPhase(t, p.Name, "success")
 }
 
-// hamiVersions: each writes pods its own way.
-func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
-	for i, tt := range []struct{ version, pod string }{
-		{"2.6", "one container"},
-		{"2.7", "two cards"},
-		{"2.8", "the first container asks for none"},
-		{"2.9", "an init container has a copy of the first container's"},
-		{"2.10", "an init container that needs more has its own"},
-		{"2.10", "neither vcore nor vmemory"},
-	} {
-		t.Run(tt.version+" "+tt.pod, func(t *testing.T) {
-			h, g := r.hami(t, tt.version), golden(t, tt.version, tt.pod)
-			pod := fmt.Sprintf("hami-%d", i)
-			gone := h.schedule(t, pod, g, locks)
-			t.Logf("the lock was gone %d ms after the binding", gone.Milliseconds())
-			if gone > 2*time.Second {
-				t.Errorf("the lock was held for %s", gone)
-			}
-			r.waitReady(t, pod, waitStart)
-			for _, b := range slices.Concat(g.Init, g.Containers) {
-				want, reason := h.wanted(g, b.Name)
-				if reason != "" {
-					t.Fatalf("container %s is to be refused: %s", b.Name, reason)
-				}
-				r.hasShares(t, pod, b.Name, 0, want...)
-			}
-			r.waitPhase(t, pod, "success")
-			r.count(t)
-		})
-	}
-	t.Run("2.6 init containers are not listed", func(t *testing.T) {
-		h, g := r.hami(t, "2.6"), golden(t, "2.6", "init containers are not listed")
-		h.schedule(t, "unlisted", g, locks)
-		r.waitEvent(t, "unlisted", "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
-		r.waitPhase(t, "unlisted", "failed")
-		r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
-		r.waitReady(t, "unlisted", waitStart)
-		r.configure(t, hamiConfig)
-		r.hasShares(t, "unlisted", "prepare", 0, slice(10, 1))
-		for _, b := range g.Containers {
-			r.hasShares(t, "unlisted", b.Name, 0, first(h.wanted(g, b.Name))...)
+// hamiRejected is what the node does not follow of a recording, with its reason.
+var hamiRejected = map[string]string{
+	// HAMi does not read the annotation.
+	hamirecord.V26 + "/nvuse": "the pod does not select it", hamirecord.V210 + "/nvuse": "the pod does not select it",
+	// It knows no policies, and its GPU has consumers with the default.
+	hamirecord.V26 + "/burst": "its consumers are fixed-share, not burst-share",
+	// It counts less of the pods with init containers before than these can have at once.
+	hamirecord.V210 + "/init-2": "0 % of 100 left; needs 10",
+}
+
+// hamiRecorded: the pods without init containers, all at once on the node. What it has given
+// out is then what is on HAMi's account.
+func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
+	h := r.replay(t, filepath.Base(t.Name()))
+	want := tally{}
+	running := map[string]*hamirecord.Pod{}
+	for i := range h.Pods {
+		p := &h.Pods[i]
+		if len(p.Submitted.InitContainers) > 0 {
+			continue
 		}
-	})
+		name := "hami-" + p.Name
+		if gone := h.schedule(t, name, p, locks); gone > 2*time.Second {
+			t.Errorf("the lock of %s was held for %s", name, gone)
+		}
+		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
+			r.waitEvent(t, name, "SGPURefused", reason, 20*time.Second)
+			r.waitPhase(t, name, "failed")
+			continue
+		}
+		// HAMi saw each pod's devices prepared before the next: their policies decide.
+		r.waitPhase(t, name, "success")
+		running[name] = p
+	}
+	for name, p := range running {
+		r.waitReady(t, name, waitStart)
+		for container, shares := range recordedShares(t, p) {
+			r.hasShares(t, name, container, 0, shares...)
+			want.add(shares)
+		}
+	}
+	if diff := cmp.Diff(want, r.count(t)); diff != "" {
+		t.Errorf("given out of the GPUs (-HAMi's account +node's):\n%s", diff)
+	}
+}
+
+// hamiInits: HAMi 2.10 chooses for init containers too.
+func hamiInits(t *testing.T, r *rig, locks *lockLog) {
+	h := r.replay(t, hamirecord.V210)
+	for _, p := range initPods(h) {
+		name := "hami-" + p.Name
+		h.schedule(t, name, p, locks)
+		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
+			r.waitEvent(t, name, "SGPURefused", reason, 20*time.Second)
+			continue
+		}
+		r.waitReady(t, name, waitStart)
+		for _, c := range p.Submitted.InitContainers {
+			r.hasShares(t, name, c.Name, 0, recordedShares(t, p)[c.Name]...)
+		}
+		for _, c := range p.Submitted.Containers {
+			r.hasShares(t, name, c.Name, 0, recordedShares(t, p)[c.Name]...)
+		}
+		r.waitPhase(t, name, "success")
+	}
+	r.count(t)
+}
+
+// hamiUnlisted: HAMi 2.6 chooses none for init containers. The node does where it may; one pod
+// at a time, since HAMi does not count what that takes.
+func hamiUnlisted(t *testing.T, r *rig, locks *lockLog) {
+	h := r.replay(t, hamirecord.V26)
+	schedule := func(p *hamirecord.Pod) (name string) {
+		name = "hami-" + p.Name
+		if _, chosen := p.Written.Annotations[apinames.HAMiAllocation]; chosen {
+			h.schedule(t, name, p, locks)
+		} else { // It takes no lock either.
+			r.create(t, h.pod(name, p))
+			h.decideAndBind(t, name, p, nil)
+		}
+		return name
+	}
+	var rejected []string
+	for _, p := range initPods(h) {
+		name := schedule(p)
+		r.waitEvent(t, name, "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
+		r.waitPhase(t, name, "failed")
+		rejected = append(rejected, name)
+	}
+	r.remove(t, rejected...)
+	r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
+	defer r.configure(t, hamiConfig)
+	for _, p := range initPods(h) {
+		name := schedule(p)
+		r.waitReady(t, name, waitStart)
+		for _, c := range p.Submitted.Containers {
+			r.hasShares(t, name, c.Name, 0, recordedShares(t, p)[c.Name]...)
+		}
+		if p.Name == "init-big" {
+			r.hasShares(t, name, "i", 0, slice(50, 20))
+		}
+		r.count(t)
+		r.remove(t, name)
+	}
+}
+
+// initPods are the recorded pods with init containers.
+func initPods(h *replay) (pods []*hamirecord.Pod) {
+	for i := range h.Pods {
+		if len(h.Pods[i].Submitted.InitContainers) > 0 {
+			pods = append(pods, &h.Pods[i])
+		}
+	}
+	return pods
 }
 
 // hamiRow: HAMi binds a pod when the last one's lock is gone.
 func hamiRow(t *testing.T, r *rig, locks *lockLog) {
-	const n = 12
-	h, g := r.hami(t, "2.10"), golden(t, "2.10", "one container")
-	g.Containers[0].VCore, g.Containers[0].MemoryMiB = 5, 1024
-	g.Annotations[apinames.HAMiAllocation] = `[[{"uuid":"` + firstOfGolden + `","compute":5,"vRam":1024}]]`
+	const n = 10
+	h := r.replay(t, hamirecord.V210)
+	p := h.Pod(t, "mi") // 10 % of a GPU.
 	var all []time.Duration
 	begin := time.Now()
 	for i := range n {
-		all = append(all, h.schedule(t, fmt.Sprintf("row-%02d", i), g, locks))
+		all = append(all, h.schedule(t, fmt.Sprintf("row-%02d", i), p, locks))
 	}
 	took := time.Since(begin)
 	slices.Sort(all)
@@ -169,7 +239,7 @@ func hamiRow(t *testing.T, r *rig, locks *lockLog) {
 	for i := range n {
 		r.waitReady(t, fmt.Sprintf("row-%02d", i), waitStart)
 	}
-	if got := r.count(t)[r.gpuAt(t, firstGPU)]; got.VCore != 60 || got.Slots != n {
+	if got := r.count(t)[recordedShares(t, p)["a"][0].UUID]; got.VCore != 10*n || got.Slots != n {
 		t.Errorf("taken of the card: %+v", got)
 	}
 }
@@ -177,8 +247,9 @@ func hamiRow(t *testing.T, r *rig, locks *lockLog) {
 // hamiPolicy: HAMi waits for a card's policy to be what it decided, and for it
 // to be none when the card is empty. (Of a consumer with vcore 100 it expects none.)
 func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
-	h, g := r.hami(t, "2.8"), golden(t, "2.8", "one container")
-	h.schedule(t, "policy", g, locks)
+	h := r.replay(t, hamirecord.V210)
+	p := h.Pod(t, "fixed")
+	h.schedule(t, "policy", p, locks)
 	r.waitReady(t, "policy", waitStart)
 	wait := func(want string) time.Duration {
 		return eventually(t, waitStart, func() string {
@@ -190,7 +261,7 @@ func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
 			}
 			expected := map[string]string{}
 			if want != "" {
-				expected[r.gpuAt(t, firstGPU)] = want
+				expected[recordedShares(t, p)["a"][0].UUID] = want
 			}
 			return cmp.Diff(expected, got)
 		})

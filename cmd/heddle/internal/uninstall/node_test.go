@@ -1,6 +1,8 @@
 package uninstall
 
 import (
+	"encoding/json"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -8,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
 func quantities(q map[corev1.ResourceName]int64) corev1.ResourceList {
@@ -187,10 +190,26 @@ func TestCleaner(t *testing.T) {
 					&plugin.Spec.Template.Spec.Containers[0].VolumeMounts[0],
 				},
 			}},
+			"initContainers": nil,
 		}},
 	}}
 	if diff := cmp.Diff(any(want), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	// As the API server applies it: a mount of an init container would name a volume that is gone.
+	plugin.Spec.Template.Spec.InitContainers = []corev1.Container{{
+		Name: "preload", VolumeMounts: []corev1.VolumeMount{{Name: "library", MountPath: "/library"}},
+	}}
+	before, beforeErr := json.Marshal(plugin)
+	patch, patchErr := json.Marshal(got)
+	after, err := strategicpatch.StrategicMergePatch(before, patch, appsv1.DaemonSet{})
+	var patched appsv1.DaemonSet
+	if err = errors.Join(beforeErr, patchErr, err, json.Unmarshal(after, &patched)); err != nil {
+		t.Fatal(err)
+	}
+	if spec := patched.Spec.Template.Spec; len(spec.InitContainers) != 0 || len(spec.Volumes) != 3 {
+		t.Errorf("init containers %v, volumes %v", spec.InitContainers, spec.Volumes)
 	}
 }
 

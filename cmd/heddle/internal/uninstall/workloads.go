@@ -228,6 +228,9 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	clean := map[string]any{"name": container.Name, "args": args, "volumeMounts": mounts}
 	return map[string]any{"spec": map[string]any{
 		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxUnavailable": "100%"}},
-		"template":       map[string]any{"spec": map[string]any{"containers": []any{clean}, "volumes": volumes}},
+		"template": map[string]any{"spec": map[string]any{
+			// One of them would put the library to preload into the state again.
+			"containers": []any{clean}, "volumes": volumes, "initContainers": nil,
+		}},
 	}}, nil
 }

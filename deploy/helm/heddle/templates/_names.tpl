@@ -46,6 +46,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountName" . }}
 {{- end }}
 
+{{/* The image with the library of enforcer preload, empty for none, and where an init
+     container puts the library on the node. It is in the state directory, which an
+     uninstall clears. */}}
+{{- define "heddle.preloadImage" -}}
+{{ if include "heddle.devicePlugin" . }}{{ (.Values.gpuDevice.preload | default dict).image | default "" }}{{ end }}
+{{- end }}
+
+{{- define "heddle.preloadLibrary" -}}
+/var/lib/heddle/device-plugin/library/libvgpu.so
+{{- end }}
+
 {{/* The cluster's NodeConfig, merged with other values that set parts of it. */}}
 {{- define "heddle.clusterConfig" -}}
 {{- $config := deepCopy .Values.config.cluster }}
@@ -62,6 +73,12 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountNa
 {{- end }}
 {{- if $topology }}
 {{- $_ := set $config "topology" $topology }}
+{{- end }}
+{{- if include "heddle.preloadImage" . }}
+{{- $sgpu := $config.sgpu | default dict }}
+{{- $enforce := $sgpu.enforce | default dict }}
+{{- $preload := merge ($enforce.preload | default dict) (dict "library" (include "heddle.preloadLibrary" .)) }}
+{{- $_ := set $config "sgpu" (set $sgpu "enforce" (set $enforce "preload" $preload)) }}
 {{- end }}
 {{- toYaml $config }}
 {{- end }}

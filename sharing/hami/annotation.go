@@ -1,16 +1,19 @@
-package allocation
+package hami
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 )
 
-// HAMiGPU is a GPU as HAMi's backend Metax-SGPU reads it from the Node
+// NodeGPU is a GPU as HAMi's backend Metax-SGPU reads it from the Node
 // annotation metax-tech.com/node-gpu-devices, a JSON list. HAMi 2.6 to 2.10
 // use the UUID, the totals, NUMA, health, and from 2.7 QoSPolicy, Model and
 // LinkZone; the place in the list is the GPU's index. The available amounts
 // are for people.
-type HAMiGPU struct {
+type NodeGPU struct {
 	UUID  string `json:"uuid"`
 	BDF   string `json:"bdf"`
 	Model string `json:"model"`
@@ -31,20 +34,20 @@ type HAMiGPU struct {
 	LinkZone int32 `json:"linkZone"`
 }
 
-// HAMiNode is the Node annotation's list. HAMi takes a node without GPUs for
+// NodeGPUs is the Node annotation's list. HAMi takes a node without GPUs for
 // a broken one.
-type HAMiNode []HAMiGPU
+type NodeGPUs []NodeGPU
 
-// ParseHAMiNode reads the annotation.
-func ParseHAMiNode(text string) (HAMiNode, error) {
-	var n HAMiNode
-	err := decode(text, &n, false)
-	if err == nil && len(n) > maxGPUs {
-		err = fmt.Errorf("%d GPUs; at most %d", len(n), maxGPUs)
+// ParseNodeGPUs reads the annotation.
+func ParseNodeGPUs(text string) (NodeGPUs, error) {
+	var n NodeGPUs
+	err := decode(text, &n)
+	if err == nil && len(n) > allocation.MaxGPUs {
+		err = fmt.Errorf("%d GPUs; at most %d", len(n), allocation.MaxGPUs)
 	}
 	for i := range n {
 		if err == nil {
-			err = checkUUID(n[i].UUID)
+			err = allocation.CheckUUID(n[i].UUID)
 		}
 	}
 	if err != nil {
@@ -54,33 +57,32 @@ func ParseHAMiNode(text string) (HAMiNode, error) {
 }
 
 // String is the annotation's text.
-func (n HAMiNode) String() string {
+func (n NodeGPUs) String() string {
 	if n == nil {
 		return "[]"
 	}
 	return encode(n)
 }
 
-// HAMiShare is one share of the pod annotation
-// metax-tech.com/gpu-devices-allocated.
-type HAMiShare struct {
+// Share is one share of the pod annotation metax-tech.com/gpu-devices-allocated.
+type Share struct {
 	UUID string `json:"uuid"`
 	// Compute is percent, VRam MiB. HAMi leaves a 0 out.
 	Compute int32 `json:"compute,omitempty"`
 	VRam    int32 `json:"vRam,omitempty"`
 }
 
-// HAMiPod is the pod annotation's list: the shares of every container. HAMi
+// PodShares is the pod annotation's list: the shares of every container. HAMi
 // lists init containers first since 2.9, and not at all before: the length
 // distinguishes the two.
-type HAMiPod [][]HAMiShare
+type PodShares [][]Share
 
-// ParseHAMiPod reads the annotation.
-func ParseHAMiPod(text string) (HAMiPod, error) {
-	var p HAMiPod
-	err := decode(text, &p, false)
-	if err == nil && len(p) > maxContainers {
-		err = fmt.Errorf("%d containers; at most %d", len(p), maxContainers)
+// ParsePodShares reads the annotation.
+func ParsePodShares(text string) (PodShares, error) {
+	var p PodShares
+	err := decode(text, &p)
+	if err == nil && len(p) > allocation.MaxContainers {
+		err = fmt.Errorf("%d containers; at most %d", len(p), allocation.MaxContainers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("HAMi's allocation: %w", err)
@@ -89,7 +91,7 @@ func ParseHAMiPod(text string) (HAMiPod, error) {
 		if len(list) == 0 {
 			continue
 		}
-		if e := checkShares(p.Shares(i)); e != nil {
+		if e := allocation.CheckShares(p.Of(i)); e != nil {
 			err = errors.Join(err, fmt.Errorf("container %d: %w", i, e))
 		}
 	}
@@ -99,22 +101,44 @@ func ParseHAMiPod(text string) (HAMiPod, error) {
 	return p, nil
 }
 
-// Shares are the shares of container i of the list; nil without any.
-func (p HAMiPod) Shares(i int) []Share {
+// Of are the shares of container i of the list; nil without any.
+func (p PodShares) Of(i int) []allocation.Share {
 	if i < 0 || i >= len(p) {
 		return nil
 	}
-	var shares []Share
+	var shares []allocation.Share
 	for _, s := range p[i] {
-		shares = append(shares, Share{UUID: s.UUID, VCore: int(s.Compute), MemoryMiB: int64(s.VRam)})
+		shares = append(shares, allocation.Share{UUID: s.UUID, VCore: int(s.Compute), MemoryMiB: int64(s.VRam)})
 	}
 	return shares
 }
 
 // String is the annotation's text.
-func (p HAMiPod) String() string {
+func (p PodShares) String() string {
 	if p == nil {
 		return "[]"
 	}
 	return encode(p)
+}
+
+// maxText bounds an annotation: all of an object together have 256 KiB.
+const maxText = 256 << 10
+
+// decode reads one JSON value, which may have fields that only a later HAMi knows.
+func decode(text string, into any) error {
+	switch {
+	case len(text) > maxText:
+		return fmt.Errorf("longer than %d bytes", maxText)
+	case text == "":
+		return errors.New("empty")
+	}
+	return json.Unmarshal([]byte(text), into)
+}
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // Never: these types hold nothing but strings and numbers.
+	}
+	return string(b)
 }

@@ -1,0 +1,157 @@
+package hami_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/test/hamirecord"
+)
+
+// The texts show the format with other amounts than the recordings have.
+const (
+	nodeText = `[{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
+		`"totalVRam":143771,"availableDevCount":16,"availableCompute":100,"availableVRam":143771,"numa":0,"healthy":true,` +
+		`"qosPolicy":"","linkZone":1}]`
+	podText = `[[{"uuid":"GPU-aaaa-0000-0001","compute":10,"vRam":1024}],[{"uuid":"GPU-aaaa-0000-0001","compute":30,"vRam":2048}],` +
+		`[],[{"uuid":"GPU-aaaa-0000-0001","compute":20,"vRam":8192}]]`
+)
+
+func TestNodeGPUs(t *testing.T) {
+	want := hami.NodeGPUs{{
+		UUID: "GPU-aaaa-0000-0001", BDF: "0000:01:00.0", Model: "NVIDIA H200", TotalDevCount: 16, TotalCompute: 100,
+		TotalVRam: 143771, AvailableDevCount: 16, AvailableCompute: 100, AvailableVRam: 143771, Healthy: true, LinkZone: 1,
+	}}
+	if got := want.String(); got != nodeText {
+		t.Errorf("text is %s\nwant %s", got, nodeText)
+	}
+	got, err := hami.ParseNodeGPUs(nodeText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := hami.NodeGPUs(nil).String(); got != "[]" {
+		t.Errorf("no GPUs are %s, want []", got)
+	}
+}
+
+func TestPodShares(t *testing.T) {
+	got, err := hami.ParsePodShares(podText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := got.String(); text != podText {
+		t.Errorf("text is %s\nwant %s", text, podText)
+	}
+	for i, want := range [][]allocation.Share{
+		{{UUID: "GPU-aaaa-0000-0001", VCore: 10, MemoryMiB: 1024}},
+		{{UUID: "GPU-aaaa-0000-0001", VCore: 30, MemoryMiB: 2048}},
+		nil,
+		{{UUID: "GPU-aaaa-0000-0001", VCore: 20, MemoryMiB: 8192}},
+		nil,
+	} {
+		if diff := cmp.Diff(want, got.Of(i)); diff != "" {
+			t.Errorf("container %d (-want +got):\n%s", i, diff)
+		}
+	}
+	if got.Of(-1) != nil {
+		t.Error("container -1 has shares")
+	}
+}
+
+// TestRecordedFormat: what unmodified HAMi wrote, and what it read of the Node, is written
+// as it was read.
+func TestRecordedFormat(t *testing.T) {
+	for _, version := range hamirecord.Versions() {
+		recording := hamirecord.Load(t, version)
+		text := recording.Node[wellknown.HAMiGPUs]
+		if gpus, err := hami.ParseNodeGPUs(text); err != nil || len(gpus) != 8 || gpus.String() != text {
+			t.Errorf("HAMi %s: %v is written as %s\nwant %s", version, err, gpus, text)
+		}
+		for _, p := range recording.Pods {
+			text, chosen := p.Written.Annotations[wellknown.HAMiAllocation]
+			if !chosen {
+				continue
+			}
+			if shares, err := hami.ParsePodShares(text); err != nil || shares.String() != text {
+				t.Errorf("HAMi %s, pod %s: %v is written as %s\nwant %s", version, p.Name, err, shares, text)
+			}
+		}
+	}
+}
+
+func TestFormatGrows(t *testing.T) {
+	got, err := hami.ParsePodShares(`[[{"uuid":"GPU-a","compute":0,"vRam":5,"new":{"x":1}}]]`)
+	if want := (hami.PodShares{{{UUID: "GPU-a", VRam: 5}}}); err != nil || !cmp.Equal(want, got) {
+		t.Errorf("%v, error %v, want %v", got, err, want)
+	}
+}
+
+func TestBadFormat(t *testing.T) {
+	for _, test := range []struct{ name, text, want string }{
+		{"empty", "", "HAMi's allocation: empty"},
+		{"truncated", podText[:50], "HAMi's allocation: unexpected end of JSON input"},
+		{"an object", "{}", "HAMi's allocation: json: cannot unmarshal object into Go value of type hami.PodShares"},
+		{"compute 101", `[[],[{"uuid":"GPU-a","compute":101}]]`, "HAMi's allocation: container 1: share 0: vcore: 101 is not between 0 and 100"},
+		{"memory -1", `[[{"uuid":"GPU-a","vRam":-1}]]`, "HAMi's allocation: container 0: share 0: memoryMiB: -1 is not between 0 and 67108864"},
+		{
+			"memory of an overflow", `[[{"uuid":"GPU-a","vRam":4294967296}]]`,
+			"HAMi's allocation: json: cannot unmarshal number 4294967296 into Go struct field Share.vRam of type int32",
+		},
+		{"no UUID", `[[{"compute":1}]]`, `HAMi's allocation: container 0: share 0: "" is no UUID`},
+		{
+			"one GPU twice", `[[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]]`,
+			"HAMi's allocation: container 0: GPU GPU-a is there twice; shares of a container are of different GPUs",
+		},
+		{"containers without end", "[" + strings.Repeat("[],", 512) + "[]]", "HAMi's allocation: 513 containers; at most 512"},
+	} {
+		got, err := hami.ParsePodShares(test.text)
+		if got != nil || err == nil || err.Error() != test.want {
+			t.Errorf("%s: %v, error %v\nwant %s", test.name, got, err, test.want)
+		}
+	}
+	for _, text := range []string{"", "{}", "[{}]", `[{"uuid":"a b"}]`, "[" + strings.Repeat("{},", 64) + "{}]"} {
+		if got, err := hami.ParseNodeGPUs(text); err == nil {
+			t.Errorf("%q is taken for %v", text, got)
+		}
+	}
+}
+
+// FuzzFormat checks that every accepted text is written as one of the same
+// content.
+func FuzzFormat(f *testing.F) {
+	f.Add(nodeText)
+	f.Add(podText)
+	for _, version := range hamirecord.Versions() {
+		recording := hamirecord.Load(f, version)
+		f.Add(recording.Node[wellknown.HAMiGPUs])
+		for _, p := range recording.Pods {
+			f.Add(p.Written.Annotations[wellknown.HAMiAllocation])
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		again(t, text, hami.ParseNodeGPUs)
+		again(t, text, hami.ParsePodShares)
+	})
+}
+
+func again[V interface{ String() string }](t *testing.T, text string, parse func(string) (V, error)) {
+	t.Helper()
+	first, err := parse(text)
+	if err != nil {
+		if len(err.Error()) > 64<<10 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
+		}
+		return
+	}
+	second, err := parse(first.String())
+	if err != nil || first.String() != second.String() {
+		t.Errorf("%q is written as %q, which is read as %q, error %v", text, first, second, err)
+	}
+}
