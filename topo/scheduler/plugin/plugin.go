@@ -260,7 +260,7 @@ func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.P
 		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
 	}
 	if err := p.lease.lost(ctx); err != nil {
-		return framework.NewStatus(framework.Unschedulable, "another scheduler may lead: "+err.Error())
+		return framework.AsStatus(fmt.Errorf("another scheduler may lead: %w", err)) // Tried again soon.
 	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }
