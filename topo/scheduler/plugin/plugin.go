@@ -3,8 +3,8 @@
 //
 // It owns the framework's interfaces (k8s.io/kube-scheduler/framework) and the order
 // of a scheduling cycle; each method calls the values that decide. Gangs are in
-// gangcache, plans are made by planner, GPUs of nodes are in sgpu, and controller
-// does what a cycle must not wait for.
+// gangcache, plans are made by planner, preemption evicts, GPUs of nodes are in sgpu, and
+// controller does what a cycle must not wait for.
 //
 // # A gang of labels
 //
@@ -36,9 +36,9 @@
 // of scheduling.k8s.io together in one cycle, and asks where they may go
 // (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
 // member its node of a plan, and Filter accepts that alone. If a node rejects a member,
-// the next time is planned around it. PodGroupPostFilter evicts the gangs that its plan
-// takes the place of. The gang cache does not have these gangs: reservations of others count, and none
-// is made.
+// the next time is planned around it and all others that would. PodGroupPostFilter evicts
+// the gangs that its plan takes the place of. The gang cache does not have these gangs:
+// reservations of others count, and none is made.
 package plugin
 
 import (
