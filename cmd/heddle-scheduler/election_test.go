@@ -86,7 +86,9 @@ func TestNoBindingWithoutTheLease(t *testing.T) {
 		}
 	}
 	elections := prometheus.NewRegistry()
-	leads := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status"}, []string{"name"})
+	leads := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leader_election_master_status", Help: "As client-go has it.",
+	}, []string{"name"})
 	leads.WithLabelValues("kube-scheduler").Set(1)
 	elections.MustRegister(leads)
 	w := unscheduled(t, node("n0", 4), node("n1", 4))

@@ -117,7 +117,9 @@ func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
 }
 
 // deviceIDs are those of a resource that some containers have, each with who has it.
-func deviceIDs(entries map[string]*checkpoint.Entry, resource string, of ...map[kubelet.Container]bool) map[string]string {
+func deviceIDs(
+	entries map[string]*checkpoint.Entry, resource string, of ...map[kubelet.Container]bool,
+) map[string]string {
 	ids := make(map[string]string)
 	for _, e := range entries {
 		has := func(some map[kubelet.Container]bool) bool { return some[*e.Owner] }

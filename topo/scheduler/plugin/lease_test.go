@@ -18,7 +18,9 @@ import (
 // elections are the metrics of a process that has won its election.
 func elections() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	status := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status"}, []string{"name"})
+	status := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leader_election_master_status", Help: "As client-go has it.",
+	}, []string{"name"})
 	status.WithLabelValues("kube-scheduler").Set(1)
 	r.MustRegister(status)
 	return r

@@ -141,7 +141,9 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
 	})
 	planner := planner.New(topology, args.WithoutMap, p.gpus.GPUs())
-	p.preemptor = preemption.New(preemption.Options{Plugin: Name, Handle: handle, Cache: p.cache, Planner: planner, Log: log})
+	p.preemptor = preemption.New(preemption.Options{
+		Plugin: Name, Handle: handle, Cache: p.cache, Planner: planner, Log: log,
+	})
 	p.plans = &plans{cache: p.cache, planner: planner, preemptor: p.preemptor}
 	p.podGroups = &podGroups{args: &p.args, handle: handle, cache: p.cache, plans: p.plans, log: log}
 	if process.Queue != nil {
