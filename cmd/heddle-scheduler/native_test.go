@@ -121,6 +121,47 @@ func TestNativeGroupAvoidsNodesInLaterCycles(t *testing.T) {
 	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
 }
 
+// What turns a member away is learned of all nodes at once, as it is for a gang of labels: the
+// second placement is around 62 of them.
+func TestNativeGroupLearnsAllNodesAtOnce(t *testing.T) {
+	w, _ := startNative(t, &master{}, fourGPUs(64)...)
+	before := feasible(t)
+	for i := range 62 {
+		w.add(guard(fmt.Sprintf("n%d", i)))
+	}
+	w.seen()
+	for i := range 2 {
+		w.add(repelled(grouped(fmt.Sprintf("x-%d", i), 4, "x")))
+	}
+	w.seen()
+	w.add(podGroup("x", 2, nil))
+	pods := w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+	for i := range 2 {
+		if p := pods[fmt.Sprintf("x-%d", i)]; strings.Contains(why(p), "placements are available") {
+			t.Errorf("%s was rejected in an earlier cycle: %s", p.Name, why(p))
+		}
+	}
+	if n := feasible(t) - before; n != 1 {
+		t.Errorf("%v placements were feasible", n)
+	}
+}
+
+// A group that no node takes is told why its members are turned away.
+func TestNativeGroupTellsWhatTurnsItAway(t *testing.T) {
+	w, _ := startNative(t, &master{}, fourGPUs(32)...)
+	for i := range 32 {
+		w.add(guard(fmt.Sprintf("n%d", i)))
+	}
+	w.seen()
+	w.add(podGroup("x", 2, nil))
+	for i := range 2 {
+		w.add(repelled(grouped(fmt.Sprintf("x-%d", i), 4, "x")))
+	}
+	w.until("x rejected with the filter's reason", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x-0"]), "which rejected a member: node(s) didn't match pod anti-affinity rules")
+	})
+}
+
 func TestNativeMembersStayTogether(t *testing.T) {
 	w, at := startNative(t, &master{}, fourGPUs(4)...)
 	w.add(podGroup("x", 2, nil))

@@ -22,7 +22,7 @@ func TestHCAsThatFail(t *testing.T) {
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	r.down("mlx5_3")
-	bound := maps.Clone(r.Assigned(hcas))
+	bound := maps.Clone(r.View().Assigned(hcas))
 	h := func(name string) string { return hcaNamed(r.machine, name).PCI }
 	if diff := cmp.Diff(map[string]string{want[hcas][0]: h("mlx5_0"), want[hcas][1]: h("mlx5_3")}, bound); diff != "" {
 		t.Errorf("while it runs (-want +got):\n%s", diff)

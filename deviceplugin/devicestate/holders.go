@@ -25,7 +25,7 @@ func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.forgottenLocked(resource, nil) {
+	for id := range deviceIDs(s.entries, resource, s.forgotten) {
 		held[id] = true
 	}
 	return held, nil

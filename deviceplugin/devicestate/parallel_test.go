@@ -160,16 +160,16 @@ func TestDeviceIDsKeepTheirHCA(t *testing.T) {
 	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_10", "mlx5_9")}
 	r.allocate(pod("a"), "main", want)
 	r.start(want)
-	first := r.Assigned(hcas)
+	first := r.View().Assigned(hcas)
 	r.down("mlx5_0")
 	r.start(want)
 	kept := 0
-	for id, hca := range r.Assigned(hcas) {
+	for id, hca := range r.View().Assigned(hcas) {
 		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[id] == hca {
 			kept++
 		}
 	}
 	if kept != 1 {
-		t.Errorf("first %v, then %v", first, r.Assigned(hcas))
+		t.Errorf("first %v, then %v", first, r.View().Assigned(hcas))
 	}
 }

@@ -100,7 +100,7 @@ func (s *State) Forgotten(resource string) map[string]string {
 	starting := s.kubelet.Starting()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forgottenLocked(resource, s.unsureLocked(starting))
+	return deviceIDs(s.entries, resource, s.forgotten, s.unsureLocked(starting))
 }
 
 // unsureLocked are the containers of which a kubelet that starts may have
@@ -116,11 +116,14 @@ func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
 	return unsure
 }
 
-// forgottenLocked is for holders of mu.
-func (s *State) forgottenLocked(resource string, unsure map[kubelet.Container]bool) map[string]string {
+// deviceIDs are those of a resource that some containers have, each with who has it.
+func deviceIDs(
+	entries map[string]*checkpoint.Entry, resource string, of ...map[kubelet.Container]bool,
+) map[string]string {
 	ids := make(map[string]string)
-	for _, e := range s.entries {
-		if e.Resource == resource && e.Owner != nil && (s.forgotten[*e.Owner] || unsure[*e.Owner]) {
+	for _, e := range entries {
+		has := func(some map[kubelet.Container]bool) bool { return some[*e.Owner] }
+		if e.Resource == resource && e.Owner != nil && slices.ContainsFunc(of, has) {
 			for _, id := range e.IDs {
 				ids[id] = e.Owner.String()
 			}

@@ -55,7 +55,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	if diff := cmp.Diff(wantBinding, r.View().Allocations()); diff != "" {
 		t.Errorf("bindings (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{r.slot(7, 2): uuid}, r.Assigned(slots)); diff != "" {
+	if diff := cmp.Diff(map[string]string{r.slot(7, 2): uuid}, r.View().Assigned(slots)); diff != "" {
 		t.Errorf("the device ID stands for (-want +got):\n%s", diff)
 	}
 	// Later edits of the annotation move nothing, nor does its removal.

@@ -34,9 +34,6 @@ func (s *State) View() *View {
 	return &View{node}
 }
 
-// Assigned is [View.Assigned] now.
-func (s *State) Assigned(resource string) map[string]string { return s.View().Assigned(resource) }
-
 // Allocations are those of all containers that have started, by namespace, pod
 // and container; with those that have not and have their shares already.
 func (v *View) Allocations() []report.Binding {

@@ -26,7 +26,6 @@ const (
 	APIGroupXK8s = "scheduling.x-k8s.io"
 	APIVersion   = "v1alpha1"
 	Resource     = "podgroups"
-	Kind         = "PodGroup"
 )
 
 // ErrNoGang is the error of [Read] for a pod that is in no gang.

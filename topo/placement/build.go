@@ -38,6 +38,29 @@ func New(groups []v1alpha1.Group) (*Tree, error) {
 	return b.Tree, nil
 }
 
+// WithNodes are groups, and beside them the nodes that are in none.
+func WithNodes(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
+	known := make(map[string]bool, len(nodes))
+	var walk func([]v1alpha1.Group)
+	walk = func(groups []v1alpha1.Group) {
+		for i := range groups {
+			if groups[i].Kind == kindNode {
+				known[groups[i].Name] = true
+			} else {
+				walk(groups[i].Child)
+			}
+		}
+	}
+	walk(groups)
+	out := slices.Clip(groups)
+	for _, name := range nodes {
+		if !known[name] {
+			out = append(out, v1alpha1.Group{Name: name, Kind: kindNode, Status: v1alpha1.StatusReady})
+		}
+	}
+	return out
+}
+
 type builder struct {
 	*Tree
 	// seen are the kind and name of groups.

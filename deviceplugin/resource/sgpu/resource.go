@@ -47,7 +47,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 	for i := range shared {
 		healthy[shared[i].UUID] = shared[i].Unhealthy == ""
 	}
-	assigned := r.State.Assigned(r.Name)
+	assigned := r.State.View().Assigned(r.Name)
 	var devices []server.Device
 	for i := range shared {
 		g := &shared[i]

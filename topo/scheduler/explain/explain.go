@@ -184,8 +184,10 @@ type question struct {
 
 func newQuestion(c *Cluster, now time.Time) *question {
 	q := &question{nodes: map[string]*node{}, groups: c.Groups, now: now}
+	names := make([]string, len(c.Nodes))
 	for i := range c.Nodes {
-		q.nodes[c.Nodes[i].Name] = &node{node: &c.Nodes[i], requested: amounts{of: fit.Amounts{}}}
+		names[i] = c.Nodes[i].Name
+		q.nodes[names[i]] = &node{node: &c.Nodes[i], requested: amounts{of: fit.Amounts{}}}
 	}
 	for i := range c.Pods {
 		p := &c.Pods[i]
@@ -194,35 +196,14 @@ func newQuestion(c *Cluster, now time.Time) *question {
 			n.add(p)
 		}
 	}
-	tree, err := placement.New(withRest(c))
+	tree, err := placement.New(placement.WithNodes(c.Groups, names))
 	if err != nil {
 		// A topology that contradicts itself counts as none, as in the scheduler.
 		q.groups = nil
-		tree, _ = placement.New(withRest(&Cluster{Nodes: c.Nodes}))
+		tree, _ = placement.New(placement.WithNodes(nil, names))
 	}
 	q.tree = tree
 	return q
-}
-
-// withRest are the groups, and the nodes that are in none.
-func withRest(c *Cluster) []v1alpha1.Group {
-	groups := slices.Clone(c.Groups)
-	known := map[string]bool{}
-	var walk func([]v1alpha1.Group)
-	walk = func(all []v1alpha1.Group) {
-		for i := range all {
-			if known[all[i].Name] = true; all[i].Kind != v1alpha1.KindNode {
-				walk(all[i].Child)
-			}
-		}
-	}
-	walk(groups)
-	for i := range c.Nodes {
-		if name := c.Nodes[i].Name; !known[name] {
-			groups = append(groups, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
-		}
-	}
-	return groups
 }
 
 // gpus is how many GPUs a pod asks for, of any vendor.

@@ -56,10 +56,10 @@ func (all *Backoffs) Nodes(gang types.NamespacedName) []string {
 }
 
 // Reason is why the nodes that a gang avoids rejected a member, after what placement counts of
-// them; empty without any.
+// them; empty without any, or without a message.
 func (all *Backoffs) Reason(gang types.NamespacedName) string {
 	nodes, message := all.avoided(gang)
-	if len(nodes) == 0 {
+	if len(nodes) == 0 || message == "" {
 		return ""
 	}
 	return ", which rejected a member: " + message

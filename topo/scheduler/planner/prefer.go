@@ -72,17 +72,8 @@ func (t *tree) prefer(
 	}
 	// All that have room are at least at the last level: that is what was found.
 	for _, least := range levels[:min(len(levels)-1, maxPreferences)] {
-		preferred := *room
-		preferred.Fit = make([][]int32, len(room.Fit))
-		for class := range room.Fit {
-			preferred.Fit[class] = slices.Clone(room.Fit[class])
-			for id, score := range scores {
-				if score < least {
-					preferred.Fit[class][id] = 0
-				}
-			}
-		}
-		plan, err := t.place(nodes, request, &preferred, g.label())
+		preferred := only(room, func(id int) bool { return scores[id] >= least })
+		plan, err := t.place(nodes, request, preferred, g.label())
 		if err == nil && plan.Group.Tier <= found.Group.Tier && t.lowest(plan.Nodes) <= t.lowest(found.Nodes) {
 			return plan
 		}

@@ -63,22 +63,22 @@ func (s *search) place() (placement.Plan, error) {
 
 // on finds the tightest place on nodes with some values of the label.
 func (s *search) on(some func(value string) bool) (placement.Plan, error) {
-	capacity := *s.capacity
-	capacity.Fit = s.fit(some)
-	return placement.Place(s.tree, s.gang, &capacity)
+	return placement.Place(s.tree, s.gang, only(s.capacity, func(id int) bool { return some(s.values[id]) }))
 }
 
-func (s *search) fit(some func(value string) bool) [][]int32 {
-	out := make([][]int32, len(s.capacity.Fit))
-	for class, fit := range s.capacity.Fit {
-		out[class] = make([]int32, len(fit))
+// only is the room on some nodes of the tree.
+func only(room *placement.Capacity, some func(id int) bool) *placement.Capacity {
+	out := *room
+	out.Fit = make([][]int32, len(room.Fit))
+	for class, fit := range room.Fit {
+		out.Fit[class] = make([]int32, len(fit))
 		for id, n := range fit {
-			if some(s.values[id]) {
-				out[class][id] = n
+			if n > 0 && some(id) {
+				out.Fit[class][id] = n
 			}
 		}
 	}
-	return out
+	return &out
 }
 
 // alike is the room on nodes that have the value of a label that a plan's nodes have.
@@ -86,11 +86,10 @@ func (t *tree) alike(
 	nodes []framework.NodeInfo, room *placement.Capacity, label string, plan []int32,
 ) *placement.Capacity {
 	s := search{tree: t.placement, capacity: room, label: label, values: t.values(nodes, label)}
-	out := *room
 	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {
-		out.Fit = s.fit(func(value string) bool { return value == domains[0] })
+		return only(room, func(id int) bool { return s.values[id] == domains[0] })
 	}
-	return &out
+	return room
 }
 
 // domainsOf are the values of the label on nodes of the tree, sorted.

@@ -73,7 +73,7 @@ func (f *forest) plant(groups, domains []v1alpha1.Group) {
 // tree is nil if the groups contradict themselves. The client has checked those that
 // topo-master sent.
 func (f *forest) tree(groups []v1alpha1.Group) *tree {
-	made, err := placement.New(join(groups, f.names))
+	made, err := placement.New(placement.WithNodes(groups, f.names))
 	if err != nil {
 		return nil
 	}
@@ -107,29 +107,6 @@ func (f *forest) kind(of string) string {
 		return f.axes.Kind
 	}
 	return of
-}
-
-// join adds nodes that the groups do not have.
-func join(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
-	known := make(map[string]bool, len(nodes))
-	var walk func([]v1alpha1.Group)
-	walk = func(groups []v1alpha1.Group) {
-		for i := range groups {
-			if groups[i].Kind == v1alpha1.KindNode {
-				known[groups[i].Name] = true
-			} else {
-				walk(groups[i].Child)
-			}
-		}
-	}
-	walk(groups)
-	out := slices.Clip(groups)
-	for _, name := range nodes {
-		if !known[name] {
-			out = append(out, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
-		}
-	}
-	return out
 }
 
 // largest is, for every kind of group, how much of what the nodes have free one group

@@ -60,6 +60,9 @@ type Args struct {
 	PodGroups bool `json:"podGroups"`
 	// Gangs is what gangs may ask of each other.
 	Gangs GangArgs `json:"gangs"`
+	// LeaderElection is the Lease of the scheduler's election; without a name the plugin
+	// does not look at it.
+	LeaderElection LeaseArgs `json:"leaderElection"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
@@ -72,6 +75,12 @@ type GangArgs struct {
 	// ReserveAfter is how long a gang waits for room before some is reserved for it; 0 is
 	// for ever.
 	ReserveAfter metav1.Duration `json:"reserveAfter"`
+}
+
+// LeaseArgs are as in the scheduler's configuration, which plugins do not see.
+type LeaseArgs struct {
+	ResourceNamespace string `json:"resourceNamespace"`
+	ResourceName      string `json:"resourceName"`
 }
 
 // defaultTopoMaster is topo-master's Service in its own namespace.
@@ -128,6 +137,9 @@ func (a *Args) check() error {
 	}
 	if a.Gangs.ReserveAfter.Duration < 0 {
 		faults = append(faults, errors.New("gangs: reserveAfter is negative"))
+	}
+	if (a.LeaderElection.ResourceName == "") != (a.LeaderElection.ResourceNamespace == "") {
+		faults = append(faults, errors.New("leaderElection: resourceName and resourceNamespace need each other"))
 	}
 	if a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place {
 		faults = append(faults, fmt.Errorf("withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place))

@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -45,6 +46,11 @@ type cycle struct {
 // Clone is for preemption, which tries nodes without some pods.
 func (c *cycle) Clone() framework.StateData { return c }
 
+// single is what a pod of no gang asks for, for preemption.
+func (c *cycle) single() planner.Single {
+	return planner.Single{Amounts: c.amounts, Reservations: c.reservations, Asker: c.asker}
+}
+
 func cycleOf(state framework.CycleState) *cycle {
 	data, _ := state.Read(cycleKey)
 	c, _ := data.(*cycle)
@@ -64,18 +70,16 @@ func (p *Plugin) PreFilter(
 	}
 	switch {
 	case p.cache.IsNative(pod):
-		if status := p.preFilterNative(ctx, state, pod, c); status != nil {
+		if status := p.podGroups.preFilter(ctx, state, pod, c); status != nil {
 			return nil, status
 		}
 	case state.IsPodGroupSchedulingCycle() && p.labeled(pod):
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
-		if time.Since(p.measured) >= capacityEvery {
-			p.measure(nodes)
-		}
+		p.plans.measure(nodes)
 		var rejection string
 		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
+			return p.plans.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {
@@ -118,45 +122,6 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		c.selector = selector
 	}
 	return c, nil
-}
-
-// plan plans gangs beside all reservations: with pods of a lower priority gone if it
-// may, and there is no room else. leaving are those that must leave first.
-func (p *Plugin) plan(
-	r *planner.Request, mayPreempt bool,
-) (plans []planner.Plan, leaving []*corev1.Pod, reason string) {
-	begin, result := time.Now(), "placed"
-	r.Reservations = p.cache.Beside(r.Gangs)
-	if plans, reason = p.planner.Plan(r); reason != "" {
-		result = "refused"
-	}
-	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
-	if reason != "" && mayPreempt {
-		plans, leaving = p.preempt(r)
-	}
-	if plans == nil && mayPreempt {
-		advance := p.planner.Advance(r, time.Now())
-		p.cache.Reserve(r.Gangs, advance)
-		if !advance.Start.IsZero() {
-			reason = fmt.Sprintf("room is reserved from %s: %s", advance.Start.UTC().Format(time.RFC3339), reason)
-		}
-	}
-	return plans, leaving, reason
-}
-
-// capacityEvery is the age from which on the free capacity is taken again.
-const capacityEvery = 10 * time.Second
-
-// measure sets the metrics of the free capacity.
-func (p *Plugin) measure(nodes []framework.NodeInfo) {
-	p.measured = time.Now()
-	free, m := p.planner.Capacity(nodes, p.cache.Reservations()), p.cache.Metrics
-	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
-	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
-	m.LargestGang.Reset()
-	for kind, gpus := range free.Largest {
-		m.LargestGang.WithLabelValues(kind).Set(float64(gpus))
-	}
 }
 
 // Filter accepts a member's own node alone, since nominated nodes are tried whatever
@@ -205,51 +170,55 @@ func (p *Plugin) PostFilter(
 ) (*framework.PostFilterResult, *framework.Status) {
 	c := cycleOf(state)
 	switch {
-	case c == nil && !p.labeled(pod):
-		return p.preemptSingle(ctx, state, pod, statuses)
+	case c == nil && !p.labeled(pod): // PreFilter skipped it.
+		if c, err := p.newCycle(pod); err == nil {
+			return p.preemptor.Single(ctx, state, pod, c.single(), statuses)
+		}
+		return nil, framework.NewStatus(framework.Unschedulable)
 	case c == nil:
 	case !c.member:
 		p.cache.Block(pod)
-		return p.preemptSingle(ctx, state, pod, statuses)
-	case p.leavesRoom(ctx, state, pod, c.node):
-		if p.evict(ctx, pod) {
-			return nominated(c.node), nil
+		return p.preemptor.Single(ctx, state, pod, c.single(), statuses)
+	case p.preemptor.LeavesRoom(ctx, state, pod, c.node):
+		if p.preemptor.Evict(ctx, pod) {
+			return preemption.Nominate(c.node), nil
 		}
 	default:
 		var others []string
 		if p.cache.HoldsNone(pod) {
-			others = p.rejecting(ctx, state, pod, c)
+			others, _ = rejecting(ctx, p.handle, state, pod, c)
 		}
 		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message(), others...)
 	}
 	var result *framework.PostFilterResult
 	if pod.Status.NominatedNodeName != "" {
-		result = nominated("") // An earlier plan's.
+		result = preemption.Nominate("") // An earlier plan's.
 	}
 	return result, framework.NewStatus(framework.UnschedulableAndUnresolvable)
 }
 
 // rejecting are the nodes that reject a pod for what no plan sees: its volumes, the affinity of
 // other pods. A plan per node would find them one by one. What the skew lets in depends on
-// the members that come before, and room on what others leave: these are planned.
-func (p *Plugin) rejecting(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
-) (nodes []string) {
-	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+// the members that come before, and room on what others leave: these are planned. The message
+// is that of the last.
+func rejecting(
+	ctx context.Context, handle framework.Handle, state framework.CycleState, pod *corev1.Pod, c *cycle,
+) (nodes []string, message string) {
+	all, err := handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
-		return nil
+		return nil, ""
 	}
 	anywhere, trial := *c, state.Clone()
 	anywhere.node = ""
 	trial.Write(cycleKey, &anywhere)
 	for _, info := range all {
-		status := p.handle.RunFilterPlugins(ctx, trial, pod, info)
+		status := handle.RunFilterPlugins(ctx, trial, pod, info)
 		if !status.IsRejected() || slices.Contains([]string{Name, "NodeResourcesFit", "PodTopologySpread"}, status.Plugin()) {
 			continue
 		}
-		nodes = append(nodes, info.Node().Name)
+		nodes, message = append(nodes, info.Node().Name), status.Message()
 	}
-	return nodes
+	return nodes, message
 }
 
 // PreScore skips pods without GPUs, and members of gangs, which have their node.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +45,16 @@ type podGroupCycle struct {
 	over string
 	// leaving are the pods that must leave before there is room.
 	leaving []*corev1.Pod
+	// first is the member that is tried first in the placement, before any has a node: what
+	// rejects it are not the others. Nil if some have one.
+	first *firstMember
+}
+
+// firstMember is a member with its cycle, which has what every plugin found out about it.
+type firstMember struct {
+	pod   *corev1.Pod
+	state framework.CycleState
+	cycle *cycle
 }
 
 // Clone is for the framework.
@@ -58,55 +70,20 @@ func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	return c
 }
 
-// GeneratePlacements gives every member of a native PodGroup a node by a plan, among
-// all nodes. It lists them as often as the group may be planned: the framework tries
-// out all that it is given, but what follows a success costs nothing.
-//
-// A profile has one such plugin: it must disable TopologyPlacementGenerator, of which
-// this does the work as well.
-func (p *Plugin) GeneratePlacements(
-	_ context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
-) (*framework.GeneratePlacementsResult, *framework.Status) {
-	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
-	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
-		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, gangcache.Rejection(key, reason))
-	}
-	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
-	if group.GetType() == framework.CompositePodGroupKeyType {
-		// Its PodGroups are placed one by one, each as tight as possible.
-		o := group.GetCompositePodGroup()
-		if o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
-			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
-		}
-		return all, nil
-	}
-	if !p.args.GenericWorkload {
-		return reject(errNotNative.Error())
-	}
-	c, err := p.readPodGroup(key, group)
-	if err != nil {
-		return reject(err.Error())
-	}
-	c.nodes = parent.Nodes
-	state.Write(podGroupKey, c)
-	ok, reason := p.planPodGroup(c, true)
-	switch {
-	case !ok:
-		return reject(reason)
-	case len(c.leaving) > 0:
-		// PodGroupPostFilter evicts, after a member was tried. All members are rejected.
-		c.over = reason
-	default:
-		for i := range maxPlacements - 1 {
-			all.Placements = append(all.Placements, &framework.Placement{Name: fmt.Sprintf("plan %d", i+2), Nodes: parent.Nodes})
-		}
-	}
-	return all, nil
+// podGroups are the native PodGroups, as they are scheduled one after another.
+type podGroups struct {
+	args   *Args
+	handle framework.Handle
+	cache  *gangcache.Cache
+	plans  *plans
+	log    *slog.Logger
+	// warned is for the warning that the scheduler does not ask for placements.
+	warned sync.Once
 }
 
-// readPodGroup makes a gang of a native PodGroup. It is the one place that knows the
+// read makes a gang of a native PodGroup. It is the one place that knows the
 // API's PodGroup, which has changed with every version of Kubernetes.
-func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
+func (p *podGroups) read(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
 	c := &podGroupCycle{
 		gang: planner.Gang{Key: key, Avoid: p.cache.Backoffs.Nodes(key)}, minCount: 1,
 		asked: map[types.UID]bool{}, held: map[types.UID]bool{},
@@ -157,13 +134,13 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	return c, errors.Join(append(faults, err)...)
 }
 
-// planPodGroup finds a node for the members of a PodGroup, and the pods that must leave first.
-func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	plans, leaving, reason := p.plan(&planner.Request{
+// plan finds a node for the members of a PodGroup, and the pods that must leave first.
+func (p *podGroups) plan(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
+	plans, leaving, reason := p.plans.plan(&planner.Request{
 		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
 	}, mayPreempt)
 	if plans == nil {
-		return false, reason
+		return false, reason + p.cache.Backoffs.Reason(c.gang.Key)
 	}
 	c.leaving = leaving
 	c.places = make(map[types.UID]string, len(c.gang.Members))
@@ -173,9 +150,9 @@ func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reaso
 	return true, reason
 }
 
-// preFilterNative gives a member of a native PodGroup its node in the placement that
+// preFilter gives a member of a native PodGroup its node in the placement that
 // is tried.
-func (p *Plugin) preFilterNative(
+func (p *podGroups) preFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) *framework.Status {
 	g := podGroupCycleOf(state)
@@ -189,11 +166,14 @@ func (p *Plugin) preFilterNative(
 	if placement := state.GetPlacementCycleState(); placement != nil {
 		if _, err := placement.Read(podGroupKey); err != nil {
 			placement.Write(podGroupKey, g)
-			p.beginPlacement(g)
+			p.beginPlacement(ctx, g)
 		}
 	}
 	reason := g.over
 	if reason == "" {
+		if len(g.asked)+g.placed == 0 {
+			g.first = &firstMember{pod, state, c}
+		}
 		g.asked[pod.UID] = true
 		if c.node = g.places[pod.UID]; c.node == "" {
 			reason = "others of it come before this pod, and there is no room for more"
@@ -207,10 +187,8 @@ func (p *Plugin) preFilterNative(
 
 // beginPlacement is called when a placement is tried. The first has its plan already,
 // as has one of which no member was tried, and the others are not needed if it
-// succeeded. Otherwise the PodGroup avoids the
-// nodes that rejected members, in this cycle and some time longer, and is planned
-// around them.
-func (p *Plugin) beginPlacement(c *podGroupCycle) {
+// succeeded. Otherwise the PodGroup is planned around the nodes that rejected members.
+func (p *podGroups) beginPlacement(ctx context.Context, c *podGroupCycle) {
 	switch have := len(c.held) + c.placed; {
 	case len(c.asked) == 0, c.over != "":
 		return
@@ -218,12 +196,28 @@ func (p *Plugin) beginPlacement(c *podGroupCycle) {
 		c.over = fmt.Sprintf("%d of it have a place already", have)
 		return
 	}
+	p.learn(ctx, c)
+	_, c.over = p.plan(c, false)
+}
+
+// learn has the PodGroup avoid the nodes that rejected members of a placement, in this cycle and
+// some time longer, and all others that reject the first member for what no plan sees.
+func (p *podGroups) learn(ctx context.Context, c *podGroupCycle) {
+	var nodes []string
 	for uid := range c.asked {
 		if node := c.places[uid]; node != "" && !c.held[uid] {
-			p.cache.Backoffs.Add(c.gang.Key, "", node)
-			c.gang.Avoid = append(c.gang.Avoid, node)
+			nodes = append(nodes, node)
 		}
 	}
-	c.asked, c.held, c.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
-	_, c.over = p.planPodGroup(c, false)
+	message := ""
+	if f := c.first; f != nil && !c.held[f.pod.UID] {
+		var others []string
+		others, message = rejecting(ctx, p.handle, f.state, f.pod, f.cycle)
+		nodes = append(nodes, others...)
+	}
+	if len(nodes) > 0 {
+		p.cache.Backoffs.Add(c.gang.Key, message, nodes...)
+		c.gang.Avoid = append(c.gang.Avoid, nodes...)
+	}
+	c.asked, c.held, c.places, c.first = map[types.UID]bool{}, map[types.UID]bool{}, nil, nil
 }

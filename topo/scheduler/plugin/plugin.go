@@ -3,8 +3,8 @@
 //
 // It owns the framework's interfaces (k8s.io/kube-scheduler/framework) and the order
 // of a scheduling cycle; each method calls the values that decide. Gangs are in
-// gangcache, plans are made by planner, GPUs of nodes are in sgpu, and controller
-// does what a cycle must not wait for.
+// gangcache, plans are made by planner, preemption evicts, GPUs of nodes are in sgpu, and
+// controller does what a cycle must not wait for.
 //
 // # A gang of labels
 //
@@ -36,9 +36,9 @@
 // of scheduling.k8s.io together in one cycle, and asks where they may go
 // (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
 // member its node of a plan, and Filter accepts that alone. If a node rejects a member,
-// the next time is planned around it. PodGroupPostFilter evicts the gangs that its plan
-// takes the place of. The gang cache does not have these gangs: reservations of others count, and none
-// is made.
+// the next time is planned around it and all others that would. PodGroupPostFilter evicts
+// the gangs that its plan takes the place of. The gang cache does not have these gangs:
+// reservations of others count, and none is made.
 package plugin
 
 import (
@@ -56,7 +56,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -65,6 +64,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -105,17 +105,14 @@ type Process struct {
 type Plugin struct {
 	args       Args
 	handle     framework.Handle
-	log        *slog.Logger
 	cache      *gangcache.Cache
-	planner    *planner.Planner
 	gpus       *sgpu.Scheduler
+	preemptor  *preemption.Preemptor
+	plans      *plans
+	podGroups  *podGroups
 	controller *controller.Controller
-	budgets    policylisters.PodDisruptionBudgetLister
-	// measured is when the free capacity was taken last.
-	measured time.Time
-	done     sync.WaitGroup
-	// warned is for the warning that the scheduler does not ask for placements.
-	warned sync.Once
+	lease      *lease
+	done       sync.WaitGroup
 }
 
 // Factory makes the plugin, in the form that kube-scheduler registers.
@@ -137,14 +134,18 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
-	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
-	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
-	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
+	p := &Plugin{args: args, handle: handle, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
 	})
+	planner := planner.New(topology, args.WithoutMap, p.gpus.GPUs())
+	p.preemptor = preemption.New(preemption.Options{
+		Plugin: Name, Handle: handle, Cache: p.cache, Planner: planner, Log: log,
+	})
+	p.plans = &plans{cache: p.cache, planner: planner, preemptor: p.preemptor}
+	p.podGroups = &podGroups{args: &p.args, handle: handle, cache: p.cache, plans: p.plans, log: log}
 	if process.Queue != nil {
 		process.Queue.cache.Store(p.cache)
 	}
@@ -154,6 +155,9 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Elections: process.Elections, Log: log,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if p.lease, err = newLease(handle.ClientSet(), args.LeaderElection, process.Elections); err != nil {
 		return nil, err
 	}
 	if process.Registerer != nil {
@@ -252,9 +256,13 @@ func (p *Plugin) Permit(
 
 // Bind binds pods that share GPUs, and leaves all others to the next plugin. A node that was
 // deleted while the pod was on its way takes none: the API server would bind to it all the same.
+// Nor does a process bind that may not be the leader any longer.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
 	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
 		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
+	}
+	if err := p.lease.lost(ctx); err != nil {
+		return framework.AsStatus(fmt.Errorf("another scheduler may lead: %w", err)) // Tried again soon.
 	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }

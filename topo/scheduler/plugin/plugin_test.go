@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/kube-scheduler/framework"
@@ -36,6 +37,8 @@ func TestArgs(t *testing.T) {
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
 		{"gangs", `{"gangs":{"crossNamespaceGroups":true,"reserveAfter":"5m"}}`, ""},
 		{"reserveAfter", `{"gangs":{"reserveAfter":"-5m"}}`, "reserveAfter is negative"},
+		{"a Lease", `{"leaderElection":{"resourceNamespace":"heddle-system","resourceName":"heddle-scheduler"}}`, ""},
+		{"a Lease without its namespace", `{"leaderElection":{"resourceName":"heddle-scheduler"}}`, "need each other"},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
@@ -65,8 +68,11 @@ func TestIgnoredNames(t *testing.T) {
 // framework runs in cmd/heddle-scheduler's tests.
 type handle struct {
 	framework.Handle
+	client  *fake.Clientset
 	factory informers.SharedInformerFactory
 }
+
+func (h *handle) ClientSet() kubernetes.Interface { return h.client }
 
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 
@@ -77,7 +83,8 @@ func (*handle) ProfileName() string { return "heddle-scheduler" }
 // stopped is a plugin of which the controller has ended.
 func stopped(t *testing.T) (*Plugin, *handle) {
 	t.Helper()
-	h := &handle{factory: informers.NewSharedInformerFactory(fake.NewClientset(), 0)}
+	client := fake.NewClientset()
+	h := &handle{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
 	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"topoMaster": ""}`)})
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package plugin
+package preemption
 
 import (
 	"context"
@@ -18,21 +18,22 @@ const maxCandidates = 100
 
 // single is a pod of no gang that may have whole gangs evicted.
 type single struct {
-	plugin  *Plugin
-	state   framework.CycleState
-	pod     *corev1.Pod
-	asks    planner.Single
-	victims *planner.Victims
+	preemptor *Preemptor
+	state     framework.CycleState
+	pod       *corev1.Pod
+	asks      planner.Single
+	victims   *planner.Victims
 }
 
-// preemptSingle has gangs of a lower priority evicted whole for a pod of no gang, where
+// Single has gangs of a lower priority evicted whole for a pod of no gang, where
 // kube-scheduler's preemption, which follows, would evict pods of them. Without such gangs
 // that is left to it.
-func (p *Plugin) preemptSingle(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
+func (p *Preemptor) Single(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, asks planner.Single,
+	statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
 	const theirs, ours = framework.Unschedulable, framework.UnschedulableAndUnresolvable
-	s := p.newSingle(state, pod)
+	s := p.newSingle(state, pod, asks)
 	if s == nil {
 		return nil, framework.NewStatus(theirs)
 	}
@@ -41,25 +42,25 @@ func (p *Plugin) preemptSingle(
 	}
 	begin := time.Now()
 	node, set, err := s.search(ctx, statuses)
-	p.cache.Metrics.Plans.WithLabelValues("preempting").Observe(time.Since(begin).Seconds())
+	p.observe(begin)
 	switch {
 	case err != nil:
 		return nil, framework.AsStatus(err)
 	case node == "":
-		return nominated(""), framework.NewStatus(ours, "no gangs or pods of a lower priority whose eviction makes room")
-	case !p.evictAll(ctx, pod, "pod", s.victims.Pods(set)):
+		return Nominate(""), framework.NewStatus(ours, "no gangs or pods of a lower priority whose eviction makes room")
+	case !p.evict(ctx, pod, "pod", s.victims.Pods(set)):
 		return nil, framework.NewStatus(ours)
 	}
-	return nominated(node), nil
+	return Nominate(node), nil
 }
 
 // newSingle is nil if a pod preempts as kube-scheduler has it.
-func (p *Plugin) newSingle(state framework.CycleState, pod *corev1.Pod) *single {
+func (p *Preemptor) newSingle(state framework.CycleState, pod *corev1.Pod, asks planner.Single) *single {
 	policy, priority := pod.Spec.PreemptionPolicy, schedulehelpers.PodPriority(pod)
-	if p.cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever {
+	if p.Cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever {
 		return nil
 	}
-	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	nodes, err := p.Handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil || !planner.AnyBelow(nodes, priority) {
 		return nil
 	}
@@ -67,22 +68,15 @@ func (p *Plugin) newSingle(state framework.CycleState, pod *corev1.Pod) *single 
 	if len(known.GangOf) == 0 {
 		return nil
 	}
-	c := cycleOf(state)
-	if c == nil {
-		if c, err = p.newCycle(pod); err != nil {
-			return nil
-		}
-	}
 	victims := planner.ReadVictims(nodes, known, priority)
 	if !victims.HaveGangs() {
 		return nil
 	}
-	pods := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace)
+	pods := p.Handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace)
 	if now, err := pods.Get(pod.Name); err == nil {
 		pod = now // With its last nomination.
 	}
-	asks := planner.Single{Amounts: c.amounts, Reservations: c.reservations, Asker: c.asker}
-	return &single{plugin: p, state: state, pod: pod, asks: asks, victims: victims}
+	return &single{preemptor: p, state: state, pod: pod, asks: asks, victims: victims}
 }
 
 // awaits reports whether pods of a lower priority terminate on the node that the pod is
@@ -97,7 +91,7 @@ func (s *single) awaits(statuses framework.NodeToStatusReader) bool {
 func (s *single) search(
 	ctx context.Context, statuses framework.NodeToStatusReader,
 ) (node string, best []int, err error) {
-	all := s.plugin.handle.SnapshotSharedLister().NodeInfos()
+	all := s.preemptor.Handle.SnapshotSharedLister().NodeInfos()
 	nodes, err := statuses.NodesForStatusCode(all, framework.Unschedulable)
 	if err != nil {
 		return "", nil, err
@@ -157,5 +151,5 @@ func (s *single) spare(ctx context.Context, c *planner.Candidate, set []int) []i
 }
 
 func (s *single) fits(ctx context.Context, c *planner.Candidate, set []int) bool {
-	return s.plugin.fitsWithout(ctx, s.state, s.pod, c.Info, s.victims.Gone(c.Info.Node().Name, set))
+	return s.preemptor.fitsWithout(ctx, s.state, s.pod, c.Info, s.victims.Gone(c.Info.Node().Name, set))
 }

@@ -1,4 +1,4 @@
-package plugin
+package preemption
 
 import (
 	"context"
@@ -11,33 +11,26 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// PodGroupPostFilter has whole gangs evicted for a native PodGroup: those of its plan. It
-// runs before kube-scheduler's preemption, to which gangs of labels are single pods. The group
-// is scheduled once more without these pods, by every filter, before any is evicted.
-func (p *Plugin) PodGroupPostFilter(
-	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo,
-	schedule framework.PodGroupSchedulingFunc,
+// PodGroup has the pods evicted that a native PodGroup's plan needs gone. The group is
+// scheduled once more without these pods, by every filter, before any is evicted.
+func (p *Preemptor) PodGroup(
+	ctx context.Context, group framework.PodGroupInfo, leaving []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
 ) (*framework.PodGroupPostFilterResult, *framework.Status) {
-	data, _ := state.Read(podGroupKey)
-	c, _ := data.(*podGroupCycle)
-	if c == nil || len(c.leaving) == 0 {
-		return nil, framework.NewStatus(framework.Unschedulable)
-	}
 	if policy := group.GetPodGroup().Spec.PreemptionPolicy; policy != nil && *policy == schedulingv1beta1.PreemptNever {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, "preemptionPolicy is Never")
 	}
-	result, status := p.scheduleWithout(ctx, c.leaving, schedule)
-	if status.IsSuccess() && !p.evictAll(ctx, group.GetUnscheduledPods()[0], "podgroup of pod", c.leaving) {
+	result, status := p.scheduleWithout(ctx, leaving, schedule)
+	if status.IsSuccess() && !p.evict(ctx, group.GetUnscheduledPods()[0], "podgroup of pod", leaving) {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
 	}
 	return result, status
 }
 
 // scheduleWithout schedules a PodGroup in a snapshot without some pods, and restores that.
-func (p *Plugin) scheduleWithout(
+func (p *Preemptor) scheduleWithout(
 	ctx context.Context, gone []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
 ) (result *framework.PodGroupPostFilterResult, status *framework.Status) {
-	snapshot := p.handle.MutableSnapshotSharedLister()
+	snapshot := p.Handle.MutableSnapshotSharedLister()
 	if err := snapshot.StartMutations(); err != nil {
 		return nil, framework.AsStatus(fmt.Errorf("change the snapshot: %w", err))
 	}
@@ -63,7 +56,7 @@ func (p *Plugin) scheduleWithout(
 	for _, a := range got.ProposedAssignments {
 		if node := a.GetNodeName(); node != "" {
 			key := types.NamespacedName{Namespace: a.GetPod().Namespace, Name: a.GetPod().Name}
-			result.NominatingInfos[key] = nominated(node).NominatingInfo
+			result.NominatingInfos[key] = Nominate(node).NominatingInfo
 		}
 	}
 	return result, nil
