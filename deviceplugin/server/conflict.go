@@ -22,6 +22,10 @@ const (
 	// sockets.
 	registryDir = "plugins_registry"
 	infoTimeout = 500 * time.Millisecond
+	// unnoticed is how long a kubelet may show the devices of a plugin that has ended:
+	// heddle's own, when this process has taken over from another one.
+	unnoticed    = 300 * time.Millisecond
+	unnoticedAsk = 20 * time.Millisecond
 	// maxSockets bounds what is looked at; a node has a dozen plugins.
 	maxSockets = 64
 )
@@ -51,7 +55,7 @@ func Conflict(
 	if mine || pods == nil {
 		return "", nil
 	}
-	n, err := allocatable(ctx, pods, resource)
+	n, err := leftAllocatable(ctx, pods, resource)
 	if err != nil || n == 0 {
 		return "", err
 	}
@@ -149,6 +153,25 @@ func serves(file, resource string) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// leftAllocatable is what is left of allocatable once the kubelet has noticed the end of a
+// plugin.
+func leftAllocatable(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (int, error) {
+	late := time.After(unnoticed)
+	for {
+		n, err := allocatable(ctx, pods, resource)
+		if err != nil || n == 0 {
+			return 0, err
+		}
+		select {
+		case <-late:
+			return n, nil
+		case <-ctx.Done():
+			return n, nil
+		case <-time.After(unnoticedAsk):
+		}
 	}
 }
 
