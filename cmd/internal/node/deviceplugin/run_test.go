@@ -126,7 +126,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// logged is a log that says when a line with a text has come.
+// logged is a log that reports when a line with a text has come.
 type logged struct {
 	text string
 	seen chan struct{}
