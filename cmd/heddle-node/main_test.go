@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/node/topoworker"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/internal/dirlock"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/programtest"
 )
@@ -197,6 +200,54 @@ func TestBesideACleanup(t *testing.T) {
 		_, err := os.Stat(state)
 		return unless(strings.Contains(string(text), "nvidia.com/gpu.count=8\n") && os.IsNotExist(err), string(text))
 	})
+}
+
+// The next process waits for the end of the one that works, with all its daemons: feature
+// discovery reads and writes nothing beside it.
+func TestTheNextProcessWaits(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	first, err := dirlock.Take(t.Context(), state, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kubelet.Start(t, kubelet.Dir(t))
+	labels := filepath.Join(dir, "labels")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	log, written := io.Pipe()
+	go func() {
+		done <- run(ctx, []string{
+			"--metrics-address=", "--node-name=n1",
+			"feature-discovery", "--machine", dgx, "--output-file", labels,
+			"device-plugin", "--machine", dgx, "--kubelet-dir", filepath.Dir(k.PluginDir()),
+			"--cdi-dir", filepath.Join(dir, "cdi"), "--state-dir", state, "--kubeconfig", filepath.Join(dir, "none"),
+		}, io.Discard, written)
+		written.Close()
+	}()
+	// It waits after its first line, which has no other daemon's before it.
+	lines := bufio.NewScanner(log)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "another process works on this directory") {
+		t.Fatalf("its first line is %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() { //nolint:revive // The rest of its log keeps no writer waiting.
+		}
+	}()
+	if _, err := os.Stat(labels); !os.IsNotExist(err) {
+		t.Errorf("labels beside another process: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		text, _ := os.ReadFile(labels)
+		return unless(strings.Contains(string(text), "nvidia.com/gpu.count=8\n"), string(text))
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func unless(ok bool, text string) string {

@@ -22,6 +22,11 @@ const (
 	// sockets.
 	registryDir = "plugins_registry"
 	infoTimeout = 500 * time.Millisecond
+	// unnoticed is how long a kubelet may show the devices of a plugin that has ended:
+	// heddle's own, when this process has taken over from another one. In that time it
+	// is asked so many times more; it answers a hundred questions a second.
+	unnoticed     = 300 * time.Millisecond
+	unnoticedAsks = 3
 	// maxSockets bounds what is looked at; a node has a dozen plugins.
 	maxSockets = 64
 )
@@ -51,7 +56,7 @@ func Conflict(
 	if mine || pods == nil {
 		return "", nil
 	}
-	n, err := allocatable(ctx, pods, resource)
+	n, err := leftAllocatable(ctx, pods, resource)
 	if err != nil || n == 0 {
 		return "", err
 	}
@@ -150,6 +155,26 @@ func serves(file, resource string) bool {
 	default:
 		return false
 	}
+}
+
+// leftAllocatable is what is left of allocatable once the kubelet has noticed the end of a
+// plugin. A question without an answer changes nothing.
+func leftAllocatable(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (int, error) {
+	n, err := allocatable(ctx, pods, resource)
+	for range unnoticedAsks {
+		if err != nil || n == 0 {
+			return n, err
+		}
+		select {
+		case <-ctx.Done():
+			return n, nil
+		case <-time.After(unnoticed / unnoticedAsks):
+		}
+		if again, err := allocatable(ctx, pods, resource); err == nil {
+			n = again
+		}
+	}
+	return n, nil
 }
 
 // allocatable counts the healthy devices that the kubelet has of a resource.

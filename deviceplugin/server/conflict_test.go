@@ -168,13 +168,54 @@ func conflictIn(
 	return func(ctx context.Context) (string, error) { return server.Conflict(ctx, dir, resource, pods) }
 }
 
+// A plugin that has ended may be in the kubelet's answers for a moment: the process that
+// takes over from another one must not leave its own resource to it.
+func TestAPluginThatHasJustEndedIsNoConflict(t *testing.T) {
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	// Of another resource, as every node has some.
+	kubelet.NewStranger(t, k, "fuse.sock", "example.com/fuse", "f")
+	ending := foreign(t, k, "dp.sock", "a", "b")
+	asked := 0
+	k.Disturb(func(ctx context.Context, _ string) error {
+		if asked++; asked == 2 {
+			ending.Stop()
+			k.Wait(ctx, gpu, serving0)
+		}
+		return nil
+	})
+	if got, err := conflictIn(dir, gpu, podResources(t, k))(t.Context()); got != "" || err != nil {
+		t.Errorf("owner %q, %v", got, err)
+	}
+}
+
+// A question that the kubelet rejects frees no resource.
+func TestAConflictOutlivesARejectedQuestion(t *testing.T) {
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	foreign(t, k, "dp.sock", "a", "b")
+	asked := 0
+	k.Disturb(func(context.Context, string) error {
+		if asked++; asked > 1 {
+			return errors.New("too many")
+		}
+		return nil
+	})
+	const want = "another device plugin with 2 devices (sockets: dp.sock)"
+	if got, err := conflictIn(dir, gpu, podResources(t, k))(t.Context()); got != want || err != nil {
+		t.Errorf("owner %q, %v; want %q", got, err, want)
+	}
+}
+
 // foreign serves and registers another plugin for the GPU resource.
-func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) {
+func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) *kubelet.OtherPlugin {
 	t.Helper()
-	if err := kubelet.NewStranger(t, k, socket, gpu, ids...).Register(within(t)); err != nil {
+	other := kubelet.NewStranger(t, k, socket, gpu, ids...)
+	if err := other.Register(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	k.Wait(within(t), gpu, serving(len(ids)))
+	return other
 }
 
 func serving0(s kubelet.State) bool { return s.Connected == 0 }

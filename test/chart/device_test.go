@@ -248,6 +248,14 @@ func TestDeviceRollout(t *testing.T) {
 	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(); got != "1" {
 		t.Errorf("maxUnavailable %s", got)
 	}
+	for _, combined := range []string{"false", "true"} {
+		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
+		ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge=10%,combined="+combined), "DaemonSet/"+name)
+		u := ds.Spec.UpdateStrategy.RollingUpdate
+		if u.MaxSurge.String() != "10%" || u.MaxUnavailable.String() != "0" {
+			t.Errorf("%s, with a surge: %s, and %s unavailable", name, u.MaxSurge, u.MaxUnavailable)
+		}
+	}
 	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.
 	const drain = 11 * time.Second
 	grace := time.Duration(*ds.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second

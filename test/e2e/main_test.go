@@ -39,6 +39,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, sendLLDP(os.Args[2]))
 		return
 	}
+	if len(os.Args) == 6 && os.Args[1] == flooder {
+		if err := holdConnections(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := runAll(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -81,6 +82,11 @@ func TestMetaXFromTheChart(t *testing.T) {
 		})
 	}
 	offers(map[corev1.ResourceName]int64{"metax-tech.com/gpu": 8})
+	check := "kubectl get node " + b.Node() +
+		` -o json | jq '.status.allocatable | with_entries(select(.key | startswith("metax-tech.com/gpu")))'`
+	if diff := cmp.Diff("{\n  \"metax-tech.com/gpu\": \"8\"\n}\n", b.documented(t, check)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", check, diff)
+	}
 	text, err := os.ReadFile(b.example("metax/device-config.yaml"))
 	if err != nil {
 		t.Fatal(err)

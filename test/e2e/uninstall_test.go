@@ -51,6 +51,8 @@ type removable struct {
 	plugin  string // The program that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
+	// surge: an update starts the next plugin beside the one that serves.
+	surge bool
 }
 
 // TestUninstallLeavesNothing is the life of an installation with a share running,
@@ -61,7 +63,8 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		installAndRemove(t, &removable{bed: shared, plugin: pluginName}, []string{daemon, pluginName, topoWorkerName})
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		installAndRemove(t, &removable{bed: shared, plugin: nodeName}, []string{nodeName}, "--set", "combined=true")
+		installAndRemove(t, &removable{bed: shared, plugin: nodeName, surge: true}, []string{nodeName},
+			"--set", "combined=true,gpuDevice.maxSurge=1")
 	})
 }
 
@@ -113,13 +116,20 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *removable)
+		only string // The program that has the device plugin, where once is enough.
 	}{
-		{"every daemon writes something", stepWritten},
-		{"a support bundle has the node's machine and logs", stepBundle},
-		{"an upgrade and a rollback leave a running share alone", stepRolled},
-		{"an uninstall refuses while a share is bound", stepHeld},
-		{"an uninstall leaves the Node and the host as before", stepRemoved},
+		{"every daemon writes something", stepWritten, ""},
+		{"a support bundle has the node's machine and logs", stepBundle, ""},
+		{"connections with unfinished headers cost a daemon little", stepUnfinished, pluginName},
+		{"topo-master answers beside idle connections", stepIdle, pluginName},
+		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
+		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
+		{"an uninstall refuses while a share is bound", stepHeld, ""},
+		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
 	} {
+		if step.only != "" && step.only != b.plugin {
+			continue
+		}
 		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
 		}
@@ -246,6 +256,9 @@ func (b *removable) gap(ctx context.Context) (longest time.Duration) {
 	return longest
 }
 
+// surgeGap is how long a node may be without its plugin where the next one waits beside it.
+const surgeGap = 2 * time.Second
+
 func stepRolled(t *testing.T, b *removable) {
 	before := b.life(t)
 	for _, args := range [][]string{
@@ -256,7 +269,11 @@ func stepRolled(t *testing.T, b *removable) {
 		go func() { gap <- b.gap(ctx) }()
 		b.helm(t, append(args, "-n", suite, "--wait", "--timeout", "2m")...)
 		cancel()
-		t.Logf("helm %s: no plugin for %s", args[0], <-gap)
+		longest := <-gap
+		t.Logf("helm %s: no plugin for %s", args[0], longest)
+		if b.surge && longest > surgeGap {
+			t.Errorf("helm %s: no plugin for %s", args[0], longest)
+		}
 		if diff := cmp.Diff(before, b.life(t)); diff != "" {
 			t.Errorf("helm %s: the container with a share (-before +after):\n%s", args[0], diff)
 		}

@@ -112,7 +112,27 @@ func runParsed(ctx context.Context, name, version string, d Daemon, stdout, stde
 		_, err := fmt.Fprintln(stdout, name, version)
 		return err
 	}
-	return d.Run(ctx, f.logger(stderr), stdout)
+	log := f.logger(stderr)
+	if e, ok := d.(exclusive); ok {
+		held, err := e.Enter(ctx, log)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil // It ends before it has begun.
+		case err != nil:
+			return err
+		case held != nil:
+			defer func() { _ = held.Close() }() // The process ends, which lets go of it in any case.
+		}
+	}
+	return d.Run(ctx, log, stdout)
+}
+
+// exclusive is a daemon of which one process of a node works at a time, while the next
+// one may be there already: the old one ends, and the next begins at once.
+type exclusive interface {
+	// Enter waits until no other process works, nor begins to until what it returns
+	// is closed; nil if that does not matter. Nothing is done before.
+	Enter(ctx context.Context, log *slog.Logger) (io.Closer, error)
 }
 
 func parse(name string, d Daemon, args []string, stderr io.Writer) error {

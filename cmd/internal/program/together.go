@@ -123,6 +123,17 @@ func (p *process) Register(fs *flag.FlagSet) {
 // Check implements [Daemon].
 func (p *process) Check() error { return nil }
 
+// Enter implements exclusive, for the daemon that is: the others wait with it, so that two
+// processes never write the same either.
+func (p *process) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error) {
+	for _, part := range p.named {
+		if e, ok := part.Daemon.(exclusive); ok {
+			return e.Enter(ctx, log.With("daemon", part.Name))
+		}
+	}
+	return nil, nil //nolint:nilnil // None of them needs it.
+}
+
 // Run implements [Daemon]: it runs those that are named.
 func (p *process) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
 	p.SmallHeap()

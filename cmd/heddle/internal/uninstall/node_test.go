@@ -174,7 +174,7 @@ func TestCleaner(t *testing.T) {
 	}
 	mount := func(name, path string) any { return map[string]any{"name": name, "mountPath": path} }
 	want := map[string]any{"spec": map[string]any{
-		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxUnavailable": "100%"}},
+		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 0, "maxUnavailable": "100%"}},
 		"template": map[string]any{"spec": map[string]any{
 			"volumes": []any{
 				replace, &plugin.Spec.Template.Spec.Volumes[0], volume("state", "/var/lib"), volume("mps-shm", "/dev/shm"),

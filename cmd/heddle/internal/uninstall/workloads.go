@@ -227,7 +227,8 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	}
 	clean := map[string]any{"name": container.Name, "args": args, "volumeMounts": mounts}
 	return map[string]any{"spec": map[string]any{
-		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxUnavailable": "100%"}},
+		// Without a surge: the one that cleans would be ready by the answers of the one that serves.
+		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 0, "maxUnavailable": "100%"}},
 		"template": map[string]any{"spec": map[string]any{
 			// One of them would put the library to preload into the state again.
 			"containers": []any{clean}, "volumes": volumes, "initContainers": nil,

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,9 +27,24 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/internal/dirlock"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
+
+// Enter has one process at a time write checkpoints, CDI specs and annotations, or remove
+// them: a rolling update with gpuDevice.maxSurge starts the next one beside the one that
+// serves, which ends once the next one's container runs. A pod that was deleted by force may
+// run on as well. The process that keeps MPS daemons writes none of these.
+func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error) {
+	if o.mpsKeeper == keeperServe {
+		return nil, nil //nolint:nilnil // It does not matter.
+	}
+	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // There is nothing to clean, and none is made.
+	}
+	return dirlock.Take(ctx, o.stateDir, log)
+}
 
 // Run wires the daemon and runs it. It fails on a bad configuration, on a bad
 // machine file and without a machine: a daemon that starts wrong should not
