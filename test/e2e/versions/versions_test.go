@@ -41,11 +41,9 @@ var minors = []struct {
 	flags   []string // of the newest
 }{
 	{version: "1.31", own: true},
-	{version: "1.32", own: true},
 	{version: "1.33", own: true},
 	{version: "1.34", own: true},
 	{version: "1.34", flags: []string{"--emulated-version=1.34"}},
-	{version: "1.35", own: true},
 	{version: "1.35", flags: []string{"--emulated-version=1.35"}},
 	{version: "1.36", own: true},
 	{version: "1.36", flags: []string{"--emulated-version=1.36"}},

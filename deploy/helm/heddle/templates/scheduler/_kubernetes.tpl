@@ -2,8 +2,8 @@
 {{- define "heddle.schedulerMinor" -}}
 {{- $version := .Values.gpuScheduler.kubernetesVersion | default .Capabilities.KubeVersion.Version }}
 {{- $minor := int (semver $version).Minor }}
-{{- if not (has $minor (list 31 32 33 34 35 36 37)) }}
-{{- $near := ternary "1.31" "1.37" (lt $minor 31) }}
+{{- if not (has $minor (list 31 33 34 35 36 37)) }}
+{{- $near := ternary "1.33" "1.37" (lt $minor 34) }}
 {{- fail (printf "heddle-scheduler has not been run against Kubernetes 1.%d: gpuScheduler.kubernetesVersion=%s runs it with the flags for %s, at your own risk; see docs/compatibility.md (helm template: --kube-version)" $minor $near $near) }}
 {{- end }}
 {{- $minor }}
