@@ -146,8 +146,8 @@ func TestNativeGroupLearnsAllNodesAtOnce(t *testing.T) {
 	}
 }
 
-// A group that no node takes is told why its members are turned away.
-func TestNativeGroupTellsWhatTurnsItAway(t *testing.T) {
+// The rejection of a group that no node takes has the reason of the filter that rejects its members.
+func TestNativeRejectionHasTheFiltersReason(t *testing.T) {
 	w, _ := startNative(t, &master{}, fourGPUs(32)...)
 	for i := range 32 {
 		w.add(guard(fmt.Sprintf("n%d", i)))
