@@ -91,7 +91,7 @@ func (b *bed) flood(t *testing.T, address string, count, sources, length int) {
 // fresh is what a new connection from the node gets, within seconds as a probe does.
 func (b *bed) fresh(t *testing.T, url string) (string, error) {
 	t.Helper()
-	return b.NodeExec(t.Context(), "busybox", "wget", "-qO-", "-T", "3", url)
+	return b.NodeExec(t.Context(), "curl", "-sSf", "--max-time", "3", url)
 }
 
 // resident is the memory of a daemon, by its own metrics.
