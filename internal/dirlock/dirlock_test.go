@@ -22,12 +22,12 @@ const holdDir = "HEDDLE_TEST_HOLD_DIR"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdDir); dir != "" {
 		lock, err := dirlock.Take(context.Background(), dir, discard())
-		fmt.Println("held", err)
+		_, _ = fmt.Fprintln(os.Stdout, "held", err)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-		fmt.Println(lock.Close())
+		_, _ = fmt.Fprintln(os.Stdout, lock.Close())
 		return
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -118,7 +118,8 @@ func (o Options) state(b Binaries) state {
 	return state{
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.Cache, "log", o.Name), Node: o.Node,
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
-		Kwok:   o.Kwok, KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs, Binaries: b,
+		Kwok:   o.Kwok, KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
+		Binaries: b,
 	}
 }
 

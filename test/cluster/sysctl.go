@@ -16,8 +16,8 @@ import (
 )
 
 // sysctls keeps the values that kubelets overwrite for the whole machine, and the one
-// that several nodes on a machine need raised. Clusters share one record: the first saves the values, the last puts them back, in
-// whatever order they come down.
+// that several nodes on a machine need raised. Clusters share one record: the first
+// saves the values, the last puts them back, in whatever order they come down.
 type sysctls struct {
 	proc   string // /proc/sys
 	record string // the shared file

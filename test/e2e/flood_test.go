@@ -51,7 +51,7 @@ func holdConnections(args []string) error {
 		_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
 		_, _ = c.Write(header) // The server may close the connection before.
 	}
-	fmt.Println("held")
+	_, _ = fmt.Fprintln(os.Stdout, "held")
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }

@@ -126,7 +126,8 @@ func (p *Pod) Admitted() *corev1.Pod {
 		pod.Annotations[wellknown.SGPUQoSPolicyAlias] = policy
 	}
 	pod.Spec.SchedulerName = p.Written.SchedulerName
-	pod.Spec.InitContainers, pod.Spec.Containers = containers(p.Submitted.InitContainers), containers(p.Submitted.Containers)
+	pod.Spec.InitContainers = containers(p.Submitted.InitContainers)
+	pod.Spec.Containers = containers(p.Submitted.Containers)
 	return pod
 }
 
