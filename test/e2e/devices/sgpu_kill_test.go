@@ -16,9 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// killEvery is the usual chaos.every.
+const killEvery = 5 * time.Second
+
 // chaos is churn and kills.
 type chaos struct {
 	rig *rig
+	// every is how long at most nothing is killed.
+	every time.Duration
 	// scheduler, if set, gets half of the pods.
 	scheduler                            string
 	plugins, kubelets, pods, ran, failed atomic.Int64
@@ -140,7 +145,7 @@ func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 	}
 	for {
 		select {
-		case <-within(5 * time.Second):
+		case <-within(c.every):
 		case <-done:
 			r.revive(t)
 			return
