@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,10 +31,10 @@ type Lock struct{ dir *os.File }
 // disk, and a second one would take its place when all in the directory is removed.
 func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 	began := time.Time{}
+	if err := os.MkdirAll(filepath.Dir(path), perm); err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
 	for {
-		if err := os.MkdirAll(path, perm); err != nil {
-			return nil, fmt.Errorf("make directory: %w", err)
-		}
 		lock, err := try(path)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
@@ -55,9 +57,16 @@ func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 	}
 }
 
-// try returns nil while another process has the directory.
+// try returns nil while another process has the directory, or has just removed it.
 func try(path string) (*Lock, error) {
+	// Not MkdirAll: it fails when the directory is removed between its two looks.
+	if err := os.Mkdir(path, perm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
 	dir, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // No lock is an answer here.
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,6 +139,35 @@ func TestRemovedMeanwhile(t *testing.T) {
 	defer lock.Close()
 	if !waits(t, dir) {
 		t.Error("the one that waited has a directory that is not there")
+	}
+}
+
+// Each removes the directory as the last thing, and never do two have it.
+func TestRemovedByItsHolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	var holders, most atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				lock, err := dirlock.Take(t.Context(), dir, discard())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := holders.Add(1); n > 1 {
+					most.Store(n)
+				}
+				<-time.After(50 * time.Microsecond)
+				holders.Add(-1)
+				_ = os.Remove(dir)
+				_ = lock.Close()
+			}
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n > 0 {
+		t.Errorf("%d had it at once", n)
 	}
 }
 

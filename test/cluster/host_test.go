@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,37 +95,6 @@ func TestLimitOfInotify(t *testing.T) {
 			t.Fatal(err)
 		}
 		is("after it", strings.TrimSpace(tt.before))
-	}
-}
-
-func TestLockDirExcludes(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "lock")
-	inside, most := 0, 0
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			unlock, err := lockDir(t.Context(), dir)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer unlock()
-			mu.Lock()
-			inside++
-			most = max(most, inside)
-			mu.Unlock()
-			mu.Lock()
-			inside--
-			mu.Unlock()
-			// The holder may, as the last thing: who comes then makes another. Waiters must not
-			// take the removed one for theirs.
-			_ = os.Remove(dir)
-		})
-	}
-	all.Wait()
-	if most != 1 {
-		t.Errorf("%d held the lock at once", most)
 	}
 }
 

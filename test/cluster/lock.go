@@ -47,37 +47,6 @@ func poll(ctx context.Context, interval time.Duration, done func() (bool, error)
 	}
 }
 
-// lockDir makes a directory and locks the directory itself. The holder may remove
-// it: a process that waited notices that the name stands for another directory and starts over.
-func lockDir(ctx context.Context, dir string) (func(), error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return nil, fmt.Errorf("create directory of lock: %w", err)
-	}
-	for {
-		// Not MkdirAll: it fails when the directory is removed between its two looks.
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, fmt.Errorf("create %s: %w", dir, err)
-		}
-		f, err := os.Open(dir)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", dir, err)
-		}
-		if err := flock(ctx, f); err != nil {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
-		}
-		locked, err1 := f.Stat()
-		named, err2 := os.Stat(dir)
-		if err1 == nil && err2 == nil && os.SameFile(locked, named) {
-			return func() { _ = f.Close() }, nil
-		}
-		_ = f.Close()
-	}
-}
-
 func flock(ctx context.Context, f *os.File) error {
 	return poll(ctx, 50*time.Millisecond, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heddle-dev/heddle/internal/dirlock"
 )
 
 // sysctls keeps the values that kubelets overwrite for the whole machine, and the one
@@ -129,11 +132,11 @@ func (s sysctls) update(ctx context.Context, change func(*sysctlRecord) error) e
 	dir := filepath.Dir(s.record)
 	// The lock is beside the directory's entries, not the record: flock on a file
 	// that is then removed would let two processes in.
-	unlock, err := lockDir(ctx, dir)
+	lock, err := dirlock.Take(ctx, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() { _ = lock.Close() }()
 	var r sysctlRecord
 	data, err := os.ReadFile(s.record)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
