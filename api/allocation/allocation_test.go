@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/test/annotationtest"
 )
 
 func TestAllocationText(t *testing.T) {
@@ -203,24 +204,9 @@ func FuzzParse(f *testing.F) {
 		`"policy":"best-effort","taken":{"vcore":1,"memoryMiB":2,"slots":3}}]}`)
 	f.Add(`{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"MIG-b","of":"GPU-c"}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		again(t, text, allocation.ParseAllocation)
-		again(t, text, allocation.ParseBound)
-		again(t, text, allocation.ParseNodeGPUs)
-		again(t, text, allocation.ParseFreeGPUs)
+		annotationtest.Again(t, text, allocation.ParseAllocation)
+		annotationtest.Again(t, text, allocation.ParseBound)
+		annotationtest.Again(t, text, allocation.ParseNodeGPUs)
+		annotationtest.Again(t, text, allocation.ParseFreeGPUs)
 	})
-}
-
-func again[V interface{ String() string }](t *testing.T, text string, parse func(string) (V, error)) {
-	t.Helper()
-	first, err := parse(text)
-	if err != nil {
-		if len(err.Error()) > 64<<10 {
-			t.Errorf("an error of %d bytes", len(err.Error()))
-		}
-		return
-	}
-	second, err := parse(first.String())
-	if err != nil || first.String() != second.String() {
-		t.Errorf("%q is written as %q, which is read as %q, error %v", text, first, second, err)
-	}
 }

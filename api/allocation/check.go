@@ -26,9 +26,10 @@ const (
 	MaxGPUs       = 64
 )
 
-// The other bounds. All annotations of an object together have 256 KiB.
+// MaxText bounds an annotation, in bytes: all of an object together have so many.
+const MaxText = 256 << 10
+
 const (
-	maxText  = 256 << 10
 	maxSlots = 1 << 16
 	maxIndex = 1 << 16
 	maxName  = 253
@@ -59,8 +60,8 @@ func parse[T any](what, text string, check func(*T) error) (*T, error) {
 
 // decode reads one JSON value.
 func decode(text string, into any) error {
-	if len(text) > maxText {
-		return fmt.Errorf("longer than %d bytes", maxText)
+	if len(text) > MaxText {
+		return fmt.Errorf("longer than %d bytes", MaxText)
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()

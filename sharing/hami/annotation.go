@@ -121,14 +121,11 @@ func (p PodShares) String() string {
 	return encode(p)
 }
 
-// maxText bounds an annotation: all of an object together have 256 KiB.
-const maxText = 256 << 10
-
 // decode reads one JSON value, which may have fields that only a later HAMi knows.
 func decode(text string, into any) error {
 	switch {
-	case len(text) > maxText:
-		return fmt.Errorf("longer than %d bytes", maxText)
+	case len(text) > allocation.MaxText:
+		return fmt.Errorf("longer than %d bytes", allocation.MaxText)
 	case text == "":
 		return errors.New("empty")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/test/annotationtest"
 	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
@@ -136,22 +137,7 @@ func FuzzFormat(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		again(t, text, hami.ParseNodeGPUs)
-		again(t, text, hami.ParsePodShares)
+		annotationtest.Again(t, text, hami.ParseNodeGPUs)
+		annotationtest.Again(t, text, hami.ParsePodShares)
 	})
-}
-
-func again[V interface{ String() string }](t *testing.T, text string, parse func(string) (V, error)) {
-	t.Helper()
-	first, err := parse(text)
-	if err != nil {
-		if len(err.Error()) > 64<<10 {
-			t.Errorf("an error of %d bytes", len(err.Error()))
-		}
-		return
-	}
-	second, err := parse(first.String())
-	if err != nil || first.String() != second.String() {
-		t.Errorf("%q is written as %q, which is read as %q, error %v", text, first, second, err)
-	}
 }
