@@ -195,6 +195,26 @@ func TestNewTreeActivatesGangs(t *testing.T) {
 	w.until("y bound without the map", func(pods map[string]*corev1.Pod) bool { return pods["y-0"].Spec.NodeName == "a" })
 }
 
+// A scheduler that starts before topo-master answers keeps a gang's rules until it does, and
+// drops them only when none comes. maxAge is a second here.
+func TestFirstTreeIsAwaited(t *testing.T) {
+	m := &master{}
+	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4))
+	for i := range 2 {
+		p := pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 2))
+		p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf"}
+		w.add(p)
+	}
+	waited := false
+	w.until("bound without a tree", func(pods map[string]*corev1.Pod) bool {
+		waited = waited || strings.Contains(why(pods["x-0"])+why(pods["x-1"]), "waits for a topology tree")
+		return bound(pods, "x") == 2
+	})
+	if !waited {
+		t.Error("it was placed against its rule at once")
+	}
+}
+
 // A nomination is tried whatever PreFilter returns: Filter must reject it.
 func TestNominationDoesNotBypassThePlan(t *testing.T) {
 	w := start(t, args(""), node("n0", 4), node("n1", 4), node("n2", 4))

@@ -47,6 +47,9 @@ func TestOldestKubelet(t *testing.T) {
 	r.has(t, "whole", "app", 4, 4)
 	r.remove(t, "whole", "rest")
 
+	// The kubelet of 1.31 counts what the pod that it admitted last held, until it admits
+	// another (pendingAdmissionPod); until then these GPUs do not change their mode.
+	r.run(t, r.pod("next", box{}))
 	r.configure(t, sharedGPUs)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	r.run(t, r.pod("first", box{more: share(30, 4)}))

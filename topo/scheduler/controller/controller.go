@@ -105,6 +105,7 @@ func (c *Controller) Run(ctx context.Context) {
 	defer expire.Stop()
 	defer publish.Stop()
 	var planned uint64 // The tree that gangs are placed by; 0 for none.
+	awaited := c.Topology.Awaited(synced)
 	for {
 		select {
 		case <-ctx.Done():
@@ -117,8 +118,9 @@ func (c *Controller) Run(ctx context.Context) {
 				// A gang that may be placed without a tree waits no longer for its level.
 				tree.Generation = 0
 			}
-			if tree.Generation != planned {
-				planned = tree.Generation
+			waits := c.Topology.Awaited(now)
+			if tree.Generation != planned || waits != awaited {
+				planned, awaited = tree.Generation, waits
 				c.Cache.RetryAll()
 			}
 			c.expire()

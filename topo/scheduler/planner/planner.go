@@ -196,13 +196,16 @@ func (g *Gang) end(now time.Time) (last time.Time) {
 }
 
 // constrain adds what the gang requires of the topology tree. Without a fresh tree
-// it waits for one, or is placed without levels and slices.
+// it waits for one, or is placed without levels and slices. A scheduler that has just
+// started waits for its first tree, before it places a gang against its rules for good.
 func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
 	if p.forest.fresh || !p.topology.Configured() {
 		request.Slice, request.Require, request.Prefer = spec.GroupSize, spec.Required, spec.Preferred
 		return nil
 	}
-	if cmp.Or(spec.WithoutMap, p.withoutMap) == gang.Wait {
+	rules := spec.GroupSize > 0 || spec.Required != ""
+	if cmp.Or(spec.WithoutMap, p.withoutMap) == gang.Wait ||
+		rules && spec.WithoutMap == "" && p.topology.Awaited(time.Now()) {
 		return errors.New("waits for a topology tree from topo-master")
 	}
 	return nil

@@ -38,6 +38,9 @@ const (
 const (
 	// timeout bounds one exchange, the body included.
 	timeout = 10 * time.Second
+	// firstTree is how long the first tree is awaited at most, from the client's start:
+	// topo-master may start at the same time, as after an upgrade of both.
+	firstTree = time.Minute
 	// maxAnswer is the longest answer that is read, in bytes: ten times what 100,000
 	// nodes need.
 	maxAnswer = 64 << 20
@@ -79,6 +82,7 @@ func (t *Tree) Fresh(now time.Time) bool { return t.Generation > 0 && now.Sub(t.
 // Client polls topo-master.
 type Client struct {
 	options Options
+	started time.Time
 	// etag is that of the tree, and crossing that of the NVLink domains which cross its
 	// groups; only Run uses them.
 	etag, crossing string
@@ -93,7 +97,7 @@ type Client struct {
 // New returns a client; Run polls.
 func New(o Options) *Client {
 	o.Interval, o.MaxAge = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.MaxAge, DefaultMaxAge)
-	return &Client{options: o, tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
+	return &Client{options: o, started: time.Now(), tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
 }
 
 // Of returns a client with a tree that is always fresh, which asks no topo-master.
@@ -107,6 +111,14 @@ func Of(groups []v1alpha1.Group) *Client {
 
 // Configured reports whether there is a topo-master to ask.
 func (c *Client) Configured() bool { return c.options.URL != "" }
+
+// Awaited reports whether there was no tree yet, and the first one may still come: for a
+// minute after the start, or for MaxAge if that is shorter.
+func (c *Client) Awaited(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Configured() && c.tree.Generation == 0 && now.Sub(c.started) <= min(firstTree, c.options.MaxAge)
+}
 
 // Current is the last good tree, and a channel that is closed when there is another
 // one. It never waits.
