@@ -19,7 +19,7 @@ import (
 // no card gives out more than it has, by every count.
 func TestHundredSGPUPodsAtOnce(t *testing.T) {
 	const burst = 100
-	r := sgpu(t)
+	r := sgpuAlone(t)
 	// They fit in any order: 650 % of 800 in all; a GPU that rejects a pod
 	// has 16 consumers, or 93 % or 75 GiB given out.
 	cores := func(i int) int { return 5 + i%4 }
