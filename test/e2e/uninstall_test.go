@@ -53,6 +53,8 @@ type removable struct {
 	files   []string
 	// surge: an update starts the next plugin beside the one that serves.
 	surge bool
+	// library is what gpuDevice.preload.image brings; nil without one.
+	library []byte
 }
 
 // TestUninstallLeavesNothing is the life of an installation with a share running,
@@ -63,8 +65,9 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		installAndRemove(t, &removable{bed: shared, plugin: pluginName}, []string{daemon, pluginName, topoWorkerName})
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		installAndRemove(t, &removable{bed: shared, plugin: nodeName, surge: true}, []string{nodeName},
-			"--set", "combined=true,gpuDevice.maxSurge=1")
+		b := &removable{bed: shared, plugin: nodeName, surge: true, library: libraryImage(t, shared)}
+		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.maxSurge=1,gpuDevice.preload.image="+libraryName+
+			",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
 	})
 }
 
@@ -119,10 +122,12 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		only string // The program that has the device plugin, where once is enough.
 	}{
 		{"every daemon writes something", stepWritten, ""},
+		{"a library out of an image is in the container with a share", stepLibrary, nodeName},
 		{"a support bundle has the node's machine and logs", stepBundle, ""},
 		{"connections with unfinished headers cost a daemon little", stepUnfinished, pluginName},
 		{"topo-master answers beside idle connections", stepIdle, pluginName},
 		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
+		{"no second plugin starts beside one that would not be waited for", stepSurgeRefused, pluginName},
 		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
 		{"an uninstall refuses while a share is bound", stepHeld, ""},
 		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
@@ -285,6 +290,18 @@ func stepRolled(t *testing.T, b *removable) {
 		}
 		return ""
 	})
+}
+
+// stepSurgeRefused upgrades a release of before the state directory had a lock.
+func stepSurgeRefused(t *testing.T, b *removable) {
+	const waits = "heddle.dev/next-process-waits"
+	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"-")
+	out, err := b.installer.Helm(t.Context(), b.Cluster,
+		"upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "gpuDevice.maxSurge=1")
+	if err == nil || !strings.Contains(out+err.Error(), "gpuDevice.maxSurge: the "+b.plugin+" that runs does not let the next one wait") {
+		t.Errorf("upgrade: %v\n%s\nwant a refusal", err, out)
+	}
+	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"=true")
 }
 
 func stepHeld(t *testing.T, b *removable) {

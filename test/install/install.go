@@ -23,6 +23,12 @@ import (
 // kubelet asks no registry.
 const Tag = "test"
 
+// hook is the second program of the images that have the device plugin.
+const hook = "heddle-cdi-hook"
+
+// withHook are these images, as in tools/release.
+func withHook() []string { return []string{"heddle-device-plugin", "heddle-node"} }
+
 // Registry is the registry value that goes with them.
 const Registry = "localhost"
 
@@ -63,11 +69,16 @@ func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 }
 
 // BuildAll compiles several of cmd/ in one go, which looks at the module once.
-// What is a module of its own is compiled in its directory.
+// What is a module of its own is compiled in its directory. An image's second program
+// comes with its first.
 func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	binaries = slices.DeleteFunc(slices.Clone(binaries), func(b string) bool { return i.built[b] })
+	binaries = slices.Clone(binaries)
+	if slices.ContainsFunc(withHook(), func(b string) bool { return slices.Contains(binaries, b) }) {
+		binaries = append(binaries, hook)
+	}
+	binaries = slices.DeleteFunc(binaries, func(b string) bool { return i.built[b] })
 	if err := i.build(ctx, binaries); err != nil {
 		return err
 	}
@@ -85,12 +96,16 @@ func (i *Installer) build(ctx context.Context, binaries []string) error {
 	args := slices.Clone(build)
 	for _, b := range binaries {
 		dir := filepath.Join(i.Root, "cmd", b)
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil && b != hook {
 			args = append(args, "./cmd/"+b)
 			continue
 		}
 		cmd := exec.CommandContext(ctx, "go", append(slices.Clone(build), ".")...)
 		cmd.Dir = dir
+		if b == hook {
+			// It runs on the node, and in an image that has nothing but a library.
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		}
 		if _, err := output(cmd); err != nil {
 			return err
 		}
@@ -123,10 +138,15 @@ func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binary string
 func (i *Installer) Pack(binary string) (archive string, err error) {
 	file := filepath.Join(i.Dir, binary)
 	archive = file + ".tar"
+	const dir = "/usr/local/bin/"
+	files := map[string]string{dir + binary: file}
+	if slices.Contains(withHook(), binary) {
+		files[dir+hook] = filepath.Join(i.Dir, hook)
+	}
 	err = image.Pack(archive, image.Spec{
 		Name:       Registry + "/" + binary + ":" + Tag,
-		Files:      map[string]string{"/usr/bin/" + binary: file},
-		Entrypoint: []string{"/usr/bin/" + binary},
+		Files:      files,
+		Entrypoint: []string{dir + binary},
 		User:       "65532:65532",
 	})
 	if err != nil {

@@ -113,6 +113,10 @@ var hamiRejected = map[string]string{
 	hamirecord.V210 + "/init-2": "0 % of 100 left; needs 10",
 }
 
+// lockHeld is how long the plugin may take to give HAMi's lock of a node back: until the
+// container is created, on a busy machine. HAMi's scheduler takes a lock as lost after five minutes.
+const lockHeld = 20 * time.Second
+
 // hamiRecorded: the pods without init containers, all at once on the node. What it has given
 // out is then what is on HAMi's account.
 func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
@@ -125,7 +129,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 			continue
 		}
 		name := "hami-" + p.Name
-		if gone := h.schedule(t, name, p, locks); gone > 2*time.Second {
+		if gone := h.schedule(t, name, p, locks); gone > lockHeld {
 			t.Errorf("the lock of %s was held for %s", name, gone)
 		}
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
