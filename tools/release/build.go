@@ -199,7 +199,7 @@ func (b *builder) compile(ctx context.Context, name, arch, out string) error {
 		}
 		cc = "gcc"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
 		"-ldflags", "-s -w -buildid= -X main.version="+b.version+" -extldflags=-Wl,-z,lazy,--build-id=none", "-o", out, ".")
 	folder := name
 	if name == volcano {

@@ -71,7 +71,7 @@ func (a asset) build(ctx context.Context, root, version string) ([]byte, error) 
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
 		"-ldflags", "-s -w -buildid= -X main.version="+version, "-o", filepath.Join(dir, "heddle"), ".")
 	cmd.Dir = filepath.Join(root, "cmd/heddle")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+a.OS, "GOARCH="+a.Arch)
