@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -50,7 +51,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"levels of mode custom, top first: kind=path|spine|leaf|nvlink|block:N, with commas between; "+
 			"empty: topology.levels of the configuration")
 	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
-		"age from which a worker's heartbeat makes its node Degraded")
+		"age from which a worker's heartbeat makes its node Degraded; at least two heartbeats, 2h")
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
 		"resource of whole GPUs; empty: resources.gpu of the configuration")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
@@ -74,14 +75,17 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-cert")
 }
 
+// leastStaleAfter is one heartbeat more than the longest time between two.
+const leastStaleAfter = 2 * v1alpha1.HeartbeatInterval
+
 // Check finds what the flag package cannot, and reads what has a form of its
 // own.
 func (o *options) Check() error {
 	switch {
 	case o.labelConflicts != "yield" && o.labelConflicts != "force":
 		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)
-	case o.staleAfter < time.Minute:
-		return fmt.Errorf("--stale-after: %s is less than a heartbeat, 1m", o.staleAfter)
+	case o.staleAfter <= 0:
+		return fmt.Errorf("--stale-after: %s is no time", o.staleAfter)
 	case (o.tlsCert == "") != (o.tlsKey == ""):
 		return errors.New("--tls-cert and --tls-key go together")
 	case o.authenticate && o.tlsCert == "":

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Config is how a builder is made.
@@ -18,8 +20,8 @@ type Config struct {
 	StaleAfter time.Duration
 }
 
-// DefaultStaleAfter is five heartbeats of 60 s.
-const DefaultStaleAfter = 5 * time.Minute
+// DefaultStaleAfter is three heartbeats.
+const DefaultStaleAfter = 3 * v1alpha1.HeartbeatInterval
 
 // maxSkew is how far ahead a worker's clock may be.
 const maxSkew = time.Minute

@@ -122,7 +122,7 @@ func TestClocksApart(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
 	for name, off := range map[string]time.Duration{
-		"right": -30 * time.Second, "ahead": time.Hour, "behind": -time.Hour, "slightly": 20 * time.Second,
+		"right": -30 * time.Second, "ahead": time.Hour, "behind": -4 * time.Hour, "slightly": 20 * time.Second,
 	} {
 		c.report(name, c.node(name, true), spec, now.Add(off))
 	}

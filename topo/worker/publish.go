@@ -41,10 +41,11 @@ func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
 	return &node.ObjectMeta, nil
 }
 
-// Load reads the NodeTopology; nil if there is none.
+// Load reads the NodeTopology, as the API server last saw it, which costs etcd nothing;
+// nil if there is none.
 func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
 	nt := &v1alpha1.NodeTopology{}
-	err := do(ctx, p.client.Get().AbsPath(p.path()), nt)
+	err := do(ctx, p.client.Get().AbsPath(p.path()).Param("resourceVersion", "0"), nt)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // No object is a state, not an error.
 	}
@@ -128,11 +129,13 @@ func do(ctx context.Context, r *rest.Request, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// A heartbeat follows the one before after 60 to 90 s, so that the nodes of a
-// cluster do not write together.
+// A heartbeat is a write, and an event to each topo-master, of every node: it is as seldom
+// as a heartbeat may be. The object is read between them, for what others wrote: after 60 to
+// 90 s. Both are spread, so that the nodes of a cluster do not ask together.
 const (
-	beatEvery  = 60 * time.Second
-	beatSpread = 30 * time.Second
+	beatSpread = v1alpha1.HeartbeatInterval / 10
+	readEvery  = 60 * time.Second
+	readSpread = 30 * time.Second
 )
 
 // published is what is known about the object in the API server.
@@ -146,16 +149,16 @@ type published struct {
 	// schema does not know, and that is no reason to write again.
 	sent, answered, seen v1alpha1.NodeTopologySpec
 	// leaves is the status' list walk.
-	leaves   []string
-	nextBeat time.Time
+	leaves             []string
+	nextBeat, nextRead time.Time
 }
 
-// beatTimer fires when a heartbeat is due.
-func (p *published) beatTimer() <-chan time.Time {
+// timer fires when a heartbeat is due, or the object is to be read.
+func (p *published) timer() <-chan time.Time {
 	if !p.there {
 		return nil
 	}
-	return time.After(max(time.Until(p.nextBeat), time.Second))
+	return time.After(max(min(time.Until(p.nextBeat), time.Until(p.nextRead)), time.Second))
 }
 
 // load reads what is published, once: it is also the memory of an earlier
@@ -181,7 +184,7 @@ func (w *Worker) load(ctx context.Context) error {
 	}
 	if at := nt.Status.HeartbeatTime; at != nil {
 		// A clock that was set back delays no heartbeat for longer.
-		s.nextBeat = time.Now().Add(min(beatEvery-time.Since(at.Time), beatEvery))
+		s.nextBeat = time.Now().Add(min(v1alpha1.HeartbeatInterval-time.Since(at.Time), v1alpha1.HeartbeatInterval))
 	}
 	s.loaded, s.there = true, s.owner == node
 	return nil
@@ -198,18 +201,15 @@ func (w *Worker) readNode(ctx context.Context) (types.UID, error) {
 }
 
 // publish writes the spec if it is not what stands there, and the heartbeat if
-// it is due. An object that is gone by then was deleted by hand, or collected
-// with an earlier Node, and is made once more.
+// it is due, or reads what stands there. An object that is gone by then was deleted by
+// hand, or collected with an earlier Node, and is made once more.
 func (w *Worker) publish(ctx context.Context, spec *v1alpha1.NodeTopologySpec) error {
 	for range 2 {
 		if err := w.apply(ctx, spec); err != nil {
 			return err
 		}
 		w.Metrics.isReady.Store(true)
-		if time.Now().Before(w.state.nextBeat) {
-			return nil
-		}
-		if err := w.beat(ctx); err != nil || w.state.there {
+		if err := w.follow(ctx); err != nil || w.state.there {
 			return err
 		}
 	}
@@ -231,16 +231,32 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) (er
 		return err
 	}
 	s.there, s.sent, s.answered, s.seen, s.leaves = true, *spec, nt.Spec, nt.Spec, nt.Status.Walk
+	s.read()
 	w.Metrics.writes.Inc()
 	w.log(ctx, spec)
 	return nil
 }
 
-// beat writes the heartbeat. The answer has the leaves of which to discover
-// the uplinks, and shows whether another writer changed the spec or deleted it.
-func (w *Worker) beat(ctx context.Context) error {
-	s := &w.state
-	nt, err := w.Publisher.Beat(ctx, w.passed)
+// read puts the next read off: an API server's cache may be behind a write.
+func (p *published) read() {
+	p.nextRead = time.Now().Add(readEvery + rand.N(readSpread)) //nolint:gosec // Not for secrets.
+}
+
+// follow writes the heartbeat or reads the object, whichever is due. The answer has the
+// leaves of which to discover the uplinks, and shows whether another writer changed the
+// spec or deleted it.
+func (w *Worker) follow(ctx context.Context) (err error) {
+	s, now := &w.state, time.Now()
+	var nt *v1alpha1.NodeTopology
+	beats := !now.Before(s.nextBeat)
+	switch {
+	case beats:
+		nt, err = w.Publisher.Beat(ctx, w.passed)
+	case !now.Before(s.nextRead):
+		nt, err = w.Publisher.Load(ctx)
+	default:
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -248,8 +264,11 @@ func (w *Worker) beat(ctx context.Context) error {
 		s.there = false
 		return nil
 	}
-	w.Metrics.beats.Inc()
-	s.nextBeat = time.Now().Add(beatEvery + rand.N(beatSpread)) //nolint:gosec // Not for secrets.
+	if beats {
+		w.Metrics.beats.Inc()
+		s.nextBeat = now.Add(v1alpha1.HeartbeatInterval - rand.N(beatSpread)) //nolint:gosec // Not for secrets.
+	}
+	s.read()
 	if !slices.Equal(s.leaves, nt.Status.Walk) || !equality.Semantic.DeepEqual(nt.Spec, s.answered) {
 		w.Changed.Notify()
 	}

@@ -115,7 +115,7 @@ func (w *Worker) Run(ctx context.Context) error {
 				return nil
 			case <-time.After(debounce):
 			}
-		case <-w.state.beatTimer():
+		case <-w.state.timer():
 		case <-ticker.C:
 		case <-retry:
 		}

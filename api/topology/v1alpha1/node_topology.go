@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // NodeTopology is one node's report of where its cables end. It is named as
 // its Node and owned by it; the node's topo-worker writes spec and heartbeat.
@@ -124,11 +128,15 @@ type Skipped struct {
 	Reason string `json:"reason"`
 }
 
+// HeartbeatInterval is the longest time between two heartbeats of a worker. Whether its
+// node is there, the kubelet reports.
+const HeartbeatInterval = time.Hour
+
 // NodeTopologyStatus is written by two: the worker its heartbeat, topo-master
 // the rest.
 type NodeTopologyStatus struct {
 	// HeartbeatTime is when the worker last ended a pass, by its own clock;
-	// written every 60 s or more by a blind merge patch.
+	// written every HeartbeatInterval or a little sooner by a blind merge patch.
 	// +optional
 	HeartbeatTime *metav1.Time `json:"heartbeatTime,omitempty"`
 	// Walk are the IDs of the leaf switches of which this node's worker is to
