@@ -22,6 +22,9 @@ import (
 // settling how long they have before.
 const idle, settling = 10 * time.Minute, time.Minute
 
+// startTime is how long a daemon may take to start on the node.
+const startTime = 30 * time.Second
+
 // nodeDaemons weighs what runs on a node for heddle, as installed: heddle-node, and after
 // it the three daemons by themselves, beside a real kubelet and API server with the GPUs
 // and HCAs of a DGX H100.
@@ -137,6 +140,7 @@ func weighNode(
 	}
 	w.cpu = (after - before).Seconds() / idle.Seconds()
 	w.mb, err = proportional(pids)
+	fmt.Fprintf(log, "%.1f MB, %.3f %% of a core\n", w.mb, 100*w.cpu)
 	return w, err
 }
 
@@ -158,8 +162,14 @@ func onNode(
 		_ = cmd.Wait() // It ends by the signal.
 		return err
 	}
-	if err = sleep(ctx, time.Second); err == nil {
-		pid, err = child(cmd.Process.Pid, filepath.Base(args[0]))
+	// What enters the node becomes the program, on a busy machine after a while.
+	for deadline := time.Now().Add(startTime); ; {
+		if err = sleep(ctx, time.Second); err != nil {
+			break
+		}
+		if pid, err = child(cmd.Process.Pid, filepath.Base(args[0])); err == nil || time.Now().After(deadline) {
+			break
+		}
 	}
 	if err != nil {
 		return 0, nil, errors.Join(err, end())

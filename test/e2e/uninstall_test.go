@@ -127,7 +127,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"connections with unfinished headers cost a daemon little", stepUnfinished, pluginName},
 		{"topo-master answers beside idle connections", stepIdle, pluginName},
 		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
-		{"no second plugin starts beside one that would not be waited for", stepSurgeRefused, pluginName},
+		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected, pluginName},
 		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
 		{"an uninstall refuses while a share is bound", stepHeld, ""},
 		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
@@ -292,14 +292,14 @@ func stepRolled(t *testing.T, b *removable) {
 	})
 }
 
-// stepSurgeRefused upgrades a release of before the state directory had a lock.
-func stepSurgeRefused(t *testing.T, b *removable) {
+// stepSurgeRejected upgrades a release of before the state directory had a lock.
+func stepSurgeRejected(t *testing.T, b *removable) {
 	const waits = "heddle.dev/next-process-waits"
 	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"-")
 	out, err := b.installer.Helm(t.Context(), b.Cluster,
 		"upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "gpuDevice.maxSurge=1")
 	if err == nil || !strings.Contains(out+err.Error(), "gpuDevice.maxSurge: the "+b.plugin+" that runs does not let the next one wait") {
-		t.Errorf("upgrade: %v\n%s\nwant a refusal", err, out)
+		t.Errorf("upgrade: %v\n%s\nwant an error", err, out)
 	}
 	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"=true")
 }
