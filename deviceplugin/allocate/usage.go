@@ -66,7 +66,7 @@ func (n *Node) usage() *usage {
 		holders, allocations = n.Snapshot.Holders(), n.Snapshot.Allocations
 	}
 	// Entries that are not distinguishable are of one container and one decision.
-	latest := make(map[kubelet.Container]*checkpoint.Entry)
+	latest := make(map[kubelet.Container]*checkpoint.Entry, len(allocations))
 	for _, e := range n.Entries {
 		if e.Owner == nil || e.Kind == cdi.RDMA || !n.live(e, holders) {
 			continue
@@ -131,7 +131,7 @@ func (u *usage) fill(container *kubelet.Container, phase quota.Phase) []quota.GP
 		gpu int
 		pod kubelet.Pod
 	}
-	of := make(map[onGPU][]quota.Claim)
+	of := make(map[onGPU][]quota.Claim, len(u.consumers))
 	for i := range u.consumers {
 		c := &u.consumers[i]
 		gpu, ok := at[c.Share.UUID]

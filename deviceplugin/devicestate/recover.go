@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -21,7 +22,9 @@ import (
 // stay out of use until their pods are gone.
 func (s *State) restore(seen *observation) {
 	s.mu.Lock()
-	lost := s.nodeLocked(seen).Lost()
+	// Who may have forgotten what does not matter here, and takes time to find.
+	node := allocate.Node{Inventory: s.inventory.Load(), Snapshot: seen.Snapshot, Entries: s.entries}
+	lost := node.Lost()
 	s.mu.Unlock()
 	var unrecorded []kubelet.Allocation
 	for i := range lost {
@@ -107,9 +110,12 @@ func (s *State) Forgotten(resource string) map[string]string {
 // forgotten the devices: those of pods that are not known to be gone. It is for
 // holders of mu.
 func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
-	unsure := make(map[kubelet.Container]bool)
+	if !starting {
+		return nil
+	}
+	unsure := make(map[kubelet.Container]bool, len(s.entries))
 	for _, e := range s.entries {
-		if starting && e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
+		if e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
 			unsure[*e.Owner] = true
 		}
 	}

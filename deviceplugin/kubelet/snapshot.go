@@ -152,7 +152,7 @@ type deviceID struct{ resource, id string }
 
 // Holders indexes the allocations by device ID.
 func (s *Snapshot) Holders() Holders {
-	all := make(Holders)
+	all := make(Holders, len(s.Allocations))
 	for i := range s.Allocations {
 		a := &s.Allocations[i]
 		for _, id := range a.IDs {
@@ -193,7 +193,7 @@ func (s *Snapshot) Gone(p Pod) bool {
 // Forgotten makes a function that reports whether PodResources lists a container
 // by its pod's name, and neither account has devices of it.
 func (s *Snapshot) Forgotten() func(Container) bool {
-	listed := make(map[Container]bool)
+	listed := make(map[Container]bool, len(s.pods))
 	for _, p := range s.pods {
 		for _, c := range p.GetContainers() {
 			listed[Container{Pod{Namespace: p.GetNamespace(), Name: p.GetName()}, c.GetName()}] = true
@@ -202,7 +202,7 @@ func (s *Snapshot) Forgotten() func(Container) bool {
 	// The checkpoint alone knows no names, and PodResources no UIDs.
 	byUID := func(c Container) Container { return Container{Pod{UID: c.UID}, c.Name} }
 	byName := func(c Container) Container { return Container{Pod{Namespace: c.Namespace, Name: c.Pod.Name}, c.Name} }
-	holds := make(map[Container]bool)
+	holds := make(map[Container]bool, 2*len(s.Allocations))
 	for i := range s.Allocations {
 		c := s.Allocations[i].Container
 		if c.UID != "" {
@@ -274,7 +274,7 @@ func holdingKey(container, resource string, ids []string) [3]string {
 }
 
 func indexListed(pods []*podresources.PodResources) *index {
-	l := &index{at: make(map[[3]string]int), holder: make(map[deviceID]int)}
+	l := &index{at: make(map[[3]string]int, len(pods)), holder: make(map[deviceID]int, len(pods))}
 	for _, p := range pods {
 		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
 		for _, c := range p.GetContainers() {

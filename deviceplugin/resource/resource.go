@@ -40,9 +40,9 @@ type Resource struct {
 	Options
 
 	mu sync.Mutex
-	// seen are all IDs that were ever offered: the kubelet may ask for one of a
-	// list that it read before the last change. It is guarded by mu.
-	seen map[string]bool
+	// left are the IDs that were offered and are not any more: the kubelet may ask
+	// for one of a list that it read before the last change. mu guards it.
+	left map[string]bool
 }
 
 // New makes a Resource without devices.
@@ -50,19 +50,27 @@ func New(o Options) *Resource {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Resource{List: server.NewList(), Options: o, seen: map[string]bool{}}
+	return &Resource{List: server.NewList(), Options: o, left: map[string]bool{}}
 }
 
 // Offer replaces the devices.
 func (r *Resource) Offer(devices []server.Device) {
-	r.mu.Lock()
-	for i := range devices {
-		r.seen[devices[i].ID] = true
-	}
-	r.mu.Unlock()
-	if r.List.Offer(devices) {
+	if r.offer(devices) {
 		r.Log.Info("devices changed", "resource", r.Name, "devices", len(devices))
 	}
+}
+
+func (r *Resource) offer(devices []server.Device) (differ bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.Devices()
+	differ = r.List.Offer(devices)
+	for i := range before {
+		if id := before[i].ID; differ && !r.Offers(id) {
+			r.left[id] = true
+		}
+	}
+	return differ
 }
 
 // Answer is the answer to Allocate: a CDI name that was never used before, and
@@ -95,7 +103,7 @@ func (r *Resource) check(ids []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, id := range ids {
-		if !r.seen[id] {
+		if !r.left[id] && !r.Offers(id) {
 			return fmt.Errorf("%s has no device %q", r.Name, id)
 		}
 		if i > 0 && ids[i-1] == id {

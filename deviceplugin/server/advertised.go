@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // advertised is the list that every stream sends, and the rule that an ID once
@@ -39,8 +38,13 @@ import (
 // is for what the plugin does not see of the kubelet: between choosing the ID and
 // calling Allocate, and between the answer and its PodResources.
 type advertised struct {
-	mu      sync.Mutex
-	entries map[string]*entry
+	mu sync.Mutex
+	// offered are the Resource's, and withdrawn the other listed devices, by ID.
+	offered   []Device
+	withdrawn map[string]*withdrawal
+	// calls are those of Allocate for listed IDs. Of a node's thousands of
+	// replicas only those that pods get have any.
+	calls map[string]calls
 	// now is what streams send.
 	now listVersion
 	// streams maps a live stream to the generation it has sent.
@@ -48,31 +52,34 @@ type advertised struct {
 	lastID  uint64
 }
 
-type entry struct {
-	device Device
-	// named reports whether the Resource names the ID now.
-	named bool
-	// withdrawn is when it was seen that the Resource does not, or later, when
-	// a stream had still to send that.
-	withdrawn time.Time
+// withdrawal is a device that the Resource does not name any more.
+type withdrawal struct {
+	numa []int64
+	// since is when it was seen that the Resource does not, or later, when a
+	// stream had still to send that.
+	since time.Time
 	// generation is the first list's that shows it.
 	generation uint64
-	// calls are in flight; lastCall is when the last one ended.
-	calls    int
-	lastCall time.Time
+}
+
+// calls of one ID are in flight, and the last one ended.
+type calls struct {
+	inFlight int
+	ended    time.Time
 }
 
 func newAdvertised() *advertised {
 	return &advertised{
-		entries: map[string]*entry{}, streams: map[uint64]uint64{},
-		now: listVersion{devices: []*v1beta1.Device{}, since: time.Now(), next: make(chan struct{})},
+		withdrawn: map[string]*withdrawal{}, calls: map[string]calls{}, streams: map[uint64]uint64{},
+		now: listVersion{since: time.Now(), next: make(chan struct{})},
 	}
 }
 
 // listVersion is one list to send.
 type listVersion struct {
-	// devices are immutable, sorted by ID, never nil.
-	devices []*v1beta1.Device
+	// devices are immutable and sorted by ID. Where none is withdrawn they are
+	// the Resource's own.
+	devices []Device
 	// generation counts the lists, and since is when this one was made.
 	generation uint64
 	since      time.Time
@@ -80,30 +87,27 @@ type listVersion struct {
 	next chan struct{}
 }
 
-// update takes the Resource's devices. It reports whether the list differs.
+// update takes the Resource's devices, which stay as they are. It reports whether
+// the list differs.
 func (l *advertised) update(devices []Device) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	named := make(map[string]bool, len(devices))
-	for _, d := range devices {
-		named[d.ID] = true
-		e := l.entries[d.ID]
-		if e == nil {
-			e = &entry{}
-			l.entries[d.ID] = e
-		}
-		e.device, e.named = d, true
-	}
-	var gone []*entry
-	for id, e := range l.entries {
-		if !named[id] && e.named {
-			e.named, e.withdrawn = false, time.Now()
-			gone = append(gone, e)
+	var gone []*withdrawal
+	for _, d := range l.offered {
+		if _, named := find(devices, d.ID); !named {
+			w := &withdrawal{numa: d.NUMA, since: time.Now()}
+			l.withdrawn[d.ID] = w
+			gone = append(gone, w)
 		}
 	}
+	l.offered = devices
+	maps.DeleteFunc(l.withdrawn, func(id string, _ *withdrawal) bool {
+		_, named := find(devices, id)
+		return named
+	})
 	differs := l.publishLocked()
-	for _, e := range gone {
-		e.generation = l.now.generation
+	for _, w := range gone {
+		w.generation = l.now.generation
 	}
 	return differs
 }
@@ -115,65 +119,55 @@ func (l *advertised) held(holders map[string]bool, asked time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, holds := range holders {
-		if holds && l.entries[id] == nil {
-			l.entries[id] = &entry{device: Device{ID: id}, withdrawn: asked}
+		if holds && !l.listedLocked(id) {
+			l.withdrawn[id] = &withdrawal{since: asked}
 		}
 	}
 	oldest := l.now.generation
 	for _, sent := range l.streams {
 		oldest = min(oldest, sent)
 	}
-	maps.DeleteFunc(l.entries, func(id string, e *entry) bool {
-		if e.named || holders[id] {
+	maps.DeleteFunc(l.withdrawn, func(id string, w *withdrawal) bool {
+		if holders[id] {
 			return false
 		}
-		if oldest < e.generation && len(l.streams) > 0 {
-			e.withdrawn = asked
+		if oldest < w.generation && len(l.streams) > 0 {
+			w.since = asked
 		}
-		quiet := asked.Sub(e.withdrawn) >= linger && asked.Sub(e.lastCall) >= linger
-		return e.calls == 0 && quiet
+		c := l.calls[id]
+		leaves := c.inFlight == 0 && asked.Sub(w.since) >= linger && asked.Sub(c.ended) >= linger
+		if leaves {
+			delete(l.calls, id)
+		}
+		return leaves
 	})
 	l.publishLocked()
 }
 
+// listedLocked reports whether an ID is offered or only withdrawn.
+func (l *advertised) listedLocked(id string) bool {
+	_, offered := find(l.offered, id)
+	return offered || l.withdrawn[id] != nil
+}
+
 // publishLocked makes the list again and reports whether it differs.
 func (l *advertised) publishLocked() bool {
-	list := make([]*v1beta1.Device, 0, len(l.entries))
-	// A node has a few NUMA nodes, and may have thousands of replicas.
-	var topologies []*v1beta1.TopologyInfo
-	for _, id := range slices.Sorted(maps.Keys(l.entries)) {
-		e := l.entries[id]
-		d := &v1beta1.Device{ID: id, Health: v1beta1.Unhealthy}
-		if e.named && e.device.Healthy {
-			d.Health = v1beta1.Healthy
+	list := l.offered
+	if len(l.withdrawn) > 0 {
+		list = slices.Clone(list)
+		for id, w := range l.withdrawn {
+			list = append(list, Device{ID: id, NUMA: w.numa})
 		}
-		if len(e.device.NUMA) > 0 {
-			d.Topology, topologies = topologyOf(e.device.NUMA, topologies)
-		}
-		list = append(list, d)
+		sortByID(list)
 	}
-	if slices.EqualFunc(list, l.now.devices, sameDevice) {
+	if slices.EqualFunc(list, l.now.devices, Device.equal) {
 		return false
 	}
 	l.replaceLocked(list)
 	return true
 }
 
-// topologyOf is the message for NUMA nodes: one of those that were made, or another.
-func topologyOf(nodes []int64, made []*v1beta1.TopologyInfo) (*v1beta1.TopologyInfo, []*v1beta1.TopologyInfo) {
-	for _, t := range made {
-		if slices.EqualFunc(t.GetNodes(), nodes, func(n *v1beta1.NUMANode, id int64) bool { return n.GetID() == id }) {
-			return t, made
-		}
-	}
-	t := &v1beta1.TopologyInfo{}
-	for _, id := range nodes {
-		t.Nodes = append(t.Nodes, &v1beta1.NUMANode{ID: id})
-	}
-	return t, append(made, t)
-}
-
-func (l *advertised) replaceLocked(list []*v1beta1.Device) {
+func (l *advertised) replaceLocked(list []Device) {
 	close(l.now.next)
 	l.now = listVersion{list, l.now.generation + 1, time.Now(), make(chan struct{})}
 }
@@ -183,12 +177,6 @@ func (l *advertised) again() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.replaceLocked(l.now.devices)
-}
-
-func sameDevice(a, b *v1beta1.Device) bool {
-	sameNode := func(a, b *v1beta1.NUMANode) bool { return a.GetID() == b.GetID() }
-	return a.GetID() == b.GetID() && a.GetHealth() == b.GetHealth() &&
-		slices.EqualFunc(a.GetTopology().GetNodes(), b.GetTopology().GetNodes(), sameNode)
 }
 
 func (l *advertised) current() listVersion {
@@ -222,12 +210,14 @@ func (l *advertised) leave(stream uint64) {
 func (l *advertised) begin(resource string, ids []string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	unknown := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return l.entries[id] != nil })
+	unknown := slices.DeleteFunc(slices.Clone(ids), l.listedLocked)
 	if len(unknown) > 0 || len(ids) == 0 {
 		return status.Error(codes.InvalidArgument, rejection(resource, unknown))
 	}
 	for _, id := range ids {
-		l.entries[id].calls++
+		c := l.calls[id]
+		c.inFlight++
+		l.calls[id] = c
 	}
 	return nil
 }
@@ -236,10 +226,7 @@ func (l *advertised) end(ids []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		// An entry with calls stays, so begin's are all there.
-		e := l.entries[id]
-		e.calls--
-		e.lastCall = time.Now()
+		l.calls[id] = calls{l.calls[id].inFlight - 1, time.Now()}
 	}
 }
 
@@ -266,15 +253,10 @@ type counts struct {
 func (l *advertised) counts() counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := counts{capacity: len(l.now.devices), streams: len(l.streams)}
-	for _, d := range l.now.devices {
-		if d.GetHealth() == v1beta1.Healthy {
+	c := counts{capacity: len(l.now.devices), withdrawn: len(l.withdrawn), streams: len(l.streams)}
+	for i := range l.now.devices {
+		if l.now.devices[i].Healthy {
 			c.allocatable++
-		}
-	}
-	for _, e := range l.entries {
-		if !e.named {
-			c.withdrawn++
 		}
 	}
 	return c

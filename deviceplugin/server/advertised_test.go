@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // shown is the list as "ID health".
@@ -14,10 +13,10 @@ func (l *advertised) shown() []string {
 	list := []string{}
 	for _, d := range l.current().devices {
 		health := "-"
-		if d.GetHealth() == v1beta1.Healthy {
+		if d.Healthy {
 			health = "+"
 		}
-		list = append(list, d.GetID()+health)
+		list = append(list, d.ID+health)
 	}
 	return list
 }
@@ -176,9 +175,9 @@ func TestAnOldLookFreesNothing(t *testing.T) {
 
 // A resource may have thousands of replicas, and each would have two messages more.
 func TestDevicesOfANUMANodeShareItsMessage(t *testing.T) {
-	l := newAdvertised()
-	l.update([]Device{{ID: "a", NUMA: []int64{0}}, {ID: "b", NUMA: []int64{0}}, {ID: "c", NUMA: []int64{1}}, {ID: "d"}})
-	list := l.current().devices
+	list := listOf([]Device{
+		{ID: "a", NUMA: []int64{0}}, {ID: "b", NUMA: []int64{0}}, {ID: "c", NUMA: []int64{1}}, {ID: "d"},
+	}).GetDevices()
 	if list[0].GetTopology() != list[1].GetTopology() {
 		t.Error("two devices of one node have a message each")
 	}

@@ -264,7 +264,7 @@ func (p *Plugin) noteFailure(err error) {
 func (p *Plugin) IDs() []string {
 	var ids []string
 	for _, d := range p.list.current().devices {
-		ids = append(ids, d.GetID())
+		ids = append(ids, d.ID)
 	}
 	return ids
 }

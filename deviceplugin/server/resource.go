@@ -67,16 +67,32 @@ func (l *List) Devices() []Device { return *l.devices.Load() }
 // Changed implements [Resource].
 func (l *List) Changed() <-chan struct{} { return l.changed }
 
+// Offers reports whether the list has a device.
+func (l *List) Offers(id string) bool {
+	_, found := find(l.Devices(), id)
+	return found
+}
+
 // Offer replaces the devices by others, which are the list's from now on. It
 // sorts them, reports whether they differ from those before, and if so lets
-// Changed receive.
+// Changed receive. Those before stay if they do not.
 func (l *List) Offer(devices []Device) (differ bool) {
-	slices.SortFunc(devices, func(a, b Device) int { return strings.Compare(a.ID, b.ID) })
-	if slices.EqualFunc(*l.devices.Swap(&devices), devices, Device.equal) {
+	sortByID(devices)
+	if slices.EqualFunc(l.Devices(), devices, Device.equal) {
 		return false
 	}
+	l.devices.Store(&devices)
 	l.changed.Notify()
 	return true
+}
+
+func sortByID(devices []Device) {
+	slices.SortFunc(devices, func(a, b Device) int { return strings.Compare(a.ID, b.ID) })
+}
+
+// find looks an ID up in devices that are sorted by ID.
+func find(devices []Device, id string) (at int, found bool) {
+	return slices.BinarySearchFunc(devices, id, func(d Device, id string) int { return strings.Compare(d.ID, id) })
 }
 
 func (d Device) equal(other Device) bool {

@@ -64,6 +64,9 @@ func Holds(path string, content []byte) bool {
 	return err == nil && bytes.Equal(old, content)
 }
 
+// probePiece is how much of a probe is written at a time.
+const probePiece = 4 << 10
+
 // Probe reports whether a directory, which it makes, takes a file of a size. It
 // leaves none.
 func Probe(dir string, size int) error {
@@ -74,7 +77,10 @@ func Probe(dir string, size int) error {
 	if err != nil {
 		return err
 	}
-	_, err = temp.Write(make([]byte, size))
+	// In pieces: the daemons' whole heap is some 1.5 MB.
+	for piece := make([]byte, probePiece); size > 0 && err == nil; size -= len(piece) {
+		_, err = temp.Write(piece[:min(size, len(piece))])
+	}
 	removed := os.Remove(temp.Name())
 	if errors.Is(removed, fs.ErrNotExist) {
 		removed = nil // A sweep of files that are cut off was first: the clock can jump.

@@ -40,11 +40,16 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 // started is when a daemon has made what it makes once.
 const started = 20 * time.Second
 
+// releaseEvery is how often free memory goes back. Each time costs a collection,
+// a few milliseconds.
+const releaseEvery = 30 * time.Second
+
 // SmallHeap trades processor time for memory: a daemon on every node makes
 // little garbage, in bursts, and a smaller heap costs it a few milliseconds of
-// collection a minute. What its start took besides goes back to the system at
-// once; the runtime would keep it for minutes. GOGC in the environment wins. No
-// daemon serves a heap profile, so none is taken. A process does so once.
+// collection a minute. What its start took besides goes back to the system soon,
+// and then what bursts took; the runtime would keep it for minutes. GOGC in the
+// environment wins. No daemon serves a heap profile, so none is taken. A process
+// does so once.
 func (f *Flags) SmallHeap() {
 	if f.process != nil {
 		return
@@ -52,8 +57,14 @@ func (f *Flags) SmallHeap() {
 	runtime.MemProfileRate = 0
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
-		time.AfterFunc(started, debug.FreeOSMemory)
+		time.AfterFunc(started, releaseMemory)
 	}
+}
+
+// releaseMemory returns free memory to the system, now and from time to time.
+func releaseMemory() {
+	debug.FreeOSMemory()
+	time.AfterFunc(releaseEvery, releaseMemory)
 }
 
 // ErrUsage means that the flags were wrong; the reason is already printed.
