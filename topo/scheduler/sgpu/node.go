@@ -50,12 +50,13 @@ func publishedBy(node *corev1.Node) published {
 // node for every pod, and between two pods one node at most gets one pod.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
-	had := &nodeState{}
-	if last, ok := s.states.Load(node.Name); ok {
-		had, _ = last.(*nodeState)
-		if had.node == node && had.generation == generation && had.count == len(pods) {
-			return had // Nothing is allocated for the many nodes of which nothing changed.
-		}
+	last, _ := s.states.Load(node.Name)
+	had, _ := last.(*nodeState)
+	switch {
+	case had == nil:
+		had = &nodeState{}
+	case had.node == node && had.generation == generation && had.count == len(pods):
+		return had // Nothing is allocated for the many nodes of which nothing changed.
 	}
 	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
 	if had.node != node {
