@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http/httptest"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
@@ -89,13 +91,16 @@ profiles:
 
 // run runs each scheduler benchRounds times, in alternation, on an empty cluster
 // each time and with the same pods, and reports medians. Ratios are of runs that
-// followed each other.
+// followed each other. With -cpuprofile, `go tool pprof -tagfocus scheduler=heddle`
+// shows one of them, but for the collection of garbage.
 func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
 	for range x.N {
 		for range benchRounds {
 			for i := range x.contenders {
 				r := &x.contenders[i]
-				r.rounds = append(r.rounds, x.measure(r.start(), gpus, labels))
+				pprof.Do(context.Background(), pprof.Labels("scheduler", r.name), func(context.Context) {
+					r.rounds = append(r.rounds, x.measure(r.start(), gpus, labels))
+				})
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -29,6 +30,11 @@ import (
 const (
 	schedulerBinary = "heddle-scheduler"
 	raceNamespace   = "default"
+	// raceLease is longer than a race: 4,608 nodes that renew their leases every 10 s are 460
+	// requests a second, which alone keep an API server busy that has a core or two.
+	raceLease = 4 * time.Hour
+	// raceWriters is how many pods or nodes are made at once.
+	raceWriters = 8
 )
 
 // race is schedulers that bind the same pods in turns, on a real API server with
@@ -66,7 +72,9 @@ func (r *race) start(ctx context.Context) error {
 	if r.binary, err = r.installer.Build(ctx, schedulerBinary); err != nil {
 		return err
 	}
-	r.cluster, err = cluster.Up(ctx, cluster.Options{Name: "bench", Kwok: true, Replace: true, Log: r.log})
+	r.cluster, err = cluster.Up(ctx, cluster.Options{
+		Name: "race", Kwok: true, NodeLease: raceLease, Replace: true, Log: r.log,
+	})
 	if err != nil {
 		return err
 	}
@@ -158,11 +166,8 @@ func (r *race) turn(ctx context.Context, c contender, pods []*corev1.Pod) (
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	defer func() { err = errors.Join(err, r.clear(ctx)) }()
-	for _, pod := range pods {
-		pod.Spec.SchedulerName = c.name
-		if _, err := r.client.CoreV1().Pods(raceNamespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
-			return 0, nil, fmt.Errorf("make pod %s: %w", pod.Name, err)
-		}
+	if err := r.makePods(ctx, c, pods); err != nil {
+		return 0, nil, err
 	}
 	events, stop := r.follow(ctx, 10*len(pods))
 	defer stop()
@@ -193,6 +198,22 @@ func (r *race) turn(ctx context.Context, c contender, pods []*corev1.Pod) (
 	return perSecond, bound, err
 }
 
+func (r *race) makePods(ctx context.Context, c contender, pods []*corev1.Pod) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(raceWriters)
+	for _, pod := range pods {
+		pod.Spec.SchedulerName = c.name
+		group.Go(func() error {
+			_, err := r.client.CoreV1().Pods(raceNamespace).Create(within, pod, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("make pod %s: %w", pod.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
 // follow reports pods that have a node.
 func (r *race) follow(ctx context.Context, room int) (bound <-chan *corev1.Pod, stop func()) {
 	out := make(chan *corev1.Pod, room)
@@ -214,7 +235,7 @@ func (r *race) follow(ctx context.Context, room int) (bound <-chan *corev1.Pod, 
 
 // clear deletes all pods. With no grace they are gone when that is answered.
 func (r *race) clear(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 	defer cancel()
 	return r.client.CoreV1().Pods(raceNamespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
@@ -40,10 +41,7 @@ func rates(ctx context.Context, log io.Writer) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
-	tree := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, rateTree()) // The scheduler asks again.
-	}))
+	tree := httptest.NewServer(serveTree(rateTree()))
 	defer tree.Close()
 	contenders, err := r.rateContenders(ctx, tree.URL)
 	if err != nil {
@@ -153,6 +151,20 @@ func (r *race) rateContenders(ctx context.Context, tree string) ([]contender, er
 // rateNode is the name of a node, which begins with its group's.
 func rateNode(group, node int) string { return fmt.Sprintf("n%03d-%02d", group, node) }
 
+// serveTree answers as topo-master does, which sends a tree that the scheduler has no second time.
+func serveTree(tree string) http.HandlerFunc {
+	const tag = `"1"`
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, tree) // The scheduler asks again.
+	}
+}
+
 func rateTree() string {
 	groups := make([]string, rateGroups)
 	for g := range groups {
@@ -167,8 +179,9 @@ func rateTree() string {
 }
 
 func (r *race) fillRates(ctx context.Context) error {
+	begin := time.Now()
 	group, within := errgroup.WithContext(ctx)
-	group.SetLimit(8)
+	group.SetLimit(raceWriters)
 	for g := range rateGroups {
 		for n := range rateSize {
 			group.Go(func() error {
@@ -181,7 +194,11 @@ func (r *race) fillRates(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return r.ready(ctx)
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.log, "%d nodes Ready after %.0f s\n", rateGroups*rateSize, time.Since(begin).Seconds())
+	return nil
 }
 
 func ratePods(gangs bool) []*corev1.Pod {

@@ -42,6 +42,10 @@ type Options struct {
 	Port int
 	// Kwok runs the controller that keeps simulated nodes Ready.
 	Kwok bool
+	// NodeLease is for how long a lease of a simulated node lasts, a quarter of which passes
+	// between two renewals; 0 means 40 s, as for kubelets. Thousands of nodes that renew
+	// every 10 s leave a small machine no time for anything else.
+	NodeLease time.Duration
 	// Replace brings a running cluster of the same name down first.
 	Replace bool
 	// Kubelet is laid over the KubeletConfiguration, such as
@@ -67,6 +71,7 @@ type state struct {
 	Node          string          `json:"node"`
 	Cgroup        string          `json:"cgroup"`
 	Kwok          bool            `json:"kwok"`
+	NodeLease     time.Duration   `json:"node_lease,omitempty"`
 	KubeletBinary string          `json:"kubelet_binary,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
 	APIServerArgs []string        `json:"api_server_args,omitempty"`
@@ -118,7 +123,8 @@ func (o Options) state(b Binaries) state {
 	return state{
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.Cache, "log", o.Name), Node: o.Node,
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
-		Kwok:   o.Kwok, KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
+		Kwok:   o.Kwok, NodeLease: o.NodeLease,
+		KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}
 }

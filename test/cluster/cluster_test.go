@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -66,17 +67,18 @@ func TestContainerdConfig(t *testing.T) {
 
 func TestCommands(t *testing.T) {
 	s := state{
-		Dir: "/state", Node: "n", FeatureGates: map[string]bool{"B": false, "A": true},
+		Dir: "/state", Node: "n", NodeLease: time.Hour, FeatureGates: map[string]bool{"B": false, "A": true},
 		APIServerArgs: []string{"--runtime-config=x/v1=true"}, Binaries: Binaries{Kubernetes: "/k8s", Kwok: "/kwok"},
 	}
 	const gates = "--feature-gates=A=true,B=false"
 	for component, wants := range map[string][]string{
 		compAPIServer: {"/k8s/kube-apiserver", gates, "--runtime-config=x/v1=true", "--secure-port=443"},
-		compKCM:       {"/k8s/kube-controller-manager", gates, "--root-ca-file=/state/pki/ca.crt"},
+		compKCM:       {"/k8s/kube-controller-manager", gates, "--root-ca-file=/state/pki/ca.crt", "--node-monitor-grace-period=1h0m10s"},
 		compScheduler: {"/k8s/kube-scheduler", gates, "--kubeconfig=/state/pki/kube-scheduler.kubeconfig"},
 		compKubelet:   {"/k8s/kubelet", "--hostname-override=n", "--config=/state/kubelet.json"},
 		compKwok: {
 			"/kwok", "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+			"--node-lease-duration-seconds=3600",
 		},
 	} {
 		got := s.command(component)
@@ -85,6 +87,9 @@ func TestCommands(t *testing.T) {
 				t.Errorf("%s: no %s in %q", component, want, got)
 			}
 		}
+	}
+	if got := (state{}).command(compKwok); !slices.Contains(got, "--node-lease-duration-seconds=40") {
+		t.Errorf("nodes do not renew their leases as kubelets do: %q", got)
 	}
 	if got := s.command(compEtcd); slices.Contains(got, gates) {
 		t.Errorf("etcd knows no feature gates: %q", got)

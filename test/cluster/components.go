@@ -3,11 +3,14 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Components, as named in Logs and in the state directory.
@@ -26,6 +29,13 @@ const (
 // kwokAnnotation marks the nodes that kwok simulates; it leaves all others alone.
 const kwokAnnotation = "kwok.x-k8s.io/node"
 
+// nodeLease is for how long a kubelet's lease lasts, and nodeGrace how much longer than that
+// a node stays Ready that does not renew its own.
+const (
+	nodeLease = 40 * time.Second
+	nodeGrace = 10 * time.Second
+)
+
 // Components lists what a cluster runs, in the order of starting.
 func (c *Cluster) Components() []string {
 	all := []string{
@@ -41,6 +51,7 @@ func (c *Cluster) Components() []string {
 func (s state) command(component string) []string {
 	pki := func(name string) string { return filepath.Join(s.Dir, "pki", name) }
 	args := []string{filepath.Join(s.Binaries.Kubernetes, component)}
+	lease := cmp.Or(s.NodeLease, nodeLease)
 	switch component {
 	case compEtcd:
 		return append(args, etcdArgs(s.Dir)...)
@@ -53,6 +64,7 @@ func (s state) command(component string) []string {
 		return append(args, s.APIServerArgs...)
 	case compKCM:
 		args = append(args, controllerArgs(pki)...)
+		args = append(args, "--node-monitor-grace-period="+(lease+nodeGrace).String())
 	case compScheduler:
 		args = append(args, loopbackClientArgs(pki(compScheduler+".kubeconfig"))...)
 	case compKubelet:
@@ -66,7 +78,7 @@ func (s state) command(component string) []string {
 		return []string{
 			s.Binaries.Kwok, "--kubeconfig=" + pki("admin.kubeconfig"), "--manage-all-nodes=false",
 			"--manage-nodes-with-annotation-selector=" + kwokAnnotation + "=fake",
-			"--node-lease-duration-seconds=40", "--node-ip=" + nodeIP, "--cidr=10.128.0.1/16",
+			"--node-lease-duration-seconds=" + strconv.Itoa(int(lease.Seconds())), "--node-ip=" + nodeIP, "--cidr=10.128.0.1/16",
 			"--server-address=127.0.0.1:10247",
 		}
 	}

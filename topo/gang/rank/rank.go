@@ -105,6 +105,9 @@ func index(pod *corev1.Pod) int32 {
 // Digits is a number that is written in digits alone; a generated suffix such
 // as 4x9bk is none.
 func Digits(text string) (int32, bool) {
+	if text == "" {
+		return 0, false // Most labels are absent, and the error would cost more than all the rest.
+	}
 	n, err := strconv.ParseInt(text, 10, 32)
 	return int32(n), err == nil && n >= 0 && n < noIndex && text[0] != '+'
 }

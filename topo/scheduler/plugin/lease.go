@@ -50,12 +50,12 @@ func newLease(client kubernetes.Interface, args LeaseArgs, elections prometheus.
 
 // lost is why this process may not be the leader any longer; nil if it surely is.
 func (l *lease) lost(ctx context.Context) error {
-	if l.ResourceName == "" || l.elections == nil {
+	if l.ResourceName == "" {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Now().Before(l.until) {
+	if l.elections == nil || time.Now().Before(l.until) {
 		return nil
 	}
 	if _, known := controller.Won(l.elections); !known {

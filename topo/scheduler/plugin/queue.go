@@ -38,8 +38,10 @@ func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
 	if order := first.Compare(&second); order != 0 {
 		return order < 0
 	}
-	if order := rankOf(a).Compare(rankOf(b)); order != 0 {
-		return order < 0 // As the plan expects them, which counts skew member by member.
+	if first.Name != "" { // Members of one gang. Ranks of other pods mean nothing to each other.
+		if order := rankOf(a).Compare(rankOf(b)); order != 0 {
+			return order < 0 // As the plan expects them, which counts skew member by member.
+		}
 	}
 	return a.GetTimestamp().Before(b.GetTimestamp())
 }

@@ -49,16 +49,18 @@ func publishedBy(node *corev1.Node) published {
 // state is computed again only for what changed: Filter and Score need it of every
 // node for every pod, and between two pods one node at most gets one pod.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
-	node, pods := info.Node(), info.GetPods()
-	had := &nodeState{}
-	if last, ok := s.states.Load(node.Name); ok {
-		had, _ = last.(*nodeState)
+	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
+	last, _ := s.states.Load(node.Name)
+	had, _ := last.(*nodeState)
+	switch {
+	case had == nil:
+		had = &nodeState{}
+	case had.node == node && had.generation == generation && had.count == len(pods):
+		return had // Nothing is allocated for the many nodes of which nothing changed.
 	}
-	now := &nodeState{published: had.published, generation: info.GetGeneration(), count: len(pods)}
+	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
 	if had.node != node {
 		now.published = publishedBy(node)
-	} else if had.generation == now.generation && had.count == now.count {
-		return had
 	}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))

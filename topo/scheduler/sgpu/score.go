@@ -9,6 +9,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
@@ -67,16 +68,43 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	published := s.state(info)
-	topology := published.topology
-	if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
-		topology = affinity.Table{} // It is of another maker's GPUs.
+	var topology affinity.Table
+	if info.Node().Annotations[wellknown.GPUTopology] != "" {
+		// Finding the state costs more than all the rest, at hundreds of nodes for each pod.
+		published := s.state(info)
+		topology = published.topology
+		if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
+			topology = nil // It is of another maker's GPUs.
+		}
 	}
 	score := topologyScore(topology, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
 	return score + use(info, gpu)
+}
+
+// NoneIsBetter reports whether nodes that a pod fits on all have the same score for whole GPUs of
+// a resource: scores need not be counted then. It looks no further than the first node that is
+// another, and reports false for a pod that may fit on a node twice: kube-scheduler takes the
+// scores of one pod for the next that is equal, and would miss those of a node that got the first.
+func (s *Scheduler) NoneIsBetter(
+	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
+) bool {
+	var first int64
+	for i, info := range nodes {
+		if info.GetAllocatable().GetScalarResources()[gpu] >= 2*gpus {
+			return false
+		}
+		score := s.ScoreGPUs(gpu, gpus, w, info)
+		if i == 0 {
+			first = score
+		}
+		if score != first {
+			return false
+		}
+	}
+	return true
 }
 
 // use is how many of a node's GPUs are in use, 0 to full.
