@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,5 +110,22 @@ func TestLeaseIsReadOnce(t *testing.T) {
 	l.until = time.Time{}
 	if err := l.lost(t.Context()); err == nil || !strings.Contains(err.Error(), "read lease heddle-system/heddle-scheduler: no answer") {
 		t.Errorf("lost %v", err)
+	}
+}
+
+// Without an election two bindings at once ended the process.
+func TestLeaseOfBindingsAtOnce(t *testing.T) {
+	for range 100 {
+		l, _ := testedLease(t)
+		l.elections = prometheus.NewRegistry()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if err := l.lost(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }
