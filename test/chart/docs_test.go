@@ -2,6 +2,7 @@ package chart
 
 import (
 	"cmp"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/docs"
@@ -117,6 +119,9 @@ func TestDocumentedCommands(t *testing.T) {
 		for _, line := range found {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
+				if _, command, ok := strings.Cut(words[0], "=$("); ok {
+					words[0] = command // Its output is kept in a variable.
+				}
 				for strings.Contains(words[0], "=") {
 					words = words[1:] // The environment.
 				}
@@ -135,6 +140,8 @@ func TestDocumentedCommands(t *testing.T) {
 				case "go":
 					checkGoTest(t, words)
 				case "docker", "sed", "make", "heddle": // The last two: test/docs, cmd/heddle.
+				case "curl":
+					checkCurl(t, objects, words)
 				case "nvidia-smi", "mx-smi": // The makers' own.
 				case "./heddle-images.run": // What `make bundle` writes; tools/release tests it.
 					if !slices.Contains([]string{"push", "unpack"}, words[1]) {
@@ -150,6 +157,16 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if all < 100 {
 		t.Errorf("%d commands in all pages", all)
+	}
+}
+
+// checkCurl compares the port with topo-master's, the only one that the pages ask so.
+func checkCurl(t *testing.T, objects rendered, words []string) {
+	t.Helper()
+	service := get[*corev1.Service](t, objects, "Service/heddle-topo-master")
+	address := strings.TrimPrefix(words[len(words)-1], "http://")
+	if want := fmt.Sprintf(":%d/node_group", service.Spec.Ports[0].Port); !strings.HasSuffix(address, want) {
+		t.Errorf("%s does not end in %s", address, want)
 	}
 }
 

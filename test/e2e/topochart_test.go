@@ -181,6 +181,21 @@ func stepAnswers(t *testing.T, b *topoChart) {
 		}
 		return ""
 	})
+	commands := documented(t, b.path("docs/install.md"), "TOPO_MASTER_IP=")
+	eventually(t, 20*time.Second, func() string {
+		answer, err := b.NodeExec(t.Context(), "sh", "-ec", commands)
+		if err != nil {
+			return err.Error()
+		}
+		other, err := b.NodeExec(t.Context(), "sh", "-ec", strings.Replace(commands, "head -1", "tail -1", 1))
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(answer, want) {
+			return "documented command: " + answer
+		}
+		return cmp.Diff(answer, other)
+	})
 	cli := b.laptop(t)
 	if out, code := cli.run(t, "topo"); code != 0 || !strings.Contains(out, "\nleaf-"+leaf+" ") || !strings.Contains(out, b.Node()) {
 		t.Errorf("heddle topo: exit %d\n%s", code, out)
@@ -188,6 +203,22 @@ func stepAnswers(t *testing.T, b *topoChart) {
 	if out, code := cli.run(t, "topo", "miscabled"); code != 0 || out != "Every cable is where it belongs.\n" {
 		t.Errorf("heddle topo miscabled: exit %d\n%s", code, out)
 	}
+}
+
+// documented is the block of commands of a page that begins with a text, as it stands
+// there.
+func documented(t *testing.T, page, begin string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(text), "```sh\n"+begin)
+	block, _, closed := strings.Cut(block, "```")
+	if !found || !closed {
+		t.Fatalf("%s has no commands that begin with %s", page, begin)
+	}
+	return begin + block
 }
 
 // ask is a GET with the administrator's credentials.
