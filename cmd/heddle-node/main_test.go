@@ -124,7 +124,10 @@ func TestTogether(t *testing.T) {
 		t.Errorf("/v1/none: %d %s", status, body)
 	}
 	_, metrics := get("http://" + address + "/metrics")
-	for _, metric := range []string{"heddle_node_labels ", "heddle_bindings", "heddle_build_info{", "go_goroutines "} {
+	for _, metric := range []string{
+		`heddle_config_valid{daemon="heddle-device-plugin"} 1`, `heddle_config_valid{daemon="heddle-feature-discovery"} 1`,
+		"heddle_node_labels ", "heddle_bindings", "heddle_build_info{", "go_goroutines ",
+	} {
 		if got := strings.Count(metrics, "\n"+metric); got == 0 || metric != "heddle_bindings" && got != 1 {
 			t.Errorf("%d lines of %s", got, metric)
 		}

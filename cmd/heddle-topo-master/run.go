@@ -79,6 +79,7 @@ func (d *daemon) connect() error {
 	if d.configs, err = config.NewWatcher(d.options.Config, config.Uncompiled{}, d.log); err != nil {
 		return err
 	}
+	d.registry.MustRegister(program.ConfigValid("heddle-topo-master", d.configs))
 	if d.client, err = kube.LoadConfig(d.options.Kubeconfig); err != nil {
 		return err
 	}

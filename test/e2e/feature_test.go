@@ -191,7 +191,7 @@ func stepBadConfig(t *testing.T, b *bed) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(metrics, "\nheddle_config_valid 0\n") {
+	if !strings.Contains(metrics, "\nheddle_config_valid{daemon=\"heddle-feature-discovery\"} 0\n") {
 		t.Errorf("heddle_config_valid is not 0 in:\n%s", metrics)
 	}
 }

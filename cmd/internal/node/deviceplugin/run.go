@@ -67,6 +67,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
+	registry.MustRegister(program.ConfigValid("heddle-device-plugin", configs))
 	api := o.apiServer(log)
 	under, before := o.startsUnder(ctx, api, log)
 	// They are for events too, of a machine that is real.

@@ -152,10 +152,8 @@ func (d *daemon) alive() string {
 // that it is valid again.
 func (d *daemon) reportConfig(ctx context.Context) {
 	err := d.configs.Err()
-	d.metrics.configOK.Set(1)
 	message := ""
 	if err != nil {
-		d.metrics.configOK.Set(0)
 		message = "keeping the last good configuration: " + err.Error()
 	}
 	d.warnOnce(ctx, wellknown.EventInvalidConfiguration, message)

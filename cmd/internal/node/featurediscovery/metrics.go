@@ -19,7 +19,6 @@ type metrics struct {
 	kept      prometheus.Gauge
 	problems  prometheus.Gauge
 	skipped   prometheus.Gauge
-	configOK  prometheus.Gauge
 	conflicts *prometheus.GaugeVec
 	probes    *prometheus.GaugeVec
 	writes    prometheus.Counter
@@ -44,7 +43,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		kept:     gauge("node_labels_kept", "1 while labels and taints stay although a GPU driver is absent."),
 		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
 		skipped:  gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
-		configOK: gauge("config_valid", "1 if the newest configuration is in use, 0 if the last good one is kept."),
 		conflicts: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Name: "node_conflict",
 			Help: "1 for every label or taint left to another writer.",
