@@ -22,6 +22,7 @@ const (
 	pathDaemons = "/v1/daemons"
 	pathRetain  = "/v1/daemons/retain"
 	pathSignal  = "/v1/daemons/signal"
+	pathCheck   = "/v1/check"
 )
 
 // maxAsked bounds a request, in bytes.
@@ -85,6 +86,9 @@ func (k *Keeper) Run(ctx context.Context, listener net.Listener) error {
 	mux.HandleFunc("POST "+pathDaemons, k.serveDaemon)
 	mux.HandleFunc("POST "+pathRetain, k.serveRetain)
 	mux.HandleFunc("POST "+pathSignal, k.serveSignal)
+	// It takes no lock: a probe that fails ends every CUDA program with a share, and a
+	// daemon that starts slowly is no reason.
+	mux.HandleFunc("POST "+pathCheck, func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14,
 		BaseContext: func(net.Listener) context.Context { return ctx },

@@ -39,6 +39,23 @@ func (n *node) keeper() (end func()) {
 	}
 }
 
+// What the probes of heddle-mps ask.
+func TestCheckKeeper(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	socket := n.dir + "/keeper"
+	if err := CheckKeeper(t.Context(), socket, time.Minute); err == nil || !strings.Contains(err.Error(), "heddle-mps does not answer") {
+		t.Errorf("before it runs: %v", err)
+	}
+	end := n.keeper()
+	if err := CheckKeeper(t.Context(), socket, time.Minute); err != nil {
+		t.Error(err)
+	}
+	end()
+	if err := CheckKeeper(t.Context(), socket, time.Minute); err == nil {
+		t.Error("one that has ended answers")
+	}
+}
+
 func liveOn(pod, gpu string) Limit {
 	l := *share(pod, gpu, 30, 4096)
 	l.By = Enforced{config.EnforceMPS, config.EnforceMPS}

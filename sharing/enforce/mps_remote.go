@@ -31,6 +31,13 @@ func newRemote(socket string) *remote {
 	return &remote{http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 1}}, rand.Text()}
 }
 
+// CheckKeeper is the error of a [Keeper] that does not answer at its socket.
+func CheckKeeper(ctx context.Context, socket string, timeout time.Duration) error {
+	r := newRemote(socket)
+	defer r.http.CloseIdleConnections()
+	return r.do(ctx, pathCheck, &asked{}, timeout)
+}
+
 func (*remote) outlives() bool { return true }
 
 // post asks the Keeper for something. The answer is the caller's to close.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -21,6 +22,10 @@ func pods(objects rendered) map[string]corev1.PodTemplateSpec {
 			all[id] = o.Spec.Template
 		case *appsv1.Deployment:
 			all[id] = o.Spec.Template
+		case *batchv1.Job:
+			all[id] = o.Spec.Template
+		case *corev1.Pod:
+			all[id] = corev1.PodTemplateSpec{ObjectMeta: o.ObjectMeta, Spec: o.Spec}
 		}
 	}
 	return all
@@ -82,34 +87,91 @@ func TestPodDisruptionBudgets(t *testing.T) {
 	}
 }
 
-// Every part takes a priority class, tolerations and an affinity of its own, and has
-// probes.
+// Every part takes a priority class, tolerations and an affinity of its own, and what does
+// not end has probes.
 func TestPlacementOfEveryPart(t *testing.T) {
-	parts := map[string]string{
-		"DaemonSet/heddle-feature-discovery": "gpuLabel", "DaemonSet/heddle-device-plugin": "gpuDevice",
+	apart := map[string]string{
+		"DaemonSet/heddle-feature-discovery": "gpuLabel", "DaemonSet/heddle-device-plugin": "gpuDevice", "DaemonSet/heddle-mps": "gpuDevice",
 		"DaemonSet/heddle-topo-worker": "topoDiscovery.worker", "Deployment/heddle-topo-master": "topoDiscovery.master",
 		"Deployment/heddle-scheduler": "gpuScheduler",
+		"Job/heddle-uninstall-nodes":  "uninstall", "Job/heddle-uninstall-capacity": "uninstall", "Pod/heddle-test": "tests",
 	}
-	args := []string{"--set", everything}
-	for _, part := range parts {
-		args = append(args, "--set", part+".priorityClassName=own,"+part+".tolerations[0].key=k-"+strings.ReplaceAll(part, ".", "-"),
-			"--set-json", part+`.affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}`)
-	}
-	for id, pod := range pods(render(t, args...)) {
-		part := parts[id]
-		has := slices.ContainsFunc(pod.Spec.Tolerations, func(s corev1.Toleration) bool {
-			return s.Key == "k-"+strings.ReplaceAll(part, ".", "-")
-		})
-		c := pod.Spec.Containers[0]
-		if part == "" || pod.Spec.PriorityClassName != "own" || !has || pod.Spec.Affinity.NodeAffinity == nil ||
-			c.LivenessProbe == nil || c.ReadinessProbe == nil {
-			t.Errorf("%s: priority %q, tolerations %v, affinity %v", id, pod.Spec.PriorityClassName, pod.Spec.Tolerations, pod.Spec.Affinity)
+	const all = everything + ",gpuDevice.mps=true"
+	for name, tt := range map[string]struct {
+		set   string
+		parts map[string]string
+	}{
+		"apart": {all, apart},
+		"combined": {all + ",combined=true,gpuLabel.deploy=false,topoDiscovery.deploy=false", map[string]string{
+			"DaemonSet/heddle-node": "gpuDevice", "DaemonSet/heddle-mps": "gpuDevice", "Deployment/heddle-scheduler": "gpuScheduler",
+			"Job/heddle-uninstall-nodes": "uninstall", "Job/heddle-uninstall-capacity": "uninstall", "Pod/heddle-test": "tests",
+		}},
+	} {
+		args := []string{"--set", tt.set}
+		for _, part := range tt.parts {
+			args = append(args, "--set", part+".priorityClassName=own,"+part+".tolerations[0].key=k-"+strings.ReplaceAll(part, ".", "-"),
+				"--set-json", part+`.affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}`)
+		}
+		found := pods(render(t, args...))
+		for id, part := range tt.parts {
+			if _, there := found[id]; !there {
+				t.Errorf("%s: there is no %s, of %s", name, id, part)
+			}
+		}
+		for id, pod := range found {
+			checkPlacement(t, name+": "+id, tt.parts[id], &pod.Spec)
+		}
+		for id, pod := range pods(render(t, "--set", tt.set)) {
+			if pod.Spec.PriorityClassName != "system-node-critical" {
+				t.Errorf("%s: %s: priority %q", name, id, pod.Spec.PriorityClassName)
+			}
 		}
 	}
-	for id, pod := range pods(render(t, "--set", everything)) {
-		if pod.Spec.PriorityClassName != "system-node-critical" {
-			t.Errorf("%s: priority %q", id, pod.Spec.PriorityClassName)
+}
+
+func checkPlacement(t *testing.T, id, part string, pod *corev1.PodSpec) {
+	t.Helper()
+	tolerates := slices.ContainsFunc(pod.Tolerations, func(s corev1.Toleration) bool {
+		return s.Key == "k-"+strings.ReplaceAll(part, ".", "-")
+	})
+	if part == "" || pod.PriorityClassName != "own" || !tolerates || pod.Affinity == nil || pod.Affinity.NodeAffinity == nil {
+		t.Errorf("%s: priority %q, tolerations %v, affinity %v", id, pod.PriorityClassName, pod.Tolerations, pod.Affinity)
+	}
+	c := pod.Containers[0]
+	if ends := pod.RestartPolicy == corev1.RestartPolicyNever; !ends && (c.LivenessProbe == nil || c.ReadinessProbe == nil) {
+		t.Errorf("%s: probes %v, %v", id, c.LivenessProbe, c.ReadinessProbe)
+	}
+}
+
+// The pod of helm test goes where the uninstall does, unless it has values of its own.
+func TestPlacementOfHelmTest(t *testing.T) {
+	pod := get[*corev1.Pod](t, render(t, "--set", "uninstall.nodeSelector.pool=infra,uninstall.tolerations[0].key=infra"), "Pod/heddle-test").Spec
+	if pod.NodeSelector["pool"] != "infra" || pod.Tolerations[len(pod.Tolerations)-1].Key != "infra" {
+		t.Errorf("node selector %v, tolerations %v", pod.NodeSelector, pod.Tolerations)
+	}
+}
+
+// The probes of heddle-mps run the program that is in its image, with flags that it has,
+// and ask where the keeper serves. The kubelet expands no variables there.
+func TestProbesOfMPS(t *testing.T) {
+	c := pods(render(t, "--set", everything+",gpuDevice.mps=true"))["DaemonSet/heddle-mps"].Spec.Containers[0]
+	want := []string{"/usr/local/bin/heddle-device-plugin", "--mps-keeper=check", "--state-dir=/var/lib/heddle/device-plugin"}
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		if diff := cmp.Diff(want, p.Exec.Command); diff != "" {
+			t.Errorf("command (-want +got):\n%s", diff)
 		}
+		for _, flag := range p.Exec.Command[1:] {
+			name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
+			if !flagNames(t, "heddle-device-plugin")[name] {
+				t.Errorf("there is no flag %s", flag)
+			}
+		}
+		if !slices.Contains(c.Args, p.Exec.Command[2]) {
+			t.Errorf("it asks at %s, the keeper has %v", p.Exec.Command[2], c.Args)
+		}
+	}
+	if l := c.LivenessProbe; l.PeriodSeconds*l.FailureThreshold < 300 {
+		t.Errorf("programs end after %d failures, one every %d s", l.FailureThreshold, l.PeriodSeconds)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ const (
 	keeperNone  = "none"
 	keeperUse   = "use"
 	keeperServe = "serve"
+	keeperCheck = "check"
 )
 
 // Name is the program's.
@@ -67,7 +69,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
 	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: "+
-		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir")
+		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir; "+
+		"check: fail unless the one that serves answers, for its probes")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
@@ -83,11 +86,14 @@ func (o *options) Register(fs *flag.FlagSet) {
 // Reads overrides [program.Host]: one that cleans the host, or keeps MPS daemons, reads
 // no machine, and other daemons of the process must not wait for it.
 func (o *options) Reads() *program.Host {
-	if o.cleanup || o.mpsKeeper == keeperServe {
+	if o.cleanup || o.isKeeper() {
 		return nil
 	}
 	return &o.Host
 }
+
+// isKeeper is true for heddle-mps and its probes.
+func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe || o.mpsKeeper == keeperCheck }
 
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
@@ -97,8 +103,8 @@ func (o *options) Check() error {
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
-	if o.mpsKeeper != keeperNone && o.mpsKeeper != keeperUse && o.mpsKeeper != keeperServe {
-		return fmt.Errorf("--mps-keeper: %q is neither none, use nor serve", o.mpsKeeper)
+	if !slices.Contains([]string{keeperNone, keeperUse, keeperServe, keeperCheck}, o.mpsKeeper) {
+		return fmt.Errorf("--mps-keeper: %q is none of none, use, serve and check", o.mpsKeeper)
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

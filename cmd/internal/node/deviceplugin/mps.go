@@ -9,9 +9,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
+
+// checkTimeout is less than that of the probes in the chart.
+const checkTimeout = 5 * time.Second
 
 // openShm opens the memory that MPS's daemons and clients share: clients of any user make
 // files there, as in any /dev/shm.

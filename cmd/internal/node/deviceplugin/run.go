@@ -37,7 +37,7 @@ import (
 // serves, which ends once the next one's container runs. A pod that was deleted by force may
 // run on as well. The process that keeps MPS daemons writes none of these.
 func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error) {
-	if o.mpsKeeper == keeperServe {
+	if o.isKeeper() {
 		return nil, nil //nolint:nilnil // It does not matter.
 	}
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
@@ -60,8 +60,11 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		well := func() string { return "" }
 		return o.Serve(ctx, log, o.metricsAddress, registry, well, well)
 	}
-	if o.mpsKeeper == keeperServe {
+	switch o.mpsKeeper {
+	case keeperServe:
 		return o.keepMPS(ctx, log)
+	case keeperCheck:
+		return enforce.CheckKeeper(ctx, enforce.KeeperSocket(o.stateDir), checkTimeout)
 	}
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
