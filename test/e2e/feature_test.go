@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
 
@@ -197,9 +197,13 @@ func stepBadConfig(t *testing.T, b *bed) {
 }
 
 func stepGoodConfig(t *testing.T, b *bed) {
+	before := b.placed(t, metav1.NamespaceAll, "")
 	b.nodesConfig(t, "- nodeName: node1\n  usage: inference\n")
 	b.waitLabel(t, "heddle.dev/node.usage", "inference", 2*time.Minute)
 	b.waitLabel(t, "example.com/rack", "", 5*time.Second)
+	if diff := cmp.Diff(before, b.placed(t, metav1.NamespaceAll, "")); diff != "" || len(before) == 0 {
+		t.Errorf("pods and their nodes (-before +after a change of usage):\n%s", diff)
+	}
 	if n := b.restarts(t); n != 0 {
 		t.Errorf("the daemon restarted %d times", n)
 	}
@@ -248,52 +252,6 @@ func stepPolicy(t *testing.T, b *bed) {
 		[]byte(`{"metadata":{"labels":{"nvidia.com/gpu.count":"9"}}}`), metav1.PatchOptions{})
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
 		t.Errorf("refused by something else: %v", err)
-	}
-}
-
-// stepNodePools applies deploy/examples/node-pools.yaml as it stands. The pods
-// land on simulated nodes, which the same binary labeled.
-func stepNodePools(t *testing.T, b *bed) {
-	config := t.TempDir()
-	for name, text := range map[string]string{
-		"version":        "v1",
-		"cluster-config": "preset: scheme\n",
-		"nodes-config":   "- {nodeName: h20-training, usage: training}\n- {nodeName: h20-inference, usage: inference}\n",
-	} {
-		if err := os.WriteFile(filepath.Join(config, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for node, machine := range map[string]string{
-		"h20-training": "h20-4nic", "h20-inference": "h20-4nic", "cpu-1": "amd-epyc-no-gpu",
-	} {
-		if err := b.AddSimulatedNode(t.Context(), cluster.SimulatedNode{Name: node}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { b.kubectlAfter(t, "delete", "node", node) })
-		if err := b.WaitNodeReady(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
-		b.oneshot(t, "--node-name", node, "--machine", b.path("test/machines/"+machine+".json"), "--config", config)
-	}
-	b.kubectl(t, "apply", "-f", b.path("deploy/examples/node-pools.yaml"))
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "-f", b.path("deploy/examples/node-pools.yaml")) })
-	b.kubectl(t, "run", "cpu-only", "--image=localhost/busybox:1", "--restart=Never", "--", "sleep", "60")
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "pod", "cpu-only") })
-	where := func(selector string) string {
-		return b.kubectl(t, "get", "pods", "-l", selector, "-o", "jsonpath={.items[*].spec.nodeName}")
-	}
-	for selector, want := range map[string]string{
-		"batch.kubernetes.io/job-name=training-job": "h20-training",
-		"app=inference": "h20-inference h20-inference",
-		"run=cpu-only":  "cpu-1",
-	} {
-		eventually(t, 30*time.Second, func() string {
-			if got := where(selector); got != want {
-				return fmt.Sprintf("pods of %s are on %q, want %q", selector, got, want)
-			}
-			return ""
-		})
 	}
 }
 
