@@ -52,7 +52,9 @@ func stepNodePools(t *testing.T, b *bed) {
 		b.oneshot(t, "--node-name", node, "--machine", b.path("test/machines/"+machine+".json"), "--config", config)
 	}
 	b.kubectl(t, "apply", "-f", b.path("deploy/examples/node-pools.yaml"))
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "--ignore-not-found", "-f", b.path("deploy/examples/node-pools.yaml")) })
+	t.Cleanup(func() {
+		b.kubectlAfter(t, "delete", "--wait=false", "--ignore-not-found", "-f", b.path("deploy/examples/node-pools.yaml"))
+	})
 	b.kubectl(t, "run", "cpu-only", "--image=localhost/busybox:1", "--restart=Never", "--", "sleep", "60")
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "pod", "cpu-only") })
 	where := func(selector string) string {

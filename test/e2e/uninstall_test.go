@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -40,7 +39,7 @@ gpuDevice: {machineConfigMap: removable, affinity: *real}
 topoDiscovery:
   deploy: true
   worker: {machineConfigMap: removable, affinity: *real}
-  master: {replicas: 1, affinity: *real}
+  master: {replicas: 1, affinity: *real, env: [{name: HEDDLE_E2E_WORD, value: ` + envWord + `}]}
 uninstall: {affinity: *real}
 `
 
@@ -195,36 +194,6 @@ func stepWritten(t *testing.T, b *removable) {
 	if out := b.kubectl(t, "kustomize", b.path("deploy/kustomize/example")); strings.Count(out, "image: registry.internal/gpu/") != 5 ||
 		!strings.Contains(out, "example.com/gpu: \"true\"") || !strings.Contains(out, "mode: sgpu") {
 		t.Error("the example of kustomize does not change images, configuration and nodes")
-	}
-}
-
-func stepBundle(t *testing.T, b *removable) {
-	cli, file := b.laptop(t), filepath.Join(t.TempDir(), "b.tar.gz")
-	dump := b.path("test/machines/dgx-h100.json")
-	if out, code := cli.run(t, "support-bundle", "--node", b.Node(), "--machine", dump, "--file", file); code != 0 ||
-		!strings.Contains(out, " 0 parts left out") {
-		t.Errorf("exit %d: %s", code, out)
-	}
-	files, err := exec.CommandContext(t.Context(), "tar", "-tzf", file).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	plugin := b.pods(t, b.plugin)[0].Name
-	for _, want := range []string{
-		"machine.json", "doctor.txt", "node.json", "bindings.json", "nodetopology.json", "config/cluster-config",
-		"events-node.json", "events-daemons.json", "logs/" + plugin + ".log", "contents.json",
-	} {
-		if !slices.Contains(strings.Split(string(files), "\n"), want) {
-			t.Errorf("the bundle lacks %s:\n%s", want, files)
-		}
-	}
-	machine, _ := cli.run(t, "inspect", "--machine", dump, "--node-name", b.Node(), "-o", "json")
-	if replayed, _ := cli.run(t, "inspect", "--bundle", file, "-o", "json"); replayed != machine {
-		t.Errorf("the bundle's machine (-read +replayed):\n%s", cmp.Diff(machine, replayed))
-	}
-	// The configuration shares the GPUs, as the bundle has it.
-	if out, _ := cli.run(t, "inspect", "--bundle", file, "-o", "resources"); !strings.Contains(out, "nvidia.com/sgpu") {
-		t.Errorf("resources by the bundle's configuration:\n%s", out)
 	}
 }
 

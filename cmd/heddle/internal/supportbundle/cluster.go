@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
@@ -18,7 +19,9 @@ const (
 	// lines of a log, and how many Events of one place.
 	lines     = 1000
 	mostEvent = "500"
+	nameLabel = "app.kubernetes.io/name"
 	partOf    = "app.kubernetes.io/part-of=heddle"
+	scheduler = "heddle-scheduler"
 )
 
 // cluster adds what the API server has of a Node.
@@ -80,24 +83,35 @@ func (g *gathering) json(name string, object any, err error) error {
 	return g.Add(name, text)
 }
 
-// config adds the ConfigMap that the daemons read.
+// config adds the ConfigMap that the daemons read, and the scheduler's.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) error {
-	name := cluster.ConfigMap
+	daemons, ofScheduler := cluster.ConfigMap, ""
 	for i := range pods {
 		for _, v := range pods[i].Spec.Volumes {
-			if v.Name == "config" && v.ConfigMap != nil && v.ConfigMap.Name != "heddle-scheduler" {
-				name = v.ConfigMap.Name
+			switch {
+			case v.Name != "config" || v.ConfigMap == nil:
+			case pods[i].Labels[nameLabel] == scheduler:
+				ofScheduler = v.ConfigMap.Name
+			default:
+				daemons = v.ConfigMap.Name
 			}
 		}
 	}
+	if err := g.configMap(ctx, client, daemons, bundle.ConfigDir); err != nil || ofScheduler == "" {
+		return err
+	}
+	return g.configMap(ctx, client, ofScheduler, "scheduler/")
+}
+
+func (g *gathering) configMap(ctx context.Context, client rest.Interface, name, dir string) error {
 	object, err := cluster.Read[corev1.ConfigMap](ctx,
 		client.Get().Namespace(g.namespace).Resource("configmaps").Name(name), "ConfigMap "+name)
 	if err != nil {
-		g.lacks(bundle.ConfigDir, err)
+		g.lacks(dir, err)
 		return nil
 	}
 	for key, text := range object.Data {
-		if err := g.Add(bundle.ConfigDir+key, []byte(text)); err != nil {
+		if err := g.Add(dir+key, []byte(text)); err != nil {
 			return err
 		}
 	}
@@ -121,7 +135,34 @@ func (g *gathering) events(ctx context.Context, client rest.Interface, node stri
 			return err
 		}
 	}
-	return nil
+	return g.podEvents(ctx, client, node)
+}
+
+// podEvent is what the device plugin told the owner of a pod.
+type podEvent struct {
+	Namespace string      `json:"namespace"`
+	Pod       string      `json:"pod"`
+	Type      string      `json:"type"`
+	Reason    string      `json:"reason"`
+	Message   string      `json:"message"`
+	Count     int32       `json:"count"`
+	Last      metav1.Time `json:"last"`
+}
+
+// podEvents adds the device plugin's Events about pods of all namespaces on the Node, such as
+// why one has no share. Of the pods themselves it adds nothing but the names.
+func (g *gathering) podEvents(ctx context.Context, client rest.Interface, node string) error {
+	list, err := cluster.Read[corev1.EventList](ctx, client.Get().Resource("events").
+		Param("fieldSelector", "involvedObject.kind=Pod,source=heddle-device-plugin").Param("limit", mostEvent), "Events of pods")
+	all := []podEvent{}
+	if err == nil {
+		for i := range list.Items {
+			if e := &list.Items[i]; e.Source.Host == node {
+				all = append(all, podEvent{e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count, e.LastTimestamp})
+			}
+		}
+	}
+	return g.json("events-pods.json", all, err)
 }
 
 // logs adds the last lines of a pod: of the Node's daemons, and of those that serve
@@ -131,23 +172,36 @@ func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1
 	if pod.Spec.NodeName != node && !ofAll {
 		return nil
 	}
-	for i := range pod.Status.ContainerStatuses {
-		s := &pod.Status.ContainerStatuses[i]
-		for _, previous := range []bool{false, true} {
-			if previous && s.RestartCount == 0 {
-				continue
-			}
-			file := "logs/" + pod.Name + map[bool]string{true: ".previous"}[previous] + ".log"
-			body, err := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("log").
-				Param("container", cmp.Or(s.Name, pod.Name)).Param("previous", strconv.FormatBool(previous)).
-				Param("tailLines", strconv.Itoa(lines)).Param("limitBytes", strconv.Itoa(bundle.MaxFile)).DoRaw(ctx)
-			if err != nil {
-				g.lacks(file, err)
-				continue
-			}
-			if err := g.Add(file, body); err != nil {
-				return err
-			}
+	for _, s := range pod.Status.InitContainerStatuses {
+		if err := g.log(ctx, client, pod, &s, pod.Name+"."+s.Name); err != nil {
+			return err
+		}
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if err := g.log(ctx, client, pod, &s, pod.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log adds the last lines of a container, and those of the one before it where it was
+// started again.
+func (g *gathering) log(ctx context.Context, client rest.Interface, pod *corev1.Pod, s *corev1.ContainerStatus, name string) error {
+	for _, previous := range []bool{false, true} {
+		if previous && s.RestartCount == 0 {
+			continue
+		}
+		file := "logs/" + name + map[bool]string{true: ".previous"}[previous] + ".log"
+		body, err := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("log").
+			Param("container", cmp.Or(s.Name, pod.Name)).Param("previous", strconv.FormatBool(previous)).
+			Param("tailLines", strconv.Itoa(lines)).Param("limitBytes", strconv.Itoa(bundle.MaxFile)).DoRaw(ctx)
+		if err != nil {
+			g.lacks(file, err)
+			continue
+		}
+		if err := g.Add(file, body); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -28,7 +28,9 @@ func NewCommand(version string) *cobra.Command {
 		Use: "support-bundle", Short: "Write what a bug report needs into one file", Args: cobra.NoArgs,
 		Long: `Write what a bug report needs into one file, a tar.gz: the machine, what doctor finds,
 and with --node what the API server has of the Node: its configuration, its report,
-who has which device, last Events, and last logs of heddle's pods there.
+who has which device, last logs of heddle's pods there, and last Events: of the Node,
+of heddle, and of the device plugin about pods of any namespace, which have a pod's
+name and no more of it.
 
 Secrets are not read, and what looks like a credential is replaced; read the file
 before you send it. It has 32 MB at most. What could not be had stands in

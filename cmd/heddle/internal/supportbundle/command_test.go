@@ -78,10 +78,18 @@ func TestNode(t *testing.T) {
 		"/api/v1/namespaces/heddle-system/configmaps/heddle-device-config": `{"kind": "ConfigMap", "apiVersion": "v1",
 			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: {address: 'https://me:secret1@x/'}}\n"}}`,
 		"/api/v1/namespaces/heddle-system/pods": `{"kind": "PodList", "apiVersion": "v1", "items": [
-			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1"},
-				"status": {"containerStatuses": [{"name": "c"}]}},
+			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1",
+				"containers": [{"name": "c", "env": [{"name": "WORD", "value": "secret3"}]}]},
+				"status": {"initContainerStatuses": [{"name": "preload"}], "containerStatuses": [{"name": "c"}]}},
+			{"metadata": {"name": "heddle-scheduler-1", "namespace": "heddle-system", "labels": {"app.kubernetes.io/name": "heddle-scheduler"}},
+				"spec": {"nodeName": "gpu-2", "volumes": [{"name": "config", "configMap": {"name": "mine"}}]}},
 			{"metadata": {"name": "elsewhere", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-2"},
 				"status": {"containerStatuses": [{"name": "c"}]}}]}`,
+		"/api/v1/namespaces/heddle-system/configmaps/mine": `{"kind": "ConfigMap", "apiVersion": "v1", "data": {"config.yaml": "kind: x\n"}}`,
+		"/api/v1/events": `{"kind": "EventList", "apiVersion": "v1", "items": [
+			{"reason": "SGPURefused", "type": "Warning", "message": "node is full", "count": 2, "source": {"host": "gpu-1"},
+				"involvedObject": {"kind": "Pod", "namespace": "team", "name": "train-0"}},
+			{"reason": "SGPURefused", "source": {"host": "gpu-2"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "train-1"}}]}`,
 		"/api/v1/namespaces/heddle-system/pods/plugin/log": "started token=secret2\n",
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,9 +110,15 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, path := written(t, "--kubeconfig", config, "--node", "gpu-1")
-	want := []string{"config/cluster-config", "config/version", "contents.json", "logs/plugin.log", "node.json"}
+	want := []string{"config/cluster-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",
+		"logs/plugin.preload.log", "node.json", "scheduler/config.yaml"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	events := strings.Join(strings.Fields(string(files["events-pods.json"])), " ")
+	if diff := cmp.Diff(`[ { "namespace": "team", "pod": "train-0", "type": "Warning", "reason": "SGPURefused", "message": "node is full", `+
+		`"count": 2, "last": null } ]`, events); diff != "" {
+		t.Errorf("Events of pods (-want +got):\n%s", diff)
 	}
 	for name, content := range files {
 		if strings.Contains(string(content), "secret") {
