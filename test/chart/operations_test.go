@@ -2,6 +2,7 @@ package chart
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,6 +60,32 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 	if policy := get[*networkingv1.NetworkPolicy](t, objects, "NetworkPolicy/heddle-uninstall"); len(policy.Spec.Ingress) > 0 {
 		t.Errorf("the uninstall listens on nothing: %v", policy.Spec.Ingress)
+	}
+}
+
+// heddle-scheduler may ask topo-master for the map, also where the values name others alone.
+func TestSchedulerReachesTopoMaster(t *testing.T) {
+	for _, tt := range []struct {
+		name, from string
+		scheduler  bool
+		want       []map[string]string
+	}{
+		{"all may", "[]", true, nil},
+		{"beside others", `[{"podSelector":{"matchLabels":{"app":"x"}}}]`, true, []map[string]string{{"app": "x"}, {"app.kubernetes.io/name": "heddle-scheduler"}}},
+		{"not deployed", `[{"podSelector":{"matchLabels":{"app":"x"}}}]`, false, []map[string]string{{"app": "x"}}},
+	} {
+		objects := render(t, "--set", everything, "--set", "networkPolicy.deploy=true,gpuScheduler.deploy="+strconv.FormatBool(tt.scheduler),
+			"--set-json", "networkPolicy.topoMasterFrom="+tt.from)
+		var got []map[string]string
+		for _, peer := range get[*networkingv1.NetworkPolicy](t, objects, "NetworkPolicy/heddle-topo-master").Spec.Ingress[0].From {
+			got = append(got, peer.PodSelector.MatchLabels)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+		if pod, there := pods(objects)["Deployment/heddle-scheduler"]; there && pod.Labels["app.kubernetes.io/name"] != "heddle-scheduler" {
+			t.Errorf("%s: its pods have %v", tt.name, pod.Labels)
+		}
 	}
 }
 
