@@ -140,6 +140,8 @@ func TestDocumentedCommands(t *testing.T) {
 				case "go":
 					checkGoTest(t, words)
 				case "docker", "sed", "make", "heddle": // The last two: test/docs, cmd/heddle.
+				case "sudo":
+					checkArchive(t, words[1:])
 				case "curl":
 					checkCurl(t, objects, words)
 				case "nvidia-smi", "mx-smi": // The makers' own.
@@ -157,6 +159,23 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if all < 100 {
 		t.Errorf("%d commands in all pages", all)
+	}
+}
+
+// checkArchive looks for the archive of the CLI under the name that tools/release gives it, which
+// tests there that both programs are in it.
+func checkArchive(t *testing.T, words []string) {
+	t.Helper()
+	want := []string{"tar", "-xzf", "heddle_v0.1.0_linux_amd64.tar.gz", "-C", "/usr/local/bin", "heddle", "kubectl-heddle"}
+	if !slices.Equal(words, want) {
+		t.Errorf("%q, want %q", words, want)
+	}
+	release, err := os.ReadFile(root + "/tools/release/cli.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(release), `"heddle_" + version + "_" + a.OS + "_" + a.Arch + ".tar.gz"`) {
+		t.Error("tools/release gives archives other names")
 	}
 }
 

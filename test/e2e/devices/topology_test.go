@@ -18,7 +18,7 @@ import (
 
 // TestSingleNUMANode: with the kubelet's strictest topology policy and pinned
 // processors, GPUs, HCAs and the processor of a container are of one NUMA node,
-// and a pod that fits into none is refused. The node is shown two NUMA nodes,
+// and a pod that fits into none is refused. One of the pods is that of the quick start. The node is shown two NUMA nodes,
 // like the machine that the plugin replays.
 func TestSingleNUMANode(t *testing.T) {
 	if runtime.NumCPU() < 2 {
@@ -60,8 +60,14 @@ func TestSingleNUMANode(t *testing.T) {
 		t.Errorf("processor %d of NUMA node %d came with GPUs and HCAs of %v", pinned.CPUs[0], node, got)
 	}
 
-	r.run(t, r.pod("rest", box{gpus: 4, hcas: 4}))
-	rest := r.has(t, "rest", "app", 4, 4)
+	// The pod of the quick start, under its own name.
+	example := &corev1.Pod{}
+	documented(t, "gpu-rdma-pod.yaml", example)
+	if example.Name != "gpu-rdma" || example.Spec.Containers[0].Name != "main" {
+		t.Errorf("the quick start asks the pod gpu-rdma, the example is %s", example.Name)
+	}
+	r.run(t, r.atHand(example))
+	rest := r.has(t, "gpu-rdma", "main", 4, 4)
 	if got := numaNodes(r.machine(t), rest); !slices.Equal(got, []int{1 - node}) {
 		t.Errorf("the other pod has GPUs and HCAs of NUMA nodes %v", got)
 	}
