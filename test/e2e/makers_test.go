@@ -19,25 +19,45 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// TestMetaXFromTheChart is the documented installation on a node with MetaX's GPUs
+// TestMakersFromTheChart is the documented installation on a node with a maker's GPUs
 // (helm install ... --set gpuDevice.sGPUHybridMode=true), then the check that the document
-// prints: what of the node's allocatable resources is MetaX's; then the documented ConfigMap, which names the
+// prints: what of the node's allocatable resources is the maker's; then the documented ConfigMap, which names the
 // node that shares its GPUs, and the check again: sgpu is 16 for each. No resource or label of the node is
 // another maker's, and the uninstallation takes all of it back.
-func TestMetaXFromTheChart(t *testing.T) {
-	b, ctx := shared, t.Context()
+func TestMakersFromTheChart(t *testing.T) {
+	for _, m := range []maker{
+		{"metax-tech.com", "metax-c500-box", "metax/device-config.yaml", 64, "nvidia.com"},
+		{"nvidia.com", "dgx-h100", "device-config.yaml", 79, "metax-tech.com"},
+	} {
+		t.Run(m.vendor, func(t *testing.T) { m.fromTheChart(t, shared) })
+	}
+}
+
+// maker is a node of eight GPUs with so many GiB each, and its documented configuration.
+type maker struct {
+	vendor, machine, config string
+	gib                     int64
+	other                   string
+}
+
+func (m *maker) resource(name string) corev1.ResourceName {
+	return corev1.ResourceName(m.vendor + "/" + name)
+}
+
+func (m *maker) fromTheChart(t *testing.T, b *bed) {
+	ctx := t.Context()
 	for _, binary := range []string{"heddle", daemon, pluginName} {
 		if err := b.installer.Image(ctx, b.Cluster, binary); err != nil {
 			t.Fatal(err)
 		}
 	}
-	dump, nodes := b.path("test/machines/metax-c500-box.json"), filepath.Join(b.Dir(), "metax")
+	dump, nodes := b.path("test/machines/"+m.machine+".json"), filepath.Join(b.Dir(), m.machine)
 	if err := install.DeviceNodes(dump, nodes); err != nil {
 		t.Fatal(err)
 	}
 	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
-	b.kubectl(t, "-n", suite, "create", "configmap", "metax", "--from-file=machine.json="+dump)
-	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "metax") })
+	b.kubectl(t, "-n", suite, "create", "configmap", "maker", "--from-file=machine.json="+dump)
+	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "maker") })
 	var only []string
 	for _, of := range []string{"gpuLabel", "gpuDevice"} {
 		affinity := map[string]any{"nodeAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": map[string]any{
@@ -49,10 +69,10 @@ func TestMetaXFromTheChart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		only = append(only, "--set-json", of+".affinity="+string(text), "--set", of+".machineConfigMap=metax")
+		only = append(only, "--set-json", of+".affinity="+string(text), "--set", of+".machineConfigMap=maker")
 	}
 	err := b.installer.Chart(ctx, b.Cluster, append(only, "--set", "gpuDevice.sGPUHybridMode=true",
-		"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "gpuDevice.replayDevices="+nodes)...)
+		"--set", "config.cluster.domains.vendor="+m.vendor, "--set", "gpuDevice.replayDevices="+nodes)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,35 +95,35 @@ func TestMetaXFromTheChart(t *testing.T) {
 					return fmt.Sprintf("%s: %s, want %d; the node offers %s", name, got.String(), want, offered())
 				}
 			}
-			if n.Labels["metax-tech.com/gpu.product"] == "" {
-				return "no label metax-tech.com/gpu.product"
+			if n.Labels[m.vendor+"/gpu.product"] == "" {
+				return "no label " + m.vendor + "/gpu.product"
 			}
 			return ""
 		})
 	}
-	offers(map[corev1.ResourceName]int64{"metax-tech.com/gpu": 8})
+	offers(map[corev1.ResourceName]int64{m.resource("gpu"): 8})
 	check := "kubectl get node " + b.Node() +
-		` -o json | jq '.status.allocatable | with_entries(select(.key | startswith("metax-tech.com/gpu")))'`
-	if diff := cmp.Diff("{\n  \"metax-tech.com/gpu\": \"8\"\n}\n", b.documented(t, check)); diff != "" {
+		` -o json | jq '.status.allocatable | with_entries(select(.key | startswith("` + m.vendor + `/gpu")))'`
+	if diff := cmp.Diff("{\n  \""+m.vendor+"/gpu\": \"8\"\n}\n", b.documented(t, check)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", check, diff)
 	}
-	text, err := os.ReadFile(b.example("metax/device-config.yaml"))
+	text, err := os.ReadFile(b.example(m.config))
 	if err != nil {
 		t.Fatal(err)
 	}
 	documented := strings.ReplaceAll(string(text), "sample-node1", b.Node())
 	b.applied(t, documented)
 	offers(map[corev1.ResourceName]int64{
-		"metax-tech.com/gpu": 0, "metax-tech.com/sgpu": 8 * 16, "metax-tech.com/vcore": 8 * 100, "metax-tech.com/vmemory": 8 * 64,
+		m.resource("gpu"): 0, m.resource("sgpu"): 8 * 16, m.resource("vcore"): 8 * 100, m.resource("vmemory"): 8 * m.gib,
 	})
 	n := b.node(t, b.Node())
 	for key := range n.Labels {
-		if strings.HasPrefix(key, "nvidia.com/") {
+		if strings.HasPrefix(key, m.other+"/") {
 			t.Errorf("label %s", key)
 		}
 	}
 	for name, count := range n.Status.Allocatable {
-		if strings.HasPrefix(string(name), "nvidia.com/") && !count.IsZero() {
+		if strings.HasPrefix(string(name), m.other+"/") && !count.IsZero() {
 			t.Errorf("the node offers %s %s", count.String(), name)
 		}
 	}
@@ -112,14 +132,14 @@ func TestMetaXFromTheChart(t *testing.T) {
 		_, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait")
 		done <- err
 	}()
-	b.remake(t, "metax-tech.com/sgpu")
+	b.remake(t, m.resource("sgpu"))
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, func() string {
 		n := b.node(t, b.Node())
 		for key := range n.Labels {
-			if strings.HasPrefix(key, "metax-tech.com/") {
+			if strings.HasPrefix(key, m.vendor+"/") {
 				return "label " + key
 			}
 		}

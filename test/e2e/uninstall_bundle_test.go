@@ -68,7 +68,7 @@ func stepBundle(t *testing.T, b *removable) {
 type podEvent struct{ Namespace, Pod, Reason string }
 
 // bundledEvents reads those of a pod in a namespace of its own: where no enforcer is there, the
-// device plugin has told it so.
+// device plugin has reported it.
 func (b *removable) bundledEvents(t *testing.T, file string) {
 	t.Helper()
 	text, err := exec.CommandContext(t.Context(), "tar", "-xzOf", file, "events-pods.json").Output()

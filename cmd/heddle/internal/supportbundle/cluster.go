@@ -138,7 +138,7 @@ func (g *gathering) events(ctx context.Context, client rest.Interface, node stri
 	return g.podEvents(ctx, client, node)
 }
 
-// podEvent is what the device plugin told the owner of a pod.
+// podEvent is what the device plugin reported about a pod.
 type podEvent struct {
 	Namespace string      `json:"namespace"`
 	Pod       string      `json:"pod"`
