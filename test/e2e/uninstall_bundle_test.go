@@ -65,7 +65,11 @@ func stepBundle(t *testing.T, b *removable) {
 	}
 }
 
-type podEvent struct{ Namespace, Pod, Reason string }
+type podEvent struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Reason    string `json:"reason"`
+}
 
 // bundledEvents reads those of a pod in a namespace of its own: where no enforcer is there, the
 // device plugin has reported it.

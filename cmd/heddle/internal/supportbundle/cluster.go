@@ -152,13 +152,15 @@ type podEvent struct {
 // podEvents adds the device plugin's Events about pods of all namespaces on the Node, such as
 // why one has no share. Of the pods themselves it adds nothing but the names.
 func (g *gathering) podEvents(ctx context.Context, client rest.Interface, node string) error {
-	list, err := cluster.Read[corev1.EventList](ctx, client.Get().Resource("events").
-		Param("fieldSelector", "involvedObject.kind=Pod,source=heddle-device-plugin").Param("limit", mostEvent), "Events of pods")
+	const about = "involvedObject.kind=Pod,source=heddle-device-plugin"
+	list, err := cluster.Read[corev1.EventList](ctx,
+		client.Get().Resource("events").Param("fieldSelector", about).Param("limit", mostEvent), "Events of pods")
 	all := []podEvent{}
 	if err == nil {
 		for i := range list.Items {
 			if e := &list.Items[i]; e.Source.Host == node {
-				all = append(all, podEvent{e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count, e.LastTimestamp})
+				pod := &e.InvolvedObject
+				all = append(all, podEvent{pod.Namespace, pod.Name, e.Type, e.Reason, e.Message, e.Count, e.LastTimestamp})
 			}
 		}
 	}
@@ -187,7 +189,9 @@ func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1
 
 // log adds the last lines of a container, and those of the one before it where it was
 // started again.
-func (g *gathering) log(ctx context.Context, client rest.Interface, pod *corev1.Pod, s *corev1.ContainerStatus, name string) error {
+func (g *gathering) log(
+	ctx context.Context, client rest.Interface, pod *corev1.Pod, s *corev1.ContainerStatus, name string,
+) error {
 	for _, previous := range []bool{false, true} {
 		if previous && s.RestartCount == 0 {
 			continue

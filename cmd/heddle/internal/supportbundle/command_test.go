@@ -110,8 +110,10 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, path := written(t, "--kubeconfig", config, "--node", "gpu-1")
-	want := []string{"config/cluster-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",
-		"logs/plugin.preload.log", "node.json", "scheduler/config.yaml"}
+	want := []string{
+		"config/cluster-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",
+		"logs/plugin.preload.log", "node.json", "scheduler/config.yaml",
+	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
