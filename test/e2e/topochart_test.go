@@ -146,8 +146,7 @@ func (b *bed) reportOf(t *testing.T, node string) *v1alpha1.NodeTopology {
 func stepAnswers(t *testing.T, b *topoChart) {
 	const leaf = "b83fd20000000c01"
 	for _, node := range []string{"chart-a", "chart-b"} {
-		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
-			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
+		b.ready(t, node)
 		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
 	}
 	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"chart-a",`, leaf)
@@ -181,21 +180,7 @@ func stepAnswers(t *testing.T, b *topoChart) {
 		}
 		return ""
 	})
-	commands := documented(t, b.path("docs/install.md"), "TOPO_MASTER_IP=")
-	eventually(t, 20*time.Second, func() string {
-		answer, err := b.NodeExec(t.Context(), "sh", "-ec", commands)
-		if err != nil {
-			return err.Error()
-		}
-		other, err := b.NodeExec(t.Context(), "sh", "-ec", strings.Replace(commands, "head -1", "tail -1", 1))
-		if err != nil {
-			return err.Error()
-		}
-		if !strings.Contains(answer, want) {
-			return "documented command: " + answer
-		}
-		return cmp.Diff(answer, other)
-	})
+	b.commandsAnswer(t, want)
 	cli := b.laptop(t)
 	if out, code := cli.run(t, "topo"); code != 0 || !strings.Contains(out, "\nleaf-"+leaf+" ") || !strings.Contains(out, b.Node()) {
 		t.Errorf("heddle topo: exit %d\n%s", code, out)
@@ -205,20 +190,11 @@ func stepAnswers(t *testing.T, b *topoChart) {
 	}
 }
 
-// documented is the block of commands of a page that begins with a text, as it stands
-// there.
-func documented(t *testing.T, page, begin string) string {
+// ready is what a kubelet would write. Without one the control plane takes it back after 40 s.
+func (b *bed) ready(t *testing.T, node string) {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, found := strings.Cut(string(text), "```sh\n"+begin)
-	block, _, closed := strings.Cut(block, "```")
-	if !found || !closed {
-		t.Fatalf("%s has no commands that begin with %s", page, begin)
-	}
-	return begin + block
+	b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
+		`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
 }
 
 // ask is a GET with the administrator's credentials.
@@ -260,7 +236,9 @@ func (b *bed) waitTier(t *testing.T, node, want string) {
 func stepTiers(t *testing.T, b *topoChart) {
 	b.waitTier(t, "chart-a", "leaf-b83fd20000000c01")
 	b.waitTier(t, "chart-b", "leaf-b83fd20000000c01")
-	// One of the two walks the leaf.
+	// One of the two walks the leaf, if it is Ready still.
+	b.ready(t, "chart-a")
+	b.ready(t, "chart-b")
 	eventually(t, 30*time.Second, func() string {
 		if got := b.kubectl(t, "get", "nt", "chart-a", "chart-b", "-o", `jsonpath={.items[*].status.walk}`); got != `["b83fd20000000c01"]` {
 			return "walks: " + got
