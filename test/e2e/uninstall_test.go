@@ -103,6 +103,9 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	b.kubectl(t, "-n", suite, "create", "configmap", "removable", "--from-file=machine.json="+dump)
 	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
 	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
+	if b.plugin == pluginName {
+		b.plainManifest(t)
+	}
 	if err := b.installer.Chart(ctx, b.Cluster, append(values, "--values", file, "--set", "gpuDevice.replayDevices="+nodes)...); err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +194,6 @@ func stepWritten(t *testing.T, b *removable) {
 		return ""
 	})
 	b.helm(t, "test", b.release, "-n", suite, "--timeout", "1m")
-	if b.plugin == pluginName {
-		b.plainManifest(t)
-	}
 	if out := b.kubectl(t, "kustomize", b.path("deploy/kustomize/example")); strings.Count(out, "image: registry.internal/gpu/") != 5 ||
 		!strings.Contains(out, "example.com/gpu: \"true\"") || !strings.Contains(out, "mode: sgpu") {
 		t.Error("the example of kustomize does not change images, configuration and nodes")
@@ -201,12 +201,11 @@ func stepWritten(t *testing.T, b *removable) {
 }
 
 // plainManifest asks the API server whether it takes what an installation without Helm
-// applies, and the example that changes it.
+// applies, and the example that changes it. Objects of a release would be merged with it.
 func (b *removable) plainManifest(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{{"-f", "deploy/kustomize/base/heddle.yaml"}, {"-k", "deploy/kustomize/example"}} {
 		objects := b.kubectl(t, "create", "--dry-run=client", "-o", "name", args[0], b.path(args[1]))
-		// Helm owns fields of the objects that are there.
 		out := b.kubectl(t, "apply", "--server-side", "--force-conflicts", "--dry-run=server", args[0], b.path(args[1]))
 		want, got := strings.Count(objects, "\n"), strings.Count(out, " serverside-applied (server dry run)\n")
 		if want < 40 || got != want {
