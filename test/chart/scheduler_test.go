@@ -349,7 +349,7 @@ func TestSchedulerMonitoring(t *testing.T) {
 	}
 	metrics := regexp.MustCompile(`heddle_scheduler_(\w+)`).FindAllStringSubmatch(string(rule), -1)
 	for _, m := range metrics {
-		if !strings.Contains(source, `"`+m[1]+`",`) {
+		if !strings.Contains(source, `"`+m[1]+`",`) && !strings.Contains(source, `"`+m[0]+`",`) {
 			t.Errorf("there is no metric %s", m[0])
 		}
 	}
