@@ -223,6 +223,11 @@ func ownWords(t *testing.T, r *rig) {
 	}
 	right()
 	mine := r.hasShares(t, "words", "app", 0, slice(10, 1))
+	// No enforcer is configured here, and what the pod's annotation left out of that changes nothing.
+	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted", waitStart)
+	if diff := cmp.Diff([]string{"memory", "compute"}, r.waitBound(t, "words", "app").NotEnforced); diff != "" {
+		t.Errorf("notEnforced in the annotation (-want +got):\n%s", diff)
+	}
 	if s := r.sees(t, "words", "app"); s.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q", s.Env["NVIDIA_VISIBLE_DEVICES"])
 	}
@@ -232,5 +237,8 @@ func ownWords(t *testing.T, r *rig) {
 	}
 	right()
 	r.hasShares(t, "words", "app", 0, mine...)
+	if reported := r.events(t, "words", "SharesNotEnforced"); len(reported) != 1 {
+		t.Errorf("Events SharesNotEnforced, one for the life of a pod: %q", reported)
+	}
 	r.count(t)
 }
