@@ -5,6 +5,17 @@ import (
 	"testing"
 )
 
+// notes are what helm prints after an installation with these values.
+func notes(t *testing.T, set string) string {
+	t.Helper()
+	out, err := helm(t, "install", "x", chartDir, "-n", namespace, "--dry-run=client", "--set", "gpuDevice.deploy=true,"+set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(out, "NOTES:")
+	return text
+}
+
 // TestNotesReportWhatIsNotEnforced: helm warns where GPUs are shared and no enforcer
 // is on.
 func TestNotesReportWhatIsNotEnforced(t *testing.T) {
@@ -19,14 +30,25 @@ func TestNotesReportWhatIsNotEnforced(t *testing.T) {
 		{"exclusive GPUs", "config.cluster.mode=native", "ds/heddle-device-plugin", warning},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			out, err := helm(t, "install", "x", chartDir, "-n", namespace, "--dry-run=client", "--set", "gpuDevice.deploy=true,"+tt.set)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, notes, _ := strings.Cut(out, "NOTES:")
-			if !strings.Contains(notes, tt.want) || strings.Contains(notes, tt.not) {
-				t.Errorf("notes:\n%s", notes)
+			if text := notes(t, tt.set); !strings.Contains(text, tt.want) || strings.Contains(text, tt.not) {
+				t.Errorf("notes:\n%s", text)
 			}
 		})
+	}
+}
+
+// TestNotesReportHAMiForgery: helm warns where HAMi's annotation is open to all.
+func TestNotesReportHAMiForgery(t *testing.T) {
+	const writers = ",admissionPolicy.shareWriters={system:serviceaccount:hami:s}"
+	for set, want := range map[string]bool{
+		hamiOn: true,
+		"config.nodes[0].nodeName=n1,config.nodes[0].sgpu.hami.enabled=true": true,
+		hamiOn + writers: false,
+		hamiOn + writers + ",admissionPolicy.deploy=false": true,
+		"config.cluster.mode=sgpu":                         false,
+	} {
+		if text := notes(t, set); strings.Contains(text, "can be FORGED") != want {
+			t.Errorf("with %s notes warn: %t, want %t\n%s", set, !want, want, text)
+		}
 	}
 }

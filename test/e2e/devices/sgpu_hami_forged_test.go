@@ -72,7 +72,8 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 			UUID: r.gpuAt(t, 4), VCore: 60, MemoryMiB: 4096,
 		}}},
 	}
-	own.Annotations = map[string]string{"hami.io/webhook": "ignore", apinames.SGPUAllocation: chosen.String()}
+	own.Annotations = map[string]string{apinames.SGPUAllocation: chosen.String()}
+	own.Labels = map[string]string{"hami.io/webhook": "ignore"}
 	r.create(t, past, own)
 	for _, tt := range rows {
 		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.message, 20*time.Second)
