@@ -136,6 +136,10 @@ func TestFaults(t *testing.T) {
 		{"MiB that the kubelet counts", "resources: {vmemoryUnit: MiB}\nsgpu: {advertise: all}", "", []string{
 			"cluster-config:2: sgpu.advertise: the kubelet counts a device for each unit of nvidia.com/vmemory, so all takes resources.vmemoryUnit GiB",
 		}},
+		{"two defaults of memory", "sgpu: {defaults: {vmemory: 4, vmemoryPercentage: 25}}", "", []string{
+			"cluster-config:1: sgpu.defaults.vmemory: not with sgpu.defaults.vmemoryPercentage 25",
+		}},
+		{"a default of memory out of range", "sgpu: {defaults: {vmemory: -1}}", "", []string{"sgpu.defaults.vmemory: -1 is not between 0 and"}},
 		{"units and defaults", "resources: {vmemoryUnit: Mi, vmemoryPercentage: nvidia.com/gpu}\nsgpu: {defaults: {vcore: 101, vmemoryPercentage: 0, policy: best}}", "", []string{
 			`cluster-config:1: resources.vmemoryUnit: "Mi" is not one of`, "cluster-config:2: sgpu.defaults.vcore: 101 is not between 0 and 100",
 			"sgpu.defaults.vmemoryPercentage: 0 is not between 1 and 100", `sgpu.defaults.policy: "best" is not one of`,

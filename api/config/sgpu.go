@@ -82,6 +82,9 @@ type ShareDefaults struct {
 	// nothing is counted, as in HAMi and in time-slicing; a container may then
 	// ask for 0 too. With policy best-effort it is 0.
 	VCore int `yaml:"vcore" json:"vcore" range:"0-100"`
+	// VMemory is an amount of memory in place of vmemoryPercentage, which is then left
+	// out: GiB, or MiB with resources.vmemoryUnit MiB. 0 is none.
+	VMemory int `yaml:"vmemory" json:"vmemory" range:"0-67108864"`
 	// VMemoryPercentage is percent of the memory of the GPU that is chosen.
 	VMemoryPercentage int `yaml:"vmemoryPercentage" json:"vmemoryPercentage" range:"1-100"`
 	// Policy is the QoS policy of a pod without the annotation.

@@ -23,6 +23,9 @@ func (c *NodeConfig) validate() []*Fault {
 			break // The other makers' names have the same fault.
 		}
 	}
+	if d := &c.SGPU.Defaults; d.VMemory > 0 && d.VMemoryPercentage != DefaultShare().VMemoryPercentage {
+		v.addf("sgpu.defaults.vmemory", "not with sgpu.defaults.vmemoryPercentage %d: take one of the two", d.VMemoryPercentage)
+	}
 	v.health(c.Health.Codes)
 	v.levels(&c.Topology)
 	v.rules(c)

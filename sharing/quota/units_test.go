@@ -130,6 +130,31 @@ func TestDefaults(t *testing.T) {
 	if got, err := quota.ParseRequest(limits(t, "sgpu=1"), nil, c); got.VCore != 0 || err != nil {
 		t.Errorf("best-effort without vcore: %+v, error %v", got, err)
 	}
+	amount := node(t)
+	amount.SGPU.Defaults.VMemory = 5
+	for unit, want := range map[config.MemoryUnit]int64{config.GiB: 5120, config.MiB: 5} {
+		amount.Resources.VMemoryUnit = unit
+		got, err := quota.ParseRequest(limits(t, "sgpu=1"), nil, amount)
+		if got.MemoryMiB != want || got.MemoryPercent != 0 || err != nil {
+			t.Errorf("a default of 5 %s is %+v, error %v", unit, got, err)
+		}
+	}
+	amount.Resources.VMemoryUnit = config.MiB
+	if got, err := quota.ParseRequest(limits(t, "sgpu=1 vmemory=7"), nil, amount); got.MemoryMiB != 7 || err != nil {
+		t.Errorf("the pod's own amount beside a default is %+v, error %v", got, err)
+	}
+	theirs := hamiNames(t)
+	theirs.SGPU.Defaults.VMemory = 3000
+	for limit, want := range map[string]quota.Request{
+		"gpu=1 gpumem=0":              {GPUs: 1, MemoryMiB: 3000, Policy: quota.FixedShare},
+		"gpu=1 gpumem-percentage=50":  {GPUs: 1, MemoryPercent: 50, Policy: quota.FixedShare},
+		"gpu=1 gpumem-percentage=100": {GPUs: 1, Policy: quota.FixedShare},
+	} {
+		got, err := quota.ParseRequest(limits(t, limit), nil, theirs)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-want +got):\n%s", limit, err, diff)
+		}
+	}
 	_, err := quota.ParseRequest(limits(t, "sgpu=1 vmemory=0"), nil, node(t))
 	if err == nil || !strings.Contains(err.Error(), "the GPU's whole memory") {
 		t.Errorf("vmemory: 0 is accepted: %v", err)

@@ -23,10 +23,10 @@ func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
 	name := names.VMemory
 	q, ok := p.limits[corev1.ResourceName(name)]
 	if !ok || names.VMemoryUnit == config.MiB && q.IsZero() {
-		return 0, p.memoryPercent(names.VMemoryPercentage)
+		return p.otherMemory(names)
 	}
 	if q.Sign() <= 0 {
-		p.errorf("%s: %s is no memory; without %s it is %s", name, p.text(name), name, p.allMemory())
+		p.errorf("%s: %s is no memory; without %s it is %s", name, p.text(name), name, p.defaultMemory(names))
 		return 0, 0
 	}
 	switch {
@@ -68,20 +68,35 @@ func (p *parser) bytes(name string) int64 {
 	return (q.Value() + unit - 1) / unit
 }
 
-// memoryPercent is what a container without vmemory has; 0 is all of it.
-func (p *parser) memoryPercent(name string) int {
-	percent := p.defaults.VMemoryPercentage
+// otherMemory is what a container without vmemory has, as memory returns it.
+func (p *parser) otherMemory(names *config.Resources) (mib int64, percent int) {
+	percent = p.defaults.VMemoryPercentage
+	name := names.VMemoryPercentage
 	if _, ok := p.limits[corev1.ResourceName(name)]; ok && name != "" {
-		percent = p.percent(name, "without "+name+" it is "+p.allMemory(), "a container has memory of each of its GPUs")
+		percent = p.percent(name, "without "+name+" it is "+p.defaultMemory(names), "a container has memory of each of its GPUs")
+	} else if n := p.defaultMiB(names); n > 0 {
+		return n, 0
 	}
 	if percent == Whole {
-		return 0
+		return 0, 0
 	}
-	return percent
+	return 0, percent
 }
 
-// allMemory is what a container has that asks for no memory.
-func (p *parser) allMemory() string {
+// defaultMiB is the configured amount of a container that asks for no memory; 0 is none.
+func (p *parser) defaultMiB(names *config.Resources) int64 {
+	n := int64(p.defaults.VMemory)
+	if names.VMemoryUnit != config.MiB {
+		n *= 1024
+	}
+	return min(n, allocation.MaxMemoryMiB)
+}
+
+// defaultMemory is what a container has that asks for no memory, for people.
+func (p *parser) defaultMemory(names *config.Resources) string {
+	if n := p.defaultMiB(names); n > 0 {
+		return fmt.Sprintf("%d MiB", n)
+	}
 	if n := p.defaults.VMemoryPercentage; n != Whole {
 		return fmt.Sprintf("%d %% of the GPU's memory", n)
 	}

@@ -167,6 +167,10 @@ func (a *Args) checkShares() (faults []error) {
 		faults = append(faults, fmt.Errorf("shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100",
 			d.VCore, d.VMemoryPercentage))
 	}
+	if d := a.Defaults; d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage {
+		faults = append(faults, fmt.Errorf("shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too",
+			d.VMemory, d.VMemoryPercentage))
+	}
 	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
 	if !slices.Contains(policies, a.Defaults.Policy) {
 		faults = append(faults, fmt.Errorf("shareDefaults: policy %q is none of %q", a.Defaults.Policy, policies))

@@ -43,6 +43,8 @@ func TestArgs(t *testing.T) {
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
 		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "vcore 101 is not 0 to 100"},
+		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
+		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is there too"},
 		{"policy", `{"shareDefaults":{"policy":"best"}}`, `policy "best" is none of`},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
 	} {

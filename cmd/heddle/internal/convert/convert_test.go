@@ -179,6 +179,33 @@ func TestHAMiMemoryFactorIsTheUnit(t *testing.T) {
 	}
 }
 
+// HAMi's defaultMemory is MiB, whatever the unit of a pod's memory is.
+func TestHAMiDefaultMemoryIsTheDefault(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want int
+		unit config.MemoryUnit
+		note bool
+	}{
+		{"defaultMemory: 5000, resourceMemoryName: nvidia.com/gpumem", 5000, config.MiB, false},
+		{"defaultMemory: 4096, resourceMemoryName: nvidia.com/gpumem, memoryFactor: 1024", 4, config.GiB, false},
+		{"defaultMemory: 5000, resourceMemoryName: nvidia.com/gpumem, memoryFactor: 1024", 5, config.GiB, true},
+		{"defaultMemory: 4096", 4, config.GiB, false},
+		{"defaultMemory: 0", 0, config.GiB, false},
+	} {
+		r := converted(t, "hami", "nvidia: {"+tt.text+"}")
+		if c := node(t, r); c.SGPU.Defaults.VMemory != tt.want || c.Resources.VMemoryUnit != tt.unit || c.SGPU.Defaults.VCore != 0 {
+			t.Errorf("%s: made %+v with unit %s", tt.text, c.SGPU.Defaults, c.Resources.VMemoryUnit)
+		}
+		if noted := strings.Contains(strings.Join(r.Notes, "\n"), "nvidia.defaultMemory"); noted != tt.note {
+			t.Errorf("%s: notes %q", tt.text, r.Notes)
+		}
+	}
+	if r, err := convert.Convert("hami", []byte("nvidia: {defaultMemory: -1}")); err == nil || !strings.Contains(err.Error(), "nvidia.defaultMemory: -1") {
+		t.Errorf("made %v, error %v", r, err)
+	}
+}
+
 func TestMellanoxResourcesAreRDMAResources(t *testing.T) {
 	r := converted(t, "mellanox", mellanoxFile)
 	got := node(t, r).RDMA.Resources

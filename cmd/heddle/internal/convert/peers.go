@@ -150,16 +150,41 @@ func (r *Result) hami(root *section) error {
 	if err != nil {
 		return err
 	}
-	sgpu["defaults"] = map[string]any{"vcore": vcore}
+	defaults := map[string]any{"vcore": vcore}
+	sgpu["defaults"] = defaults
 	if scaling > 1 {
 		sgpu["memoryOvercommit"] = scaling
 		r.notef("%s: one container has at most what the GPU has, and percent are of that; nothing goes to host memory",
 			gpu.at("deviceMemoryScaling"))
 	}
-	if gpu.fields["defaultMemory"] == 0 {
-		delete(gpu.fields, "defaultMemory")
+	if err := r.hamiNames(gpu); err != nil {
+		return err
 	}
-	return r.hamiNames(gpu)
+	return r.hamiMemory(gpu, defaults)
+}
+
+// hamiMemory carries over defaultMemory, which is MiB whatever the unit of the resource is; 0
+// is all memory. It follows hamiNames.
+func (r *Result) hamiMemory(gpu *section, defaults map[string]any) error {
+	memory, err := take[int](gpu, "defaultMemory")
+	switch {
+	case err != nil:
+		return err
+	case memory < 0:
+		return fmt.Errorf("%s: %d is negative", gpu.at("defaultMemory"), memory)
+	case memory == 0:
+		return nil
+	}
+	resources, _ := r.keys["resources"].(map[string]any)
+	if resources["vmemoryUnit"] != string(config.MiB) {
+		const gib = 1024
+		if memory%gib != 0 {
+			r.notef("%s: %d MiB are no whole number of GiB, and rounded up", gpu.at("defaultMemory"), memory)
+		}
+		memory = (memory + gib - 1) / gib
+	}
+	defaults["vmemory"] = memory
+	return nil
 }
 
 // scale takes deviceMemoryScaling, which may be written as a whole number.
