@@ -3,12 +3,15 @@
 package devices
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -146,8 +149,9 @@ func (r *rig) twoNUMANodes(t *testing.T, split int) {
 	}
 }
 
-// TestSharesFollowTheProcessors: with the same kubelet a share is of the NUMA node of
-// the container's processors, where the node would else fill up a GPU of the other one.
+// TestSharesFollowTheProcessors: with the same kubelet, and with the policy restricted, a share
+// is of the NUMA node of the container's processors, where the node would else fill up a GPU of
+// the other one.
 func TestSharesFollowTheProcessors(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors to have two NUMA nodes")
@@ -180,17 +184,26 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 		t.Errorf("the fullest GPU is of NUMA node 0, and the share is of %v", got)
 	}
 	r.run(t, pinned("pinned"))
-	has := r.has(t, "pinned", "app", 1, 0)
-	if len(has.CPUs) != 1 || has.CPUs[0] < split {
-		t.Fatalf("the container may run on processors %v", has.CPUs)
+	near := func(has *seen) {
+		t.Helper()
+		if len(has.CPUs) != 1 || has.CPUs[0] < split {
+			t.Fatalf("the container may run on processors %v", has.CPUs)
+		}
+		if got := numaNodes(r.machine(t), has); !slices.Equal(got, []int{1}) {
+			t.Errorf("processor %d of NUMA node 1 came with a share of a GPU of %v", has.CPUs[0], got)
+		}
 	}
-	if got := numaNodes(r.machine(t), has); !slices.Equal(got, []int{1}) {
-		t.Errorf("processor %d of NUMA node 1 came with a share of a GPU of %v", has.CPUs[0], got)
-	}
+	near(r.has(t, "pinned", "app", 1, 0))
 	if reported := r.events(t, "pinned", "SharesOnOtherNUMANode"); len(reported) > 0 {
 		t.Errorf("Events %q", reported)
 	}
 	r.remove(t, "pinned")
+
+	r.topologyPolicy(t, "restricted")
+	r.waitShares(t, allSlots, allCores, allGiB)
+	r.run(t, pinned("restricted"))
+	near(r.has(t, "restricted", "app", 1, 0))
+	r.remove(t, "restricted")
 
 	const apart = "is of NUMA node 0, and the container's processors are of 1"
 	r.run(t, on(0, pinned("apart")))
@@ -201,4 +214,27 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 	r.waitShares(t, 7*16, 7*100, 7*79)
 	r.create(t, on(0, pinned("refused")))
 	r.waitEvent(t, "refused", "SGPURefused", "only other NUMA nodes than that of its processors, 1, have room", waitStart)
+}
+
+// topologyPolicy starts the kubelet again with another policy of its topology manager, which is
+// in none of its checkpoints, and waits for the plugin.
+func (r *rig) topologyPolicy(t *testing.T, policy string) {
+	t.Helper()
+	begin := time.Now()
+	if err := r.StopKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(r.Dir(), "kubelet.json")
+	text, err := os.ReadFile(file)
+	config := map[string]any{}
+	if err = errors.Join(err, json.Unmarshal(text, &config)); err != nil {
+		t.Fatal(err)
+	}
+	config["topologyManagerPolicy"] = policy
+	text, err = json.Marshal(config)
+	if err = errors.Join(err, os.WriteFile(file, text, 0o600), r.StartKubelet(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	r.waitRegistered(t)
+	t.Logf("the kubelet has the policy %s %s later", policy, time.Since(begin).Round(time.Millisecond))
 }
