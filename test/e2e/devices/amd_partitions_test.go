@@ -87,7 +87,7 @@ func TestAMDPartitions(t *testing.T) {
 	r.run(t, r.pod("three", box{more: corev1.ResourceList{amdResource: quantity(1)}}))
 	r.waitAllocatable(t, amdResource, 7*8, waitStart)
 	r.remove(t, "two", "three")
-	r.waitAllocatable(t, amdResource, 7*8+1, waitCollected)
+	r.waitAllocatable(t, amdResource, 7*8+1, waitQuiet)
 }
 
 // renderNodes are the nodes in /dev/dri of a pod, sorted.

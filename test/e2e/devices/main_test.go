@@ -40,8 +40,6 @@ var once struct {
 	built  *built
 	err    error
 	shared map[string]*rig
-	// gone are the records of a pod on the shared rig that is gone by now.
-	gone []record
 }
 
 func TestMain(m *testing.M) {

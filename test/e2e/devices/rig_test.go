@@ -36,8 +36,12 @@ const (
 const (
 	// waitStart is more than any start takes on a busy machine.
 	waitStart = time.Minute
-	// waitCollected is how long a gone pod's specs may stay.
-	waitCollected = 2 * time.Minute
+	// waitCollected is how long a gone pod's specs and records may stay while nothing else
+	// happens: the plugin promises 30 s, and the processors of a test are busy.
+	waitCollected = 40 * time.Second
+	// waitQuiet is the same after what a test broke, when the plugin and the kubelet
+	// themselves come back.
+	waitQuiet = 2 * time.Minute
 )
 
 // options describe the rig. The zero value but for its name is a DGX H100.

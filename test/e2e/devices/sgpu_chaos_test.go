@@ -119,7 +119,7 @@ func (r *rig) gone(t *testing.T) {
 	}
 	r.remove(t, names(all)...)
 	r.run(t, tolerating(r.pod("last", box{hcas: 1})))
-	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitCollected).Seconds())
+	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitQuiet).Seconds())
 }
 
 // settle waits until every pod runs, has ended, waits for a GPU that no pod
