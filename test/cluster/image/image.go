@@ -31,7 +31,8 @@ type Spec struct {
 	Files map[string]string
 	// Data maps a path in the image to its content; its mode is 0644.
 	Data map[string][]byte
-	// Links maps the path of a symbolic link in the image to its target.
+	// Links maps the path of a symbolic link in the image to its target. That of /etc is
+	// relative, such as usr/etc: containerd follows no other when it looks for users.
 	Links      map[string]string
 	Entrypoint []string
 	Cmd        []string
@@ -82,9 +83,13 @@ func Pack(out string, spec Spec) error {
 // plan lists the files of the layer, sorted, and the library path the
 // loader needs beyond its built-in one.
 func plan(spec Spec) ([]entry, string, error) {
+	etc := "/etc"
+	if target, linked := spec.Links[etc]; linked {
+		etc = path.Join("/", target) // A directory in the layer would take the link's place.
+	}
 	byPath := map[string]entry{
-		"/etc/passwd": {data: []byte("root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n")},
-		"/etc/group":  {data: []byte("root:x:0:\nnobody:x:65534:\n")},
+		etc + "/passwd": {data: []byte("root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n")},
+		etc + "/group":  {data: []byte("root:x:0:\nnobody:x:65534:\n")},
 	}
 	search := hostSearch()
 	var extra []string

@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,25 +12,82 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // TestPreloadGivesNoDisk: where the preloaded library writes is memory of the
-// container's, and little of it, in the real container runtime.
+// container's, and little of it, in the real container runtime. No other container of the
+// pod has it, and a process that comes by kubectl exec has it, and the limits.
 func TestPreloadGivesNoDisk(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)
-	r.run(t, r.pod("consumer", box{more: share(30, 4)}))
-	s := r.sees(t, "consumer", "app")
-	if got := s.Env["CUDA_DEVICE_MEMORY_LIMIT_0"]; got != "4096m" {
-		t.Fatalf("the library's limit is %q", got)
-	}
+	r.configMap(t, "words", map[string]string{
+		"CUDA_DEVICE_MEMORY_LIMIT_0": "80000m", "CUDA_DEVICE_SM_LIMIT": "100", "CUDA_DISABLE_CONTROL": "true",
+	})
+	app := box{more: share(30, 4), envFrom: "words", env: map[string]string{
+		"CUDA_DEVICE_SM_LIMIT_0": "100", "CUDA_REDIRECT": "/host/gpus/other.so",
+	}}
+	before, side := box{name: "before", more: share(20, 2), args: []string{"once"}}, box{name: "side", more: share(10, 1), sidecar: true}
+	r.run(t, r.pod("consumer", app, before, side))
+	const region, lock = "/usr/local/vgpu/region", "/tmp/vgpulock"
 	const most = 16 << 20
-	want := map[string]int64{"/usr/local/vgpu/region": most, "/tmp/vgpulock": most}
-	if got := fmt.Sprint(s.Room); got != fmt.Sprint(want) {
-		t.Errorf("a container can write %s, want %v", got, want)
+	room := map[string]int64{region: most, lock: most}
+	for container, want := range map[string]map[string]string{
+		"app": {
+			"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m", "CUDA_DEVICE_SM_LIMIT_0": "30", "CUDA_DEVICE_SM_LIMIT": "30",
+			"CUDA_DISABLE_CONTROL": "false", "CUDA_REDIRECT": "",
+		},
+		"before": {"CUDA_DEVICE_MEMORY_LIMIT_0": "2048m", "CUDA_DEVICE_SM_LIMIT_0": "20", "CUDA_REDIRECT": ""},
+		"side":   {"CUDA_DEVICE_MEMORY_LIMIT_0": "1024m", "CUDA_DEVICE_SM_LIMIT_0": "10", "CUDA_REDIRECT": ""},
+	} {
+		s := r.sees(t, "consumer", container)
+		owns(t, container, s.Env, want)
+		if diff := cmp.Diff(room, s.Room); diff != "" {
+			t.Errorf("container %s can write (-want +got):\n%s", container, diff)
+		}
+		if len(s.Found) > 0 {
+			t.Errorf("container %s found %v, which it shares with another one", container, s.Found)
+		}
+		if container == "before" {
+			continue
+		}
+		exec := r.ask(t, "consumer", container)
+		owns(t, "kubectl exec in "+container, exec.Env, want)
+		if diff := cmp.Diff(map[string][]string{region: {"mark"}, lock: {"mark"}}, exec.Found); diff != "" {
+			t.Errorf("kubectl exec in %s, files of the container (-want +got):\n%s", container, diff)
+		}
 	}
 	r.count(t)
+}
+
+// owns fails the test unless a process has these variables. Of several of one name it
+// reports the first, as getenv does.
+func owns(t *testing.T, process string, env, want map[string]string) {
+	t.Helper()
+	for key, value := range want {
+		if got, set := env[key]; !set || got != value {
+			t.Errorf("%s has %s=%q (set: %t), want %q", process, key, got, set, value)
+		}
+	}
+}
+
+// configMap creates a ConfigMap and deletes it after the test.
+func (r *rig) configMap(t *testing.T, name string, data map[string]string) {
+	t.Helper()
+	api := r.client.CoreV1().ConfigMaps(namespace)
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+	if _, err := api.Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // preloads has the rig's shares limited by a library.
@@ -51,9 +109,9 @@ func (r *rig) library(t *testing.T) string {
 	return library
 }
 
-// TestPodHidesNoLimit: a link in a volume leads a mount of the pod to where heddle's
-// is, or the pod mounts a file into heddle's directory. The runtime makes it last, since its
-// path is longer.
+// TestPodHidesNoLimit: a link in a volume or in the image leads a mount of the pod to where
+// heddle's is, or the pod mounts a file into heddle's directory. The runtime makes it last,
+// since its path is longer.
 func TestPodHidesNoLimit(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)
@@ -88,9 +146,46 @@ func TestPodHidesNoLimit(t *testing.T) {
 	r.create(t, mounts("linked", "/a/b/c/d", region, "/a/b/c/d/vgpu/region"))
 	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region", 45*time.Second)
 	r.remove(t, "prepared", "linked")
+	r.imageHides(t)
 	// Beside heddle's mounts, or at the very path, where heddle's replaces it.
 	r.run(t, hides("beside", "/x/link/other"))
 	r.run(t, hides("replaced", "/etc/ld.so.preload"))
 	r.remove(t, "hides")
 	r.count(t)
+}
+
+// imageHides: the link is in the image, where /etc itself is one too, and what the pod mounts
+// needs no hostPath.
+func (r *rig) imageHides(t *testing.T) {
+	t.Helper()
+	b, err := builds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const linked = "localhost/devices-linked:1"
+	r.load(t, image.Spec{
+		Name: linked, Files: map[string]string{"/report": filepath.Join(b.dir, "report")}, Entrypoint: []string{"/report"},
+		Links: map[string]string{"/a/b/c": "/etc", "/etc": "system/etc"},
+	})
+	const list = "ld.so.preload"
+	r.configMap(t, "list", map[string]string{list: ""})
+	of := func(name, path string) *corev1.Pod {
+		p := r.pod(name, box{more: share(30, 4)})
+		c := &p.Spec.Containers[0]
+		if c.Image = linked; path == "" {
+			return p
+		}
+		volume := corev1.Volume{Name: "list"}
+		volume.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "list"}}
+		p.Spec.Volumes = append(p.Spec.Volumes, volume)
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "list", MountPath: path, SubPath: list})
+		return p
+	}
+	r.create(t, of("image-link", "/a/b/c/"+list), of("image-etc", "/system/etc/"+list))
+	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload", 45*time.Second)
+	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload", 45*time.Second)
+	r.remove(t, "image-link", "image-etc")
+	// The image alone hides nothing.
+	r.run(t, of("image-alone", ""))
+	owns(t, "image-alone", r.report(t, "image-alone", "app").Env, map[string]string{"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"})
 }

@@ -35,6 +35,8 @@ type report struct {
 	NCCL    string            `json:"nccl"`
 	CPUs    []int             `json:"cpus"`
 	Room    map[string]int64  `json:"room"`
+	// Found are by directory.
+	Found map[string][]string `json:"found"`
 }
 
 // seen is what a container sees: UUIDs of GPUs and RDMA names of HCAs that it
@@ -48,6 +50,7 @@ type seen struct {
 	NCCL    string       // /etc/nccl.conf; empty without
 	CPUs    []int
 	Room    map[string]int64
+	Found   map[string][]string
 }
 
 // report is the last line of a container's log: that of its latest start.
@@ -117,7 +120,7 @@ func (r *rig) sees(t *testing.T, pod, container string) *seen {
 
 // interpret turns paths into devices.
 func interpret(rep *report, m *machine.Machine) (*seen, error) {
-	s := &seen{Env: rep.Env, NCCL: strings.TrimSpace(rep.NCCL), CPUs: rep.CPUs, Room: rep.Room}
+	s := &seen{Env: rep.Env, NCCL: strings.TrimSpace(rep.NCCL), CPUs: rep.CPUs, Room: rep.Room, Found: rep.Found}
 	var errs []error
 	if rep.Devices != "" {
 		s.Devices = &cdi.Devices{}

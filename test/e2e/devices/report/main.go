@@ -40,9 +40,14 @@ type report struct {
 	// Room is how many bytes went into a directory of the preloaded library, tooMuch at
 	// most.
 	Room map[string]int64 `json:"room"`
+	// Found are the files that were there before, which a look leaves behind: marks.
+	Found map[string][]string `json:"found"`
 }
 
-const tooMuch = 64 << 20
+const (
+	tooMuch = 64 << 20
+	mark    = "mark"
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
@@ -72,7 +77,7 @@ func run(ctx context.Context, mode string, out io.Writer) error {
 }
 
 func look() *report {
-	r := &report{Env: map[string]string{}, Open: map[string]string{}, Room: map[string]int64{}}
+	r := &report{Env: map[string]string{}, Open: map[string]string{}, Room: map[string]int64{}, Found: map[string][]string{}}
 	for _, e := range os.Environ() {
 		key, value, _ := strings.Cut(e, "=")
 		r.Env[key] = value
@@ -98,8 +103,12 @@ func look() *report {
 		r.NCCL = string(b)
 	}
 	for _, dir := range []string{"/usr/local/vgpu/region", "/tmp/vgpulock"} {
-		if _, err := os.Stat(dir); err == nil {
+		if entries, err := os.ReadDir(dir); err == nil {
+			for _, e := range entries {
+				r.Found[dir] = append(r.Found[dir], e.Name())
+			}
 			r.Room[dir] = fill(dir)
+			_ = os.WriteFile(filepath.Join(dir, mark), nil, 0o600)
 		}
 	}
 	var cpus unix.CPUSet
