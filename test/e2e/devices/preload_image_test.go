@@ -26,8 +26,8 @@ import (
 const loaderImage = "localhost/devices-loader:1"
 
 // TestPreloadFromAnImage: the init containers of the chart bring a library out of an image
-// that has nothing else, and containers load it. The same library again is not written; another
-// one is for containers that start from then on.
+// that has nothing else, and containers load it, but for programs that need not. The same library
+// again is not written; another one is for containers that start from then on.
 func TestPreloadFromAnImage(t *testing.T) {
 	r := sgpu(t)
 	b, err := builds(t.Context())
@@ -39,14 +39,14 @@ func TestPreloadFromAnImage(t *testing.T) {
 		Name:  install.Registry + "/heddle-device-plugin:" + install.Tag,
 		Files: map[string]string{"/usr/local/bin/heddle-cdi-hook": filepath.Join(b.dir, "heddle-cdi-hook")},
 	})
-	r.load(t, image.Spec{
-		Name: loaderImage, Entrypoint: []string{"/wait"},
-		Files: map[string]string{"/wait": compile(t, filepath.Join(dir, "wait"), "#include <unistd.h>\nint main(void) { for (;;) pause(); }")},
-	})
+	programs := pastPrograms(t, dir)
+	programs["/wait"] = compile(t, filepath.Join(dir, "wait"), "#include <unistd.h>\nint main(void) { for (;;) pause(); }")
+	r.load(t, image.Spec{Name: loaderImage, Entrypoint: []string{"/wait"}, Files: programs})
 	content := map[string][]byte{}
 	for _, tag := range []string{"one", "two"} {
 		file := compile(t, filepath.Join(dir, tag+".so"), fmt.Sprintf(`#include <unistd.h>
-			__attribute__((constructor)) static void loaded(void) { (void)!write(2, "library %s\n", 12); }`, tag), "-shared", "-fPIC")
+			__attribute__((constructor)) static void loaded(void) { (void)!write(2, "library %s\n", 12); }
+			const char *limiter(void) { return "%[1]s"; }`, tag), "-shared", "-fPIC")
 		if content[tag], err = os.ReadFile(file); err != nil {
 			t.Fatal(err)
 		}
@@ -92,6 +92,7 @@ func TestPreloadFromAnImage(t *testing.T) {
 		t.Error("the library was written over, which kills who has it mapped")
 	}
 	loads("has-two", "two")
+	r.pastPreload(t, "has-two")
 	if p := r.getPod(t, "has-one"); !ready(p) || status(p, "app").RestartCount != 0 {
 		t.Errorf("the pod with the first library is %s", inShort(p))
 	}
