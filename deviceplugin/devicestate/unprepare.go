@@ -19,7 +19,7 @@ const (
 	// endedFor is goneFor for a pod that the API server has shown to be gone too. It is
 	// less than unprepareEvery, so that the next look removes what one has found, within
 	// 20 s of the pod's end; equal to it, a look that was early by a millisecond left that
-	// to a third one, and 30 s were not kept.
+	// to a third one.
 	endedFor = unprepareEvery - time.Second
 	// goneFor is how long an entry must have been without a pod before it is
 	// removed: a kubelet that has just started may not know all its pods yet.
