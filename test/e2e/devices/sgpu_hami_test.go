@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -44,6 +45,7 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 		{hamirecord.V210, hamiRecorded},
 		{"init containers of " + hamirecord.V210, hamiInits},
 		{"one after another", hamiRow},
+		{"rounding", hamiRounding},
 		{"policy", hamiPolicy},
 		{"forged", hamiForged},
 		{"others", hamiOthers},
@@ -246,6 +248,26 @@ func hamiRow(t *testing.T, r *rig, locks *lockLog) {
 	if got := r.count(t)[recordedShares(t, p)["a"][0].UUID]; got.VCore != 10*n || got.Slots != n {
 		t.Errorf("taken of the card: %+v", got)
 	}
+}
+
+// hamiRounding: an amount between two MiB is rounded down, as HAMi counts it, so that sixteen of
+// these fit on a GPU. No recorded pod has one, so HAMi's part is that of pod mi but for the amount.
+func hamiRounding(t *testing.T, r *rig, _ *lockLog) {
+	const asked, given = "5345M", 5345_000_000 >> 20
+	h := r.replay(t, hamirecord.V210)
+	p := h.Pod(t, "mi")
+	pod := h.pod("rounded", p)
+	pod.Spec.Containers[0].Resources.Limits[memoryResource] = resource.MustParse(asked)
+	r.create(t, pod)
+	h.decideAndBind(t, "rounded", p, func(annotations map[string]string) {
+		text := annotations[apinames.HAMiAllocation]
+		annotations[apinames.HAMiAllocation] = strings.Replace(text, `"vRam":512}`, fmt.Sprintf(`"vRam":%d}`, given), 1)
+	})
+	r.waitReady(t, "rounded", waitStart)
+	want := recordedShares(t, p)["a"]
+	want[0].MemoryMiB = given
+	r.hasShares(t, "rounded", "a", 0, want...)
+	r.count(t)
 }
 
 // hamiPolicy: HAMi waits for a card's policy to be what it decided, and for it
