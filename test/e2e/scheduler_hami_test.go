@@ -56,7 +56,7 @@ func TestMigrationFromHAMi(t *testing.T) {
 	}
 
 	// HAMi's part, played by what it writes.
-	first := f.byHAMi(t, template("hami-0"), theirs.Name)
+	first := f.byHAMi(t, template("hami-0"), theirs.Name, nvidiaBackend(theirs.Name), nil)
 	for _, name := range []string{"moved-0", "moved-1", "moved-2", "moved-3"} {
 		f.create(t, template(name))
 	}
@@ -98,7 +98,7 @@ func TestMigrationFromHAMi(t *testing.T) {
 	f.kubectl(t, "annotate", "node", moved.Name, wellknown.SharedGPUs+"-")
 	f.create(t, template("back-0"))
 	f.rejected(t, "back-0", 1, "no shared GPUs")
-	again := f.byHAMi(t, template("again-0"), moved.Name)
+	again := f.byHAMi(t, template("again-0"), moved.Name, nvidiaBackend(moved.Name), nil)
 
 	node, err := f.client.CoreV1().Nodes().Get(t.Context(), theirs.Name, metav1.GetOptions{})
 	if err != nil {
@@ -120,17 +120,22 @@ func TestMigrationFromHAMi(t *testing.T) {
 	}
 }
 
-// byHAMi is a pod as HAMi's webhook and scheduler leave it.
-func (f *fleet) byHAMi(t *testing.T, p *corev1.Pod, node string) *corev1.Pod {
-	t.Helper()
-	p.Spec.SchedulerName = theirScheduler
-	f.create(t, p)
-	annotations := map[string]string{
+// nvidiaBackend is what HAMi's scheduler writes into a pod of its NVIDIA backend, in the format
+// of HAMi 2.8.
+func nvidiaBackend(node string) map[string]string {
+	return map[string]string{
 		wellknown.HAMiNode: node, wellknown.HAMiBindPhase: "allocating",
 		"hami.io/vgpu-devices-to-allocate": "GPU-nv-1,NVIDIA,3000,30:;",
 		"hami.io/vgpu-devices-allocated":   "GPU-nv-1,NVIDIA,3000,30:;",
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+}
+
+// byHAMi is a pod as HAMi's webhook and scheduler leave it, which write these.
+func (f *fleet) byHAMi(t *testing.T, p *corev1.Pod, node string, annotations, labels map[string]string) *corev1.Pod {
+	t.Helper()
+	p.Spec.SchedulerName = theirScheduler
+	f.create(t, p)
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels}})
 	if err != nil {
 		t.Fatal(err)
 	}
