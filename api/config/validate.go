@@ -24,7 +24,8 @@ func (c *NodeConfig) validate() []*Fault {
 		}
 	}
 	if d := &c.SGPU.Defaults; d.VMemory > 0 && d.VMemoryPercentage != DefaultShare().VMemoryPercentage {
-		v.addf("sgpu.defaults.vmemory", "not with sgpu.defaults.vmemoryPercentage %d: take one of the two", d.VMemoryPercentage)
+		v.addf("sgpu.defaults.vmemory", "not with sgpu.defaults.vmemoryPercentage %d: take one of the two",
+			d.VMemoryPercentage)
 	}
 	v.health(c.Health.Codes)
 	v.levels(&c.Topology)

@@ -68,7 +68,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return d.publish(ctx, publisher) })
 	log.InfoContext(ctx, "started", "version", version, "listen", o.listen, "mode", o.mode)
 	if o.staleAfter < leastStaleAfter {
-		log.WarnContext(ctx, "--stale-after is too short for heartbeats of an hour", "given", o.staleAfter, "used", leastStaleAfter)
+		log.WarnContext(ctx, "--stale-after is too short for heartbeats of an hour",
+			"given", o.staleAfter, "used", leastStaleAfter)
 	}
 	return group.Wait()
 }
@@ -108,7 +109,8 @@ func (d *daemon) build() error {
 		d.history = informers.NewHistory(d.core, publish.FieldManager)
 	}
 	d.builder, err = master.New(master.Options{
-		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: max(o.staleAfter, leastStaleAfter), Log: d.log,
+		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels,
+		StaleAfter: max(o.staleAfter, leastStaleAfter), Log: d.log,
 	})
 	if err != nil {
 		return err

@@ -73,7 +73,8 @@ func (p *parser) otherMemory(names *config.Resources) (mib int64, percent int) {
 	percent = p.defaults.VMemoryPercentage
 	name := names.VMemoryPercentage
 	if _, ok := p.limits[corev1.ResourceName(name)]; ok && name != "" {
-		percent = p.percent(name, "without "+name+" it is "+p.defaultMemory(names), "a container has memory of each of its GPUs")
+		percent = p.percent(name, "without "+name+" it is "+p.defaultMemory(names),
+			"a container has memory of each of its GPUs")
 	} else if n := p.defaultMiB(names); n > 0 {
 		return n, 0
 	}

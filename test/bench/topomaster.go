@@ -49,8 +49,8 @@ func topoMaster(ctx context.Context, log io.Writer) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "heddle-topo-master")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary,
-		"./cmd/heddle-topo-master")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w",
+		"-o", binary, "./cmd/heddle-topo-master")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build topo-master: %w\n%s", err, out)
 	}

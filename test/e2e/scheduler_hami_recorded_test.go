@@ -95,7 +95,7 @@ func (f *fleet) byRecordedHAMi(t *testing.T, p *hamirecord.Pod, node string) *co
 	pod.Annotations = admitted.Annotations
 	annotations, labels := p.Decision()
 	annotations[wellknown.HAMiNode] = node
-	if _, labelled := labels[wellknown.HAMiNode]; labelled {
+	if _, given := labels[wellknown.HAMiNode]; given {
 		labels[wellknown.HAMiNode] = node
 	}
 	maps.Copy(annotations, p.Binding())

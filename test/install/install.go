@@ -92,7 +92,9 @@ func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 }
 
 func (i *Installer) build(ctx context.Context, binaries []string) error {
-	build := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/"}
+	build := []string{
+		"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/",
+	}
 	args := slices.Clone(build)
 	for _, b := range binaries {
 		dir := filepath.Join(i.Root, "cmd", b)

@@ -77,7 +77,10 @@ func run(ctx context.Context, mode string, out io.Writer) error {
 }
 
 func look() *report {
-	r := &report{Env: map[string]string{}, Open: map[string]string{}, Room: map[string]int64{}, Found: map[string][]string{}}
+	r := &report{
+		Env: map[string]string{}, Open: map[string]string{}, Room: map[string]int64{}, Found: map[string][]string{},
+		CPUs: processors(),
+	}
 	for _, e := range os.Environ() {
 		key, value, _ := strings.Cut(e, "=")
 		r.Env[key] = value
@@ -111,15 +114,21 @@ func look() *report {
 			_ = os.WriteFile(filepath.Join(dir, mark), nil, 0o600)
 		}
 	}
+	return r
+}
+
+// processors are those that the process may use.
+func processors() (all []int) {
 	var cpus unix.CPUSet
-	if unix.SchedGetaffinity(0, &cpus) == nil {
-		for i := range 1024 {
-			if cpus.IsSet(i) {
-				r.CPUs = append(r.CPUs, i)
-			}
+	if unix.SchedGetaffinity(0, &cpus) != nil {
+		return nil
+	}
+	for i := range 1024 {
+		if cpus.IsSet(i) {
+			all = append(all, i)
 		}
 	}
-	return r
+	return all
 }
 
 // fill writes into a directory until that fails.
