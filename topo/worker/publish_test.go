@@ -45,7 +45,7 @@ func TestRequests(t *testing.T) {
 	}
 	const path = "/apis/topology.heddle.dev/v1alpha1/nodetopologies/n1"
 	want := []string{
-		"GET " + path,
+		"GET " + path + "?resourceVersion=0",
 		"PATCH " + path + "?fieldManager=heddle-topo-worker&force=true application/apply-patch+yaml " +
 			`{"apiVersion":"topology.heddle.dev/v1alpha1","kind":"NodeTopology","metadata":{"name":"n1","ownerReferences":` +
 			`[{"apiVersion":"v1","kind":"Node","name":"n1","uid":"u1"}]},"spec":{"rails":[]}}`,
