@@ -40,9 +40,9 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 // started is when a daemon has made what it makes once.
 const started = 20 * time.Second
 
-// releaseEvery is how often free memory goes back. Each time costs a collection,
-// a few milliseconds.
-const releaseEvery = 30 * time.Second
+// releaseEvery is how often free memory goes back. Each time costs a collection, of some
+// ten milliseconds.
+const releaseEvery = time.Minute
 
 // SmallHeap trades processor time for memory: a daemon on every node makes
 // little garbage, in bursts, and a smaller heap costs it a few milliseconds of

@@ -220,7 +220,7 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 // in none of its checkpoints, and waits for the plugin.
 func (r *rig) topologyPolicy(t *testing.T, policy string) {
 	t.Helper()
-	begin := time.Now()
+	begin, mark := time.Now(), r.plugin.log.mark()
 	if err := r.StopKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +235,8 @@ func (r *rig) topologyPolicy(t *testing.T, policy string) {
 	if err = errors.Join(err, os.WriteFile(file, text, 0o600), r.StartKubelet(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	r.waitRegistered(t)
+	// GPUs, HCAs, and the three of shares. What the Node offers is of before.
+	r.waitRegistrations(t, mark, 5, waitStart)
+	pause(t, time.Second) // Their lists follow.
 	t.Logf("the kubelet has the policy %s %s later", policy, time.Since(begin).Round(time.Millisecond))
 }
