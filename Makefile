@@ -55,8 +55,8 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
-	@# The devices by themselves: they start a hundred pods at once, and run three clusters side
-	@# by side where they wait. They run whatever became of the others.
+	@# The devices by themselves: they start a hundred pods at once, and run a cluster for each
+	@# processor where they wait. They run whatever became of the others.
 	failed=0; \
 	$(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 2 ./test/cluster/... ./test/e2e ./test/e2e/page/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
 	$(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 1 ./test/e2e/devices/... || failed=1; \

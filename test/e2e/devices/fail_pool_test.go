@@ -5,10 +5,7 @@ package devices
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -81,19 +78,6 @@ func take(kind string) *rig {
 	last := len(free) - 1
 	pool.free[kind] = free[:last]
 	return free[last]
-}
-
-// sideBySide lets more tests run at once than there may be cores, unless
-// -parallel sets how many: those of failures mostly wait.
-func sideBySide() error {
-	const name, atLeast = "test.parallel", 3
-	flag.Parse()
-	named := false
-	flag.Visit(func(f *flag.Flag) { named = named || f.Name == name })
-	if named || runtime.GOMAXPROCS(0) >= atLeast {
-		return nil
-	}
-	return flag.Set(name, strconv.Itoa(atLeast))
 }
 
 // closePool takes down what tests gave back.

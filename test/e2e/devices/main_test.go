@@ -59,9 +59,6 @@ func runAll(m *testing.M) (code int, err error) {
 	if missing := cluster.Preflight(cache); len(missing) > 0 {
 		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
 	}
-	if err := sideBySide(); err != nil {
-		return 1, err
-	}
 	defer func() {
 		for _, r := range once.shared {
 			err = errors.Join(err, r.down())

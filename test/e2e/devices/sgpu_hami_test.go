@@ -135,7 +135,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 			t.Errorf("the lock of %s was held for %s", name, gone)
 		}
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason, 20*time.Second)
+			r.waitEvent(t, name, "SGPURefused", reason, waitStart)
 			r.waitPhase(t, name, "failed")
 			continue
 		}
@@ -162,7 +162,7 @@ func hamiInits(t *testing.T, r *rig, locks *lockLog) {
 		name := "hami-" + p.Name
 		h.schedule(t, name, p, locks)
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason, 20*time.Second)
+			r.waitEvent(t, name, "SGPURefused", reason, waitStart)
 			continue
 		}
 		r.waitReady(t, name, waitStart)
@@ -194,7 +194,7 @@ func hamiUnlisted(t *testing.T, r *rig, locks *lockLog) {
 	var rejected []string
 	for _, p := range initPods(h) {
 		name := schedule(p)
-		r.waitEvent(t, name, "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
+		r.waitEvent(t, name, "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", waitStart)
 		r.waitPhase(t, name, "failed")
 		rejected = append(rejected, name)
 	}
