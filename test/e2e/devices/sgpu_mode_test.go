@@ -182,7 +182,8 @@ func (r *rig) waitModes(t *testing.T, share []int, h held) time.Duration {
 		}
 	}
 	gpus := r.indices(t)
-	return eventually(t, waitStart, func() string {
+	// A busy kubelet answers late, and without its answer no GPU moves.
+	return eventually(t, 3*waitStart, func() string {
 		whole, shared, err := r.lists(t.Context(), gpus)
 		if err != nil {
 			return err.Error()
