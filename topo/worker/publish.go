@@ -225,6 +225,7 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) (er
 		if s.owner, err = w.readNode(ctx); err != nil {
 			return err
 		}
+		s.nextBeat = time.Time{} // A new object has no heartbeat, or that of an earlier Node.
 	}
 	nt, err := w.Publisher.Apply(ctx, s.owner, spec)
 	if err != nil {

@@ -175,7 +175,10 @@ func TestWhatOthersDoToTheObject(t *testing.T) {
 
 		b.object = nil
 		later()
-		b.counts(t, "another writer deleted it", 3, 1)
+		b.counts(t, "another writer deleted it", 3, 2)
+		if b.object.Status.HeartbeatTime == nil {
+			t.Error("the new object has no heartbeat")
+		}
 
 		b.object, b.uid = nil, "u2"
 		later()
