@@ -39,7 +39,7 @@ const (
 	// waitCollected is how long a gone pod's specs and records may stay while nothing else
 	// happens: the plugin promises 30 s, and takes a kubelet that it has met less than 30 s
 	// ago for one that starts, so that a pod on a new rig stays longer; and processors are busy.
-	waitCollected = 40 * time.Second
+	waitCollected = time.Minute
 	// waitQuiet is the same after what a test broke, when the plugin and the kubelet
 	// themselves come back.
 	waitQuiet = 2 * time.Minute

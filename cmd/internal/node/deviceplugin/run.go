@@ -70,7 +70,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
-	registry.MustRegister(program.ConfigValid("heddle-device-plugin", configs))
+	registry.MustRegister(program.ConfigValid(Name, configs))
 	api := o.apiServer(log)
 	under, before := o.startsUnder(ctx, api, log)
 	// They are for events too, of a machine that is real.

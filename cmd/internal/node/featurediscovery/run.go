@@ -73,7 +73,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.configs, err = config.NewWatcher(o.Config, rule.CEL{}, log); err != nil {
 		return err
 	}
-	registry.MustRegister(program.ConfigValid("heddle-feature-discovery", d.configs))
+	registry.MustRegister(program.ConfigValid(Name, d.configs))
 	syncer, err := o.connect(d, stdout)
 	if err != nil {
 		return err

@@ -161,7 +161,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return err
 	}
 	defer p.frames.Close()
-	p.registry.MustRegister(program.ConfigValid("heddle-topo-worker", p.worker.Configs))
+	p.registry.MustRegister(program.ConfigValid(Name, p.worker.Configs))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, r := range append(p.runners, p.worker) {
 		group.Go(func() error { return r.Run(ctx) })
