@@ -18,16 +18,13 @@ type info struct {
 	pods       []framework.PodInfo
 	generation int64
 	requested  int64
-	// allocatable is how many whole GPUs there are.
-	allocatable int64
 }
 
 func (i *info) Node() *corev1.Node           { return i.node }
 func (i *info) GetPods() []framework.PodInfo { return i.pods }
 func (i *info) GetGeneration() int64         { return i.generation }
 
-func (i *info) GetRequested() framework.Resource   { return requested{gpus: i.requested} }
-func (i *info) GetAllocatable() framework.Resource { return requested{gpus: i.allocatable} }
+func (i *info) GetRequested() framework.Resource { return requested{gpus: i.requested} }
 
 type requested struct {
 	framework.Resource

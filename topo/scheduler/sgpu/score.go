@@ -84,29 +84,6 @@ func (s *Scheduler) ScoreGPUs(
 	return score + use(info, gpu)
 }
 
-// NoneIsBetter reports whether nodes that a pod fits on all have the same score for whole GPUs of
-// a resource: scores need not be counted then. It looks no further than the first node that is
-// another, and reports false for a pod that may fit on a node twice: kube-scheduler takes the
-// scores of one pod for the next that is equal, and would miss those of a node that got the first.
-func (s *Scheduler) NoneIsBetter(
-	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
-) bool {
-	var first int64
-	for i, info := range nodes {
-		if info.GetAllocatable().GetScalarResources()[gpu] >= 2*gpus {
-			return false
-		}
-		score := s.ScoreGPUs(gpu, gpus, w, info)
-		if i == 0 {
-			first = score
-		}
-		if score != first {
-			return false
-		}
-	}
-	return true
-}
-
 // use is how many of a node's GPUs are in use, 0 to full.
 func use(info framework.NodeInfo, gpu corev1.ResourceName) int64 {
 	allocatable := info.GetAllocatable().GetScalarResources()[gpu]

@@ -1,15 +1,11 @@
 package sgpu
 
 import (
-	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -53,42 +49,6 @@ func TestTopologyScore(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("normalized (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestNoneIsBetter(t *testing.T) {
-	const table, better = `{"8":{"score":600,"loss":0}}`, `{"8":{"score":700,"loss":0}}`
-	type node struct {
-		gpus, requested int64
-		table           string
-	}
-	for _, tt := range []struct {
-		name  string
-		gpus  int64
-		nodes []node
-		want  bool
-	}{
-		{"equal nodes, all of whose GPUs the pod takes", 8, []node{{8, 0, table}, {8, 0, table}}, true},
-		{"nodes that publish nothing", 8, []node{{8, 0, ""}, {8, 0, ""}}, true},
-		{"more than half of equal nodes", 5, []node{{8, 2, ""}, {8, 2, ""}}, true},
-		{"a better topology", 8, []node{{8, 0, table}, {8, 0, better}}, false},
-		{"one that publishes nothing", 8, []node{{8, 0, ""}, {8, 0, table}}, false},
-		{"more GPUs in use", 5, []node{{8, 0, ""}, {8, 2, ""}}, false},
-		{"room for another pod on a node", 4, []node{{8, 0, ""}, {8, 0, ""}}, false},
-		{"room for another pod on one node", 8, []node{{8, 0, ""}, {16, 0, ""}}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var nodes []framework.NodeInfo
-			for i, n := range tt.nodes {
-				object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-					Name: strconv.Itoa(i), Annotations: map[string]string{wellknown.GPUTopology: n.table},
-				}}
-				nodes = append(nodes, &info{node: object, generation: int64(i + 1), allocatable: n.gpus, requested: n.requested})
-			}
-			if got := scheduler().NoneIsBetter("nvidia.com/gpu", tt.gpus, Weights{1, 1}, nodes); got != tt.want {
-				t.Errorf("%t, want %t", got, tt.want)
 			}
 		})
 	}
