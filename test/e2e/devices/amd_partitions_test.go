@@ -21,6 +21,7 @@ import (
 // node and not each other's. A GPU whose mode changes meanwhile is offered as it is
 // now, and the pods on others keep what they have.
 func TestAMDPartitions(t *testing.T) {
+	beside(t)
 	r := newRig(t, options{
 		name: "amdcpx", machine: "amd-mi300x-cpx", config: quickHealth + "domains: {vendor: auto}\n",
 	})

@@ -17,6 +17,7 @@ import (
 // after the plugin, and the socket goes again. Containers that are created then
 // have what there is, and the file is left alone while nothing changes.
 func TestDriverSpecFollowsTheNode(t *testing.T) {
+	beside(t)
 	r, n := newDriverRig(t, "spec")
 	uvm := filepath.Join(n.Root, "dev/nvidia-uvm")
 	if err := os.Remove(uvm); err != nil {

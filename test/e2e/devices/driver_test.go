@@ -22,6 +22,7 @@ import (
 // one that is started in its place serves the new driver within 30 s. Running
 // pods see nothing of it.
 func TestDriverUpgrade(t *testing.T) {
+	beside(t)
 	r, n := newDriverRig(t, "upgrade")
 	ends := r.plugin.supervise(t)
 	labeler := n.labeler(t, r)
@@ -85,6 +86,7 @@ func TestDriverUpgrade(t *testing.T) {
 // TestCUDAProgramFindsItsLibrary: with the default values, no CDI hook runs, so
 // no hook makes the links that a program's SONAME needs.
 func TestCUDAProgramFindsItsLibrary(t *testing.T) {
+	beside(t)
 	r, n := newDriverRig(t, "soname")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)

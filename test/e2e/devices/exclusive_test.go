@@ -38,6 +38,7 @@ func virtualFunctions(m *machine.Machine) {
 // has the PCI addresses of virtual functions that one pod has alone; the pod opens
 // those and no others. The physical function is not offered beside them.
 func TestVirtualFunctionsByTheirAddress(t *testing.T) {
+	beside(t)
 	r := newRig(t, options{name: "vf", edit: virtualFunctions, config: quickHealth + `
 rdma:
   resources:
@@ -104,6 +105,7 @@ rdma:
 // while HCAs were shared, also when it starts again, and no other pod gets that HCA
 // until the pod has ended.
 func TestSharedHCAsBecomeExclusive(t *testing.T) {
+	beside(t)
 	const sharers = "\nrdma: {resources: [{name: " + hcaResource + ", sharers: %d}]}\n"
 	r := newRig(t, options{name: "oneeach", machine: "h20-4nic", config: quickHealth + fmt.Sprintf(sharers, 2)})
 	r.waitAllocatable(t, hcaResource, 4*2, waitStart)

@@ -25,7 +25,7 @@ var pool struct {
 // gives back whole. Such tests run side by side, because they mostly wait.
 func failing(t *testing.T) *rig {
 	t.Helper()
-	t.Parallel()
+	beside(t)
 	r := lend(t, "fail", options{}, (*rig).whole)
 	r.whole(t)
 	return r

@@ -60,10 +60,7 @@ func runAll(m *testing.M) (code int, err error) {
 		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
 	}
 	defer func() {
-		for _, r := range once.shared {
-			err = errors.Join(err, r.down())
-		}
-		err = errors.Join(err, closePool())
+		err = errors.Join(err, closeShared(), closePool())
 		if once.built != nil {
 			err = errors.Join(err, os.RemoveAll(once.built.dir))
 		}

@@ -26,6 +26,7 @@ const metaX = quickHealth + "domains: {vendor: metax-tech.com}\n"
 // the documented configuration turns the node to shares; the documented Job is for its
 // taints. Nothing that the node or a pod shows is in the words of another maker.
 func TestMetaX(t *testing.T) {
+	beside(t)
 	r := newRig(t, options{name: "metax", machine: "metax-c500-box", config: metaX})
 	r.waitAllocatable(t, "metax-tech.com/gpu", 8, waitStart)
 	r.waitAllocatable(t, hcaResource, 4*64, waitStart)

@@ -44,13 +44,16 @@ type migration struct {
 // with what `heddle config convert` makes of that plugin's configuration, and back. The
 // manifest is never changed, and running containers are never touched.
 func TestMigration(t *testing.T) {
+	beside(t)
 	t.Run("nvidia", func(t *testing.T) {
+		t.Parallel()
 		newRig(t, options{name: "from-nvidia", held: true}).migrate(t, &migration{
 			peer: &nvidiaPlugin{replicas: 1}, from: "nvidia", file: "version: v1\nflags: {migStrategy: none}\n",
 			resource: gpuResource, theirs: 8, ours: 8, manifest: box{gpus: 2},
 		})
 	})
 	t.Run("nvidia-time-slicing", func(t *testing.T) {
+		t.Parallel()
 		newRig(t, options{name: "from-slices", held: true}).migrate(t, &migration{
 			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: replicasOf("timeSlicing"),
 			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
@@ -58,12 +61,14 @@ func TestMigration(t *testing.T) {
 	})
 	// The one GPU that is shared stays its pod's: the other seven are handed out.
 	t.Run("nvidia-time-slicing-to-whole-gpus", func(t *testing.T) {
+		t.Parallel()
 		newRig(t, options{name: "to-whole", held: true}).migrate(t, &migration{
 			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: "version: v1\n",
 			resource: gpuResource, theirs: 32, ours: 7, manifest: box{gpus: 1},
 		})
 	})
 	t.Run("nvidia-mps", func(t *testing.T) {
+		t.Parallel()
 		r := newRig(t, options{name: "from-mps", held: true})
 		r.mpsKeeper(t)
 		r.migrate(t, &migration{
@@ -75,6 +80,7 @@ func TestMigration(t *testing.T) {
 		}
 	})
 	t.Run("mellanox", func(t *testing.T) {
+		t.Parallel()
 		newRig(t, options{name: "from-mellanox", held: true}).migrate(t, &migration{
 			peer: &mellanoxPlugin{}, from: "mellanox", file: sharedHCAs,
 			resource: hcaResource, theirs: 63, ours: 63, manifest: box{hcas: 1},
@@ -86,6 +92,7 @@ func TestMigration(t *testing.T) {
 // node-feature-discovery writes them, are no conflict where the values are the same; when it takes
 // them away heddle-feature-discovery writes them; and another writer can have them back.
 func TestMigrationFromGPUFeatureDiscovery(t *testing.T) {
+	beside(t)
 	r := newRig(t, options{name: "from-gfd", held: true})
 	b, err := builds(t.Context())
 	if err != nil {

@@ -80,6 +80,7 @@ func (r *rig) mpsKeeper(t *testing.T) (keeper *process, state string) {
 // TestMPSGoesOnDuringAnUpdate: the daemon of a GPU and its clients live on while the
 // plugin is replaced, take more clients after it, and end with the last.
 func TestMPSGoesOnDuringAnUpdate(t *testing.T) {
+	beside(t)
 	r, keeper, state := mpsRig(t)
 	gpu := r.gpuAt(t, 2)
 	pod := func(name string, vcore, gib int) *corev1.Pod {

@@ -22,6 +22,7 @@ import (
 // API server shows the Node as before until then, also when the daemon restarts
 // meanwhile, and for no longer than configured.
 func TestRebootKeepsLabelsAndTaints(t *testing.T) {
+	beside(t)
 	r, n := newDriverRig(t, "reboot")
 	configure := func(keep string) {
 		t.Helper()

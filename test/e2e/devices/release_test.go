@@ -67,6 +67,7 @@ func (p *process) scans(t *testing.T) {
 // TestGPURelease follows docs/day-2.md, by its commands:
 // a GPU is reset, and the driver upgraded, while the daemons stay on the node.
 func TestGPURelease(t *testing.T) {
+	beside(t)
 	r, n := newDriverRig(t, "release")
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc", "--log-level", "debug")
 	ends := r.plugin.supervise(t)

@@ -28,7 +28,7 @@ const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, refusedFor: 0s, ham
 // TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version:
 // the webhook's part of the pod, the decision, the node lock, the Binding.
 func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
-	t.Parallel()
+	beside(t)
 	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
 	// kubelet takes no vmemory with a unit (docs/hami.md).
 	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})

@@ -20,8 +20,8 @@ const overcommittedGPU = sharedGPUs + "sgpu: {gpus: [0], refusedFor: 0s, memoryO
 // TestMemoryOvercommit: on a real kubelet, three pods of 39 GiB run on one GPU of 79.6, each
 // with its own limit, and the fourth waits with the reason. The label is what the GPU has.
 func TestMemoryOvercommit(t *testing.T) {
-	t.Parallel()
-	r := lend(t, "overcommit", options{config: sharedGPUs + "sgpu: {gpus: [0]}\n"}, func(*rig, *testing.T) {})
+	beside(t)
+	r := newRig(t, options{name: "overcommit", config: sharedGPUs + "sgpu: {gpus: [0]}\n"})
 	r.waitShares(t, 16, 100, 79)
 	r.configure(t, overcommittedGPU+r.library(t)+"}}}\n")
 	r.waitShares(t, 16, 100, 119)

@@ -43,7 +43,7 @@ const sharedGPUs = quickHealth + "mode: sgpu\n"
 // like that. Such tests run side by side, because they mostly wait.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
-	t.Parallel()
+	beside(t)
 	return sgpuAlone(t)
 }
 

@@ -20,6 +20,7 @@ import (
 // With count distinct a pod that asks for seven gets six and an Event; with
 // strict it waits, has the reason, and starts by itself once the cable is in.
 func TestFewerHealthyHCAsThanAskedFor(t *testing.T) {
+	beside(t)
 	const strict = "rdma/strict"
 	r := newRig(t, options{name: "deadport", machine: "one-dead-port", config: quickHealth + `
 rdma:
@@ -72,6 +73,7 @@ rdma:
 // TestResourceThatMatchesNothing: the resource is there with 0, and everything
 // that a person looks at has the reason.
 func TestResourceThatMatchesNothing(t *testing.T) {
+	beside(t)
 	const nothing = "rdma/roce"
 	r := newRig(t, options{name: "nothing", config: quickHealth + `
 rdma:

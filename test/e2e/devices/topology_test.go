@@ -24,6 +24,7 @@ import (
 // and a pod that fits into none is refused. One of the pods is that of the quick start. The node is shown two NUMA nodes,
 // like the machine that the plugin replays.
 func TestSingleNUMANode(t *testing.T) {
+	beside(t)
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors to have two NUMA nodes")
 	}
@@ -153,6 +154,7 @@ func (r *rig) twoNUMANodes(t *testing.T, split int) {
 // is of the NUMA node of the container's processors, where the node would else fill up a GPU of
 // the other one.
 func TestSharesFollowTheProcessors(t *testing.T) {
+	beside(t)
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors to have two NUMA nodes")
 	}

@@ -12,6 +12,7 @@ import (
 // TestTwoMakers: a node with GPUs of NVIDIA and of AMD offers both, each under its
 // maker's name, and a pod opens those it was given alone.
 func TestTwoMakers(t *testing.T) {
+	beside(t)
 	r := newRig(t, options{name: "makers", machine: "two-makers", config: quickHealth + "domains: {vendor: auto}\n"})
 	r.waitAllocatable(t, gpuResource, 2, waitStart)
 	r.waitAllocatable(t, amdResource, 1, waitStart)
