@@ -12,9 +12,10 @@ HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons; at the end, what failed in short.
 GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
 	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'"
-TEST := $(GOTESTSUM) --format pkgname --
+# Without vet, whose checks `make lint` has.
+TEST := $(GOTESTSUM) --format pkgname -- -vet=off
 # Each takes seconds to minutes: a run that is cut off has shown how far it came.
-E2E := $(GOTESTSUM) --format testname --
+E2E := $(GOTESTSUM) --format testname -- -vet=off
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
