@@ -168,6 +168,7 @@ func TestAnnotationOfAnEarlierAgent(t *testing.T) {
 // TestAnnotationOfAPodThatLeaves: a kubelet that rejects a pod after its restart knows nothing of
 // it before the API server shows that. Its annotation stays until then.
 func TestAnnotationOfAPodThatLeaves(t *testing.T) {
+	t.Parallel() // It waits for as long as a kubelet may start.
 	r, c := sharer(t, "gpus: [0, 1]")
 	r.run()
 	r.list("nvidia.com/sgpu", 32, 0)

@@ -12,6 +12,7 @@ import (
 // The state and the CDI specs of a node are removed while a container runs. No
 // other pod gets the GPU that its device ID names, and its annotation stays.
 func TestWipedNode(t *testing.T) {
+	t.Parallel() // It waits for as long as a kubelet may start.
 	r, c := sharer(t, "gpus: [0]")
 	r.run()
 	r.list(slots, 16, 0)

@@ -44,12 +44,6 @@ const sharedGPUs = quickHealth + "mode: sgpu\n"
 func sgpu(t *testing.T) *rig {
 	t.Helper()
 	beside(t)
-	return sgpuAlone(t)
-}
-
-// sgpuAlone is sgpu for a test that leaves no processor to others.
-func sgpuAlone(t *testing.T) *rig {
-	t.Helper()
 	r := lend(t, "sgpu", options{config: sharedGPUs, kwok: true}, func(r *rig, t *testing.T) {
 		t.Helper()
 		if err := r.writeConfig(sharedGPUs); err != nil {

@@ -19,19 +19,13 @@ import (
 // no card gives out more than it has, by every count.
 func TestHundredSGPUPodsAtOnce(t *testing.T) {
 	const burst = 100
-	r := sgpuAlone(t)
+	r := newRig(t, options{name: "slices", config: sharedGPUs})
+	r.waitShares(t, allSlots, allCores, allGiB)
 	// They fit in any order: 650 % of 800 in all; a GPU that rejects a pod
 	// has 16 consumers, or 93 % or 75 GiB given out.
 	cores := func(i int) int { return 5 + i%4 }
 	gib := func(i int) int { return 1 + i%5 }
 	mark := r.plugin.log.mark()
-	t.Cleanup(func() {
-		var all []string
-		for i := range burst {
-			all = append(all, fmt.Sprintf("slice-%03d", i))
-		}
-		r.remove(t, all...)
-	})
 	r.storm(t, burst, func(i int) *corev1.Pod {
 		return r.pod(fmt.Sprintf("slice-%03d", i), box{more: share(cores(i), gib(i))})
 	})
