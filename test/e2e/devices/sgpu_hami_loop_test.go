@@ -1,0 +1,154 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/test/hamirecord"
+)
+
+// hamiLoops: HAMi gives each pod that a ReplicaSet makes the GPU that it gave the last one, which
+// the node rejects. How many pods come of that is bounded: for a request that heddle and HAMi
+// read otherwise one; for a GPU that is full each waits twice as long as the one before; and
+// without a plugin, where the kubelet fails the pod, HAMi's lock keeps the next from the node.
+func hamiLoops(t *testing.T, r *rig, locks *lockLog) {
+	r.configure(t, strings.Replace(hamiConfig, "refusedFor: 0s", fmt.Sprintf("refusedFor: %s", patience), 1))
+	defer r.configure(t, hamiConfig)
+	h := r.replay(t, hamirecord.V210)
+	sample := h.Pod(t, "sample-pod") // 60 % of one GPU.
+	h.schedule(t, "loop-holder", sample, locks)
+	r.waitReady(t, "loop-holder", waitStart)
+
+	senseless := h.controlled(t, "loop-senseless", h.Pod(t, "nvuse"))
+	full := h.controlled(t, "loop-full", sample)
+	lives := func() []time.Duration { return full.lives() }
+	for begin := time.Now(); len(lives()) < 3; pause(t, 200*time.Millisecond) {
+		senseless.place(t)
+		full.place(t)
+		if time.Since(begin) > 3*time.Minute {
+			t.Fatalf("pods of the ReplicaSet were there for %v, want three", lives())
+		}
+	}
+	for i, lived := range lives()[:3] {
+		if want := patience << i; lived < want {
+			t.Errorf("pod %d was there for %s, want %s and more", i+1, lived, want)
+		}
+	}
+	if n := len(senseless.pods); n != 1 {
+		t.Errorf("%d pods were made for a request that no node serves", n)
+	}
+	t.Logf("pods of one ReplicaSet were there for %v", lives())
+	senseless.stop(t)
+	full.stop(t)
+	r.remove(t, "loop-holder")
+
+	if err := r.plugin.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer r.plugin.again(t)
+	// The node's account is not read again before HAMi binds one more.
+	orphans := h.controlled(t, "loop-orphans", sample)
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; pause(t, 200*time.Millisecond) {
+		orphans.place(t)
+	}
+	failed := 0
+	for _, p := range orphans.pods {
+		if p.failed {
+			failed++
+		}
+	}
+	if n := len(orphans.pods); failed != 1 || n != 2 || orphans.locked == 0 {
+		t.Errorf("without a plugin %d pods were made, %d failed, and HAMi met its lock %d times; want 2, 1 and some", n, failed, orphans.locked)
+	}
+	orphans.stop(t)
+}
+
+// hamiControlled is a ReplicaSet of one recorded pod, and what HAMi does for its pods.
+type hamiControlled struct {
+	controlled
+	h      *replay
+	record *hamirecord.Pod
+	pods   map[types.UID]*hamiMade
+	// locked is how often the node's lock was held.
+	locked int
+}
+
+// hamiMade is a pod that the controller made.
+type hamiMade struct {
+	bound, failed bool
+	seen, gone    time.Time
+}
+
+func (h *replay) controlled(t *testing.T, name string, p *hamirecord.Pod) *hamiControlled {
+	t.Helper()
+	return &hamiControlled{
+		controlled: h.rig.replicas(t, name, h.pod("", p)), h: h, record: p, pods: map[types.UID]*hamiMade{},
+	}
+}
+
+// place binds the pods that wait for HAMi, if the node's lock lets it, and notes those that
+// have come, failed or gone.
+func (c *hamiControlled) place(t *testing.T) {
+	t.Helper()
+	list, err := c.rig.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + c.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		made := c.pods[p.UID]
+		if made == nil {
+			made = &hamiMade{seen: time.Now()}
+			c.pods[p.UID] = made
+		}
+		made.failed = p.Status.Phase == corev1.PodFailed
+		if made.gone.IsZero() && (p.DeletionTimestamp != nil || made.failed) {
+			made.gone = time.Now()
+		}
+		if p.Spec.NodeName == "" && !made.bound && made.gone.IsZero() {
+			made.bound = c.bind(t, p.Name)
+		}
+	}
+}
+
+func (c *hamiControlled) bind(t *testing.T, pod string) bool {
+	t.Helper()
+	if err := c.h.decide(t.Context(), pod, c.record, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.h.lock(t.Context(), pod, c.record); err != nil {
+		if !strings.Contains(err.Error(), "node is locked") {
+			t.Fatal(err)
+		}
+		c.locked++
+		return false
+	}
+	if err := c.h.bind(t.Context(), pod, c.record); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// lives are how long the pods that are gone were there, in the order in which they came.
+func (c *hamiControlled) lives() (all []time.Duration) {
+	var gone []*hamiMade
+	for _, p := range c.pods {
+		if !p.gone.IsZero() {
+			gone = append(gone, p)
+		}
+	}
+	slices.SortFunc(gone, func(a, b *hamiMade) int { return a.seen.Compare(b.seen) })
+	for _, p := range gone {
+		all = append(all, p.gone.Sub(p.seen).Round(time.Millisecond))
+	}
+	return all
+}
