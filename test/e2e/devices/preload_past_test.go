@@ -64,10 +64,6 @@ func pastPrograms(t *testing.T, dir string) map[string]string {
 	}
 	if _, err := exec.LookPath(muslCompiler); err == nil {
 		files["/musl"] = compileBy(t, muslCompiler, filepath.Join(dir, "musl"), probe)
-		loader := interpreter(t, files["/musl"])
-		if files[loader], err = filepath.EvalSymlinks(loader); err != nil { // All of musl.
-			t.Fatal(err)
-		}
 	}
 	// Another root has the program and its loader, and no list of libraries.
 	loader := interpreter(t, files["/probe"])

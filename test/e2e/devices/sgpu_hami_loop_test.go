@@ -30,45 +30,49 @@ func hamiLoops(t *testing.T, r *rig, locks *lockLog) {
 
 	senseless := h.controlled(t, "loop-senseless", h.Pod(t, "nvuse"))
 	full := h.controlled(t, "loop-full", sample)
-	lives := func() []time.Duration { return full.lives() }
-	for begin := time.Now(); len(lives()) < 3; pause(t, 200*time.Millisecond) {
+	for begin := time.Now(); len(full.lives()) < 3; pause(t, 200*time.Millisecond) {
 		senseless.place(t)
 		full.place(t)
 		if time.Since(begin) > 3*time.Minute {
-			t.Fatalf("pods of the ReplicaSet were there for %v, want three", lives())
+			t.Fatalf("pods of the ReplicaSet were there for %v, want three", full.lives())
 		}
 	}
-	for i, lived := range lives()[:3] {
+	for i, lived := range full.lives() {
 		if want := patience << i; lived < want {
 			t.Errorf("pod %d was there for %s, want %s and more", i+1, lived, want)
 		}
 	}
-	if n := len(senseless.pods); n != 1 {
+	if n := len(senseless.made); n != 1 {
 		t.Errorf("%d pods were made for a request that no node serves", n)
 	}
-	t.Logf("pods of one ReplicaSet were there for %v", lives())
+	t.Logf("pods of one ReplicaSet were there for %v", full.lives())
 	senseless.stop(t)
 	full.stop(t)
 	r.remove(t, "loop-holder")
 
-	if err := r.plugin.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer r.plugin.again(t)
-	// The node's account is not read again before HAMi binds one more.
+	r.plugin.kill(t) // HAMi still reads the GPUs as healthy.
 	orphans := h.controlled(t, "loop-orphans", sample)
 	for begin := time.Now(); time.Since(begin) < 20*time.Second; pause(t, 200*time.Millisecond) {
 		orphans.place(t)
 	}
 	failed := 0
-	for _, p := range orphans.pods {
+	for _, p := range orphans.made {
 		if p.failed {
 			failed++
 		}
 	}
-	if n := len(orphans.pods); failed != 1 || n != 2 || orphans.locked == 0 {
-		t.Errorf("without a plugin %d pods were made, %d failed, and HAMi met its lock %d times; want 2, 1 and some", n, failed, orphans.locked)
+	if n := len(orphans.made); failed != 1 || n != 2 || orphans.locked == 0 {
+		t.Errorf("without a plugin %d pods were made, %d failed, and HAMi met its lock %d times; want 2, 1 and some",
+			n, failed, orphans.locked)
 	}
+	r.plugin.again(t)
+	eventually(t, waitStart, func() string {
+		orphans.place(t)
+		if !slices.ContainsFunc(orphans.pods(t), func(p corev1.Pod) bool { return ready(&p) }) {
+			return "no pod of the ReplicaSet runs after the plugin is back"
+		}
+		return ""
+	})
 	orphans.stop(t)
 }
 
@@ -77,7 +81,7 @@ type hamiControlled struct {
 	controlled
 	h      *replay
 	record *hamirecord.Pod
-	pods   map[types.UID]*hamiMade
+	made   map[types.UID]*hamiMade
 	// locked is how often the node's lock was held.
 	locked int
 }
@@ -91,7 +95,7 @@ type hamiMade struct {
 func (h *replay) controlled(t *testing.T, name string, p *hamirecord.Pod) *hamiControlled {
 	t.Helper()
 	return &hamiControlled{
-		controlled: h.rig.replicas(t, name, h.pod("", p)), h: h, record: p, pods: map[types.UID]*hamiMade{},
+		controlled: h.rig.replicas(t, name, h.pod("", p)), h: h, record: p, made: map[types.UID]*hamiMade{},
 	}
 }
 
@@ -105,10 +109,10 @@ func (c *hamiControlled) place(t *testing.T) {
 	}
 	for i := range list.Items {
 		p := &list.Items[i]
-		made := c.pods[p.UID]
+		made := c.made[p.UID]
 		if made == nil {
 			made = &hamiMade{seen: time.Now()}
-			c.pods[p.UID] = made
+			c.made[p.UID] = made
 		}
 		made.failed = p.Status.Phase == corev1.PodFailed
 		if made.gone.IsZero() && (p.DeletionTimestamp != nil || made.failed) {
@@ -141,7 +145,7 @@ func (c *hamiControlled) bind(t *testing.T, pod string) bool {
 // lives are how long the pods that are gone were there, in the order in which they came.
 func (c *hamiControlled) lives() (all []time.Duration) {
 	var gone []*hamiMade
-	for _, p := range c.pods {
+	for _, p := range c.made {
 		if !p.gone.IsZero() {
 			gone = append(gone, p)
 		}
