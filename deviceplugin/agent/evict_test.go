@@ -118,8 +118,9 @@ func TestEvictedAgainWaitsLonger(t *testing.T) {
 		}
 		waits, now = append(waits, wait), last.at
 	}
-	if want := []time.Duration{1, 2, 4, 8, 8, 8}; !slices.EqualFunc(waits, want, func(got, want time.Duration) bool { return got == want*time.Minute }) {
-		t.Errorf("rejected for %v, want minutes %v", waits, want)
+	most := 8 * patience
+	if want := []time.Duration{patience, 2 * patience, 4 * patience, most, most, most}; !slices.Equal(waits, want) {
+		t.Errorf("rejected for %v, want %v", waits, want)
 	}
 	if got := last.next(now.Add(16*patience+time.Second), patience); got != patience {
 		t.Errorf("much later one waits for %s", got)
