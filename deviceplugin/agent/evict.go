@@ -23,8 +23,8 @@ const (
 	evictBurst = 5
 )
 
-// A pod is rejected for longestWait times the configured time at most, and forgetAfter times
-// that time after an eviction its controller begins anew.
+// A pod is rejected for longestWait times the configured time at most. Evictions that are
+// forgetAfter times that time ago do not count.
 const (
 	longestWait = 8
 	forgetAfter = 2 * longestWait
