@@ -127,7 +127,8 @@ type RDMA struct {
 	Resources []RDMAResource `yaml:"resources"`
 	// RejectedFor is how long a pod may wait for HCAs that a resource with `count:
 	// strict` does not have, until it is evicted, to be scheduled again. Only a pod
-	// that never started and that a controller recreates is evicted. `0s` is never.
+	// that never started and that a controller recreates is evicted. Each next one of
+	// that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
 	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`

@@ -58,8 +58,8 @@ type SGPU struct {
 	NUMA NUMA `yaml:"numa" enum:"prefer,require"`
 	// RejectedFor is how long a pod may be rejected for want of a GPU until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
-	// a controller recreates is evicted; a bare pod keeps the Event. `0s` is
-	// never.
+	// a controller recreates is evicted; a bare pod keeps the Event. Each next one
+	// of that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
 	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,34 @@ const (
 	evictBurst = 5
 )
 
+// A pod is rejected for longestWait times the configured time at most. Evictions that are
+// forgetAfter times that time ago do not count.
+const (
+	longestWait = 8
+	forgetAfter = 2 * longestWait
+)
+
+// evictedPod is the last pod of a controller that was evicted here: when, and for how long
+// it had been rejected.
+type evictedPod struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// next is for how long a pod of that controller is rejected until it is evicted. A scheduler that
+// cannot know why the node rejects may choose it again and again, so the time doubles with
+// each pod that was rejected after the last eviction.
+func (e evictedPod) next(since time.Time, patience time.Duration) time.Duration {
+	switch {
+	case since.Sub(e.at) > forgetAfter*patience:
+		return patience
+	case since.After(e.at):
+		return min(2*e.wait, longestWait*patience)
+	default:
+		return e.wait
+	}
+}
+
 // evictRejected evicts pods that have waited for a GPU or for HCAs for too long, so
 // that they are scheduled again.
 func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time.Time) {
@@ -35,8 +64,13 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 			}
 		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
-		if patience <= 0 || r.Kind == allocate.RejectedRequest || now.Sub(r.Since) < patience || at < 0 {
+		if patience <= 0 || r.Kind == allocate.RejectedRequest || at < 0 {
 			continue // The next pod would ask for the same.
+		}
+		last := t.lastEvicted[ownerOf(pods[at])]
+		wait := last.next(r.Since, patience)
+		if now.Sub(r.Since) < wait {
+			continue
 		}
 		if reason := notEvictable(pods[at], resources...); reason != "" {
 			t.Log.DebugContext(ctx, "rejected pod not evicted", "pod", r.Pod.String(), "reason", reason)
@@ -50,13 +84,23 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 		switch {
 		case err == nil:
 			t.evicted.Inc()
+			maps.DeleteFunc(t.lastEvicted, func(_ types.UID, e evictedPod) bool { return now.Sub(e.at) > forgetAfter*e.wait })
+			t.lastEvicted[ownerOf(pods[at])] = evictedPod{now, wait}
 			t.Log.InfoContext(ctx, "evicted", "pod", r.Pod.String(), "reason", r.Reason)
-			t.API.WarnPod(r.Pod, event, fmt.Sprintf("rejected for %s: %s", patience, r.Reason))
+			t.API.WarnPod(r.Pod, event, fmt.Sprintf("rejected for %s: %s", wait, r.Reason))
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 		default:
 			t.Log.WarnContext(ctx, "evicting a rejected pod failed", "err", err)
 		}
 	}
+}
+
+// ownerOf is the pod's controller; empty without one.
+func ownerOf(p *corev1.Pod) types.UID {
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		return owner.UID
+	}
+	return ""
 }
 
 // notEvictable is why a pod is not evicted: no controller would make another one,

@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,6 +99,31 @@ func TestStrictHCAsEvict(t *testing.T) {
 	})
 	if got := evicted(); !slices.Equal(slices.Compact(got), []string{"second " + uidOf("second")}) {
 		t.Errorf("evicted %q", got)
+	}
+}
+
+// TestEvictedAgainWaitsLonger: what one controller's pods wait for on a node whose scheduler
+// chooses it again and again.
+func TestEvictedAgainWaitsLonger(t *testing.T) {
+	const patience = time.Minute
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	var last evictedPod
+	var waits []time.Duration
+	for range 6 {
+		since := now.Add(2 * time.Second)
+		wait := last.next(since, patience)
+		last = evictedPod{since.Add(wait), wait}
+		if got := last.next(since.Add(-time.Second), patience); got != wait {
+			t.Errorf("one that was rejected beside it waits for %s, want %s", got, wait)
+		}
+		waits, now = append(waits, wait), last.at
+	}
+	most := 8 * patience
+	if want := []time.Duration{patience, 2 * patience, 4 * patience, most, most, most}; !slices.Equal(waits, want) {
+		t.Errorf("rejected for %v, want %v", waits, want)
+	}
+	if got := last.next(now.Add(16*patience+time.Second), patience); got != patience {
+		t.Errorf("much later one waits for %s", got)
 	}
 }
 

@@ -50,11 +50,12 @@ type shares struct {
 	evictions    *rate.Limiter
 
 	// What follows is run's alone: what was written to the Node, and when; to pods,
-	// by UID; what was reported of MPS daemons.
-	node      string
-	nodeAt    time.Time
-	annotated map[types.UID]writtenPod
-	mps       mpsWatch
+	// by UID; what was reported of MPS daemons; the last evicted pod of each controller.
+	node        string
+	nodeAt      time.Time
+	annotated   map[types.UID]writtenPod
+	mps         mpsWatch
+	lastEvicted map[types.UID]evictedPod
 
 	drift    *prometheus.CounterVec
 	rejected *prometheus.GaugeVec
@@ -64,7 +65,8 @@ type shares struct {
 func newShares(c *core, h *hamiNode) *shares {
 	t := &shares{
 		core: c, hami: h, woken: notify.New(), annotated: map[types.UID]writtenPod{}, mps: mpsWatch{},
-		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
+		lastEvicted: map[types.UID]evictedPod{},
+		evictions:   rate.NewLimiter(rate.Every(evictEvery), evictBurst),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",

@@ -91,15 +91,20 @@ func (s search) closure(file string) ([]library, error) {
 		return nil, err
 	}
 	found := map[string]library{}
+	var loader string // Its own name: musl's is the C library too.
 	if first.interp != "" {
-		found[first.interp] = library{dst: first.interp, src: filepath.Join(s.root, first.interp)}
+		lib := library{dst: first.interp, src: filepath.Join(s.root, first.interp)}
+		found[first.interp] = lib
+		if file, err := filepath.EvalSymlinks(lib.src); err == nil {
+			loader = path.Base(file)
+		}
 	}
 	queue := []*object{first}
 	for len(queue) > 0 {
 		o := queue[0]
 		queue = queue[1:]
 		for _, name := range o.needed {
-			if _, seen := found[name]; seen || path.Base(first.interp) == name {
+			if _, seen := found[name]; seen || name == loader || name == path.Base(first.interp) {
 				continue
 			}
 			lib, next, err := s.find(name, o, first.runpath)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // mpsRig is a rig whose shares MPS limits.
@@ -78,7 +80,8 @@ func (r *rig) mpsKeeper(t *testing.T) (keeper *process, state string) {
 }
 
 // TestMPSGoesOnDuringAnUpdate: the daemon of a GPU and its clients live on while the
-// plugin is replaced, take more clients after it, and end with the last.
+// plugin is replaced, take more clients after it, and end with the last. Pods that would have
+// another daemon's directory get this one's.
 func TestMPSGoesOnDuringAnUpdate(t *testing.T) {
 	beside(t)
 	r, keeper, state := mpsRig(t)
@@ -148,4 +151,56 @@ func TestMPSGoesOnDuringAnUpdate(t *testing.T) {
 		return ""
 	})
 	r.run(t, pod("fourth", 30, 4))
+	r.remove(t, "third", "fourth")
+	r.mpsElsewhere(t)
+}
+
+// mpsElsewhere: pods that name another directory of MPS, or mount one over heddle's or a file
+// into it. A client in the container asks the daemon; what CUDA would do takes a GPU.
+func (r *rig) mpsElsewhere(t *testing.T) {
+	t.Helper()
+	const clients, pipe, elsewhere = "localhost/devices-mps-client:1", "CUDA_MPS_PIPE_DIRECTORY", "/tmp/elsewhere"
+	b, err := builds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.load(t, image.Spec{Name: clients, Entrypoint: []string{"/report"}, Files: map[string]string{
+		"/report": filepath.Join(b.dir, "report"), "/with": compile(t, filepath.Join(t.TempDir(), "with"), with, "-static"),
+		"/client": filepath.Join(r.dir, "root/usr/bin/nvidia-cuda-mps-control"),
+	}})
+	gpu, empty := r.gpuAt(t, 3), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	of := func(name string, source corev1.VolumeSource, mount corev1.VolumeMount) *corev1.Pod {
+		p := r.pod(name, box{more: share(30, 4), env: map[string]string{
+			pipe: elsewhere, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=80000M",
+		}})
+		p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu}
+		p.Spec.Containers[0].Image, mount.Name = clients, "own"
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "own", VolumeSource: source})
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, mount)
+		return p
+	}
+	asks := func(pod string, command ...string) string {
+		cmd := r.KubectlCommand(t.Context(), append([]string{"exec", "-i", pod, "--"}, command...)...)
+		cmd.Stdin = strings.NewReader("get_default_active_thread_percentage\n")
+		out, _ := cmd.Output() // A client without a daemon fails, and prints why.
+		return strings.TrimSpace(string(out))
+	}
+	r.run(t, of("other", empty, corev1.VolumeMount{MountPath: elsewhere}))
+	r.run(t, of("over", empty, corev1.VolumeMount{MountPath: "/tmp/nvidia-mps"}))
+	for _, name := range []string{"other", "over"} {
+		owns(t, name, r.report(t, name, "app").Env, map[string]string{
+			pipe: "/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
+		})
+		if got := asks(name, "/client"); got != "30.0" {
+			t.Errorf("pod %s asks for the percentage of its daemon: %q", name, got)
+		}
+	}
+	// What a process sets for itself is not heddle's to hold: there it has no daemon.
+	if got := asks("other", "/with", pipe, elsewhere, "/client"); got != "Cannot find MPS control daemon process" {
+		t.Errorf("a process with a directory of its own is answered %q", got)
+	}
+	r.configMap(t, "pipe", map[string]string{"control": ""})
+	inside := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "pipe"}}}
+	r.create(t, of("inside", inside, corev1.VolumeMount{MountPath: "/tmp/nvidia-mps/control", SubPath: "control"}))
+	r.waitWaiting(t, "inside", "hides /tmp/nvidia-mps", 45*time.Second)
 }

@@ -133,10 +133,15 @@ func (r *rig) load(t *testing.T, spec image.Spec) {
 // compile makes a program, or with flags a library, of C.
 func compile(t *testing.T, out, source string, flags ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "gcc", append(flags, "-O1", "-o", out, "-x", "c", "-")...)
+	return compileBy(t, "gcc", out, source, flags...)
+}
+
+func compileBy(t *testing.T, compiler, out, source string, flags ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), compiler, append(flags, "-O1", "-o", out, "-x", "c", "-")...)
 	cmd.Stdin = strings.NewReader(source)
 	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, text)
+		t.Fatalf("%s: %v\n%s", compiler, err, text)
 	}
 	return out
 }

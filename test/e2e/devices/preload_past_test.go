@@ -47,6 +47,9 @@ int main(int n, char **arg) { setenv(arg[1], arg[2], 1); return execl(arg[3], ar
 int main(int n, char **arg) { return chroot(arg[1]) || chdir("/") || execl(arg[2], arg[2], (char *)0); }`
 )
 
+// muslCompiler is of Debian's musl-tools; without it no program of a distribution like Alpine runs.
+const muslCompiler = "musl-gcc"
+
 // pastPrograms are what containers run to get past a preloaded library, by their paths in the
 // image.
 func pastPrograms(t *testing.T, dir string) map[string]string {
@@ -58,6 +61,9 @@ func pastPrograms(t *testing.T, dir string) map[string]string {
 		"/probe": program("probe", probe), "/alone": program("alone", probe, "-static", "-DALONE"),
 		"/with": program("with", with, "-static"), "/chroot": program("chroot", jail, "-static"),
 		"/other.so": program("other.so", `const char *limiter(void) { return "other"; }`, "-shared", "-fPIC"),
+	}
+	if _, err := exec.LookPath(muslCompiler); err == nil {
+		files["/musl"] = compileBy(t, muslCompiler, filepath.Join(dir, "musl"), probe)
 	}
 	// Another root has the program and its loader, and no list of libraries.
 	loader := interpreter(t, files["/probe"])
@@ -104,17 +110,25 @@ func interpreter(t *testing.T, program string) string {
 // unless the library is in exactly those where docs/enforcers.md has it hold.
 func (r *rig) pastPreload(t *testing.T, pod string) {
 	t.Helper()
-	for _, tt := range []struct {
+	type past struct {
 		name, want string
 		command    []string
-	}{
+	}
+	rows := []past{
 		{"kubectl exec", "two 4096m", []string{"/probe"}},
 		{"statically linked", "none 4096m", []string{"/alone"}},
 		{"a loader of the image's own", "none 4096m", []string{"/loader", "/probe"}},
 		{"chroot", "none 4096m", []string{"/chroot", "/jail", "/probe"}},
 		{"another library before it", "other 4096m", []string{"/with", "LD_PRELOAD", "/other.so", "/probe"}},
 		{"a limit of the process's own", "two 80000m", []string{"/with", "CUDA_DEVICE_MEMORY_LIMIT_0", "80000m", "/probe"}},
-	} {
+	}
+	if _, err := exec.LookPath(muslCompiler); err == nil {
+		// Its loader reads no list.
+		rows = append(rows, past{"musl", "none 4096m", []string{"/musl"}})
+	} else {
+		t.Log("no program with musl: ", err)
+	}
+	for _, tt := range rows {
 		out, err := r.Kubectl(t.Context(), append([]string{"exec", pod, "--"}, tt.command...)...)
 		if got := strings.TrimSpace(out); err != nil || got != tt.want {
 			t.Errorf("%s: the library that answers and the limit are %q, want %q (%v)", tt.name, got, tt.want, err)

@@ -49,6 +49,7 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 		{"policy", hamiPolicy},
 		{"forged", hamiForged},
 		{"others", hamiOthers},
+		{"controllers", hamiLoops},
 		{"locks of others", hamiLocks},
 		{"closed", hamiClosed},
 	} {

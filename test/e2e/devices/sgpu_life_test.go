@@ -4,6 +4,7 @@ package devices
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,9 +32,23 @@ func TestSGPUContainers(t *testing.T) { //nolint:tparallel // Its parts share a 
 		{"beside HCAs", besideHCAs},
 		{"policies", policiesApart},
 		{"the pod's own words", ownWords},
+		{"resize", resizedShare},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, r) })
 	}
+}
+
+// resizedShare: a share cannot be changed in place, since the API server takes no resize of it.
+func resizedShare(t *testing.T, r *rig) {
+	r.run(t, r.pod("resized", box{more: share(30, 4)}))
+	for _, resize := range []string{`"nvidia.com/vcore":"40"`, `"nvidia.com/vmemory":"8"`} {
+		patch := `{"spec":{"containers":[{"name":"app","resources":{"limits":{` + resize + `},"requests":{` + resize + `}}}]}}`
+		out, err := r.KubectlCommand(t.Context(), "patch", "pod", "resized", "--subresource=resize", "-p", patch).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "only cpu and memory resources are mutable") {
+			t.Errorf("a resize to %s is answered %s (%v)", resize, out, err)
+		}
+	}
+	r.hasShares(t, "resized", "app", 0, slice(30, 4))
 }
 
 // besides adds containers to a pod.

@@ -84,7 +84,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	}
 }
 
-// controlled is a ReplicaSet with one pod.
+// controlled is such a ReplicaSet.
 type controlled struct {
 	rig  *rig
 	name string
@@ -92,8 +92,13 @@ type controlled struct {
 
 func (r *rig) replicated(t *testing.T, name string, b box) controlled {
 	t.Helper()
+	return r.replicas(t, name, r.pod("", b))
+}
+
+// replicas is a ReplicaSet with one pod of a template.
+func (r *rig) replicas(t *testing.T, name string, p *corev1.Pod) controlled {
+	t.Helper()
 	labels := map[string]string{"app": name}
-	p := r.pod("", b)
 	p.Labels = labels
 	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: appsv1.ReplicaSetSpec{
 		Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
