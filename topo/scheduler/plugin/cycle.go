@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -234,14 +235,31 @@ func (p *Plugin) PreScore(
 		return framework.NewStatus(framework.Skip)
 	}
 	state.Write(cycleKey, c)
+	p.scored.last.Store(&scoredCycle{state, c})
 	return nil
+}
+
+// scored is the cycle that passed PreScore last: Score is called for hundreds of nodes after
+// it, and to find the cycle by its key costs an allocation each time.
+type scored struct{ last atomic.Pointer[scoredCycle] }
+
+type scoredCycle struct {
+	state framework.CycleState
+	cycle *cycle
+}
+
+func (s *scored) of(state framework.CycleState) *cycle {
+	if last := s.last.Load(); last != nil && last.state == state {
+		return last.cycle
+	}
+	return cycleOf(state)
 }
 
 // Score is by the node's GPUs.
 func (p *Plugin) Score(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
-	c := cycleOf(state)
+	c := p.scored.of(state)
 	if c.request != nil {
 		return p.gpus.ScoreShares(c.request, info), nil
 	}

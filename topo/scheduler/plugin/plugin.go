@@ -112,6 +112,7 @@ type Plugin struct {
 	podGroups  *podGroups
 	controller *controller.Controller
 	lease      *lease
+	scored     scored
 	done       sync.WaitGroup
 }
 

@@ -150,3 +150,23 @@ func TestSignPod(t *testing.T) {
 		}
 	}
 }
+
+// A Score whose PreScore was not the last one still has its own pod's cycle.
+func TestScoredByState(t *testing.T) {
+	var s scored
+	one, other := &oneState{data: &cycle{node: "one"}}, &oneState{data: &cycle{node: "other"}}
+	got := []string{s.of(one).node}
+	s.last.Store(&scoredCycle{one, &cycle{node: "kept"}})
+	got = append(got, s.of(one).node, s.of(other).node)
+	if want := []string{"one", "kept", "other"}; !slices.Equal(got, want) {
+		t.Errorf("before any PreScore, after its own, and of another: %q, want %q", got, want)
+	}
+}
+
+// oneState is the state of a cycle with one value.
+type oneState struct {
+	framework.CycleState
+	data framework.StateData
+}
+
+func (s *oneState) Read(framework.StateKey) (framework.StateData, error) { return s.data, nil }

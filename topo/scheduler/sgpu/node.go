@@ -33,34 +33,33 @@ type nodeState struct {
 // published is what a Node's annotations contain; what it does not publish, or what
 // is invalid, is nil.
 type published struct {
-	node     *corev1.Node
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
 	topology affinity.Table
 }
 
 func publishedBy(node *corev1.Node) published {
-	p := published{node: node, topology: affinity.ParseTable(node.Annotations[wellknown.GPUTopology])}
+	p := published{topology: affinity.ParseTable(node.Annotations[wellknown.GPUTopology])}
 	p.shared, _ = allocation.ParseNodeGPUs(node.Annotations[wellknown.SharedGPUs])
 	p.free, _ = allocation.ParseFreeGPUs(node.Annotations[wellknown.FreeGPUs])
 	return p
 }
 
 // state is computed again only for what changed: Filter and Score need it of every
-// node for every pod, and between two pods one node at most gets one pod.
+// node for every pod, and between two pods one node at most gets one pod. States are by
+// Node object, which never changes: a name costs an allocation for each look.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
-	last, _ := s.states.Load(node.Name)
-	had, _ := last.(*nodeState)
-	switch {
-	case had == nil:
-		had = &nodeState{}
-	case had.node == node && had.generation == generation && had.count == len(pods):
+	had := s.known(node)
+	if had != nil && had.generation == generation && had.count == len(pods) {
 		return had // Nothing is allocated for the many nodes of which nothing changed.
 	}
-	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
-	if had.node != node {
+	now := &nodeState{generation: generation, count: len(pods)}
+	if had != nil {
+		now.published = had.published
+	} else {
 		now.published = publishedBy(node)
+		had = s.replace(node)
 	}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
@@ -74,8 +73,35 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		}
 		now.left = now.take()
 	}
-	s.states.Store(node.Name, now)
+	s.states.Store(node, now)
 	return now
+}
+
+// known is the last state of a Node object; nil if there is none.
+func (s *Scheduler) known(node *corev1.Node) *nodeState {
+	last, _ := s.states.Load(node)
+	had, _ := last.(*nodeState)
+	return had
+}
+
+// replace makes a Node object the one of its name that has a state, and returns the state of
+// the one before, which is empty if there was none.
+func (s *Scheduler) replace(node *corev1.Node) *nodeState {
+	if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
+		if last, ok := s.states.LoadAndDelete(before); ok {
+			had, _ := last.(*nodeState)
+			return had
+		}
+	}
+	return &nodeState{}
+}
+
+// published is what a node publishes, whatever its pods take.
+func (s *Scheduler) published(info framework.NodeInfo) *published {
+	if had := s.known(info.Node()); had != nil {
+		return &had.published
+	}
+	return &s.state(info).published
 }
 
 // take counts what pods take of the published GPUs. What the node itself counts

@@ -75,6 +75,25 @@ func TestStateFollowsGenerations(t *testing.T) {
 	}
 }
 
+// A Node that changed has no second state, and what its pods take is not read again.
+func TestOneStateOfEachNode(t *testing.T) {
+	s := scheduler()
+	taking := pod("p", 30, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 30).String()})
+	count := func() (n int) {
+		s.states.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	before := s.state(holding(node(0), taking)).pods[taking]
+	if now := s.state(holding(node(0), taking)).pods[taking]; now != before {
+		t.Error("the pod's claims were read again")
+	}
+	got := []int{count()}
+	s.ForgetNode("n")
+	if diff := cmp.Diff([]int{1, 0}, append(got, count())); diff != "" {
+		t.Errorf("states after another object of the node, and after the node is gone (-want +got):\n%s", diff)
+	}
+}
+
 // Filter and Score try a request without taking anything.
 func TestFilterTakesNothing(t *testing.T) {
 	s := scheduler()

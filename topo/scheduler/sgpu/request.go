@@ -186,7 +186,7 @@ func (s *Selector) String() string {
 // published may each have got one of these. The error is of a node that does not
 // publish its free GPUs.
 func (s *Selector) Left(info framework.NodeInfo) (int64, error) {
-	free := s.scheduler.state(info).free
+	free := s.scheduler.published(info).free
 	if free != nil {
 		free = free.Of(string(s.Resource))
 	}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
@@ -68,14 +67,10 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	var topology affinity.Table
-	if info.Node().Annotations[wellknown.GPUTopology] != "" {
-		// Finding the state costs more than all the rest, at hundreds of nodes for each pod.
-		published := s.state(info)
-		topology = published.topology
-		if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
-			topology = nil // It is of another maker's GPUs.
-		}
+	published := s.published(info)
+	topology := published.topology
+	if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
+		topology = nil // It is of another maker's GPUs.
 	}
 	score := topologyScore(topology, gpus, w)
 	if score != noScore {

@@ -45,8 +45,8 @@ type Scheduler struct {
 	log     *slog.Logger
 	ignored *prometheus.CounterVec
 
-	// states are by node.
-	states sync.Map
+	// states are by Node object, nodes the objects that have one, by name.
+	states, nodes sync.Map
 	// decisions are by UID of a pod, on whose annotation they are not seen yet.
 	decisions sync.Map
 }
@@ -160,4 +160,8 @@ func (s *Scheduler) Bind(
 }
 
 // ForgetNode is for nodes that are gone.
-func (s *Scheduler) ForgetNode(node string) { s.states.Delete(node) }
+func (s *Scheduler) ForgetNode(node string) {
+	if object, ok := s.nodes.LoadAndDelete(node); ok {
+		s.states.Delete(object)
+	}
+}
