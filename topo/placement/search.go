@@ -1,5 +1,7 @@
 package placement
 
+import "sort"
+
 // search is a plan in the making.
 type search struct {
 	secondary
@@ -116,7 +118,13 @@ func (s *search) required(node int32) int32 {
 	if s.require.nodes {
 		return node
 	}
-	return s.tree.ancestor(s.tree.home[node], s.require.around)
+	groups := s.tree.groups
+	for g := s.tree.home[node]; g > 0; g = groups[g].parent {
+		if 1<<groups[g].kind == s.require.around && !groups[g].remainder {
+			return g
+		}
+	}
+	return None
 }
 
 // attempt plans the first n pending pods.
@@ -145,25 +153,15 @@ func (s *search) placeAll(pending []int32) bool {
 // most is the largest number of pending pods, from lo on and under hi, that
 // fit, the lowest ranks first; lo-1 if even lo do not.
 func (s *search) most(lo, hi int) int {
-	lo--
 	if len(s.demand.primary) == len(s.demand.at) {
 		hi = int(min(int64(hi), s.bound()+int64(len(s.demand.pending)-len(s.ranks))+1))
 	}
 	// Without slices and secondary pods that is the answer.
-	if hi-1 > lo {
-		if s.attempt(hi - 1) {
-			return hi - 1
-		}
-		hi--
+	if hi <= lo || s.attempt(hi-1) {
+		return max(hi, lo) - 1
 	}
-	for hi-lo > 1 {
-		if mid := lo + (hi-lo)/2; s.attempt(mid) {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return lo
+	hi--
+	return hi - 1 - sort.Search(hi-lo, func(i int) bool { return s.attempt(hi - 1 - i) })
 }
 
 // bound is the most primary pods that one group takes in which the gang may be.
