@@ -103,9 +103,8 @@ func (s *search) restrict() {
 		}
 	}
 	for node := range s.excluded {
-		if in := s.required(int32(node)); in < 0 || len(members) > 0 && !members[in] {
-			s.excluded[node] = true
-		}
+		in := s.required(int32(node))
+		s.excluded[node] = s.excluded[node] || in < 0 || len(members) > 0 && !members[in]
 	}
 	if len(members) > 1 {
 		s.require = filter{}
@@ -166,19 +165,11 @@ func (s *search) most(lo, hi int) int {
 
 // bound is the most primary pods that one group takes in which the gang may be.
 func (s *search) bound() (most int64) {
-	t := s.tree
-	t.sum(s.room.pods, s.base, nil)
-	if s.require.around == 0 {
-		most = s.room.pods[0]
-		for _, n := range s.base[t.grouped:] {
-			most += int64(n)
-		}
-		return most
+	if s.require.around != 0 {
+		return int64(s.tree.LargestFree(s.base)[s.demand.gang.Require])
 	}
-	for i := range t.groups {
-		if t.groups[i].around&s.require.around != 0 {
-			most = max(most, s.room.pods[i])
-		}
+	for _, n := range s.base {
+		most += int64(n)
 	}
 	return most
 }
