@@ -217,11 +217,8 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 // placement fills in where the gang is to be.
 func (r *reader) placement(s *Spec, d wellknown.Domains) {
 	var sizes []key
-	for _, maker := range d.Each() {
-		sizes = append(sizes, annotation(maker.GPUGroupSize()))
-	}
-	if alias := annotation(wellknown.GPUGroupSizeAlias); !slices.Contains(sizes, alias) {
-		sizes = append(sizes, alias)
+	for _, name := range d.GPUGroupSizes() {
+		sizes = append(sizes, annotation(name))
 	}
 	s.GroupSize = r.number(MaxGroupSize, sizes...)
 	s.Required = r.level(annotation(wellknown.GangRequiredLevel))

@@ -175,12 +175,9 @@ func (b *builder) setTiers() error {
 			}
 		}
 	}
-	root := 1
+	b.groups[0].Tier = 1 + slices.Max(append(b.tiers, 0))
 	for i := range b.groups[1:] {
-		g := &b.groups[i+1]
-		g.Tier = b.tiers[g.kind]
-		root = max(root, g.Tier+1)
+		b.groups[i+1].Tier = b.tiers[b.groups[i+1].kind]
 	}
-	b.groups[0].Tier = root
 	return nil
 }

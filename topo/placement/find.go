@@ -60,11 +60,8 @@ func (s *finder) tightest(g int32, a amount, f *filter) (target, bool) {
 			return target{node, s.tree.home[node]}, true
 		}
 	}
-	best := target{None, None}
-	if !f.nodes {
-		best.group = s.tightestGroup(g, a, f)
-	}
-	return best, best.group >= 0
+	best := s.tightestGroup(g, a, f)
+	return target{None, best}, best >= 0
 }
 
 func (s *finder) tightestNode(first, last, members int32, a amount, f *filter) int32 {

@@ -42,7 +42,13 @@ type picker struct {
 // since the largest of the later ones are the best.
 func (p *picker) pick(a amount) (chosen []item, left amount) {
 	p.chosen = p.chosen[:0]
-	k := p.fewest(a)
+	k, slots := 0, int64(0)
+	for i := range p.items {
+		slots += p.items[i].slots
+	}
+	if a.short > 0 || slots > a.blocks {
+		k = p.fewest(a)
+	}
 	if k == 0 {
 		return p.all(a)
 	}

@@ -6,13 +6,9 @@ import (
 	"sort"
 )
 
-// Secondary pods are those of a gang that are not like the primary ones: a
-// master, parameter servers. Where the primary pods go is decided first. The
-// secondary ones are then assigned among them where they cost the primary pods
-// nothing; if that is not possible, each goes where it costs the fewest of them,
-// and the primary pods get what is left. For one secondary pod that finds a
-// plan if there is one; for more it is a heuristic, which never puts on a node
-// what it does not take.
+// Secondary pods are a master, parameter servers. They are assigned among the
+// primary ones where they cost these nothing; if that is not possible, each goes
+// where it costs the fewest of them, and the primary pods get what is left.
 const (
 	// maxTries is how many groups of a tier are tried.
 	maxTries = 24
