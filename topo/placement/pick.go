@@ -46,7 +46,7 @@ func (p *picker) pick(a amount) (chosen []item, left amount) {
 	for i := range p.items {
 		slots += p.items[i].slots
 	}
-	if a.short > 0 || slots > a.blocks {
+	if a.short > 0 || slots >= a.blocks {
 		k = p.fewest(a)
 	}
 	if k == 0 {
