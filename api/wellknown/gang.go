@@ -1,5 +1,7 @@
 package wellknown
 
+import "slices"
+
 // The labels and annotations of a gang on a pod or a PodGroup object. The first family is
 // that of the PodGroup API (scheduling.sigs.k8s.io) and of the clouds that
 // took it over: labels, of which min-available and match-policy may be
@@ -50,6 +52,17 @@ const (
 // consecutive ranks' GPUs are in one lowest group. On any member it holds for
 // the gang: nvidia.com/gpu-group-size.
 func (d Domains) GPUGroupSize() string { return d.VendorKey(gpuGroupSize) }
+
+// GPUGroupSizes are all spellings of GPUGroupSize.
+func (d Domains) GPUGroupSizes() (keys []string) {
+	for _, maker := range d.Each() {
+		keys = append(keys, maker.GPUGroupSize())
+	}
+	if !slices.Contains(keys, GPUGroupSizeAlias) {
+		keys = append(keys, GPUGroupSizeAlias)
+	}
+	return keys
+}
 
 // GPUGroupSizeAlias is the spelling of the field's sGPU scheme.
 const (

@@ -85,27 +85,23 @@ func identify(pod *corev1.Pod, gpus int32) (identity, bool) {
 		// The domains are for gpu-group-size, which is not used here.
 		if spec, _ := Read(pod, wellknown.DefaultDomains()); spec.Key.Name != "" {
 			id := identity{api: PodGroup, name: spec.Key.Name, size: spec.MinMember}
-			if of, _ := r.ofController(pod); r.has(annotation(wellknown.Gang)) && of.name == id.name {
+			if of, _ := r.ofAPI(pod, true); r.has(annotation(wellknown.Gang)) && of.name == id.name {
 				id.api = of.api
 			}
 			return id, true
 		}
 	}
-	for _, keys := range apis() {
-		if id, ok := keys.read(&r, pod); ok {
-			// Jobs are for all sorts of work. Of the others, members without GPUs
-			// count: launchers, the head of a Ray cluster.
-			return id, id.api != Job || gpus > 0
-		}
-	}
-	return identity{}, false
+	id, ok := r.ofAPI(pod, false)
+	// Jobs are for all sorts of work. Of the others, members without GPUs count:
+	// launchers, the head of a Ray cluster.
+	return id, ok && (id.api != Job || gpus > 0)
 }
 
-// ofController is the gang that the pod's controller makes of its pods; false if
-// none does.
-func (r *reader) ofController(pod *corev1.Pod) (identity, bool) {
+// ofAPI is the gang that the first of the APIs makes of the pod; with implied, the
+// one that its controller makes. It is false if none does.
+func (r *reader) ofAPI(pod *corev1.Pod, implied bool) (identity, bool) {
 	for _, keys := range apis() {
-		if id, ok := keys.read(r, pod); ok && keys.api.implied() {
+		if id, ok := keys.read(r, pod); ok && (!implied || keys.api.implied()) {
 			return id, true
 		}
 	}

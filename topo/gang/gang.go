@@ -50,6 +50,7 @@
 package gang
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,11 +70,6 @@ const (
 	WaitingAndRunning     Policy = "waiting-and-running"
 	WaitingRunningSucceed Policy = "waiting-running-succeed"
 )
-
-// Known is true for the policies above.
-func (p Policy) Known() bool {
-	return p == OnceSatisfied || p == OnlyWaiting || p == WaitingAndRunning || p == WaitingRunningSucceed
-}
 
 // WithoutMap is what happens to a gang while the topology of the fabric is
 // unknown or too old.
@@ -135,18 +131,11 @@ func Merge(members []Spec, object *Spec) (Spec, error) {
 		m.add(object, "its members and its PodGroup object have")
 		// The timeout is a preference, not a fact about the job: the object's
 		// counts, else the longest.
-		if object.Timeout > 0 {
-			m.gang.Timeout = object.Timeout
-		}
+		m.gang.Timeout = cmp.Or(object.Timeout, m.gang.Timeout)
 	}
-	g := &m.gang
-	if g.Policy == "" {
-		g.Policy = OnceSatisfied
-	}
-	if g.Timeout == 0 {
-		g.Timeout = DefaultTimeout
-	}
-	slices.Sort(g.Ignored)
+	m.gang.Policy = cmp.Or(m.gang.Policy, OnceSatisfied)
+	m.gang.Timeout = cmp.Or(m.gang.Timeout, DefaultTimeout)
+	slices.Sort(m.gang.Ignored)
 	return m.gang, errors.Join(m.errs...)
 }
 

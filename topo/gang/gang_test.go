@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,6 +264,7 @@ func FuzzRead(f *testing.F) {
 			Annotations: m{wellknown.GangGroups: groups, "nvidia.com/gpu-group-size": size, wellknown.KoordinatorWaitingTime: patience},
 		}}
 		got, err := gang.Read(pod, wellknown.DefaultDomains())
+		policies := []gang.Policy{gang.OnceSatisfied, gang.OnlyWaiting, gang.WaitingAndRunning, gang.WaitingRunningSucceed}
 		if err != nil {
 			if errors.Is(err, gang.ErrNoGang) {
 				t.Error("a pod with a gang's name is in none")
@@ -270,7 +272,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		if got.MinMember < 1 || got.MinMember > gang.MaxMembers || got.GroupSize < 1 || got.Timeout <= 0 ||
-			!got.Policy.Known() || len(got.Groups) == 0 || len(got.Groups) > gang.MaxGroups {
+			!slices.Contains(policies, got.Policy) || len(got.Groups) == 0 || len(got.Groups) > gang.MaxGroups {
 			t.Errorf("accepted as %+v", got)
 		}
 		pod.Labels, pod.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)

@@ -90,7 +90,7 @@ func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 		name = ""
 	}
 	if name == "" && r.has(annotation(wellknown.Gang)) {
-		id, ok := r.ofController(pod)
+		id, ok := r.ofAPI(pod, true)
 		if !ok {
 			r.errorf("%s: no label of the pod names its Job, JobSet, LeaderWorkerSet, Kubeflow job or Ray cluster",
 				annotation(wellknown.Gang))
@@ -98,9 +98,8 @@ func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 		name = id.name
 	}
 	if name == "" && len(r.errs) == 0 {
-		if keys := memberKeys(); slices.ContainsFunc(keys, r.has) {
-			k := keys[slices.IndexFunc(keys, r.has)]
-			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", k, wellknown.GangName)
+		if i := slices.IndexFunc(memberKeys(), r.has); i >= 0 {
+			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", memberKeys()[i], wellknown.GangName)
 		}
 		return Spec{}, ErrNoGang
 	}
@@ -136,16 +135,14 @@ func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
 	}
 	r.read(&s, false, d)
 
-	fields, _ := object["spec"].(map[string]any)
-	if value := fields["minMember"]; value != nil {
-		n := r.field("spec.minMember", value, MaxMembers)
+	if n, ok := r.field(object, "minMember", MaxMembers); ok {
 		if n > 0 && s.MinMember > 0 && n != s.MinMember {
 			r.errorf("spec.minMember is %d and its min-available %d", n, s.MinMember)
 		}
 		s.MinMember = n
 	}
-	if value := fields["scheduleTimeoutSeconds"]; value != nil {
-		s.Timeout = time.Duration(r.field("spec.scheduleTimeoutSeconds", value, int(maxTimeout/time.Second))) * time.Second
+	if n, ok := r.field(object, "scheduleTimeoutSeconds", int(maxTimeout/time.Second)); ok {
+		s.Timeout = time.Duration(n) * time.Second
 	}
 	if len(r.errs) > 0 {
 		return s, fmt.Errorf("PodGroup %s: %w", s.Key, errors.Join(r.errs...))
@@ -220,11 +217,8 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 // placement fills in where the gang is to be.
 func (r *reader) placement(s *Spec, d wellknown.Domains) {
 	var sizes []key
-	for _, maker := range d.Each() {
-		sizes = append(sizes, annotation(maker.GPUGroupSize()))
-	}
-	if alias := annotation(wellknown.GPUGroupSizeAlias); !slices.Contains(sizes, alias) {
-		sizes = append(sizes, alias)
+	for _, name := range d.GPUGroupSizes() {
+		sizes = append(sizes, annotation(name))
 	}
 	s.GroupSize = r.number(MaxGroupSize, sizes...)
 	s.Required = r.level(annotation(wellknown.GangRequiredLevel))
@@ -260,17 +254,19 @@ func (r *reader) number(most int, keys ...key) int {
 	return n
 }
 
-// field is a whole number of 1 to most in a decoded JSON object.
-func (r *reader) field(name string, value any, most int) int {
+// field is a whole number of 1 to most in the spec of a decoded JSON object; false
+// if the object does not have it.
+func (r *reader) field(object map[string]any, name string, most int) (int, bool) {
+	value, ok, _ := unstructured.NestedFieldNoCopy(object, "spec", name)
 	n, _ := value.(int64)
 	if f, ok := value.(float64); ok && f == math.Trunc(f) {
 		n = int64(f)
 	}
-	if n < 1 || n > int64(most) {
-		r.errorf("%s: %v is not 1 to %d", name, wellknown.Clip(fmt.Sprint(value)), most)
-		return 0
+	if value != nil && (n < 1 || n > int64(most)) {
+		r.errorf("spec.%s: %v is not 1 to %d", name, wellknown.Clip(fmt.Sprint(value)), most)
+		n = 0
 	}
-	return int(n)
+	return int(n), ok && value != nil
 }
 
 // minMember is how many members the gang needs, 0 if the pod does not contain it.
@@ -295,12 +291,11 @@ func (r *reader) policy(s *Spec, koordinator bool) {
 	text, at := r.value(
 		label(wellknown.GangMatchPolicy), annotation(wellknown.GangMatchPolicy), annotation(wellknown.KoordinatorMatchPolicy))
 	p := Policy(text)
-	switch {
-	case text == "":
-	case !p.Known():
+	switch known := []Policy{"", OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed}; {
+	case !slices.Contains(known, p):
 		r.errorf("%s: %q is none of %s, %s, %s, %s", at, wellknown.Clip(text),
 			OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed)
-	case koordinator && p != OnceSatisfied:
+	case koordinator && p != "" && p != OnceSatisfied:
 		s.Policy = OnceSatisfied
 		s.Ignored = append(s.Ignored, fmt.Sprintf("%s: %s is ignored: a gang that %s names is %s",
 			at, p, wellknown.KoordinatorName, OnceSatisfied))

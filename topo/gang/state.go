@@ -74,7 +74,7 @@ func StateOf(members []*Member, minMember int, lost func(node string) (time.Time
 	return s
 }
 
-// tally is what members add up to, and since when, without unknown times.
+// tally is what members add up to, and since when.
 type tally struct {
 	State
 	since                [failed + 1][]time.Time
@@ -95,7 +95,7 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 		}
 		if what != "" {
 			c.problems[what]++
-			c.problem = note(c.problem, since)
+			c.problem = append(c.problem, since)
 		}
 	}
 	return c
@@ -117,24 +117,17 @@ func (c *tally) add(m *Member) {
 	case bound:
 		c.Bound++
 	case waiting:
-		c.rejected = note(c.rejected, m.rejected)
+		c.rejected = append(c.rejected, m.rejected)
 		if m.rejection != "" {
 			c.rejections[m.rejection]++
 		}
 	}
-	c.since[m.stage] = note(c.since[m.stage], m.since)
+	c.since[m.stage] = append(c.since[m.stage], m.since)
 }
 
-func note(to []time.Time, at time.Time) []time.Time {
-	if at.IsZero() {
-		return to
-	}
-	return append(to, at)
-}
-
-// nth is the n-th of some times, counted from 1, or the next that there is.
+// nth is the n-th of the known times, counted from 1, or the next that there is.
 func nth(at []time.Time, n int) time.Time {
-	if len(at) == 0 {
+	if at = slices.DeleteFunc(at, time.Time.IsZero); len(at) == 0 {
 		return time.Time{}
 	}
 	slices.SortFunc(at, time.Time.Compare)

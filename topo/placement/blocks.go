@@ -7,61 +7,44 @@ import "slices"
 // are free. It is false if there is no room for a block.
 func (s *search) placeBlocks(last int32) bool {
 	for block := range slices.Chunk(s.demand.primary, s.demand.block) {
-		if !s.placeBlock(block, last) {
-			return false
+		free, members := len(s.ranks), false
+		var nodes []int32
+		for _, rank := range block {
+			switch at := s.demand.at[rank]; {
+			case at != waiting:
+				if members = true; at >= 0 {
+					nodes = append(nodes, at)
+				}
+			case rank <= last:
+				s.ranks = append(s.ranks, rank)
+			}
+		}
+		if pending := s.ranks[free:]; members && len(pending) > 0 {
+			s.ranks = s.ranks[:free]
+			at, ok := s.blockTarget(nodes, int64(len(pending)))
+			if !ok {
+				return false
+			}
+			s.fix(pending, at)
 		}
 	}
 	return true
 }
 
-func (s *search) placeBlock(block []int32, last int32) bool {
-	d, t := &s.demand, s.tree
-	pods, members := int64(0), false
-	var homes, ungrouped []int32
-	for _, rank := range block {
-		at := d.at[rank]
-		members = members || at != waiting
-		switch {
-		case at == waiting && rank <= last:
-			pods++
-		case at < 0:
-		case at < t.grouped:
-			homes = append(homes, t.home[at])
-		default:
-			ungrouped = append(ungrouped, at)
-		}
-	}
-	if pods == 0 {
-		return true
-	}
-	if !members {
-		s.ranks = append(s.ranks, block[:pods]...)
-		return true
-	}
-	for _, at := range ungrouped {
-		if int64(s.fit[at]) >= pods {
-			s.fix(block, last, target{node: at}, pods)
-			return true
-		}
-	}
-	if len(homes) == 0 && len(ungrouped) > 0 {
-		return false
-	}
-	at, ok := s.blockTarget(homes, pods)
-	if ok {
-		s.fix(block, last, at, pods)
-	}
-	return ok
-}
-
-// fix assigns what is pending of a block to nodes of a target.
-func (s *search) fix(block []int32, last int32, at target, pods int64) {
+// fix assigns what is pending of a block to nodes of a target. Where a kind is
+// required, later blocks go into the same group of it.
+func (s *search) fix(pending []int32, at target) {
 	node, end := s.tree.span(at)
-	s.spread(node, end, pods)
-	for _, rank := range block {
-		if s.demand.at[rank] != waiting || rank > last {
-			continue
+	if len(s.fixed) == 0 && (s.require.around != 0 || s.require.nodes) {
+		in := s.required(node)
+		for other := range s.fit {
+			if s.required(int32(other)) != in {
+				s.fit[other] = 0
+			}
 		}
+	}
+	s.spread(node, end, int64(len(pending)))
+	for _, rank := range pending {
 		for s.take[node] == 0 {
 			node++
 		}
@@ -72,39 +55,30 @@ func (s *search) fix(block []int32, last int32, at target, pods int64) {
 	}
 }
 
-// blockTarget is the lowest group among homes, or of all if there are none,
-// that takes so many pods of a block with the least room to spare; the first
-// node that takes them, if one is required. Where a kind is required, no other
-// group of it than that of earlier blocks is left.
-func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
-	best, least, groups := target{None, None}, int64(0), s.tree.groups
-	for node, n := range s.fit {
-		if s.require.nodes && int64(n) >= pods && (len(s.fixed) == 0 || s.placed[node] > 0) {
-			return target{node: int32(node)}, true
+// blockTarget takes so many pods of a block that has members on some nodes: one
+// of them that is in no group, else the lowest group of one of them with the
+// least room to spare. Without any known node that is the lowest group of all,
+// or the first node if one is required.
+func (s *search) blockTarget(nodes []int32, pods int64) (target, bool) {
+	best, t := target{None, None}, s.tree
+	homes := map[int32]bool{}
+	for _, node := range nodes {
+		if node >= t.grouped && int64(s.fit[node]) >= pods {
+			return target{node: node}, true
 		}
+		homes[t.home[node]] = true
 	}
-	for i := range groups {
-		g := int32(i)
-		if s.require.nodes || !groups[g].lowest || len(homes) > 0 && !slices.Contains(homes, g) || !s.mayFix(g) {
-			continue
-		}
-		room := int64(0)
-		for _, n := range s.fit[groups[g].First:groups[g].End] {
-			room += int64(n)
-		}
-		if room >= pods && (best.group < 0 || room < least) {
-			best, least = target{None, g}, room
+	if s.require.nodes {
+		best.node = int32(slices.IndexFunc(s.fit, func(n int32) bool { return int64(n) >= pods })) //nolint:gosec // Few.
+		return best, best.node >= 0
+	}
+	t.sum(s.room.pods, s.fit, nil)
+	for i := range t.groups {
+		g, room := int32(i), s.room.pods[i]
+		if t.groups[i].lowest && (len(nodes) == 0 || homes[g]) && room >= pods &&
+			(best.group < 0 || room < s.room.pods[best.group]) {
+			best.group = g
 		}
 	}
 	return best, best.group >= 0
-}
-
-// mayFix is true if pods that are fixed in a lowest group are with those fixed
-// before in one group of the required kind.
-func (s *search) mayFix(home int32) bool {
-	if s.require.around == 0 || len(s.fixed) == 0 {
-		return true
-	}
-	in := s.tree.ancestor(home, s.require.around)
-	return in >= 0 && s.placedIn[in] > 0
 }

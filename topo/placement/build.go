@@ -40,25 +40,22 @@ func New(groups []v1alpha1.Group) (*Tree, error) {
 
 // WithNodes are groups, and beside them the nodes that are in none.
 func WithNodes(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
-	known := make(map[string]bool, len(nodes))
-	var walk func([]v1alpha1.Group)
-	walk = func(groups []v1alpha1.Group) {
-		for i := range groups {
-			if groups[i].Kind == kindNode {
-				known[groups[i].Name] = true
-			} else {
-				walk(groups[i].Child)
-			}
-		}
-	}
-	walk(groups)
-	out := slices.Clip(groups)
+	in, out := names(make(map[[2]string]bool, len(nodes)), groups), slices.Clip(groups)
 	for _, name := range nodes {
-		if !known[name] {
+		if !in[[2]string{kindNode, name}] {
 			out = append(out, v1alpha1.Group{Name: name, Kind: kindNode, Status: v1alpha1.StatusReady})
 		}
 	}
 	return out
+}
+
+// names adds the kind and name of groups and of all that is inside them.
+func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
+	for i := range groups {
+		to[[2]string{groups[i].Kind, groups[i].Name}] = true
+		names(to, groups[i].Child)
+	}
+	return to
 }
 
 type builder struct {
@@ -178,12 +175,9 @@ func (b *builder) setTiers() error {
 			}
 		}
 	}
-	root := 1
+	b.groups[0].Tier = 1 + slices.Max(append(b.tiers, 0))
 	for i := range b.groups[1:] {
-		g := &b.groups[i+1]
-		g.Tier = b.tiers[g.kind]
-		root = max(root, g.Tier+1)
+		b.groups[i+1].Tier = b.tiers[b.groups[i+1].kind]
 	}
-	b.groups[0].Tier = root
 	return nil
 }

@@ -96,27 +96,25 @@ func (d *demand) choosePrimary() {
 // slice finds how many ranks are a block.
 func (d *demand) slice() error {
 	d.block = 1
-	size, gpus := d.gang.Slice, 0
+	size := d.gang.Slice
 	if size == 0 {
 		return nil
 	}
-	for i := range d.gang.Tasks {
-		k := &d.gang.Tasks[i]
-		switch {
-		case k.GPUs == 0 || k.Pods == 0:
-		case gpus == 0:
-			gpus = k.GPUs
-		case gpus != k.GPUs:
-			return fmt.Errorf("slices of %d GPUs, and pods that ask for %d and for %d", size, gpus, k.GPUs)
+	var gpus []int
+	for _, k := range d.gang.Tasks {
+		if k.GPUs > 0 && k.Pods > 0 && !slices.Contains(gpus, k.GPUs) {
+			gpus = append(gpus, k.GPUs)
 		}
 	}
 	switch {
-	case gpus == 0:
+	case len(gpus) == 0:
 		return fmt.Errorf("slices of %d GPUs, and no pod asks for one", size)
-	case size%gpus != 0:
-		return fmt.Errorf("slices of %d GPUs are no multiple of the %s of a pod", size, count(gpus, "GPU"))
+	case len(gpus) > 1:
+		return fmt.Errorf("slices of %d GPUs, and pods that ask for %d and for %d", size, gpus[0], gpus[1])
+	case size%gpus[0] != 0:
+		return fmt.Errorf("slices of %d GPUs are no multiple of the %s of a pod", size, count(gpus[0], "GPU"))
 	}
-	d.block = size / gpus
+	d.block = size / gpus[0]
 	return nil
 }
 
@@ -125,9 +123,8 @@ func (d *demand) placed() int { return len(d.at) - len(d.pending) }
 
 // least is how many pending pods must get one.
 func (d *demand) least() int {
-	want := d.gang.MinMember
-	if want <= 0 {
-		want = len(d.at)
+	if d.gang.MinMember <= 0 {
+		return len(d.pending)
 	}
-	return max(0, want-d.placed())
+	return max(0, d.gang.MinMember-d.placed())
 }

@@ -49,28 +49,22 @@ func (s *finder) find(a amount, f *filter) (target, bool) {
 }
 
 // tightest is the group or node of the lowest tier inside g that holds an
-// amount. Of several it is the one that holds it in the fewest groups, then the
-// one with the least room, then the one with the least room around it, then the
-// first. If g holds the amount there is always one without a filter. If g has
-// members, it is the lowest of the groups that hold all of them.
+// amount and all members in g. Of several it is the one that holds it in the
+// fewest groups, then the one with the least room, then the one with the least
+// room around it, then the first. If g holds the amount there is always one
+// without a filter.
 func (s *finder) tightest(g int32, a amount, f *filter) (target, bool) {
-	if s.placedIn[g] > 0 {
-		return s.besideMembers(g, a, f)
-	}
 	if f.kind == 0 && f.tier == 0 {
 		first, last := s.tree.span(target{None, g})
-		if node := s.tightestNode(first, last, a, f); node >= 0 {
+		if node := s.tightestNode(first, last, s.placedIn[g], a, f); node >= 0 {
 			return target{node, s.tree.home[node]}, true
 		}
 	}
-	best := target{None, None}
-	if !f.nodes {
-		best.group = s.tightestGroup(g, a, f)
-	}
-	return best, best.group >= 0
+	best := s.tightestGroup(g, a, f)
+	return target{None, best}, best >= 0
 }
 
-func (s *finder) tightestNode(first, last int32, a amount, f *filter) int32 {
+func (s *finder) tightestNode(first, last, members int32, a amount, f *filter) int32 {
 	pods := s.total(a)
 	best, least := None, int32(0)
 	for node := first; node < last; node++ {
@@ -78,7 +72,7 @@ func (s *finder) tightestNode(first, last int32, a amount, f *filter) int32 {
 		if int64(n) < pods || best >= 0 && (n > least || n == least && !s.fuller(node, best)) {
 			continue
 		}
-		if s.accepts(target{node, s.tree.home[node]}, a, f) {
+		if s.placed[node] >= members && s.accepts(target{node, s.tree.home[node]}, a, f) {
 			best, least = node, n
 		}
 	}
@@ -91,7 +85,7 @@ func (s *finder) tightestGroup(g int32, a amount, f *filter) int32 {
 		switch {
 		case groups[i].remainder && i != g || best >= 0 && groups[i].Tier > groups[best].Tier:
 			continue
-		case !s.accepts(target{None, i}, a, f):
+		case s.placedIn[i] < s.placedIn[g] || !s.accepts(target{None, i}, a, f):
 			continue
 		case best < 0 || groups[i].Tier < groups[best].Tier:
 			best, parts = i, 0
@@ -114,30 +108,4 @@ func (s *finder) parts(g int32, a amount) int {
 	}
 	s.groups.items = s.children(s.groups.items[:0], g, false)
 	return s.groups.fewest(a)
-}
-
-// besideMembers is the lowest group inside g that holds an amount and all
-// members.
-func (s *finder) besideMembers(g int32, a amount, f *filter) (target, bool) {
-	t, first, last := s.tree, None, None
-	for node := t.groups[g].First; node < t.groups[g].End; node++ {
-		if s.placed[node] > 0 {
-			if last = node; first < 0 {
-				first = node
-			}
-		}
-	}
-	at := target{first, t.common(first, last)}
-	if first == last && s.accepts(at, a, f) {
-		return at, true
-	}
-	for at.node = None; ; at.group = t.groups[at.group].parent {
-		remainder := t.groups[at.group].remainder && at.group != g
-		if !remainder && s.accepts(at, a, f) {
-			return at, true
-		}
-		if at.group == g {
-			return at, false
-		}
-	}
 }

@@ -5,17 +5,14 @@ package placement
 type Gang struct {
 	// Tasks are the gang's roles: master, then workers.
 	Tasks []Task
-	// Slice is how many GPUs work most closely together: every aligned block
-	// of Slice / GPUs-per-pod consecutive ranks of the pods that ask for GPUs
-	// goes into one lowest group. The last block may be shorter. 0 is none.
+	// Slice is how many GPUs of consecutive ranks work most closely together, in
+	// one lowest group. Pods without GPUs do not count. 0 is none.
 	Slice int
 	// Require is the kind of the group that must hold the gang: a kind of the
 	// tree, or "node". Empty: anything.
 	Require string
-	// Prefer is the kind of the group that should hold the gang: of those that
-	// do, the one with the least room is taken, before anything tighter is
-	// considered inside it. Empty, or a kind that the tree does not have: the
-	// tightest group of any kind.
+	// Prefer is the kind of the group that should hold the gang, if one does.
+	// Empty, or a kind that the tree does not have: the tightest of any kind.
 	Prefer string
 	// Placed are the pods that have a node already.
 	Placed []Member

@@ -163,6 +163,13 @@ func TestAMemberComesBack(t *testing.T) {
 			"3 of 4 fit in slices of 16 GPUs (2 placed already), group leaf-2 is 8 GPUs short",
 		},
 		{
+			"slices with members somewhere are on one node, if that is required",
+			placement.Gang{Tasks: workers(4), Slice: 16, Require: "node", Placed: []placement.Member{{2, placement.None}}},
+			[]int32{1, 0, 0, 0, 0, 0, 0, 0, 0, 2},
+			nil,
+			"3 of 4 fit in slices of 16 GPUs (1 placed already), node x is 8 GPUs short",
+		},
+		{
 			"its slice is in the other group",
 			placement.Gang{Tasks: workers(4), Slice: 16, Placed: []placement.Member{{0, 0}, {1, 1}, {3, 7}}},
 			[]int32{1, 1, 1, 1, 1, 1, 1, 0, 1, 1},

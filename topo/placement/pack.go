@@ -13,90 +13,52 @@ type packer struct {
 	nodes picker
 }
 
-// put gives a target an amount that it holds.
+// put places an amount in a target that holds it: on the node, or in the
+// tightest group inside. If that is a group of groups, it goes over the fewest
+// of these; what is left for the one that is not filled is placed as a gang of
+// its own.
 func (p *packer) put(at target, a amount) {
-	if at.node >= 0 {
-		p.putNode(at.node, a)
-		return
-	}
-	p.within(at.group, a)
-}
-
-func (p *packer) putNode(node int32, a amount) {
-	p.take[node] += int32(p.total(a)) //nolint:gosec // At most what the node takes.
-	if a.short > 0 {
-		p.tail = node + 1
-		if node < p.tree.grouped {
-			p.tail = p.tree.groups[p.tree.home[node]].End
-		}
-	}
-}
-
-// within places an amount that a group holds: in the tightest group inside or,
-// if that is a group of groups, over the fewest of these. All of them but one
-// are filled; what is left for that one is placed as a gang of its own.
-func (p *packer) within(g int32, a amount) {
 	for a != (amount{}) {
-		at, _ := p.tightest(g, a, &filter{})
-		switch {
-		case at.node >= 0:
-			p.putNode(at.node, a)
-			return
-		case p.tree.groups[at.group].lowest:
+		if at.node < 0 {
+			at, _ = p.tightest(at.group, a, &filter{})
+		}
+		if at.node >= 0 || p.tree.groups[at.group].lowest {
 			first, last := p.tree.span(at)
 			p.spread(first, last, p.total(a))
 			if a.short > 0 {
-				p.tail = last
+				p.tail = max(last, p.tree.groups[p.tree.home[first]].End)
 			}
 			return
 		}
-		g, a = p.divide(at.group, a)
+		at.group, a = p.divide(at.group, a)
 	}
 }
 
 // divide places an amount over the fewest groups in g, which holds it and none
-// of them does. Groups with members come first and do not count. It returns
-// the group that is not filled and its amount.
+// of them does. Groups with members come first and do not count: if they do not
+// hold it they are filled. It returns the group that is not filled and its
+// amount.
 func (p *packer) divide(g int32, a amount) (int32, amount) {
-	if p.placedIn[g] > 0 {
-		p.groups.items = p.children(p.groups.items[:0], g, true)
-		if chosen := p.groups.pick(a); len(chosen) > 0 {
-			return p.fillAllButOne(chosen, a)
-		}
-		if a = p.fillAll(a); a == (amount{}) {
-			return g, a
-		}
-	}
-	p.groups.items = p.children(p.groups.items[:0], g, false)
-	return p.fillAllButOne(p.groups.pick(a), a)
-}
-
-func (p *packer) fillAllButOne(chosen []item, a amount) (int32, amount) {
-	last := len(chosen) - 1
-	for _, c := range chosen[:last] {
-		p.fill(c.id)
-		a.blocks -= c.slots
-	}
-	return chosen[last].id, a
-}
-
-// fillAll fills all the groups collected, which do not hold an amount, and returns what is
-// left of it.
-func (p *packer) fillAll(a amount) amount {
-	last := item{id: None}
-	for _, c := range p.groups.items {
-		if a.short > 0 && c.spare && last.id < 0 {
-			last = c
+	for _, members := range [...]bool{true, false} {
+		if members && p.placedIn[g] == 0 {
 			continue
 		}
-		p.fill(c.id)
-		a.blocks -= c.slots
+		p.groups.items = p.children(p.groups.items[:0], g, members)
+		chosen, left := p.groups.pick(a)
+		for i, c := range chosen {
+			switch {
+			case i < len(chosen)-1:
+				p.fill(c.id)
+			case left == (amount{}):
+				return c.id, a
+			default:
+				p.put(target{None, c.id}, amount{c.slots, a.short - left.short})
+			}
+			a.blocks -= c.slots
+		}
+		a = left
 	}
-	if last.id >= 0 {
-		p.within(last.id, amount{blocks: last.slots, short: a.short})
-		a = amount{blocks: a.blocks - last.slots}
-	}
-	return a
+	return g, a
 }
 
 // fill gives a group all the blocks that it takes.
@@ -117,26 +79,22 @@ func (p *packer) fill(g int32) {
 // spread puts pods on the fewest nodes from first up to last, which have room
 // for them: on nodes with members first.
 func (p *packer) spread(first, last int32, pods int64) {
+	if last == first+1 {
+		p.take[first] = int32(pods) //nolint:gosec // At most what the node takes.
+		return
+	}
 	for _, members := range [...]bool{true, false} {
 		p.nodes.items = p.nodes.items[:0]
-		total := int64(0)
-		for node := first; node < last; node++ {
+		for node := first; node < last && pods > 0; node++ {
 			if n := int64(p.fit[node]); n > 0 && members == (p.placed[node] > 0) {
 				p.nodes.items = append(p.nodes.items, item{id: node, slots: n, room: int64(p.free[node])})
-				total += n
 			}
 		}
-		chosen := p.nodes.items
-		if total > pods {
-			chosen = p.nodes.pick(amount{blocks: pods})
-		}
-		for i := range chosen {
-			n := min(pods, chosen[i].slots)
-			p.take[chosen[i].id] = int32(n) //nolint:gosec // At most what the node takes.
+		chosen, _ := p.nodes.pick(amount{blocks: pods})
+		for _, c := range chosen {
+			n := min(pods, c.slots)
+			p.take[c.id] = int32(n) //nolint:gosec // At most what the node takes.
 			pods -= n
-		}
-		if pods == 0 {
-			return
 		}
 	}
 }
@@ -144,38 +102,38 @@ func (p *packer) spread(first, last int32, pods int64) {
 // ungrouped places an amount that the groups together do not hold: on one node
 // in no group or, after the groups are full, on the fewest of these.
 func (p *packer) ungrouped(a amount, f *filter) bool {
-	if node := p.tightestNode(p.tree.grouped, p.tree.nodes(), a, f); node >= 0 {
-		p.putNode(node, a)
+	t := p.tree
+	if node := p.tightestNode(t.grouped, t.nodes(), 0, a, f); node >= 0 {
+		p.put(target{node: node}, a)
 		return true
 	}
-	return f.around == 0 && !f.nodes && p.overflow(a)
-}
-
-// overflow fills the groups and puts the rest on nodes in no group.
-func (p *packer) overflow(a amount) bool {
-	t := p.tree
+	if f.around != 0 || f.nodes {
+		return false
+	}
 	in := amount{blocks: min(a.blocks, p.slots[0])}
 	if p.spare[0] {
 		in.short = a.short
 	}
 	out := amount{blocks: a.blocks - in.blocks, short: a.short - in.short}
-	p.nodes.items = p.nodes.items[:0]
+	p.groups.items = p.groups.items[:0]
 	for node := t.grouped; node < t.nodes(); node++ {
 		if n := int64(p.fit[node]); n > 0 {
 			spare := out.short > 0 && n%p.block >= out.short
-			p.nodes.items = append(p.nodes.items, item{id: node, slots: n / p.block, room: int64(p.free[node]), spare: spare})
+			p.groups.items = append(p.groups.items, item{id: node, slots: n / p.block, room: int64(p.free[node]), spare: spare})
 		}
 	}
-	chosen := p.nodes.pick(out)
-	if len(chosen) == 0 {
+	chosen, left := p.groups.pick(out)
+	if left != (amount{}) {
 		return false
 	}
-	last := len(chosen) - 1
-	for _, c := range chosen[:last] {
-		p.putNode(c.id, amount{blocks: c.slots})
+	for i, c := range chosen {
+		n := amount{blocks: c.slots}
+		if i == len(chosen)-1 {
+			n = out
+		}
+		p.put(target{node: c.id}, n)
 		out.blocks -= c.slots
 	}
-	p.putNode(chosen[last].id, out)
-	p.within(0, in) // It chooses nodes in the same memory.
+	p.put(target{None, 0}, in)
 	return true
 }

@@ -30,20 +30,27 @@ type picker struct {
 // a slot or by an item's spare room. Of the sets with so few items it is the
 // one that leaves the largest items whole: their sizes (slots, then room), the
 // largest first, are least in lexicographic order. Of equal items the first in
-// the tree are taken. It is empty if all items together do not do.
+// the tree are taken. The last of the chosen is the one that is not filled but
+// takes what is left of the amount: the smallest, or the smallest with spare room
+// if only what blocks leave over takes the shorter one.
 //
-// The last of the chosen is the one that is not filled but takes what is left of
-// the amount: the smallest, or the smallest with spare room if only what blocks
-// leave over takes the shorter one.
+// If all items together do not do it takes all, and returns what is left over. The
+// first with spare room is the last of them.
 //
 // It goes through the items from the largest to the least and leaves out each
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
-func (p *picker) pick(a amount) []item {
+func (p *picker) pick(a amount) (chosen []item, left amount) {
 	p.chosen = p.chosen[:0]
-	k := p.fewest(a)
+	k, slots := 0, int64(0)
+	for i := range p.items {
+		slots += p.items[i].slots
+	}
+	if a.short > 0 || slots >= a.blocks {
+		k = p.fewest(a)
+	}
 	if k == 0 {
-		return nil
+		return p.all(a)
 	}
 	need, bonus, total := a.slots(), a.short > 0, int64(0)
 	for i := 0; k > 0; i++ {
@@ -59,7 +66,20 @@ func (p *picker) pick(a amount) []item {
 		k--
 	}
 	p.moveOpen(total < a.slots())
-	return p.chosen
+	return p.chosen, amount{}
+}
+
+// all takes all items.
+func (p *picker) all(a amount) ([]item, amount) {
+	p.chosen = append(p.chosen, p.items...)
+	for i := range p.items {
+		a.blocks -= p.items[i].slots
+	}
+	at := slices.IndexFunc(p.chosen, func(c item) bool { return c.spare })
+	if end := len(p.chosen) - 1; at >= 0 && a.short > 0 {
+		p.chosen[at], p.chosen[end], a.short = p.chosen[end], p.chosen[at], 0
+	}
+	return p.chosen, a
 }
 
 // moveOpen moves the item that is not filled to the end: of equal ones the last

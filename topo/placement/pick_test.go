@@ -46,10 +46,14 @@ func TestPickIsOptimal(t *testing.T) {
 			continue
 		}
 		want := best(p.items, a)
-		got := slices.Clone(p.pick(a))
-		if len(got) == 0 {
+		chosen, left := p.pick(a)
+		got := slices.Clone(chosen)
+		if left != (amount{}) {
 			if want != nil {
-				t.Fatalf("seed %d: nothing, and %v do for %+v", seed, want, a)
+				t.Fatalf("seed %d: not enough, and %v do for %+v", seed, want, a)
+			}
+			if len(got) != len(p.items) {
+				t.Fatalf("seed %d: %v are not all of %v", seed, got, p.items)
 			}
 			rejected++
 			continue

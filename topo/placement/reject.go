@@ -80,16 +80,13 @@ func (s *search) missing(n, least int) string {
 func (s *search) nodesWithRoom(task *Task) (none bool, outside int) {
 	d, t := &s.demand, s.tree
 	bit := t.bit(d.gang.Require)
-	primary := d.room.Fit[d.classes[0]]
 	none = true
 	for node, home := range t.home {
-		inside := bit == 0 || t.groups[home].around&bit != 0
-		room, counts := inside && d.room.Fit[task.Class][node] > 0, !inside && primary[node] > 0
-		if !room && !counts || slices.Contains(d.gang.Avoid, int32(node)) {
-			continue
-		}
-		none = none && !room
-		if counts {
+		switch {
+		case slices.Contains(d.gang.Avoid, int32(node)):
+		case bit == 0 || t.groups[home].around&bit != 0:
+			none = none && d.room.Fit[task.Class][node] <= 0
+		case d.room.Fit[d.classes[0]][node] > 0:
 			outside++
 		}
 	}

@@ -1,5 +1,7 @@
 package placement
 
+import "sort"
+
 // search is a plan in the making.
 type search struct {
 	secondary
@@ -101,9 +103,8 @@ func (s *search) restrict() {
 		}
 	}
 	for node := range s.excluded {
-		if in := s.required(int32(node)); in < 0 || len(members) > 0 && !members[in] {
-			s.excluded[node] = true
-		}
+		in := s.required(int32(node))
+		s.excluded[node] = s.excluded[node] || in < 0 || len(members) > 0 && !members[in]
 	}
 	if len(members) > 1 {
 		s.require = filter{}
@@ -116,7 +117,13 @@ func (s *search) required(node int32) int32 {
 	if s.require.nodes {
 		return node
 	}
-	return s.tree.ancestor(s.tree.home[node], s.require.around)
+	groups := s.tree.groups
+	for g := s.tree.home[node]; g > 0; g = groups[g].parent {
+		if 1<<groups[g].kind == s.require.around && !groups[g].remainder {
+			return g
+		}
+	}
+	return None
 }
 
 // attempt plans the first n pending pods.
@@ -145,42 +152,24 @@ func (s *search) placeAll(pending []int32) bool {
 // most is the largest number of pending pods, from lo on and under hi, that
 // fit, the lowest ranks first; lo-1 if even lo do not.
 func (s *search) most(lo, hi int) int {
-	lo--
 	if len(s.demand.primary) == len(s.demand.at) {
 		hi = int(min(int64(hi), s.bound()+int64(len(s.demand.pending)-len(s.ranks))+1))
 	}
 	// Without slices and secondary pods that is the answer.
-	if hi-1 > lo {
-		if s.attempt(hi - 1) {
-			return hi - 1
-		}
-		hi--
+	if hi <= lo || s.attempt(hi-1) {
+		return max(hi, lo) - 1
 	}
-	for hi-lo > 1 {
-		if mid := lo + (hi-lo)/2; s.attempt(mid) {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return lo
+	hi--
+	return hi - 1 - sort.Search(hi-lo, func(i int) bool { return s.attempt(hi - 1 - i) })
 }
 
 // bound is the most primary pods that one group takes in which the gang may be.
 func (s *search) bound() (most int64) {
-	t := s.tree
-	t.sum(s.room.pods, s.base, nil)
-	if s.require.around == 0 {
-		most = s.room.pods[0]
-		for _, n := range s.base[t.grouped:] {
-			most += int64(n)
-		}
-		return most
+	if s.require.around != 0 {
+		return int64(s.tree.LargestFree(s.base)[s.demand.gang.Require])
 	}
-	for i := range t.groups {
-		if t.groups[i].around&s.require.around != 0 {
-			most = max(most, s.room.pods[i])
-		}
+	for _, n := range s.base {
+		most += int64(n)
 	}
 	return most
 }

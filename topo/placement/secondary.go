@@ -6,13 +6,9 @@ import (
 	"sort"
 )
 
-// Secondary pods are those of a gang that are not like the primary ones: a
-// master, parameter servers. Where the primary pods go is decided first. The
-// secondary ones are then assigned among them where they cost the primary pods
-// nothing; if that is not possible, each goes where it costs the fewest of them,
-// and the primary pods get what is left. For one secondary pod that finds a
-// plan if there is one; for more it is a heuristic, which never puts on a node
-// what it does not take.
+// Secondary pods are a master, parameter servers. They are assigned among the
+// primary ones where they cost these nothing; if that is not possible, each goes
+// where it costs the fewest of them, and the primary pods get what is left.
 const (
 	// maxTries is how many groups of a tier are tried.
 	maxTries = 24
@@ -159,15 +155,10 @@ func (s *secondary) assignAll(first, last int32) bool {
 			s.used[s.tree.home[node]] = true
 		}
 	}
-	for i := range s.tasks {
-		if !s.assignTask(first, last, &s.tasks[i]) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.tasks, func(task secondaryTask) bool { return !s.assignTask(first, last, task) })
 }
 
-func (s *secondary) assignTask(first, last int32, task *secondaryTask) bool {
+func (s *secondary) assignTask(first, last int32, task secondaryTask) bool {
 	ranks := task.ranks
 	for _, pass := range [...]struct {
 		distance int
@@ -216,10 +207,11 @@ func (s *secondary) reserve(first, last int32) bool {
 		}
 		for _, rank := range task.ranks {
 			if best < 0 || s.loss(best, task.class) > 0 {
-				if best = s.cheapest(first, last, task.class); best < 0 {
+				loss := int32(0)
+				if best, loss = s.cheapest(first, last, task.class); best < 0 {
 					return false
 				}
-				s.fit[best] -= s.loss(best, task.class)
+				s.fit[best] -= loss
 			}
 			s.assign(best, rank)
 		}
@@ -228,15 +220,15 @@ func (s *secondary) reserve(first, last int32) bool {
 }
 
 // cheapest is the first of the nodes that lose the fewest primary pods to one
-// of a class.
-func (s *secondary) cheapest(first, last int32, class int) int32 {
-	best, least := None, int32(math.MaxInt32)
+// of a class, and how many.
+func (s *secondary) cheapest(first, last int32, class int) (best, least int32) {
+	best, least = None, math.MaxInt32
 	for node := first; node < last && least > 0; node++ {
 		if loss := s.loss(node, class); loss < least {
 			best, least = node, loss
 		}
 	}
-	return best
+	return best, least
 }
 
 // takes is true if a node takes so many primary pods, the secondary ones that
@@ -291,22 +283,17 @@ func (s *secondary) findCosts() {
 	groups := s.tree.groups
 	s.costed = true
 	clear(s.cost)
-	least := make([]int64, len(groups))
 	for _, task := range s.tasks {
-		for i := range least {
-			least[i] = math.MaxInt32
-		}
+		least := slices.Repeat([]int32{math.MaxInt32}, len(groups))
 		for i := len(groups) - 1; i >= 0; i-- {
 			g := &groups[i]
 			if g.lowest {
-				for node := g.First; node < g.End && least[i] > 0; node++ {
-					least[i] = min(least[i], int64(s.loss(node, task.class)))
-				}
+				_, least[i] = s.cheapest(g.First, g.End, task.class)
 			}
 			if g.parent >= 0 {
 				least[g.parent] = min(least[g.parent], least[i])
 			}
-			s.cost[i] = max(s.cost[i], least[i])
+			s.cost[i] = max(s.cost[i], int64(least[i]))
 		}
 	}
 }
@@ -318,16 +305,13 @@ func (s *secondary) admits(at target, a amount) bool {
 	if slices.Contains(s.tried, at) {
 		return false
 	}
-	for i := range s.tasks {
-		task := &s.tasks[i]
+	for _, task := range s.tasks {
 		room := task.room[at.group]
 		if at.node >= 0 {
 			room = int64(s.demand.room.Fit[task.class][at.node])
 		}
-		if room < int64(len(task.ranks)) {
-			return false
-		}
-		if s.costed && at.node >= 0 && int64(s.fit[at.node])-int64(s.loss(at.node, task.class)) < s.total(a) {
+		if room < int64(len(task.ranks)) ||
+			s.costed && at.node >= 0 && int64(s.fit[at.node]-s.loss(at.node, task.class)) < s.total(a) {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -117,17 +118,6 @@ func (t *Tree) Around(g Group) (out []Group) {
 	return out
 }
 
-// ancestor is the lowest of a group and those around it whose kind has this
-// bit; None if none has it.
-func (t *Tree) ancestor(g int32, bit uint64) int32 {
-	for ; g > 0; g = t.groups[g].parent {
-		if 1<<t.groups[g].kind == bit && !t.groups[g].remainder {
-			return g
-		}
-	}
-	return None
-}
-
 // common is the lowest group that has all nodes from first to last; the root if
 // none has.
 func (t *Tree) common(first, last int32) int32 {
@@ -140,10 +130,8 @@ func (t *Tree) common(first, last int32) int32 {
 
 // bit is the bit of a kind in group.around; 0 if no group is of that kind.
 func (t *Tree) bit(kind string) uint64 {
-	for i, k := range t.kinds {
-		if k == kind {
-			return 1 << i
-		}
+	if i := slices.Index(t.kinds, kind); i >= 0 {
+		return 1 << i
 	}
 	return 0
 }
@@ -154,10 +142,14 @@ func (t *Tree) bit(kind string) uint64 {
 func (t *Tree) LargestFree(fit []int32) map[string]int {
 	pods := make([]int64, len(t.groups))
 	t.sum(pods, fit, nil)
-	out := make(map[string]int, len(t.kinds))
+	most := make([]int64, len(t.kinds))
 	for i, n := range pods[1:] {
-		kind := t.groups[i+1].Kind
-		out[kind] = max(out[kind], int(n))
+		kind := t.groups[i+1].kind
+		most[kind] = max(most[kind], n)
+	}
+	out := make(map[string]int, len(t.kinds))
+	for i, kind := range t.kinds {
+		out[kind] = int(most[i])
 	}
 	return out
 }

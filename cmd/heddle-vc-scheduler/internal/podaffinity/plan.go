@@ -46,11 +46,7 @@ func (p *plugin) read(info *api.JobInfo) *job {
 
 // add reads the annotation in both of its spellings; the first error stays.
 func (j *job) add(annotations map[string]string, d wellknown.Domains) {
-	var keys []string
-	for _, maker := range d.Each() {
-		keys = append(keys, maker.GPUGroupSize())
-	}
-	for _, key := range append(keys, wellknown.GPUGroupSizeAlias) {
+	for _, key := range d.GPUGroupSizes() {
 		text, ok := annotations[key]
 		if !ok || j.err != nil {
 			continue
