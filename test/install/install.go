@@ -125,7 +125,7 @@ func (i *Installer) Layouts(ctx context.Context, binaries ...string) error {
 	defer i.mu.Unlock()
 	return i.once(i.images, binaries, func(missing []string) error {
 		return i.release(ctx, append([]string{
-			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry,
+			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry, "-newest",
 		}, missing...)...)
 	})
 }

@@ -22,6 +22,7 @@ type builder struct {
 	arches        []string
 	revision      string
 	pins          []pin
+	newest        bool // packages of the base that the mirror has no more give way to newer ones
 	bases         map[string]v1.Layer
 }
 
@@ -30,10 +31,16 @@ func (b *builder) run(ctx context.Context, names []string) (err error) {
 	if b.revision, err = git(ctx, b.root, "rev-parse", "HEAD"); err != nil {
 		return err
 	}
-	if b.pins, err = readLock(filepath.Join(b.root, lockFile)); err != nil {
+	pins, err := readLock(filepath.Join(b.root, lockFile))
+	if err != nil {
 		return err
 	}
 	for _, arch := range b.arches {
+		of, err := fetch(ctx, arch, pins, b.newest)
+		if err != nil {
+			return err
+		}
+		b.pins = append(b.pins, of...)
 		if err := b.link(ctx, arch, names); err != nil {
 			return err
 		}

@@ -102,9 +102,10 @@ func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) 
 	version := set.String("version", "", "version of the programs and tag of the images; empty: git describe")
 	keep := set.String("programs", "", "directory that keeps programs for the next time; empty: all are linked")
 	out := set.String("out", "dist/"+set.Name(), "directory of the OCI layouts, or of the programs")
-	arches, registry := runtime.GOARCH, "heddle"
+	arches, registry, newest := runtime.GOARCH, "heddle", false
 	if set.Name() == "images" {
 		set.StringVar(&arches, "arch", "amd64,arm64", "architectures, comma-separated")
+		set.BoolVar(&newest, "newest", false, "take the newest version of a package that the mirror has no more in the pinned one: for tests")
 		set.StringVar(&registry, "registry", registry, "what stands before the image's name where containerd imports a layout")
 	}
 	if err := set.Parse(args); err != nil {
@@ -134,6 +135,6 @@ func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) 
 	if set.Name() == "programs" {
 		return programs(ctx, l, arches, *out, names)
 	}
-	b := builder{linker: l, out: *out, registry: registry, arches: strings.Split(arches, ",")}
+	b := builder{linker: l, out: *out, registry: registry, arches: strings.Split(arches, ","), newest: newest}
 	return b.run(ctx, names)
 }
