@@ -89,13 +89,13 @@ func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.once(i.built, binaries, func(missing []string) error {
+	return once(i.built, binaries, func(missing []string) error {
 		return i.release(ctx, append([]string{"programs", "-out", i.Dir}, missing...)...)
 	})
 }
 
 // once makes what is not made yet.
-func (*Installer) once(made map[string]bool, names []string, do func(missing []string) error) error {
+func once(made map[string]bool, names []string, do func(missing []string) error) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return made[name] })
 	if len(missing) == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (i *Installer) release(ctx context.Context, args ...string) error {
 func (i *Installer) Layouts(ctx context.Context, binaries ...string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.once(i.images, binaries, func(missing []string) error {
+	return once(i.images, binaries, func(missing []string) error {
 		return i.release(ctx, append([]string{
 			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry, "-newest",
 		}, missing...)...)
