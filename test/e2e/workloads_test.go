@@ -39,9 +39,8 @@ func (b *bed) program(t *testing.T, folder, name string) (program, module string
 	program = filepath.Join(cache, "workloads", strings.ReplaceAll(name, "/", "_"))
 	inModule := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
-		// The flags are those of heddle's own programs, so that what those have compiled serves.
-		cmd.Dir, cmd.Stderr = b.path(folder), t.Output()
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -tags=grpcnotrace")
+		// The flags are always the same, so that none of a caller's has all compiled again.
+		cmd.Dir, cmd.Env, cmd.Stderr = b.path(folder), append(os.Environ(), "GOWORK=off", "GOFLAGS="), t.Output()
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("go %s: %v", args[0], err)
