@@ -227,7 +227,8 @@ func inspectBill(t *testing.T, file, name string) {
 	want := []string{"libc6", "ca-certificates", name}
 	switch name {
 	case pluginName, nodeName:
-		want = append(want, "github.com/NVIDIA/go-nvml", "github.com/cyphar/filepath-securejoin") // The second is the hook's.
+		// The second is the hook's.
+		want = append(want, "github.com/NVIDIA/go-nvml", "github.com/cyphar/filepath-securejoin")
 	case daemon:
 		want = append(want, "github.com/NVIDIA/go-nvml")
 	}

@@ -29,7 +29,8 @@ func layerOf(dir string) (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching) // Else it is compressed for its digest, and again to be written.
+	// Else it is compressed for its digest, and again to be written.
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
 }
 
 // addAll adds what is below a directory, in order.

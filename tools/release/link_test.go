@@ -47,7 +47,9 @@ func TestProgramsAreKept(t *testing.T) {
 // name their loader.
 func TestTrimLinksDirectories(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"usr/lib64/ld-linux-x86-64.so.2", "usr/lib/libc.so.6", "lib/here", "usr/share/ca-certificates/mozilla/a.crt"} {
+	for _, name := range []string{
+		"usr/lib64/ld-linux-x86-64.so.2", "usr/lib/libc.so.6", "lib/here", "usr/share/ca-certificates/mozilla/a.crt",
+	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

@@ -105,7 +105,7 @@ func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) 
 	arches, registry, newest := runtime.GOARCH, "heddle", false
 	if set.Name() == "images" {
 		set.StringVar(&arches, "arch", "amd64,arm64", "architectures, comma-separated")
-		set.BoolVar(&newest, "newest", false, "take the newest version of a package that the mirror has no more in the pinned one: for tests")
+		set.BoolVar(&newest, "newest", false, "for tests: the newest packages where the mirror has the pinned ones no more")
 		set.StringVar(&registry, "registry", registry, "what stands before the image's name where containerd imports a layout")
 	}
 	if err := set.Parse(args); err != nil {
