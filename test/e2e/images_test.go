@@ -142,7 +142,8 @@ func (i *ociImage) inspect(t *testing.T) {
 	t.Helper()
 	const programs = "/usr/local/bin"
 	c := i.config.Config
-	if i.config.Architecture != i.arch || c.User != "65532:65532" || c.Labels["org.opencontainers.image.title"] != i.name ||
+	if i.config.Architecture != i.arch || c.User != "65532:65532" ||
+		c.Labels["org.opencontainers.image.title"] != i.name ||
 		!slices.Equal(c.Entrypoint, []string{programs + "/" + i.name}) {
 		t.Errorf("configuration: %+v", i.config)
 	}
