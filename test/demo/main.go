@@ -127,7 +127,7 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 			return err
 		}
 		for _, binary := range images {
-			archive, err := i.Pack(binary)
+			archive, err := pack(i, binary)
 			if err != nil {
 				return err
 			}

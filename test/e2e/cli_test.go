@@ -249,7 +249,13 @@ func (b *bed) simulated(t *testing.T, name string, capacity map[string]string) {
 // context is over.
 func (b *bed) cleanupAfter(t *testing.T, node string) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(b.installer.Dir, daemon),
+	ctx := context.WithoutCancel(t.Context())
+	program, err := b.installer.Build(ctx, daemon)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	cmd := exec.CommandContext(ctx, program,
 		"--cleanup", "--oneshot", "--kubeconfig", b.Kubeconfig(), "--node-name", node, "--log-level", "warn")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("clean up Node %s: %v\n%s", node, err, out)

@@ -136,17 +136,8 @@ func queriesOf(t *testing.T, all map[string]*grafana.Dashboard) (must []grafana.
 func (b *bed) observed(t *testing.T, binaries []string, text string) (values string) {
 	t.Helper()
 	ctx := t.Context()
-	if err := b.installer.BuildAll(ctx, binaries...); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, binaries...); err != nil {
 		t.Fatal(err)
-	}
-	for _, binary := range binaries {
-		archive, err := b.installer.Pack(binary)
-		if err == nil {
-			err = b.LoadImage(ctx, archive)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices")
 	if err := install.DeviceNodes(dump, nodes); err != nil {

@@ -258,8 +258,12 @@ func stepPolicy(t *testing.T, b *bed) {
 // oneshot runs the binary from the host against the cluster.
 func (b *bed) oneshot(t *testing.T, args ...string) {
 	t.Helper()
+	program, err := b.installer.Build(t.Context(), daemon)
+	if err != nil {
+		t.Fatal(err)
+	}
 	args = append([]string{"--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
-	out, err := exec.CommandContext(t.Context(), filepath.Join(b.installer.Dir, daemon), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", daemon, strings.Join(args, " "), err, out)
 	}

@@ -3,7 +3,7 @@
 package e2e
 
 import (
-	"context"
+	"crypto/x509"
 	"debug/elf"
 	"encoding/json"
 	"os"
@@ -12,111 +12,81 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/test/install"
 )
 
-// makeImages runs `release images` and returns its line of an image: name, digest,
-// architectures.
-func makeImages(t *testing.T, b *bed, out, arches, name string) string {
+const cdiHook, vcScheduler = "heddle-cdi-hook", "vc-scheduler"
+
+// released are the images of a release. But for vc-scheduler, which stands in Volcano's chart,
+// the other tests install them in the real containerd.
+func released() []string {
+	return []string{"heddle", nodeName, daemon, pluginName, topoWorkerName, topoMasterName, schedulerName, vcScheduler}
+}
+
+// makeImages runs `release images` with the tag and registry of the images that the tests install.
+func makeImages(t *testing.T, b *bed, out, arches string, names ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "images", "-root", b.installer.Root, "-out", out,
-		"-arch", arches, "-version", "oci", "-registry", "localhost/layout", name)
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{
+		"run", ".", "images", "-root", b.installer.Root, "-out", out,
+		"-arch", arches, "-version", install.Tag, "-registry", install.Registry,
+	}, names...)...)
 	cmd.Dir = filepath.Join(b.installer.Root, "tools/release")
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
-	line, err := cmd.Output()
-	if strings.Contains(complaint.String(), "the mirror has no more") {
+	text, err := cmd.CombinedOutput()
+	if strings.Contains(string(text), "the mirror has no more") {
 		t.Skip("the pinned packages of the base are not on this mirror any more: release lock")
 	}
 	if err != nil {
-		t.Fatalf("%v: %s", err, complaint.String())
+		t.Fatalf("%v: %s", err, text)
 	}
-	return string(line)
 }
 
-// TestImages: the images of `make images` run in the real containerd, are the
-// same when they are built again, and hold what they declare.
+// TestImages: the images that the tests install are those of `make images`, are the same when
+// their programs are linked again, and hold what they declare; every program starts with no
+// other file than its image's. So it is for the other architecture: with heddle-node, and with
+// all where HEDDLE_LONG_TESTS is set, since they are compiled once more.
 func TestImages(t *testing.T) {
 	b := shared
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("the images' base is unpacked with dpkg-deb: ", err)
 	}
-	dir := t.TempDir()
-	first := makeImages(t, b, filepath.Join(dir, "a"), "amd64,arm64", daemon)
-	again := makeImages(t, b, filepath.Join(dir, "b"), "amd64,arm64", daemon)
-	if first != again {
-		t.Errorf("two builds differ:\n%s%s", first, again)
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	foreign := []string{nodeName}
+	if os.Getenv("HEDDLE_LONG_TESTS") != "" {
+		foreign = released()
 	}
-	inspectLayout(t, filepath.Join(dir, "a", daemon))
-	for _, arch := range []string{"amd64", "arm64"} {
-		var bill struct {
-			Packages []struct{ Name string }
+	fresh, again := t.TempDir(), t.TempDir()
+	makeImages(t, b, fresh, "amd64,arm64", nodeName)
+	makeImages(t, b, again, other, foreign...)
+	if err := b.installer.Layouts(t.Context(), released()...); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, dir := range []string{b.installer.Layout(""), again} {
+		for arch, i := range imagesOf(t, dir, nodeName) {
+			want[arch] = i.manifest
 		}
-		decodeFile(t, filepath.Join(dir, "a", daemon+"-"+arch+".spdx.json"), &bill)
-		for _, want := range []string{"libc6", "ca-certificates", "github.com/NVIDIA/go-nvml", daemon} {
-			if !slices.ContainsFunc(bill.Packages, func(p struct{ Name string }) bool { return p.Name == want }) {
-				t.Errorf("the bill of materials for %s lacks %s", arch, want)
+	}
+	got := map[string]string{}
+	for arch, i := range imagesOf(t, fresh, nodeName) {
+		got[arch] = i.manifest
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(got) != 2 {
+		t.Errorf("two builds of the images for %d architectures differ (-first +second):\n%s", len(got), diff)
+	}
+	for dir, names := range map[string][]string{b.installer.Layout(""): released(), again: foreign} {
+		for _, name := range names {
+			for arch, of := range imagesOf(t, dir, name) {
+				t.Run(name+"-"+arch, func(t *testing.T) {
+					of.inspect(t)
+					inspectBill(t, filepath.Join(dir, name+"-"+arch+".spdx.json"), name)
+				})
 			}
 		}
-	}
-
-	archive := filepath.Join(dir, "image.tar")
-	if out, err := exec.CommandContext(t.Context(), "tar", "-cf", archive, "-C", filepath.Join(dir, "a", daemon), ".").CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v: %s", err, out)
-	}
-	if err := b.LoadImage(t.Context(), archive); err != nil {
-		t.Fatal(err)
-	}
-	out, err := b.installer.Helm(t.Context(), b.Cluster, "install", "layout", "deploy/helm/heddle", "--wait", "--timeout", "2m",
-		"--namespace", "heddle-layout", "--create-namespace", "--set", "registry=localhost/layout,tag=oci,gpuDevice.deploy=false",
-		"--set-json", `gpuLabel.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"type","operator":"NotIn","values":["kwok"]}]}]}}}`)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		out, err := b.installer.Helm(ctx, b.Cluster, "uninstall", "layout", "-n", "heddle-layout", "--wait", "--no-hooks")
-		if err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
-	got := b.kubectl(t, "-n", "heddle-layout", "get", "pods", "-o",
-		"jsonpath={range .items[*]}{.status.containerStatuses[0].image} {.status.containerStatuses[0].ready} {end}")
-	if want := "localhost/layout/" + daemon + ":oci true "; got != want {
-		t.Errorf("pods: %q, want %q", got, want)
-	}
-}
-
-// TestImageOfTheDevicePlugin: it has the hook that the plugin puts on the node.
-func TestImageOfTheDevicePlugin(t *testing.T) {
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("the images' base is unpacked with dpkg-deb: ", err)
-	}
-	const name, hook = "heddle-device-plugin", "heddle-cdi-hook"
-	dir := t.TempDir()
-	makeImages(t, shared, dir, "amd64", name)
-	path := func(b blob) string {
-		return filepath.Join(dir, name, "blobs", strings.Replace(b.Digest, ":", "/", 1))
-	}
-	var top, index, image blobs
-	decodeFile(t, filepath.Join(dir, name, "index.json"), &top)
-	decodeFile(t, path(top.Manifests[0]), &index)
-	decodeFile(t, path(index.Manifests[0]), &image)
-	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", path(image.Layers[1]), "-C", dir).CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v: %s", err, out)
-	}
-	// The runtime of a node has neither this image's libc nor its loader.
-	program, err := elf.Open(filepath.Join(dir, "usr/local/bin", hook))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer program.Close()
-	if needs, err := program.ImportedLibraries(); err != nil || len(needs) > 0 {
-		t.Errorf("%s needs %v, %v", hook, needs, err)
-	}
-	bill, err := os.ReadFile(filepath.Join(dir, name+"-amd64.spdx.json"))
-	if err != nil || !strings.Contains(string(bill), "github.com/cyphar/filepath-securejoin") {
-		t.Errorf("the bill of materials lacks the hook's module: %v", err)
 	}
 }
 
@@ -133,55 +103,140 @@ type (
 	imageConfig struct {
 		Architecture string
 		Config       struct {
-			User   string
-			Labels map[string]string
+			User       string
+			Entrypoint []string
+			Labels     map[string]string
 		}
+	}
+	ociImage struct {
+		name, arch, manifest string
+		config               imageConfig
+		layers               []string // files
 	}
 )
 
-// inspectLayout checks the index of a layout and the programs' machine.
-func inspectLayout(t *testing.T, dir string) {
+// imagesOf reads the layout of a name, by architecture.
+func imagesOf(t *testing.T, dir, name string) map[string]ociImage {
 	t.Helper()
+	dir = filepath.Join(dir, name)
 	path := func(b blob) string { return filepath.Join(dir, "blobs", strings.Replace(b.Digest, ":", "/", 1)) }
 	var top, index blobs
 	decodeFile(t, filepath.Join(dir, "index.json"), &top)
 	decodeFile(t, path(top.Manifests[0]), &index)
-	var arches []string
+	all := map[string]ociImage{}
 	for _, d := range index.Manifests {
-		arches = append(arches, d.Platform.Architecture)
-		var m blobs
-		var c imageConfig
-		decodeFile(t, path(d), &m)
-		decodeFile(t, path(m.Config), &c)
-		if c.Config.User != "65532:65532" || c.Config.Labels["org.opencontainers.image.title"] != daemon || c.Architecture != d.Platform.Architecture {
-			t.Errorf("configuration of %s: %+v", d.Platform.Architecture, c.Config)
+		var manifest blobs
+		decodeFile(t, path(d), &manifest)
+		i := ociImage{name: name, arch: d.Platform.Architecture, manifest: d.Digest}
+		decodeFile(t, path(manifest.Config), &i.config)
+		for _, l := range manifest.Layers {
+			i.layers = append(i.layers, path(l))
 		}
-		if d.Platform.Architecture != runtime.GOARCH {
-			runForeign(t, d.Platform.Architecture, path(m.Layers[0]), path(m.Layers[1]))
-		}
+		all[i.arch] = i
 	}
-	if !slices.Equal(arches, []string{"amd64", "arm64"}) {
-		t.Errorf("architectures %v", arches)
-	}
+	return all
 }
 
-// runForeign runs the program of another architecture, where QEMU is installed.
-func runForeign(t *testing.T, arch string, layers ...string) {
+// inspect checks what an image declares, and each of its programs.
+func (i *ociImage) inspect(t *testing.T) {
 	t.Helper()
-	qemu, err := exec.LookPath("qemu-" + map[string]string{"arm64": "aarch64", "amd64": "x86_64"}[arch] + "-static")
-	if err != nil {
-		t.Logf("the image for %s was built and not run: %v", arch, err)
-		return
+	const programs = "/usr/local/bin"
+	c := i.config.Config
+	if i.config.Architecture != i.arch || c.User != "65532:65532" ||
+		c.Labels["org.opencontainers.image.title"] != i.name ||
+		!slices.Equal(c.Entrypoint, []string{programs + "/" + i.name}) {
+		t.Errorf("configuration: %+v", i.config)
 	}
 	root := t.TempDir()
-	for _, l := range layers {
+	for _, l := range i.layers {
 		if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", l, "-C", root).CombinedOutput(); err != nil {
 			t.Fatalf("tar: %v: %s", err, out)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), qemu, "-L", root, filepath.Join(root, "usr/local/bin", daemon), "--version").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "oci") {
-		t.Errorf("%s under QEMU: %v: %s", daemon, err, out)
+	// The user of the programs has to reach them; a test's directory is root's.
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	authorities, err := os.ReadFile(filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))
+	if pool := x509.NewCertPool(); err != nil || !pool.AppendCertsFromPEM(authorities) {
+		t.Errorf("no certificate authorities: %v", err)
+	}
+	want := []string{i.name}
+	if i.name == pluginName || i.name == nodeName {
+		want = []string{cdiHook, i.name}
+		slices.Sort(want)
+	}
+	files, err := os.ReadDir(filepath.Join(root, programs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range files {
+		got = append(got, f.Name())
+		inspectProgram(t, filepath.Join(root, programs, f.Name()), i.arch)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("programs (-want +got):\n%s", diff)
+	}
+	i.start(t, root, programs+"/"+i.name)
+}
+
+func inspectProgram(t *testing.T, file, arch string) {
+	t.Helper()
+	program, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]; program.Machine != want {
+		t.Errorf("%s is for %s", filepath.Base(file), program.Machine)
+	}
+	// The runtime of a node has neither the image's C library nor its loader.
+	needs, err := program.ImportedLibraries()
+	if filepath.Base(file) == cdiHook && (err != nil || len(needs) > 0) {
+		t.Errorf("%s needs %v, %v", cdiHook, needs, err)
+	}
+}
+
+// start runs the program as its user with the image's files alone; for another architecture
+// with QEMU, where that is installed.
+func (i *ociImage) start(t *testing.T, root, program string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "--version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	cmd.Dir = "/"
+	if i.arch != runtime.GOARCH {
+		qemu, err := exec.LookPath("qemu-" + map[string]string{"arm64": "aarch64", "amd64": "x86_64"}[i.arch] + "-static")
+		if err != nil {
+			t.Logf("not run: %v", err)
+			return
+		}
+		cmd = exec.CommandContext(t.Context(), qemu, "-L", root, root+program, "--version")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), install.Tag) {
+		t.Errorf("%s --version: %v: %s", program, err, out)
+	}
+}
+
+// inspectBill looks for modules and packages in an image's bill of materials.
+func inspectBill(t *testing.T, file, name string) {
+	t.Helper()
+	var bill struct {
+		Packages []struct{ Name string }
+	}
+	decodeFile(t, file, &bill)
+	want := []string{"libc6", "ca-certificates", name}
+	switch name {
+	case pluginName, nodeName:
+		// The second is the hook's.
+		want = append(want, "github.com/NVIDIA/go-nvml", "github.com/cyphar/filepath-securejoin")
+	case daemon:
+		want = append(want, "github.com/NVIDIA/go-nvml")
+	}
+	for _, want := range want {
+		if !slices.ContainsFunc(bill.Packages, func(p struct{ Name string }) bool { return p.Name == want }) {
+			t.Errorf("the bill of materials lacks %s", want)
+		}
 	}
 }
 

@@ -46,10 +46,8 @@ func (m *maker) resource(name string) corev1.ResourceName {
 
 func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	ctx := t.Context()
-	for _, binary := range []string{"heddle", daemon, pluginName} {
-		if err := b.installer.Image(ctx, b.Cluster, binary); err != nil {
-			t.Fatal(err)
-		}
+	if err := b.installer.Image(ctx, b.Cluster, "heddle", daemon, pluginName); err != nil {
+		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/"+m.machine+".json"), filepath.Join(b.Dir(), m.machine)
 	if err := install.DeviceNodes(dump, nodes); err != nil {

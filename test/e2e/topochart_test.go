@@ -57,10 +57,8 @@ type topoChart struct {
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
 	b := &topoChart{bed: shared}
-	for _, binary := range []string{topoWorkerName, topoMasterName} {
-		if err := b.installer.Image(t.Context(), b.Cluster, binary); err != nil {
-			t.Fatal(err)
-		}
+	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
+		t.Fatal(err)
 	}
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte(topoValues), 0o600); err != nil {

@@ -72,18 +72,8 @@ func TestUninstallLeavesNothing(t *testing.T) {
 
 func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...string) {
 	ctx := t.Context()
-	binaries := append([]string{"heddle", topoMasterName}, onNodes...)
-	if err := b.installer.BuildAll(ctx, binaries...); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, append([]string{"heddle", topoMasterName}, onNodes...)...); err != nil {
 		t.Fatal(err)
-	}
-	for _, binary := range binaries {
-		archive, err := b.installer.Pack(binary)
-		if err == nil {
-			err = b.LoadImage(ctx, archive)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices-"+b.plugin)
 	if err := install.DeviceNodes(dump, nodes); err != nil {

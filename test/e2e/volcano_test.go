@@ -45,7 +45,10 @@ func newVolcano(t *testing.T) *volcano {
 		f.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
 	})
 	v := &volcano{fleet: f}
-	v.scheduler, _ = f.program(t, volcanoModule, "github.com/heddle-dev/heddle/"+volcanoModule)
+	var err error
+	if v.scheduler, err = f.installer.Build(t.Context(), "vc-scheduler"); err != nil {
+		t.Fatal(err)
+	}
 	controllers, module := f.program(t, volcanoModule, "volcano.sh/volcano/cmd/controller-manager")
 	webhooks, _ := f.program(t, volcanoModule, "volcano.sh/volcano/cmd/webhook-manager")
 	for _, crds := range []string{"volcano", "jobflow"} {

@@ -1,38 +1,34 @@
 // Package install puts heddle into a cluster of test/cluster the way an
-// operator would: images that hold the binaries, and the Helm chart. It builds
-// everything from the working tree, and pulls nothing.
+// operator would: the images of a release, and the Helm chart. It builds
+// everything from the working tree, and pulls nothing but the Debian packages
+// that the images stand on.
 package install
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/heddle-dev/heddle/test/cluster"
-	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
-// Tag is the tag of the images that Images makes; not latest, so that the
+// Tag is the tag of the images that Image makes; not latest, so that the
 // kubelet asks no registry.
 const Tag = "test"
-
-// hook is the second program of the images that have the device plugin.
-const hook = "heddle-cdi-hook"
-
-// withHook are these images, as in tools/release.
-func withHook() []string { return []string{"heddle-device-plugin", "heddle-node"} }
 
 // Registry is the registry value that goes with them.
 const Registry = "localhost"
 
-// Installer knows where the working tree is and where built things go. It builds
+// Installer knows where the working tree is and where built things go. It makes
 // each thing once: to ask go whether a binary is current takes seconds, and tests ask
 // a hundred times. Its methods may be called from several goroutines.
 type Installer struct {
@@ -43,9 +39,19 @@ type Installer struct {
 	// Log receives progress lines; nil means none.
 	Log io.Writer
 
-	mu    sync.Mutex
-	built map[string]bool // binaries in Dir that are of this working tree
-	helm  string          // the pinned Helm's program
+	programs string // directory where all of a machine's installers have programs linked
+
+	mu     sync.Mutex
+	built  map[string]bool // binaries in Dir that are of this working tree
+	images map[string]bool // layouts in Dir that have them
+	loaded map[onNode]bool
+	helm   string // the pinned Helm's program
+}
+
+// onNode is an image that a node has.
+type onNode struct {
+	cluster *cluster.Cluster
+	binary  string
 }
 
 // New finds the repository around the working directory.
@@ -57,10 +63,20 @@ func New(ctx context.Context, dir string, log io.Writer) (*Installer, error) {
 	if log == nil {
 		log = io.Discard
 	}
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make room for images: %w", err)
 	}
-	return &Installer{Root: filepath.Dir(strings.TrimSpace(mod)), Dir: dir, Log: log}, nil
+	return &Installer{
+		Root: filepath.Dir(strings.TrimSpace(mod)), Dir: dir, Log: log, programs: filepath.Join(cache, "programs"),
+		built: map[string]bool{}, images: map[string]bool{}, loaded: map[onNode]bool{},
+	}, nil
 }
 
 // Build compiles one of cmd/ and returns the file.
@@ -68,93 +84,76 @@ func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 	return filepath.Join(i.Dir, binary), i.BuildAll(ctx, binary)
 }
 
-// BuildAll compiles several of cmd/ in one go, which looks at the module once.
-// What is a module of its own is compiled in its directory. An image's second program
-// comes with its first.
+// BuildAll compiles several of cmd/ in one go, as a release does. An image's second
+// program comes with its first.
 func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	binaries = slices.Clone(binaries)
-	if slices.ContainsFunc(withHook(), func(b string) bool { return slices.Contains(binaries, b) }) {
-		binaries = append(binaries, hook)
+	return once(i.built, binaries, func(missing []string) error {
+		return i.release(ctx, append([]string{"programs", "-out", i.Dir}, missing...)...)
+	})
+}
+
+// once makes what is not made yet.
+func once(made map[string]bool, names []string, do func(missing []string) error) error {
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return made[name] })
+	if len(missing) == 0 {
+		return nil
 	}
-	binaries = slices.DeleteFunc(binaries, func(b string) bool { return i.built[b] })
-	if err := i.build(ctx, binaries); err != nil {
+	if err := do(missing); err != nil {
 		return err
 	}
-	if i.built == nil {
-		i.built = map[string]bool{}
-	}
-	for _, b := range binaries {
-		i.built[b] = true
+	for _, name := range missing {
+		made[name] = true
 	}
 	return nil
 }
 
-func (i *Installer) build(ctx context.Context, binaries []string) error {
-	build := []string{
-		"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/",
-	}
-	args := slices.Clone(build)
-	for _, b := range binaries {
-		dir := filepath.Join(i.Root, "cmd", b)
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil && b != hook {
-			args = append(args, "./cmd/"+b)
-			continue
-		}
-		cmd := exec.CommandContext(ctx, "go", append(slices.Clone(build), ".")...)
-		cmd.Dir = dir
-		if b == hook {
-			// It runs on the node, and in an image that has nothing but a library.
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		}
-		if _, err := output(cmd); err != nil {
-			return err
-		}
-	}
-	if len(args) == len(build) {
-		return nil
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = i.Root
+// release runs tools/release, which owns how a program is linked and what is in an image.
+func (i *Installer) release(ctx context.Context, args ...string) error {
+	fmt.Fprintf(i.Log, "release %s\n", strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, "go", slices.Concat(
+		[]string{"run", ".", args[0], "-root", i.Root, "-programs", i.programs, "-version", Tag}, args[1:])...)
+	cmd.Dir = filepath.Join(i.Root, "tools/release")
 	_, err := output(cmd)
 	return err
 }
 
-// Image builds a binary, packs it with the libraries it needs, and loads it
-// into the node as localhost/<binary>:test.
-func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binary string) error {
-	fmt.Fprintf(i.Log, "building %s\n", binary)
-	if _, err := i.Build(ctx, binary); err != nil {
-		return err
-	}
-	archive, err := i.Pack(binary)
-	if err != nil {
-		return err
-	}
-	return c.LoadImage(ctx, archive)
+// Layouts makes the images of binaries as `make images` does, for the machine's architecture.
+func (i *Installer) Layouts(ctx context.Context, binaries ...string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return once(i.images, binaries, func(missing []string) error {
+		return i.release(ctx, append([]string{
+			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry, "-newest",
+		}, missing...)...)
+	})
 }
 
-// Pack packs a binary that is built with the libraries it needs, as
-// localhost/<binary>:test, and returns the file.
-func (i *Installer) Pack(binary string) (archive string, err error) {
-	file := filepath.Join(i.Dir, binary)
-	archive = file + ".tar"
-	const dir = "/usr/local/bin/"
-	files := map[string]string{dir + binary: file}
-	if slices.Contains(withHook(), binary) {
-		files[dir+hook] = filepath.Join(i.Dir, hook)
+// Layout is the OCI layout of an image that Layouts made.
+func (i *Installer) Layout(binary string) string { return filepath.Join(i.Dir, "images", binary) }
+
+// Image makes the images of binaries, and loads them into the node as localhost/<binary>:test.
+func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...string) error {
+	if err := i.Layouts(ctx, binaries...); err != nil {
+		return err
 	}
-	err = image.Pack(archive, image.Spec{
-		Name:       Registry + "/" + binary + ":" + Tag,
-		Files:      files,
-		Entrypoint: []string{dir + binary},
-		User:       "65532:65532",
-	})
-	if err != nil {
-		return "", fmt.Errorf("pack %s: %w", binary, err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, binary := range binaries {
+		if i.loaded[onNode{c, binary}] {
+			continue
+		}
+		archive := i.Layout(binary) + ".tar"
+		if _, err := output(exec.CommandContext(ctx, "tar", "-cf", archive, "-C", i.Layout(binary), ".")); err != nil {
+			return err
+		}
+		if err := errors.Join(c.LoadImage(ctx, archive), os.Remove(archive)); err != nil {
+			return err
+		}
+		i.loaded[onNode{c, binary}] = true
 	}
-	return archive, nil
+	return nil
 }
 
 // Helm runs the pinned Helm against the cluster, in the repository's root. A

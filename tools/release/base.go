@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -86,35 +87,6 @@ func download(ctx context.Context, arch, dir string, packages []string) ([]strin
 	return filepath.Glob(filepath.Join(dir, "*.deb"))
 }
 
-// lock pins the newest versions of the base's packages.
-func lock(ctx context.Context, file string) error {
-	var b strings.Builder
-	b.WriteString("# Debian packages of the images' base layer; written by: images lock\n# architecture package version sha256\n")
-	for _, arch := range []string{"amd64", "arm64"} {
-		dir, err := os.MkdirTemp("", "heddle-base-*")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		files, err := download(ctx, arch, dir, basePackages)
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			sum, err := hash(f)
-			if err != nil {
-				return err
-			}
-			name, version, err := identity(ctx, f)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(&b, arch, name, version, sum)
-		}
-	}
-	return os.WriteFile(file, []byte(b.String()), 0o644)
-}
-
 func identity(ctx context.Context, deb string) (name, version string, err error) {
 	out, err := exec.CommandContext(ctx, "dpkg-deb", "--show", "--showformat=${Package} ${Version}", deb).Output()
 	if err != nil {
@@ -133,27 +105,98 @@ func hash(file string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// base is the tree of the base layer of an architecture. The packages are kept
-// in the user's cache; each is checked against its pin.
-func base(ctx context.Context, arch, dir string, pins []pin) error {
+// cacheOf keeps the packages of an architecture.
+func cacheOf(arch string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return err
+		return "", err
 	}
 	cache = filepath.Join(cache, "heddle", "images", arch)
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
+	return cache, os.MkdirAll(cache, 0o755)
+}
+
+// fetch puts the packages of an architecture into the user's cache, and returns their pins.
+// With newest, packages that the mirror has no more give way to those that it has.
+func fetch(ctx context.Context, arch string, pins []pin, newest bool) ([]pin, error) {
+	cache, err := cacheOf(arch)
+	if err != nil {
+		return nil, err
 	}
 	var missing []string
+	pins = slices.DeleteFunc(slices.Clone(pins), func(p pin) bool { return p.arch != arch })
 	for _, p := range pins {
-		if p.arch == arch && find(cache, p) == "" {
+		if find(cache, p) == "" {
 			missing = append(missing, p.name+"="+p.version)
 		}
 	}
-	if len(missing) > 0 {
-		if _, err := download(ctx, arch, cache, missing); err != nil {
-			return fmt.Errorf("%w\nA version that the mirror has no more: go run . lock, and commit %s", err, lockFile)
+	if len(missing) == 0 {
+		return pins, nil
+	}
+	_, err = download(ctx, arch, cache, missing)
+	if err == nil || !newest {
+		if err != nil {
+			err = fmt.Errorf("%w\nA version that the mirror has no more: go run . lock, and commit %s", err, lockFile)
 		}
+		return pins, err
+	}
+	fmt.Fprintf(os.Stderr, "no release has these images: %v\n", err)
+	return latest(ctx, arch, cache)
+}
+
+// latest pins the newest versions of the base's packages, which it puts into a directory.
+func latest(ctx context.Context, arch, to string) ([]pin, error) {
+	dir, err := os.MkdirTemp(to, "newest-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	files, err := download(ctx, arch, dir, basePackages)
+	if err != nil {
+		return nil, err
+	}
+	var pins []pin
+	for _, f := range files {
+		p := pin{arch: arch}
+		if p.sha256, err = hash(f); err != nil {
+			return nil, err
+		}
+		if p.name, p.version, err = identity(ctx, f); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(f, filepath.Join(to, filepath.Base(f))); err != nil {
+			return nil, err
+		}
+		pins = append(pins, p)
+	}
+	return pins, nil
+}
+
+// lock pins the newest versions of the base's packages.
+func lock(ctx context.Context, file string) error {
+	var b strings.Builder
+	b.WriteString("# Debian packages of the images' base layer; written by: images lock\n# architecture package version sha256\n")
+	for _, arch := range []string{"amd64", "arm64"} {
+		cache, err := cacheOf(arch)
+		if err != nil {
+			return err
+		}
+		pins, err := latest(ctx, arch, cache)
+		if err != nil {
+			return err
+		}
+		for _, p := range pins {
+			fmt.Fprintln(&b, p.arch, p.name, p.version, p.sha256)
+		}
+	}
+	return os.WriteFile(file, []byte(b.String()), 0o644)
+}
+
+// base is the tree of the base layer of an architecture. Each package is checked against
+// its pin.
+func base(ctx context.Context, arch, dir string, pins []pin) error {
+	cache, err := cacheOf(arch)
+	if err != nil {
+		return err
 	}
 	for _, p := range pins {
 		if p.arch != arch {
@@ -222,6 +265,14 @@ func trim(dir string) error {
 	} {
 		file := filepath.Join(dir, name)
 		errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+	}
+	// Where a package has nothing in /lib and /lib64, those are links to directories in /usr,
+	// which another package of the distribution makes.
+	for _, name := range []string{"lib", "lib64"} {
+		_, here := os.Lstat(filepath.Join(dir, name))
+		if _, there := os.Stat(filepath.Join(dir, "usr", name)); here != nil && there == nil {
+			errs = append(errs, os.Symlink("usr/"+name, filepath.Join(dir, name)))
+		}
 	}
 	return errors.Join(append(errs, os.MkdirAll(filepath.Join(dir, "tmp"), 0o755))...)
 }

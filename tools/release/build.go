@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -21,34 +17,33 @@ import (
 
 // builder makes the layouts of one version.
 type builder struct {
-	root, out, version, registry string
-	arches                       []string
-	revision                     string
-	pins                         []pin
-	bases                        map[string]v1.Layer
+	*linker
+	out, registry string
+	arches        []string
+	revision      string
+	pins          []pin
+	newest        bool // packages of the base that the mirror has no more give way to newer ones
+	bases         map[string]v1.Layer
 }
 
-func (b *builder) run(ctx context.Context, names []string) error {
-	for _, n := range names {
-		if !slices.Contains(binaries, n) {
-			return fmt.Errorf("images: %s is not one of %s", n, strings.Join(binaries, ", "))
-		}
+func (b *builder) run(ctx context.Context, names []string) (err error) {
+	b.bases = map[string]v1.Layer{}
+	if b.revision, err = git(ctx, b.root, "rev-parse", "HEAD"); err != nil {
+		return err
 	}
-	root, err := filepath.Abs(b.root)
+	pins, err := readLock(filepath.Join(b.root, lockFile))
 	if err != nil {
 		return err
 	}
-	b.root, b.bases = root, map[string]v1.Layer{}
-	if b.revision, err = b.git(ctx, "rev-parse", "HEAD"); err != nil {
-		return err
-	}
-	if b.version == "" {
-		if b.version, err = b.git(ctx, "describe", "--tags", "--always", "--dirty"); err != nil {
+	for _, arch := range b.arches {
+		of, err := fetch(ctx, arch, pins, b.newest)
+		if err != nil {
 			return err
 		}
-	}
-	if b.pins, err = readLock(filepath.Join(b.root, lockFile)); err != nil {
-		return err
+		b.pins = append(b.pins, of...)
+		if err := b.link(ctx, arch, names); err != nil {
+			return err
+		}
 	}
 	for _, name := range names {
 		digest, err := b.image(ctx, name)
@@ -60,8 +55,8 @@ func (b *builder) run(ctx context.Context, names []string) error {
 	return nil
 }
 
-func (b *builder) git(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", b.root}, args...)...).Output()
+func git(ctx context.Context, root string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
 	if err != nil {
 		return "", fmt.Errorf("git %s: %w", args[0], err)
 	}
@@ -105,23 +100,20 @@ func (b *builder) image(ctx context.Context, name string) (v1.Hash, error) {
 }
 
 func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte, error) {
-	dir, err := os.MkdirTemp("", "heddle-image-*")
+	dir, err := os.MkdirTemp(b.dir, "image-*")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "usr/local/bin", name)
-	if err := b.compile(ctx, name, arch, program); err != nil {
-		return nil, nil, err
-	}
-	var others []string
-	if name == devicePlugin || name == node {
-		others = append(others, filepath.Join(dir, "usr/local/bin", mountsHook))
-		if err := b.compile(ctx, mountsHook, arch, others[0]); err != nil {
+	var files []string
+	for _, program := range withHook([]string{name}) {
+		file := filepath.Join(dir, "usr/local/bin", program)
+		if err := place(b.program(arch, program), file); err != nil {
 			return nil, nil, err
 		}
+		files = append(files, file)
 	}
-	sbom, err := billOfMaterials(name, b.version, arch, program, others, b.pins)
+	sbom, err := billOfMaterials(name, b.version, arch, files[0], files[1:], b.pins)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,41 +171,4 @@ func (b *builder) base(ctx context.Context, arch string) (v1.Layer, error) {
 	}
 	b.bases[arch] = l
 	return l, nil
-}
-
-// compilers are Debian's C compilers by architecture; NVML needs one, since
-// go-nvml opens it by cgo.
-var compilers = map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}
-
-// compile builds a program in its own directory: schedulers are modules
-// of their own. Functions of NVML are bound when called (-z lazy), since older
-// drivers lack some.
-func (b *builder) compile(ctx context.Context, name, arch, out string) error {
-	cc, ok := compilers[arch]
-	if !ok {
-		return errors.New("no compiler is known for this architecture")
-	}
-	if _, err := exec.LookPath(cc); err != nil {
-		if arch != runtime.GOARCH {
-			return fmt.Errorf("%w: apt-get install gcc-%s libc6-dev-%s-cross", err, strings.TrimSuffix(cc, "-gcc"), arch)
-		}
-		cc = "gcc"
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
-		"-ldflags", "-s -w -buildid= -X main.version="+b.version+" -extldflags=-Wl,-z,lazy,--build-id=none", "-o", out, ".")
-	folder := name
-	if name == volcano {
-		folder = "heddle-" + volcano
-	}
-	cmd.Dir = filepath.Join(b.root, "cmd", folder)
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+cc)
-	if name == mountsHook {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
-	}
-	var text bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &text, &text
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, text.String())
-	}
-	return nil
 }

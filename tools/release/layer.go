@@ -28,7 +28,9 @@ func layerOf(dir string) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }
+	// Else it is compressed for its digest, and again to be written.
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
 }
 
 // addAll adds what is below a directory, in order.

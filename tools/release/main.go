@@ -2,7 +2,8 @@
 // without a container engine: Go's cross compiler, the files of two Debian
 // packages, and OCI layouts.
 //
-//	release images [-out DIR] [-version V] [-arch amd64,arm64] [BINARY...]
+//	release images [-out DIR] [-version V] [-arch amd64,arm64] [-programs DIR] [BINARY...]
+//	release programs [-out DIR] [-version V] [-programs DIR] [BINARY...]
 //	release push   [-from DIR] DOMAIN/PROJECT
 //	release bundle [-from DIR] [-out FILE]
 //	release cli    [-out DIR] -version V
@@ -21,6 +22,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -49,23 +52,14 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want images, push, bundle, cli or lock")
+		return errors.New("want images, programs, push, bundle, cli or lock")
 	}
 	command, args := args[0], args[1:]
 	set := flag.NewFlagSet(command, flag.ContinueOnError)
 	root := set.String("root", ".", "the repository")
 	switch command {
-	case "images":
-		b := builder{}
-		arch := set.String("arch", "amd64,arm64", "architectures, comma-separated")
-		set.StringVar(&b.out, "out", "dist/images", "directory of the OCI layouts")
-		set.StringVar(&b.version, "version", "", "tag of the images; empty: git describe")
-		set.StringVar(&b.registry, "registry", "heddle", "what stands before the image's name where containerd imports a layout")
-		if err := set.Parse(args); err != nil {
-			return err
-		}
-		b.root, b.arches = *root, strings.Split(*arch, ",")
-		return b.run(ctx, chosen(set.Args()))
+	case "images", "programs":
+		return build(ctx, set, root, args)
 	case "push":
 		from := set.String("from", "dist/images", "directory of the OCI layouts")
 		insecure := set.Bool("insecure", false, "the registry has no TLS")
@@ -100,12 +94,47 @@ func run(ctx context.Context, args []string) error {
 		}
 		return lock(ctx, filepath.Join(*root, lockFile))
 	}
-	return fmt.Errorf("%s: want images, push, bundle, cli or lock", command)
+	return fmt.Errorf("%s: want images, programs, push, bundle, cli or lock", command)
 }
 
-func chosen(names []string) []string {
-	if len(names) == 0 {
-		return binaries
+// build makes images, or the programs of this machine's architecture alone.
+func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) error {
+	version := set.String("version", "", "version of the programs and tag of the images; empty: git describe")
+	keep := set.String("programs", "", "directory that keeps programs for the next time; empty: all are linked")
+	out := set.String("out", "dist/"+set.Name(), "directory of the OCI layouts, or of the programs")
+	arches, registry, newest := runtime.GOARCH, "heddle", false
+	if set.Name() == "images" {
+		set.StringVar(&arches, "arch", "amd64,arm64", "architectures, comma-separated")
+		set.BoolVar(&newest, "newest", false, "for tests: the newest packages where the mirror has the pinned ones no more")
+		set.StringVar(&registry, "registry", registry, "what stands before the image's name where containerd imports a layout")
 	}
-	return names
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	names := set.Args()
+	if len(names) == 0 {
+		names = binaries
+	}
+	for _, n := range names {
+		if !slices.Contains(binaries, n) {
+			return fmt.Errorf("%s: %s is not one of %s", set.Name(), n, strings.Join(binaries, ", "))
+		}
+	}
+	if *version == "" {
+		v, err := git(ctx, *root, "describe", "--tags", "--always", "--dirty")
+		if err != nil {
+			return err
+		}
+		*version = v
+	}
+	l, end, err := newLinker(ctx, *root, *keep, *version)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if set.Name() == "programs" {
+		return programs(ctx, l, arches, *out, names)
+	}
+	b := builder{linker: l, out: *out, registry: registry, arches: strings.Split(arches, ","), newest: newest}
+	return b.run(ctx, names)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/cluster/image"
+	"github.com/heddle-dev/heddle/test/install"
 )
 
 // reportImage is the image of test containers: see report/main.go.
@@ -29,10 +30,12 @@ const reportImage = "localhost/devices-report:1"
 
 // built is what every rig needs, made once.
 type built struct {
-	dir     string
-	plugin  string // the binary
-	labeler string // heddle-feature-discovery
-	archive string // reportImage
+	dir string
+	// installer has heddle's programs linked; nil where they came with [cluster.Prebuilt].
+	installer *install.Installer
+	plugin    string // the binary
+	labeler   string // heddle-feature-discovery
+	archive   string // reportImage
 }
 
 var once struct {
@@ -93,18 +96,17 @@ func build(ctx context.Context) (*built, error) {
 		}
 		return b, b.pack(filepath.Join(dir, "report"))
 	}
-	report, hook := filepath.Join(dir, "report"), filepath.Join(dir, "heddle-cdi-hook")
-	for out, pkg := range map[string]string{
-		b.plugin: "../../../cmd/heddle-device-plugin", b.labeler: "../../../cmd/heddle-feature-discovery", report: "./report",
-		hook: "../../../cmd/heddle-cdi-hook",
-	} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
-		if out == report || out == hook {
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		}
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, text)
-		}
+	if b.installer, err = install.New(ctx, dir, os.Stderr); err != nil {
+		return nil, err
+	}
+	if err := b.installer.BuildAll(ctx, filepath.Base(b.plugin), filepath.Base(b.labeler)); err != nil {
+		return nil, err
+	}
+	report := filepath.Join(dir, "report")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", report, "./report")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the report: %w\n%s", err, text)
 	}
 	return b, b.pack(report)
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	account "github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 // The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79
@@ -164,12 +162,6 @@ func (r *rig) annotatePod(ctx context.Context, pod string, annotations map[strin
 	return err
 }
 
-var cli struct {
-	sync.Once
-	path string
-	err  error
-}
-
 // heddle runs the command of that name and returns what it prints. It may end
 // with status 1, which is doctor's for problems.
 func (r *rig) heddle(t *testing.T, args ...string) string {
@@ -193,26 +185,19 @@ func (r *rig) heddleExit(t *testing.T, args ...string) (out string, code int) {
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// heddleProgram builds the command once.
+// heddleProgram is the command.
 func heddleProgram(t *testing.T) string {
 	t.Helper()
 	b, err := builds(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli.Do(func() {
-		cli.path = filepath.Join(b.dir, "heddle")
-		if cluster.Prebuilt() != "" {
-			return
-		}
-		out, err := exec.CommandContext(context.WithoutCancel(t.Context()),
-			"go", "build", "-o", cli.path, "../../../cmd/heddle").CombinedOutput()
-		if err != nil {
-			cli.err = fmt.Errorf("build heddle: %w\n%s", err, out)
-		}
-	})
-	if cli.err != nil {
-		t.Fatal(cli.err)
+	if b.installer == nil {
+		return filepath.Join(b.dir, "heddle")
 	}
-	return cli.path
+	program, err := b.installer.Build(context.WithoutCancel(t.Context()), "heddle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
 }

@@ -107,10 +107,7 @@ func (s *soak) programs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := install.New(t.Context(), filepath.Join(b.dir, "install"), t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := b.installer
 	if err := in.BuildAll(t.Context(), "heddle-topo-master", "heddle-topo-worker", "heddle-scheduler"); err != nil {
 		t.Fatal(err)
 	}
