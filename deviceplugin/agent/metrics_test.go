@@ -16,4 +16,5 @@ func TestDocumentedMetrics(t *testing.T) {
 	r.admit("train", map[string]int{gpus: 1})
 	r.start("train")
 	docs.Section(t, "../..", docs.Observability, "heddle-device-plugin", docs.Metrics(t, r.registry), *update)
+	docs.Section(t, "../..", docs.Observability, "heddle-device-plugin-pods", docs.Metrics(t, r.pods), *update)
 }
