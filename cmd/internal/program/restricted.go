@@ -21,7 +21,7 @@ type Restricted struct {
 	Path    string
 	Handler http.Handler
 	// Open admits everyone. Otherwise Auth admits, which is nil where no API server is known:
-	// then nobody elsewhere is admitted.
+	// then the node alone is admitted.
 	Open bool
 	Auth *tokenauth.Auth
 }
@@ -36,12 +36,12 @@ func (r *Restricted) restricted() *Restricted { return r }
 
 // admit returns 0, or the HTTP status to reject a request with. The daemons are on the host's
 // network, so what connects from a loopback address is a process of the node, or the kubelet
-// for whom the API server has let forward a port. It is the connection's address: headers are
-// the client's.
+// for a port-forward that the API server has authorized. It is the connection's address:
+// headers are the client's.
 func (r *Restricted) admit(request *http.Request) int {
 	from, _ := netip.ParseAddrPort(request.RemoteAddr)
 	switch {
-	case r.Open || from.Addr().Unmap().IsLoopback():
+	case r.Open || from.Addr().IsLoopback():
 		return 0
 	case r.Auth == nil:
 		return http.StatusServiceUnavailable

@@ -72,7 +72,7 @@ func together(ctx context.Context, pods *Restricted) *process {
 	return p
 }
 
-// What names pods is for the node and for those whom the API server lets have it. Everyone
+// What names pods is for the node and for those that the API server authorizes. Everyone
 // gets all other metrics.
 func TestRestricted(t *testing.T) {
 	auth, stop := reviews(t)
@@ -85,7 +85,7 @@ func TestRestricted(t *testing.T) {
 		auth              *tokenauth.Auth
 		bindings          int
 		pods              bool
-		says              string
+		message           string
 	}{
 		{"the node", node, "", false, auth, 200, true, ""},
 		{"the node, where both families are one", mapped, "", false, auth, 200, true, ""},
@@ -126,7 +126,7 @@ func TestRestricted(t *testing.T) {
 				}
 				got := ask("/v1/bindings")
 				if got.Code != tt.bindings || strings.Contains(got.Body.String(), "train-0") != (tt.bindings == 200) ||
-					!strings.Contains(got.Body.String(), tt.says) {
+					!strings.Contains(got.Body.String(), tt.message) {
 					t.Errorf("%s: bindings: %d %s", name, got.Code, got.Body)
 				}
 				if challenge := got.Header().Get("WWW-Authenticate"); (challenge == "Bearer") != (tt.bindings == 401) {

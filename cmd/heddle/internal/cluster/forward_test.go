@@ -47,7 +47,7 @@ func TestForward(t *testing.T) {
 		{"nothing listens there", "9103", nil, "", "forward port 9102: connect to localhost:9102: connection refused"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := asked(t.Context(), t, http.HandlerFunc(clitest.Forward(tt.port, tt.pod)))
+			got, err := asked(t.Context(), t, clitest.Forward(tt.port, tt.pod))
 			if got != tt.want || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 				t.Errorf("%q, %v", got, err)
 			}
@@ -55,7 +55,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// Who may not is told which right it takes.
+// A user who may not forward a port reads which right it takes.
 func TestForwardForbidden(t *testing.T) {
 	const message = `pods "p" is forbidden: User "u" cannot create resource "pods/portforward"`
 	_, err := asked(t.Context(), t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

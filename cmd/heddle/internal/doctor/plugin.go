@@ -67,7 +67,8 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 func (in *input) checkSilence(l *finding.List) {
 	switch {
 	case !in.here:
-		l.Note(devicePlugin, "It takes the right to create pods/portforward in the namespace of heddle; or run heddle doctor on the node.",
+		l.Note(devicePlugin,
+			"It takes the right to create pods/portforward in heddle's namespace; or run heddle doctor on the node.",
 			"which container has which devices is not known: %v", in.pluginErr)
 	case in.pluginExpected, in.node != nil && in.node.offers(&in.config):
 		l.Note(devicePlugin, "It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".",

@@ -30,9 +30,6 @@ const (
 // Name is the program's.
 const Name = "heddle-device-plugin"
 
-// Audience is that of tokens for the metrics address alone, of heddle-node's too.
-const Audience = Name
-
 // New is a daemon of this version.
 func New(version string) program.Daemon { return &options{version: version} }
 

@@ -54,7 +54,7 @@ func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error
 // start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	o.SmallHeap()
-	registry := o.Registry(o.version)
+	registry, pods := o.Registry(o.version), prometheus.NewRegistry()
 	if o.cleanup {
 		if err := o.clean(ctx); err != nil {
 			return err
@@ -74,7 +74,6 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		return err
 	}
 	registry.MustRegister(program.ConfigValid(Name, configs))
-	pods := prometheus.NewRegistry()
 	api := o.apiServer(log)
 	under, before := o.startsUnder(ctx, api, log)
 	// They are for events too, of a machine that is real.
@@ -186,7 +185,7 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	return nil
 }
 
-// auth is nil where there is no API server, which apiServer has logged, or nobody needs a token.
+// auth is nil where there is no API server, which apiServer has logged, or no token is needed.
 func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
@@ -197,7 +196,7 @@ func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
 	auth, err := tokenauth.New(config, tokenauth.Options{
-		Audience: Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
+		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
 		log.Warn("no token is admitted", "err", err)
