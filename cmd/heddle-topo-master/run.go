@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/certificate"
@@ -130,7 +131,8 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 		options.Pending = pending.New(d.core, nil)
 	}
 	if o.authenticate {
-		if options.Auth, err = httpapi.NewTokenAuth(d.client, d.log); err != nil {
+		options.Auth, err = tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})
+		if err != nil {
 			return nil, err
 		}
 	}

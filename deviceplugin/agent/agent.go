@@ -75,9 +75,10 @@ type Options struct {
 	// Limiter makes the limits of shares hold; nil does not.
 	Limiter Limiter
 
-	Interval   time.Duration
-	Registerer prometheus.Registerer
-	Log        *slog.Logger
+	Interval time.Duration
+	// Registerer gets the metrics of the node, PodRegisterer those that name pods.
+	Registerer, PodRegisterer prometheus.Registerer
+	Log                       *slog.Logger
 
 	// now is the device state's clock; nil is the true one.
 	now func() time.Time
@@ -177,7 +178,8 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
 	a.releases = newReleases(a.core, a.monitor)
-	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher, a.usage, a.shares)
+	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher, a.shares, a.usage.overuse.evicted, measured{a.usage})
+	o.PodRegisterer.MustRegister(a.usage)
 	return a
 }
 

@@ -74,6 +74,7 @@ type rig struct {
 	configs  string // A directory as a ConfigMap is mounted.
 	api      *api
 	registry *prometheus.Registry
+	pods     *prometheus.Registry // Has the metrics that name pods.
 	options  Options
 	conn     *grpc.ClientConn
 	stop     func()
@@ -84,7 +85,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	tb.Helper()
 	r := &rig{
 		t: tb, kubelet: testkubelet.Start(tb, testkubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
-		configs: tb.TempDir(), api: newAPI(tb), registry: prometheus.NewRegistry(),
+		configs: tb.TempDir(), api: newAPI(tb), registry: prometheus.NewRegistry(), pods: prometheus.NewRegistry(),
 	}
 	conn, err := kubelet.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
@@ -99,7 +100,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),
-		Interval: time.Second, Registerer: r.registry, Log: slog.New(slog.DiscardHandler),
+		Interval: time.Second, Registerer: r.registry, PodRegisterer: r.pods, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&r.options)
@@ -130,8 +131,8 @@ func (r *rig) run() *rig {
 func (r *rig) again(t *testing.T) {
 	t.Helper()
 	r.stop()
-	r.registry = prometheus.NewRegistry()
-	r.options.Registerer = r.registry
+	r.registry, r.pods = prometheus.NewRegistry(), prometheus.NewRegistry()
+	r.options.Registerer, r.options.PodRegisterer = r.registry, r.pods
 	if r.options.API.Online() {
 		r.options.API = r.api.client()
 	}

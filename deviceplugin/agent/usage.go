@@ -19,12 +19,13 @@ const (
 	usageFor = 3 * usageEvery
 )
 
-// usageMetrics are what containers have of shared GPUs, and what they use.
+// usageMetrics are what containers have of shared GPUs, and what they use. All of them name
+// pods.
 type usageMetrics struct {
 	*core
 	overuse *overuse
 
-	vcore, memory, info, memoryUsed, smUsed, measured *prometheus.Desc
+	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
 
 	// logged is run's alone: the log has the reason why nothing is measured.
 	logged bool
@@ -51,9 +52,6 @@ func newUsageMetrics(c *core) *usageMetrics {
 			"Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is not certain."),
 		smUsed: desc("heddle_share_sm_used_percent",
 			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
-		measured: prometheus.NewDesc("heddle_share_usage_measured",
-			"Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it shares none.",
-			nil, nil),
 	}
 }
 
@@ -115,10 +113,9 @@ func (u *usageMetrics) allocations() []report.Binding {
 
 // Describe implements [prometheus.Collector].
 func (u *usageMetrics) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed, u.measured} {
+	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed} {
 		descs <- d
 	}
-	u.overuse.evicted.Describe(descs)
 }
 
 // part is what the metrics have of a container's part of a GPU.
@@ -137,7 +134,6 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 		used = nil
 	}
 	u.mu.Unlock()
-	u.overuse.evicted.Collect(metrics)
 	parts := make(map[[4]string]part)
 	infos := make(map[[8]string]bool)
 	for _, b := range u.allocations() {
@@ -160,13 +156,6 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels []string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	if u.sharing() {
-		measured := 0.0
-		if u.unmeasured() == "" {
-			measured = 1
-		}
-		gauge(u.measured, measured, nil)
-	}
 	for labels, p := range parts {
 		gauge(u.vcore, p.vcore, labels[:])
 		gauge(u.memory, p.memory, labels[:])
@@ -180,4 +169,28 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for labels := range infos {
 		gauge(u.info, 1, labels[:])
 	}
+}
+
+// measured is the metric of whether there is a use to see. It names no pod.
+type measured struct{ *usageMetrics }
+
+func (measured) desc() *prometheus.Desc {
+	return prometheus.NewDesc("heddle_share_usage_measured",
+		"Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it shares none.",
+		nil, nil)
+}
+
+// Describe implements [prometheus.Collector].
+func (m measured) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc() }
+
+// Collect implements [prometheus.Collector].
+func (m measured) Collect(metrics chan<- prometheus.Metric) {
+	if !m.sharing() {
+		return
+	}
+	value := 0.0
+	if m.unmeasured() == "" {
+		value = 1
+	}
+	metrics <- prometheus.MustNewConstMetric(m.desc(), prometheus.GaugeValue, value)
 }

@@ -189,16 +189,12 @@ func TestContainerNames(t *testing.T) {
 // shareSeries are the series of shares, with GPU-x for the UUID of a GPU.
 func (r *rig) shareSeries(uuid string) []string {
 	r.t.Helper()
-	families, err := r.registry.Gather()
+	families, err := r.pods.Gather()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	var all []string
 	for _, family := range families {
-		if name := family.GetName(); !strings.HasPrefix(name, "heddle_share_") || name == "heddle_share_usage_measured" ||
-			name == "heddle_share_drift_total" {
-			continue
-		}
 		for _, m := range family.GetMetric() {
 			var labels []string
 			for _, l := range m.GetLabel() {

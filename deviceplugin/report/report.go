@@ -13,6 +13,10 @@ import (
 // Path is where the report is.
 const Path = "/v1/bindings"
 
+// Audience is that of tokens for it, and for metrics that name pods, alone: heddle-node's
+// too.
+const Audience = "heddle-device-plugin"
+
 // Report is one node's.
 type Report struct {
 	Node      string     `json:"node"`

@@ -21,7 +21,7 @@ import (
 func TestObjectsOfADefaultInstall(t *testing.T) {
 	objects := render(t, "--set", "registry=registry.example.com/gpu", "--no-hooks")
 	want := []string{
-		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-feature-discovery",
+		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-feature-discovery", "ClusterRole/heddle-metrics-reader",
 		"ClusterRoleBinding/heddle-device-plugin", "ClusterRoleBinding/heddle-feature-discovery",
 		"ConfigMap/heddle-device-config",
 		"DaemonSet/heddle-device-plugin", "DaemonSet/heddle-feature-discovery",

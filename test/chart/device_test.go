@@ -53,6 +53,8 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"deviceclasses"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
 	}
 	rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin).Rules
 	if diff := cmp.Diff(wantRules, rules); diff != "" {
@@ -118,7 +120,8 @@ func TestEvictionRight(t *testing.T) {
 func TestDevicePluginAlone(t *testing.T) {
 	got := slices.Sorted(maps.Keys(renderDevice(t, "--set", "gpuLabel.deploy=false", "--set", "admissionPolicy.deploy=false", "--no-hooks")))
 	want := []string{
-		"ClusterRole/heddle-device-plugin", "ClusterRoleBinding/heddle-device-plugin", "ConfigMap/heddle-device-config",
+		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-metrics-reader", "ClusterRoleBinding/heddle-device-plugin",
+		"ConfigMap/heddle-device-config",
 		"DaemonSet/heddle-device-plugin", "ServiceAccount/heddle-device-plugin",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -24,7 +24,7 @@ import (
 // observedValues install all daemons on the real node, and the dashboards.
 const observedValues = removableValues + `
 gpuScheduler: {deploy: true, replicas: 1, affinity: *real}
-monitoring: {dashboards: {enabled: true}}
+monitoring: {dashboards: {enabled: true}, tokenSecret: {name: prometheus-token}}
 `
 
 // cordonedGPU is one of dgx-h100.

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // prometheusServer is tools/promql on the node: the scrapes, the storage and the
@@ -46,7 +48,9 @@ type endpoint struct {
 	Port, Scheme string
 	HonorLabels  bool   `yaml:"honorLabels"`
 	Token        string `yaml:"bearerTokenFile"`
-	Relabelings  []struct {
+	// Authorization names a Secret.
+	Authorization struct{ Credentials struct{ Name, Key string } }
+	Relabelings   []struct {
 		SourceLabels []string `yaml:"sourceLabels"`
 		Regex        string
 		TargetLabel  string `yaml:"targetLabel"`
@@ -110,17 +114,35 @@ func (b *bed) prometheus(t *testing.T, values string) *prometheusServer {
 	return &prometheusServer{in, lines}
 }
 
+// metricsToken is a token of a new account with a role, which may be the chart's. Without an
+// audience it is for the API server.
+func (b *bed) metricsToken(t *testing.T, account, role, audience string) string {
+	t.Helper()
+	b.kubectl(t, "-n", suite, "create", "serviceaccount", account)
+	if role == account {
+		b.kubectl(t, "create", "clusterrole", role, "--verb=get", "--non-resource-url=/metrics")
+	}
+	b.kubectl(t, "create", "clusterrolebinding", account, "--clusterrole="+role, "--serviceaccount="+suite+":"+account)
+	args := []string{"-n", suite, "create", "token", account}
+	if audience != "" {
+		args = append(args, "--audience", audience)
+	}
+	return strings.TrimSpace(b.kubectl(t, args...))
+}
+
 // job is what the Prometheus Operator makes of a monitor, with the pods that there are as targets.
 func (b *bed) job(t *testing.T, m *monitor) map[string]any {
 	t.Helper()
 	from := append(m.Spec.Endpoints, m.Spec.PodMetricsEndpoints...)[0]
 	job := map[string]any{"job_name": m.Metadata.Name, "honor_labels": from.HonorLabels}
-	if from.Token != "" {
+	if secret := from.Authorization.Credentials; from.Token != "" {
 		// As docs/scheduling.md describes it.
-		b.kubectl(t, "-n", suite, "create", "serviceaccount", "prometheus")
-		b.kubectl(t, "create", "clusterrole", "prometheus", "--verb=get", "--non-resource-url=/metrics")
-		b.kubectl(t, "create", "clusterrolebinding", "prometheus", "--clusterrole=prometheus", "--serviceaccount="+suite+":prometheus")
-		job["authorization"] = map[string]any{"credentials": strings.TrimSpace(b.kubectl(t, "-n", suite, "create", "token", "prometheus"))}
+		job["authorization"] = map[string]any{"credentials": b.metricsToken(t, "prometheus", "prometheus", "")}
+	} else if secret.Name != "" {
+		// As docs/security.md describes it.
+		token := b.metricsToken(t, "prometheus-pods", "heddle-metrics-reader", report.Audience)
+		b.kubectl(t, "-n", suite, "create", "secret", "generic", secret.Name, "--from-literal="+secret.Key+"="+token)
+		job["authorization"] = map[string]any{"credentials": token}
 	}
 	if from.Scheme == "https" {
 		job["scheme"], job["tls_config"] = "https", map[string]any{"insecure_skip_verify": true}

@@ -116,6 +116,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"every daemon writes something", stepWritten, ""},
 		{"a library out of an image is in the container with a share", stepLibrary, nodeName},
 		{"a support bundle has the node's machine and logs", stepBundle, ""},
+		{"names of pods are for the node and for those who may have them", stepNamesOfPods, ""},
 		{"connections with unfinished headers cost a daemon little", stepUnfinished, pluginName},
 		{"topo-master answers beside idle connections", stepIdle, pluginName},
 		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},

@@ -5,11 +5,13 @@ func shares() dashboard {
 	const pods = `{node=~"$node", namespace=~"$namespace"}`
 	return dashboard{
 		name: "shares", title: "heddle / Shares",
-		description: "Shared GPUs: which containers have which part, what they use of it, and which pods wait.",
+		description: "Shared GPUs: which containers have which part, what they use of it, and which pods wait. " +
+			"Prometheus gets what names pods with a token only: docs/security.md.",
 		variables:   []variable{{"node", "heddle_resource_registered"}, {"namespace", "heddle_share_info"}},
 		panels: []panel{
 			number("Shares", "short",
-				"Parts of GPUs that containers have; one container may have parts of several GPUs.",
+				"Parts of GPUs that containers have; one container may have parts of several GPUs. 0 where "+
+					"Prometheus sends no token: docs/security.md.",
 				`count(heddle_share_info`+pods+`)`).or("0"),
 			number("Shared GPUs in use", "short",
 				"GPUs of which a container has a part.",

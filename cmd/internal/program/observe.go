@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 	"github.com/heddle-dev/heddle/internal/httpserve"
@@ -33,22 +32,17 @@ func (f *Flags) Registry(version string) *prometheus.Registry {
 	return NewRegistry(version)
 }
 
-// Serve is [Serve], or the address of the process that runs other daemons too.
+// Serve is [Serve], or the address of the process that runs other daemons too. What is
+// restricted is nil for none.
 func (f *Flags) Serve(
 	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
-	alive, ready func() string, more ...Route,
+	alive, ready func() string, pods *Restricted,
 ) error {
 	if f.process != nil {
-		f.process.join(ctx, f.part, &served{gatherer: g, alive: alive, ready: ready, routes: more})
+		f.process.join(ctx, f.part, &served{gatherer: g, alive: alive, ready: ready, pods: pods})
 		return nil
 	}
-	return Serve(ctx, log, address, g, alive, ready, more...)
-}
-
-// Route is one more path that answers GET.
-type Route struct {
-	Path    string
-	Handler http.Handler
+	return Serve(ctx, log, address, g, alive, ready, pods)
 }
 
 // They leave room for the kubelet, Prometheus and people, and are small enough
@@ -60,12 +54,12 @@ const (
 	maxScrapes        = 8
 )
 
-// Serve answers /metrics, /healthz, /readyz and more on address until ctx ends.
-// alive and ready return what is wrong, empty if nothing is. An empty address
+// Serve answers /metrics, /healthz, /readyz and what is restricted on address until ctx
+// ends. alive and ready return what is wrong, empty if nothing is. An empty address
 // serves nothing.
 func Serve(
 	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
-	alive, ready func() string, more ...Route,
+	alive, ready func() string, pods restricting,
 ) error {
 	if address == "" {
 		return nil
@@ -75,12 +69,10 @@ func Serve(
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.Handle("GET /metrics", metrics(g, pods))
 	mux.Handle("GET /healthz", httpserve.Probe(alive))
 	mux.Handle("GET /readyz", httpserve.Probe(ready))
-	for _, r := range more {
-		mux.Handle("GET "+r.Path, r.Handler)
-	}
+	mux.Handle("GET /v1/", paths(pods))
 	return httpserve.Serve(ctx, listener, httpserve.Options{
 		Handler: mux, Limits: httpserve.Limits{Total: maxConns, PerSource: maxConnsPerSource}, Log: log,
 	})

@@ -13,7 +13,7 @@ import (
 )
 
 func TestServe(t *testing.T) {
-	if err := Serve(t.Context(), slog.Default(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil); err == nil {
+	if err := Serve(t.Context(), slog.Default(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil, (*Restricted)(nil)); err == nil {
 		t.Error("an address that cannot be listened on is no error")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,7 +27,7 @@ func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	healthy := func() string { return "" }
-	more := Route{Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	more := &Restricted{Metrics: prometheus.NewRegistry(), Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more")
 	})}
 	go func() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -102,7 +101,7 @@ type process struct {
 type served struct {
 	gatherer     prometheus.Gatherer
 	alive, ready func() string
-	routes       []Route
+	pods         *Restricted
 }
 
 // Register implements [Daemon]: what daemons of a node have in common, and one address.
@@ -148,7 +147,7 @@ func (p *process) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	}
 	group.Go(func() error {
 		all := prometheus.Gatherers{p.registry, prometheus.GathererFunc(p.gather)}
-		return Serve(ctx, log, p.address, all, p.alive, p.ready, Route{Path: "/v1/", Handler: http.HandlerFunc(p.route)})
+		return Serve(ctx, log, p.address, all, p.alive, p.ready, p)
 	})
 	for _, part := range p.named {
 		group.Go(func() error {
@@ -216,16 +215,13 @@ func first(list []*served, wrong func(*served) string) string {
 	return ""
 }
 
-// route answers what a daemon serves besides.
-func (p *process) route(w http.ResponseWriter, r *http.Request) {
+// restricted is the one daemon's that has it.
+func (p *process) restricted() *Restricted {
 	list, _ := p.serving()
 	for _, s := range list {
-		for _, route := range s.routes {
-			if route.Path == r.URL.Path {
-				route.Handler.ServeHTTP(w, r)
-				return
-			}
+		if s.pods != nil {
+			return s.pods
 		}
 	}
-	http.NotFound(w, r)
+	return nil
 }

@@ -23,8 +23,9 @@ type process struct {
 	rig    *rig
 	binary string
 	log    *journal
-	// args, unless empty, are all flags, and extra are more, for the next start.
-	args, extra []string
+	// args, unless empty, are all flags, and extra are more, for the next start; always are
+	// there beside both.
+	args, extra, always []string
 	// under, unless empty, is a command that runs the plugin, for the next start.
 	under []string
 
@@ -92,7 +93,7 @@ func (p *process) start(ctx context.Context) error {
 			"--log-level", "debug",
 		}
 	}
-	args = append(slices.Clone(args), p.extra...)
+	args = slices.Concat(args, p.always, p.extra)
 	// Nothing but stop ends it.
 	command := slices.Concat(p.under, []string{p.binary}, args)
 	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), command[0], command[1:]...)

@@ -23,11 +23,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
+	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
+
+// Audience is that of tokens for topo-master alone.
+const Audience = "heddle-topo-master"
 
 // Options are what a Server needs.
 type Options struct {
@@ -51,7 +55,7 @@ type Options struct {
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
-	Auth *TokenAuth
+	Auth *tokenauth.Auth
 	Log  *slog.Logger
 }
 

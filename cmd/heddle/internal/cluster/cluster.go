@@ -55,7 +55,7 @@ func (f *Flags) config() clientcmd.ClientConfig {
 }
 
 // Client makes a client for core/v1.
-func (f *Flags) Client() (*rest.RESTClient, error) {
+func (f *Flags) Client() (*Client, error) {
 	config, err := f.config().ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
@@ -64,7 +64,11 @@ func (f *Flags) Client() (*rest.RESTClient, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.Timeout = timeout
-	return kube.ClientFor(config, "heddle")
+	client, err := kube.ClientFor(config, "heddle")
+	if err != nil {
+		return nil, err
+	}
+	return &Client{client, config}, nil
 }
 
 func (f *Flags) completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -192,8 +196,9 @@ const (
 )
 
 // Report is what the device plugin of a Node reports, through the API server. It
-// needs the right to get pods/proxy.
-func Report(ctx context.Context, client rest.Interface, node string) (*report.Report, error) {
+// needs the right to create pods/portforward: to the device plugin the one who asks is the
+// kubelet, on the node's loopback, as the API server's pod proxy passes on no token.
+func Report(ctx context.Context, client *Client, node string) (*report.Report, error) {
 	pods, err := Pods(ctx, client, node)
 	if err != nil {
 		return nil, err
@@ -205,9 +210,7 @@ func Report(ctx context.Context, client rest.Interface, node string) (*report.Re
 		if !Runs(p, devicePlugin) {
 			continue
 		}
-		port := cmp.Or(p.Annotations[portKey], defaultPort)
-		body, err := client.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name + ":" + port).
-			SubResource("proxy").Suffix(report.Path).DoRaw(ctx)
+		body, err := client.get(ctx, p, cmp.Or(p.Annotations[portKey], defaultPort), report.Path)
 		if err != nil {
 			return nil, fmt.Errorf("ask pod %s/%s: %w", p.Namespace, p.Name, err)
 		}

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -33,7 +32,7 @@ const cablesRemedy = "Correct the cable, or the switch's port; heddle topo misca
 
 // clusterNode is what the API server knows about a Node.
 type clusterNode struct {
-	client rest.Interface
+	client *cluster.Client
 	node   *corev1.Node
 	pods   []corev1.Pod
 	// discoveryRuns is whether discovery has a pod on any Node.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -27,7 +28,8 @@ const (
 	pluginTimeout    = time.Second
 	// maxReport bounds what is read of an answer, in bytes: a node has some
 	// hundred bindings of some hundred bytes.
-	maxReport = 16 << 20
+	maxReport    = 16 << 20
+	maxRejection = 4 << 10
 )
 
 // askPlugin asks a device plugin at its metrics address.
@@ -46,7 +48,9 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask %s: %s", request.URL, response.Status)
+		// It has how to be let in.
+		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRejection))
+		return nil, fmt.Errorf("ask %s: %s: %s", request.URL, response.Status, bytes.TrimSpace(text))
 	}
 	r := &report.Report{}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxReport)).Decode(r); err != nil {
@@ -63,7 +67,8 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 func (in *input) checkSilence(l *finding.List) {
 	switch {
 	case !in.here:
-		l.Note(devicePlugin, "It takes the right to get pods/proxy; or run heddle doctor on the node.",
+		l.Note(devicePlugin,
+			"It takes the right to create pods/portforward in heddle's namespace; or run heddle doctor on the node.",
 			"which container has which devices is not known: %v", in.pluginErr)
 	case in.pluginExpected, in.node != nil && in.node.offers(&in.config):
 		l.Note(devicePlugin, "It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".",

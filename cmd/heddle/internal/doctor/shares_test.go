@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -267,7 +268,8 @@ func TestDevicePluginThroughTheAPI(t *testing.T) {
 		want, not string
 	}{
 		{"it answers", []corev1.Pod{plugin}, true, "\n7 (GPU-7a7b7c7d)  sgpu  best-effort  60/100   56/79.6", "not known"},
-		{"no right to ask", []corev1.Pod{plugin}, false, "\nnote  heddle-device-plugin\n  which container has which devices is not known: ", "CONSUMERS"},
+		{"no right to ask", []corev1.Pod{plugin}, false, "\nnote  heddle-device-plugin\n  which container has which devices is not known: ask pod heddle-system/dp-x: unable to upgrade connection: pods \"dp-x\" is forbidden: " +
+			"User \"u\" cannot create resource \"pods/portforward\"\n  -> It takes the right to create pods/portforward", "CONSUMERS"},
 		{"it does not run", nil, true, "", "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -286,15 +288,17 @@ func TestDevicePluginThroughTheAPI(t *testing.T) {
 			mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, _ *http.Request) {
 				answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: tt.pods})
 			})
-			mux.HandleFunc("GET /api/v1/namespaces/heddle-system/pods/{pod}/proxy/v1/bindings", func(w http.ResponseWriter, r *http.Request) {
-				if r.PathValue("pod") != "dp-x:9999" {
-					t.Errorf("asked pod %s", r.PathValue("pod"))
-				}
+			mux.HandleFunc("/api/v1/namespaces/heddle-system/pods/dp-x/portforward", func(w http.ResponseWriter, r *http.Request) {
 				if !tt.may {
-					http.Error(w, "forbidden", http.StatusForbidden)
+					w.WriteHeader(http.StatusForbidden)
+					answer(w, metav1.Status{
+						TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+						Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
+						Message: `pods "dp-x" is forbidden: User "u" cannot create resource "pods/portforward"`,
+					})
 					return
 				}
-				answer(w, sharedReport())
+				clitest.Forward("9999", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, sharedReport()) }))(w, r)
 			})
 			server := httptest.NewServer(mux)
 			t.Cleanup(server.Close)

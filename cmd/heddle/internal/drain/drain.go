@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -33,7 +32,7 @@ type drain struct {
 	dryRun, force bool
 	within        time.Duration
 
-	client rest.Interface
+	client *cluster.Client
 	c      *cobra.Command
 	// noted are the pods of which it was printed what happens to them, by UID.
 	noted map[types.UID]string

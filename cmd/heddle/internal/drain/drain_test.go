@@ -99,6 +99,12 @@ type server struct {
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	if strings.HasSuffix(r.URL.Path, "/pods/dp-x/portforward") {
+		clitest.Forward("9102", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(reported())
+		}))(w, r)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	var answer any = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
 	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
@@ -124,8 +130,6 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		plugin := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "heddle-system", Name: "dp-x"}}
 		plugin.Labels = map[string]string{"app.kubernetes.io/name": "heddle-device-plugin"}
 		answer = &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: append(s.pods, plugin)}
-	case strings.HasSuffix(r.URL.Path, "/proxy/v1/bindings"):
-		answer = reported()
 	default:
 		s.t.Errorf("%s %s", r.Method, r.URL.Path)
 	}

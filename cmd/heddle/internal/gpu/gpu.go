@@ -64,7 +64,7 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 }
 
 // Change cordons a GPU, or the opposite, and returns what it is then.
-func Change(ctx context.Context, client rest.Interface, name, uuid string, cordon bool) (string, error) {
+func Change(ctx context.Context, client *cluster.Client, name, uuid string, cordon bool) (string, error) {
 	if cordon {
 		// Where the device plugin does not answer, the operator's word counts.
 		if there, err := cluster.Report(ctx, client, name); err == nil && !slices.Contains(uuids(there), uuid) {

@@ -66,8 +66,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			list.Items = append(list.Items, corev1.Pod{}, p)
 		}
 		answer(list)
-	case "GET /api/v1/namespaces/heddle-system/pods/dp-x:9999/proxy/v1/bindings":
-		answer(s.reports)
+	case "GET /api/v1/namespaces/heddle-system/pods/dp-x/portforward", "POST /api/v1/namespaces/heddle-system/pods/dp-x/portforward":
+		clitest.Forward("9999", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != report.Path || json.NewEncoder(w).Encode(s.reports) != nil {
+				s.t.Errorf("asked for %s", r.URL.Path)
+			}
+		}))(w, r)
 	default:
 		s.fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	}

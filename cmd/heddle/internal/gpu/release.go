@@ -88,7 +88,7 @@ by itself, or with --undo.`,
 }
 
 // release asks for a release, and waits until the GPUs are.
-func (o *releaseOptions) release(ctx context.Context, client rest.Interface) (*release.Status, error) {
+func (o *releaseOptions) release(ctx context.Context, client *cluster.Client) (*release.Status, error) {
 	uuids, err := Resolve(ctx, client, o.node, o.gpus)
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func undo(c *cobra.Command, client rest.Interface, name string) error {
 
 // Resolve turns the values of --gpu, indices and UUIDs, into UUIDs, which takes the device
 // plugin's report. The answer is sorted.
-func Resolve(ctx context.Context, client rest.Interface, node string, gpus []string) ([]string, error) {
+func Resolve(ctx context.Context, client *cluster.Client, node string, gpus []string) ([]string, error) {
 	var chosen []string
 	if len(gpus) == 0 {
 		return nil, nil

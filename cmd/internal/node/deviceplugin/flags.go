@@ -45,7 +45,7 @@ type options struct {
 	strategy, metricsAddress     string
 	imex                         string
 	takeover, gdrcopy, gds       bool
-	cleanup                      bool
+	cleanup, authenticate        bool
 	mpsKeeper                    string
 }
 
@@ -81,6 +81,9 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
+	fs.BoolVar(&o.authenticate, "authenticate", true, "answer who asks from outside of the node with names of pods, in "+
+		"/v1/bindings and metrics, only if the API server lets the user of the bearer token get that path; "+
+		"false: answer everyone who reaches --metrics-address")
 }
 
 // Reads overrides [program.Host]: one that cleans the host, or keeps MPS daemons, reads

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
@@ -28,7 +29,9 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -51,14 +54,14 @@ func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error
 // start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	o.SmallHeap()
-	registry := o.Registry(o.version)
+	registry, pods := o.Registry(o.version), prometheus.NewRegistry()
 	if o.cleanup {
 		if err := o.clean(ctx); err != nil {
 			return err
 		}
 		log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
 		well := func() string { return "" }
-		return o.Serve(ctx, log, o.metricsAddress, registry, well, well)
+		return o.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
 	}
 	switch o.mpsKeeper {
 	case keeperServe:
@@ -102,7 +105,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		Vendors: vendors.All(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
 		Release: o.Release, Released: under, API: api,
-		Interval: o.Interval, Registerer: registry, Log: log,
+		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
@@ -116,11 +119,20 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
-	bindings := program.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	restricted := &program.Restricted{
+		Metrics: pods, Path: report.Path, Handler: a, Open: !o.authenticate, Auth: o.auth(log),
+	}
+	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
+
+// Requests that wait for the review of their token: few, as each has a connection that a
+// probe may need.
+const (
+	maxReviews          = 8
+	maxReviewsPerSource = 2
+)
 
 // nodeTimeout is how long a start waits for the Node: an API server may be away.
 const nodeTimeout = 3 * time.Second
@@ -171,6 +183,26 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 		}
 	}
 	return nil
+}
+
+// auth is nil where there is no API server, which apiServer has logged, or no token is needed.
+func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
+	config, err := kube.LoadConfig(o.Kubeconfig)
+	if err != nil || !o.authenticate {
+		return nil
+	}
+	// What strangers can have the node ask the API server for is apart from the node's own
+	// requests, and small: a token takes three of them at most.
+	config.QPS, config.Burst = 10, 20
+	config.UserAgent = "heddle-device-plugin/" + o.version
+	auth, err := tokenauth.New(config, tokenauth.Options{
+		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
+	})
+	if err != nil {
+		log.Warn("no token is admitted", "err", err)
+		return nil
+	}
+	return auth
 }
 
 // apiServer is nil where there is none: devices are served all the same.

@@ -98,7 +98,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		group.Go(func() error { return d.node.Run(ctx) })
 	}
 	group.Go(func() error { return d.run(ctx) })
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready) })
+	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready, nil) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -167,7 +167,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return o.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
+		return o.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready, nil)
 	})
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()

@@ -36,6 +36,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
+{{/* Whether who asks the device plugin for what names pods needs a token: "true" or "". Values
+     of an older release have no such key. */}}
+{{- define "heddle.authenticates" -}}
+{{- if or (not (hasKey .Values.gpuDevice "authenticate")) .Values.gpuDevice.authenticate }}true{{ end }}
+{{- end }}
+
 {{/* The service account of a node's daemon: dict "root" $ "name" <daemon>. */}}
 {{- define "heddle.accountName" -}}
 {{ if .root.Values.combined }}heddle-node{{ else }}{{ .name }}{{ end }}

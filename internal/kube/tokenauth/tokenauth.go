@@ -1,4 +1,6 @@
-package httpapi
+// Package tokenauth asks the API server who may have an answer of an HTTP server, by the
+// bearer token of the request. What is answered then is the caller's.
+package tokenauth
 
 import (
 	"context"
@@ -6,8 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,23 +22,36 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
-// TokenAuth authenticates bearer tokens with a TokenReview, for [Audience] or
-// for the API server, and authorizes their users with a SubjectAccessReview of
-// "get" on the path (nonResourceURLs of a ClusterRole).
-type TokenAuth struct {
+// Options are what an Auth needs.
+type Options struct {
+	// Audience is that of tokens for this server alone: a ServiceAccount's token with this
+	// audience is valid for nothing else.
+	Audience string
+	// Limits bound the requests that wait for a review, those of all clients and those of one
+	// address; zero ones do not.
+	Limits httpserve.Limits
+	Log    *slog.Logger
+}
+
+// Auth authenticates bearer tokens with a TokenReview, for the audience or for the API
+// server, and authorizes their users with a SubjectAccessReview of "get" on the path
+// (nonResourceURLs of a ClusterRole).
+type Auth struct {
+	options Options
 	// tokens and access are clients for the two APIs of reviews, and nothing else: the
 	// typed ones register every API of Kubernetes.
 	tokens, access rest.Interface
-	log            *slog.Logger
 	// codes are the last answers by token and path.
 	codes *cache.LRUExpireCache
-}
 
-// Audience is that of tokens for topo-master alone: a ServiceAccount's token with
-// this audience is valid for nothing else.
-const Audience = "heddle-topo-master"
+	mu     sync.Mutex         // Guards what follows.
+	waits  map[netip.Addr]int // Requests that wait for a review, by address.
+	warned time.Time
+}
 
 const (
 	// How long an answer is reused. A token that is revoked still works for
@@ -45,10 +62,12 @@ const (
 	maxCodes = 4096
 	// reviewTimeout bounds the reviews of a request.
 	reviewTimeout = 5 * time.Second
+	// warnEvery is the least time between two warnings.
+	warnEvery = time.Minute
 )
 
-// NewTokenAuth reviews tokens with the API server of a config.
-func NewTokenAuth(config *rest.Config, log *slog.Logger) (*TokenAuth, error) {
+// New reviews tokens with the API server of a config.
+func New(config *rest.Config, o Options) (*Auth, error) {
 	tokens, err := reviewClient(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for token reviews: %w", err)
@@ -57,7 +76,9 @@ func NewTokenAuth(config *rest.Config, log *slog.Logger) (*TokenAuth, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for access reviews: %w", err)
 	}
-	return &TokenAuth{tokens: tokens, access: access, log: log, codes: cache.NewLRUExpireCache(maxCodes)}, nil
+	return &Auth{
+		options: o, tokens: tokens, access: access, codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{},
+	}, nil
 }
 
 func reviewClient(
@@ -75,8 +96,9 @@ func reviewClient(
 	return rest.RESTClientFor(config)
 }
 
-// Admit returns 0, or the HTTP status to reject a request with.
-func (a *TokenAuth) Admit(r *http.Request) int {
+// Admit returns 0, or the HTTP status to reject a request with: 401 without a token that the
+// API server knows, 403 if its user may not have the path, 503 if that is not known.
+func (a *Auth) Admit(r *http.Request) int {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return http.StatusUnauthorized
@@ -86,11 +108,16 @@ func (a *TokenAuth) Admit(r *http.Request) int {
 		code, _ := known.(int)
 		return code
 	}
+	from := source(r)
+	if !a.enter(from) {
+		return http.StatusServiceUnavailable
+	}
+	defer a.leave(from)
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	code, err := a.review(ctx, token, r.URL.Path)
 	if err != nil {
-		a.log.WarnContext(ctx, "token cannot be reviewed", "err", err)
+		a.warn(r.Context(), err)
 		return http.StatusServiceUnavailable
 	}
 	ttl := rejectedTTL
@@ -101,7 +128,51 @@ func (a *TokenAuth) Admit(r *http.Request) int {
 	return code
 }
 
-func (a *TokenAuth) review(ctx context.Context, token, path string) (int, error) {
+// source is a client's address; the zero Addr stands for all that have none.
+func source(r *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return at.Addr().Unmap().WithZone("")
+}
+
+// enter reports whether one more request of an address may wait: what waits has a connection
+// of the server.
+func (a *Auth) enter(from netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := 0
+	for _, n := range a.waits {
+		all += n
+	}
+	limits := a.options.Limits
+	if limits.Total > 0 && all >= limits.Total || limits.PerSource > 0 && a.waits[from] >= limits.PerSource {
+		return false
+	}
+	a.waits[from]++
+	return true
+}
+
+func (a *Auth) leave(from netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waits[from]--; a.waits[from] == 0 {
+		delete(a.waits, from)
+	}
+}
+
+// warn logs that the API server did not answer, from time to time: anyone can send tokens.
+func (a *Auth) warn(ctx context.Context, err error) {
+	a.mu.Lock()
+	late := time.Since(a.warned) > warnEvery
+	if late {
+		a.warned = time.Now()
+	}
+	a.mu.Unlock()
+	if late {
+		a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err)
+	}
+}
+
+func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 	user, err := a.user(ctx, token)
 	if err != nil {
 		return 0, err
@@ -125,10 +196,10 @@ func (a *TokenAuth) review(ctx context.Context, token, path string) (int, error)
 	return 0, nil
 }
 
-// user is a token's: one for topo-master, or one for the API server. It is nil
+// user is a token's: one for this server, or one for the API server. It is nil
 // if the token is neither.
-func (a *TokenAuth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
-	for _, audiences := range [][]string{{Audience}, nil} {
+func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
+	for _, audiences := range [][]string{{a.options.Audience}, nil} {
 		review := &authenticationv1.TokenReview{
 			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
 		}
@@ -136,7 +207,7 @@ func (a *TokenAuth) user(ctx context.Context, token string) (*authenticationv1.U
 			return nil, fmt.Errorf("review token: %w", err)
 		}
 		// An authenticator that does not know audiences returns none.
-		if review.Status.Authenticated && (audiences == nil || slices.Contains(review.Status.Audiences, Audience)) {
+		if review.Status.Authenticated && (audiences == nil || slices.Contains(review.Status.Audiences, a.options.Audience)) {
 			return &review.Status.User, nil
 		}
 	}
