@@ -91,7 +91,7 @@ func TestKubeletDirectoryWiped(t *testing.T) {
 // TestKubeletRestartPluginHeldBack: until the plugin is back the kubelet skips
 // PreStartContainer, and a container that ends meanwhile starts again from the
 // CDI spec on disk.
-func TestKubeletRestartPluginHeldBack(t *testing.T) {
+func TestKubeletRestartPluginHeldBack(t *testing.T) { //nolint:tparallel // They do, in failing.
 	beside(t)
 	for name, how := range map[string]struct{ hold, release func(*testing.T, *rig) }{
 		"frozen": {
@@ -199,7 +199,7 @@ func (r *rig) exclusive(t *testing.T, pods ...string) {
 
 // TestNodeReboot: containerd, kubelet and plugin end, with all containers, and
 // /run is empty afterwards.
-func TestNodeReboot(t *testing.T) {
+func TestNodeReboot(t *testing.T) { //nolint:tparallel // They do, in failing.
 	beside(t)
 	for name, late := range map[string]time.Duration{"plugin first": 0, "plugin late": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {

@@ -135,7 +135,7 @@ func (b *bad) pod(r *rig) *corev1.Pod {
 // to one container at a time, and to a second only when it takes over what an
 // init container of its pod had. What the device state does when it gets this all the
 // same is a test of its own.
-func TestSGPUBadInput(t *testing.T) { //nolint:tparallel // Its parts share a rig.
+func TestSGPUBadInput(t *testing.T) {
 	r := sgpu(t)
 	rows := badInput(r, t)
 	answers := make([]error, len(rows))

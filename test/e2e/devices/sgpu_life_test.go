@@ -19,7 +19,7 @@ import (
 
 // TestSGPUContainers: every container of a pod has cards of its own, whatever
 // kind it is, and keeps them over restarts.
-func TestSGPUContainers(t *testing.T) { //nolint:tparallel // Its parts share a rig.
+func TestSGPUContainers(t *testing.T) {
 	r := sgpu(t)
 	for _, tt := range []struct {
 		name string
