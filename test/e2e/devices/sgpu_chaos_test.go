@@ -43,11 +43,13 @@ func TestSGPUChaos(t *testing.T) {
 	before := r.truthful(t)
 	records := r.shareRecords(t, names(anchors)...)
 
-	c := &chaos{rig: r, every: killEvery}
+	c := &chaos{rig: r, every: killEvery, churners: 6, patience: 20 * time.Second}
 	for round := 0; round < rounds || c.ran.Load() == 0 && round < 2*rounds; round++ {
 		if round >= rounds {
-			// On a machine with much else to do no pod gets as far as to run between two kills.
+			// On a machine with much else to do no pod gets as far as to run between two kills,
+			// nor while five others start.
 			c.every, each = 3*c.every, 2*each
+			c.churners, c.patience = max(1, c.churners/3), waitStart
 		}
 		begin := time.Now()
 		c.run(t, seed+uint64(round), each)

@@ -24,6 +24,9 @@ type chaos struct {
 	rig *rig
 	// every is how long at most nothing is killed.
 	every time.Duration
+	// churners make one pod after the other, and wait for each no longer than patience.
+	churners int
+	patience time.Duration
 	// scheduler, if set, gets half of the pods.
 	scheduler                            string
 	plugins, kubelets, pods, ran, failed atomic.Int64
@@ -37,7 +40,7 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	wait := c.start(ctx, seed, 6)
+	wait := c.start(ctx, seed)
 	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
 	wait()
 	if err := c.problem.Load(); err != nil {
@@ -46,9 +49,9 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 }
 
 // start has churners make pods until ctx ends, which wait waits for.
-func (c *chaos) start(ctx context.Context, seed uint64, churners int) (wait func()) {
+func (c *chaos) start(ctx context.Context, seed uint64) (wait func()) {
 	var all sync.WaitGroup
-	for i := range churners {
+	for i := range c.churners {
 		all.Go(func() { c.churn(ctx, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
 	}
 	return all.Wait
@@ -76,7 +79,7 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 		c.pods.Add(1)
 		patience := time.Duration(random.IntN(3000)) * time.Millisecond
 		if random.IntN(3) > 0 {
-			patience = 20 * time.Second // Else it goes before it has run.
+			patience = c.patience // Else it goes before it has run.
 		}
 		if ran, failed := c.rig.await(ctx, name, patience); failed {
 			c.failed.Add(1)

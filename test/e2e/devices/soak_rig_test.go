@@ -96,7 +96,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.serving(t)
 	s.waitShares(t, allSlots, allCores, allGiB)
-	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon}
+	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon, churners: churners, patience: 20 * time.Second}
 	return s
 }
 

@@ -120,7 +120,7 @@ func TestSoak(t *testing.T) {
 func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool) {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
-	wait := s.churn.start(ctx, random.Uint64(), churners)
+	wait := s.churn.start(ctx, random.Uint64())
 	s.sweep(ctx)
 	pause(t, upTo(random, time.Second))
 	fault.do(s, t, random)
