@@ -16,9 +16,6 @@ GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
 TEST := $(GOTESTSUM) --format pkgname -- -vet=off
 # Each takes seconds to minutes: a run that is cut off has shown how far it came.
 E2E := $(GOTESTSUM) --format testname -- -vet=off
-e2e = $(subst tests.json,$(1).json,$(E2E)) -tags e2e,grpcnotrace -count=1 -timeout 60m
-# The tests of test/e2e that take half of its time.
-GANGS := Gang|Scheduler|PodGroup|Preemption|Kueue|Volcano|Migration|MPIJob|TFSmoke|Member|Replica|MapGone|TopoMaster(Stale|Lies)|Starve|ThousandShared|Slices|Assignment|Why|NodeNotReady
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
@@ -60,16 +57,11 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
-	@# Half of test/e2e, gangs and schedulers, and the small packages after it, beside the other half; then
-	@# the devices by themselves, since they start a hundred pods at once. They run whatever became of the others.
+	@# The devices by themselves: they start a hundred pods at once, and run a cluster for each
+	@# processor where they wait. They run whatever became of the others.
 	failed=0; \
-	( rest=0; \
-	  HEDDLE_E2E=e2e-gangs $(call e2e,gangs) -run '$(GANGS)' ./test/e2e || rest=1; \
-	  $(call e2e,small) -p 1 ./test/cluster/... ./test/e2e/page/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || rest=1; \
-	  exit $$rest ) & beside=$$!; \
-	$(call e2e,others) -skip '$(GANGS)' ./test/e2e || failed=1; \
-	wait $$beside || failed=1; \
-	$(call e2e,devices) -p 1 ./test/e2e/devices/... || failed=1; \
+	$(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 2 ./test/cluster/... ./test/e2e ./test/e2e/page/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
+	$(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 1 ./test/e2e/devices/... || failed=1; \
 	exit $$failed
 
 .PHONY: soak
