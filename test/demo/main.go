@@ -127,7 +127,7 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 			return err
 		}
 		for _, binary := range images {
-			archive, err := pack(i, binary)
+			archive, err := i.Pack(ctx, binary)
 			if err != nil {
 				return err
 			}

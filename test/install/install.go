@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // Tag is the tag of the images that Image makes; not latest, so that the
@@ -135,8 +136,16 @@ func (i *Installer) Layout(binary string) string { return filepath.Join(i.Dir, "
 
 // Image makes the images of binaries, and loads them into the node as localhost/<binary>:test.
 func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...string) error {
+	archiveOf := i.archive
 	if err := i.Layouts(ctx, binaries...); err != nil {
-		return err
+		if !strings.Contains(err.Error(), "apt-get") {
+			return err
+		}
+		fmt.Fprintf(i.Log, "no image of a release, but ones with this machine's C library: %v\n", err)
+		if err := i.BuildAll(ctx, binaries...); err != nil {
+			return err
+		}
+		archiveOf = i.Pack
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -144,8 +153,8 @@ func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...s
 		if i.loaded[onNode{c, binary}] {
 			continue
 		}
-		archive := i.Layout(binary) + ".tar"
-		if _, err := output(exec.CommandContext(ctx, "tar", "-cf", archive, "-C", i.Layout(binary), ".")); err != nil {
+		archive, err := archiveOf(ctx, binary)
+		if err != nil {
 			return err
 		}
 		if err := errors.Join(c.LoadImage(ctx, archive), os.Remove(archive)); err != nil {
@@ -154,6 +163,32 @@ func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...s
 		i.loaded[onNode{c, binary}] = true
 	}
 	return nil
+}
+
+// archive is the layout of an image that Layouts made, as one file.
+func (i *Installer) archive(ctx context.Context, binary string) (string, error) {
+	file := i.Layout(binary) + ".tar"
+	_, err := output(exec.CommandContext(ctx, "tar", "-cf", file, "-C", i.Layout(binary), "."))
+	return file, err
+}
+
+// Pack makes the image of a program that is built, and returns the archive. It has the
+// machine's own C library: a release's images stand on Debian packages, which cannot be had
+// everywhere.
+func (i *Installer) Pack(_ context.Context, binary string) (archive string, err error) {
+	const dir, hook = "/usr/local/bin/", "heddle-cdi-hook"
+	program := filepath.Join(i.Dir, binary)
+	files := map[string]string{dir + binary: program}
+	if binary == "heddle-device-plugin" || binary == "heddle-node" {
+		files[dir+hook] = filepath.Join(i.Dir, hook)
+	}
+	archive = program + ".tar"
+	return archive, image.Pack(archive, image.Spec{
+		Name:       Registry + "/" + binary + ":" + Tag,
+		Files:      files,
+		Entrypoint: []string{dir + binary},
+		User:       "65532:65532",
+	})
 }
 
 // Helm runs the pinned Helm against the cluster, in the repository's root. A
