@@ -7,7 +7,7 @@ func shares() dashboard {
 		name: "shares", title: "heddle / Shares",
 		description: "Shared GPUs: which containers have which part, what they use of it, and which pods wait. " +
 			"Prometheus gets what names pods with a token only: docs/security.md.",
-		variables:   []variable{{"node", "heddle_resource_registered"}, {"namespace", "heddle_share_info"}},
+		variables: []variable{{"node", "heddle_resource_registered"}, {"namespace", "heddle_share_info"}},
 		panels: []panel{
 			number("Shares", "short",
 				"Parts of GPUs that containers have; one container may have parts of several GPUs. 0 where "+
