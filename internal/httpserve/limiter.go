@@ -58,7 +58,7 @@ func (l *limiter) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err //nolint:wrapcheck // http.Server asks for its type.
 		}
-		c := &conn{Conn: inner, limiter: l, source: source(inner), idle: time.Now()}
+		c := &conn{Conn: inner, limiter: l, source: Source(inner.RemoteAddr().String()), idle: time.Now()}
 		replaced, ok := l.admit(c)
 		if replaced != nil {
 			_ = replaced.Close()
@@ -155,8 +155,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close() //nolint:wrapcheck // The server's own.
 }
 
-// source is a client's address; the zero Addr stands for all that have none.
-func source(c net.Conn) netip.Addr {
-	at, _ := netip.ParseAddrPort(c.RemoteAddr().String())
+// Source is the address of a client by that of its connection, such as
+// [http.Request.RemoteAddr]; the zero Addr stands for all that have none.
+func Source(remote string) netip.Addr {
+	at, _ := netip.ParseAddrPort(remote)
 	return at.Addr().Unmap().WithZone("")
 }

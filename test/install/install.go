@@ -46,7 +46,9 @@ type Installer struct {
 	built  map[string]bool // binaries in Dir that are of this working tree
 	images map[string]bool // layouts in Dir that have them
 	loaded map[onNode]bool
-	helm   string // the pinned Helm's program
+	// noMirror is true once the packages of a release's images could not be had.
+	noMirror bool
+	helm     string // the pinned Helm's program
 }
 
 // onNode is an image that a node has.
@@ -136,16 +138,20 @@ func (i *Installer) Layout(binary string) string { return filepath.Join(i.Dir, "
 
 // Image makes the images of binaries, and loads them into the node as localhost/<binary>:test.
 func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...string) error {
-	archiveOf := i.archive
-	if err := i.Layouts(ctx, binaries...); err != nil {
-		if !strings.Contains(err.Error(), "apt-get") {
-			return err
-		}
-		fmt.Fprintf(i.Log, "no image of a release, but ones with this machine's C library: %v\n", err)
-		if err := i.BuildAll(ctx, binaries...); err != nil {
-			return err
-		}
-		archiveOf = i.Pack
+	archiveOf, build := i.archive, i.Layouts
+	if i.withoutMirror() {
+		archiveOf, build = i.Pack, i.BuildAll
+	}
+	err := build(ctx, binaries...)
+	if err != nil && strings.Contains(err.Error(), "apt-get") && !i.withoutMirror() {
+		fmt.Fprintf(i.Log, "no images of a release from here on, but ones with this machine's C library: %v\n", err)
+		i.mu.Lock()
+		i.noMirror = true
+		i.mu.Unlock()
+		return i.Image(ctx, c, binaries...)
+	}
+	if err != nil {
+		return err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -163,6 +169,14 @@ func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binaries ...s
 		i.loaded[onNode{c, binary}] = true
 	}
 	return nil
+}
+
+// withoutMirror is whether the Debian packages of a release's images could not be had: to find
+// that out again takes apt-get minutes where no network is.
+func (i *Installer) withoutMirror() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.noMirror
 }
 
 // archive is the layout of an image that Layouts made, as one file.

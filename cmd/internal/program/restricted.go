@@ -3,12 +3,12 @@ package program
 import (
 	"fmt"
 	"net/http"
-	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 )
 
@@ -39,9 +39,8 @@ func (r *Restricted) restricted() *Restricted { return r }
 // for a port-forward that the API server has authorized. It is the connection's address:
 // headers are the client's.
 func (r *Restricted) admit(request *http.Request) int {
-	from, _ := netip.ParseAddrPort(request.RemoteAddr)
 	switch {
-	case r.Open || from.Addr().IsLoopback():
+	case r.Open || httpserve.Source(request.RemoteAddr).IsLoopback():
 		return 0
 	case r.Auth == nil:
 		return http.StatusServiceUnavailable

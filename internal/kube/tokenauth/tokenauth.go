@@ -108,7 +108,7 @@ func (a *Auth) Admit(r *http.Request) int {
 		code, _ := known.(int)
 		return code
 	}
-	from := source(r)
+	from := httpserve.Source(r.RemoteAddr)
 	if !a.enter(from) {
 		return http.StatusServiceUnavailable
 	}
@@ -126,12 +126,6 @@ func (a *Auth) Admit(r *http.Request) int {
 	}
 	a.codes.Add(key, code, ttl)
 	return code
-}
-
-// source is a client's address; the zero Addr stands for all that have none.
-func source(r *http.Request) netip.Addr {
-	at, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return at.Addr().Unmap().WithZone("")
 }
 
 // enter reports whether one more request of an address may wait: what waits has a connection
