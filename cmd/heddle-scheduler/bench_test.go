@@ -208,13 +208,13 @@ func BenchmarkGangs(b *testing.B) {
 	x.run(8, func(gang int) map[string]string { return gangLabels(fmt.Sprintf("g%d", gang), benchSize) })
 }
 
-// BenchmarkOtherPods is what the plugin costs pods of no gang: with GPUs, for which it marks
-// nodes by their topology, and without, which are none of its business.
+// BenchmarkOtherPods is what the plugin costs pods of no gang: with all GPUs of a node and with
+// some, for which it marks nodes by their topology, and without, which are none of its business.
 func BenchmarkOtherPods(b *testing.B) {
 	for _, tt := range []struct {
 		name string
 		gpus int
-	}{{"gpus", 8}, {"none", 0}} {
+	}{{"gpus", 8}, {"some", 2}, {"none", 0}} {
 		b.Run(tt.name, func(b *testing.B) {
 			newBench(b).run(tt.gpus, func(int) map[string]string { return nil })
 		})

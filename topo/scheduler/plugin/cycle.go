@@ -222,16 +222,19 @@ func rejecting(
 	return nodes, message
 }
 
-// PreScore skips pods without GPUs, and members of gangs, which have their node.
+// PreScore skips pods without GPUs, members of gangs, which have their node, and pods for which no
+// node is better than another, as for those that take all GPUs of equal nodes.
 func (p *Plugin) PreScore(
-	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
 		c = &cycle{amounts: fit.Requests(pod)}
 		c.gpu = p.gpus.GPUs().In(c.amounts)
 	}
-	if c.node != "" || c.request == nil && c.amounts[c.gpu] == 0 {
+	gpus, weights := c.amounts[c.gpu], p.args.GPUAware
+	if c.node != "" || c.request == nil &&
+		(gpus == 0 || p.gpus.NoneIsBetter(ctx, p.handle.Parallelizer(), c.gpu, gpus, weights, nodes)) {
 		return framework.NewStatus(framework.Skip)
 	}
 	state.Write(cycleKey, c)

@@ -9,7 +9,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
-	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // nodeState is what a node publishes, and what its shared GPUs have left at a
@@ -35,13 +34,17 @@ type nodeState struct {
 type published struct {
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
-	topology affinity.Table
+	topology *topology
 }
 
-func publishedBy(node *corev1.Node) published {
-	p := published{topology: affinity.ParseTable(node.Annotations[wellknown.GPUTopology])}
+func (s *Scheduler) publishedBy(node *corev1.Node) (p published) {
 	p.shared, _ = allocation.ParseNodeGPUs(node.Annotations[wellknown.SharedGPUs])
 	p.free, _ = allocation.ParseFreeGPUs(node.Annotations[wellknown.FreeGPUs])
+	of := topologyKey{text: node.Annotations[wellknown.GPUTopology]}
+	if p.free != nil {
+		of.gpu = p.free.Resource
+	}
+	p.topology = s.topologies.of(of)
 	return p
 }
 
@@ -50,7 +53,7 @@ func publishedBy(node *corev1.Node) published {
 // Node object, which never changes: a name costs an allocation for each look.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
-	had := s.known(node)
+	had := s.states.load(node)
 	if had != nil && had.generation == generation && had.count == len(pods) {
 		return had // Nothing is allocated for the many nodes of which nothing changed.
 	}
@@ -58,7 +61,7 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	if had != nil {
 		now.published = had.published
 	} else {
-		now.published = publishedBy(node)
+		now.published = s.publishedBy(node)
 		had = s.replace(node)
 	}
 	if now.shared != nil {
@@ -73,23 +76,16 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		}
 		now.left = now.take()
 	}
-	s.states.Store(node, now)
+	s.states.store(node, now)
 	return now
-}
-
-// known is the last state of a Node object; nil if there is none.
-func (s *Scheduler) known(node *corev1.Node) *nodeState {
-	last, _ := s.states.Load(node)
-	had, _ := last.(*nodeState)
-	return had
 }
 
 // replace makes a Node object the one of its name that has a state, and returns the state of
 // the one before, which is empty if there was none.
 func (s *Scheduler) replace(node *corev1.Node) *nodeState {
-	if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
-		if last, ok := s.states.LoadAndDelete(before); ok {
-			had, _ := last.(*nodeState)
+	swapped, _ := s.nodes.Swap(node.Name, node)
+	if before, ok := swapped.(*corev1.Node); ok && before != node {
+		if had := s.states.remove(before); had != nil {
 			return had
 		}
 	}
@@ -98,10 +94,18 @@ func (s *Scheduler) replace(node *corev1.Node) *nodeState {
 
 // published is what a node publishes, whatever its pods take.
 func (s *Scheduler) published(info framework.NodeInfo) *published {
-	if had := s.known(info.Node()); had != nil {
+	if had := s.states.load(info.Node()); had != nil {
 		return &had.published
 	}
 	return &s.state(info).published
+}
+
+// topology is that of a node.
+func (s *Scheduler) topology(info framework.NodeInfo) *topology {
+	if known := s.states.topology(info.Node()); known != nil {
+		return known
+	}
+	return s.state(info).topology
 }
 
 // take counts what pods take of the published GPUs. What the node itself counts

@@ -18,13 +18,16 @@ type info struct {
 	pods       []framework.PodInfo
 	generation int64
 	requested  int64
+	// allocatable is how many whole GPUs there are.
+	allocatable int64
 }
 
 func (i *info) Node() *corev1.Node           { return i.node }
 func (i *info) GetPods() []framework.PodInfo { return i.pods }
 func (i *info) GetGeneration() int64         { return i.generation }
 
-func (i *info) GetRequested() framework.Resource { return requested{gpus: i.requested} }
+func (i *info) GetRequested() framework.Resource   { return requested{gpus: i.requested} }
+func (i *info) GetAllocatable() framework.Resource { return requested{gpus: i.allocatable} }
 
 type requested struct {
 	framework.Resource
@@ -79,17 +82,13 @@ func TestStateFollowsGenerations(t *testing.T) {
 func TestOneStateOfEachNode(t *testing.T) {
 	s := scheduler()
 	taking := pod("p", 30, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 30).String()})
-	count := func() (n int) {
-		s.states.Range(func(any, any) bool { n++; return true })
-		return n
-	}
 	before := s.state(holding(node(0), taking)).pods[taking]
 	if now := s.state(holding(node(0), taking)).pods[taking]; now != before {
 		t.Error("the pod's claims were read again")
 	}
-	got := []int{count()}
+	got := []int{s.states.len()}
 	s.ForgetNode("n")
-	if diff := cmp.Diff([]int{1, 0}, append(got, count())); diff != "" {
+	if diff := cmp.Diff([]int{1, 0}, append(got, s.states.len())); diff != "" {
 		t.Errorf("states after another object of the node, and after the node is gone (-want +got):\n%s", diff)
 	}
 }

@@ -2,15 +2,16 @@ package sgpu
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
-	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // Weights are those of a node's published GPU topology: its score is Weight times
@@ -67,25 +68,55 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	published := s.published(info)
-	topology := published.topology
-	if published.free != nil && published.free.Resource != "" && published.free.Resource != string(gpu) {
-		topology = nil // It is of another maker's GPUs.
-	}
-	score := topologyScore(topology, gpus, w)
+	return s.scoreOf(gpu, gpus, w, info, info.GetAllocatable().GetScalarResources()[gpu])
+}
+
+// scoreOf is [Scheduler.ScoreGPUs] of a node with so many GPUs.
+func (s *Scheduler) scoreOf(
+	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo, allocatable int64,
+) int64 {
+	score := s.topology(info).score(gpu, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
-	return score + use(info, gpu)
+	if allocatable <= 0 {
+		return score
+	}
+	return score + full*min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable)/allocatable
 }
 
-// use is how many of a node's GPUs are in use, 0 to full.
-func use(info framework.NodeInfo, gpu corev1.ResourceName) int64 {
-	allocatable := info.GetAllocatable().GetScalarResources()[gpu]
-	if allocatable <= 0 {
-		return 0
+// chunk is how many nodes are looked at in one go.
+const chunk = 100
+
+// NoneIsBetter reports whether nodes that a pod fits on all have the same score for whole GPUs of
+// a resource, as for pods that take all GPUs of equal nodes: Score need not run for each of them
+// then. It looks little further than the first node that is another, and reports false for a pod
+// that may fit on a node twice: kube-scheduler takes the scores of one pod for the next that is
+// equal, and would miss those of a node that got the first.
+func (s *Scheduler) NoneIsBetter(
+	ctx context.Context, parallel framework.Parallelizer,
+	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
+) bool {
+	score := func(info framework.NodeInfo) (score int64, once bool) {
+		allocatable := info.GetAllocatable().GetScalarResources()[gpu]
+		return s.scoreOf(gpu, gpus, w, info, allocatable), allocatable < 2*gpus
 	}
-	return full * min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable) / allocatable
+	if len(nodes) == 0 {
+		return true
+	}
+	first, _ := score(nodes[0])
+	var other atomic.Bool
+	parallel.Until(ctx, (len(nodes)+chunk-1)/chunk, func(i int) {
+		for _, info := range nodes[i*chunk : min((i+1)*chunk, len(nodes))] {
+			if is, once := score(info); is != first || !once {
+				other.Store(true)
+			}
+			if other.Load() {
+				return
+			}
+		}
+	}, "heddle-none-is-better")
+	return !other.Load()
 }
 
 // Normalize maps scores to 1 to 100, and those of nodes that publish nothing to 0,
@@ -110,13 +141,4 @@ func Normalize(scores framework.NodeScoreList) {
 			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
 		}
 	}
-}
-
-// topologyScore is that of a node's table for a request.
-func topologyScore(t affinity.Table, gpus int64, w Weights) int64 {
-	score, loss, ok := t.Of(gpus)
-	if !ok {
-		return noScore
-	}
-	return int64(math.Round(w.Weight*float64(score) - w.LossWeight*float64(loss)))
 }

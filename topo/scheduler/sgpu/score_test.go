@@ -1,11 +1,19 @@
 package sgpu
 
 import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -22,9 +30,12 @@ func TestTopologyScore(t *testing.T) {
 		{"no table", `[1]`, 2, noScore},
 		{"too large", `{"2":{"score":9223372036854775807,"loss":0}}`, 2, noScore},
 		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noScore},
+		{"of more GPUs than a node has", `{"2000000000":{"score":5,"loss":5},"2":{"score":5,"loss":10}}`, 2, 5},
+		{"of no number", `{"all":{"score":5,"loss":5},"-1":{"score":5,"loss":5}}`, -1, noScore},
+		{"between two entries", `{"1":{"score":5,"loss":5},"3":{"score":5,"loss":5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := topologyScore(affinity.ParseTable(tt.text), tt.gpus, Weights{2, 0.5}); got != tt.want {
+			if got := (&topology{table: affinity.ParseTable(tt.text)}).score("nvidia.com/gpu", tt.gpus, Weights{2, 0.5}); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
@@ -54,11 +65,64 @@ func TestTopologyScore(t *testing.T) {
 	}
 }
 
+func TestNoneIsBetter(t *testing.T) {
+	const table, better = `{"8":{"score":600,"loss":0}}`, `{"8":{"score":700,"loss":0}}`
+	type node struct {
+		gpus, requested int64
+		table           string
+	}
+	many := slices.Repeat([]node{{8, 0, table}}, 3*chunk)
+	for _, tt := range []struct {
+		name  string
+		gpus  int64
+		nodes []node
+		want  bool
+	}{
+		{"equal nodes, all of whose GPUs the pod takes", 8, []node{{8, 0, table}, {8, 0, table}}, true},
+		{"nodes that publish nothing", 8, []node{{8, 0, ""}, {8, 0, ""}}, true},
+		{"more than half of equal nodes", 5, []node{{8, 2, ""}, {8, 2, ""}}, true},
+		{"a better topology", 8, []node{{8, 0, table}, {8, 0, better}}, false},
+		{"one that publishes nothing", 8, []node{{8, 0, ""}, {8, 0, table}}, false},
+		{"more GPUs in use", 5, []node{{8, 0, ""}, {8, 2, ""}}, false},
+		{"room for another pod on a node", 4, []node{{8, 0, ""}, {8, 0, ""}}, false},
+		{"room for another pod on one node", 8, []node{{8, 0, ""}, {16, 0, ""}}, false},
+		{"many equal ones", 8, many, true},
+		{"the last of many", 8, append(many[:3*chunk:3*chunk], node{8, 0, better}), false},
+		{"the first of many", 8, append([]node{{8, 0, better}}, many...), false},
+		{"no nodes", 8, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var nodes []framework.NodeInfo
+			for i, n := range tt.nodes {
+				object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+					Name: strconv.Itoa(i), Annotations: map[string]string{wellknown.GPUTopology: n.table},
+				}}
+				nodes = append(nodes, &info{node: object, generation: int64(i + 1), allocatable: n.gpus, requested: n.requested})
+			}
+			got := scheduler().NoneIsBetter(t.Context(), workers{}, "nvidia.com/gpu", tt.gpus, Weights{1, 1}, nodes)
+			if got != tt.want {
+				t.Errorf("%t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// workers are a goroutine for each piece of work.
+type workers struct{}
+
+func (workers) Until(_ context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
+	var all sync.WaitGroup
+	for i := range pieces {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+}
+
 func FuzzTopology(f *testing.F) {
 	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
 	f.Add(`{"2":null}`, int64(2))
 	f.Fuzz(func(t *testing.T, text string, gpus int64) {
-		if got := topologyScore(affinity.ParseTable(text), gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*affinity.MaxScore || got < -MaxWeight*affinity.MaxScore) {
+		if got := (&topology{table: affinity.ParseTable(text)}).score("nvidia.com/gpu", gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*affinity.MaxScore || got < -MaxWeight*affinity.MaxScore) {
 			t.Errorf("score %d", got)
 		}
 	})

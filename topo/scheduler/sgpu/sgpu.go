@@ -45,8 +45,10 @@ type Scheduler struct {
 	log     *slog.Logger
 	ignored *prometheus.CounterVec
 
-	// states are by Node object, nodes the objects that have one, by name.
-	states, nodes sync.Map
+	states     *states
+	topologies topologies
+	// nodes are the Node objects that have a state, by name.
+	nodes sync.Map
 	// decisions are by UID of a pod, on whose annotation they are not seen yet.
 	decisions sync.Map
 }
@@ -54,7 +56,7 @@ type Scheduler struct {
 // New returns a scheduler. c has the names of resources and annotations, placement
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
-	s := &Scheduler{configs: c.Each(), placement: placement}
+	s := &Scheduler{configs: c.Each(), placement: placement, states: newStates()}
 	for _, c := range s.configs {
 		s.gpus = append(s.gpus, corev1.ResourceName(c.Resources.GPU))
 	}
@@ -161,7 +163,8 @@ func (s *Scheduler) Bind(
 
 // ForgetNode is for nodes that are gone.
 func (s *Scheduler) ForgetNode(node string) {
-	if object, ok := s.nodes.LoadAndDelete(node); ok {
-		s.states.Delete(object)
+	deleted, _ := s.nodes.LoadAndDelete(node)
+	if object, ok := deleted.(*corev1.Node); ok {
+		s.states.remove(object)
 	}
 }

@@ -1,0 +1,97 @@
+package sgpu
+
+import (
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestStatesWhileTheyChange: who looks while nodes come and go sees a node's own state or none.
+func TestStatesWhileTheyChange(t *testing.T) {
+	s := newStates()
+	var nodes [300]*corev1.Node
+	var of [len(nodes)]*nodeState
+	for i := range nodes {
+		nodes[i] = &corev1.Node{}
+		of[i] = &nodeState{generation: int64(i), published: published{topology: &topology{}}}
+	}
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				for i, node := range nodes {
+					if state := s.load(node); state != nil && state != of[i] {
+						t.Errorf("node %d has the state of node %d", i, state.generation)
+						return
+					}
+					if has := s.topology(node); has != nil && has != of[i].topology {
+						t.Errorf("node %d has another topology", i)
+						return
+					}
+				}
+			}
+		})
+	}
+	for round := range 40 {
+		for i, node := range nodes {
+			if (i+round)%3 == 0 {
+				s.remove(node)
+			} else {
+				s.store(node, of[i])
+			}
+		}
+	}
+	close(done)
+	readers.Wait()
+	for i, node := range nodes {
+		want := of[i]
+		if (i+39)%3 == 0 {
+			want = nil
+		}
+		if got := s.load(node); got != want {
+			t.Errorf("node %d has %v", i, got)
+		}
+	}
+	if got := s.len(); got != 200 {
+		t.Errorf("%d states, want 200", got)
+	}
+}
+
+// TestStatesAreNoMoreThanNodes: Node objects that are replaced for ever leave nothing.
+func TestStatesAreNoMoreThanNodes(t *testing.T) {
+	s := newStates()
+	var last *corev1.Node
+	for range 10000 {
+		s.remove(last)
+		last = &corev1.Node{}
+		s.store(last, &nodeState{})
+	}
+	if got := len(s.table.Load().slots); s.len() != 1 || got > 64 {
+		t.Errorf("%d states in %d slots", s.len(), got)
+	}
+}
+
+func TestEqualTopologiesAreOne(t *testing.T) {
+	var all topologies
+	const text = `{"1":{"score":1,"loss":2}}`
+	one := all.of(topologyKey{"nvidia.com/gpu", text})
+	if all.of(topologyKey{"nvidia.com/gpu", text}) != one {
+		t.Error("an equal text has a topology of its own")
+	}
+	if all.of(topologyKey{"amd.com/gpu", text}) == one {
+		t.Error("two makers have one topology")
+	}
+	for i := range 3 * maxTopologies {
+		all.of(topologyKey{text: string(rune('a' + i))})
+	}
+	if len(all.byKey) > maxTopologies {
+		t.Errorf("%d topologies are kept", len(all.byKey))
+	}
+}
