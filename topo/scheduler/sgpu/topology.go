@@ -15,7 +15,7 @@ const maxTopologies = 1024
 // topology is what a node publishes of its whole GPUs. Nodes of one product with the same GPUs in
 // use share one: that of each node by itself is out of the processor's cache whenever it is asked.
 type topology struct {
-	// gpu is the resource whose GPUs it is of, empty if the node does not say.
+	// gpu is the resource whose GPUs it is of, empty if the node does not state it.
 	gpu   corev1.ResourceName
 	table affinity.Table
 }
