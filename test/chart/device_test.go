@@ -248,15 +248,32 @@ func TestDaemonsShareTheNode(t *testing.T) {
 // in flight may take.
 func TestDeviceRollout(t *testing.T) {
 	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
-	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(); got != "1" {
-		t.Errorf("maxUnavailable %s", got)
-	}
 	for _, combined := range []string{"false", "true"} {
 		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
-		ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge=10%,combined="+combined), "DaemonSet/"+name)
-		u := ds.Spec.UpdateStrategy.RollingUpdate
-		if u.MaxSurge.String() != "10%" || u.MaxUnavailable.String() != "0" {
-			t.Errorf("%s, with a surge: %s, and %s unavailable", name, u.MaxSurge, u.MaxUnavailable)
+		for _, tt := range []struct{ set, surge, unavailable string }{
+			{"", "1", "0"},
+			{"gpuDevice.maxSurge=null", "1", "0"}, // As --reuse-values of a version without it.
+			{"gpuDevice.maxSurge=10%", "10%", "0"},
+			{"gpuDevice.maxSurge=0", "0", "1"},
+		} {
+			values := []string{"--set", "combined=" + combined}
+			if tt.set != "" {
+				values = append(values, "--set", tt.set)
+			}
+			ds := get[*appsv1.DaemonSet](t, renderDevice(t, values...), "DaemonSet/"+name)
+			u := ds.Spec.UpdateStrategy.RollingUpdate
+			surge := "0"
+			if u.MaxSurge != nil {
+				surge = u.MaxSurge.String()
+			}
+			if surge != tt.surge || u.MaxUnavailable.String() != tt.unavailable {
+				t.Errorf("%s, %s: a surge of %s, and %s unavailable", name, tt.set, surge, u.MaxUnavailable)
+			}
+			// The second pod needs no room.
+			requests := ds.Spec.Template.Spec.Containers[0].Resources.Requests
+			if len(requests) != 2 || !requests.Cpu().IsZero() || !requests.Memory().IsZero() {
+				t.Errorf("%s requests %v", name, requests)
+			}
 		}
 	}
 	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.

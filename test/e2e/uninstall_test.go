@@ -50,8 +50,6 @@ type removable struct {
 	plugin  string // The program that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
-	// surge: an update starts the next plugin beside the one that serves.
-	surge bool
 	// library is what gpuDevice.preload.image brings; nil without one.
 	library []byte
 }
@@ -64,8 +62,8 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		installAndRemove(t, &removable{bed: shared, plugin: pluginName}, []string{daemon, pluginName, topoWorkerName})
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		b := &removable{bed: shared, plugin: nodeName, surge: true, library: libraryImage(t, shared)}
-		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.maxSurge=1,gpuDevice.preload.image="+libraryName+
+		b := &removable{bed: shared, plugin: nodeName, library: libraryImage(t, shared)}
+		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.preload.image="+libraryName+
 			",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
 	})
 }
@@ -241,11 +239,24 @@ func (b *removable) gap(ctx context.Context) (longest time.Duration) {
 // surgeGap is how long a node may be without its plugin where the next one waits beside it.
 const surgeGap = 2 * time.Second
 
+// stepRolled upgrades, once by ending the old plugin first, and goes back.
 func stepRolled(t *testing.T, b *removable) {
 	before := b.life(t)
-	for _, args := range [][]string{
-		{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "logLevel=debug"}, {"rollback", b.release, "1"},
+	upgrade := func(set string) []string {
+		return []string{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", set}
+	}
+	for _, step := range []struct {
+		args  []string
+		surge bool
+	}{
+		{upgrade("logLevel=debug"), true},
+		{upgrade("logLevel=info,gpuDevice.maxSurge=0"), false},
+		{[]string{"rollback", b.release, "1"}, true},
 	} {
+		args := step.args
+		if !step.surge && b.plugin != pluginName {
+			continue // Once is enough.
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		gap := make(chan time.Duration)
 		go func() { gap <- b.gap(ctx) }()
@@ -253,7 +264,7 @@ func stepRolled(t *testing.T, b *removable) {
 		cancel()
 		longest := <-gap
 		t.Logf("helm %s: no plugin for %s", args[0], longest)
-		if b.surge && longest > surgeGap {
+		if step.surge && longest > surgeGap {
 			t.Errorf("helm %s: no plugin for %s", args[0], longest)
 		}
 		if diff := cmp.Diff(before, b.life(t)); diff != "" {
@@ -277,6 +288,10 @@ func stepSurgeRejected(t *testing.T, b *removable) {
 		"upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "gpuDevice.maxSurge=1")
 	if err == nil || !strings.Contains(out+err.Error(), "gpuDevice.maxSurge: the "+b.plugin+" that runs does not let the next one wait") {
 		t.Errorf("upgrade: %v\n%s\nwant an error", err, out)
+	}
+	out = b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--dry-run=server")
+	if !strings.Contains(out, "\n      maxUnavailable: 1\n") {
+		t.Errorf("by default the old one does not end first:\n%s", out)
 	}
 	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"=true")
 }

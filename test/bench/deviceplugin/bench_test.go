@@ -24,19 +24,35 @@ const (
 	quiet  = time.Minute
 )
 
-// BenchmarkIdle weighs the plugin while nothing happens, beside the least one.
+// BenchmarkIdle weighs the plugin while nothing happens, beside NVIDIA's and the least one.
 func BenchmarkIdle(b *testing.B) {
-	ours, least := start(b), startLeast(b)
+	all := []contender{{"", start(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}}
 	for b.Loop() {
 		wait(b, settle)
-		before, leastBefore := ours.processorTime(b), least.processorTime(b)
+		var before []time.Duration
+		for _, c := range all {
+			before = append(before, c.processorTime(b))
+		}
 		wait(b, quiet)
-		b.ReportMetric((ours.processorTime(b) - before).Seconds(), "cpu-s/min")
-		b.ReportMetric((least.processorTime(b) - leastBefore).Seconds(), "least-cpu-s/min")
-		b.ReportMetric(ours.status(b, "RssAnon"), "anon-MB")
-		b.ReportMetric(least.status(b, "RssAnon"), "least-anon-MB")
-		b.ReportMetric(ours.status(b, "VmRSS"), "rss-MB")
+		var seconds, anon []float64
+		for i, c := range all {
+			seconds = append(seconds, (c.processorTime(b)-before[i]).Seconds()/quiet.Minutes())
+			anon = append(anon, c.status(b, "RssAnon"))
+			b.ReportMetric(seconds[i], c.name+"cpu-s/min")
+			b.ReportMetric(anon[i], c.name+"anon-MB")
+			b.ReportMetric(c.status(b, "VmRSS"), c.name+"rss-MB")
+			if i > 0 {
+				b.ReportMetric(seconds[0]/seconds[i], c.name+"cpu-ratio")
+				b.ReportMetric(anon[0]/anon[i], c.name+"anon-ratio")
+			}
+		}
 	}
+}
+
+// contender is a plugin, by the prefix of its metrics.
+type contender struct {
+	name string
+	*plugin
 }
 
 func wait(b *testing.B, d time.Duration) {
@@ -49,15 +65,16 @@ func wait(b *testing.B, d time.Duration) {
 }
 
 // BenchmarkRegistration measures from the start of a kubelet, a little before its
-// socket is there, until it has the GPUs, in turns with the least plugin.
+// socket is there, until it has the GPUs, in turns with NVIDIA's plugin and the least.
 func BenchmarkRegistration(b *testing.B) {
-	ours, least := start(b), startLeast(b)
-	var times, leastTimes []time.Duration
+	all := []contender{{"", start(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}}
+	times := map[string][]time.Duration{}
 	for n := 2; b.Loop(); n++ {
-		times = append(times, ours.restart(b, n))
-		leastTimes = append(leastTimes, least.restart(b, n))
+		for _, c := range all {
+			times[c.name] = append(times[c.name], c.restart(b, n))
+		}
 	}
-	report(b, times, leastTimes, time.Millisecond, "ms")
+	report(b, times, time.Millisecond, "ms")
 }
 
 // restart starts the kubelet again and returns when it has the GPUs for the nth time.
@@ -72,32 +89,51 @@ func (p *plugin) restart(b *testing.B, n int) time.Duration {
 	return time.Since(begin)
 }
 
-// report gives the percentiles of the times, and their ratios to the least plugin's.
-func report(b *testing.B, times, leastTimes []time.Duration, unit time.Duration, name string) {
+// report gives the percentiles of each contender's times, and those of ours to the others'.
+func report(b *testing.B, times map[string][]time.Duration, unit time.Duration, name string) {
 	b.Helper()
-	slices.Sort(times)
-	slices.Sort(leastTimes)
-	for percentile, share := range map[string]int{"p50": 50, "p99": 99} {
-		mine, other := times[len(times)*share/100], leastTimes[len(leastTimes)*share/100]
-		b.ReportMetric(float64(mine)/float64(unit), percentile+"-"+name)
-		b.ReportMetric(float64(other)/float64(unit), "least-"+percentile+"-"+name)
-		b.ReportMetric(float64(mine)/float64(other), percentile+"-ratio")
+	for percentile, share := range map[string]int{"p50-": 50, "p99-": 99} {
+		of := map[string]time.Duration{}
+		for who, all := range times {
+			slices.Sort(all)
+			of[who] = all[len(all)*share/100]
+			b.ReportMetric(float64(of[who])/float64(unit), who+percentile+name)
+		}
+		for who := range of {
+			if who != "" {
+				b.ReportMetric(float64(of[""])/float64(of[who]), who+percentile+"ratio")
+			}
+		}
 	}
 }
 
-// BenchmarkAllocate measures Allocate of one GPU, in turns with the least that any
-// plugin in Go does: a process that looks the ID up in a map and answers with its
-// CDI name and an environment variable.
+// BenchmarkAllocate measures Allocate of one GPU, in turns with NVIDIA's plugin, and with the
+// least that any plugin in Go does: a process that looks the ID up in a map and answers with
+// its CDI name and an environment variable.
 func BenchmarkAllocate(b *testing.B) {
-	p, other := start(b), startLeast(b)
-	ids, leastIDs := p.kubelet.State(gpus).Healthy, other.kubelet.State(gpus).Healthy
-	ours, least := client(b, p.socket(b, "heddle-nvidia.com_gpu-*.sock")), client(b, other.socket(b, "least-*.sock"))
-	var times, leastTimes []time.Duration
-	for n := 0; b.Loop(); n++ {
-		times = append(times, allocate(b, ours, ids[n%len(ids)]))
-		leastTimes = append(leastTimes, allocate(b, least, leastIDs[n%len(leastIDs)]))
+	type asked struct {
+		contender
+		v1beta1.DevicePluginClient
+		ids []string
 	}
-	report(b, times, leastTimes, time.Microsecond, "us")
+	var all []asked
+	for _, c := range []struct {
+		contender
+		socket string
+	}{
+		{contender{"", start(b)}, "heddle-nvidia.com_gpu-*.sock"},
+		{contender{"nvidia-", startNVIDIA(b)}, "nvidia-gpu.sock"},
+		{contender{"least-", startLeast(b)}, "least-*.sock"},
+	} {
+		all = append(all, asked{c.contender, client(b, c.plugin.socket(b, c.socket)), c.kubelet.State(gpus).Healthy})
+	}
+	times := map[string][]time.Duration{}
+	for n := 0; b.Loop(); n++ {
+		for _, c := range all {
+			times[c.name] = append(times[c.name], allocate(b, c, c.ids[n%len(c.ids)]))
+		}
+	}
+	report(b, times, time.Microsecond, "us")
 }
 
 // socket is the plugin's own.

@@ -93,6 +93,7 @@ func TestPreloadFromAnImage(t *testing.T) {
 	}
 	loads("has-two", "two")
 	r.pastPreload(t, "has-two")
+	r.reachedBySpec(t)
 	if p := r.getPod(t, "has-one"); !ready(p) || status(p, "app").RestartCount != 0 {
 		t.Errorf("the pod with the first library is %s", inShort(p))
 	}

@@ -1,0 +1,42 @@
+//go:build cgo && linux
+
+package deviceplugin
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/test/kubelet"
+)
+
+// startNVIDIA runs NVIDIA's device plugin, of the module in nvidia, likewise: on the same kind of
+// driver and beside a kubelet of its own. Its directory is a constant, so it has a mount namespace.
+func startNVIDIA(b *testing.B) *plugin {
+	b.Helper()
+	if os.Geteuid() != 0 {
+		b.Skip("a mount namespace takes root")
+	}
+	binary := filepath.Join(b.TempDir(), "nvidia-device-plugin")
+	build := exec.Command("go", "build", "-C", "nvidia", "-trimpath", "-ldflags", "-s -w", "-o", binary,
+		"github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	dir := kubelet.Dir(b)
+	p := &plugin{kubelet: kubelet.Start(b, dir)}
+	driver := installDriver(b)
+	cmd := exec.Command("unshare", "--mount", "sh", "-ec", `
+		mount -t tmpfs tmpfs /var/lib
+		mkdir /var/lib/kubelet
+		mount --bind "$1" /var/lib/kubelet
+		shift
+		exec "$@"`, "sh", dir,
+		binary, "--driver-root", driver.Root, "--driver-root-ctr-path", driver.Root,
+		"--device-discovery-strategy", "nvml", "--fail-on-init-error")
+	p.run(b, cmd, unix.SIGTERM)
+	return p
+}
