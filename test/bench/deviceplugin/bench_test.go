@@ -89,19 +89,19 @@ func (p *plugin) restart(b *testing.B, n int) time.Duration {
 	return time.Since(begin)
 }
 
-// report gives the percentiles of each contender's times, and those of ours to the others'.
+// report gives the percentiles of each contender's times, and those of heddle to the others'.
 func report(b *testing.B, times map[string][]time.Duration, unit time.Duration, name string) {
 	b.Helper()
 	for percentile, share := range map[string]int{"p50-": 50, "p99-": 99} {
 		of := map[string]time.Duration{}
-		for who, all := range times {
+		for plugin, all := range times {
 			slices.Sort(all)
-			of[who] = all[len(all)*share/100]
-			b.ReportMetric(float64(of[who])/float64(unit), who+percentile+name)
+			of[plugin] = all[len(all)*share/100]
+			b.ReportMetric(float64(of[plugin])/float64(unit), plugin+percentile+name)
 		}
-		for who := range of {
-			if who != "" {
-				b.ReportMetric(float64(of[""])/float64(of[who]), who+percentile+"ratio")
+		for plugin := range of {
+			if plugin != "" {
+				b.ReportMetric(float64(of[""])/float64(of[plugin]), plugin+percentile+"ratio")
 			}
 		}
 	}
