@@ -227,6 +227,8 @@ func TestRejected(t *testing.T) {
 		{"gpuDevice.replayDevices=dev", "/gpuDevice/replayDevices"},
 		{"gpuDevice.maxUnavailable=0", "/gpuDevice/maxUnavailable"},
 		{"gpuDevice.maxSurge=-1", "/gpuDevice/maxSurge"},
+		{"gpuDevice.maxSurge=automatic", "/gpuDevice/maxSurge"},
+		{"gpuDevice.maxSurge=0%", "/gpuDevice/maxSurge"},
 		{"gpuDevice.mps=yes", "/gpuDevice/mps"},
 		{"gpuDevice.preloadDir=vgpu", "/gpuDevice/preloadDir"},
 		{"gpuDevice.preload.image=a b", "/gpuDevice/preload/image"},

@@ -244,20 +244,22 @@ func TestDaemonsShareTheNode(t *testing.T) {
 	}
 }
 
-// A rollout leaves one node at a time without starts, and no longer than calls
+// A rollout changes one node at a time, and keeps it from starts no longer than calls
 // in flight may take.
 func TestDeviceRollout(t *testing.T) {
-	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
-	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(); got != "1" {
-		t.Errorf("maxUnavailable %s", got)
-	}
 	for _, combined := range []string{"false", "true"} {
 		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
-		ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge=10%,combined="+combined), "DaemonSet/"+name)
-		u := ds.Spec.UpdateStrategy.RollingUpdate
-		if u.MaxSurge.String() != "10%" || u.MaxUnavailable.String() != "0" {
-			t.Errorf("%s, with a surge: %s, and %s unavailable", name, u.MaxSurge, u.MaxUnavailable)
+		for set, want := range map[string][2]string{"auto": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}, "null": {"<nil>", "1"}} {
+			ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set+",combined="+combined), "DaemonSet/"+name)
+			u := ds.Spec.UpdateStrategy.RollingUpdate
+			if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
+				t.Errorf("%s, maxSurge=%s: surge and unavailable %v, want %v", name, set, got, want)
+			}
 		}
+	}
+	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
+	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String(); got != "1" {
+		t.Errorf("maxSurge %s", got)
 	}
 	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.
 	const drain = 11 * time.Second
@@ -267,6 +269,25 @@ func TestDeviceRollout(t *testing.T) {
 	}
 	if got := ds.Spec.Template.Spec.PriorityClassName; got != "system-node-critical" {
 		t.Errorf("priority class %s", got)
+	}
+}
+
+// The scheduler finds room for a pod without requests wherever one pod more may be, so the
+// second one of an update evicts nobody's. A request that is missing is the limit.
+func TestDevicePluginAsksForNoRoom(t *testing.T) {
+	for name, set := range map[string]string{devicePlugin: "combined=false", "heddle-node": "combined=true"} {
+		set += ",gpuDevice.preload.image=registry.example.com/library:1"
+		spec := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", set), "DaemonSet/"+name).Spec.Template.Spec
+		if len(spec.InitContainers) == 0 {
+			t.Errorf("%s: no init containers", name)
+		}
+		for _, c := range append(spec.InitContainers, spec.Containers...) {
+			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
+					t.Errorf("%s, container %s requests %s of %s, there: %v", name, c.Name, got.String(), resource, there)
+				}
+			}
+		}
 	}
 }
 
