@@ -244,37 +244,22 @@ func TestDaemonsShareTheNode(t *testing.T) {
 	}
 }
 
-// A rollout leaves one node at a time without starts, and no longer than calls
+// A rollout changes one node at a time, and keeps it from starts no longer than calls
 // in flight may take.
 func TestDeviceRollout(t *testing.T) {
-	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
 	for _, combined := range []string{"false", "true"} {
 		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
-		for _, tt := range []struct{ set, surge, unavailable string }{
-			{"", "1", "0"},
-			{"gpuDevice.maxSurge=null", "1", "0"}, // As --reuse-values of a version without it.
-			{"gpuDevice.maxSurge=10%", "10%", "0"},
-			{"gpuDevice.maxSurge=0", "0", "1"},
-		} {
-			values := []string{"--set", "combined=" + combined}
-			if tt.set != "" {
-				values = append(values, "--set", tt.set)
-			}
-			ds := get[*appsv1.DaemonSet](t, renderDevice(t, values...), "DaemonSet/"+name)
+		for set, want := range map[string][2]string{"auto": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}, "null": {"<nil>", "1"}} {
+			ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set+",combined="+combined), "DaemonSet/"+name)
 			u := ds.Spec.UpdateStrategy.RollingUpdate
-			surge := "0"
-			if u.MaxSurge != nil {
-				surge = u.MaxSurge.String()
-			}
-			if surge != tt.surge || u.MaxUnavailable.String() != tt.unavailable {
-				t.Errorf("%s, %s: a surge of %s, and %s unavailable", name, tt.set, surge, u.MaxUnavailable)
-			}
-			// The second pod needs no room.
-			requests := ds.Spec.Template.Spec.Containers[0].Resources.Requests
-			if len(requests) != 2 || !requests.Cpu().IsZero() || !requests.Memory().IsZero() {
-				t.Errorf("%s requests %v", name, requests)
+			if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
+				t.Errorf("%s, maxSurge=%s: surge and unavailable %v, want %v", name, set, got, want)
 			}
 		}
+	}
+	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
+	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String(); got != "1" {
+		t.Errorf("maxSurge %s", got)
 	}
 	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.
 	const drain = 11 * time.Second
@@ -284,6 +269,25 @@ func TestDeviceRollout(t *testing.T) {
 	}
 	if got := ds.Spec.Template.Spec.PriorityClassName; got != "system-node-critical" {
 		t.Errorf("priority class %s", got)
+	}
+}
+
+// The scheduler finds room for a pod without requests wherever one pod more may be, so the
+// second one of an update evicts nobody's. A request that is missing is the limit.
+func TestDevicePluginAsksForNoRoom(t *testing.T) {
+	for name, set := range map[string]string{devicePlugin: "combined=false", "heddle-node": "combined=true"} {
+		set += ",gpuDevice.preload.image=registry.example.com/library:1"
+		spec := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", set), "DaemonSet/"+name).Spec.Template.Spec
+		if len(spec.InitContainers) == 0 {
+			t.Errorf("%s: no init containers", name)
+		}
+		for _, c := range append(spec.InitContainers, spec.Containers...) {
+			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
+					t.Errorf("%s, container %s requests %s of %s, there: %v", name, c.Name, got.String(), resource, there)
+				}
+			}
+		}
 	}
 }
 

@@ -50,6 +50,8 @@ type removable struct {
 	plugin  string // The program that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
+	// surge: an update starts the next plugin beside the one that serves.
+	surge bool
 	// library is what gpuDevice.preload.image brings; nil without one.
 	library []byte
 }
@@ -59,10 +61,11 @@ type removable struct {
 // daemon, then with heddle-node.
 func TestUninstallLeavesNothing(t *testing.T) {
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		installAndRemove(t, &removable{bed: shared, plugin: pluginName}, []string{daemon, pluginName, topoWorkerName})
+		b := &removable{bed: shared, plugin: pluginName}
+		installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.maxSurge=0")
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		b := &removable{bed: shared, plugin: nodeName, library: libraryImage(t, shared)}
+		b := &removable{bed: shared, plugin: nodeName, surge: true, library: libraryImage(t, shared)}
 		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.preload.image="+libraryName+
 			",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
 	})
@@ -120,6 +123,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
 		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected, pluginName},
 		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
+		{"an upgrade of a full node evicts nobody", stepFull, ""},
 		{"an uninstall refuses while a share is bound", stepHeld, ""},
 		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
 	} {
@@ -239,34 +243,27 @@ func (b *removable) gap(ctx context.Context) (longest time.Duration) {
 // surgeGap is how long a node may be without its plugin where the next one waits beside it.
 const surgeGap = 2 * time.Second
 
-// stepRolled upgrades, once by ending the old plugin first, and goes back.
+// rolled runs a command of Helm that starts another device plugin, and waits for its end.
+func (b *removable) rolled(t *testing.T, surge bool, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	gap := make(chan time.Duration)
+	go func() { gap <- b.gap(ctx) }()
+	b.helm(t, append(args, "-n", suite, "--wait", "--timeout", "2m")...)
+	cancel()
+	longest := <-gap
+	t.Logf("helm %s, with a surge %t: no plugin for %s", args[0], surge, longest)
+	if surge && longest > surgeGap {
+		t.Errorf("helm %s: no plugin for %s", args[0], longest)
+	}
+}
+
 func stepRolled(t *testing.T, b *removable) {
 	before := b.life(t)
-	upgrade := func(set string) []string {
-		return []string{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", set}
-	}
-	for _, step := range []struct {
-		args  []string
-		surge bool
-	}{
-		{upgrade("logLevel=debug"), true},
-		{upgrade("logLevel=info,gpuDevice.maxSurge=0"), false},
-		{[]string{"rollback", b.release, "1"}, true},
+	for _, args := range [][]string{
+		{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "logLevel=debug"}, {"rollback", b.release, "1"},
 	} {
-		args := step.args
-		if !step.surge && b.plugin != pluginName {
-			continue // Once is enough.
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		gap := make(chan time.Duration)
-		go func() { gap <- b.gap(ctx) }()
-		b.helm(t, append(args, "-n", suite, "--wait", "--timeout", "2m")...)
-		cancel()
-		longest := <-gap
-		t.Logf("helm %s: no plugin for %s", args[0], longest)
-		if step.surge && longest > surgeGap {
-			t.Errorf("helm %s: no plugin for %s", args[0], longest)
-		}
+		b.rolled(t, b.surge, args...)
 		if diff := cmp.Diff(before, b.life(t)); diff != "" {
 			t.Errorf("helm %s: the container with a share (-before +after):\n%s", args[0], diff)
 		}
@@ -278,22 +275,6 @@ func stepRolled(t *testing.T, b *removable) {
 		}
 		return ""
 	})
-}
-
-// stepSurgeRejected upgrades a release of before the state directory had a lock.
-func stepSurgeRejected(t *testing.T, b *removable) {
-	const waits = "heddle.dev/next-process-waits"
-	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"-")
-	out, err := b.installer.Helm(t.Context(), b.Cluster,
-		"upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--set", "gpuDevice.maxSurge=1")
-	if err == nil || !strings.Contains(out+err.Error(), "gpuDevice.maxSurge: the "+b.plugin+" that runs does not let the next one wait") {
-		t.Errorf("upgrade: %v\n%s\nwant an error", err, out)
-	}
-	out = b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--dry-run=server")
-	if !strings.Contains(out, "\n      maxUnavailable: 1\n") {
-		t.Errorf("by default the old one does not end first:\n%s", out)
-	}
-	b.kubectl(t, "-n", suite, "annotate", "ds", b.plugin, waits+"=true")
 }
 
 func stepHeld(t *testing.T, b *removable) {
