@@ -273,7 +273,7 @@ func TestDeviceRollout(t *testing.T) {
 }
 
 // The scheduler finds room for a pod without requests wherever one pod more may be, so the
-// second one of an update evicts nobody's. A request that is missing is the limit.
+// second one of an update evicts no other. A request that is missing is the limit.
 func TestDevicePluginAsksForNoRoom(t *testing.T) {
 	for name, set := range map[string]string{devicePlugin: "combined=false", "heddle-node": "combined=true"} {
 		set += ",gpuDevice.preload.image=registry.example.com/library:1"

@@ -123,7 +123,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
 		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected, pluginName},
 		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
-		{"an upgrade of a full node evicts nobody", stepFull, ""},
+		{"an upgrade of a full node evicts no other pod", stepFull, ""},
 		{"an uninstall refuses while a share is bound", stepHeld, ""},
 		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
 	} {
