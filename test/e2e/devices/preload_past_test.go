@@ -201,7 +201,8 @@ func (r *rig) reachedBySpec(t *testing.T) {
 			p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}},
 	} {
-		p := r.pod(tt.name, box{more: share(5, 1)}, box{name: "other"})
+		p := r.pod(tt.name, box{more: share(5, 1)})
+		p.Spec.Containers = append(p.Spec.Containers, box{name: "other"}.container())
 		for i := range p.Spec.Containers {
 			p.Spec.Containers[i].Image = loaderImage
 		}
