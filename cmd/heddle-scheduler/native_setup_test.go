@@ -16,6 +16,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // startNative runs the scheduler with the feature gates and the documented
@@ -111,38 +113,68 @@ func feasible(t *testing.T) (n float64) {
 	return n
 }
 
-// BenchmarkNativeGangs is BenchmarkGangs with PodGroups of scheduling.k8s.io.
+// BenchmarkNativeGangs is BenchmarkGangs with PodGroups of scheduling.k8s.io: by heddle's plugin, and
+// by kube-scheduler alone, whose PodGroups require one value of the label that heddle-topo-master gives
+// the nodes of a leaf.
 func BenchmarkNativeGangs(b *testing.B) {
-	watch.DefaultChanSize = 100000 // As in BenchmarkGangs.
+	const groups, size = 256, 18
 	featuregatetesting.SetFeatureGatesDuringTest(b, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
 		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
 	})
-	const groups, size, gangs = 256, 18, 24
 	m := &master{}
 	var names []string
 	var nodes []*corev1.Node
 	at := map[string]string{}
 	for i := range groups * size {
 		name := fmt.Sprintf("n%03d-%02d", i/size, i%size)
-		names, nodes = append(names, name), append(nodes, node(name, 8))
+		n := node(name, 8)
+		n.Labels[wellknown.TopologyPrefix+"leaf"] = fmt.Sprint(i / size)
+		names, nodes = append(names, name), append(nodes, n)
 		at[name] = fmt.Sprint(i / size)
 	}
 	m.set(leaves(size, names...))
 	server := httptest.NewServer(m)
 	defer server.Close()
-	w := startFrom(b, documentedNative, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s", "genericWorkload": true}`, server.URL+"/node_group"), nodes...)
-	m.await()
-	for round := 0; b.Loop(); round++ {
-		prefix := fmt.Sprintf("r%d-", round)
-		for g := range gangs {
-			w.group(fmt.Sprintf("%s%d", prefix, g), size, 8, nil)
-		}
-		pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, prefix) == gangs*size })
-		in := 0
-		for g := range gangs {
-			in += len(groupOf(pods, fmt.Sprintf("%s%d-", prefix, g), at))
-		}
-		b.ReportMetric(float64(in)/gangs, "groups/gang")
+	for _, tt := range []struct {
+		name  string
+		start func(*testing.B) *cluster
+		gangs int
+		// constraints are of each PodGroup.
+		constraints *schedulingv1beta1.PodGroupSchedulingConstraints
+	}{
+		{"heddle", func(b *testing.B) *cluster {
+			w := startFrom(b, documentedNative, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s", "genericWorkload": true}`, server.URL+"/node_group"), nodes...)
+			m.await()
+			return w
+		}, 24, nil},
+		{"kubernetes", func(b *testing.B) *cluster { return startAs(b, stock(b, ""), nodes...) }, 4,
+			&schedulingv1beta1.PodGroupSchedulingConstraints{
+				Topology: []schedulingv1beta1.TopologyConstraint{{Key: wellknown.TopologyPrefix + "leaf"}},
+			}},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			watch.DefaultChanSize = 100000 // As in BenchmarkGangs.
+			w := tt.start(b)
+			for round := 0; b.Loop(); round++ {
+				prefix := fmt.Sprintf("r%d-", round)
+				for g := range tt.gangs {
+					name := fmt.Sprintf("%s%d", prefix, g)
+					group := podGroup(name, size, nil)
+					group.Spec.SchedulingConstraints = tt.constraints
+					w.add(group)
+					for i := range size {
+						w.add(grouped(fmt.Sprintf("%s-%d", name, i), 8, name))
+					}
+				}
+				pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, prefix) == tt.gangs*size })
+				in := 0
+				for g := range tt.gangs {
+					in += len(groupOf(pods, fmt.Sprintf("%s%d-", prefix, g), at))
+				}
+				b.ReportMetric(float64(in)/float64(tt.gangs), "groups/gang")
+			}
+			b.ReportMetric(b.Elapsed().Seconds()*1e3/float64(tt.gangs*b.N), "ms/gang")
+			w.stop()
+		})
 	}
-	b.ReportMetric(float64(gangs*size*b.N)/b.Elapsed().Seconds(), "pods/s")
 }

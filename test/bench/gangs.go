@@ -15,8 +15,9 @@ func gangs(ctx context.Context, log io.Writer) ([]row, error) {
 	const module, to = "cmd/heddle-scheduler", "to-plain"
 	const whole, others = "BenchmarkGangs", "BenchmarkOtherPods/"
 	const gpus, some, none = others + "gpus", others + "some", others + "none"
+	const native = "BenchmarkNativeGangs/"
 	out := map[string]string{}
-	for _, name := range []string{whole, gpus, some, none} {
+	for _, name := range []string{whole, gpus, some, none, native + "heddle", native + "kubernetes"} {
 		text, err := goBench(ctx, log, module, name, "1x", ".")
 		if err != nil {
 			return nil, err
@@ -42,5 +43,11 @@ func gangs(ctx context.Context, log io.Writer) ([]row, error) {
 		faults = append(faults, err)
 		rows = append(rows, f.sense(f.what, value, f.limit, f.unit, "go test -C "+module+" -bench "+f.name))
 	}
+	ours, err := metric(out[native+"heddle"], "ms/gang")
+	faults = append(faults, err)
+	theirs, err := metric(out[native+"kubernetes"], "ms/gang")
+	faults = append(faults, err)
+	rows = append(rows, atLeast("native PodGroups of 18, the time of Kubernetes' own topology rule to heddle's",
+		theirs/ours, 1, "x", "go test -C "+module+" -bench BenchmarkNativeGangs"))
 	return rows, errors.Join(faults...)
 }
