@@ -45,7 +45,7 @@ func newStates() *states {
 // find is the slot of a node, or the empty one where it would be.
 func (t *table) find(node *corev1.Node) *slot {
 	for i := maphash.Comparable(t.seed, node); ; i++ {
-		s := &t.slots[i&uint64(len(t.slots)-1)]
+		s := &t.slots[i&uint64(len(t.slots)-1)] //nolint:gosec // A length.
 		if has := s.node.Load(); has == node || has == nil {
 			return s
 		}
