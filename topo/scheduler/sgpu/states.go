@@ -116,14 +116,3 @@ func (s *states) remove(node *corev1.Node) *nodeState {
 	of.node.Store(s.removed)
 	return of.state.Swap(nil)
 }
-
-// len is how many nodes have a state.
-func (s *states) len() (n int) {
-	t := s.table.Load()
-	for i := range t.slots {
-		if t.slots[i].state.Load() != nil {
-			n++
-		}
-	}
-	return n
-}
