@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // probe prints the library that answers a call, and a limit in its environment. A library for
@@ -49,7 +47,26 @@ int main(int n, char **arg) { setenv(arg[1], arg[2], 1); return execl(arg[3], ar
 int main(int n, char **arg) { return chroot(arg[1]) || chdir("/") || execl(arg[2], arg[2], (char *)0); }`
 )
 
-// direct asks the driver's library itself, opened by its path, in a namespace of its own with "apart".
+// limits is a library for the tests. Library one answers dlsym too, as HAMi-core does
+// (libvgpu.c): for its own functions of any handle.
+const limits = `
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) { (void)!write(2, "library %[1]s\n", 12); }
+const char *limiter(void) { return "%[1]s"; }
+#ifdef one
+void *dlsym(void *handle, const char *name) {
+	void *(*real)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+	if (!real)
+		real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+	return strcmp(name, "limiter") ? real(handle, name) : (void *)limiter;
+}
+#endif`
+
+// direct asks a function of a library opened by its path, which is in a namespace of its own
+// with "apart".
 const direct = `
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -57,37 +74,13 @@ const direct = `
 #include <stdlib.h>
 #include <string.h>
 int main(int n, char **arg) {
-	void *driver = n > 2 && !strcmp(arg[2], "apart") ? dlmopen(LM_ID_NEWLM, arg[1], RTLD_NOW) : dlopen(arg[1], RTLD_NOW);
+	void *driver = strcmp(arg[2], "apart") ? dlopen(arg[1], RTLD_NOW) : dlmopen(LM_ID_NEWLM, arg[1], RTLD_NOW);
 	if (!driver) {
 		puts(dlerror());
 		return 1;
 	}
-	const char *(*limiter)(void) = dlsym(driver, "limiter");
-	printf("%s %s\n", limiter ? limiter() : "none", getenv("CUDA_DEVICE_MEMORY_LIMIT_0"));
-	return 0;
-}`
-
-// reach writes into the first other region of preload that /proc leads to, or opens a device
-// node of the host's.
-const reach = `
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-int main(int n, char **arg) {
-	if (n > 1) {
-		puts(open(arg[1], O_RDONLY | O_NONBLOCK) < 0 ? "closed" : "opened");
-		return 0;
-	}
-	DIR *all = opendir("/proc");
-	for (struct dirent *e; (e = readdir(all));) {
-		char path[512];
-		snprintf(path, sizeof path, "/proc/%s/root/usr/local/vgpu/region/reached", e->d_name);
-		if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && open(path, O_CREAT | O_WRONLY, 0600) >= 0) {
-			puts("wrote");
-			return 0;
-		}
-	}
-	puts("none");
+	const char *(*ask)(void) = dlsym(driver, arg[3]);
+	printf("%s %s\n", ask ? ask() : "none", getenv("CUDA_DEVICE_MEMORY_LIMIT_0"));
 	return 0;
 }`
 
@@ -105,10 +98,12 @@ func pastPrograms(t *testing.T, dir string) map[string]string {
 		"/probe": program("probe", probe), "/alone": program("alone", probe, "-static", "-DALONE"),
 		"/with": program("with", with, "-static"), "/chroot": program("chroot", jail, "-static"),
 		"/other.so":  program("other.so", `const char *limiter(void) { return "other"; }`, "-shared", "-fPIC"),
-		"/driver.so": program("driver.so", `const char *limiter(void) { return "driver"; }`, "-shared", "-fPIC"),
 		"/direct":    program("direct", direct),
-		"/reach":     program("reach", reach, "-static"),
+		"/driver.so": program("driver.so", `const char *limiter(void) { return "driver"; }`, "-shared", "-fPIC", "-Wl,-soname,driver.so"),
 	}
+	// Calls the driver's library by its name, as most libraries do.
+	files["/uses.so"] = program("uses.so", `const char *limiter(void); const char *uses(void) { return limiter(); }`,
+		"-shared", "-fPIC", "-Wl,--no-as-needed,-rpath,/", files["/driver.so"])
 	if _, err := exec.LookPath(muslCompiler); err == nil {
 		files["/musl"] = compileBy(t, muslCompiler, filepath.Join(dir, "musl"), probe)
 	}
@@ -153,68 +148,40 @@ func interpreter(t *testing.T, program string) string {
 	return ""
 }
 
-// pastPreload runs these programs in a container with library two and 4 GiB, and fails the test
-// unless the library is in exactly those where docs/enforcers.md has it hold.
-func (r *rig) pastPreload(t *testing.T, pod string) {
+// pastPreload runs these programs in containers with 4 GiB, one with library two and one with
+// library one, and fails the test unless the library is in exactly those where
+// docs/enforcers.md has it hold.
+func (r *rig) pastPreload(t *testing.T) {
 	t.Helper()
+	const plain, answers = "has-two", "has-one"
 	type past struct {
-		name, want string
-		command    []string
+		pod, name, want string
+		command         []string
 	}
 	rows := []past{
-		{"kubectl exec", "two 4096m", []string{"/probe"}},
-		{"statically linked", "none 4096m", []string{"/alone"}},
-		{"a loader of the image's own", "none 4096m", []string{"/loader", "/probe"}},
-		{"chroot", "none 4096m", []string{"/chroot", "/jail", "/probe"}},
-		{"another library before it", "other 4096m", []string{"/with", "LD_PRELOAD", "/other.so", "/probe"}},
-		{"the driver's library opened by its path", "driver 4096m", []string{"/direct", "/driver.so"}},
-		{"dlmopen", "driver 4096m", []string{"/direct", "/driver.so", "apart"}},
-		{"a limit of the process's own", "two 80000m", []string{"/with", "CUDA_DEVICE_MEMORY_LIMIT_0", "80000m", "/probe"}},
+		{plain, "kubectl exec", "two 4096m", []string{"/probe"}},
+		{plain, "statically linked", "none 4096m", []string{"/alone"}},
+		{plain, "a loader of the image's own", "none 4096m", []string{"/loader", "/probe"}},
+		{plain, "chroot", "none 4096m", []string{"/chroot", "/jail", "/probe"}},
+		{plain, "another library before it", "other 4096m", []string{"/with", "LD_PRELOAD", "/other.so", "/probe"}},
+		{plain, "what is linked with the driver's library", "two 4096m", []string{"/direct", "/uses.so", "here", "uses"}},
+		{plain, "the driver's library opened by its path", "driver 4096m", []string{"/direct", "/driver.so", "here", "limiter"}},
+		{plain, "dlmopen", "driver 4096m", []string{"/direct", "/driver.so", "apart", "limiter"}},
+		{answers, "by its path, dlsym answered", "one 4096m", []string{"/direct", "/driver.so", "here", "limiter"}},
+		{answers, "dlmopen, dlsym answered", "one 4096m", []string{"/direct", "/driver.so", "apart", "limiter"}},
+		{answers, "within what dlmopen opened", "driver 4096m", []string{"/direct", "/uses.so", "apart", "uses"}},
+		{plain, "a limit of the process's own", "two 80000m", []string{"/with", "CUDA_DEVICE_MEMORY_LIMIT_0", "80000m", "/probe"}},
 	}
 	if _, err := exec.LookPath(muslCompiler); err == nil {
 		// Its loader reads no list.
-		rows = append(rows, past{"musl", "none 4096m", []string{"/musl"}})
+		rows = append(rows, past{plain, "musl", "none 4096m", []string{"/musl"}})
 	} else {
 		t.Log("no program with musl: ", err)
 	}
 	for _, tt := range rows {
-		out, err := r.Kubectl(t.Context(), append([]string{"exec", pod, "--"}, tt.command...)...)
+		out, err := r.Kubectl(t.Context(), append([]string{"exec", tt.pod, "--"}, tt.command...)...)
 		if got := strings.TrimSpace(out); err != nil || got != tt.want {
 			t.Errorf("%s: the library that answers and the limit are %q, want %q (%v)", tt.name, got, tt.want, err)
 		}
-	}
-}
-
-// reachedBySpec runs pods whose specs ask for more than devices, beside a pod with a region of preload,
-// and fails the test unless they reach what docs/enforcers.md lists.
-func (r *rig) reachedBySpec(t *testing.T) {
-	t.Helper()
-	yes := true
-	for _, tt := range []struct {
-		name, region, device string
-		more                 func(*corev1.Pod)
-	}{
-		{"beside", "none", "closed", func(*corev1.Pod) {}},
-		{"one-pid-namespace", "wrote", "closed", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = &yes }},
-		{"host-pid", "wrote", "closed", func(p *corev1.Pod) { p.Spec.HostPID = true }},
-		{"privileged", "none", "opened", func(p *corev1.Pod) {
-			p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
-		}},
-	} {
-		p := r.pod(tt.name, box{more: share(5, 1)})
-		p.Spec.Containers = append(p.Spec.Containers, box{name: "other"}.container())
-		for i := range p.Spec.Containers {
-			p.Spec.Containers[i].Image = loaderImage
-		}
-		tt.more(p)
-		r.run(t, p)
-		// A node that no container has by itself.
-		for want, command := range map[string][]string{tt.region: {"/reach"}, tt.device: {"/reach", "/dev/kmsg"}} {
-			out, err := r.Kubectl(t.Context(), append([]string{"exec", tt.name, "-c", "other", "--"}, command...)...)
-			if got := strings.TrimSpace(out); err != nil || got != want {
-				t.Errorf("pod %s, another container: %v answers %q, want %q (%v)", tt.name, command, got, want, err)
-			}
-		}
-		r.remove(t, tt.name)
 	}
 }

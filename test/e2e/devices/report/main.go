@@ -3,8 +3,8 @@
 // Command report is the main of the containers in this package's tests. It
 // prints one line of JSON, what the container sees of GPUs and HCAs, and waits
 // for SIGTERM. An argument changes that: "once" ends at once, "fail" ends with
-// status 1, "stop" ends the container's first process; those are for init
-// containers and for exec.
+// status 1, "stop" ends the container's first process, "open" tries the paths of a
+// pattern, "write" makes a file; those are for init containers and for exec.
 package main
 
 import (
@@ -51,7 +51,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
-	err := run(ctx, append(os.Args, "")[1], os.Stdout)
+	err := run(ctx, append(os.Args, "", "")[1:], os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,14 +59,25 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, mode string, out io.Writer) error {
-	if mode == "stop" {
+func run(ctx context.Context, args []string, out io.Writer) error {
+	r := &report{Open: map[string]string{}}
+	switch mode, path := args[0], args[1]; mode {
+	case "stop":
 		return unix.Kill(1, unix.SIGTERM)
+	case "open":
+		paths, _ := filepath.Glob(path) // Of the test, and well-formed.
+		for _, path := range paths {
+			r.Open[path] = open(path)
+		}
+		return json.NewEncoder(out).Encode(r)
+	case "write":
+		r.Open[path] = answer(os.WriteFile(path, nil, 0o600))
+		return json.NewEncoder(out).Encode(r)
 	}
 	if err := json.NewEncoder(out).Encode(look()); err != nil {
 		return err
 	}
-	switch mode {
+	switch args[0] {
 	case "once":
 	case "fail":
 		return errors.New("asked to fail")
@@ -152,6 +163,13 @@ func open(path string) string {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
 		_ = f.Close()
+	}
+	return answer(err)
+}
+
+// answer is the name of a system call's error.
+func answer(err error) string {
+	if err == nil {
 		return "ok"
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {

@@ -1,0 +1,226 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// regionOf is where a container has the region of preload.
+const regionOf = "/usr/local/vgpu/region"
+
+// TestPodSpecAsksForMore: what a pod gets by its spec beside devices, row by row of the table in
+// docs/enforcers.md: of a GPU that another container has, of that one's region, and of the host.
+func TestPodSpecAsksForMore(t *testing.T) {
+	r := sgpu(t)
+	r.preloads(t)
+	nodes := r.nodesBelowDev(t)
+
+	consumer := r.pod("consumer", box{more: share(30, 4)})
+	together := r.pod("one-pid-namespace", box{more: share(30, 4)})
+	together.Spec.ShareProcessNamespace = new(true)
+	hostPID := r.pod("host-pid", box{})
+	hostPID.Spec.HostPID = true
+	for _, p := range []*corev1.Pod{together, hostPID} {
+		besides(p, box{name: "root"}, box{name: "user"})
+		p.Spec.Containers[2].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(1000))}
+	}
+	privileged := r.pod("privileged", box{})
+	privileged.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+	hostPath := r.pod("host-path", box{more: share(10, 1)})
+	for at, path := range map[string]string{"/host/dev": "/dev", "/host/state": r.stateDir()} {
+		volume := corev1.Volume{Name: filepath.Base(at)}
+		volume.HostPath = &corev1.HostPathVolumeSource{Path: path}
+		hostPath.Spec.Volumes = append(hostPath.Spec.Volumes, volume)
+		c := &hostPath.Spec.Containers[0]
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume.Name, MountPath: at})
+	}
+	pods := []*corev1.Pod{consumer, together, hostPID, privileged, hostPath}
+	r.create(t, pods...)
+	for _, p := range pods {
+		r.waitReady(t, p.Name, waitStart)
+	}
+	r.debug(t, consumer.Name)
+
+	// Those who see the processes of a container with a GPU. The debugging container is in the
+	// first one's process namespace.
+	of := r.firstProcess(t, consumer.Name)
+	beside := r.firstProcess(t, together.Name)
+	for _, tt := range []struct {
+		pod, container, root, victim string
+		reaches                      bool
+	}{
+		{together.Name, "root", procRoot(beside.inPod), together.Name, true},
+		{together.Name, "user", procRoot(beside.inPod), together.Name, false},
+		{hostPID.Name, "root", procRoot(of.onHost), consumer.Name, true},
+		{hostPID.Name, "user", procRoot(of.onHost), consumer.Name, false},
+		{consumer.Name, "debug", procRoot("1"), consumer.Name, true},
+	} {
+		file, want := "reached-by-"+tt.pod+"-"+tt.container, map[string]string{"opened": "EPERM", "wrote": "ok"}
+		if !tt.reaches {
+			want = map[string]string{"wrote": "EACCES"}
+		}
+		got := map[string]string{"wrote": r.answers(t, tt.pod, tt.container, "write", tt.root+regionOf+"/"+file)[tt.root+regionOf+"/"+file]}
+		for _, answer := range r.answers(t, tt.pod, tt.container, "open", tt.root+"/dev/nvidia*") {
+			got["opened"] = answer
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s/%s, the GPU and the region of %s by /proc (-want +got):\n%s", tt.pod, tt.container, tt.victim, diff)
+		}
+		if there := slices.Contains(r.ask(t, tt.victim, "app").Found[regionOf], file); there != tt.reaches {
+			t.Errorf("%s/%s wrote into the region of %s: %t", tt.pod, tt.container, tt.victim, there)
+		}
+		if gpus := r.sees(t, tt.pod, tt.container).GPUs; len(gpus) > 0 {
+			t.Errorf("%s/%s can open %v", tt.pod, tt.container, gpus)
+		}
+	}
+
+	count := func(answers map[string]string) map[string]int {
+		n := map[string]int{}
+		for _, answer := range answers {
+			n[answer]++
+		}
+		return n
+	}
+	all := len(r.machine(t).GPUs)
+	for _, tt := range []struct {
+		pod, below string
+		want       map[string]int
+	}{
+		{consumer.Name, "", map[string]int{}},
+		{privileged.Name, "", map[string]int{"ENXIO": all}},
+		{hostPath.Name, "/host", map[string]int{"EPERM": all - 1, "ENXIO": 1}}, // It has a share of one.
+	} {
+		got := count(r.answers(t, tt.pod, "app", "open", tt.below+nodes+"/*"))
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s, nodes of GPUs below the node's /dev (-want +got):\n%s", tt.pod, diff)
+		}
+	}
+	// heddle's directory has what the runtime runs as root.
+	r.answers(t, hostPath.Name, "app", "write", "/host/state/written")
+	written := filepath.Join(r.stateDir(), "written")
+	if err := os.Remove(written); err != nil {
+		t.Errorf("a pod with heddle's directory wrote nothing there: %v", err)
+	}
+	r.baseline(t)
+	r.count(t)
+}
+
+// answers has a container open or write paths, and returns the answers by path.
+func (r *rig) answers(t *testing.T, pod, container, mode, path string) map[string]string {
+	t.Helper()
+	out, err := r.Kubectl(t.Context(), "exec", pod, "-c", container, "--", "/report", mode, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseReport([]byte(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Open
+}
+
+// nodesBelowDev shows the nodes of the GPUs below the node's /dev, and returns where.
+func (r *rig) nodesBelowDev(t *testing.T) string {
+	t.Helper()
+	const dir = "/dev/heddle-gpus"
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	r.onNode(t, "mount --bind "+filepath.Join(r.dir, "gpus")+" "+dir)
+	t.Cleanup(func() { r.onNode(t, "umount "+dir) })
+	return dir
+}
+
+// debug adds a container to a running pod, as kubectl debug --target=app does.
+func (r *rig) debug(t *testing.T, pod string) {
+	t.Helper()
+	p, c := r.getPod(t, pod), box{name: "debug"}.container()
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: c.Name, Image: c.Image, VolumeMounts: c.VolumeMounts},
+		TargetContainerName:      "app",
+	}}
+	if _, err := r.client.CoreV1().Pods(namespace).UpdateEphemeralContainers(t.Context(), pod, p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
+		for _, s := range p.Status.EphemeralContainerStatuses {
+			if s.State.Running != nil {
+				return ""
+			}
+		}
+		return fmt.Sprintf("its debugging containers are %+v", p.Status.EphemeralContainerStatuses)
+	})
+}
+
+// pids are a process's number on the host, and in its pod.
+type pids struct{ onHost, inPod string }
+
+func procRoot(pid string) string { return "/proc/" + pid + "/root" }
+
+// firstProcess is that of a pod's container app.
+func (r *rig) firstProcess(t *testing.T, pod string) pids {
+	t.Helper()
+	id := strings.TrimPrefix(status(r.getPod(t, pod), "app").ContainerID, "containerd://")
+	for line := range strings.Lines(r.onNode(t, "ctr tasks ls")) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != id {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + f[1] + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
+				all := strings.Fields(numbers)
+				return pids{onHost: f[1], inPod: all[len(all)-1]}
+			}
+		}
+	}
+	t.Fatalf("containerd runs no process of %s", pod)
+	return pids{}
+}
+
+// baseline asks the API server which of the pods the Pod Security Standard forbids. All of them
+// have hostPath volumes, by which the tests look at devices.
+func (r *rig) baseline(t *testing.T) {
+	t.Helper()
+	cmd := r.KubectlCommand(t.Context(), "label", "--dry-run=server", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if pod, why, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "Warning: "), ": "); ok {
+			got[pod] = why
+		}
+	}
+	const volumes = "hostPath volumes"
+	want := map[string]string{
+		"privileged": volumes + ", privileged", "host-pid": "host namespaces, " + volumes,
+		"consumer (and 2 other pods)": volumes,
+	}
+	maps.DeleteFunc(got, func(pod, _ string) bool { return want[pod] == "" })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what baseline forbids (-want +got):\n%s%s", diff, out)
+	}
+}
