@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,13 +16,14 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/docs"
 	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // TestMigrationOfRecordedPods: pods that unmodified HAMi bound leave its node for one that
 // heddle-scheduler serves, as they were submitted and as HAMi left them, and get there what
-// HAMi gave them. What stays on HAMi's node stays as HAMi wrote it. The recorded node has
-// another name here, since the cluster's own has that one.
+// HAMi gave them. Then that node is given to HAMi, and back. What stays on HAMi's node stays as
+// HAMi wrote it. The recorded node has another name here, since the cluster's own has that one.
 func TestMigrationOfRecordedPods(t *testing.T) {
 	f := newFleet(t)
 	f.assign(t)
@@ -37,7 +39,7 @@ func TestMigrationOfRecordedPods(t *testing.T) {
 	for i, version := range hamirecord.Versions() {
 		t.Run(version, func(t *testing.T) {
 			r, theirs := hamirecord.Load(t, version), nodes[i+1]
-			for _, name := range []string{"nosched", "sample-pod", "multi"} {
+			for _, name := range migrating() {
 				p := r.Pod(t, name)
 				was := f.byRecordedHAMi(t, p, theirs.Name)
 
@@ -71,8 +73,78 @@ func TestMigrationOfRecordedPods(t *testing.T) {
 				}
 			}
 			f.clear(t)
+			f.toHAMiAndBack(t, r, moved)
 		})
 	}
+}
+
+// migrating are the recorded pods that change the node.
+func migrating() []string { return []string{"nosched", "sample-pod", "multi"} }
+
+// toHAMiAndBack: a drained node of heddle's, as docs/migration.md leaves it, has nothing of heddle's
+// that a scheduler goes by. Under the registration that was recorded, HAMi's pods are bound there,
+// and heddle-scheduler places none until the node is heddle's again.
+func (f *fleet) toHAMiAndBack(t *testing.T, r *hamirecord.Recording, moved cluster.SimulatedNode) {
+	t.Helper()
+	f.kubectl(t, append([]string{"annotate", "node", moved.Name}, leaving(t)...)...)
+	for key := range f.node(t, moved.Name).Annotations {
+		for _, of := range []string{wellknown.Prefix, "hami.io/", "metax-tech.com/"} {
+			if strings.HasPrefix(key, of) {
+				t.Errorf("the node that heddle has left has %s", key)
+			}
+		}
+	}
+	f.annotate(t, moved.Name, r.Node)
+	var bound []*corev1.Pod
+	for _, name := range migrating() {
+		bound = append(bound, f.byRecordedHAMi(t, r.Pod(t, name), moved.Name))
+	}
+	late := f.recorded("late", r.Pod(t, "multi"))
+	f.create(t, late)
+	f.rejected(t, late.Name, 1, "no shared GPUs")
+	gone := map[string]string{}
+	for key := range r.Node {
+		gone[key] = ""
+	}
+	for _, was := range bound {
+		now := f.podsOf(t, was.Name)[0]
+		if diff := cmp.Diff(was.Annotations, now.Annotations); diff != "" {
+			t.Errorf("%s on the node that is HAMi's again (-HAMi's +now):\n%s", was.Name, diff)
+		}
+		f.kubectl(t, "delete", "pod", "-n", f.namespace, was.Name, "--grace-period=0", "--force")
+	}
+	// Heddle's once more: the pod that waited gets its shares.
+	f.annotate(t, moved.Name, gone)
+	f.annotate(t, moved.Name, moved.Annotations)
+	f.running(t, time.Minute, late.Name, 1)
+	f.asHAMiGave(t, r.Pod(t, "multi"), late.Name, moved.Name)
+	f.clear(t)
+}
+
+// leaving are the arguments of the documented command that takes away what heddle published.
+func leaving(t *testing.T) []string {
+	t.Helper()
+	for line := range strings.Lines(docs.Pages(t, "../..")["docs/migration.md"]) {
+		if keys, ok := strings.CutPrefix(line, "kubectl annotate node NODE "); ok {
+			return strings.Fields(keys)
+		}
+	}
+	t.Fatal("docs/migration.md has no such command")
+	return nil
+}
+
+// annotate merges annotations into a Node; an empty one goes.
+func (f *fleet) annotate(t *testing.T, node string, annotations map[string]string) {
+	t.Helper()
+	args := []string{"annotate", "--overwrite", "node", node}
+	for key, value := range annotations {
+		if value == "" {
+			args = append(args, key+"-")
+		} else {
+			args = append(args, key+"="+value)
+		}
+	}
+	f.kubectl(t, args...)
 }
 
 // recorded is a pod with the containers of a recorded one.

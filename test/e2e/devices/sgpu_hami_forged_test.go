@@ -156,8 +156,9 @@ func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
 	eventually(t, 40*time.Second, func() string { return r.node(t).Annotations[apinames.HAMiLock] })
 }
 
-// hamiClosed: nothing is offered to HAMi while no kubelet could take it.
-func hamiClosed(t *testing.T, r *rig, _ *lockLog) {
+// hamiClosed: nothing is offered to HAMi while no kubelet could take it. A plugin that leaves with
+// HAMi off leaves nothing that HAMi reads, and where it comes again HAMi's pods are bound again.
+func hamiClosed(t *testing.T, r *rig, locks *lockLog) {
 	r.waitHealthy(t, 8)
 	if err := r.plugin.stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -175,4 +176,20 @@ func hamiClosed(t *testing.T, r *rig, _ *lockLog) {
 	r.waitHealthy(t, 8)
 	r.configure(t, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
 	r.waitHealthy(t, -1)
+	if err := r.plugin.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for key := range r.node(t).Annotations {
+		if strings.HasPrefix(key, "metax-tech.com/") || strings.HasPrefix(key, "hami.io/") {
+			t.Errorf("a plugin that has left leaves %s on the Node", key)
+		}
+	}
+	r.configure(t, hamiConfig)
+	r.plugin.again(t)
+	r.waitHealthy(t, 8)
+	h := r.replay(t, hamirecord.V210)
+	p := h.Pod(t, "mi")
+	h.schedule(t, "returned", p, locks)
+	r.waitReady(t, "returned", waitStart)
+	r.hasShares(t, "returned", "a", 0, recordedShares(t, p)["a"]...)
 }
