@@ -54,37 +54,19 @@ func TestPodSpecAsksForMore(t *testing.T) {
 	}
 	r.debug(t, consumer.Name)
 
-	// Those who see the processes of a container with a GPU. The debugging container is in the
-	// first one's process namespace.
-	of := r.firstProcess(t, consumer.Name)
-	beside := r.firstProcess(t, together.Name)
+	// The debugging container is in the first one's process namespace.
+	theirs, of := r.firstProcess(t, together.Name), r.firstProcess(t, consumer.Name)
 	for _, tt := range []struct {
-		pod, container, root, victim string
-		reaches                      bool
+		pod, container, pid, victim string
+		reaches                     bool
 	}{
-		{together.Name, "root", procRoot(beside.inPod), together.Name, true},
-		{together.Name, "user", procRoot(beside.inPod), together.Name, false},
-		{hostPID.Name, "root", procRoot(of.onHost), consumer.Name, true},
-		{hostPID.Name, "user", procRoot(of.onHost), consumer.Name, false},
-		{consumer.Name, "debug", procRoot("1"), consumer.Name, true},
+		{together.Name, "root", theirs.inPod, together.Name, true},
+		{together.Name, "user", theirs.inPod, together.Name, false},
+		{hostPID.Name, "root", of.onHost, consumer.Name, true},
+		{hostPID.Name, "user", of.onHost, consumer.Name, false},
+		{consumer.Name, "debug", "1", consumer.Name, true},
 	} {
-		file, want := "reached-by-"+tt.pod+"-"+tt.container, map[string]string{"opened": "EPERM", "wrote": "ok"}
-		if !tt.reaches {
-			want = map[string]string{"wrote": "EACCES"}
-		}
-		got := map[string]string{"wrote": r.answers(t, tt.pod, tt.container, "write", tt.root+regionOf+"/"+file)[tt.root+regionOf+"/"+file]}
-		for _, answer := range r.answers(t, tt.pod, tt.container, "open", tt.root+"/dev/nvidia*") {
-			got["opened"] = answer
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s/%s, the GPU and the region of %s by /proc (-want +got):\n%s", tt.pod, tt.container, tt.victim, diff)
-		}
-		if there := slices.Contains(r.ask(t, tt.victim, "app").Found[regionOf], file); there != tt.reaches {
-			t.Errorf("%s/%s wrote into the region of %s: %t", tt.pod, tt.container, tt.victim, there)
-		}
-		if gpus := r.sees(t, tt.pod, tt.container).GPUs; len(gpus) > 0 {
-			t.Errorf("%s/%s can open %v", tt.pod, tt.container, gpus)
-		}
+		r.reaches(t, tt.pod, tt.container, "/proc/"+tt.pid+"/root", tt.victim, tt.reaches)
 	}
 
 	count := func(answers map[string]string) map[string]int {
@@ -116,6 +98,30 @@ func TestPodSpecAsksForMore(t *testing.T) {
 	}
 	r.baseline(t)
 	r.count(t)
+}
+
+// reaches fails the test unless a container, by the root directory of another pod's, can write into
+// its region or not, and can open no GPU.
+func (r *rig) reaches(t *testing.T, pod, container, root, victim string, want bool) {
+	t.Helper()
+	mark := fmt.Sprintf("by-%s-%s", pod, container)
+	wanted := map[string]string{root + regionOf + "/" + mark: "EACCES"}
+	if want {
+		wanted = map[string]string{root + regionOf + "/" + mark: "ok", root + "/dev/nvidia*": "EPERM"}
+	}
+	got := r.answers(t, pod, container, "write", root+regionOf+"/"+mark)
+	for _, answer := range r.answers(t, pod, container, "open", root+"/dev/nvidia*") {
+		got[root+"/dev/nvidia*"] = answer // The one that the other container has.
+	}
+	if diff := cmp.Diff(wanted, got); diff != "" {
+		t.Errorf("%s/%s, the container of %s by /proc (-want +got):\n%s", pod, container, victim, diff)
+	}
+	if there := slices.Contains(r.ask(t, victim, "app").Found[regionOf], mark); there != want {
+		t.Errorf("%s/%s wrote into the region of %s: %t", pod, container, victim, there)
+	}
+	if gpus := r.sees(t, pod, container).GPUs; len(gpus) > 0 {
+		t.Errorf("%s/%s can open %v", pod, container, gpus)
+	}
 }
 
 // answers has a container open or write paths, and returns the answers by path.
@@ -172,8 +178,6 @@ func (r *rig) debug(t *testing.T, pod string) {
 
 // pids are a process's number on the host, and in its pod.
 type pids struct{ onHost, inPod string }
-
-func procRoot(pid string) string { return "/proc/" + pid + "/root" }
 
 // firstProcess is that of a pod's container app.
 func (r *rig) firstProcess(t *testing.T, pod string) pids {
