@@ -101,9 +101,9 @@ func pastPrograms(t *testing.T, dir string) map[string]string {
 		"/direct":    program("direct", direct),
 		"/driver.so": program("driver.so", `const char *limiter(void) { return "driver"; }`, "-shared", "-fPIC", "-Wl,-soname,driver.so"),
 	}
-	// Calls the driver's library by its name, as most libraries do.
+	// Is linked with the driver's library, which the image then has too, under its path here.
 	files["/uses.so"] = program("uses.so", `const char *limiter(void); const char *uses(void) { return limiter(); }`,
-		"-shared", "-fPIC", "-Wl,--no-as-needed,-rpath,/", files["/driver.so"])
+		"-shared", "-fPIC", "-nostdlib", "-Wl,--no-as-needed,-rpath,"+dir, files["/driver.so"])
 	if _, err := exec.LookPath(muslCompiler); err == nil {
 		files["/musl"] = compileBy(t, muslCompiler, filepath.Join(dir, "musl"), probe)
 	}
