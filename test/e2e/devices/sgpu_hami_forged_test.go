@@ -156,27 +156,16 @@ func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
 	eventually(t, 40*time.Second, func() string { return r.node(t).Annotations[apinames.HAMiLock] })
 }
 
-// hamiClosed: nothing is offered to HAMi while no kubelet could take it. A plugin that leaves with
-// HAMi off leaves nothing that HAMi reads, and where it comes again HAMi's pods are bound again.
+// hamiClosed: nothing is offered to HAMi while no kubelet could take it. A plugin that leaves for
+// good leaves one annotation that HAMi reads, closed, and does without it when it comes again.
 func hamiClosed(t *testing.T, r *rig, locks *lockLog) {
 	r.waitHealthy(t, 8)
 	if err := r.plugin.stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.waitHealthy(t, 0)
-	t.Logf("open again %s after the start of the plugin, registration included", func() time.Duration {
-		begin := time.Now()
-		r.plugin.again(t)
-		r.waitHealthy(t, 8)
-		return time.Since(begin).Round(time.Millisecond)
-	}())
-	r.configure(t, strings.Replace(hamiConfig, "mode: sgpu", "mode: native", 1))
-	r.waitHealthy(t, -1)
-	r.configure(t, hamiConfig)
-	r.waitHealthy(t, 8)
-	r.configure(t, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
-	r.waitHealthy(t, -1)
-	if err := r.plugin.stop(t.Context()); err != nil {
+	// As docs/hami.md has it for a node that goes back to HAMi.
+	if _, err := r.Kubectl(t.Context(), "annotate", "node", r.Node(), apinames.HAMiGPUs+"-"); err != nil {
 		t.Fatal(err)
 	}
 	for key := range r.node(t).Annotations {
@@ -184,12 +173,22 @@ func hamiClosed(t *testing.T, r *rig, locks *lockLog) {
 			t.Errorf("a plugin that has left leaves %s on the Node", key)
 		}
 	}
-	r.configure(t, hamiConfig)
-	r.plugin.again(t)
-	r.waitHealthy(t, 8)
+	t.Logf("open again %s after the start of the plugin, registration included", func() time.Duration {
+		begin := time.Now()
+		r.plugin.again(t)
+		r.waitHealthy(t, 8)
+		return time.Since(begin).Round(time.Millisecond)
+	}())
 	h := r.replay(t, hamirecord.V210)
 	p := h.Pod(t, "mi")
 	h.schedule(t, "returned", p, locks)
 	r.waitReady(t, "returned", waitStart)
 	r.hasShares(t, "returned", "a", 0, recordedShares(t, p)["a"]...)
+	r.remove(t, "returned")
+	r.configure(t, strings.Replace(hamiConfig, "mode: sgpu", "mode: native", 1))
+	r.waitHealthy(t, -1)
+	r.configure(t, hamiConfig)
+	r.waitHealthy(t, 8)
+	r.configure(t, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
+	r.waitHealthy(t, -1)
 }
