@@ -38,7 +38,7 @@ func ParseTable(text string) Table {
 	valid := func(v *int64) bool { return v != nil && *v >= 0 && *v <= MaxScore }
 	for key, e := range published {
 		gpus, err := strconv.Atoi(key)
-		if err != nil || gpus < 0 || gpus > maxGPUs || !valid(e.Score) || !valid(e.Loss) {
+		if err != nil || gpus < 0 || gpus > maxGPUs || strconv.Itoa(gpus) != key || !valid(e.Score) || !valid(e.Loss) {
 			continue
 		}
 		if missing := gpus + 1 - len(t); missing > 0 {

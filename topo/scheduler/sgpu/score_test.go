@@ -32,6 +32,7 @@ func TestTopologyScore(t *testing.T) {
 		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noScore},
 		{"of more GPUs than a node has", `{"2000000000":{"score":5,"loss":5},"2":{"score":5,"loss":10}}`, 2, 5},
 		{"of no number", `{"all":{"score":5,"loss":5},"-1":{"score":5,"loss":5}}`, -1, noScore},
+		{"written in two ways", `{"2":{"score":5,"loss":0},"02":{"score":9,"loss":0},"+2":{"score":9,"loss":0}}`, 2, 10},
 		{"between two entries", `{"1":{"score":5,"loss":5},"3":{"score":5,"loss":5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
