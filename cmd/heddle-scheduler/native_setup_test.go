@@ -143,14 +143,17 @@ func BenchmarkNativeGangs(b *testing.B) {
 		constraints *schedulingv1beta1.PodGroupSchedulingConstraints
 	}{
 		{"heddle", func(b *testing.B) *cluster {
+			b.Helper()
 			w := startFrom(b, documentedNative, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s", "genericWorkload": true}`, server.URL+"/node_group"), nodes...)
 			m.await()
 			return w
 		}, 24, nil},
-		{"kubernetes", func(b *testing.B) *cluster { return startAs(b, stock(b, ""), nodes...) }, 4,
-			&schedulingv1beta1.PodGroupSchedulingConstraints{
-				Topology: []schedulingv1beta1.TopologyConstraint{{Key: wellknown.TopologyPrefix + "leaf"}},
-			}},
+		{"kubernetes", func(b *testing.B) *cluster {
+			b.Helper()
+			return startAs(b, stock(b, ""), nodes...)
+		}, 4, &schedulingv1beta1.PodGroupSchedulingConstraints{
+			Topology: []schedulingv1beta1.TopologyConstraint{{Key: wellknown.TopologyPrefix + "leaf"}},
+		}},
 	} {
 		b.Run(tt.name, func(b *testing.B) {
 			watch.DefaultChanSize = 100000 // As in BenchmarkGangs.
