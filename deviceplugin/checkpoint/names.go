@@ -41,18 +41,9 @@ func (d *Dir) Add(e *Entry) error {
 	return nil
 }
 
-// appendLocked adds a line whole or not at all. It opens the file each time: the
-// directory may have been replaced. It is for holders of mu.
+// appendLocked adds a line whole or not at all. It is for holders of mu.
 func (d *Dir) appendLocked(line []byte) error {
-	const flags, perm = os.O_APPEND | os.O_CREATE | os.O_WRONLY, 0o644
-	path := filepath.Join(d.path, namesFile)
-	f, err := os.OpenFile(path, flags, perm)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // As atomicfile makes it.
-			return err
-		}
-		f, err = os.OpenFile(path, flags, perm)
-	}
+	f, err := d.openNamesLocked()
 	if err != nil {
 		return err
 	}
@@ -63,7 +54,39 @@ func (d *Dir) appendLocked(line []byte) error {
 			err = errors.Join(err, f.Truncate(info.Size()-int64(n)))
 		}
 	}
-	return errors.Join(err, f.Close())
+	return err
+}
+
+// openNamesLocked returns the list's file, open to be appended to. It stays open, since to open
+// a file takes as long as all else that Allocate does; another one is opened when the path
+// leads to another file: the list was written again, or the directory was replaced. It is for
+// holders of mu.
+func (d *Dir) openNamesLocked() (*os.File, error) {
+	path := filepath.Join(d.path, namesFile)
+	if info, err := os.Stat(path); err == nil && d.names != nil && os.SameFile(info, d.namesInfo) {
+		return d.names, nil
+	}
+	if d.names != nil {
+		_ = d.names.Close() // It was written to already, by calls that reported their errors.
+		d.names = nil
+	}
+	const flags, perm = os.O_APPEND | os.O_CREATE | os.O_WRONLY, 0o644
+	f, err := os.OpenFile(path, flags, perm)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // As atomicfile makes it.
+			return nil, err
+		}
+		f, err = os.OpenFile(path, flags, perm)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	d.names, d.namesInfo = f, info
+	return f, nil
 }
 
 // dropName forgets a name. Until the next restart that is enough.

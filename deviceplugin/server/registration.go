@@ -22,6 +22,9 @@ const (
 	connectTimeout  = 2 * time.Second
 	// stopGrace is what a canceled call gets to return.
 	stopGrace = time.Second
+	// streamWorkers are goroutines that answer calls, and keep the stacks that calls need: one for
+	// the kubelet's ListAndWatch, one for its other calls, which come one after another.
+	streamWorkers = 2
 	// identityTries bounds connecting while kubelet.sock is being replaced.
 	identityTries = 3
 )
@@ -132,7 +135,8 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 	}
 	r := &registration{
 		socket: listener.Addr().String(), server: s,
-		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic)),
+		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic),
+			grpc.NumStreamWorkers(streamWorkers)),
 	}
 	r.bound, _ = identify(r.socket)
 	v1beta1.RegisterDevicePluginServer(r.grpc, s)
