@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -42,6 +43,7 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	defer cancel()
 	wait := c.start(ctx, seed)
 	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
+	c.rig.revive(t)
 	wait()
 	if err := c.problem.Load(); err != nil {
 		t.Errorf("the API server, which nothing is done to: %v", *err)
@@ -72,7 +74,9 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 			p.Spec.SchedulerName = c.scheduler
 		}
 		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			c.note(ctx, err)
+			if !apierrors.IsAlreadyExists(err) { // A step of a soak again, with the same names.
+				c.note(ctx, err)
+			}
 			sleep(ctx, 200*time.Millisecond) // The API server may be away.
 			continue
 		}
@@ -96,6 +100,9 @@ func (c *chaos) churn(ctx context.Context, random *rand.Rand, n int) {
 				break
 			}
 			c.note(ctx, err)
+			if apierrors.IsNotFound(err) { // The answer to an earlier try was lost.
+				break
+			}
 			sleep(ctx, 200*time.Millisecond)
 		}
 	}
@@ -138,8 +145,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// kill kills one or both, leaves them dead for a moment, and brings them back,
-// until done.
+// kill kills one or both, leaves them dead for a moment, and starts them again, until done. It
+// does not wait until they serve.
 func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 	t.Helper()
 	r := c.rig
@@ -150,7 +157,6 @@ func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 		select {
 		case <-within(c.every):
 		case <-done:
-			r.revive(t)
 			return
 		}
 		victim := random.IntN(4) // 0 and 1 the plugin, 2 the kubelet, 3 both

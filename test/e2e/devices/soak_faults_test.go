@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,30 +29,45 @@ import (
 type soakFault struct {
 	name string
 	do   func(*soak, *testing.T, *rand.Rand)
+	// except is what else may happen meanwhile.
+	except exception
+	// counted lets everything come to rest after it, as every fifth step does.
+	counted bool
 }
 
-// soakFaults are all: a soak has each once before it has one twice.
+type exception int
+
+const (
+	// noAnswers of the API server.
+	noAnswers exception = iota + 1
+	// drift: the plugin reports annotations that are not its own.
+	drift
+)
+
+// soakFaults are all: a soak has each once before it has one twice. Another one changes what
+// a seed does, also that of make e2e.
 func soakFaults() []soakFault {
 	return []soakFault{
-		{"kill one daemon", killDaemons(1)},
-		{"kill several daemons", killDaemons(3)},
-		{"kill all daemons", killDaemons(5)},
-		{"kill kubelet", killComponents("kubelet")},
-		{"kill containerd", killComponents("containerd")},
-		{"kill API server", killComponents("kube-apiserver")},
-		{"kill kubelet and containerd", killComponents("kubelet", "containerd")},
-		{"kill kubelet and plugin", killWithPlugin("kubelet")},
-		{"kill containerd and plugin", killWithPlugin("containerd")},
-		{"state directory full", fullState},
-		{"freeze daemons", freeze},
-		{"other uptime", otherUptime},
-		{"429", api(apiBusy)},
-		{"watches expire", api(apiExpired)},
-		{"API server silent", api(apiSilent)},
-		{"connections drop", dropConnections},
-		{"forged annotations of pods", forgePods},
-		{"forged Node", forgeNode},
-		{"connection flood", flood},
+		{name: "kill one daemon", do: killDaemons(1)},
+		{name: "kill several daemons", do: killDaemons(3)},
+		{name: "kill all daemons", do: killDaemons(5)},
+		{name: "kill kubelet", do: killComponents("kubelet")},
+		{name: "kill containerd", do: killComponents("containerd")},
+		{name: "kill API server", do: killComponents("kube-apiserver"), except: noAnswers},
+		{name: "kill kubelet and containerd", do: killComponents("kubelet", "containerd")},
+		{name: "kill kubelet and plugin", do: killWithPlugin("kubelet")},
+		{name: "kill kubelet and plugin again and again", do: killAgain, counted: true},
+		{name: "kill containerd and plugin", do: killWithPlugin("containerd")},
+		{name: "state directory full", do: fullState},
+		{name: "freeze daemons", do: freeze},
+		{name: "other uptime", do: otherUptime},
+		{name: "429", do: api(apiBusy)},
+		{name: "watches expire", do: api(apiExpired)},
+		{name: "API server silent", do: api(apiSilent)},
+		{name: "connections drop", do: dropConnections},
+		{name: "forged annotations of pods", do: forgePods, except: drift},
+		{name: "forged Node", do: forgeNode},
+		{name: "connection flood", do: flood},
 	}
 }
 
@@ -124,6 +140,15 @@ func killWithPlugin(component string) func(*soak, *testing.T, *rand.Rand) {
 		s.startComponent(t, component)
 		s.revivePlugin(t)
 	}
+}
+
+// killAgain kills plugin, kubelet or both again and again, and waits for neither in between.
+func killAgain(s *soak, t *testing.T, random *rand.Rand) {
+	plugins, kubelets := s.churn.plugins.Load(), s.churn.kubelets.Load()
+	ctx, cancel := context.WithTimeout(t.Context(), againFor)
+	defer cancel()
+	s.churn.kill(t, random, ctx.Done())
+	t.Logf("%d kills of the plugin, %d of the kubelet", s.churn.plugins.Load()-plugins, s.churn.kubelets.Load()-kubelets)
 }
 
 // fullState fills the device plugin's state directory.
@@ -261,25 +286,34 @@ func forgeNode(s *soak, t *testing.T, random *rand.Rand) {
 // flood opens connections to every daemon, from many addresses, half of them with
 // headers that never end; meanwhile probes are answered.
 func flood(s *soak, t *testing.T, random *rand.Rand) {
-	var all []net.Conn
+	const addresses = 40 // For each daemon.
+	opened := make([][]net.Conn, len(s.daemons))
 	defer func() {
-		for _, c := range all {
+		for _, c := range slices.Concat(opened...) {
 			_ = c.Close()
 		}
 	}()
-	for range 40 {
-		from := fmt.Sprintf("127.%d.%d.%d", random.IntN(255), random.IntN(255), 2+random.IntN(250))
-		for _, d := range s.daemons {
-			_, to, _ := strings.Cut(d.url, "//")
-			some, err := s.net.dial(50, from, to)
-			if all = append(all, some...); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Logf("%s from %s: %v", d.name, from, err)
-			}
-			for _, c := range some[:len(some)/2] {
-				_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nX-Long: ")) // It may be closed.
-			}
+	// To all at once: one after the other would be no flood on a busy machine.
+	var all sync.WaitGroup
+	for i, d := range s.daemons {
+		var from []string
+		for range addresses {
+			from = append(from, fmt.Sprintf("127.%d.%d.%d", random.IntN(255), random.IntN(255), 2+random.IntN(250)))
 		}
+		_, to, _ := strings.Cut(d.url, "//")
+		all.Go(func() {
+			for _, address := range from {
+				some, err := s.net.dial(50, address, to)
+				if opened[i] = append(opened[i], some...); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Logf("%s from %s: %v", d.name, address, err)
+				}
+				for _, c := range some[:len(some)/2] {
+					_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nX-Long: ")) // It may be closed.
+				}
+			}
+		})
 	}
+	all.Wait()
 	const inARow = 3 // Probes without an answer after which the kubelet starts a container again.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -297,5 +331,5 @@ func flood(s *soak, t *testing.T, random *rand.Rand) {
 			t.Errorf("a flood of connections keeps %d probes of %s in a row from being answered", inARow, d.name)
 		}
 	}
-	t.Logf("%d connections; %d of %d probes answered", len(all), answered, inARow*len(s.daemons))
+	t.Logf("%d connections; %d of %d probes answered", len(slices.Concat(opened...)), answered, inARow*len(s.daemons))
 }

@@ -96,7 +96,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.serving(t)
 	s.waitShares(t, allSlots, allCores, allGiB)
-	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon, churners: churners, patience: 20 * time.Second}
+	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon, every: killEvery, churners: churners, patience: 20 * time.Second}
 	return s
 }
 
@@ -194,25 +194,31 @@ func (s *soak) begin(t *testing.T) {
 	t.Logf("at rest: %+v; labels %v; taints %v", s.used, s.labels, s.taints)
 }
 
-// serving starts heddle-scheduler again if it has lost its lease, and waits until all daemons are
-// ready. No other ends by itself: each fault starts again what it has killed.
-func (s *soak) serving(t *testing.T) time.Duration {
+// revive starts heddle-scheduler again if it has lost its lease, as the kubelet would. No other daemon
+// ends by itself: each fault starts again what it has killed.
+func (s *soak) revive(t *testing.T) {
 	t.Helper()
 	for _, d := range s.daemons {
-		if !d.running() {
-			if d.name != schedulerDaemon {
-				t.Errorf("%s ended by itself: %v\n%s", d.name, d.err, tail(d.log.String(), 2000))
-			}
-			if err := d.start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		if d.running() {
+			continue
+		}
+		last := tail(d.log.String(), 2000)
+		if d.name != schedulerDaemon || !strings.Contains(last, "Leaderelection lost") {
+			t.Errorf("%s ended by itself: %v\n%s", d.name, d.err, last)
+		}
+		t.Logf("%s has lost its lease", d.name)
+		if err := d.start(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
+}
+
+// serving waits until all daemons are ready.
+func (s *soak) serving(t *testing.T) time.Duration {
+	t.Helper()
 	return eventually(t, readyWithin, func() string {
+		s.revive(t)
 		for _, d := range s.daemons {
-			if !d.running() {
-				return fmt.Sprintf("%s ended by itself: %v", d.name, d.err)
-			}
 			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err != nil {
 				return fmt.Sprintf("%s is not ready: %v", d.name, err)
 			}

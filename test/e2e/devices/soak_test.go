@@ -28,6 +28,8 @@ const (
 	quietEvery = 5
 	// stuckAfter is how long a pod may take to start, while the kubelet tries again after 10 s and 20 s.
 	stuckAfter = 2 * time.Minute
+	// againFor is how long plugin and kubelet are killed again and again.
+	againFor = 15 * time.Second
 	// churners make a pod each at a time.
 	churners = 16
 	// readyWithin is how long daemons may take after a fault to be ready.
@@ -90,7 +92,7 @@ func TestSoak(t *testing.T) {
 	steps := 0
 	for step := max(1, plan.only); time.Now().Before(end); steps++ {
 		fault, random := plan.fault(step)
-		if !t.Run(fmt.Sprintf("%d %s", step, fault.name), func(t *testing.T) { s.step(t, fault, random, steps%quietEvery == quietEvery-1) }) {
+		if !t.Run(fmt.Sprintf("%d %s", step, fault.name), func(t *testing.T) { s.step(t, fault, random, fault.counted || steps%quietEvery == quietEvery-1) }) {
 			t.Fatalf("step %d of seed %d failed: %s. To have that step alone again: make soak SEED=%d STEP=%d",
 				step, plan.seed, fault.name, plan.seed, step)
 		}
@@ -118,10 +120,12 @@ func TestSoak(t *testing.T) {
 // step does one fault while pods come and go, and looks at everything. With quiet it waits
 // until no pod is under way, when all counts must be equal.
 func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool) {
-	begin := time.Now()
+	begin, mark := time.Now(), s.plugin.log.mark()
 	ctx, cancel := context.WithCancel(t.Context())
-	wait := s.churn.start(ctx, random.Uint64())
+	defer cancel()
 	s.sweep(ctx)
+	s.churn.problem.Store(nil)
+	wait := s.churn.start(ctx, random.Uint64())
 	pause(t, upTo(random, time.Second))
 	fault.do(s, t, random)
 	pause(t, time.Until(begin.Add(soakChurn)))
@@ -138,6 +142,14 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 	if quiet {
 		s.settle(t)
 		s.count(t)
+	}
+	if err := s.churn.problem.Load(); err != nil && fault.except != noAnswers {
+		t.Errorf("the API server, which nothing was done to: %v", *err)
+	}
+	for line := range strings.Lines(s.plugin.log.since(mark)) {
+		if strings.Contains(line, "shares differ from the checkpoint") && fault.except != drift {
+			t.Error(line)
+		}
 	}
 	t.Logf("%.1f s: after the fault the kubelet served plugins after %.1f s, daemons were ready %.1f s later, and new pods ran after %.1f s; "+
 		"%d pods so far, %d containers with shares looked at", time.Since(begin).Seconds(), served.Seconds(), recovered.Seconds(), landed.Seconds(),
@@ -172,7 +184,17 @@ func (s *soak) lands(t *testing.T) {
 		}
 	}
 	for _, p := range pods {
-		s.waitReady(t, p.Name, waitStart)
+		eventually(t, stuckAfter, func() string {
+			s.revive(t)
+			now, err := s.client.CoreV1().Pods(namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			if !ready(now) {
+				return p.Name + " does not run: " + inShort(now)
+			}
+			return ""
+		})
 	}
 }
 
@@ -318,6 +340,7 @@ func byKey() cmp.Option {
 // grown is which daemon has more goroutines or descriptors than it should.
 func (s *soak) grown(t *testing.T) string {
 	t.Helper()
+	s.revive(t)
 	for _, d := range s.daemons {
 		now, err := d.use(t.Context(), s.net)
 		if err != nil {
