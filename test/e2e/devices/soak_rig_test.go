@@ -138,7 +138,7 @@ func (s *soak) programs(t *testing.T) {
 	add(schedulerDaemon, filepath.Join(in.Dir, schedulerDaemon), "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
 }
 
-// schedulerFlags writes the chart's configuration of heddle-scheduler, with its lease kept for a shorter time.
+// schedulerFlags writes the chart's configuration of heddle-scheduler.
 func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 	t.Helper()
 	rendered, err := in.Template(t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "-s", "templates/scheduler/config.yaml",
@@ -151,10 +151,8 @@ func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 		t.Fatal(err)
 	}
 	file := filepath.Join(s.dir, "scheduler.yaml")
-	text := strings.NewReplacer(
-		"leaderElect: true", "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  retryPeriod: 500ms",
-		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", s.gateway.kubeconfig),
-	).Replace(object.Data["scheduler.yaml"])
+	text := strings.Replace(object.Data["scheduler.yaml"],
+		"clientConnection: {", fmt.Sprintf("clientConnection: {kubeconfig: %s, ", s.gateway.kubeconfig), 1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
