@@ -29,7 +29,7 @@ const (
 	// stuckAfter is how long a pod may take to start, while the kubelet tries again after 10 s and 20 s.
 	stuckAfter = 2 * time.Minute
 	// againFor is how long plugin and kubelet are killed again and again.
-	againFor = 15 * time.Second
+	againFor = 30 * time.Second
 	// churners make a pod each at a time.
 	churners = 16
 	// readyWithin is how long daemons may take after a fault to be ready.
