@@ -103,6 +103,9 @@ type MIG struct {
 type Resources struct {
 	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`, or
 	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
+	// heddle-topo-master, which counts free GPUs by it, reads it at its start alone.
+	//
+	// Read by: heddle-device-plugin, heddle-scheduler, heddle-topo-master.
 	GPU string `yaml:"gpu" json:"gpu"`
 	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
 	SGPU string `yaml:"sgpu" json:"sgpu"`

@@ -53,7 +53,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
 		"age from which a worker's heartbeat makes its node Degraded; at least two heartbeats, 2h")
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
-		"resource of whole GPUs; empty: resources.gpu of the configuration")
+		"resource of whole GPUs; empty: resources.gpu of the configuration, as it is when the program starts")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
 		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), "+

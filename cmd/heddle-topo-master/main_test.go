@@ -99,6 +99,32 @@ func TestParseLevels(t *testing.T) {
 	}
 }
 
+// The GPUs that are counted have the configuration's names, with auto those of every maker.
+func TestNamesOfGPUs(t *testing.T) {
+	for _, tt := range []struct {
+		name, yaml, flag string
+		want             []corev1.ResourceName
+	}{
+		{"the default", "{}", "", []corev1.ResourceName{"nvidia.com/gpu"}},
+		{"auto", "domains: {vendor: auto}", "", []corev1.ResourceName{"amd.com/gpu", "metax-tech.com/gpu", "nvidia.com/gpu"}},
+		{"one name for all", "{domains: {vendor: auto}, resources: {gpu: example.com/gpu}}", "", []corev1.ResourceName{"example.com/gpu"}},
+		{"beside shares of that name", "resources: {sgpu: nvidia.com/gpu}", "", []corev1.ResourceName{"nvidia.com/gpu.exclusive"}},
+		{"the flag", "domains: {vendor: auto}", "a.com/gpu", []corev1.ResourceName{"a.com/gpu"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := config.Parse(map[string][]byte{
+				config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(tt.yaml),
+			}, config.Uncompiled{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, (&options{gpuResource: tt.flag}).gpus(&c.Cluster)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // What the configuration takes, the fabric takes, and the flag alike.
 func TestConfiguredLevels(t *testing.T) {
 	for _, tt := range []struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -9,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
@@ -91,6 +92,18 @@ func (d *daemon) connect() error {
 	return err
 }
 
+// gpus are the resources of whole GPUs: one of each maker where the configuration has auto.
+func (o *options) gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
+	if o.gpuResource != "" {
+		return []corev1.ResourceName{corev1.ResourceName(o.gpuResource)}
+	}
+	for _, c := range cluster.Each() {
+		names = append(names, corev1.ResourceName(c.Resources.GPU))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // build makes the informers and the builder.
 func (d *daemon) build() error {
 	o, cluster := d.options, &d.configs.Current().Cluster
@@ -103,7 +116,7 @@ func (d *daemon) build() error {
 		return fmt.Errorf("topology levels: %w", err)
 	}
 	d.source = informers.New(informers.Options{
-		Core: d.core, Topology: topology, GPU: cmp.Or(o.gpuResource, cluster.Resources.GPU), Pods: o.countPods,
+		Core: d.core, Topology: topology, GPUs: o.gpus(cluster), Pods: o.countPods,
 		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
 	})
 	if o.exports.Conditions {

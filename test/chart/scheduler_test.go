@@ -103,7 +103,8 @@ func TestSchedulerKnowsNames(t *testing.T) {
 		}
 	}
 	p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
-	if want := "['nvidia.com/gpu', 'nvidia.com/gpucores', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage']"; !strings.Contains(
+	// A pod with a GPU of its own is heddle-scheduler's too.
+	if want := "['nvidia.com/gpu', 'nvidia.com/gpu.exclusive', 'nvidia.com/gpucores', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage']"; !strings.Contains(
 		p.Spec.MatchConditions[2].Expression, want) {
 		t.Errorf("no %s in %s", want, p.Spec.MatchConditions[2].Expression)
 	}

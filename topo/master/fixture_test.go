@@ -111,7 +111,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 		f(&o)
 	}
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPU: "nvidia.com/gpu", Pods: o.CountsPods, Manager: publish.FieldManager,
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{"nvidia.com/gpu"}, Pods: o.CountsPods, Manager: publish.FieldManager,
 		TierLabels: export.Patterns(r.templates), Clock: o.Clock,
 	})
 	o.Source = source

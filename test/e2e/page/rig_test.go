@@ -93,7 +93,7 @@ func (r *rig) run(t testing.TB) {
 	levels, err := fabric.Preset(fabric.ModeAuto, 0)
 	must(t, err)
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true, Manager: "heddle-topo-master",
 		Clock: r,
 	})
 	history := informers.NewHistory(core, "heddle-topo-master")

@@ -102,9 +102,11 @@ func TestNode(t *testing.T) {
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
 		{Type: wellknown.ConditionFabric, Status: corev1.ConditionFalse, Reason: "LinkDown", Message: "rail 3"},
 	}
-	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	r := nodeReader{gpu: "nvidia.com/gpu", manager: "heddle", tiers: []string{"tier-*"}}
-	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true}
+	node.Status.Allocatable = corev1.ResourceList{
+		"nvidia.com/gpu": resource.MustParse("8"), "amd.com/gpu": resource.MustParse("1"), "example.com/gpu": resource.MustParse("4"),
+	}
+	r := nodeReader{gpus: gpuResources{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"}, manager: "heddle", tiers: []string{"tier-*"}}
+	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 9, Cordoned: true}
 	want.Fabric = unique.Make(Condition{Status: "False", Reason: "LinkDown", Message: "rail 3"})
 	for _, l := range []Label{{"old", "owned", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}} {
 		want.Labels = append(want.Labels, unique.Make(l))
@@ -138,7 +140,7 @@ func TestPodGPUs(t *testing.T) {
 		{"nonsense", nil, []corev1.Container{with("-1"), with("9999999999999")}, maxCount},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := podReader{"nvidia.com/gpu"}
+			r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}}
 			if got := r.gpus(&corev1.PodSpec{InitContainers: tt.init, Containers: tt.containers}); got != tt.want {
 				t.Errorf("%d GPUs, want %d", got, tt.want)
 			}
@@ -177,7 +179,7 @@ func TestPodKeeps(t *testing.T) {
 		{"a gang's without GPUs", pod("n1", corev1.PodRunning, "0", tf), &kept{Gang: "ns/tf"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := podReader{"nvidia.com/gpu"}
+			r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}}
 			var got *kept
 			if r.wants(tt.pod) {
 				p := r.read(tt.pod)
@@ -206,7 +208,7 @@ func TestGPUsAsTheKubeletCounts(t *testing.T) {
 		return c
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	r := podReader{gpu}
+	r := podReader{gpuResources{gpu}}
 	for range 500 {
 		var spec corev1.PodSpec
 		for range random.IntN(4) {

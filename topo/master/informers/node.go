@@ -22,7 +22,7 @@ type Node struct {
 	// last changed, zero without one.
 	Ready bool
 	Since time.Time
-	// GPUs is status.allocatable of the GPU resource.
+	// GPUs is status.allocatable of the GPU resources.
 	GPUs int32
 	// Cordoned is spec.unschedulable.
 	Cordoned bool
@@ -68,7 +68,7 @@ func (n *Node) keep(old *Node) *Node {
 
 // nodeReader selects what to keep of a Node.
 type nodeReader struct {
-	gpu     corev1.ResourceName
+	gpus    gpuResources
 	manager string
 	tiers   []string
 }
@@ -82,9 +82,7 @@ func (r *nodeReader) read(node *corev1.Node) *Node {
 			n.Ready, n.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 		}
 	}
-	if q, ok := node.Status.Allocatable[r.gpu]; ok {
-		n.GPUs = bounded(q.Value())
-	}
+	n.GPUs = bounded(r.gpus.count(node.Status.Allocatable))
 	owned := ownLabels(node.ManagedFields, r.manager)
 	for key, value := range node.Labels {
 		own := slices.Contains(owned, key)
@@ -127,6 +125,18 @@ func ownLabels(fields []metav1.ManagedFieldsEntry, manager string) []string {
 // maxCount bounds a number of GPUs: no node has more, and sums stay far from
 // overflow.
 const maxCount = 1 << 16
+
+// gpuResources are the names of whole GPUs.
+type gpuResources []corev1.ResourceName
+
+// count is how many GPUs of any name a list has.
+func (names gpuResources) count(list corev1.ResourceList) (sum int64) {
+	for _, name := range names {
+		q := list[name]
+		sum += int64(bounded(q.Value()))
+	}
+	return min(sum, maxCount)
+}
 
 func bounded(n int64) int32 { return int32(min(max(n, 0), maxCount)) }
 

@@ -42,7 +42,7 @@ func gangOf(obj any) ([]string, error) {
 }
 
 // podReader selects what to keep of pods.
-type podReader struct{ gpu corev1.ResourceName }
+type podReader struct{ resources gpuResources }
 
 // wants drops the pods that most nodes have most of. A pod's requests of GPUs
 // never change; one that leaves its gang stays stored until it is deleted.
@@ -67,19 +67,14 @@ func (r *podReader) gpus(spec *corev1.PodSpec) int32 {
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			sum += r.limit(c)
+			sum += r.resources.count(c.Resources.Limits)
 			most = max(most, sum)
 		} else {
-			most = max(most, sum+r.limit(c))
+			most = max(most, sum+r.resources.count(c.Resources.Limits))
 		}
 	}
 	for i := range spec.Containers {
-		sum += r.limit(&spec.Containers[i])
+		sum += r.resources.count(spec.Containers[i].Resources.Limits)
 	}
 	return bounded(max(sum, most))
-}
-
-func (r *podReader) limit(c *corev1.Container) int64 {
-	q := c.Resources.Limits[r.gpu]
-	return min(max(q.Value(), 0), maxCount)
 }

@@ -33,8 +33,9 @@ import (
 type Options struct {
 	// Core is a client for core/v1, Topology one for topology.heddle.dev.
 	Core, Topology rest.Interface
-	// GPU is the resource that pods request: nvidia.com/gpu.
-	GPU string
+	// GPUs are the resources that pods request whole GPUs by: nvidia.com/gpu, and
+	// amd.com/gpu beside it in a cluster of several makers.
+	GPUs []corev1.ResourceName
 	// Pods turns the watch of pods on, which counts free GPUs and finds gangs.
 	// It covers all pods: a gang's pods that wait for a node are of interest,
 	// so are those that ended, and the keys that make a pod a member are labels
@@ -101,13 +102,12 @@ func New(o Options) *Source {
 		s.clock = clock.RealClock{}
 	}
 	s.reset()
-	gpu := corev1.ResourceName(o.GPU)
-	nodes := nodeReader{gpu: gpu, manager: o.Manager, tiers: o.TierLabels}
+	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager, tiers: o.TierLabels}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
 	reports := reportReader{fabric.NewReader()}
 	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, reports.read, s.onReport)
 	if o.Pods {
-		pods := podReader{gpu: gpu}
+		pods := podReader{o.GPUs}
 		s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)
 		utilruntime.Must(s.pods.store.AddIndexers(cache.Indexers{byGang: gangOf})) // It fails for a name twice.
 	}

@@ -84,7 +84,9 @@ func (c *cluster) startMaster(
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	source := informers.New(informers.Options{Core: core, Topology: topology, GPU: gpu, Pods: true})
+	source := informers.New(informers.Options{
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true,
+	})
 	builder, err := master.New(master.Options{
 		Source: source, CountsPods: true, Levels: levels, StaleAfter: fabric.DefaultStaleAfter, Log: log,
 	})

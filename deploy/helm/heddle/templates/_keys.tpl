@@ -131,11 +131,12 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
      where a card may be shared, and sgpu.refusedFor is not 0 throughout or the
      enforcer of memory is evict, or where HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
-     an existing ConfigMap is not known here, so that counts as shared. And where the
+     an existing ConfigMap is not known here, so that counts as shared, and so does
+     gpuDevice.sGPUHybridMode, for which people apply the ConfigMap. And where the
      policy of remediation is drain. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
-{{- $shares := .Values.config.existingConfigMap }}
+{{- $shares := or .Values.config.existingConfigMap .Values.gpuDevice.sGPUHybridMode }}
 {{- $patient := not (include "heddle.never" $cluster.sgpu) }}
 {{- $strict := "" }}
 {{- $over := false }}
