@@ -124,9 +124,9 @@ bench: ## The figures that the documentation states
 	go run ./test/bench
 
 .PHONY: chart
-chart: ## Package the Helm chart into dist/
+chart: ## Package the Helm chart into dist/; it takes the images that have the tag VERSION
 	mkdir -p dist
-	$(HELM) package deploy/helm/heddle --destination dist
+	$(HELM) package deploy/helm/heddle --app-version $(VERSION) --destination dist
 
 # All daemons without Helm; deploy/kustomize builds on it.
 MANIFEST := $(HELM) template heddle deploy/helm/heddle --namespace heddle-system --include-crds --no-hooks \
