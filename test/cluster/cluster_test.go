@@ -16,7 +16,7 @@ import (
 )
 
 func TestKubeletConfig(t *testing.T) {
-	data, err := kubeletConfig("/state", "/heddle-x/node", map[string]any{
+	data, err := kubeletConfig("/state", containerdSocket, "/heddle-x/node", map[string]any{
 		"cpuManagerPolicy": "static", "maxPods": 500,
 		"evictionHard": map[string]any{"memory.available": "1Gi"},
 	}, map[string]bool{"A": true})
@@ -41,7 +41,7 @@ func TestKubeletConfig(t *testing.T) {
 }
 
 func TestMaxPodsDefault(t *testing.T) {
-	data, err := kubeletConfig("/state", "/x", nil, nil)
+	data, err := kubeletConfig("/state", containerdSocket, "/x", nil, nil)
 	if err != nil || !strings.Contains(string(data), `"maxPods": 110`) || strings.Contains(string(data), "featureGates") {
 		t.Errorf("kubelet configuration: %v\n%s", err, data)
 	}
