@@ -77,9 +77,9 @@ hardware: ## The tests of real GPUs with all that they need, for a machine witho
 	tools/hardware.sh
 
 .PHONY: e2e-versions
-e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes, the device plugin with the oldest kubelet
+e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes, the device plugin with the oldest kubelet and with CRI-O
 	HEDDLE_VERSIONS=all $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 90m ./test/e2e/versions/...
-	HEDDLE_VERSIONS=all $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 30m -run '^TestOldestKubelet$$' ./test/e2e/devices
+	HEDDLE_VERSIONS=all $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 30m -run '^(TestOldestKubelet|TestCRIO)$$' ./test/e2e/devices
 
 .PHONY: lint
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current

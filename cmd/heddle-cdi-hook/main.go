@@ -5,6 +5,10 @@
 //
 //	heddle-cdi-hook mounts /on/the/node=/in/the/container...
 //
+// or one in which another value of a variable is in place of heddle's:
+//
+//	heddle-cdi-hook env CUDA_DEVICE_SM_LIMIT_0=30...
+//
 // or limits the device memory of a container's cgroup:
 //
 //	heddle-cdi-hook dmem drm/0000:03:00.0/vram=BYTES...
@@ -33,10 +37,12 @@ import (
 
 func main() {
 	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
-		"or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
+		"env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
+	case "env":
+		err = checkEnv(os.Stdin, os.Args[2:])
 	case "copy":
 		err = copyFile(os.Args[2:])
 	case "nccl":
@@ -53,24 +59,38 @@ func main() {
 // maxJSON bounds what is read of the runtime's files.
 const maxJSON = 16 << 20
 
-// rootOf is the container's root directory on the node, by the runtime's bundle.
-func rootOf(bundle string) (string, error) {
-	file, err := os.Open(filepath.Join(bundle, "config.json"))
+// bundle is what the runtime made of the container.
+type bundle struct {
+	Root struct {
+		Path string `json:"path"`
+	} `json:"root"`
+	Process struct {
+		Env []string `json:"env"`
+	} `json:"process"`
+}
+
+func readBundle(dir string) (*bundle, error) {
+	file, err := os.Open(filepath.Join(dir, "config.json"))
 	if err != nil {
-		return "", fmt.Errorf("bundle of the container: %w", err)
+		return nil, fmt.Errorf("bundle of the container: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	var config struct {
-		Root struct {
-			Path string `json:"path"`
-		} `json:"root"`
+	config := &bundle{}
+	if err := json.NewDecoder(io.LimitReader(file, maxJSON)).Decode(config); err != nil {
+		return nil, fmt.Errorf("bundle of the container: %w", err)
 	}
-	if err := json.NewDecoder(io.LimitReader(file, maxJSON)).Decode(&config); err != nil {
-		return "", fmt.Errorf("bundle of the container: %w", err)
+	return config, nil
+}
+
+// rootOf is the container's root directory on the node, by the runtime's bundle.
+func rootOf(dir string) (string, error) {
+	config, err := readBundle(dir)
+	if err != nil {
+		return "", err
 	}
 	root := config.Root.Path
 	if !filepath.IsAbs(root) {
-		root = filepath.Join(bundle, root)
+		root = filepath.Join(dir, root)
 	}
 	// The kernel lists mounts without links, such as /var/run.
 	if resolved, err := filepath.EvalSymlinks(root); err == nil {

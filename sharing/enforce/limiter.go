@@ -39,8 +39,8 @@ type Options struct {
 	// SysRoot defaults to /sys.
 	SysRoot string
 	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
-	// the pod's mounts hide those of an enforcer, and has the kernel limit memory. Empty:
-	// neither.
+	// the pod's mounts or variables take the place of an enforcer's, and has the kernel
+	// limit memory. Empty: neither.
 	MountsHook string
 	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
@@ -187,7 +187,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
 	if l.options.MountsHook != "" && len(edits.Mounts) > 0 {
-		edits.Hooks = append(edits.Hooks, mountsHook(l.options.MountsHook, edits.Mounts))
+		edits.Hooks = append(edits.Hooks, mountsHook(l.options.MountsHook, edits.Mounts), envHook(l.options.MountsHook, edits.Env))
 	}
 	return edits, nil
 }
@@ -201,6 +201,13 @@ func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
 		hook.Args = append(hook.Args, m.HostPath+"="+m.ContainerPath)
 	}
 	return hook
+}
+
+// envHook has the variables looked at as the container gets them: a runtime may let the pod's
+// win over those of CDI.
+func envHook(path string, env []string) *cdi.Hook {
+	args := append([]string{filepath.Base(path), "env"}, env...)
+	return &cdi.Hook{HookName: "createRuntime", Path: path, Args: args}
 }
 
 // needed leaves out enforcers that have nothing to limit: an exclusive GPU with

@@ -31,16 +31,24 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	return l, root, state
 }
 
-// TestMountsAreChecked: those of the node's files, and memory.
-func TestMountsAreChecked(t *testing.T) {
+// TestMountsAndVariablesAreChecked: those of the node's files, and memory; and every variable.
+func TestMountsAndVariablesAreChecked(t *testing.T) {
 	l, _, state := shop(t)
 	l.options.MountsHook = "/var/lib/heddle/heddle-cdi-hook"
 	edits, err := l.Edits(t.Context(), share("pod-a", gpuA, 60, 4096))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(edits.Hooks) != 1 || edits.Hooks[0].HookName != "createRuntime" || edits.Hooks[0].Path != l.options.MountsHook {
+	if len(edits.Hooks) != 2 {
 		t.Fatalf("hooks %+v", edits.Hooks)
+	}
+	for _, h := range edits.Hooks {
+		if h.HookName != "createRuntime" || h.Path != l.options.MountsHook {
+			t.Errorf("hook %+v", h)
+		}
+	}
+	if want := append([]string{"heddle-cdi-hook", "env"}, edits.Env...); !slices.Equal(want, edits.Hooks[1].Args) {
+		t.Errorf("%q, want %q", edits.Hooks[1].Args, want)
 	}
 	args := strings.Join(edits.Hooks[0].Args, " ")
 	for _, want := range []string{"heddle-cdi-hook mounts ", state + "/preload/ld.so.preload=/etc/ld.so.preload", "=/overrideEnv", "tmpfs=/usr/local/vgpu/region"} {

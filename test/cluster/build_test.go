@@ -184,12 +184,13 @@ func TestPins(t *testing.T) {
 	for name, module := range map[string]string{
 		"hyper": "k8s.io/kubernetes", "containerd": "github.com/containerd/containerd/v2", "runc": "github.com/opencontainers/runc",
 		"cni": "github.com/containernetworking/plugins", "kwok": "sigs.k8s.io/kwok",
+		"crio": crioModule,
 	} {
 		if b.pin(name, module) == "" {
 			t.Errorf("build/%s/go.mod pins no %s", name, module)
 		}
 	}
-	for _, p := range b.parts() {
+	for _, p := range append(b.parts(), b.crioPart()) {
 		if _, err := p.key("go"); err != nil {
 			t.Errorf("key of %s: %v", p.name, err)
 		}

@@ -54,6 +54,8 @@ type Options struct {
 	// KubeletBinary is the kubelet's program, of [Builder.Kubelet]; empty means the
 	// version of everything else.
 	KubeletBinary string
+	// CRIO has the node run CRI-O in place of containerd: the programs of [Builder.CRIO].
+	CRIO string
 	// FeatureGates go to every component.
 	FeatureGates map[string]bool
 	// APIServerArgs are added to the API server's command line.
@@ -73,6 +75,7 @@ type state struct {
 	Kwok          bool            `json:"kwok"`
 	NodeLease     time.Duration   `json:"node_lease,omitempty"`
 	KubeletBinary string          `json:"kubelet_binary,omitempty"`
+	CRIO          string          `json:"crio,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
 	APIServerArgs []string        `json:"api_server_args,omitempty"`
 	Binaries      Binaries        `json:"binaries"`
@@ -124,7 +127,7 @@ func (o Options) state(b Binaries) state {
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.Cache, "log", o.Name), Node: o.Node,
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
-		KubeletBinary: o.KubeletBinary, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
+		KubeletBinary: o.KubeletBinary, CRIO: o.CRIO, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}
 }

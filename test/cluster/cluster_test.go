@@ -16,7 +16,7 @@ import (
 )
 
 func TestKubeletConfig(t *testing.T) {
-	data, err := kubeletConfig("/state", "/heddle-x/node", map[string]any{
+	data, err := kubeletConfig("/state", containerdSocket, "/heddle-x/node", map[string]any{
 		"cpuManagerPolicy": "static", "maxPods": 500,
 		"evictionHard": map[string]any{"memory.available": "1Gi"},
 	}, map[string]bool{"A": true})
@@ -41,7 +41,7 @@ func TestKubeletConfig(t *testing.T) {
 }
 
 func TestMaxPodsDefault(t *testing.T) {
-	data, err := kubeletConfig("/state", "/x", nil, nil)
+	data, err := kubeletConfig("/state", containerdSocket, "/x", nil, nil)
 	if err != nil || !strings.Contains(string(data), `"maxPods": 110`) || strings.Contains(string(data), "featureGates") {
 		t.Errorf("kubelet configuration: %v\n%s", err, data)
 	}
@@ -62,6 +62,47 @@ func TestContainerdConfig(t *testing.T) {
 	}
 	if !json.Valid(cniConfig()) {
 		t.Errorf("not JSON: %s", cniConfig())
+	}
+}
+
+func TestCRIOFiles(t *testing.T) {
+	s := state{Dir: "/state", CRIO: "/programs"}
+	all := map[string]string{}
+	for _, f := range crioFiles(s.Dir, s.CRIO, "/bin/runc-1", "/plugins") {
+		all[f.name] = string(f.data)
+	}
+	got := all["crio.conf"]
+	for _, want := range []string{
+		`root = "/state/crio/root"`, `runtime_path = "/bin/runc-1"`, `plugin_dirs = ["/plugins"]`, `network_dir = "/state/cni"`,
+		`pinns_path = "/programs/pinns"`, `listen = "/run/crio/crio.sock"`, `signature_policy = "/state/policy.json"`,
+		`pause_image = "localhost/pause:1"`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "@") || !json.Valid([]byte(all["policy.json"])) {
+		t.Errorf("a placeholder is left, or the policy is no JSON:\n%s", all)
+	}
+	kubelet, err := kubeletConfig(s.Dir, s.socket(), "/x", nil, nil)
+	if err != nil || !strings.Contains(string(kubelet), `"unix:///run/crio/crio.sock"`) {
+		t.Errorf("kubelet configuration: %v\n%s", err, kubelet)
+	}
+	if got := s.command(s.runtime()); !slices.Contains(got, "--config=/state/crio.conf") || got[0] != "/programs/crio" {
+		t.Errorf("CRI-O is started by %q", got)
+	}
+}
+
+func TestMountedControllers(t *testing.T) {
+	const header = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+	for name, tt := range map[string]struct{ text, want string }{
+		"v1":        {header + "cpu\t1\t16\t1\nhugetlb\t0\t16\t1\npids\t8\t16\t1\n", "cpu\t1\t16\t1\npids\t8\t16\t1\n"},
+		"v2":        {header + "cpu\t0\t16\t1\nhugetlb\t0\t16\t1\n", ""},
+		"no fields": {header + "\ncpu 1\n", ""},
+	} {
+		if got := mountedControllers(tt.text); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	compForward    = "forward"
 	compEtcd       = "etcd"
 	compContainerd = "containerd"
+	compCRIO       = "crio"
 	compAPIServer  = "kube-apiserver"
 	compKCM        = "kube-controller-manager"
 	compScheduler  = "kube-scheduler"
@@ -39,12 +40,28 @@ const (
 // Components lists what a cluster runs, in the order of starting.
 func (c *Cluster) Components() []string {
 	all := []string{
-		compHolder, compForward, compEtcd, compContainerd, compAPIServer, compKCM, compScheduler, compKubelet,
+		compHolder, compForward, compEtcd, c.state.runtime(), compAPIServer, compKCM, compScheduler, compKubelet,
 	}
 	if c.state.Kwok {
 		all = append(all, compKwok)
 	}
 	return all
+}
+
+// runtime is the component that runs containers.
+func (s state) runtime() string {
+	if s.CRIO != "" {
+		return compCRIO
+	}
+	return compContainerd
+}
+
+// socket is its address on the node.
+func (s state) socket() string {
+	if s.CRIO != "" {
+		return crioSocket
+	}
+	return containerdSocket
 }
 
 // command is the command line of a component that runs on the node.
@@ -58,6 +75,10 @@ func (s state) command(component string) []string {
 	case compContainerd:
 		return []string{
 			filepath.Join(s.Binaries.Containerd, "containerd"), "-c", filepath.Join(s.Dir, "containerd.toml"),
+		}
+	case compCRIO:
+		return []string{
+			filepath.Join(s.CRIO, "crio"), "--config=" + filepath.Join(s.Dir, crioConfigFile), "--config-dir=",
 		}
 	case compAPIServer:
 		args = append(append(args, apiserverArgs(pki)...), gateArgs(s.FeatureGates)...)

@@ -23,7 +23,7 @@ const (
 const containerdSocket = "/run/containerd/containerd.sock"
 
 // kubeletConfig is the KubeletConfiguration, with the caller's fields on top.
-func kubeletConfig(dir, cgroupRoot string, extra map[string]any, gates map[string]bool) ([]byte, error) {
+func kubeletConfig(dir, socket, cgroupRoot string, extra map[string]any, gates map[string]bool) ([]byte, error) {
 	type m = map[string]any
 	config := m{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -34,7 +34,7 @@ func kubeletConfig(dir, cgroupRoot string, extra map[string]any, gates map[strin
 			"x509": m{"clientCAFile": filepath.Join(dir, "pki", "ca.crt")},
 		},
 		"authorization":            m{"mode": "Webhook"},
-		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"containerRuntimeEndpoint": "unix://" + socket,
 		"cgroupDriver":             "cgroupfs", // No systemd.
 		// The kubelet removes pod cgroups that it does not know below its root.
 		"cgroupRoot":             cgroupRoot,

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // NodeDir is the host's path of a path on the node. For the node's private
@@ -99,19 +101,24 @@ func (c *Cluster) LoadImage(ctx context.Context, file string) error {
 		return fmt.Errorf("open image: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	return c.loadImage(ctx, file, f)
-}
-
-func (c *Cluster) loadImage(ctx context.Context, name string, archive io.Reader) error {
 	// From standard input: the node does not see every path of the host.
-	cmd, err := c.NodeCommand(ctx, filepath.Join(c.state.Binaries.Containerd, "ctr"),
-		"-a", containerdSocket, "-n", "k8s.io", "images", "import", "--local", "-")
+	command := []string{
+		filepath.Join(c.state.Binaries.Containerd, "ctr"), "-a", containerdSocket, "-n", "k8s.io", "images", "import", "--local", "-",
+	}
+	if c.state.CRIO != "" {
+		name, err := image.Name(f)
+		if _, seekErr := f.Seek(0, io.SeekStart); errors.Join(err, seekErr) != nil {
+			return fmt.Errorf("load image %s: %w", file, errors.Join(err, seekErr))
+		}
+		command = c.state.crioImport(name)
+	}
+	cmd, err := c.NodeCommand(ctx, command[0], command[1:]...)
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = archive
+	cmd.Stdin = f
 	if _, err := run(cmd); err != nil {
-		return fmt.Errorf("load image %s: %w", name, err)
+		return fmt.Errorf("load image %s: %w", file, err)
 	}
 	return nil
 }

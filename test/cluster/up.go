@@ -96,7 +96,12 @@ func (c *Cluster) bringUp(ctx context.Context, o Options) error {
 	if err := c.startForward(ctx, o.Port); err != nil {
 		return err
 	}
-	for _, component := range []string{compEtcd, compContainerd, compAPIServer} {
+	if c.state.CRIO != "" {
+		if err := c.hideControllers(ctx); err != nil {
+			return err
+		}
+	}
+	for _, component := range []string{compEtcd, c.state.runtime(), compAPIServer} {
 		if err := c.startOnNode(ctx, component); err != nil {
 			return err
 		}
@@ -127,6 +132,12 @@ func (c *Cluster) bringUp(ctx context.Context, o Options) error {
 	return nil
 }
 
+// stateFile is a file of the state directory.
+type stateFile struct {
+	name string
+	data []byte
+}
+
 // writeFiles lays the state directory out.
 func (c *Cluster) writeFiles(o Options) error {
 	s := c.state
@@ -138,7 +149,7 @@ func (c *Cluster) writeFiles(o Options) error {
 			return fmt.Errorf("create state: %w", err)
 		}
 	}
-	kubelet, err := kubeletConfig(s.Dir, "/"+s.Cgroup+"/"+cgroupNode, o.Kubelet, o.FeatureGates)
+	kubelet, err := kubeletConfig(s.Dir, s.socket(), "/"+s.Cgroup+"/"+cgroupNode, o.Kubelet, o.FeatureGates)
 	if err != nil {
 		return err
 	}
@@ -146,16 +157,17 @@ func (c *Cluster) writeFiles(o Options) error {
 	if err != nil {
 		return fmt.Errorf("encode cluster state: %w", err)
 	}
-	for _, f := range []struct {
-		name string
-		data []byte
-	}{
+	files := []stateFile{
 		{"cluster.json", saved}, // First: it is what a clean-up starts from.
 		{"kubelet.json", kubelet},
 		{"containerd.toml", containerdConfig(s.Dir, s.Binaries.Runc, s.Binaries.CNI)},
 		{"cni/10-bridge.conflist", cniConfig()},
 		{"resolv.conf", []byte("# The node has no DNS.\n")},
-	} {
+	}
+	if s.CRIO != "" {
+		files = append(files, crioFiles(s.Dir, s.CRIO, s.Binaries.Runc, s.Binaries.CNI)...)
+	}
+	for _, f := range files {
 		if err := os.WriteFile(filepath.Join(s.Dir, f.name), f.data, 0o600); err != nil {
 			return fmt.Errorf("write %s: %w", f.name, err)
 		}
@@ -184,8 +196,7 @@ func (c *Cluster) startForward(ctx context.Context, port int) error {
 }
 
 func (c *Cluster) loadImages(ctx context.Context) error {
-	socket := filepath.Join(c.NodeDir("/run/containerd"), "containerd.sock")
-	if err := c.waitFile(ctx, compContainerd, socket); err != nil {
+	if err := c.waitFile(ctx, c.state.runtime(), c.NodeDir(c.state.socket())); err != nil {
 		return err
 	}
 	for _, file := range c.state.Binaries.Images {
@@ -203,7 +214,7 @@ func (c *Cluster) waitAPI(ctx context.Context) error {
 }
 
 func (c *Cluster) waitNode(ctx context.Context) error {
-	err := c.wait(ctx, "node", []string{compAPIServer, compKubelet, compContainerd}, func() bool {
+	err := c.wait(ctx, "node", []string{compAPIServer, compKubelet, c.state.runtime()}, func() bool {
 		ok, err := c.nodeReady(ctx, c.state.Node)
 		return err == nil && ok
 	})

@@ -252,6 +252,28 @@ type manifestItem struct {
 	Layers   []string `json:"Layers"`
 }
 
+// Name is the reference of the one image in a docker-archive.
+func Name(archive io.Reader) (string, error) {
+	files := tar.NewReader(archive)
+	for {
+		header, err := files.Next()
+		if err != nil {
+			return "", fmt.Errorf("manifest.json of an image: %w", err)
+		}
+		if header.Name != "manifest.json" {
+			continue
+		}
+		var items []manifestItem
+		if err := json.NewDecoder(files).Decode(&items); err != nil {
+			return "", fmt.Errorf("manifest.json of an image: %w", err)
+		}
+		if len(items) != 1 || len(items[0].RepoTags) != 1 {
+			return "", fmt.Errorf("manifest.json of an image: want one image with one name, have %+v", items)
+		}
+		return items[0].RepoTags[0], nil
+	}
+}
+
 // imageConfig is the OCI image configuration.
 func imageConfig(spec Spec, diffID string) ([]byte, error) {
 	type runConfig struct {

@@ -64,6 +64,12 @@ func TestPack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if name, err := Name(bytes.NewReader(first)); err != nil || name != spec.Name {
+		t.Errorf("the archive's name is %q, %v", name, err)
+	}
+	if _, err := Name(bytes.NewReader(first[:512])); err == nil {
+		t.Error("half an archive has a name")
+	}
 	_, archive := unpack(t, first)
 	var manifest []manifestItem
 	if err := json.Unmarshal(archive["manifest.json"], &manifest); err != nil {

@@ -40,7 +40,7 @@ func TestPreloadFromAnImage(t *testing.T) {
 		Files: map[string]string{"/usr/local/bin/heddle-cdi-hook": filepath.Join(b.dir, "heddle-cdi-hook")},
 	})
 	programs := pastPrograms(t, dir)
-	programs["/wait"] = compile(t, filepath.Join(dir, "wait"), "#include <unistd.h>\nint main(void) { for (;;) pause(); }")
+	programs["/wait"] = compile(t, filepath.Join(dir, "wait"), wait)
 	r.load(t, image.Spec{Name: loaderImage, Entrypoint: []string{"/wait"}, Files: programs})
 	content := map[string][]byte{}
 	for _, tag := range []string{"one", "two"} {
@@ -65,31 +65,17 @@ func TestPreloadFromAnImage(t *testing.T) {
 		}
 		return info
 	}
-	loads := func(name, want string) {
-		t.Helper()
-		p := r.pod(name, box{more: share(30, 4)})
-		p.Spec.Containers[0].Image = loaderImage
-		r.run(t, p)
-		eventually(t, 20*time.Second, func() string {
-			text, err := r.client.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(t.Context())
-			if err != nil || string(text) != "library "+want+"\n" {
-				return fmt.Sprintf("%s logs %q, %v; want library %s", name, text, err, want)
-			}
-			return ""
-		})
-	}
-
 	first := deliver("first", "one")
 	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
 	r.waitShares(t, 2*16, 200, 2*79)
-	loads("has-one", "one")
+	r.loads(t, "has-one", "one", nil)
 	if again := deliver("again", "one"); !os.SameFile(first, again) || !again.ModTime().Equal(first.ModTime()) {
 		t.Error("the same library was written again")
 	}
 	if second := deliver("second", "two"); os.SameFile(first, second) {
 		t.Error("the library was written over, which kills who has it mapped")
 	}
-	loads("has-two", "two")
+	r.loads(t, "has-two", "two", nil)
 	r.pastPreload(t)
 	if p := r.getPod(t, "has-one"); !ready(p) || status(p, "app").RestartCount != 0 {
 		t.Errorf("the pod with the first library is %s", inShort(p))
@@ -117,6 +103,21 @@ func TestPreloadFromAnImage(t *testing.T) {
 	})
 	r.remove(t, "without")
 	r.count(t)
+}
+
+// loads runs a share whose program says which library it loads.
+func (r *rig) loads(t *testing.T, name, want string, env map[string]string) {
+	t.Helper()
+	p := r.pod(name, box{more: share(30, 4), env: env})
+	p.Spec.Containers[0].Image = loaderImage
+	r.run(t, p)
+	eventually(t, 20*time.Second, func() string {
+		text, err := r.client.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if err != nil || string(text) != "library "+want+"\n" {
+			return fmt.Sprintf("%s logs %q, %v; want library %s", name, text, err, want)
+		}
+		return ""
+	})
 }
 
 // load packs an image and puts it on the node.

@@ -47,6 +47,9 @@ int main(int n, char **arg) { setenv(arg[1], arg[2], 1); return execl(arg[3], ar
 int main(int n, char **arg) { return chroot(arg[1]) || chdir("/") || execl(arg[2], arg[2], (char *)0); }`
 )
 
+// wait loads its libraries, and ends by a signal.
+const wait = "#include <unistd.h>\nint main(void) { for (;;) pause(); }"
+
 // limits is a library for the tests. Library one answers dlsym too, as HAMi-core does
 // (libvgpu.c): for its own functions of any handle.
 const limits = `

@@ -111,10 +111,18 @@ func (r *rig) library(t *testing.T) string {
 
 // TestPodHidesNoLimit: a link in a volume or in the image leads a mount of the pod to where
 // heddle's is, or the pod mounts a file into heddle's directory. The runtime makes it last,
-// since its path is longer.
+// since its path is longer. At the very path heddle's replaces it.
 func TestPodHidesNoLimit(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)
+	hides := r.hidesNoLimit(t)
+	r.run(t, hides("replaced", "/etc/ld.so.preload"))
+	r.count(t)
+}
+
+// hidesNoLimit has pods with such mounts, and returns one that mounts an empty file at a path.
+func (r *rig) hidesNoLimit(t *testing.T) (hides func(name, path string) *corev1.Pod) {
+	t.Helper()
 	volume, err := os.MkdirTemp(r.dir, "volume") //nolint:usetesting // The node has r.dir under its path.
 	empty := filepath.Join(volume, "empty")
 	err = errors.Join(err, os.WriteFile(empty, nil, 0o600))
@@ -138,7 +146,7 @@ func TestPodHidesNoLimit(t *testing.T) {
 			corev1.VolumeMount{Name: "v0", MountPath: at}, corev1.VolumeMount{Name: "v1", MountPath: path})
 		return p
 	}
-	hides := func(name, path string) *corev1.Pod { return mounts(name, "/x", empty, path) }
+	hides = func(name, path string) *corev1.Pod { return mounts(name, "/x", empty, path) }
 	r.create(t, hides("hides", "/x/link/ld.so.preload"))
 	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload", 45*time.Second)
 	r.create(t, mounts("prepared", "/x", filepath.Join(region, "region.cache"), "/usr/local/vgpu/region/region.cache"))
@@ -147,11 +155,10 @@ func TestPodHidesNoLimit(t *testing.T) {
 	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region", 45*time.Second)
 	r.remove(t, "prepared", "linked")
 	r.imageHides(t)
-	// Beside heddle's mounts, or at the very path, where heddle's replaces it.
+	// Beside heddle's mounts.
 	r.run(t, hides("beside", "/x/link/other"))
-	r.run(t, hides("replaced", "/etc/ld.so.preload"))
 	r.remove(t, "hides")
-	r.count(t)
+	return hides
 }
 
 // imageHides: the link is in the image, where /etc itself is one too, and what the pod mounts

@@ -60,7 +60,9 @@ type options struct {
 	// older one.
 	kubelet       map[string]any
 	kubeletBinary string
-	gates         map[string]bool
+	// crio, if set, has CRI-O's programs, which run in place of containerd.
+	crio  string
+	gates map[string]bool
 	// held keeps the plugin from being started.
 	held bool
 	// stateSize, if set, makes the plugin's state directory a file system of this size.
@@ -167,7 +169,8 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, FeatureGates: o.gates, Kwok: o.kwok,
+		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
+		FeatureGates: o.gates, Kwok: o.kwok,
 	})
 	if err != nil {
 		return r, err

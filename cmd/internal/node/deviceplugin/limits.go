@@ -51,7 +51,7 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
-		log.Warn("mounts of pods with shares are not checked, and /etc/nccl.conf gets no hints", "reason", err.Error())
+		log.Warn("mounts and variables of pods with shares are not checked, and /etc/nccl.conf gets no hints", "reason", err.Error())
 	}
 	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
 	if o.mpsKeeper == keeperUse {
@@ -70,7 +70,7 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	}, nil
 }
 
-// mountsHook is the program beside this one that checks a container's mounts.
+// mountsHook is the program beside this one that checks a container's mounts and variables.
 const mountsHook = "heddle-cdi-hook"
 
 // installHook puts the program into the state directory, where the node's runtime

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// checkEnv reads the state that the runtime passes, and reports variables that the container has
+// in place of those of CDI. CRI-O before its pull request 9292 (June 2025) lets the pod's and the
+// image's win.
+func checkEnv(stdin io.Reader, variables []string) error {
+	var state struct {
+		Bundle string `json:"bundle"`
+	}
+	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
+		return fmt.Errorf("the runtime's state of the container: %w", err)
+	}
+	config, err := readBundle(state.Bundle)
+	if err != nil {
+		return err
+	}
+	var replaced []string
+	for _, v := range variables {
+		name, _, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("%q is not NAME=VALUE", v)
+		}
+		// Which of several of one name holds is the program's choice.
+		others := slices.DeleteFunc(slices.Clone(config.Process.Env), func(e string) bool {
+			return e == v || !strings.HasPrefix(e, name+"=")
+		})
+		if len(others) > 0 || !slices.Contains(config.Process.Env, v) {
+			replaced = append(replaced, name)
+		}
+	}
+	if len(replaced) > 0 {
+		return fmt.Errorf("the pod or its image sets %s, which the limits of the pod's share need, and this container runtime "+
+			"lets it win over CDI: do not set it, or update CRI-O", strings.Join(replaced, ", "))
+	}
+	return nil
+}
