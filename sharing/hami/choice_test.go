@@ -274,6 +274,9 @@ func TestLongAnnotations(t *testing.T) {
 			t.Errorf("%s: an error of %d bytes", key, len(fmt.Sprint(err)))
 		}
 	}
+	if _, err := hami.ParsePodShares(`[[{"compute":` + strings.Repeat("1", 200<<10) + `}]]`); err == nil || len(err.Error()) > 300 {
+		t.Errorf("a long number: an error of %d bytes", len(fmt.Sprint(err)))
+	}
 }
 
 func FuzzChoice(f *testing.F) {
