@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -287,14 +286,14 @@ func Decode(body []byte) ([]v1alpha1.Group, error) {
 		return nil, fmt.Errorf("node groups: more than %d groups and nodes", maxElements)
 	}
 	var groups []v1alpha1.Group
-	if err := json.Unmarshal(body, &groups); err != nil {
-		// It has a number that is in the place of a name whole.
-		return nil, errors.New("node groups: " + wellknown.ClipTo(err.Error(), 300))
-	}
+	err := json.Unmarshal(body, &groups)
 	if groups == nil {
 		groups = []v1alpha1.Group{}
 	}
-	if _, err := placement.New(groups); err != nil {
+	if err == nil {
+		_, err = placement.New(groups)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("node groups: %w", err)
 	}
 	return groups, nil

