@@ -155,6 +155,19 @@ func TestBadBoundAndNodeGPUs(t *testing.T) {
 	}
 }
 
+// An error of encoding/json repeats the name of a field, or a number, whole.
+func TestLongErrors(t *testing.T) {
+	long := strings.Repeat("1", 200<<10)
+	for _, text := range []string{
+		`{"version":1,"` + long + `":1}`, `{"version":` + long + `}`, `{"version":1,"node":` + long + `}`, `"` + long,
+		`{"version":1,"node":"n","containers":{"` + long + `":[]}}`,
+	} {
+		if _, err := allocation.ParseAllocation(text); err == nil || len(err.Error()) > 400 {
+			t.Errorf("%.30s: an error of %d bytes", text, len(fmt.Sprint(err)))
+		}
+	}
+}
+
 func TestFreeGPUs(t *testing.T) {
 	const text = `{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"MIG-b","of":"GPU-c"}]}`
 	want := &allocation.FreeGPUs{Version: 1, Held: 2, Free: []allocation.FreeGPU{{UUID: "GPU-a"}, {UUID: "MIG-b", Of: "GPU-c"}}}

@@ -69,12 +69,20 @@ func decode(text string, into any) error {
 		if errors.Is(err, io.EOF) {
 			return errors.New("empty")
 		}
-		return err
+		return Clipped(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows the JSON")
 	}
 	return nil
+}
+
+// Clipped bounds an error of encoding/json, which repeats the name of a field, or a number, whole.
+func Clipped(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(wellknown.ClipTo(err.Error(), 200))
 }
 
 // checkPod checks an annotation of a pod up to its first fault, in the order of

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -54,6 +55,24 @@ func TestValue(t *testing.T) {
 	}
 	if wellknown.Shorten("short", 10) != "short" {
 		t.Error("what fits was shortened")
+	}
+}
+
+func TestMoment(t *testing.T) {
+	for text, want := range map[string]string{
+		"2026-11-27T10:00:00+01:00": "2026-11-27T09:00:00Z",
+		"9999-12-31T23:59:59-01:00": "0001-01-01T00:00:00Z", // The year 10000.
+		"0000-01-01T00:00:00+01:00": "0001-01-01T00:00:00Z", // The year before 0.
+		"0000-01-01T00:00:00Z":      "0000-01-01T00:00:00Z",
+	} {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := wellknown.Moment(at).MarshalJSON()
+		if got := strings.Trim(string(b), `"`); err != nil || got != want {
+			t.Errorf("%s is %s, error %v, want %s", text, got, err, want)
+		}
 	}
 }
 

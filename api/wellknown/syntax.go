@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // MaxLabel is the length in bytes of the longest label value, and of the
@@ -112,6 +113,15 @@ func ClipTo(s string, n int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:n-len(dots)], "") + dots
+}
+
+// Moment is a time from outside in UTC, or the zero time if its year is none of 0 to 9999: encoding/json
+// writes no other, and the whole answer would be an error.
+func Moment(t time.Time) time.Time {
+	if t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t
 }
 
 // Shorten cuts s to at most n bytes, of which the last nine are then a '-' and

@@ -215,6 +215,12 @@ func TestEvents(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	k.WarnPod(pod, "Long", strings.Repeat("é", 8<<20))
+	for one := range k.events.recent {
+		if len(one.message) > 1024 {
+			t.Errorf("%d bytes of a message are remembered", len(one.message))
+		}
+	}
 }
 
 func TestDeviceClassesClaim(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
@@ -57,6 +58,7 @@ func (c *Client) WarnPod(pod kubelet.Pod, reason, message string) {
 	about := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
 	}
+	message = wellknown.ClipTo(message, maxEventMessage) // It is remembered, and may repeat what the pod's owner wrote.
 	if c.events.repeated(reported{about, reason, message}) {
 		return
 	}

@@ -211,10 +211,8 @@ func parseSharing(content []byte, device string) (*Sharing, error) {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			return nil, fmt.Errorf("%s: %w", EnvShares, err)
 		}
-		for _, share := range s.Shares {
-			if share.VCore < 0 || share.MemoryMiB < 0 || share.MemoryMiB > allocation.MaxMemoryMiB {
-				return nil, fmt.Errorf("%s: %+v is no share", EnvShares, share)
-			}
+		if err := allocation.CheckShares(s.Shares); err != nil {
+			return nil, fmt.Errorf("%s: %w", EnvShares, err)
 		}
 		return &s, nil
 	}

@@ -74,9 +74,12 @@ func TestWhatCannotBeRead(t *testing.T) {
 		`{"version":2,"entry":{}}`,       // Of a version that is not known.
 		strings.Replace(string(content), e.Device, "x", 1), // Of another device.
 		strings.Replace(string(content), "GPU-0::1", "GPU-1::1", 1),
+		strings.Replace(string(content), `"vcore":30`, `"vcore":-30`, 1), // It would leave more than there is to others.
+		strings.Replace(string(content), `"memoryMiB":4096`, `"memoryMiB":9007199254740993`, 1),
 	} {
-		path := filepath.Join(dir, cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", nil).Device+".json")
-		write(t, path, bad)
+		device := cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", e.IDs).Device
+		path := filepath.Join(dir, device+".json")
+		write(t, path, strings.Replace(bad, e.Device, device, 1))
 		set = append(set, path)
 	}
 	write(t, filepath.Join(dir, "notes.json"), "of a person")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -82,6 +83,11 @@ func parse(content []byte, device string) (*Entry, error) {
 	}
 	if err := wellknown.CheckResource(e.Resource); err != nil {
 		return nil, fmt.Errorf("its resource: %w", err)
+	}
+	if len(e.Shares) > 0 {
+		if err := allocation.CheckShares(e.Shares); err != nil {
+			return nil, err
+		}
 	}
 	return &e, nil
 }

@@ -136,6 +136,9 @@ func (d *Dir) loadNames(all map[string]*Entry) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		content = append(content, '\n') // The next line is not to go on in the last one.
+	}
 	for line := range bytes.Lines(content) {
 		var named struct {
 			Device string `json:"device"`

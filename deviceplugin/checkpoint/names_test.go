@@ -102,14 +102,22 @@ func TestNameCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, string(content[:len(content)-20]))
-	again := checkpoint.NewDir(dir)
-	if _, err := again.Load(); err != nil {
-		t.Error(err)
-	}
-	three := named(t, again)
-	want := slices.Sorted(slices.Values([]string{one.Device, three.Device}))
-	if diff := cmp.Diff(want, devices(t, dir)); diff != "" {
-		t.Errorf("%s was cut off (-want +got):\n%s", cut.Device, diff)
+	for _, tt := range []struct {
+		bytes int
+		kept  []string
+	}{
+		{20, []string{one.Device}},
+		{1, []string{one.Device, cut.Device}}, // Its end of line alone, without which the next line goes on there.
+	} {
+		write(t, path, string(content[:len(content)-tt.bytes]))
+		again := checkpoint.NewDir(dir)
+		if _, err := again.Load(); err != nil {
+			t.Error(err)
+		}
+		three := named(t, again)
+		want := slices.Sorted(slices.Values(append(tt.kept, three.Device)))
+		if diff := cmp.Diff(want, devices(t, dir)); diff != "" {
+			t.Errorf("%d bytes of %s were cut off (-want +got):\n%s", tt.bytes, cut.Device, diff)
+		}
 	}
 }

@@ -76,7 +76,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	for _, e := range s.entries {
 		by := ""
 		switch {
-		case e.Owner == nil && !s.confirmed[e.Device] && s.options.Now().Sub(e.Created) < unclaimedFor:
+		case !s.confirmed[e.Device] && unclaimed(e, s.options.Now()):
 			by = admitted
 		case e.Owner != nil && (node.Forgotten[*e.Owner] || node.Unsure[*e.Owner]):
 			by = e.Owner.Pod.String()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -75,5 +76,25 @@ func TestHeld(t *testing.T) {
 	r.kubelet.Disturb(func(context.Context, string) error { return errors.New("no answer") })
 	if held, err := r.Held(t.Context()); err == nil || held != nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("a kubelet that does not answer: %v, %v", held, err)
+	}
+}
+
+// A name that no container got is let go by a clock that was set back by hours, too.
+func TestANameOfATimeToCome(t *testing.T) {
+	r := shareRig(t)
+	if _, err := r.Allocate(gpus, r.gpuIDs(0)); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(-8 * time.Hour)
+	if held := r.held(); len(held) != 0 {
+		t.Errorf("%q", held)
+	}
+	r.collect()
+	if len(r.entries) != 1 {
+		t.Error("it is removed at once: its container may be about to start")
+	}
+	r.pass(goneFor)
+	if r.collect(); len(r.entries) != 0 {
+		t.Error("it is kept")
 	}
 }

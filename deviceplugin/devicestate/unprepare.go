@@ -146,9 +146,15 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	return expired
 }
 
+// unclaimed reports whether an entry has no holder yet and may get one. One of a time to come was made
+// before the clock was set back.
+func unclaimed(e *checkpoint.Entry, now time.Time) bool {
+	return e.Owner == nil && now.Sub(e.Created).Abs() < unclaimedFor
+}
+
 // claims reports whether an entry's pod is there, or may be yet.
 func (o *observation) claims(e *checkpoint.Entry, now time.Time) bool {
-	if e.Owner == nil && now.Sub(e.Created) < unclaimedFor {
+	if unclaimed(e, now) {
 		return true
 	}
 	for i := range o.Allocations {

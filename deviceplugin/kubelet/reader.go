@@ -31,6 +31,9 @@ type Reader struct {
 	mu sync.Mutex // guards what follows
 	// started is when a kubelet started, or registered the plugin, last.
 	started time.Time
+	// known is when the sockets of the kubelet were made that registered the plugin last. The clock
+	// may have been set since, or between the two: what they are compared with is no time of now.
+	known [2]time.Time
 }
 
 // NewReader reads the kubelet with the directory dir (/var/lib/kubelet), through
@@ -70,9 +73,20 @@ func (r *Reader) Snapshot(ctx context.Context, quantities ...string) (*Snapshot,
 
 // Registered notes that a kubelet has just registered the plugin.
 func (r *Reader) Registered() {
+	made := r.made()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.started = r.now()
+	r.started, r.known = r.now(), made
+}
+
+// made is when the sockets were made; zero for one that is not there.
+func (r *Reader) made() (made [2]time.Time) {
+	for i, path := range r.sockets {
+		if info, err := os.Stat(path); err == nil {
+			made[i] = info.ModTime()
+		}
+	}
+	return made
 }
 
 // startsWithin is how much earlier a kubelet can make the second of its sockets
@@ -83,21 +97,22 @@ const startsWithin = 2 * time.Second
 // plugins: it answers already and does not know its pods yet. It returns when
 // that was.
 func (r *Reader) noteStart() time.Time {
-	var made [2]time.Time
-	for i, path := range r.sockets {
-		if info, err := os.Stat(path); err == nil {
-			made[i] = info.ModTime()
-		}
+	made := r.made()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var again [2]bool
+	for i := range made {
+		again[i] = !made[i].IsZero() && !made[i].Equal(r.known[i])
 	}
 	latest := made[0]
 	switch {
-	case made[0].Sub(made[1]) > startsWithin:
+	case !again[0] && !again[1]:
+		return r.started
+	case !again[1], made[0].Sub(made[1]) > startsWithin:
 		latest = r.now()
 	case made[1].After(made[0]):
 		latest = made[1]
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if latest.After(r.started) {
 		r.started = latest
 	}

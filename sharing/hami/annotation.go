@@ -129,7 +129,7 @@ func decode(text string, into any) error {
 	case text == "":
 		return errors.New("empty")
 	}
-	return json.Unmarshal([]byte(text), into)
+	return allocation.Clipped(json.Unmarshal([]byte(text), into))
 }
 
 func encode(v any) string {

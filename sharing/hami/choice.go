@@ -115,7 +115,7 @@ func checkBinding(pod *corev1.Pod, node string) error {
 	chosen := pod.Annotations[wellknown.HAMiNode]
 	if chosen != node || pod.Spec.NodeName != node {
 		return fmt.Errorf("%s: HAMi chose node %q, the pod is bound to %q, this is %s",
-			wellknown.HAMiAllocation, chosen, pod.Spec.NodeName, node)
+			wellknown.HAMiAllocation, wellknown.Clip(chosen), pod.Spec.NodeName, node)
 	}
 	text, bound := pod.Annotations[wellknown.HAMiBindTime]
 	if !bound {
@@ -124,7 +124,7 @@ func checkBinding(pod *corev1.Pod, node string) error {
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
+		return fmt.Errorf("%s: %q is no time in seconds", wellknown.HAMiBindTime, wellknown.Clip(text))
 	}
 	since, err := chosenAt(pod)
 	if err != nil {
@@ -150,7 +150,7 @@ func chosenAt(pod *corev1.Pod) (int64, error) {
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is no time", key, text)
+		return 0, fmt.Errorf("%s: %q is no time", key, wellknown.Clip(text))
 	}
 	return at / unit, nil
 }

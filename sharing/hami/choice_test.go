@@ -262,6 +262,23 @@ func TestAllMemoryIsNoMoreThanTheGPU(t *testing.T) {
 
 // Whatever the annotations contain, a container gets no more GPUs than it
 // requests, and no GPU that the node does not share.
+// What an error repeats of annotations is bounded: it goes into logs and reports, and is remembered.
+func TestLongAnnotations(t *testing.T) {
+	for _, key := range []string{
+		wellknown.HAMiAllocation, wellknown.HAMiNode, wellknown.HAMiBindTime, wellknown.HAMiPredicateTime,
+	} {
+		pod := bound()
+		pod.Annotations[key] = strings.Repeat("x", 200<<10)
+		_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
+		if err == nil || len(err.Error()) > 300 {
+			t.Errorf("%s: an error of %d bytes", key, len(fmt.Sprint(err)))
+		}
+	}
+	if _, err := hami.ParsePodShares(`[[{"compute":` + strings.Repeat("1", 200<<10) + `}]]`); err == nil || len(err.Error()) > 300 {
+		t.Errorf("a long number: an error of %d bytes", len(fmt.Sprint(err)))
+	}
+}
+
 func FuzzChoice(f *testing.F) {
 	for _, version := range hamirecord.Versions() {
 		for _, p := range hamirecord.Load(f, version).Pods {

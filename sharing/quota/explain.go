@@ -109,14 +109,23 @@ func (l shortfall) String() string {
 // list is clipped.
 func (r *Request) unknownUUIDs(gpus []GPU) []string {
 	const most = 3
+	left := len(r.Use)
+	for i := range gpus {
+		if names(r.Use, gpus[i].UUID) {
+			left--
+		}
+	}
 	var unknown []string
 	for _, uuid := range r.Use {
+		if len(unknown) == min(left, most) {
+			break
+		}
 		if !slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }) {
 			unknown = append(unknown, wellknown.Clip(uuid))
 		}
 	}
-	if more := len(unknown) - most; more > 0 {
-		unknown = append(unknown[:most], fmt.Sprintf("%d more", more))
+	if more := left - most; more > 0 {
+		unknown = append(unknown, fmt.Sprintf("%d more", more))
 	}
 	return unknown
 }

@@ -8,8 +8,6 @@
 package quota
 
 import (
-	"slices"
-
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -42,7 +40,7 @@ type Request struct {
 	MemoryPercent int
 	Policy        Policy
 	// Use are the UUIDs of the only GPUs to use, none means all. Avoid are
-	// those of GPUs not to use; Avoid wins over Use.
+	// those of GPUs not to use; Avoid wins over Use. Both are sorted, as [UUIDs] has them.
 	Use, Avoid []string
 	// Placement is which GPU comes first; empty is as the node or the
 	// scheduler is configured.
@@ -108,9 +106,9 @@ func (r *Request) MemoryOf(totalMiB int64) int64 {
 // It allocates nothing.
 func (c *GPU) Reject(r *Request) Reason {
 	switch {
-	case len(r.Use) > 0 && !slices.Contains(r.Use, c.UUID):
+	case len(r.Use) > 0 && !names(r.Use, c.UUID):
 		return Reason{Cause: NotSelected, Index: c.Index}
-	case slices.Contains(r.Avoid, c.UUID):
+	case names(r.Avoid, c.UUID):
 		return Reason{Cause: Avoided, Index: c.Index}
 	case c.Unhealthy != "":
 		return Reason{Cause: NotHealthy, Index: c.Index, Detail: c.Unhealthy}

@@ -203,10 +203,17 @@ func UUIDs(annotations map[string]string, d wellknown.Domains) (use, avoid []str
 
 // Accepts reports whether a pod that names the only GPUs to use, none means all,
 // and those to avoid, which win, accepts a device. parent is the GPU
-// that it is cut from, or its own UUID.
+// that it is cut from, or its own UUID. The lists are sorted.
 func Accepts(use, avoid []string, id, parent string) bool {
-	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
+	in := func(list []string) bool { return names(list, id) || names(list, parent) }
 	return (len(use) == 0 || in(use)) && !in(avoid)
+}
+
+// names reports whether a sorted list has a UUID. An annotation has room for tens of thousands, and a
+// scheduler asks for each GPU of each node.
+func names(list []string, uuid string) bool {
+	_, found := slices.BinarySearch(list, uuid)
+	return found
 }
 
 // uuids is the list under a key or its alias.

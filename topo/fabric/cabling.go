@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // cabling is the outcome of a leaf group's cabling check.
@@ -321,13 +322,10 @@ func (w *wiring) missing(n *node) (rails []*railPorts, shifted bool) {
 	return lost[:len(lacked)], true
 }
 
-// lastSecond is the end of the year 9999 in UTC; JSON has no later time.
-const lastSecond = 253402300799
-
 func (p *port) finding(node string) Finding {
 	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
-	if p.since > 0 && p.since <= lastSecond {
-		f.Since = time.Unix(p.since, 0).UTC()
+	if p.since > 0 {
+		f.Since = wellknown.Moment(time.Unix(p.since, 0))
 	}
 	if p.leaf != nil {
 		f.Found = Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.switchPort.Value()}

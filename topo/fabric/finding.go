@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Fault is the sort of a finding.
@@ -139,7 +140,7 @@ func (n *node) contradicted() string {
 func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	var out []Reason
 	if !n.Ready {
-		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.Since.UTC()})
+		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: wellknown.Moment(n.Since)})
 	}
 	if reason, _ := b.heartbeat(n); reason.Kind != "" {
 		out = append(out, reason)
@@ -150,7 +151,7 @@ func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 		}
 	}
 	for _, s := range n.Report.Stale() {
-		out = append(out, Reason{Kind: ReasonSource, Since: s.Since.UTC()})
+		out = append(out, Reason{Kind: ReasonSource, Since: wellknown.Moment(s.Since.Time)})
 	}
 	if n.group == nil { // Why it is in no leaf group.
 		if r := reasonOf(Unseen, findings); r.Count > 0 {
@@ -168,7 +169,7 @@ func (b *Builder) heartbeat(n *node) (reason Reason, next time.Time) {
 	case n.Report == nil || n.Heartbeat.IsZero():
 		return Reason{}, time.Time{}
 	case b.now.After(late):
-		return Reason{Kind: ReasonStale, Since: late.UTC()}, time.Time{}
+		return Reason{Kind: ReasonStale, Since: wellknown.Moment(late)}, time.Time{}
 	case n.Heartbeat.After(b.now.Add(maxSkew)):
 		return Reason{Kind: ReasonClock}, n.Heartbeat.Add(-maxSkew)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -166,6 +167,10 @@ func (s Selector) accepts(id, parent string) bool {
 	return quota.Accepts(s.Use, s.Avoid, id, parent)
 }
 
+// maxLacking is how many GPUs that a node does not have an error names: an annotation has room for
+// tens of thousands.
+const maxLacking = 3
+
 // Check returns what is wrong with giving a pod these devices of m: a UUID that
 // the node does not have, with those that it has, or a device that the pod does
 // not accept. A UUID to avoid may be another node's.
@@ -175,10 +180,23 @@ func (s Selector) Check(m *machine.Machine, ids []string) error {
 		have = append(have, m.GPUs[i].UUID)
 	}
 	var errs []error
+	var lacking []string
+	more := 0
 	for _, uuid := range s.Use {
-		if m.ParentGPU(uuid) == "" && !slices.Contains(have, uuid) {
-			errs = append(errs, fmt.Errorf("the node has no GPU %q; it has %s", uuid, strings.Join(have, ", ")))
+		switch {
+		case m.ParentGPU(uuid) != "" || slices.Contains(have, uuid):
+		case len(lacking) < maxLacking:
+			lacking = append(lacking, strconv.Quote(wellknown.Clip(uuid)))
+		default:
+			more++
 		}
+	}
+	if len(lacking) > 0 {
+		names := strings.Join(lacking, ", ")
+		if more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s", names, strings.Join(have, ", ")))
 	}
 	for _, id := range ids {
 		if !s.accepts(id, cmp.Or(m.ParentGPU(id), id)) {

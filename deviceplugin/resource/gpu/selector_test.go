@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,6 +70,15 @@ func TestSelectorCheck(t *testing.T) {
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want %q", test.name, err, test.want)
 		}
+	}
+	var many gpu.Selector
+	for i := range 43000 { // As many as an annotation has room for.
+		many.Use = append(many.Use, fmt.Sprintf("%05d", i))
+	}
+	want := `the node has no GPU "00000", "00001", "00002" and 42997 more; it has GPU-0, GPU-1
+the pod does not accept GPU GPU-0`
+	if err := many.Check(m, []string{"GPU-0"}); err == nil || err.Error() != want {
+		t.Errorf("error %.300v, want %s", err, want)
 	}
 	if !(gpu.Selector{}).None() || (gpu.Selector{Avoid: []string{"x"}}).None() {
 		t.Error("None is wrong")

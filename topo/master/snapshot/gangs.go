@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
@@ -135,7 +136,8 @@ func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 		}
 	}
 	state := gang.StateOf(members, out.MinMember, s.lost)
-	out.State, out.Reason, out.Since, out.RejectedSince = state.Phase, state.Reason, state.Since, state.RejectedSince
+	out.State, out.Reason = state.Phase, state.Reason
+	out.Since, out.RejectedSince = wellknown.Moment(state.Since), wellknown.Moment(state.RejectedSince)
 	out.Members, out.Bound, out.Running = state.Pods, state.Bound, state.Running
 	out.Group = lowest(out.Nodes, at)
 	return out

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
@@ -103,7 +104,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 	}
 	n := &Node{
 		Name: name, Groups: []Group{}, Ready: known.Node.Ready, Cordoned: known.Node.Cordoned,
-		GPUs: s.gpus(known), Ignored: known.Ignored(), ReadySince: known.Node.Since.UTC(),
+		GPUs: s.gpus(known), Ignored: known.Ignored(), ReadySince: wellknown.Moment(known.Node.Since),
 	}
 	for holders, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode || e.Name != name {
@@ -126,7 +127,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
 		n.Walk, n.StaleSources = r.Walk, r.Stale()
 		if at := r.Heartbeat(); !at.IsZero() {
-			n.Heartbeat, n.HeartbeatAge = at, now.Sub(at).Round(time.Second).Seconds()
+			n.Heartbeat, n.HeartbeatAge = wellknown.Moment(at), now.Sub(at).Round(time.Second).Seconds()
 		}
 	}
 	return n, true

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -260,14 +261,14 @@ func (s *Snapshot) StaleSources() []StaleSource {
 			continue
 		}
 		for _, one := range r.Stale() {
-			sum := all[one.Source]
+			sum, since := all[one.Source], wellknown.Moment(one.Since.Time)
 			if sum == nil {
-				sum = &StaleSource{Source: one.Source, Since: one.Since.UTC()}
+				sum = &StaleSource{Source: one.Source, Since: since}
 				all[one.Source] = sum
 			}
 			sum.Nodes++
-			if one.Since.Time.Before(sum.Since) {
-				sum.Since = one.Since.UTC()
+			if since.Before(sum.Since) {
+				sum.Since = since
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -211,12 +212,12 @@ func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
 	}
 	began := now
 	if t := pod.Status.StartTime; t != nil {
-		began = t.Time
+		began = wellknown.Moment(t.Time)
 	}
 	if h.Since.IsZero() || began.Before(h.Since) {
 		h.Since = began
 	}
-	if end := fit.EndOf(pod, began); end.After(h.Until) {
+	if end := wellknown.Moment(fit.EndOf(pod, began)); end.After(h.Until) {
 		h.Until = end
 	}
 }

@@ -257,6 +257,14 @@ func TestFitsTogether(t *testing.T) {
 			t.Errorf("%d masters and %d workers: %t", tt.masters, tt.workers, got)
 		}
 	}
+	// What a node has too little of since a GPU is lost matters to pods alone that ask for it.
+	short := node(pod("old", "1", "8", 0))
+	short.node.Status.Allocatable = list("16", "7", "110")
+	free = fit.FreeOf(short, nil, &fit.Asker{})
+	if !free.FitsTogether([]*fit.Class{master, worker}, []int32{1, 0}) {
+		t.Error("a master does not fit for want of the GPUs of workers that are not there")
+	}
+	free = fit.FreeOf(node(), nil, &fit.Asker{})
 	if lacks := free.Lacks(fit.Amounts{gpu: 9}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
 	}

@@ -220,6 +220,9 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	total := Amounts{}
 	slots := f.podSlots()
 	for i, n := range pods {
+		if n == 0 {
+			continue // A gang may be of many classes, and a node has pods of few.
+		}
 		c := classes[i]
 		if slots -= int64(n); c.exclusive && n > 1 {
 			return false

@@ -55,7 +55,11 @@ func (o *Options) IsNative(pod *corev1.Pod) bool {
 func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	// Annotations that contradict each other are rejected by PreFilter.
 	selector, _ := o.GPUs.Selector(pod)
-	class := fit.ClassOf(pod, selector, o.Ignored...)
+	// One that is bound already, as after a restart, is of the class that it had before: a class
+	// for each node would make a plan of a gang of thousands one of thousands of classes.
+	unbound := *pod
+	unbound.Spec.NodeName = ""
+	class := fit.ClassOf(&unbound, selector, o.Ignored...)
 	gpus := class.Amounts[o.GPUs.GPUs().In(class.Amounts)]
 	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
 }

@@ -266,6 +266,22 @@ func TestMembersSelectGPUs(t *testing.T) {
 	}
 }
 
+// A member that is bound when the scheduler begins is of the class of the others.
+func TestBoundMembersAreOfOneClass(t *testing.T) {
+	c := newCache()
+	onNode := podOf("a-0", in("a", "2"))
+	onNode.Spec.NodeName = "n0"
+	c.UpdatePod(onNode)
+	waiting := podOf("a-1", in("a", "2"))
+	c.UpdatePod(waiting)
+	_, _, _ = c.Place(waiting, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
+		if m := gangs[0].Members; len(m) != 2 || m[0].Node != "n0" || m[0].Class.Key != m[1].Class.Key {
+			t.Errorf("members %+v", m)
+		}
+		return nil, nil, "no room"
+	})
+}
+
 func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
 	c := newCache()
 	a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))

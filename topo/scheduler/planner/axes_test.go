@@ -48,6 +48,12 @@ func TestTheTreeOfAGang(t *testing.T) {
 		t.Errorf("the largest gangs (-want +got):\n%s", diff)
 	}
 	groups, _ := crossing()
+	groups[0].Kind = "nvlink-part"
+	f.plant(groups, nil)
+	if got := f.largest([]int32{1, 1, 1, 1, 1, 1, 9})["nvlink-part"]; got != 3 {
+		t.Errorf("a group of topo-master's of the kind of parts has room for %d", got)
+	}
+	groups, _ = crossing()
 	f.plant(groups, nil)
 	if f.axes != nil || f.of(&gang.Spec{Required: "leaf"}) != f.of(&gang.Spec{GroupSize: 8}) || f.fabric == nil {
 		t.Error("two axes where no domain crosses")

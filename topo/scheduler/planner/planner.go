@@ -129,6 +129,10 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 	if g.MinMember > len(g.Members) {
 		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
 	}
+	if n := g.kinds(); n > maxKinds {
+		return Plan{}, fmt.Errorf(
+			"its pods without a node differ in what they request, select or tolerate: %d kinds, at most %d", n, maxKinds)
+	}
 	tree := p.forest.of(&g.Spec)
 	request, classes := tree.gang(g)
 	if err := p.constrain(&request, &g.Spec); err != nil {
@@ -159,6 +163,21 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 		}
 	}
 	return plan, nil
+}
+
+// maxKinds bounds the kinds of members to plan: a plan takes time by their square and more, in
+// which no other pod is scheduled. Jobs have one to five, or one for each node.
+const maxKinds = 128
+
+// kinds are those of the members that need a node.
+func (g *Gang) kinds() int {
+	kinds := map[fit.Key]bool{}
+	for i := range g.Members {
+		if m := &g.Members[i]; m.Node == "" {
+			kinds[m.Class.Key] = true
+		}
+	}
+	return len(kinds)
 }
 
 // label is the one of which all members must have one value: that of the PodGroup, or of a

@@ -1,14 +1,45 @@
 package planner
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
+
+// A gang of pods that are all different would take minutes to plan, in which no pod is scheduled.
+func TestKindsOfMembersAreBounded(t *testing.T) {
+	for _, tt := range []struct {
+		kinds int
+		want  string
+	}{
+		{maxKinds, ""},
+		{maxKinds + 1, "its pods without a node differ in what they request, select or tolerate: 129 kinds, at most 128"},
+	} {
+		r := newHunt(t, make([][]string, maxKinds+1)).request(tt.kinds, 1)
+		for i := range r.Gangs[0].Members {
+			m := &r.Gangs[0].Members[i]
+			m.Pod.Spec.Tolerations = []corev1.Toleration{{Key: fmt.Sprint("k", i)}}
+			m.Class = fit.ClassOf(m.Pod, nil)
+		}
+		if _, reason := newPlanner().Plan(r); reason != tt.want {
+			t.Errorf("%d kinds: %q, want %q", tt.kinds, reason, tt.want)
+		}
+		for i := range r.Gangs[0].Members[1:] {
+			r.Gangs[0].Members[i].Node = "n0" // Those that run do not count.
+		}
+		if _, reason := newPlanner().Plan(r); reason != "" {
+			t.Errorf("%d kinds of which one needs a node: %q", tt.kinds, reason)
+		}
+	}
+}
 
 // A scheduler that has just started does not place a gang against its rules, only since
 // topo-master starts at the same time.

@@ -101,9 +101,9 @@ func (f *forest) of(spec *gang.Spec) *tree {
 	return f.nvlink
 }
 
-// kind is that of a group as topo-master has it.
+// kind is that of a group as topo-master has it. Its tree may have one of the kind of parts itself.
 func (f *forest) kind(of string) string {
-	if of == placement.KindPart {
+	if of == placement.KindPart && f.axes != nil {
 		return f.axes.Kind
 	}
 	return of

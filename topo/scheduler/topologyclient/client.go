@@ -7,6 +7,7 @@
 package topologyclient
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -44,6 +45,10 @@ const (
 	// maxAnswer is the longest answer that is read, in bytes: ten times what 100,000
 	// nodes need.
 	maxAnswer = 64 << 20
+	// maxElements is how many groups and nodes an answer has at most, five times what 100,000 nodes
+	// need. Decoded, one takes 72 bytes, so that an answer of empty ones would take gigabytes. It is
+	// half of what [placement.New] takes: the scheduler's nodes that are in no group come on top.
+	maxElements = 1 << 19
 )
 
 // Options of a Client.
@@ -277,6 +282,9 @@ func read(response *http.Response) ([]byte, error) {
 // Decode reads an answer of GET /node_group. It rejects the whole answer if it is
 // no tree to plan by: the planner has no other one once this one is accepted.
 func Decode(body []byte) ([]v1alpha1.Group, error) {
+	if bytes.Count(body, []byte("{")) > maxElements {
+		return nil, fmt.Errorf("node groups: more than %d groups and nodes", maxElements)
+	}
 	var groups []v1alpha1.Group
 	err := json.Unmarshal(body, &groups)
 	if groups == nil {

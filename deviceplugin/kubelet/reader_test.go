@@ -1,0 +1,59 @@
+package kubelet
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A machine begins with a clock that is hours ahead and set back while its kubelet starts, or
+// after that: to a plugin that comes later the kubelet does not start for these hours, or for ever.
+func TestAClockThatIsSetBack(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		name string
+		made [2]time.Time
+	}{
+		{"between the kubelet's sockets", [2]time.Time{now.Add(8 * time.Hour), now.Add(-time.Minute)}},
+		{"after both", [2]time.Time{now.Add(8 * time.Hour), now.Add(8 * time.Hour)}},
+		{"not at all", [2]time.Time{now.Add(-time.Minute), now.Add(-time.Minute)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			at := now
+			r := NewReader(nil, t.TempDir(), func() time.Time { return at })
+			socket := func(i int, made time.Time) {
+				t.Helper()
+				if err := os.MkdirAll(filepath.Dir(r.sockets[i]), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(r.sockets[i], nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(r.sockets[i], made, made); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, made := range tt.made {
+				socket(i, made)
+			}
+			r.Registered()
+			if !r.Starting() {
+				t.Error("a kubelet that has just registered the plugin knows its pods")
+			}
+			if at = at.Add(StartGrace); r.Starting() {
+				t.Error("it starts still")
+			}
+			if socket(0, at); !r.Starting() {
+				t.Error("the next one has begun, and does not start")
+			}
+			at = at.Add(time.Minute)
+			if socket(1, at); !r.Starting() {
+				t.Error("it has just begun to take plugins, and does not start")
+			}
+			if at = at.Add(StartGrace); r.Starting() {
+				t.Error("the next one starts still")
+			}
+		})
+	}
+}
