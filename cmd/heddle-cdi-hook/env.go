@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
@@ -28,11 +27,14 @@ func checkEnv(stdin io.Reader, variables []string) error {
 		if !ok || name == "" {
 			return fmt.Errorf("%q is not NAME=VALUE", v)
 		}
-		// Which of several of one name holds is the program's choice.
-		others := slices.DeleteFunc(slices.Clone(config.Process.Env), func(e string) bool {
-			return e == v || !strings.HasPrefix(e, name+"=")
-		})
-		if len(others) > 0 || !slices.Contains(config.Process.Env, v) {
+		// Of several of one name the last holds (runc, libcontainer/env.go, prepareEnv).
+		got := ""
+		for _, e := range config.Process.Env {
+			if strings.HasPrefix(e, name+"=") {
+				got = e
+			}
+		}
+		if got != v {
 			replaced = append(replaced, name)
 		}
 	}

@@ -17,7 +17,7 @@ func TestCheckEnv(t *testing.T) {
 		"a longer name":         {`"LIMIT_0=100", "LIMIT=30"`, "LIMIT=30", ""},
 		"twice the same":        {`"LIMIT=30", "LIMIT=30"`, "LIMIT=30", ""},
 		"the pod's":             {`"LIMIT=100", "REDIRECT=/other.so"`, "LIMIT=30 REDIRECT=", "sets LIMIT, REDIRECT, which"},
-		"the pod's before it":   {`"LIMIT=100", "LIMIT=30"`, "LIMIT=30", "sets LIMIT, which"},
+		"the pod's before it":   {`"LIMIT=100", "LIMIT=30"`, "LIMIT=30", ""},
 		"the pod's after it":    {`"LIMIT=30", "LIMIT=100"`, "LIMIT=30", "sets LIMIT, which"},
 		"of the same beginning": {`"LIMIT=300"`, "LIMIT=30", "sets LIMIT, which"},
 		"none":                  {``, "LIMIT=30", "sets LIMIT, which"},
