@@ -3,9 +3,11 @@ package inventory_test
 import (
 	"testing"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -37,6 +39,17 @@ func TestSharedGPUs(t *testing.T) {
 		if gpu.Zone != 1 {
 			t.Errorf("behind switches: %+v", gpu)
 		}
+	}
+}
+
+// Consumers are counted by UUID: a second GPU of one would look free whatever the first one has, and
+// a scheduler rejects what a node publishes with both.
+func TestOneUUIDTwice(t *testing.T) {
+	m := machines.Load(t, "a100-pcie-pairs")
+	m.GPUs[2].UUID = m.GPUs[1].UUID
+	shared := inventory.Configured(m, &config.NodeConfig{Mode: config.ModeSGPU}).Shared
+	if _, err := allocation.ParseNodeGPUs(quota.Publish(shared).String()); err != nil || len(shared) != len(m.GPUs)-1 {
+		t.Errorf("%d of %d GPUs are shared, error %v", len(shared), len(m.GPUs), err)
 	}
 }
 

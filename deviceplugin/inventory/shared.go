@@ -17,7 +17,8 @@ func (inv *Inventory) shared() []quota.GPU {
 	for i := range inv.Machine.GPUs {
 		g := &inv.Machine.GPUs[i]
 		state := inv.GPUs[g.UUID]
-		if state.Mode != config.ModeSGPU || g.UUID == "" {
+		twice := slices.ContainsFunc(all, func(s quota.GPU) bool { return s.UUID == g.UUID }) // It has no name of its own.
+		if state.Mode != config.ModeSGPU || g.UUID == "" || twice {
 			continue
 		}
 		scanned := scannedFault(g, &inv.Config.Health)
