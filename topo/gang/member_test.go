@@ -1,6 +1,7 @@
 package gang_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -247,5 +248,15 @@ func TestOrderMembers(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || got[0] != "m-0" {
 		t.Errorf("(-pods +members):\n%s", diff)
+	}
+}
+
+// topo-master keeps the task of each member, and Volcano has it in an annotation too.
+func TestTaskIsBounded(t *testing.T) {
+	pod := member("a", func(p *corev1.Pod) {
+		p.Annotations = m{wellknown.TaskVolcano: strings.Repeat("x", 200<<10)}
+	})
+	if task := rank.Task(pod); len(task) > wellknown.MaxLabel {
+		t.Errorf("a task of %d bytes", len(task))
 	}
 }

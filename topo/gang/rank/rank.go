@@ -33,7 +33,7 @@ func Order(pods []*corev1.Pod) {
 	})
 }
 
-// Task is the task of its job that a pod belongs to; empty if unknown.
+// Task is the task of its job that a pod belongs to; empty if unknown. It is no longer than a label.
 func Task(pod *corev1.Pod) string {
 	for _, key := range []string{
 		wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1,
@@ -43,7 +43,7 @@ func Task(pod *corev1.Pod) string {
 			return strings.ToLower(text)
 		}
 	}
-	return strings.ToLower(pod.Annotations[wellknown.TaskVolcano])
+	return strings.ToLower(wellknown.ClipTo(pod.Annotations[wellknown.TaskVolcano], wellknown.MaxLabel))
 }
 
 // Rank is the place of a pod in its job.

@@ -60,7 +60,7 @@ func Decode(r io.Reader, name string) (worker.Place, error) {
 	case isSyntax:
 		return worker.Place{}, fmt.Errorf("the answer is no JSON, at byte %d: %w", syntax.Offset, err)
 	case isShape:
-		return worker.Place{}, fmt.Errorf("%s is a %s, not a %s", shape.Field, shape.Value, shape.Type)
+		return worker.Place{}, fmt.Errorf("%s is a %s, not a %s", shape.Field, wellknown.Clip(shape.Value), shape.Type)
 	case err != nil:
 		return worker.Place{}, err
 	case a.version != Version:

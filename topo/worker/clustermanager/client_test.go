@@ -234,6 +234,10 @@ func TestDecode(t *testing.T) {
 		{"cut", good[:100], "the answer's JSON is cut short"},
 		{"more", good + "{}", "something follows the answer's JSON"},
 		{"node twice", `{"version":"v1","nodes":[{"name":"n1"},{"name":"n1"}]}`, "node n1 is there twice"},
+		{
+			"a rail of a megabyte", `{"version":"v1","nodes":[{"rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
+			"rails.rail is a number " + strings.Repeat("1", 70) + "..., not a int32",
+		},
 		{"path is no list", `{"version":"v1","nodes":[{"name":"n1","path":"a"}]}`, "path is a string, not a []string"},
 		{"path is a circle", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","a"]}]}`, "path[2]: a stands in itself: it is entry 0 too"},
 		{"path too deep", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","c","d","e","f","g","h","i"]}]}`, "path has 9 groups"},
