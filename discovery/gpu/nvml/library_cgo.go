@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sync/semaphore"
@@ -125,6 +124,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	if err := l.loaded.stale(); err != nil {
 		return machine.Driver{}, 0, err
 	}
+	l.loaded.look(l.options)
 	api, err := l.load()
 	if err != nil {
 		return machine.Driver{}, 0, err
@@ -137,7 +137,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		if err := failure("initialize NVML", ret); ret != nvml.SUCCESS {
 			return machine.Driver{}, 0, l.loaded.absent(l.options, err)
 		}
-		l.loaded.missed = time.Time{}
+		l.loaded.reached()
 		l.reset(map[string]nvml.Device{})
 	}
 	var driver machine.Driver

@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// patience is how long a process without the library waits while the kernel has
-// the driver. A container whose library comes from the container runtime gets
-// it when it is created, or never.
+// patience is how long a process that does not reach the driver waits while the kernel
+// has it. What a container gets from the container runtime, the library or the right to
+// open device nodes, it gets when it is created, or never.
 const patience = time.Minute
 
 // loaded is the library that this process has. It stays for the life of the
@@ -30,6 +30,25 @@ type loaded struct {
 	// missed is since when the kernel has a driver that this process has no
 	// library of; zero if it is not so.
 	missed time.Time
+	// looked is true once the kernel was looked at, and preceded if it had no driver then
+	// and none has answered since: the container was created before the driver came.
+	looked, preceded bool
+}
+
+// look notes whether the process began before the driver came.
+func (f *loaded) look(o gpu.Options) {
+	if !f.looked {
+		f.looked, f.preceded = true, len(bound(o)) == 0
+	}
+}
+
+// reached notes that the driver answers.
+func (f *loaded) reached() { f.missed, f.preceded = time.Time{}, false }
+
+// bound are the links to the GPUs that the kernel's driver has.
+func bound(o gpu.Options) []string {
+	links, _ := filepath.Glob(filepath.Join(o.SysfsRoot, "bus/pci/drivers/nvidia/*:*")) // The pattern is well-formed.
+	return links
 }
 
 // note remembers which file was loaded. One that the dynamic loader found is in
@@ -68,12 +87,14 @@ func (f *loaded) stale() error {
 }
 
 // absent is the error of a library that is not there, finds no driver, or is of
-// another version than the kernel module. With a library of the container runtime
-// and a driver in the kernel it becomes a reason to start again, after a while:
-// the next container gets the library that is installed then.
+// another version than the kernel module. With a driver in the kernel it becomes a
+// reason to start again, after a while, where the next container may reach it: one whose
+// library comes from the container runtime gets the one that is installed then. With a
+// library below a driver root that helps only a container that was created before the
+// driver came, and once: the device plugin has HCAs to serve too.
 func (f *loaded) absent(o gpu.Options, err error) error {
-	bound, _ := filepath.Glob(filepath.Join(o.SysfsRoot, "bus/pci/drivers/nvidia/*:*")) // The pattern is well-formed.
-	if o.DriverRoot != "" || len(bound) == 0 {
+	links := bound(o)
+	if len(links) == 0 || o.DriverRoot != "" && !f.preceded {
 		f.missed = time.Time{}
 		return err
 	}
@@ -84,7 +105,7 @@ func (f *loaded) absent(o gpu.Options, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: the kernel's driver has %d GPUs, and for %s this container has not reached it: %w",
-		gpu.ErrRestart, len(bound), patience, err)
+		gpu.ErrRestart, len(links), patience, err)
 }
 
 // mapped is the link of the library's name beside the file that the process has

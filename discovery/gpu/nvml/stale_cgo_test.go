@@ -31,10 +31,47 @@ func TestDriverThatCameAfterTheContainer(t *testing.T) {
 	if err := f.absent(o, absent); !errors.Is(err, gpu.ErrRestart) || !errors.Is(err, absent) {
 		t.Errorf("after %s: %v, want gpu.ErrRestart", patience, err)
 	}
-	// A library below a driver root comes into view when it is installed.
-	o.DriverRoot = "/run/nvidia/driver"
-	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
-		t.Errorf("with a driver root: %v", err)
+}
+
+// A library below a driver root comes into view when it is installed, the right to open device nodes
+// does not: a container that was created before the driver gets it from the next one. One that the
+// configuration gives no right goes on, since the plugin serves HCAs too.
+func TestDriverRootThatCameAfterTheContainer(t *testing.T) {
+	denied := errors.New("denied")
+	for _, tt := range []struct {
+		name            string
+		before, reached bool
+		want            bool
+	}{
+		{"the driver was there", true, false, false},
+		{"the driver came later", false, false, true},
+		{"the driver answered once", false, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := gpu.Options{SysfsRoot: t.TempDir(), DriverRoot: "/driver-root"}
+			link := filepath.Join(o.SysfsRoot, "bus/pci/drivers/nvidia/0000:1b:00.0")
+			var f loaded
+			if tt.before {
+				if err := os.MkdirAll(link, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.look(o)
+			if err := os.MkdirAll(link, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			f.look(o)
+			if tt.reached {
+				f.reached()
+			}
+			if err := f.absent(o, denied); errors.Is(err, gpu.ErrRestart) || !errors.Is(err, denied) {
+				t.Errorf("at once: %v", err)
+			}
+			f.missed = f.missed.Add(-2 * patience)
+			if err := f.absent(o, denied); errors.Is(err, gpu.ErrRestart) != tt.want || !errors.Is(err, denied) {
+				t.Errorf("after %s: %v, want gpu.ErrRestart %t", patience, err, tt.want)
+			}
+		})
 	}
 }
 
