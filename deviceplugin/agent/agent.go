@@ -133,8 +133,8 @@ type Agent struct {
 
 	// kubeletStarted is set when the kubelet may have made its socket.
 	kubeletStarted notify.Signal
-	// beat is when a round began, in Unix nanoseconds.
-	beat atomic.Int64
+	// beat is when a round began, by the clock that nothing sets.
+	beat atomic.Pointer[time.Time]
 	// labels are the last known ones of the Node; the loop's alone.
 	labels map[string]string
 }
@@ -150,7 +150,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 		core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})},
 		pods: pods, kubeletStarted: notify.New(),
 	}
-	a.beat.Store(time.Now().UnixNano())
+	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
 	c := a.resolve(m)
 	a.now.Store(inventory.New(m, c, nil, map[string]string{}))
@@ -249,7 +249,7 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 }
 
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
-	a.beat.Store(time.Now().UnixNano())
+	a.beat.Store(new(time.Now()))
 	c := a.resolve(a.monitor.Snapshot().Machine)
 	a.monitor.Configure(c)
 	// The machine that health was judged of, so that no part is ahead of another.

@@ -20,7 +20,7 @@ const stuck = 30 * time.Second
 
 // Alive is what is wrong if the loop no longer runs.
 func (a *Agent) Alive() string {
-	if last := time.Unix(0, a.beat.Load()); time.Since(last) > max(3*a.Interval, stuck) {
+	if time.Since(*a.beat.Load()) > max(3*a.Interval, stuck) {
 		return "no round for three intervals"
 	}
 	return ""

@@ -154,7 +154,8 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 			if errors.Is(err, ErrAnonymous) {
 				level = slog.LevelInfo
 			}
-			b.Log.Log(ctx, level, "HAMi's node lock is left to HAMi or an administrator", "value", wellknown.ClipTo(value, maxLock), "err", err)
+			b.Log.Log(ctx, level, "HAMi's node lock is left to HAMi or an administrator",
+				"value", wellknown.ClipTo(value, maxLock), "err", err)
 			b.lock.reported = true
 		}
 		return pollInterval, nil

@@ -67,16 +67,16 @@ func (b Builder) crioPart() part {
 }
 
 // crioCost is of one core, when cold.
-const crioCost = 5 * time.Minute
+const crioCost = 7 * time.Minute
 
 // CRIOMissing is what this machine lacks for [Options.CRIO] beside what [Preflight] lists.
 func CRIOMissing() []Missing {
 	var all []Missing
-	for program, remedy := range map[string]string{
-		"conmon": "apt-get install --no-install-recommends conmon", "gcc": "apt-get install gcc libc6-dev",
+	for _, program := range []struct{ name, remedy string }{
+		{"conmon", "apt-get install --no-install-recommends conmon"}, {"gcc", "apt-get install gcc libc6-dev"},
 	} {
-		if _, err := exec.LookPath(program); err != nil {
-			all = append(all, Missing{"the program " + program, remedy})
+		if _, err := exec.LookPath(program.name); err != nil {
+			all = append(all, Missing{"the program " + program.name, program.remedy})
 		}
 	}
 	if Prebuilt() != "" {
@@ -86,10 +86,9 @@ func CRIOMissing() []Missing {
 }
 
 // crioFiles are CRI-O's configuration and the policy for signatures without which it does not
-// start: images of tests are signed by nobody. What is not named below the state directory or /run is
-// not written, and no container is made for a sandbox: without CAP_SYS_RESOURCE runc cannot
-// lower its oom_score_adj, which CRI-O asks for. Beside CRI-O's capabilities containers have
-// MKNOD, as they have by containerd: tests make device nodes of their own.
+// start: images of tests have no signature. A sandbox has no container: without CAP_SYS_RESOURCE
+// runc cannot lower its oom_score_adj as CRI-O asks. Containers have MKNOD beside CRI-O's
+// capabilities, as by containerd: tests make device nodes of their own.
 func crioFiles(dir, programs, runc, cniPlugins string) []stateFile {
 	config := strings.NewReplacer(
 		"@STATE@", filepath.Join(dir, compCRIO),

@@ -19,8 +19,8 @@ type Metrics struct {
 	skipped                         prometheus.Gauge
 	stale                           *prometheus.GaugeVec
 
-	// lastBeat is when a round began, in Unix nanoseconds.
-	lastBeat atomic.Int64
+	// lastBeat is when a round began, by the clock that nothing sets.
+	lastBeat atomic.Pointer[time.Time]
 	// isReady is set once the topology stands in the API server.
 	isReady atomic.Bool
 }
@@ -58,7 +58,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 // alive is what is wrong unless a round began lately: three intervals, and
 // the time that a round may take.
 func (m *Metrics) alive(interval time.Duration) string {
-	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval+passTime+4*requestTime {
+	if last := m.lastBeat.Load(); last != nil && time.Since(*last) < 3*interval+passTime+4*requestTime {
 		return ""
 	}
 	return "no round for three intervals"

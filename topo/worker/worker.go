@@ -127,7 +127,7 @@ var errNotYet = errors.New("not yet")
 
 // Round is one pass and what it takes to publish it.
 func (w *Worker) Round(ctx context.Context) error {
-	w.Metrics.lastBeat.Store(time.Now().UnixNano())
+	w.Metrics.lastBeat.Store(new(time.Now()))
 	select { // What changed so far is in this pass.
 	case <-w.Changed:
 	default:

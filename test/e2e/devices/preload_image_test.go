@@ -105,7 +105,7 @@ func TestPreloadFromAnImage(t *testing.T) {
 	r.count(t)
 }
 
-// loads runs a share whose program says which library it loads.
+// loads runs a share whose program logs which library it loads.
 func (r *rig) loads(t *testing.T, name, want string, env map[string]string) {
 	t.Helper()
 	p := r.pod(name, box{more: share(30, 4), env: env})

@@ -92,7 +92,7 @@ var errNotYet = errors.New("not yet")
 
 // round computes once what the Node should carry, and passes it to the sink.
 func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
-	d.metrics.lastBeat.Store(time.Now().UnixNano())
+	d.metrics.lastBeat.Store(new(time.Now()))
 	var node *corev1.Node
 	var nodeLabels map[string]string
 	if d.node != nil {
@@ -142,7 +142,7 @@ func (d *daemon) nodeChanged() <-chan struct{} {
 // alive returns what is wrong unless a round began within the last three
 // intervals.
 func (d *daemon) alive() string {
-	if time.Since(time.Unix(0, d.metrics.lastBeat.Load())) < 3*d.interval {
+	if last := d.metrics.lastBeat.Load(); last != nil && time.Since(*last) < 3*d.interval {
 		return ""
 	}
 	return "no round for three intervals"

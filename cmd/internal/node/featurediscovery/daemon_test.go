@@ -254,6 +254,21 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 	})
 }
 
+// The kubelet's probe fails while no round has begun for long: by a time of the wall clock it would
+// as soon as that is set forward, and would not while it is set back.
+func TestRoundsAreByAClockThatNothingSets(t *testing.T) {
+	d := &daemon{metrics: newMetrics(prometheus.NewRegistry()), interval: time.Minute}
+	if d.alive() == "" {
+		t.Error("alive before the first round")
+	}
+	if err := d.round(t.Context(), nil); !errors.Is(err, errNotYet) || d.alive() != "" {
+		t.Errorf("error %v, alive %q", err, d.alive())
+	}
+	if beat := d.metrics.lastBeat.Load().String(); !strings.Contains(beat, " m=") {
+		t.Errorf("%s has no monotonic reading", beat)
+	}
+}
+
 func TestFileSink(t *testing.T) {
 	dir := t.TempDir()
 	s := fileSink{path: filepath.Join(dir, "heddle")}

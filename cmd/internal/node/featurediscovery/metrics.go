@@ -25,8 +25,8 @@ type metrics struct {
 	failures  prometheus.Counter
 	seconds   prometheus.Histogram
 
-	// lastBeat is when a round began, in Unix nanoseconds.
-	lastBeat atomic.Int64
+	// lastBeat is when a round began, by the clock that nothing sets.
+	lastBeat atomic.Pointer[time.Time]
 	// isReady is set once the sink took the labels.
 	isReady atomic.Bool
 }
