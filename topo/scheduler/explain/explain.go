@@ -206,10 +206,16 @@ func newQuestion(c *Cluster, now time.Time) *question {
 	return q
 }
 
+// isGPU reports whether a resource is whole GPUs of any maker: nvidia.com/gpu, or nvidia.com/gpu.exclusive
+// where shares have that name.
+func isGPU(name corev1.ResourceName) bool {
+	return strings.HasSuffix(string(name), "/gpu") || strings.HasSuffix(string(name), "/gpu.exclusive")
+}
+
 // gpus is how many GPUs a pod asks for, of any vendor.
 func gpus(p *corev1.Pod) (n int32) {
 	for name, value := range fit.Requests(p) {
-		if strings.HasSuffix(string(name), "/gpu") {
+		if isGPU(name) {
 			n += int32(value) //nolint:gosec // Few.
 		}
 	}

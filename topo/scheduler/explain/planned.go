@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,7 +42,7 @@ func (q *question) request(
 	for _, n := range q.nodes {
 		r.Nodes = append(r.Nodes, n)
 		for name := range n.node.Status.Allocatable {
-			names[name] = names[name] || strings.HasSuffix(string(name), "/gpu")
+			names[name] = isGPU(name)
 		}
 	}
 	slices.SortFunc(r.Nodes, func(x, y framework.NodeInfo) int { return cmp.Compare(x.Node().Name, y.Node().Name) })
