@@ -39,8 +39,8 @@ func checkEnv(stdin io.Reader, variables []string) error {
 		}
 	}
 	if len(replaced) > 0 {
-		return fmt.Errorf("the pod or its image sets %s, which the limits of the pod's share need, and this container runtime "+
-			"lets it win over CDI: do not set it, or update CRI-O", strings.Join(replaced, ", "))
+		return fmt.Errorf("the pod or its image sets %s, which the limits of the pod's share need, and this container "+
+			"runtime lets it win over CDI: do not set it, or update CRI-O", strings.Join(replaced, ", "))
 	}
 	return nil
 }

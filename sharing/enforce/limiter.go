@@ -186,8 +186,8 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		edits.Mounts = append(edits.Mounts, more.Mounts...)
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
-	if l.options.MountsHook != "" && len(edits.Mounts) > 0 {
-		edits.Hooks = append(edits.Hooks, mountsHook(l.options.MountsHook, edits.Mounts), envHook(l.options.MountsHook, edits.Env))
+	if hook := l.options.MountsHook; hook != "" && len(edits.Mounts) > 0 {
+		edits.Hooks = append(edits.Hooks, mountsHook(hook, edits.Mounts), envHook(hook, edits.Env))
 	}
 	return edits, nil
 }

@@ -103,7 +103,8 @@ func (c *Cluster) LoadImage(ctx context.Context, file string) error {
 	defer func() { _ = f.Close() }()
 	// From standard input: the node does not see every path of the host.
 	command := []string{
-		filepath.Join(c.state.Binaries.Containerd, "ctr"), "-a", containerdSocket, "-n", "k8s.io", "images", "import", "--local", "-",
+		filepath.Join(c.state.Binaries.Containerd, "ctr"), "-a", containerdSocket, "-n", "k8s.io",
+		"images", "import", "--local", "-",
 	}
 	if c.state.CRIO != "" {
 		name, err := image.Name(f)

@@ -51,7 +51,8 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
-		log.Warn("mounts and variables of pods with shares are not checked, and /etc/nccl.conf gets no hints", "reason", err.Error())
+		log.Warn("mounts and variables of pods with shares are not checked, and /etc/nccl.conf gets no hints",
+			"reason", err.Error())
 	}
 	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
 	if o.mpsKeeper == keeperUse {
