@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -87,7 +86,9 @@ func newSnapshot(pods []*podresources.PodResources, entries []entry, quantities 
 	for _, p := range pods {
 		s.listed[Pod{Namespace: p.GetNamespace(), Name: p.GetName()}] = true
 	}
-	for _, a := range join(pods, entries) {
+	all := join(pods, entries)
+	s.Allocations = make([]Allocation, 0, len(all))
+	for _, a := range all {
 		if slices.Contains(quantities, a.Resource) {
 			s.Quantities = append(s.Quantities, a)
 		} else {
@@ -104,16 +105,24 @@ func (s *Snapshot) Starting() bool { return s.starting }
 // Owners are the allocations of exactly these IDs, which are sorted: one, or an
 // ordinary init container and the container that takes its devices over.
 func (s *Snapshot) Owners(resource string, ids []string) []Allocation {
-	return slices.DeleteFunc(slices.Clone(s.Allocations), func(a Allocation) bool {
-		return a.Resource != resource || !slices.Equal(a.IDs, ids)
-	})
+	return s.where(func(a *Allocation) bool { return a.Resource == resource && slices.Equal(a.IDs, ids) })
 }
 
 // Of are all allocations of one container, by resource.
 func (s *Snapshot) Of(c Container) []Allocation {
-	held := slices.DeleteFunc(slices.Clone(s.Allocations), func(a Allocation) bool { return a.Container != c })
+	held := s.where(func(a *Allocation) bool { return a.Container == c })
 	slices.SortFunc(held, func(p, q Allocation) int { return cmp.Compare(p.Resource, q.Resource) })
 	return held
+}
+
+// where are the allocations that match, of a few.
+func (s *Snapshot) where(matches func(*Allocation) bool) (found []Allocation) {
+	for i := range s.Allocations {
+		if matches(&s.Allocations[i]) {
+			found = append(found, s.Allocations[i])
+		}
+	}
+	return found
 }
 
 // CPUs are the processors that a container has to itself, which the kubelet's CPU
@@ -274,16 +283,18 @@ func holdingKey(container, resource string, ids []string) [3]string {
 }
 
 func indexListed(pods []*podresources.PodResources) *index {
-	l := &index{at: make(map[[3]string]int, len(pods)), holder: make(map[deviceID]int, len(pods))}
+	l := &index{
+		allocations: make([]Allocation, 0, len(pods)),
+		at:          make(map[[3]string]int, len(pods)), holder: make(map[deviceID]int, len(pods)),
+	}
 	for _, p := range pods {
 		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
 		for _, c := range p.GetContainers() {
-			held := idsByResource(c)
-			for _, resource := range slices.Sorted(maps.Keys(held)) {
-				a := Allocation{Container: Container{pod, c.GetName()}, Resource: resource, IDs: held[resource]}
-				l.at[holdingKey(c.GetName(), resource, a.IDs)] = len(l.allocations)
+			for _, held := range heldBy(c) {
+				a := Allocation{Container: Container{pod, c.GetName()}, Resource: held.resource, IDs: held.ids}
+				l.at[holdingKey(c.GetName(), a.Resource, a.IDs)] = len(l.allocations)
 				for _, id := range a.IDs {
-					l.holder[deviceID{resource, id}] = len(l.allocations)
+					l.holder[deviceID{a.Resource, id}] = len(l.allocations)
 				}
 				l.allocations = append(l.allocations, a)
 			}
@@ -301,17 +312,29 @@ func (l *index) contradicts(e *entry, pod Pod) bool {
 	})
 }
 
-// idsByResource are a container's: PodResources has one ContainerDevices for
+// held are the device IDs of one resource.
+type held struct {
+	resource string
+	ids      []string
+}
+
+// heldBy are a container's, by resource: PodResources has one ContainerDevices for
 // each ID, because each has a topology of its own.
-func idsByResource(c *podresources.ContainerResources) map[string][]string {
-	held := make(map[string][]string)
+func heldBy(c *podresources.ContainerResources) []held {
+	var all []held
 	for _, d := range c.GetDevices() {
-		held[d.GetResourceName()] = append(held[d.GetResourceName()], d.GetDeviceIds()...)
+		at := slices.IndexFunc(all, func(h held) bool { return h.resource == d.GetResourceName() })
+		if at < 0 {
+			at, all = len(all), append(all, held{resource: d.GetResourceName()})
+		}
+		all[at].ids = append(all[at].ids, d.GetDeviceIds()...)
 	}
-	for resource, ids := range held {
-		held[resource] = SortIDs(ids)
+	for i := range all {
+		slices.Sort(all[i].ids)
+		all[i].ids = slices.Compact(all[i].ids)
 	}
-	return held
+	slices.SortFunc(all, func(p, q held) int { return cmp.Compare(p.resource, q.resource) })
+	return all
 }
 
 func uidOf(p Pod, names map[string]Pod) string {
