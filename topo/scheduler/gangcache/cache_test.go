@@ -307,6 +307,27 @@ func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
 	}
 }
 
+// What comes while the leader is in its cycle wakes none of the others, and its plan may not know it.
+func TestTheOthersAreTriedOnceTheLeaderHasANode(t *testing.T) {
+	c := newCache()
+	a, b, later := podOf("a", in("x", "1")), podOf("b", in("x", "1")), podOf("later", in("x", "1"))
+	for _, pod := range []*corev1.Pod{a, b, later} {
+		admit(c, pod)
+	}
+	for _, pod := range []*corev1.Pod{b, a, later} {
+		if _, rejection := place(c, pod, nil); rejection != "rejected by podgroup x: no room" {
+			t.Errorf("%s: %q", pod.Name, rejection)
+		}
+	}
+	c.Effects() // Those of before.
+	if node, rejection := place(c, b, map[string]string{"b": "n"}); node != "n" || rejection != "" {
+		t.Errorf("the leader is on %q: %s", node, rejection)
+	}
+	if diff := cmp.Diff(map[string]bool{"default/a": true, "default/later": true}, activated(c)); diff != "" {
+		t.Errorf("activated (-want +got):\n%s", diff)
+	}
+}
+
 // A gang that changes while it is planned outside the lock keeps nothing of the plan.
 func TestOutdatedPlan(t *testing.T) {
 	c := newCache()

@@ -233,6 +233,16 @@ func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preempt
 	return got
 }
 
+// waiting are the members without a node that the scheduler may try.
+func (g *gangInfo) waiting() (all []*member) {
+	for _, m := range g.members {
+		if m.stage == pending && m.schedulable() {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 // unplan takes the nodes of planned members back.
 func (g *gangInfo) unplan() {
 	g.revision++

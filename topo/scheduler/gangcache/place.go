@@ -164,7 +164,6 @@ func (all *gangs) conclude(m *member, reason string) (node, rejection string) {
 	g := m.gang
 	switch {
 	case reason == "":
-		g.rejected.accept()
 		if m.stage == pending {
 			m.notified = true
 			return "", "others of the gang come before this pod, and there is no room for more"

@@ -110,8 +110,8 @@ func (all *gangs) changed(g *gangInfo) {
 	all.reserve()
 }
 
-// commit gives members the nodes of plans, and activates those that got one, but for the
-// pod that is tried. It does nothing, and reports false, if a gang changed while it was
+// commit gives members the nodes of plans, which end the rejections of their gangs, and activates
+// those that have something to try, but for the pod that is tried. It does nothing, and reports false, if a gang changed while it was
 // planned.
 func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner.Plan, leaving []*corev1.Pod) bool {
 	for i := range unit {
@@ -122,7 +122,14 @@ func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner
 	p := newPreemption(leaving)
 	for i := range plans {
 		g := all.byKey[unit[i].Key]
-		for _, m := range g.commit(unit[i].Members, &plans[i], p) {
+		again := g.commit(unit[i].Members, &plans[i], p)
+		if g.rejected.reason != "" {
+			// What came while the leader was in its cycle woke none of the others, and may not be
+			// in the plan.
+			again = append(again, g.waiting()...)
+			g.rejected.accept()
+		}
+		for _, m := range again {
 			if m.pod.UID != tried.UID {
 				all.effects.activate(m.pod)
 			}
