@@ -111,8 +111,8 @@ func (all *gangs) changed(g *gangInfo) {
 }
 
 // commit gives members the nodes of plans, which end the rejections of their gangs, and activates
-// those that have something to try, but for the pod that is tried. It does nothing, and reports false, if a gang changed while it was
-// planned.
+// those that have something to try, but for the pod that is tried. It does nothing, and reports
+// false, if a gang changed while it was planned.
 func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner.Plan, leaving []*corev1.Pod) bool {
 	for i := range unit {
 		if g := all.byKey[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
