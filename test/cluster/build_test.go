@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -195,6 +196,48 @@ func TestPins(t *testing.T) {
 			t.Errorf("key of %s: %v", p.name, err)
 		}
 	}
+}
+
+// TestVersionsAreHeddles: what the programs of a cluster, and the large tools, share with heddle's own module has
+// the version that it has there. A package of another version has all that imports it compiled once more.
+func TestVersionsAreHeddles(t *testing.T) {
+	root, err := findSource()
+	if err != nil {
+		t.Skip(err)
+	}
+	// Containers' devices are the runtime's business: it has its own CDI.
+	own := map[string][]string{
+		"test/cluster/build/containerd": {"tags.cncf.io/", "github.com/opencontainers/", "github.com/containerd/", "go.opentelemetry.io/contrib/"},
+		"test/cluster/build/hyper":      {"tags.cncf.io/", "github.com/opencontainers/", "github.com/containerd/"},
+		"test/cluster/build/kwok":       {"k8s.io/kubelet"}, // A package that the later ones have no more.
+		"tools/promql":                  {"golang.org/x/exp", "github.com/felixge/httpsnoop"},
+	}
+	all := readModule(t, root)
+	for _, folder := range []string{
+		"cmd/heddle-scheduler", "test/cluster/build/containerd", "test/cluster/build/hyper", "test/cluster/build/kwok", "tools/helm",
+		"tools/promql",
+	} {
+		text := readModule(t, filepath.Join(root, folder))
+		for line := range strings.Lines(all) {
+			fields := strings.Fields(line)
+			if len(fields) < 2 || !strings.HasPrefix(fields[1], "v") ||
+				slices.ContainsFunc(own[folder], func(prefix string) bool { return strings.HasPrefix(fields[0], prefix) }) {
+				continue
+			}
+			if got := pinned(text, fields[0]); got != "" && got != fields[1] {
+				t.Errorf("%s/go.mod has %s %s, heddle's %s", folder, fields[0], got, fields[1])
+			}
+		}
+	}
+}
+
+func readModule(t *testing.T, folder string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestFindSource(t *testing.T) {

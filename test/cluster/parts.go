@@ -62,6 +62,11 @@ func hashFile(sum io.Writer, name, file string) error {
 	return err
 }
 
+// sharedTags and sharedCGO are those of heddle's own programs, and the versions in build/*/go.mod are
+// those of its modules wherever the program compiles with them: the packages of Kubernetes and gRPC
+// are then compiled once, and not once for each program.
+const sharedTags, sharedCGO = "grpcnotrace", "CGO_ENABLED=1"
+
 // parts lists everything, in the order of building: the cheap first, so that a
 // missing tool shows before ten minutes of compiling.
 func (b Builder) parts() []part {
@@ -75,11 +80,11 @@ func (b Builder) parts() []part {
 			"-s -w -X github.com/containerd/containerd/v2/version.Version="+
 				b.pin("containerd", "github.com/containerd/containerd/v2"),
 			// Snapshotters this cluster does not use, each with C or large dependencies.
-			[]string{"-tags", "no_btrfs no_devmapper no_zfs"},
+			[]string{"-tags", "no_btrfs no_devmapper no_zfs " + sharedTags},
 			"github.com/containerd/containerd/v2/cmd/containerd",
 			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			"github.com/containerd/containerd/v2/cmd/ctr"),
-		b.modulePart("kwok", 3*time.Minute, "-s -w", nil, "sigs.k8s.io/kwok/cmd/kwok"),
+		b.modulePart("kwok", 3*time.Minute, "-s -w", []string{"-tags", sharedTags}, "sigs.k8s.io/kwok/cmd/kwok"),
 		b.kubernetesPart(),
 	}
 }
@@ -93,7 +98,7 @@ func (b Builder) modulePart(name string, cost time.Duration, ldflags string, fla
 		name: name, cost: cost, inputs: []string{dir}, params: strings.Join(append(flags, programs...), "\n"),
 		build: func(ctx context.Context, out string) error {
 			args := append(append(slices.Clone(flags), "-o", out+string(filepath.Separator)), programs...)
-			return b.goBuild(ctx, dir, []string{"CGO_ENABLED=0"}, args)
+			return b.goBuild(ctx, dir, []string{sharedCGO}, args)
 		},
 	}
 }
@@ -108,8 +113,8 @@ func (b Builder) kubernetesPart() part {
 	p := b.modulePart("kubernetes", 16*time.Minute, kubernetesFlags(version), nil, ".")
 	p.inputs = []string{b.moduleDir("hyper")}
 	p.build = func(ctx context.Context, out string) error {
-		args := []string{"-ldflags", kubernetesFlags(version), "-o", filepath.Join(out, "hyper"), "."}
-		if err := b.goBuild(ctx, b.moduleDir("hyper"), []string{"CGO_ENABLED=0"}, args); err != nil {
+		args := []string{"-tags", sharedTags, "-ldflags", kubernetesFlags(version), "-o", filepath.Join(out, "hyper"), "."}
+		if err := b.goBuild(ctx, b.moduleDir("hyper"), []string{sharedCGO}, args); err != nil {
 			return err
 		}
 		for _, c := range []string{
