@@ -118,7 +118,7 @@ func TestCommands(t *testing.T) {
 		compScheduler: {"/k8s/kube-scheduler", gates, "--kubeconfig=/state/pki/kube-scheduler.kubeconfig"},
 		compKubelet:   {"/k8s/kubelet", "--hostname-override=n", "--config=/state/kubelet.json"},
 		compKwok: {
-			"/kwok", "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+			"/kwok", "--config=/stages.yaml", "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
 			"--node-lease-duration-seconds=3600",
 		},
 	} {

@@ -97,7 +97,8 @@ func (s state) command(component string) []string {
 			"--hostname-override="+s.Node, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet")
 	case compKwok:
 		return []string{
-			s.Binaries.Kwok, "--kubeconfig=" + pki("admin.kubeconfig"), "--manage-all-nodes=false",
+			s.Binaries.Kwok, "--config=" + filepath.Join(filepath.Dir(s.Binaries.Kwok), stagesFile),
+			"--kubeconfig=" + pki("admin.kubeconfig"), "--manage-all-nodes=false",
 			"--manage-nodes-with-annotation-selector=" + kwokAnnotation + "=fake",
 			"--node-lease-duration-seconds=" + strconv.Itoa(int(lease.Seconds())), "--node-ip=" + nodeIP, "--cidr=10.128.0.1/16",
 			"--server-address=127.0.0.1:10247",

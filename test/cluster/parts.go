@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ func (b Builder) parts() []part {
 			"github.com/containerd/containerd/v2/cmd/containerd",
 			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			"github.com/containerd/containerd/v2/cmd/ctr"),
-		b.modulePart("kwok", 3*time.Minute, "-s -w", []string{"-tags", sharedTags}, "sigs.k8s.io/kwok/cmd/kwok"),
+		b.kwokPart(),
 		b.kubernetesPart(),
 	}
 }
@@ -101,6 +102,40 @@ func (b Builder) modulePart(name string, cost time.Duration, ldflags string, fla
 			return b.goBuild(ctx, dir, []string{sharedCGO}, args)
 		},
 	}
+}
+
+// kwokStages are what kwok does to its nodes and pods, in the folder of its module. It has none by itself.
+const kwokStages = "node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease " +
+	"pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete"
+
+// stagesFile has them, beside kwok.
+const stagesFile = "stages.yaml"
+
+func (b Builder) kwokPart() part {
+	p := b.modulePart("kwok", 3*time.Minute, "-s -w", []string{"-tags", sharedTags}, "sigs.k8s.io/kwok/cmd/kwok")
+	p.params += "\n" + kwokStages
+	program := p.build
+	p.build = func(ctx context.Context, out string) error {
+		if err := program(ctx, out); err != nil {
+			return err
+		}
+		list := exec.CommandContext(ctx, "go", "list", "-m", "-mod=readonly", "-f", "{{.Dir}}", "sigs.k8s.io/kwok")
+		list.Dir = b.moduleDir("kwok")
+		folder, err := b.output(ctx, list)
+		if err != nil {
+			return fmt.Errorf("find kwok's module: %w", err)
+		}
+		var all []byte
+		for name := range strings.FieldsSeq(kwokStages) {
+			stage, err := os.ReadFile(filepath.Join(strings.TrimSpace(folder), "kustomize", "stage", name+".yaml"))
+			if err != nil {
+				return fmt.Errorf("stages of kwok: %w", err)
+			}
+			all = append(append(all, stage...), "\n---\n"...)
+		}
+		return os.WriteFile(filepath.Join(out, stagesFile), all, 0o644) //nolint:gosec // As the programs beside it.
+	}
+	return p
 }
 
 func (b Builder) moduleDir(name string) string {
