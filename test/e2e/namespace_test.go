@@ -20,9 +20,10 @@ func TestWholeBinaryOnAFixtureTree(t *testing.T) {
 	root := t.TempDir()
 	tree := sysfstest.At(t, root)
 	sysfstest.DGXH100(tree)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(root, "heddle"), "./cmd/heddle")
-	build.Dir = shared.installer.Root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // a static binary needs nothing in its root
+	// A static binary needs nothing in its root. With cgo it has the packages of all other programs, which are compiled.
+	build := exec.CommandContext(t.Context(), "go", "build",
+		"-ldflags", "-linkmode=external -extldflags=-static", "-o", filepath.Join(root, "heddle"), "./cmd/heddle")
+	build.Dir, build.Env = shared.installer.Root, append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
