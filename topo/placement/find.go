@@ -20,8 +20,6 @@ func (s *finder) accepts(at target, a amount, f *filter) bool {
 	switch {
 	case !s.holds(at, a) || f.around != 0 && g.around&f.around == 0:
 		return false
-	case at.node >= 0 && (f.kind != 0 || f.tier > 0):
-		return false
 	case at.node < 0 && (f.nodes || f.kind != 0 && (g.kind < 0 || f.kind != 1<<g.kind) || g.Tier < f.tier):
 		return false
 	}
@@ -55,8 +53,8 @@ func (s *finder) find(a amount, f *filter) (target, bool) {
 // without a filter.
 func (s *finder) tightest(g int32, a amount, f *filter) (target, bool) {
 	if f.kind == 0 && f.tier == 0 {
-		first, last := s.tree.span(target{None, g})
-		if node := s.tightestNode(first, last, s.placedIn[g], a, f); node >= 0 {
+		in := &s.tree.groups[g]
+		if node := s.tightestNode(in.First, in.End, s.placedIn[g], a, f); node >= 0 {
 			return target{node, s.tree.home[node]}, true
 		}
 	}

@@ -39,10 +39,7 @@ func (p *packer) put(at target, a amount) {
 // hold it they are filled. It returns the group that is not filled and its
 // amount.
 func (p *packer) divide(g int32, a amount) (int32, amount) {
-	for _, members := range [...]bool{true, false} {
-		if members && p.placedIn[g] == 0 {
-			continue
-		}
+	for _, members := range [...]bool{p.placedIn[g] > 0, false} {
 		p.groups.items = p.children(p.groups.items[:0], g, members)
 		chosen, left := p.groups.pick(a)
 		for i, c := range chosen {
@@ -79,10 +76,6 @@ func (p *packer) fill(g int32) {
 // spread puts pods on the fewest nodes from first up to last, which have room
 // for them: on nodes with members first.
 func (p *packer) spread(first, last int32, pods int64) {
-	if last == first+1 {
-		p.take[first] = int32(pods) //nolint:gosec // At most what the node takes.
-		return
-	}
 	for _, members := range [...]bool{true, false} {
 		p.nodes.items = p.nodes.items[:0]
 		for node := first; node < last && pods > 0; node++ {

@@ -1,5 +1,7 @@
 package placement
 
+import "slices"
+
 // plan gives the ranks of the last attempt their nodes.
 //
 // Free ranks go through the nodes in tree order, from one past the lowest group
@@ -13,10 +15,8 @@ func (s *search) plan() Plan {
 			out.Pods++
 		}
 	}
-	for _, list := range [2][]Member{s.fixed, s.assigned} {
-		for _, m := range list {
-			out.Nodes[m.Rank] = m.Node
-		}
+	for _, m := range slices.Concat(s.fixed, s.assigned) {
+		out.Nodes[m.Rank] = m.Node
 	}
 	ranks := s.ranks
 	for _, span := range [2][2]int32{{s.tail, s.tree.nodes()}, {0, s.tail}} {
@@ -45,7 +45,7 @@ func (t *Tree) groupOf(first, last int32) Group {
 	case last == None:
 		return t.groups[0].Group
 	case first == last:
-		return t.node(first)
+		return Group{Name: t.names[first], Kind: kindNode, First: first, End: last + 1}
 	case last >= t.grouped:
 		return Group{Tier: t.groups[0].Tier + 1, End: t.nodes()}
 	}

@@ -10,14 +10,6 @@ func (a amount) slots() int64 { return a.blocks + min(a.short, 1) }
 // target is a node, or a group if node is None.
 type target struct{ node, group int32 }
 
-// tier is 0 for a node.
-func (t *Tree) tier(at target) int {
-	if at.node >= 0 {
-		return 0
-	}
-	return t.groups[at.group].Tier
-}
-
 // span is the nodes of a target: from first up to last, without it.
 func (t *Tree) span(at target) (first, last int32) {
 	if at.node >= 0 {

@@ -47,7 +47,7 @@ func newSearch(t *Tree) *search {
 		pods: make([]int64, groups), slots: make([]int64, groups), spare: make([]bool, groups),
 	}
 	s.take, s.on, s.before, s.excluded = make([]int32, n), make([]int32, n), make([]int32, n), make([]bool, n)
-	s.cost, s.used = make([]int64, groups), make([]bool, groups)
+	s.used = make([]bool, groups)
 	return s
 }
 
@@ -129,7 +129,7 @@ func (s *search) required(node int32) int32 {
 // attempt plans the first n pending pods.
 func (s *search) attempt(n int) bool {
 	s.reset(s.base)
-	s.tried, s.costed, s.fixed, s.ranks = s.tried[:0], false, s.fixed[:0], s.ranks[:0]
+	s.tried, s.cost, s.fixed, s.ranks = s.tried[:0], s.cost[:0], s.fixed[:0], s.ranks[:0]
 	ok := n == 0 || s.placeAll(s.demand.pending[:n])
 	for _, m := range s.fixed {
 		s.addMembers(m.Node, -1)

@@ -30,10 +30,10 @@ type secondary struct {
 	// before is how many primary pods each node takes without them.
 	before []int32
 	// tried are targets that did not take the gang. After the first, cost is
-	// how many primary pods a secondary one costs each group at least.
-	tried  []target
-	cost   []int64
-	costed bool
+	// how many primary pods a secondary one costs each group at least; before, it
+	// is empty.
+	tried []target
+	cost  []int64
 	// used marks the lowest groups of the gang, and pods is a buffer.
 	used []bool
 	pods []int32
@@ -69,10 +69,14 @@ func (s *secondary) place(a amount, pending []int32, f filter) bool {
 			return true
 		}
 		s.tried = append(s.tried, at)
-		if !s.costed {
+		if len(s.cost) == 0 {
 			s.findCosts()
 		}
-		if now := s.tree.tier(at); now != tier {
+		now := 0 // For a node.
+		if at.node < 0 {
+			now = s.tree.groups[at.group].Tier
+		}
+		if now != tier {
 			tries, tier = 0, now
 		}
 		if tries++; tries > maxTries {
@@ -281,7 +285,7 @@ func (s *secondary) loss(node int32, class int) int32 {
 // costs.
 func (s *secondary) findCosts() {
 	groups := s.tree.groups
-	s.costed = true
+	s.cost = slices.Grow(s.cost, len(groups))[:len(groups)]
 	clear(s.cost)
 	for _, task := range s.tasks {
 		least := slices.Repeat([]int32{math.MaxInt32}, len(groups))
@@ -305,15 +309,16 @@ func (s *secondary) admits(at target, a amount) bool {
 	if slices.Contains(s.tried, at) {
 		return false
 	}
+	costed := len(s.cost) > 0
 	for _, task := range s.tasks {
 		room := task.room[at.group]
 		if at.node >= 0 {
 			room = int64(s.demand.room.Fit[task.class][at.node])
 		}
 		if room < int64(len(task.ranks)) ||
-			s.costed && at.node >= 0 && int64(s.fit[at.node]-s.loss(at.node, task.class)) < s.total(a) {
+			costed && at.node >= 0 && int64(s.fit[at.node]-s.loss(at.node, task.class)) < s.total(a) {
 			return false
 		}
 	}
-	return !s.costed || at.node >= 0 || s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
+	return !costed || at.node >= 0 || s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
 }

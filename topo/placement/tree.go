@@ -96,11 +96,6 @@ func (t *Tree) Kinds() []string {
 	return out
 }
 
-// node is a node as a group.
-func (t *Tree) node(id int32) Group {
-	return Group{Name: t.names[id], Kind: kindNode, First: id, End: id + 1}
-}
-
 // Around are the groups of the tree that hold all nodes of one, the tightest
 // first: the group itself, then those around it, without the root.
 func (t *Tree) Around(g Group) (out []Group) {
@@ -142,14 +137,10 @@ func (t *Tree) bit(kind string) uint64 {
 func (t *Tree) LargestFree(fit []int32) map[string]int {
 	pods := make([]int64, len(t.groups))
 	t.sum(pods, fit, nil)
-	most := make([]int64, len(t.kinds))
-	for i, n := range pods[1:] {
-		kind := t.groups[i+1].kind
-		most[kind] = max(most[kind], n)
-	}
 	out := make(map[string]int, len(t.kinds))
-	for i, kind := range t.kinds {
-		out[kind] = int(most[i])
+	for i, n := range pods[1:] {
+		kind := t.groups[i+1].Kind
+		out[kind] = max(out[kind], int(n))
 	}
 	return out
 }
