@@ -82,14 +82,14 @@ func memberOf(pod *corev1.Pod) *Member {
 		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rank.Of(pod),
 		created: pod.CreationTimestamp.Unix(),
 	}
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
-		m.stage = succeeded
-	case pod.Status.Phase == corev1.PodFailed:
-		m.stage = failed
+	switch phase := pod.Status.Phase; {
+	case phase == corev1.PodSucceeded:
+		m.stage, m.problem = succeeded, ""
+	case phase == corev1.PodFailed:
+		m.stage, m.problem = failed, hasFailed
 	case pod.Spec.NodeName == "":
 		m.rejection, m.rejected = rejectionOf(pod)
-	case pod.Status.Phase == corev1.PodRunning:
+	case phase == corev1.PodRunning:
 		m.stage = running
 	default:
 		m.stage = bound
@@ -128,14 +128,9 @@ const (
 	lostNode    = "on a lost node"
 )
 
-// problemOf reads the status. A lost node is not in the pod.
+// problemOf reads the status of a pod that has not ended. A lost node is not in it.
 func problemOf(pod *corev1.Pod) string {
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
-		return ""
-	case pod.Status.Phase == corev1.PodFailed:
-		return hasFailed
-	case pod.DeletionTimestamp != nil:
+	if pod.DeletionTimestamp != nil {
 		return terminating
 	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {

@@ -338,10 +338,7 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 	if err := json.Unmarshal([]byte(text), &words); err != nil {
 		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
 	}
-	groups := make([]types.NamespacedName, 0, len(words)+1)
-	if self.Name != "" {
-		groups = append(groups, self)
-	}
+	groups := []types.NamespacedName{self}
 	for _, word := range words {
 		namespace, name, slash := strings.Cut(strings.TrimSpace(word), "/")
 		if !slash {
@@ -356,11 +353,8 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	groups = slices.Compact(groups)
-	switch {
-	case len(groups) > MaxGroups:
+	if len(groups) > MaxGroups {
 		return nil, fmt.Errorf("%d gangs; at most %d", len(groups), MaxGroups)
-	case len(groups) == 0:
-		return nil, errors.New("lists no gang")
 	}
 	return groups, nil
 }
