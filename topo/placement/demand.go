@@ -70,7 +70,7 @@ func check(t *Tree, g *Gang) error {
 	case g.MinMember > ranks:
 		return fmt.Errorf("%d members must run, and the gang has %s", g.MinMember, count(ranks, "pod"))
 	case g.Require != "" && g.Require != kindNode && t.bit(g.Require) == 0:
-		return fmt.Errorf("the topology has no %s; it has %s", g.Require, cmp.Or(strings.Join(t.Kinds(), ", "), "no groups"))
+		return fmt.Errorf("the topology has no %s; it has %s", g.Require, cmp.Or(strings.Join(t.kinds, ", "), "no groups"))
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (f *forest) plant(groups, domains []v1alpha1.Group) {
 // tree is nil if the groups contradict themselves. The client has checked those that
 // topo-master sent.
 func (f *forest) tree(groups []v1alpha1.Group) *tree {
-	made, err := placement.New(placement.WithNodes(groups, f.names))
+	made, err := placement.New(groups, f.names...)
 	if err != nil {
 		return nil
 	}
