@@ -67,8 +67,8 @@ func (p *packer) fill(g int32) {
 		return
 	}
 	for c := g; c < groups[g].next; c++ {
-		if groups[c].lowest && p.slots[c] > 0 {
-			p.spread(groups[c].First, groups[c].End, p.slots[c]*p.block)
+		if groups[c].lowest && p.space[c].slots > 0 {
+			p.spread(groups[c].First, groups[c].End, p.space[c].slots*p.block)
 		}
 	}
 }
@@ -103,8 +103,8 @@ func (p *packer) ungrouped(a amount, f *filter) bool {
 	if f.around != 0 || f.nodes {
 		return false
 	}
-	in := amount{blocks: min(a.blocks, p.slots[0])}
-	if p.spare[0] {
+	in := amount{blocks: min(a.blocks, p.space[0].slots)}
+	if p.space[0].spare {
 		in.short = a.short
 	}
 	out := amount{blocks: a.blocks - in.blocks, short: a.short - in.short}

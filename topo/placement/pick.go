@@ -114,13 +114,10 @@ func (p *picker) do(i, k int, need int64, bonus bool) bool {
 		return have >= need
 	}
 	at := int(p.spare[i])
-	switch {
-	case at == len(p.sorted):
-		return false
-	case at < i+k:
-		return have+1 >= need
+	if at >= i+k && at < len(p.sorted) {
+		have += p.sorted[at].slots - p.sorted[i+k-1].slots
 	}
-	return have-p.sorted[i+k-1].slots+p.sorted[at].slots+1 >= need
+	return at < len(p.sorted) && have+1 >= need
 }
 
 func compare(a, b *item) int {

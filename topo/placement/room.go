@@ -27,10 +27,8 @@ type room struct {
 	block, short int64
 	// fit is how many primary pods each node takes; free is Capacity.Free.
 	fit, free []int32
-	// pods and slots are how many pods and whole blocks each group takes;
-	// spare, whether it takes the shorter block besides.
-	pods, slots []int64
-	spare       []bool
+	// space is what each group takes.
+	space []item
 	// placed are the members on each node, and placedIn those in each group.
 	placed, placedIn []int32
 }
@@ -51,20 +49,20 @@ func (r *room) addMembers(node, n int32) {
 // lowest group, so what is left over there counts for nothing but the shorter
 // block.
 func (r *room) sum() {
-	t := r.tree
-	t.sum(r.pods, r.fit, nil)
-	clear(r.slots)
-	clear(r.spare)
-	for i := len(t.groups) - 1; i >= 0; i-- {
-		g := &t.groups[i]
+	clear(r.space)
+	for i := len(r.tree.groups) - 1; i >= 0; i-- {
+		g, in := &r.tree.groups[i], &r.space[i]
 		if g.lowest {
-			r.slots[i] = r.pods[i] / r.block
-			r.spare[i] = r.short > 0 && r.pods[i]%r.block >= r.short
+			for _, n := range r.fit[g.First:g.End] {
+				in.room += int64(n)
+			}
+			in.slots, in.spare = in.room/r.block, r.short > 0 && in.room%r.block >= r.short
 		}
 		if g.parent >= 0 {
-			r.slots[g.parent] += r.slots[i]
-			r.spare[g.parent] = r.spare[g.parent] || r.spare[i]
+			out := &r.space[g.parent]
+			out.room, out.slots, out.spare = out.room+in.room, out.slots+in.slots, out.spare || in.spare
 		}
+		in.id = int32(i) //nolint:gosec // Every group has a name of its own in memory.
 	}
 }
 
@@ -76,11 +74,8 @@ func (r *room) holds(at target, a amount) bool {
 	if at.node >= 0 {
 		return int64(r.fit[at.node]) >= r.total(a)
 	}
-	slots := r.slots[at.group]
-	if a.short > 0 && r.spare[at.group] {
-		slots++
-	}
-	return slots >= a.slots()
+	in := &r.space[at.group]
+	return in.slots >= a.slots() || a.short > 0 && in.spare && in.slots >= a.blocks
 }
 
 // fuller is true if node a, which takes as many pods as b, has less free or, if
@@ -96,8 +91,8 @@ func (r *room) fuller(a, b int32) bool {
 // same, less around it.
 func (r *room) fullerGroup(a, b int32) bool {
 	for a != b && a >= 0 && b >= 0 {
-		if r.pods[a] != r.pods[b] {
-			return r.pods[a] < r.pods[b]
+		if r.space[a].room != r.space[b].room {
+			return r.space[a].room < r.space[b].room
 		}
 		a, b = r.tree.groups[a].parent, r.tree.groups[b].parent
 	}
@@ -109,7 +104,7 @@ func (r *room) children(items []item, g int32, members bool) []item {
 	t := r.tree
 	for c := g + 1; c < t.groups[g].next; c = t.groups[c].next {
 		if members == (r.placedIn[c] > 0) {
-			items = append(items, item{id: c, slots: r.slots[c], room: r.pods[c], spare: r.spare[c]})
+			items = append(items, r.space[c])
 		}
 	}
 	return items

@@ -320,5 +320,5 @@ func (s *secondary) admits(at target, a amount) bool {
 			return false
 		}
 	}
-	return !costed || at.node >= 0 || s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
+	return !costed || at.node >= 0 || s.block > 1 || s.space[at.group].slots-s.cost[at.group] >= a.slots()
 }
