@@ -83,7 +83,7 @@ func (s *search) reject(least int) error {
 		}
 		text += fmt.Sprintf(", no node%s has room for a %s", in, cmp.Or(task.Name, "pod"))
 	} else if plan.Pods > 0 {
-		text += fmt.Sprintf(", %s %s short", s.closest(&plan), s.missing(n, least))
+		text += fmt.Sprintf(", %s %s short", s.closest(&plan), d.missing(d.pending[n:least]))
 	}
 	if outside > 0 {
 		is := "are"
@@ -112,17 +112,17 @@ func (s *search) closest(plan *Plan) string {
 	return "all nodes together are"
 }
 
-// missing is how many GPUs the pending pods ask for that do not fit; how many
-// pods, if these ask for none.
-func (s *search) missing(n, least int) string {
+// missing is how many GPUs pending pods ask for; how many they are, if these ask
+// for none.
+func (d *demand) missing(pending []int32) string {
 	gpus := 0
-	for _, rank := range s.demand.pending[n:least] {
-		gpus += s.demand.gang.Tasks[s.demand.task[rank]].GPUs
+	for _, rank := range pending {
+		gpus += d.gang.Tasks[d.task[rank]].GPUs
 	}
 	if gpus > 0 {
 		return count(gpus, "GPU")
 	}
-	return count(least-n, "pod")
+	return count(len(pending), "pod")
 }
 
 // nodesWithRoom is whether no node has room for one pod more of a task, and how
