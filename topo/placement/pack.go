@@ -1,8 +1,8 @@
 package placement
 
-// packer puts pods on the nodes of the targets that the finder chose.
+// packer puts pods on the nodes of the targets that hold them.
 type packer struct {
-	finder
+	room
 	// take is how many primary pods each node gets, and tail one past the last
 	// node of the lowest group that gets the shorter block.
 	take []int32
@@ -94,13 +94,13 @@ func (p *packer) spread(first, last int32, pods int64) {
 
 // ungrouped places an amount that the groups together do not hold: on one node
 // in no group or, after the groups are full, on the fewest of these.
-func (p *packer) ungrouped(a amount, f *filter) bool {
+func (p *packer) ungrouped(a amount) bool {
 	t := p.tree
-	if node := p.tightestNode(t.grouped, t.nodes(), 0, a, f); node >= 0 {
+	if node := p.tightestNode(t.grouped, t.nodes(), 0, a, &p.require); node >= 0 {
 		p.put(target{node: node}, a)
 		return true
 	}
-	if f.around != 0 || f.nodes {
+	if p.require != (filter{}) {
 		return false
 	}
 	in := amount{blocks: min(a.blocks, p.space[0].slots)}

@@ -8,8 +8,6 @@ import (
 // search is a plan in the making.
 type search struct {
 	secondary
-	// require is the kind that must be around the gang.
-	require filter
 	// base is how many primary pods each node takes before any is assigned.
 	base []int32
 	// idle is the free capacity of nodes if the caller gives none.
@@ -44,12 +42,11 @@ func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 
 func newSearch(t *Tree) *search {
 	n, groups := t.Len(), len(t.groups)
-	s := &search{base: make([]int32, n), idle: make([]int32, n)}
-	s.room = room{
-		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, groups), space: make([]item, groups),
-	}
-	s.take, s.on, s.before, s.excluded = make([]int32, n), make([]int32, n), make([]int32, n), make([]bool, n)
-	s.used = make([]bool, groups)
+	byNode := func() []int32 { return make([]int32, n) }
+	s := &search{base: byNode(), idle: byNode()}
+	s.room = room{tree: t, fit: byNode(), placed: byNode(), placedIn: make([]int32, groups), space: make([]item, groups)}
+	s.take, s.on, s.before = byNode(), byNode(), byNode()
+	s.excluded, s.used = make([]bool, n), make([]bool, groups)
 	return s
 }
 
@@ -144,7 +141,7 @@ func (s *search) attempt(n int) bool {
 	a := amount{blocks: free / s.block, short: free % s.block}
 	s.short = a.short
 	s.sum()
-	return s.place(a, s.demand.pending[:n], s.require)
+	return s.place(a, s.demand.pending[:n])
 }
 
 // placeBlocks goes through the pending primary ranks up to last, block by
@@ -180,7 +177,7 @@ func (s *search) placeBlocks(last int32) bool {
 // required, later blocks go into the same group of it.
 func (s *search) fix(pending []int32, at target) {
 	node, end := s.tree.span(at)
-	if len(s.fixed) == 0 && (s.require.around != 0 || s.require.nodes) {
+	if len(s.fixed) == 0 && s.require != (filter{}) {
 		in := s.required(node)
 		for other := range s.fit {
 			if s.required(int32(other)) != in {

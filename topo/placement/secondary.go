@@ -49,12 +49,12 @@ type secondaryTask struct {
 
 // place assigns the pending ranks, of which a are primary pods that go
 // anywhere.
-func (s *secondary) place(a amount, pending []int32, f filter) bool {
+func (s *secondary) place(a amount, pending []int32) bool {
 	s.read(pending)
 	if a == (amount{}) && len(s.tasks) == 0 {
 		return true
 	}
-	outside := f
+	f := s.require
 	if len(s.tasks) > 0 {
 		f.beside = s
 		copy(s.before, s.fit)
@@ -63,7 +63,7 @@ func (s *secondary) place(a amount, pending []int32, f filter) bool {
 	for {
 		at, ok := s.find(a, &f)
 		if !ok {
-			return s.placeAnywhere(a, &outside)
+			return s.placeAnywhere(a)
 		}
 		if s.placeIn(at, a) {
 			return true
@@ -126,16 +126,16 @@ func (s *secondary) placeIn(at target, a amount) bool {
 }
 
 // placeAnywhere uses nodes in no group too.
-func (s *secondary) placeAnywhere(a amount, f *filter) bool {
+func (s *secondary) placeAnywhere(a amount) bool {
 	root := target{None, 0}
 	switch {
 	case len(s.tasks) == 0:
-		return s.ungrouped(a, f)
-	case f.around != 0 || f.nodes:
+		return s.ungrouped(a)
+	case s.require != (filter{}):
 		return false
 	case s.holds(root, a):
 		s.put(root, a)
-	case !s.ungrouped(a, f):
+	case !s.ungrouped(a):
 		return false
 	}
 	return s.assignAll(0, s.tree.nodes())
