@@ -133,14 +133,13 @@ func problemOf(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return terminating
 	}
+	stuck := []string{
+		"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError",
+	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
-			if list[i].State.Waiting == nil {
-				continue
-			}
-			switch reason := list[i].State.Waiting.Reason; reason {
-			case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError":
-				return "in " + reason
+			if w := list[i].State.Waiting; w != nil && slices.Contains(stuck, w.Reason) {
+				return "in " + w.Reason
 			}
 		}
 	}
