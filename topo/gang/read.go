@@ -18,16 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// The API groups that have a PodGroup, all in version v1alpha1. The second is
-// the only one that a cluster from 1.31 on may have: *.k8s.io without the x is
-// protected.
-const (
-	APIGroup     = "scheduling.sigs.k8s.io"
-	APIGroupXK8s = "scheduling.x-k8s.io"
-	APIVersion   = "v1alpha1"
-	Resource     = "podgroups"
-)
-
 // ErrNoGang is the error of [Read] for a pod that is in no gang.
 var ErrNoGang = errors.New("is in no gang")
 
