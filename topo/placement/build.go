@@ -49,8 +49,6 @@ type builder struct {
 	seen map[[2]string]bool
 }
 
-func isNode(g v1alpha1.Group) bool { return g.Kind == kindNode } // For slices.
-
 // addGroups adds the groups among the children of a group, and all that is
 // inside them.
 func (b *builder) addGroups(children []v1alpha1.Group, parent int32, depth int) error {
@@ -70,7 +68,7 @@ func (b *builder) addGroups(children []v1alpha1.Group, parent int32, depth int) 
 		home := self
 		if len(b.groups) > int(self)+1 {
 			b.groups[self].lowest = false
-			if slices.ContainsFunc(g.Child, isNode) {
+			if slices.ContainsFunc(g.Child, func(c v1alpha1.Group) bool { return c.Kind == kindNode }) {
 				home = b.open(g, kind, self)
 				b.groups[home].remainder = true
 			}

@@ -7,18 +7,15 @@ import (
 	"slices"
 )
 
-// plan gives the ranks of the last attempt their nodes.
+// plan gives the ranks of the last attempt, at n pending pods, their nodes.
 //
 // Free ranks go through the nodes in tree order, from one past the lowest group
 // with the shorter block and around to it, so that every group gets consecutive
 // ranks, and whole blocks before the shorter one.
-func (s *search) plan() Plan {
-	out := Plan{Nodes: make([]int32, len(s.demand.at))}
+func (s *search) plan(n int) Plan {
+	out := Plan{Nodes: make([]int32, len(s.demand.at)), Pods: s.demand.placed() + n}
 	for rank, node := range s.demand.at {
 		out.Nodes[rank] = max(node, None)
-		if node == None {
-			out.Pods++
-		}
 	}
 	for _, m := range slices.Concat(s.fixed, s.assigned) {
 		out.Nodes[m.Rank] = m.Node
@@ -36,7 +33,6 @@ func (s *search) plan() Plan {
 	for _, node := range out.Nodes {
 		if node >= 0 {
 			first, last = min(first, node), max(last, node)
-			out.Pods++
 		}
 	}
 	out.Group = s.tree.groupOf(first, last)
@@ -63,7 +59,7 @@ func (s *search) reject(least int) error {
 	d := &s.demand
 	n := max(0, s.most(0, least))
 	s.attempt(n)
-	plan := s.plan()
+	plan := s.plan(n)
 	text := fmt.Sprintf("%d of %d fit", plan.Pods, d.placed()+least)
 	if plan.Pods == 0 {
 		text = fmt.Sprintf("none of %d fits", least)

@@ -37,7 +37,7 @@ func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 		}
 		s.attempt(n)
 	}
-	return s.plan(), nil
+	return s.plan(n), nil
 }
 
 func newSearch(t *Tree) *search {

@@ -103,5 +103,5 @@ func Digits(text string) (int32, bool) {
 		return 0, false // Most labels are absent, and the error would cost more than all the rest.
 	}
 	n, err := strconv.ParseUint(text, 10, 30)
-	return int32(n), err == nil //nolint:gosec // Less than noIndex.
+	return int32(n), err == nil
 }

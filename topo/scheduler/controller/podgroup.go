@@ -148,7 +148,8 @@ func decide(g *podGroup, o *unstructured.Unstructured) action {
 // object is a new one.
 func (g *podGroup) object() *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup", "spec": map[string]any{},
+		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup",
+		"spec": map[string]any{},
 	}}
 	o.SetNamespace(g.Key.Namespace)
 	o.SetName(g.Key.Name)

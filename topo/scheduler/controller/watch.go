@@ -86,7 +86,8 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 	factory.Start(ctx.Done())
 	objects := factory.ForResource(resource(wellknown.PodGroupAPIXK8s)).Informer()
 	r := reconciler{
-		client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log, history: map[types.NamespacedName]*history{},
+		client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log,
+		history: map[types.NamespacedName]*history{},
 	}
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
