@@ -16,10 +16,10 @@ const (
 	maxNodes = 1 << 20
 )
 
-// New reads the answer of GET /node_group; beside its groups are those of the
-// nodes that it does not have. A topology that contradicts itself
-// is rejected whole: a node or a group that stands in two places, kinds that
-// contain each other, an element without name or kind, a node with children.
+// New reads the answer of GET /node_group, and puts those of the nodes that are
+// not in it beside its groups. A topology that contradicts itself is rejected
+// whole: a node or a group that stands in two places, kinds that contain each
+// other, an element without name or kind, a node with children.
 func New(groups []v1alpha1.Group, nodes ...string) (*Tree, error) {
 	b := builder{
 		Tree: &Tree{ids: map[string]int32{}, groups: []group{{kind: -1, parent: -1}}},
