@@ -20,6 +20,16 @@ const (
 	gangFamily = "pod-group.scheduling.sigs.k8s.io"
 )
 
+// The API groups that have PodGroup objects, both in one version, and their resource. The
+// second is the only one that a cluster from 1.31 on may have: *.k8s.io without the x is
+// protected.
+const (
+	PodGroupAPI     = "scheduling.sigs.k8s.io"
+	PodGroupAPIXK8s = "scheduling.x-k8s.io"
+	PodGroupVersion = "v1alpha1"
+	PodGroups       = "podgroups"
+)
+
 // Koordinator's annotations of gangs (apis/extension/coscheduling.go).
 const (
 	KoordinatorName         = koordinatorGang + "/name"

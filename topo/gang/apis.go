@@ -110,20 +110,17 @@ func (r *reader) ofAPI(pod *corev1.Pod, implied bool) (identity, bool) {
 
 // read is the gang that the keys name; false if they name none.
 func (k *apiKeys) read(r *reader, pod *corev1.Pod) (identity, bool) {
-	name, ok := r.lookup(k.name)
-	if k.api == Volcano && ok {
+	name, _ := r.lookup(k.name)
+	if k.api == Volcano {
 		name = volcanoName(name, pod)
 	}
 	if !isName(name) {
 		return identity{}, false
 	}
-	id := identity{api: k.api, name: name}
-	if k.size.name != "" {
-		id.size = r.number(MaxMembers, k.size)
-	}
+	id := identity{api: k.api, name: name, size: r.number(MaxMembers, k.size)}
 	if k.index.name != "" {
 		index, _ := r.lookup(k.index)
-		if _, ok := rank.Digits(cmp.Or(index, "-")); !ok || id.size == 1 {
+		if _, ok := rank.Digits(index); !ok || id.size == 1 {
 			return identity{}, false // A group of one is no gang.
 		}
 		id.name += "-" + index
@@ -135,12 +132,11 @@ func (k *apiKeys) read(r *reader, pod *corev1.Pod) (identity, bool) {
 // of its Job by the Job and its UID. It is empty for a PodGroup that Volcano
 // made for pods without one: each of these may run alone.
 func volcanoName(group string, pod *corev1.Pod) string {
-	owner := metav1.GetControllerOf(pod)
-	switch {
-	case strings.HasPrefix(group, "podgroup-") &&
-		(group == "podgroup-"+string(pod.UID) || owner != nil && group == "podgroup-"+string(owner.UID)):
+	owner := cmp.Or(metav1.GetControllerOfNoCopy(pod), &metav1.OwnerReference{})
+	switch uid, made := strings.CutPrefix(group, "podgroup-"); {
+	case made && (uid == string(pod.UID) || uid == string(owner.UID)):
 		return ""
-	case owner != nil && group == owner.Name+"-"+string(owner.UID):
+	case group == owner.Name+"-"+string(owner.UID):
 		return owner.Name
 	}
 	return group
@@ -149,16 +145,9 @@ func volcanoName(group string, pod *corev1.Pod) string {
 // Concerns is true for a pod that may be in a gang even without GPUs; it is
 // cheaper than [MemberOf] where most pods are in none.
 func Concerns(pod *corev1.Pod) bool {
-	if pod.Spec.SchedulingGroup != nil || Mentions(pod) {
-		return true
-	}
-	r := reader{labels: pod.Labels, annotations: pod.Annotations}
-	for _, keys := range apis() {
-		if keys.api != Job && r.has(keys.name) {
-			return true
-		}
-	}
-	return false
+	r, all := reader{labels: pod.Labels, annotations: pod.Annotations}, apis()
+	return pod.Spec.SchedulingGroup != nil || Mentions(pod) ||
+		slices.ContainsFunc(all[:], func(k apiKeys) bool { return k.api != Job && r.has(k.name) })
 }
 
 // Together is true if members are a gang: two of them are, or were, there at

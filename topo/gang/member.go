@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 )
 
@@ -81,14 +82,14 @@ func memberOf(pod *corev1.Pod) *Member {
 		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rank.Of(pod),
 		created: pod.CreationTimestamp.Unix(),
 	}
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
-		m.stage = succeeded
-	case pod.Status.Phase == corev1.PodFailed:
-		m.stage = failed
+	switch phase := pod.Status.Phase; {
+	case phase == corev1.PodSucceeded:
+		m.stage, m.problem = succeeded, ""
+	case phase == corev1.PodFailed:
+		m.stage, m.problem = failed, hasFailed
 	case pod.Spec.NodeName == "":
 		m.rejection, m.rejected = rejectionOf(pod)
-	case pod.Status.Phase == corev1.PodRunning:
+	case phase == corev1.PodRunning:
 		m.stage = running
 	default:
 		m.stage = bound
@@ -127,24 +128,18 @@ const (
 	lostNode    = "on a lost node"
 )
 
-// problemOf reads the status. A lost node is not in the pod.
+// problemOf reads the status of a pod that has not ended. A lost node is not in it.
 func problemOf(pod *corev1.Pod) string {
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
-		return ""
-	case pod.Status.Phase == corev1.PodFailed:
-		return hasFailed
-	case pod.DeletionTimestamp != nil:
+	if pod.DeletionTimestamp != nil {
 		return terminating
+	}
+	stuck := []string{
+		"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError",
 	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
-			if list[i].State.Waiting == nil {
-				continue
-			}
-			switch reason := list[i].State.Waiting.Reason; reason {
-			case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError":
-				return "in " + reason
+			if w := list[i].State.Waiting; w != nil && slices.Contains(stuck, w.Reason) {
+				return "in " + w.Reason
 			}
 		}
 	}
@@ -170,10 +165,7 @@ func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	for _, tail := range []string{" no new claims to deallocate", " preemption: "} {
 		text, _, _ = strings.Cut(text, tail)
 	}
-	text = strings.TrimRight(text, " .,")
-	if len(text) > maxRejection {
-		text = strings.ToValidUTF8(text[:maxRejection], "") + "..."
-	}
+	text = wellknown.ClipTo(strings.TrimRight(text, " .,"), maxRejection)
 	if c.Reason == corev1.PodReasonUnschedulable {
 		at = c.LastTransitionTime.Time
 	}
@@ -184,10 +176,11 @@ func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 // status.
 func (m *Member) sinceOf(pod *corev1.Pod) time.Time {
 	kind := corev1.PodReady
+	starts, ends := containerTimes(pod)
 	switch {
 	case m.Ended():
-		if at := ended(pod); !at.IsZero() {
-			return at
+		if last := nth(ends, len(ends)); !last.IsZero() {
+			return last
 		}
 	case pod.DeletionTimestamp != nil:
 		// The timestamp is when the grace period ends.
@@ -202,33 +195,27 @@ func (m *Member) sinceOf(pod *corev1.Pod) time.Time {
 	case m.stage == bound:
 		kind = corev1.PodScheduled
 	default:
-		return started(pod)
+		first := nth(starts, 1)
+		if first.IsZero() && pod.Status.StartTime != nil {
+			return pod.Status.StartTime.Time
+		}
+		return first
 	}
 	return condition(pod, kind).LastTransitionTime.Time
 }
 
-// ended is when the last container did.
-func ended(pod *corev1.Pod) (last time.Time) {
+// containerTimes are when the containers that run were started, and when those that have ended did.
+func containerTimes(pod *corev1.Pod) (starts, ends []time.Time) {
 	for i := range pod.Status.ContainerStatuses {
-		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.FinishedAt.After(last) {
-			last = t.FinishedAt.Time
+		state := &pod.Status.ContainerStatuses[i].State
+		if state.Running != nil {
+			starts = append(starts, state.Running.StartedAt.Time)
+		}
+		if state.Terminated != nil {
+			ends = append(ends, state.Terminated.FinishedAt.Time)
 		}
 	}
-	return last
-}
-
-// started is when the first of the running containers did.
-func started(pod *corev1.Pod) (first time.Time) {
-	for i := range pod.Status.ContainerStatuses {
-		r := pod.Status.ContainerStatuses[i].State.Running
-		if r != nil && (first.IsZero() || r.StartedAt.Time.Before(first)) {
-			first = r.StartedAt.Time
-		}
-	}
-	if first.IsZero() && pod.Status.StartTime != nil {
-		return pod.Status.StartTime.Time
-	}
-	return first
+	return starts, ends
 }
 
 // condition is one of a pod; the zero value if it has none of the kind.

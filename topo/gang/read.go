@@ -18,16 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// The API groups that have a PodGroup, all in version v1alpha1. The second is
-// the only one that a cluster from 1.31 on may have: *.k8s.io without the x is
-// protected.
-const (
-	APIGroup     = "scheduling.sigs.k8s.io"
-	APIGroupXK8s = "scheduling.x-k8s.io"
-	APIVersion   = "v1alpha1"
-	Resource     = "podgroups"
-)
-
 // ErrNoGang is the error of [Read] for a pod that is in no gang.
 var ErrNoGang = errors.New("is in no gang")
 
@@ -338,10 +328,7 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 	if err := json.Unmarshal([]byte(text), &words); err != nil {
 		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
 	}
-	groups := make([]types.NamespacedName, 0, len(words)+1)
-	if self.Name != "" {
-		groups = append(groups, self)
-	}
+	groups := []types.NamespacedName{self}
 	for _, word := range words {
 		namespace, name, slash := strings.Cut(strings.TrimSpace(word), "/")
 		if !slash {
@@ -356,11 +343,8 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	groups = slices.Compact(groups)
-	switch {
-	case len(groups) > MaxGroups:
+	if len(groups) > MaxGroups {
 		return nil, fmt.Errorf("%d gangs; at most %d", len(groups), MaxGroups)
-	case len(groups) == 0:
-		return nil, errors.New("lists no gang")
 	}
 	return groups, nil
 }

@@ -1,7 +1,9 @@
 package gang
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -46,10 +48,7 @@ type State struct {
 func StateOf(members []*Member, minMember int, lost func(node string) (time.Time, bool)) State {
 	c := count(members, lost)
 	s := c.State
-	need := minMember
-	if need == 0 {
-		need = max(1, s.Pods)
-	}
+	need := cmp.Or(minMember, max(1, s.Pods))
 	switch {
 	case len(c.problems) > 0:
 		s.Phase, s.Reason, s.Since = Unknown, worst(c.problems), nth(c.problem, 1)
@@ -86,7 +85,6 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 	c := tally{problems: map[string]int{}, rejections: map[string]int{}}
 	c.Pods = len(members)
 	for _, m := range members {
-		c.add(m)
 		what, since := m.problem, m.since
 		if what == "" && (m.stage == bound || m.stage == running) {
 			if at, ok := lost(m.Node); ok {
@@ -97,32 +95,27 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 			c.problems[what]++
 			c.problem = append(c.problem, since)
 		}
+		c.since[m.stage] = append(c.since[m.stage], m.since)
+		switch m.stage {
+		case succeeded:
+			c.Succeeded++
+		case failed:
+			c.Failed++
+		case running:
+			c.Bound++
+			if m.problem != terminating {
+				c.Running++
+			}
+		case bound:
+			c.Bound++
+		case waiting:
+			c.rejected = append(c.rejected, m.rejected)
+			if m.rejection != "" {
+				c.rejections[m.rejection]++
+			}
+		}
 	}
 	return c
-}
-
-// add counts a member by its stage.
-func (c *tally) add(m *Member) {
-	switch m.stage {
-	case succeeded:
-		c.Succeeded++
-	case failed:
-		c.Failed++
-	case running:
-		c.Bound++
-		if m.problem == terminating {
-			return
-		}
-		c.Running++
-	case bound:
-		c.Bound++
-	case waiting:
-		c.rejected = append(c.rejected, m.rejected)
-		if m.rejection != "" {
-			c.rejections[m.rejection]++
-		}
-	}
-	c.since[m.stage] = append(c.since[m.stage], m.since)
 }
 
 // nth is the n-th of the known times, counted from 1, or the next that there is.
@@ -145,11 +138,7 @@ func worst(problems map[string]int) string {
 
 // most is the most frequent text, the first of those that are as frequent.
 func most(texts map[string]int) string {
-	best := ""
-	for text, n := range texts {
-		if best == "" || n > texts[best] || n == texts[best] && text < best {
-			best = text
-		}
-	}
-	return best
+	return slices.MinFunc(slices.Collect(maps.Keys(texts)), func(a, b string) int {
+		return cmp.Or(cmp.Compare(texts[b], texts[a]), cmp.Compare(a, b))
+	})
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,10 +16,11 @@ const (
 	maxNodes = 1 << 20
 )
 
-// New reads the answer of GET /node_group. A topology that contradicts itself
-// is rejected whole: a node or a group that stands in two places, kinds that
-// contain each other, an element without name or kind, a node with children.
-func New(groups []v1alpha1.Group) (*Tree, error) {
+// New reads the answer of GET /node_group, and puts those of the nodes that are
+// not in it beside its groups. A topology that contradicts itself is rejected
+// whole: a node or a group that stands in two places, kinds that contain each
+// other, an element without name or kind, a node with children.
+func New(groups []v1alpha1.Group, nodes ...string) (*Tree, error) {
 	b := builder{
 		Tree: &Tree{ids: map[string]int32{}, groups: []group{{kind: -1, parent: -1}}},
 		seen: map[[2]string]bool{},
@@ -26,36 +28,19 @@ func New(groups []v1alpha1.Group) (*Tree, error) {
 	err := b.addGroups(groups, 0, 1)
 	b.grouped = b.nodes()
 	b.close(0)
-	if err == nil {
-		err = b.addNodes(groups, 0)
+	err = cmp.Or(err, b.addNodes(groups, 0))
+	var others []v1alpha1.Group
+	for _, name := range nodes {
+		if _, in := b.ids[name]; !in {
+			others = append(others, v1alpha1.Group{Name: name, Kind: kindNode, Status: v1alpha1.StatusReady})
+		}
 	}
-	if err == nil {
-		err = b.setTiers()
-	}
+	// The first error counts.
+	err = cmp.Or(err, b.addNodes(others, 0), b.setTiers())
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
 	return b.Tree, nil
-}
-
-// WithNodes are groups, and beside them the nodes that are in none.
-func WithNodes(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
-	in, out := names(make(map[[2]string]bool, len(nodes)), groups), slices.Clip(groups)
-	for _, name := range nodes {
-		if !in[[2]string{kindNode, name}] {
-			out = append(out, v1alpha1.Group{Name: name, Kind: kindNode, Status: v1alpha1.StatusReady})
-		}
-	}
-	return out
-}
-
-// names adds the kind and name of groups and of all that is inside them.
-func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
-	for i := range groups {
-		to[[2]string{groups[i].Kind, groups[i].Name}] = true
-		names(to, groups[i].Child)
-	}
-	return to
 }
 
 type builder struct {
@@ -63,8 +48,6 @@ type builder struct {
 	// seen are the kind and name of groups.
 	seen map[[2]string]bool
 }
-
-func isNode(g v1alpha1.Group) bool { return g.Kind == kindNode } // For slices.
 
 // addGroups adds the groups among the children of a group, and all that is
 // inside them.
@@ -85,7 +68,7 @@ func (b *builder) addGroups(children []v1alpha1.Group, parent int32, depth int) 
 		home := self
 		if len(b.groups) > int(self)+1 {
 			b.groups[self].lowest = false
-			if slices.ContainsFunc(g.Child, isNode) {
+			if slices.ContainsFunc(g.Child, func(c v1alpha1.Group) bool { return c.Kind == kindNode }) {
 				home = b.open(g, kind, self)
 				b.groups[home].remainder = true
 			}
@@ -162,22 +145,22 @@ func (b *builder) addNodes(children []v1alpha1.Group, home int32) error {
 // the kind hold. The longest chain has every kind once, unless kinds contain
 // each other.
 func (b *builder) setTiers() error {
-	b.tiers = slices.Repeat([]int{1}, len(b.kinds))
+	tiers := slices.Repeat([]int{1}, len(b.kinds))
 	for moved := true; moved; {
 		moved = false
 		for i := len(b.groups) - 1; i > 0; i-- {
 			g := &b.groups[i]
-			if outer := b.groups[g.parent].kind; outer >= 0 && !g.remainder && b.tiers[outer] <= b.tiers[g.kind] {
-				b.tiers[outer], moved = b.tiers[g.kind]+1, true
-				if b.tiers[outer] > len(b.kinds) {
+			if outer := b.groups[g.parent].kind; outer >= 0 && !g.remainder && tiers[outer] <= tiers[g.kind] {
+				tiers[outer], moved = tiers[g.kind]+1, true
+				if tiers[outer] > len(b.kinds) {
 					return errors.New("kinds of groups contain each other")
 				}
 			}
 		}
 	}
-	b.groups[0].Tier = 1 + slices.Max(append(b.tiers, 0))
+	b.groups[0].Tier = 1 + slices.Max(append(tiers, 0))
 	for i := range b.groups[1:] {
-		b.groups[i+1].Tier = b.tiers[b.groups[i+1].kind]
+		b.groups[i+1].Tier = tiers[b.groups[i+1].kind]
 	}
 	return nil
 }

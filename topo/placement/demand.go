@@ -33,20 +33,17 @@ const waiting = None - 1
 
 // read checks the gang against the tree and lays it out.
 func (d *demand) read(t *Tree, g *Gang, c *Capacity) error {
-	if err := check(t, g); err != nil {
-		return err
-	}
-	d.gang, d.room = g, c
-	d.choosePrimary()
+	d.gang, d.room, d.block = g, c, 1
 	d.task, d.at, d.pending, d.primary = d.task[:0], d.at[:0], d.pending[:0], d.primary[:0]
 	for i := range g.Tasks {
 		for range g.Tasks[i].Pods {
-			if d.isPrimary[i] {
-				d.primary = append(d.primary, int32(len(d.at))) //nolint:gosec // A gang has fewer ranks.
-			}
 			d.task, d.at = append(d.task, int32(i)), append(d.at, waiting)
 		}
 	}
+	if err := d.check(t); err != nil {
+		return err
+	}
+	d.choosePrimary()
 	for _, m := range g.Placed {
 		d.at[m.Rank] = m.Node
 	}
@@ -54,23 +51,39 @@ func (d *demand) read(t *Tree, g *Gang, c *Capacity) error {
 		if at == waiting {
 			d.pending = append(d.pending, int32(rank))
 		}
+		if d.isPrimary[d.task[rank]] {
+			d.primary = append(d.primary, int32(rank))
+		}
 	}
-	return d.slice()
+	return nil
 }
 
-// check rejects what can never be planned on this tree.
-func check(t *Tree, g *Gang) error {
-	ranks := 0
-	for i := range g.Tasks {
-		ranks += g.Tasks[i].Pods
+// check rejects what can never be planned on this tree, and finds how many ranks
+// are a block.
+func (d *demand) check(t *Tree) error {
+	g, size := d.gang, d.gang.Slice
+	var gpus []int // What the pods ask for.
+	for _, k := range g.Tasks {
+		if size > 0 && k.GPUs > 0 && k.Pods > 0 && !slices.Contains(gpus, k.GPUs) {
+			gpus = append(gpus, k.GPUs)
+		}
 	}
 	switch {
-	case ranks == 0:
+	case len(d.at) == 0:
 		return errors.New("the gang has no pods")
-	case g.MinMember > ranks:
-		return fmt.Errorf("%d members must run, and the gang has %s", g.MinMember, count(ranks, "pod"))
+	case g.MinMember > len(d.at):
+		return fmt.Errorf("%d members must run, and the gang has %s", g.MinMember, count(len(d.at), "pod"))
 	case g.Require != "" && g.Require != kindNode && t.bit(g.Require) == 0:
-		return fmt.Errorf("the topology has no %s; it has %s", g.Require, cmp.Or(strings.Join(t.Kinds(), ", "), "no groups"))
+		return fmt.Errorf("the topology has no %s; it has %s", g.Require, cmp.Or(strings.Join(t.kinds, ", "), "no groups"))
+	case size == 0:
+	case len(gpus) == 0:
+		return fmt.Errorf("slices of %d GPUs, and no pod asks for one", size)
+	case len(gpus) > 1:
+		return fmt.Errorf("slices of %d GPUs, and pods that ask for %d and for %d", size, gpus[0], gpus[1])
+	case size%gpus[0] != 0:
+		return fmt.Errorf("slices of %d GPUs are no multiple of the %s of a pod", size, count(gpus[0], "GPU"))
+	default:
+		d.block = size / gpus[0]
 	}
 	return nil
 }
@@ -91,31 +104,6 @@ func (d *demand) choosePrimary() {
 			d.classes = append(d.classes, k.Class)
 		}
 	}
-}
-
-// slice finds how many ranks are a block.
-func (d *demand) slice() error {
-	d.block = 1
-	size := d.gang.Slice
-	if size == 0 {
-		return nil
-	}
-	var gpus []int
-	for _, k := range d.gang.Tasks {
-		if k.GPUs > 0 && k.Pods > 0 && !slices.Contains(gpus, k.GPUs) {
-			gpus = append(gpus, k.GPUs)
-		}
-	}
-	switch {
-	case len(gpus) == 0:
-		return fmt.Errorf("slices of %d GPUs, and no pod asks for one", size)
-	case len(gpus) > 1:
-		return fmt.Errorf("slices of %d GPUs, and pods that ask for %d and for %d", size, gpus[0], gpus[1])
-	case size%gpus[0] != 0:
-		return fmt.Errorf("slices of %d GPUs are no multiple of the %s of a pod", size, count(gpus[0], "GPU"))
-	}
-	d.block = size / gpus[0]
-	return nil
 }
 
 // placed is how many pods have a node.

@@ -1,8 +1,8 @@
 package placement
 
-// packer puts pods on the nodes of the targets that the finder chose.
+// packer puts pods on the nodes of the targets that hold them.
 type packer struct {
-	finder
+	room
 	// take is how many primary pods each node gets, and tail one past the last
 	// node of the lowest group that gets the shorter block.
 	take []int32
@@ -39,10 +39,7 @@ func (p *packer) put(at target, a amount) {
 // hold it they are filled. It returns the group that is not filled and its
 // amount.
 func (p *packer) divide(g int32, a amount) (int32, amount) {
-	for _, members := range [...]bool{true, false} {
-		if members && p.placedIn[g] == 0 {
-			continue
-		}
+	for _, members := range [...]bool{p.placedIn[g] > 0, false} {
 		p.groups.items = p.children(p.groups.items[:0], g, members)
 		chosen, left := p.groups.pick(a)
 		for i, c := range chosen {
@@ -70,8 +67,8 @@ func (p *packer) fill(g int32) {
 		return
 	}
 	for c := g; c < groups[g].next; c++ {
-		if groups[c].lowest && p.slots[c] > 0 {
-			p.spread(groups[c].First, groups[c].End, p.slots[c]*p.block)
+		if groups[c].lowest && p.space[c].slots > 0 {
+			p.spread(groups[c].First, groups[c].End, p.space[c].slots*p.block)
 		}
 	}
 }
@@ -79,10 +76,6 @@ func (p *packer) fill(g int32) {
 // spread puts pods on the fewest nodes from first up to last, which have room
 // for them: on nodes with members first.
 func (p *packer) spread(first, last int32, pods int64) {
-	if last == first+1 {
-		p.take[first] = int32(pods) //nolint:gosec // At most what the node takes.
-		return
-	}
 	for _, members := range [...]bool{true, false} {
 		p.nodes.items = p.nodes.items[:0]
 		for node := first; node < last && pods > 0; node++ {
@@ -101,17 +94,17 @@ func (p *packer) spread(first, last int32, pods int64) {
 
 // ungrouped places an amount that the groups together do not hold: on one node
 // in no group or, after the groups are full, on the fewest of these.
-func (p *packer) ungrouped(a amount, f *filter) bool {
+func (p *packer) ungrouped(a amount) bool {
 	t := p.tree
-	if node := p.tightestNode(t.grouped, t.nodes(), 0, a, f); node >= 0 {
+	if node := p.tightestNode(t.grouped, t.nodes(), 0, a, &p.require); node >= 0 {
 		p.put(target{node: node}, a)
 		return true
 	}
-	if f.around != 0 || f.nodes {
+	if p.require != (filter{}) {
 		return false
 	}
-	in := amount{blocks: min(a.blocks, p.slots[0])}
-	if p.spare[0] {
+	in := amount{blocks: min(a.blocks, p.space[0].slots)}
+	if p.space[0].spare {
 		in.short = a.short
 	}
 	out := amount{blocks: a.blocks - in.blocks, short: a.short - in.short}

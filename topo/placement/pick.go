@@ -41,16 +41,16 @@ type picker struct {
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
 func (p *picker) pick(a amount) (chosen []item, left amount) {
-	p.chosen = p.chosen[:0]
-	k, slots := 0, int64(0)
+	k, over := 0, a
 	for i := range p.items {
-		slots += p.items[i].slots
+		over.blocks -= p.items[i].slots
 	}
-	if a.short > 0 || slots >= a.blocks {
+	if a.short > 0 || over.blocks <= 0 {
 		k = p.fewest(a)
 	}
+	p.chosen = p.chosen[:0]
 	if k == 0 {
-		return p.all(a)
+		return p.all(over)
 	}
 	need, bonus, total := a.slots(), a.short > 0, int64(0)
 	for i := 0; k > 0; i++ {
@@ -69,17 +69,14 @@ func (p *picker) pick(a amount) (chosen []item, left amount) {
 	return p.chosen, amount{}
 }
 
-// all takes all items.
-func (p *picker) all(a amount) ([]item, amount) {
+// all takes all items; over is what their slots leave over.
+func (p *picker) all(over amount) ([]item, amount) {
 	p.chosen = append(p.chosen, p.items...)
-	for i := range p.items {
-		a.blocks -= p.items[i].slots
-	}
 	at := slices.IndexFunc(p.chosen, func(c item) bool { return c.spare })
-	if end := len(p.chosen) - 1; at >= 0 && a.short > 0 {
-		p.chosen[at], p.chosen[end], a.short = p.chosen[end], p.chosen[at], 0
+	if end := len(p.chosen) - 1; at >= 0 && over.short > 0 {
+		p.chosen[at], p.chosen[end], over.short = p.chosen[end], p.chosen[at], 0
 	}
-	return p.chosen, a
+	return p.chosen, over
 }
 
 // moveOpen moves the item that is not filled to the end: of equal ones the last
@@ -117,13 +114,10 @@ func (p *picker) do(i, k int, need int64, bonus bool) bool {
 		return have >= need
 	}
 	at := int(p.spare[i])
-	switch {
-	case at == len(p.sorted):
-		return false
-	case at < i+k:
-		return have+1 >= need
+	if at >= i+k && at < len(p.sorted) {
+		have += p.sorted[at].slots - p.sorted[i+k-1].slots
 	}
-	return have-p.sorted[i+k-1].slots+p.sorted[at].slots+1 >= need
+	return at < len(p.sorted) && have+1 >= need
 }
 
 func compare(a, b *item) int {

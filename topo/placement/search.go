@@ -1,12 +1,13 @@
 package placement
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // search is a plan in the making.
 type search struct {
 	secondary
-	// require is the kind that must be around the gang.
-	require filter
 	// base is how many primary pods each node takes before any is assigned.
 	base []int32
 	// idle is the free capacity of nodes if the caller gives none.
@@ -36,18 +37,16 @@ func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 		}
 		s.attempt(n)
 	}
-	return s.plan(), nil
+	return s.plan(n), nil
 }
 
 func newSearch(t *Tree) *search {
 	n, groups := t.Len(), len(t.groups)
-	s := &search{base: make([]int32, n), idle: make([]int32, n)}
-	s.room = room{
-		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, groups),
-		pods: make([]int64, groups), slots: make([]int64, groups), spare: make([]bool, groups),
-	}
-	s.take, s.on, s.before, s.excluded = make([]int32, n), make([]int32, n), make([]int32, n), make([]bool, n)
-	s.cost, s.used = make([]int64, groups), make([]bool, groups)
+	byNode := func() []int32 { return make([]int32, n) }
+	s := &search{base: byNode(), idle: byNode()}
+	s.room = room{tree: t, fit: byNode(), placed: byNode(), placedIn: make([]int32, groups), space: make([]item, groups)}
+	s.take, s.on, s.before = byNode(), byNode(), byNode()
+	s.excluded, s.used = make([]bool, n), make([]bool, groups)
 	return s
 }
 
@@ -58,6 +57,7 @@ func (s *search) begin() {
 	d := &s.demand
 	clear(s.placed)
 	clear(s.placedIn)
+	s.fixed = s.fixed[:0]
 	for _, node := range d.at {
 		if node >= 0 {
 			s.addMembers(node, 1)
@@ -126,27 +126,102 @@ func (s *search) required(node int32) int32 {
 	return None
 }
 
-// attempt plans the first n pending pods.
+// attempt plans the first n pending pods: those of blocks with members, then those
+// that go anywhere.
 func (s *search) attempt(n int) bool {
-	s.reset(s.base)
-	s.tried, s.costed, s.fixed, s.ranks = s.tried[:0], false, s.fixed[:0], s.ranks[:0]
-	ok := n == 0 || s.placeAll(s.demand.pending[:n])
 	for _, m := range s.fixed {
 		s.addMembers(m.Node, -1)
 	}
-	return ok
-}
-
-// placeAll places the pods of blocks with members, then those that go anywhere.
-func (s *search) placeAll(pending []int32) bool {
-	if !s.placeBlocks(pending[len(pending)-1]) {
-		return false
+	s.reset(s.base)
+	s.tried, s.cost, s.fixed, s.ranks = s.tried[:0], s.cost[:0], s.fixed[:0], s.ranks[:0]
+	if n == 0 || !s.placeBlocks(s.demand.pending[n-1]) {
+		return n == 0
 	}
-	n := int64(len(s.ranks))
-	a := amount{blocks: n / s.block, short: n % s.block}
+	free := int64(len(s.ranks))
+	a := amount{blocks: free / s.block, short: free % s.block}
 	s.short = a.short
 	s.sum()
-	return s.place(a, pending, s.require)
+	return s.place(a, s.demand.pending[:n])
+}
+
+// placeBlocks goes through the pending primary ranks up to last, block by
+// block: those of a block with placed members go where these are, the others
+// are free. It is false if there is no room for a block.
+func (s *search) placeBlocks(last int32) bool {
+	for block := range slices.Chunk(s.demand.primary, s.demand.block) {
+		free, members := len(s.ranks), false
+		var nodes []int32
+		for _, rank := range block {
+			switch at := s.demand.at[rank]; {
+			case at != waiting:
+				if members = true; at >= 0 {
+					nodes = append(nodes, at)
+				}
+			case rank <= last:
+				s.ranks = append(s.ranks, rank)
+			}
+		}
+		if pending := s.ranks[free:]; members && len(pending) > 0 {
+			s.ranks = s.ranks[:free]
+			at, ok := s.blockTarget(nodes, int64(len(pending)))
+			if !ok {
+				return false
+			}
+			s.fix(pending, at)
+		}
+	}
+	return true
+}
+
+// fix assigns what is pending of a block to nodes of a target. Where a kind is
+// required, later blocks go into the same group of it.
+func (s *search) fix(pending []int32, at target) {
+	node, end := s.tree.span(at)
+	if len(s.fixed) == 0 && s.require != (filter{}) {
+		in := s.required(node)
+		for other := range s.fit {
+			if s.required(int32(other)) != in {
+				s.fit[other] = 0
+			}
+		}
+	}
+	s.spread(node, end, int64(len(pending)))
+	for _, rank := range pending {
+		for s.take[node] == 0 {
+			node++
+		}
+		s.take[node]--
+		s.fit[node]--
+		s.fixed = append(s.fixed, Member{Rank: int(rank), Node: node})
+		s.addMembers(node, 1)
+	}
+}
+
+// blockTarget takes so many pods of a block that has members on some nodes: one
+// of them that is in no group, else the lowest group of one of them with the
+// least room to spare. Without any known node that is the lowest group of all,
+// or the first node if one is required.
+func (s *search) blockTarget(nodes []int32, pods int64) (target, bool) {
+	best, t := target{None, None}, s.tree
+	homes := map[int32]bool{}
+	for _, node := range nodes {
+		if node >= t.grouped && int64(s.fit[node]) >= pods {
+			return target{node: node}, true
+		}
+		homes[t.home[node]] = true
+	}
+	if s.require.nodes {
+		best.node = int32(slices.IndexFunc(s.fit, func(n int32) bool { return int64(n) >= pods })) //nolint:gosec // Few.
+		return best, best.node >= 0
+	}
+	s.sum()
+	for i, in := range s.space {
+		if t.groups[i].lowest && (len(nodes) == 0 || homes[in.id]) && in.room >= pods &&
+			(best.group < 0 || in.room < s.space[best.group].room) {
+			best.group = in.id
+		}
+	}
+	return best, best.group >= 0
 }
 
 // most is the largest number of pending pods, from lo on and under hi, that

@@ -30,10 +30,10 @@ type secondary struct {
 	// before is how many primary pods each node takes without them.
 	before []int32
 	// tried are targets that did not take the gang. After the first, cost is
-	// how many primary pods a secondary one costs each group at least.
-	tried  []target
-	cost   []int64
-	costed bool
+	// how many primary pods a secondary one costs each group at least; before, it
+	// is empty.
+	tried []target
+	cost  []int64
 	// used marks the lowest groups of the gang, and pods is a buffer.
 	used []bool
 	pods []int32
@@ -49,12 +49,12 @@ type secondaryTask struct {
 
 // place assigns the pending ranks, of which a are primary pods that go
 // anywhere.
-func (s *secondary) place(a amount, pending []int32, f filter) bool {
+func (s *secondary) place(a amount, pending []int32) bool {
 	s.read(pending)
 	if a == (amount{}) && len(s.tasks) == 0 {
 		return true
 	}
-	outside := f
+	f := s.require
 	if len(s.tasks) > 0 {
 		f.beside = s
 		copy(s.before, s.fit)
@@ -63,16 +63,20 @@ func (s *secondary) place(a amount, pending []int32, f filter) bool {
 	for {
 		at, ok := s.find(a, &f)
 		if !ok {
-			return s.placeAnywhere(a, &outside)
+			return s.placeAnywhere(a)
 		}
 		if s.placeIn(at, a) {
 			return true
 		}
 		s.tried = append(s.tried, at)
-		if !s.costed {
+		if len(s.cost) == 0 {
 			s.findCosts()
 		}
-		if now := s.tree.tier(at); now != tier {
+		now := 0 // For a node.
+		if at.node < 0 {
+			now = s.tree.groups[at.group].Tier
+		}
+		if now != tier {
 			tries, tier = 0, now
 		}
 		if tries++; tries > maxTries {
@@ -122,16 +126,16 @@ func (s *secondary) placeIn(at target, a amount) bool {
 }
 
 // placeAnywhere uses nodes in no group too.
-func (s *secondary) placeAnywhere(a amount, f *filter) bool {
+func (s *secondary) placeAnywhere(a amount) bool {
 	root := target{None, 0}
 	switch {
 	case len(s.tasks) == 0:
-		return s.ungrouped(a, f)
-	case f.around != 0 || f.nodes:
+		return s.ungrouped(a)
+	case s.require != (filter{}):
 		return false
 	case s.holds(root, a):
 		s.put(root, a)
-	case !s.ungrouped(a, f):
+	case !s.ungrouped(a):
 		return false
 	}
 	return s.assignAll(0, s.tree.nodes())
@@ -281,7 +285,7 @@ func (s *secondary) loss(node int32, class int) int32 {
 // costs.
 func (s *secondary) findCosts() {
 	groups := s.tree.groups
-	s.costed = true
+	s.cost = slices.Grow(s.cost, len(groups))[:len(groups)]
 	clear(s.cost)
 	for _, task := range s.tasks {
 		least := slices.Repeat([]int32{math.MaxInt32}, len(groups))
@@ -305,15 +309,16 @@ func (s *secondary) admits(at target, a amount) bool {
 	if slices.Contains(s.tried, at) {
 		return false
 	}
+	costed := len(s.cost) > 0
 	for _, task := range s.tasks {
 		room := task.room[at.group]
 		if at.node >= 0 {
 			room = int64(s.demand.room.Fit[task.class][at.node])
 		}
 		if room < int64(len(task.ranks)) ||
-			s.costed && at.node >= 0 && int64(s.fit[at.node]-s.loss(at.node, task.class)) < s.total(a) {
+			costed && at.node >= 0 && int64(s.fit[at.node]-s.loss(at.node, task.class)) < s.total(a) {
 			return false
 		}
 	}
-	return !s.costed || at.node >= 0 || s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
+	return !costed || at.node >= 0 || s.block > 1 || s.space[at.group].slots-s.cost[at.group] >= a.slots()
 }

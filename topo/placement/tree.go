@@ -27,7 +27,6 @@ type Tree struct {
 	groups []group
 	// kinds are those of groups; their indexes are the bits of group.around.
 	kinds []string
-	tiers []int
 	// grouped is how many nodes are in a group.
 	grouped int32
 	// searches are buffers of finished plans: without them a plan on 100,000
@@ -82,25 +81,6 @@ func (t *Tree) Name(node int32) string { return t.names[node] }
 // Status is the status of a node in the topology: Ready, NotReady or Degraded.
 func (t *Tree) Status(node int32) string { return t.statuses[node] }
 
-// Kinds are the kinds of groups, the widest first; equally wide ones in the
-// order of the topology.
-func (t *Tree) Kinds() []string {
-	out := make([]string, 0, len(t.kinds))
-	for tier := t.groups[0].Tier; tier > 0; tier-- {
-		for i, kind := range t.kinds {
-			if t.tiers[i] == tier {
-				out = append(out, kind)
-			}
-		}
-	}
-	return out
-}
-
-// node is a node as a group.
-func (t *Tree) node(id int32) Group {
-	return Group{Name: t.names[id], Kind: kindNode, First: id, End: id + 1}
-}
-
 // Around are the groups of the tree that hold all nodes of one, the tightest
 // first: the group itself, then those around it, without the root.
 func (t *Tree) Around(g Group) (out []Group) {
@@ -111,18 +91,16 @@ func (t *Tree) Around(g Group) (out []Group) {
 		out = append(out, g)
 	}
 	for at := t.common(g.First, g.End-1); at > 0; at = t.groups[at].parent {
-		if !t.groups[at].remainder {
-			out = append(out, t.groups[at].Group)
-		}
+		out = append(out, t.groups[at].Group)
 	}
 	return out
 }
 
-// common is the lowest group that has all nodes from first to last; the root if
-// none has.
+// common is the lowest group of the topology that has all nodes from first to last;
+// the root if none has.
 func (t *Tree) common(first, last int32) int32 {
 	g := t.home[first]
-	for g > 0 && last >= t.groups[g].End {
+	for g > 0 && (last >= t.groups[g].End || t.groups[g].remainder) {
 		g = t.groups[g].parent
 	}
 	return g

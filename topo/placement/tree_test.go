@@ -40,9 +40,6 @@ func TestTree(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"spine", "leaf"}, tree.Kinds()); diff != "" {
-		t.Errorf("kinds (-want +got):\n%s", diff)
-	}
 	if _, ok := tree.ID("unknown"); ok {
 		t.Error("an unknown node is in the tree")
 	}

@@ -35,15 +35,11 @@ func Order(pods []*corev1.Pod) {
 
 // Task is the task of its job that a pod belongs to; empty if unknown. It is no longer than a label.
 func Task(pod *corev1.Pod) string {
-	for _, key := range []string{
-		wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1,
-		wellknown.TaskRay, wellknown.TaskMPI,
-	} {
-		if text := pod.Labels[key]; text != "" {
-			return strings.ToLower(text)
-		}
-	}
-	return strings.ToLower(wellknown.ClipTo(pod.Annotations[wellknown.TaskVolcano], wellknown.MaxLabel))
+	return strings.ToLower(cmp.Or(
+		pod.Labels[wellknown.TaskKubeflow], pod.Labels[wellknown.TaskVolcano], pod.Labels[wellknown.TaskJobSet],
+		pod.Labels[wellknown.TaskKubeflowV1], pod.Labels[wellknown.TaskRay], pod.Labels[wellknown.TaskMPI],
+		wellknown.ClipTo(pod.Annotations[wellknown.TaskVolcano], wellknown.MaxLabel),
+	))
 }
 
 // Rank is the place of a pod in its job.
@@ -94,10 +90,8 @@ func index(pod *corev1.Pod) int32 {
 			}
 		}
 	}
-	if i := strings.LastIndexByte(pod.Name, '-'); i >= 0 {
-		if n, ok := Digits(pod.Name[i+1:]); ok {
-			return n
-		}
+	if n, ok := Digits(pod.Name[strings.LastIndexByte(pod.Name, '-')+1:]); ok {
+		return n
 	}
 	return noIndex
 }
@@ -108,6 +102,6 @@ func Digits(text string) (int32, bool) {
 	if text == "" {
 		return 0, false // Most labels are absent, and the error would cost more than all the rest.
 	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	return int32(n), err == nil && n >= 0 && n < noIndex && text[0] != '+'
+	n, err := strconv.ParseUint(text, 10, 30)
+	return int32(n), err == nil
 }

@@ -23,7 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -146,12 +146,13 @@ func (l *Lister) page(ctx context.Context, resource, next string, into runtime.O
 // read, is left out, as in the command.
 func (l *Lister) listOthers(ctx context.Context, out *explain.Cluster) error {
 	for _, version := range []string{
-		gang.APIGroup + "/" + gang.APIVersion, gang.APIGroupXK8s + "/" + gang.APIVersion, explain.NativePodGroups,
+		wellknown.PodGroupAPI + "/" + wellknown.PodGroupVersion, wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion,
+		explain.NativePodGroups,
 	} {
 		var list struct {
 			Items []map[string]any `json:"items"`
 		}
-		if err := l.read(ctx, "/apis/"+version+"/"+gang.Resource, &list); err != nil {
+		if err := l.read(ctx, "/apis/"+version+"/"+wellknown.PodGroups, &list); err != nil {
 			return err
 		}
 		out.PodGroups = append(out.PodGroups, list.Items...)

@@ -190,13 +190,13 @@ func TestPodGroupsOfGangs(t *testing.T) {
 		{
 			"with an object of its user's",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			object(gang.APIGroup, 2, nil),
+			object(wellknown.PodGroupAPI, 2, nil),
 			with(func(g *podGroup) { g.ByLabels = false }),
 		},
 		{
 			"with a managed object, which is ignored",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			object(gang.APIGroupXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
+			object(wellknown.PodGroupAPIXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,15 +220,15 @@ func TestPodGroupsOfGangs(t *testing.T) {
 // waits.
 func TestPodGroupsAreFollowed(t *testing.T) {
 	client := fakedynamic.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		resource(gang.APIGroup): "PodGroupList", resource(gang.APIGroupXK8s): "PodGroupList",
+		resource(wellknown.PodGroupAPI): "PodGroupList", resource(wellknown.PodGroupAPIXK8s): "PodGroupList",
 	})
 	var exists atomic.Bool
 	client.PrependReactor("list", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return !exists.Load(), nil, apierrors.NewNotFound(schema.GroupResource{Resource: "podgroups"}, "")
 	})
-	mine := object(gang.APIGroupXK8s, 1, nil)
+	mine := object(wellknown.PodGroupAPIXK8s, 1, nil)
 	mine.SetName("mine")
-	if err := client.Tracker().Create(resource(gang.APIGroupXK8s), mine, "default"); err != nil {
+	if err := client.Tracker().Create(resource(wellknown.PodGroupAPIXK8s), mine, "default"); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -244,8 +244,8 @@ func TestPodGroupsAreFollowed(t *testing.T) {
 		written := func(want int) {
 			t.Helper()
 			<-time.After(2 * time.Minute)
-			objects, err := client.Tracker().List(resource(gang.APIGroupXK8s), schema.GroupVersionKind{
-				Group: gang.APIGroupXK8s, Version: gang.APIVersion, Kind: "PodGroup",
+			objects, err := client.Tracker().List(resource(wellknown.PodGroupAPIXK8s), schema.GroupVersionKind{
+				Group: wellknown.PodGroupAPIXK8s, Version: wellknown.PodGroupVersion, Kind: "PodGroup",
 			}, "default")
 			if err != nil {
 				t.Fatal(err)
@@ -308,9 +308,9 @@ func TestManagedPodGroupChangesNoGang(t *testing.T) {
 	c := newController(t)
 	a := ownPod("a", gangOf("1"), "")
 	c.Cache.UpdatePod(a)
-	object := object(gang.APIGroupXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": manager})
+	object := object(wellknown.PodGroupAPIXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": manager})
 	for _, gone := range []bool{false, true} {
-		c.podGroup(gang.APIGroupXK8s, object, gone || managed(object))
+		c.podGroup(wellknown.PodGroupAPIXK8s, object, gone || managed(object))
 		if _, reason := c.Cache.Admit(a); reason != "" {
 			t.Errorf("the gang waits: %s", reason)
 		}

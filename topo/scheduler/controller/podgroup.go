@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
@@ -147,7 +148,8 @@ func decide(g *podGroup, o *unstructured.Unstructured) action {
 // object is a new one.
 func (g *podGroup) object() *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": gang.APIGroupXK8s + "/" + gang.APIVersion, "kind": "PodGroup", "spec": map[string]any{},
+		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup",
+		"spec": map[string]any{},
 	}}
 	o.SetNamespace(g.Key.Namespace)
 	o.SetName(g.Key.Name)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
@@ -144,17 +145,17 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{resource(gang.APIGroupXK8s): "PodGroupList"})
+		map[schema.GroupVersionResource]string{resource(wellknown.PodGroupAPIXK8s): "PodGroupList"})
 	r := &rig{T: t, api: client, gangs: map[types.NamespacedName]*podGroup{}, at: time.Unix(1e9, 0)}
 	r.reconciler = &reconciler{
-		client: client.Resource(resource(gang.APIGroupXK8s)), log: slog.New(slog.DiscardHandler), history: map[types.NamespacedName]*history{},
+		client: client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: slog.New(slog.DiscardHandler), history: map[types.NamespacedName]*history{},
 	}
 	return r
 }
 
 // objects are those of an informer that is never late.
 func (r *rig) objects() (all []any) {
-	objects, err := r.api.Resource(resource(gang.APIGroupXK8s)).List(context.Background(), metav1.ListOptions{})
+	objects, err := r.api.Resource(resource(wellknown.PodGroupAPIXK8s)).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -170,7 +171,7 @@ func (r *rig) after(d time.Duration) map[string]any {
 	r.at = r.at.Add(d)
 	r.api.ClearActions()
 	r.round(r.Context(), r.at, maps.Clone(r.gangs), r.objects())
-	o, err := r.api.Resource(resource(gang.APIGroupXK8s)).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
+	o, err := r.api.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -261,7 +262,7 @@ func TestDeletedObjectIsCreatedAgain(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
 	r.after(publishEvery)
-	if err := r.api.Tracker().Delete(resource(gang.APIGroupXK8s), "default", "x"); err != nil {
+	if err := r.api.Tracker().Delete(resource(wellknown.PodGroupAPIXK8s), "default", "x"); err != nil {
 		t.Fatal(err)
 	}
 	if r.after(publishEvery) != nil {
@@ -302,7 +303,7 @@ func TestStatusDroppedBySchema(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	group := schema.GroupResource{Group: gang.APIGroupXK8s, Resource: gang.Resource}
+	group := schema.GroupResource{Group: wellknown.PodGroupAPIXK8s, Resource: wellknown.PodGroups}
 	terminating := apierrors.NewForbidden(group, "x", errors.New("being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for _, tt := range []struct {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
@@ -56,7 +57,7 @@ func (c *Controller) watch() (err error) {
 
 // resource is that of PodGroups of an API group.
 func resource(group string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: group, Version: gang.APIVersion, Resource: gang.Resource}
+	return schema.GroupVersionResource{Group: group, Version: wellknown.PodGroupVersion, Resource: wellknown.PodGroups}
 }
 
 // followPodGroups watches the PodGroup objects of both API groups, from when the
@@ -72,7 +73,7 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 			switch first := absent.CompareAndSwap(false, true); {
 			case !apierrors.IsNotFound(err):
 				cache.DefaultWatchErrorHandler(ctx, r, err)
-			case first && c.PodGroups && group == gang.APIGroupXK8s:
+			case first && c.PodGroups && group == wellknown.PodGroupAPIXK8s:
 				c.Log.InfoContext(ctx, "cluster has no podgroups, creating none", "group", group)
 			}
 		})
@@ -83,9 +84,10 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 		known = append(known, func() bool { return absent.Load() || registration.HasSynced() })
 	}
 	factory.Start(ctx.Done())
-	objects := factory.ForResource(resource(gang.APIGroupXK8s)).Informer()
+	objects := factory.ForResource(resource(wellknown.PodGroupAPIXK8s)).Informer()
 	r := reconciler{
-		client: c.client.Resource(resource(gang.APIGroupXK8s)), log: c.Log, history: map[types.NamespacedName]*history{},
+		client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log,
+		history: map[types.NamespacedName]*history{},
 	}
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()

@@ -196,11 +196,11 @@ func newQuestion(c *Cluster, now time.Time) *question {
 			n.add(p)
 		}
 	}
-	tree, err := placement.New(placement.WithNodes(c.Groups, names))
+	tree, err := placement.New(c.Groups, names...)
 	if err != nil {
 		// A topology that contradicts itself counts as none, as in the scheduler.
 		q.groups = nil
-		tree, _ = placement.New(placement.WithNodes(nil, names))
+		tree, _ = placement.New(nil, names...)
 	}
 	q.tree = tree
 	return q

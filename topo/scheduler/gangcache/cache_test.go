@@ -116,20 +116,20 @@ func TestPodGroupObjects(t *testing.T) {
 	if got := admit(c, a); !strings.Contains(got, "no PodGroup object") {
 		t.Errorf("without an object: %s", got)
 	}
-	setPodGroup(t, c, gang.APIGroup, 2)
+	setPodGroup(t, c, wellknown.PodGroupAPI, 2)
 	if got := admit(c, a); !strings.Contains(got, "1 of 2 exist") {
 		t.Errorf("with one for two: %s", got)
 	}
-	setPodGroup(t, c, gang.APIGroup, 1)
+	setPodGroup(t, c, wellknown.PodGroupAPI, 1)
 	if got := activated(c); !got["default/a"] || admit(c, a) != "" {
 		t.Errorf("with one for one: %s, activated %v", admit(c, a), got)
 	}
-	setPodGroup(t, c, gang.APIGroupXK8s, 3)
+	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 3)
 	if _, rejection := place(c, a, nil); !strings.Contains(rejection, "have minMember 1 and 3") {
 		t.Errorf("two objects: %q", rejection)
 	}
-	c.DeletePodGroup(gang.APIGroupXK8s, key)
-	c.DeletePodGroup(gang.APIGroup, key)
+	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, key)
+	c.DeletePodGroup(wellknown.PodGroupAPI, key)
 	if got := admit(c, a); got == "" {
 		t.Error("deleted objects still have minMember")
 	}
@@ -144,21 +144,21 @@ func TestPodGroupObjects(t *testing.T) {
 func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
 	c := newCache()
 	a, b := podOf("a", in("x", "")), podOf("b", in("x", ""))
-	setPodGroup(t, c, gang.APIGroupXK8s, 2)
+	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
 	admit(c, a)
 	admit(c, b)
 	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
 	if wait, rejection := c.Permit(a, "n"); wait == 0 {
 		t.Fatalf("one of two is let go: %s", rejection)
 	}
-	c.DeletePodGroup(gang.APIGroupXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
+	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
 	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "there is no PodGroup object") {
 		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
 	}
 	if admit(c, b) == "" {
 		t.Error("a gang without minMember is tried")
 	}
-	setPodGroup(t, c, gang.APIGroupXK8s, 2)
+	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
 	if got := admit(c, b); got != "" {
 		t.Errorf("with another object: %s", got)
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
@@ -21,7 +22,7 @@ type object struct {
 }
 
 // APIGroups are those of PodGroup objects.
-func APIGroups() []string { return []string{gang.APIGroup, gang.APIGroupXK8s} }
+func APIGroups() []string { return []string{wellknown.PodGroupAPI, wellknown.PodGroupAPIXK8s} }
 
 // gangInfo is a gang in the cache.
 type gangInfo struct {
@@ -118,7 +119,7 @@ func (g *gangInfo) object() (spec *gang.Spec, err error) {
 			spec = &o.spec
 		} else if spec.MinMember != o.spec.MinMember && err == nil {
 			err = fmt.Errorf("podgroups of %s and of %s have minMember %d and %d",
-				gang.APIGroup, gang.APIGroupXK8s, spec.MinMember, o.spec.MinMember)
+				wellknown.PodGroupAPI, wellknown.PodGroupAPIXK8s, spec.MinMember, o.spec.MinMember)
 		}
 	}
 	return spec, err

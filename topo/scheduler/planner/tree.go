@@ -7,6 +7,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -24,7 +25,7 @@ type forest struct {
 	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then
 	// there are axes, and a tree for each.
 	fabric, nvlink, whole *tree
-	axes                  *placement.Axes
+	axes                  *axes.Trees
 }
 
 // tree is a topology tree. Nodes that are not in topo-master's tree are beside its
@@ -62,7 +63,7 @@ func (p *Planner) update(nodes []framework.NodeInfo) {
 // plant makes the trees of topo-master's groups and of the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	f.nvlink, f.whole = nil, nil
-	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
+	if f.axes = axes.New(groups, domains); f.axes != nil {
 		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
@@ -73,7 +74,7 @@ func (f *forest) plant(groups, domains []v1alpha1.Group) {
 // tree is nil if the groups contradict themselves. The client has checked those that
 // topo-master sent.
 func (f *forest) tree(groups []v1alpha1.Group) *tree {
-	made, err := placement.New(placement.WithNodes(groups, f.names))
+	made, err := placement.New(groups, f.names...)
 	if err != nil {
 		return nil
 	}
@@ -103,7 +104,7 @@ func (f *forest) of(spec *gang.Spec) *tree {
 
 // kind is that of a group as topo-master has it. Its tree may have one of the kind of parts itself.
 func (f *forest) kind(of string) string {
-	if of == placement.KindPart && f.axes != nil {
+	if of == axes.KindPart && f.axes != nil {
 		return f.axes.Kind
 	}
 	return of

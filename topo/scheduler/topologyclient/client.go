@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -218,7 +219,7 @@ func (c *Client) fetch(ctx context.Context) (*answer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("NVLink domains: %w", err)
 		}
-		found.domains = placement.Crossing(groups, domains)
+		found.domains = axes.Crossing(groups, domains)
 	}
 	c.etag, c.crossing = etag, crossing
 	return found, nil

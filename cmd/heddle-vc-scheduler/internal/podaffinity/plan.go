@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
@@ -120,8 +121,8 @@ func (p *plugin) topology() (*placement.Tree, error) {
 		return p.tree, nil
 	}
 	groups := p.answer.Groups
-	if axes := placement.NewAxes(groups, p.answer.Domains); axes != nil {
-		groups = axes.Whole // A super-node is an NVLink domain where these cross the groups of cables.
+	if trees := axes.New(groups, p.answer.Domains); trees != nil {
+		groups = trees.Whole // A super-node is an NVLink domain where these cross the groups of cables.
 	}
 	var err error
 	p.tree, err = placement.New(groups)

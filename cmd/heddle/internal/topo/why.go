@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -66,12 +66,13 @@ func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, er
 	}
 	known := &explain.Cluster{Nodes: nodes.Items, Pods: pods.Items}
 	for _, version := range []string{
-		gang.APIGroup + "/" + gang.APIVersion, gang.APIGroupXK8s + "/" + gang.APIVersion, explain.NativePodGroups,
+		wellknown.PodGroupAPI + "/" + wellknown.PodGroupVersion, wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion,
+		explain.NativePodGroups,
 	} {
 		var list struct {
 			Items []map[string]any `json:"items"`
 		}
-		path := "/apis/" + version + "/namespaces/" + namespace + "/" + gang.Resource
+		path := "/apis/" + version + "/namespaces/" + namespace + "/" + wellknown.PodGroups
 		// Without the right to read them it is not known how many members a gang needs.
 		if _, err := cluster.ReadPath(c.Context(), api, path, "", &list); err != nil && !apierrors.IsForbidden(err) {
 			return nil, err

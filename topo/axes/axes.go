@@ -1,4 +1,9 @@
-package placement
+// Package axes makes trees of a topology that has two axes: NVLink domains that cross
+// groups of the fabric.
+//
+// It is pure: groups in the form of GET /node_group go in and come out. What is placed
+// on a tree, is topo/placement's.
+package axes
 
 import (
 	"slices"
@@ -6,9 +11,9 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Axes is one topology as two trees, where NVLink domains cross groups of the fabric
+// Trees are one topology along both axes, where NVLink domains cross groups of the fabric
 // so that no single tree has both whole.
-type Axes struct {
+type Trees struct {
 	// Fabric has all groups of the fabric whole, and in them as groups of nodes the
 	// parts of domains that they have. NVLink has all domains whole, each in the
 	// lowest group of the fabric that has all of it, and in them their parts: of
@@ -30,23 +35,33 @@ func Crossing(groups, domains []v1alpha1.Group) []v1alpha1.Group {
 	in := names(map[[2]string]bool{}, groups)
 	var out []v1alpha1.Group
 	for _, d := range domains {
-		if d.Kind != kindNode && !in[[2]string{d.Kind, d.Name}] && !slices.ContainsFunc(d.Child, isGroup) {
+		if d.Kind != v1alpha1.KindNode && !in[[2]string{d.Kind, d.Name}] && !slices.ContainsFunc(d.Child, isGroup) {
 			out = append(out, d)
 		}
 	}
 	return out
 }
 
-func isGroup(g v1alpha1.Group) bool { return !isNode(g) }
+func isGroup(g v1alpha1.Group) bool { return g.Kind != v1alpha1.KindNode }
 
-// NewAxes makes the trees of the fabric's groups and of the domains that cross them;
+// names adds the kind and name of groups and of all that is inside them.
+func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
+	for i := range groups {
+		to[[2]string{groups[i].Kind, groups[i].Name}] = true
+		names(to, groups[i].Child)
+	}
+	return to
+}
+
+// New makes the trees of the fabric's groups and of the domains that cross them;
 // nil without any.
-func NewAxes(groups, crossing []v1alpha1.Group) *Axes {
+func New(groups, crossing []v1alpha1.Group) *Trees {
 	if len(crossing) == 0 {
 		return nil
 	}
 	s := splitter{
-		kind: crossing[0].Kind, domain: map[string]*v1alpha1.Group{}, around: map[string][]*v1alpha1.Group{},
+		Trees:  Trees{Kind: crossing[0].Kind, cut: map[string]bool{}},
+		domain: map[string]*v1alpha1.Group{}, around: map[string][]*v1alpha1.Group{},
 		part: map[string]v1alpha1.Group{}, whole: map[*v1alpha1.Group][]v1alpha1.Group{},
 	}
 	for i := range crossing {
@@ -54,59 +69,51 @@ func NewAxes(groups, crossing []v1alpha1.Group) *Axes {
 			s.domain[n.Name] = &crossing[i]
 		}
 	}
-	s.locate(groups, nil)
-	a := &Axes{Kind: s.kind, cut: map[string]bool{}}
+	root := v1alpha1.Group{Child: groups}
+	s.locate([]*v1alpha1.Group{&root})
 	for i := range crossing {
-		s.settle(&crossing[i], a.cut)
+		s.settle(&crossing[i])
 	}
 	if len(s.whole) == 0 {
 		return nil
 	}
-	a.Fabric, a.Whole = s.split(v1alpha1.Group{Child: groups}, false), s.gather(groups, nil)
-	a.NVLink = s.split(v1alpha1.Group{Child: a.Whole}, true)
-	return a
+	s.Fabric, s.Whole = s.split(root, false), s.gather(&root)
+	s.NVLink = s.split(v1alpha1.Group{Child: s.Whole}, true)
+	return &s.Trees
 }
 
 // Cuts reports whether domains cross groups of a kind.
-func (a *Axes) Cuts(kind string) bool { return a.cut[kind] }
+func (t *Trees) Cuts(kind string) bool { return t.cut[kind] }
 
 // splitter puts the nodes of domains together, or apart.
 type splitter struct {
-	kind string
-	// By node: the domain that crosses groups, the groups around it, top first, and
-	// the part of a domain that it is in, without nodes.
+	Trees
+	// By node: the domain that crosses groups, the groups around it, from the root
+	// of all down, and the part of a domain that it is in, without nodes.
 	domain map[string]*v1alpha1.Group
 	around map[string][]*v1alpha1.Group
 	part   map[string]v1alpha1.Group
-	// whole are the domains by the lowest group that holds all of them, nil for none.
+	// whole are the domains by the lowest group that holds all of them.
 	whole map[*v1alpha1.Group][]v1alpha1.Group
 }
 
-// lowest is the last of some groups, nil without any.
-func lowest(around []*v1alpha1.Group) *v1alpha1.Group {
-	if len(around) == 0 {
-		return nil
-	}
-	return around[len(around)-1]
-}
-
-// locate finds what is around the nodes of domains, and their parts. A domain that
-// crosses no group is one part.
-func (s *splitter) locate(list []v1alpha1.Group, around []*v1alpha1.Group) {
-	in := lowest(around)
-	for i := range list {
-		g := &list[i]
+// locate finds what is around the nodes of domains, and their parts, in the last of
+// the groups. A domain that crosses no group is one part.
+func (s *splitter) locate(around []*v1alpha1.Group) {
+	in := around[len(around)-1]
+	for i := range in.Child {
+		g := &in.Child[i]
 		d := s.domain[g.Name]
 		switch {
-		case g.Kind != kindNode:
-			s.locate(g.Child, append(slices.Clip(around), g))
+		case g.Kind != v1alpha1.KindNode:
+			s.locate(append(slices.Clip(around), g))
 		case d != nil:
 			p := v1alpha1.Group{Name: d.Name, Kind: KindPart, Status: d.Status}
-			if in != nil {
+			if len(around) > 1 {
 				p.Name += " on " + in.Kind + " " + in.Name
 			}
 			s.around[g.Name], s.part[g.Name] = around, p
-		case in != nil && in.Kind == s.kind:
+		case in.Kind == s.Kind:
 			s.part[g.Name] = v1alpha1.Group{Name: in.Name, Kind: KindPart, Status: in.Status}
 		}
 	}
@@ -114,10 +121,9 @@ func (s *splitter) locate(list []v1alpha1.Group, around []*v1alpha1.Group) {
 
 // settle finds where a domain is whole, and the kinds of groups that it crosses. Nodes
 // that the tree does not have, or that are in another domain too, do not count.
-func (s *splitter) settle(d *v1alpha1.Group, cut map[string]bool) {
+func (s *splitter) settle(d *v1alpha1.Group) {
 	nodes := slices.DeleteFunc(slices.Clone(d.Child), func(n v1alpha1.Group) bool {
-		_, known := s.around[n.Name]
-		return !known || s.domain[n.Name] != d
+		return s.around[n.Name] == nil || s.domain[n.Name] != d
 	})
 	if len(nodes) == 0 {
 		return
@@ -132,10 +138,10 @@ func (s *splitter) settle(d *v1alpha1.Group, cut map[string]bool) {
 	}
 	for _, n := range nodes {
 		for _, g := range s.around[n.Name][len(common):] {
-			cut[g.Kind] = true
+			s.cut[g.Kind] = true
 		}
 	}
-	home := lowest(common)
+	home := common[len(common)-1]
 	s.whole[home] = append(s.whole[home], v1alpha1.Group{Name: d.Name, Kind: d.Kind, Status: d.Status, Child: nodes})
 }
 
@@ -146,10 +152,10 @@ func (s *splitter) split(in v1alpha1.Group, domains bool) []v1alpha1.Group {
 	for _, g := range in.Child {
 		p, known := s.part[g.Name]
 		switch {
-		case g.Kind != kindNode:
+		case g.Kind != v1alpha1.KindNode:
 			g.Child = s.split(g, domains)
 			out = append(out, g)
-		case !known || domains != (in.Kind == s.kind):
+		case !known || domains != (in.Kind == s.Kind):
 			out = append(out, g)
 		default:
 			i, had := at[p.Name]
@@ -164,15 +170,14 @@ func (s *splitter) split(in v1alpha1.Group, domains bool) []v1alpha1.Group {
 }
 
 // gather puts each domain that crosses groups into the lowest group that holds it.
-func (s *splitter) gather(list []v1alpha1.Group, in *v1alpha1.Group) []v1alpha1.Group {
+func (s *splitter) gather(in *v1alpha1.Group) []v1alpha1.Group {
 	var out []v1alpha1.Group
-	for i := range list {
-		g := list[i]
+	for i, g := range in.Child {
 		switch {
-		case g.Kind == kindNode && s.domain[g.Name] != nil:
+		case g.Kind == v1alpha1.KindNode && s.domain[g.Name] != nil:
 			continue
-		case g.Kind != kindNode && g.Kind != s.kind:
-			if g.Child = s.gather(g.Child, &list[i]); len(g.Child) == 0 {
+		case g.Kind != v1alpha1.KindNode && g.Kind != s.Kind:
+			if g.Child = s.gather(&in.Child[i]); len(g.Child) == 0 {
 				continue
 			}
 		}

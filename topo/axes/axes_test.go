@@ -1,4 +1,4 @@
-package placement_test
+package axes_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -55,7 +56,7 @@ func (r *racks) answer(spines bool) {
 		return list, &list[at]
 	}
 	for i := range r.leaf {
-		node := nodes(name("n", i))[0]
+		node := v1alpha1.Group{Name: name("n", i), Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
 		var domain, leaf, nested *v1alpha1.Group
 		r.domains, domain = into(r.domains, "nvlink", name("nvlink", r.domain[i]))
 		domain.Child = append(domain.Child, node)
@@ -149,15 +150,15 @@ func TestPlacementOnBothAxes(t *testing.T) {
 	crossed := 0
 	for seed := range uint64(3000) {
 		r := newRacks(rand.New(rand.NewPCG(seed, 9)))
-		axes := placement.NewAxes(r.groups, placement.Crossing(r.groups, r.domains))
-		if axes == nil {
+		trees := axes.New(r.groups, axes.Crossing(r.groups, r.domains))
+		if trees == nil {
 			continue
 		}
 		crossed++
 		n := 1 + int(seed%7)
 		for _, require := range []string{"", "nvlink"} {
 			want := r.fewest(r.domain, r.leaf, n)
-			tree, plan, err := r.place(t, axes.NVLink, n, 0, require)
+			tree, plan, err := r.place(t, trees.NVLink, n, 0, require)
 			switch {
 			case want == 0 && require != "" && err == nil:
 				t.Fatalf("seed %d: %d pods in one domain, which none holds", seed, n)
@@ -170,7 +171,7 @@ func TestPlacementOnBothAxes(t *testing.T) {
 			}
 		}
 		want := r.fewest(r.leaf, r.domain, n)
-		tree, plan, err := r.place(t, axes.Fabric, n, 0, "leaf")
+		tree, plan, err := r.place(t, trees.Fabric, n, 0, "leaf")
 		switch {
 		case (want == 0) != (err != nil):
 			t.Fatalf("seed %d: on one leaf %v, want %d", seed, err, want)
@@ -178,7 +179,7 @@ func TestPlacementOnBothAxes(t *testing.T) {
 			t.Fatalf("seed %d: %d pods on %d leaves in %d domains, want one and %d: %+v", seed, n,
 				spans(tree, plan, r.leaf), spans(tree, plan, r.domain), want, r)
 		}
-		r.slices(t, axes, seed)
+		r.slices(t, trees, seed)
 	}
 	if crossed < 1000 {
 		t.Errorf("only %d fleets with a domain across leaves", crossed)
@@ -187,7 +188,7 @@ func TestPlacementOnBothAxes(t *testing.T) {
 
 // slices places blocks of three pods: there is a plan if the domains hold enough of
 // them, and each is in one.
-func (r *racks) slices(t *testing.T, axes *placement.Axes, seed uint64) {
+func (r *racks) slices(t *testing.T, trees *axes.Trees, seed uint64) {
 	t.Helper()
 	const block = 3
 	room, blocks := map[int]int{}, 0
@@ -200,7 +201,7 @@ func (r *racks) slices(t *testing.T, axes *placement.Axes, seed uint64) {
 	if blocks == 0 {
 		return
 	}
-	tree, plan, err := r.place(t, axes.Whole, block*blocks, block, "")
+	tree, plan, err := r.place(t, trees.Whole, block*blocks, block, "")
 	if err != nil {
 		t.Fatalf("seed %d: %d slices: %v", seed, blocks, err)
 	}
@@ -218,10 +219,10 @@ func TestRacksOfEighteen(t *testing.T) {
 		r.leaf, r.domain, r.fit = append(r.leaf, i/32), append(r.domain, i/18), append(r.fit, 1)
 	}
 	r.answer(false)
-	crossing := placement.Crossing(r.groups, r.domains)
-	axes := placement.NewAxes(r.groups, crossing)
+	crossing := axes.Crossing(r.groups, r.domains)
+	trees := axes.New(r.groups, crossing)
 	var got []string
-	for _, g := range axes.NVLink {
+	for _, g := range trees.NVLink {
 		text := g.Name
 		for _, c := range g.Child {
 			text += fmt.Sprintf(", %s %s of %d", c.Kind, c.Name, len(c.Child))
@@ -236,20 +237,20 @@ func TestRacksOfEighteen(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if !axes.Cuts("leaf") || axes.Cuts("nvlink") || axes.Cuts("") || axes.Kind != "nvlink" {
-		t.Errorf("cut %v, kind %s", axes.Cuts("leaf"), axes.Kind)
+	if !trees.Cuts("leaf") || trees.Cuts("nvlink") || trees.Cuts("") || trees.Kind != "nvlink" {
+		t.Errorf("cut %v, kind %s", trees.Cuts("leaf"), trees.Kind)
 	}
-	_, plan, err := r.place(t, axes.NVLink, 18, 0, "nvlink")
+	_, plan, err := r.place(t, trees.NVLink, 18, 0, "nvlink")
 	if err != nil || plan.Group.End-plan.Group.First != 18 {
 		t.Errorf("a rack: %+v, %v", plan.Group, err)
 	}
-	if _, _, err := r.place(t, axes.NVLink, 19, 0, "nvlink"); err == nil || !strings.Contains(err.Error(), "18 of 19 fit") {
+	if _, _, err := r.place(t, trees.NVLink, 19, 0, "nvlink"); err == nil || !strings.Contains(err.Error(), "18 of 19 fit") {
 		t.Errorf("more than a rack: %v", err)
 	}
-	if _, plan, err = r.place(t, axes.Fabric, 32, 0, "leaf"); err != nil || plan.Group.Name != "leaf-00" {
+	if _, plan, err = r.place(t, trees.Fabric, 32, 0, "leaf"); err != nil || plan.Group.Name != "leaf-00" {
 		t.Errorf("a leaf: %+v, %v", plan.Group, err)
 	}
-	if placement.NewAxes(r.groups, nil) != nil || len(placement.Crossing(r.groups, r.groups)) > 0 {
+	if axes.New(r.groups, nil) != nil || len(axes.Crossing(r.groups, r.groups)) > 0 {
 		t.Error("axes without a domain that crosses")
 	}
 }
