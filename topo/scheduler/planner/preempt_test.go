@@ -264,7 +264,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 			for m := mask; m > 0; m &= m - 1 {
 				set = append(set, bits.TrailingZeros(uint(m)))
 			}
-			if (!enough || all.compare(set, best) < 0) && all.plan(set) != nil {
+			if (!enough || all.compare(set, best) < 0) && all.fits(set) {
 				best, enough = set, true
 			}
 		}
@@ -284,7 +284,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 		}
 		found++
 		for i := range set {
-			if bounded.plan(slices.Concat(set[:i], set[i+1:])) != nil {
+			if bounded.fits(slices.Concat(set[:i], set[i+1:])) {
 				t.Errorf("%v without %d is enough", set, set[i])
 			}
 		}

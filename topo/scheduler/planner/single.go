@@ -32,6 +32,9 @@ type Candidate struct {
 	first int
 	// lacks is what the pod lacks with all victims there.
 	lacks corev1.ResourceName
+
+	victims *Victims
+	asks    *Single
 }
 
 // HaveGangs reports whether there is a gang of several pods among the victims: eviction pod
@@ -65,9 +68,6 @@ func (v *Victims) gone(node string, set []int) (out fit.Gone) {
 	return out
 }
 
-// Violates reports whether a set breaks a disruption budget.
-func (v *Victims) Violates(set []int) bool { return v.violations(set) > 0 }
-
 // Better reports whether a set is better than another.
 func (v *Victims) Better(a, b []int) bool { return v.compare(a, b) < 0 }
 
@@ -85,7 +85,7 @@ func (v *Victims) Candidates(nodes []framework.NodeInfo, s *Single) (out []Candi
 		if _, leaving := v.leaving[node]; !leaving && len(on[node]) == 0 {
 			continue
 		}
-		c := Candidate{Info: info, On: on[node], first: len(v.victims)}
+		c := Candidate{Info: info, On: on[node], first: len(v.victims), victims: v, asks: s}
 		if c.lacks = v.lacks(info, s, nil); c.lacks == "" {
 			c.first = -1
 		} else if at := slices.IndexFunc(c.On, func(i int) bool {
@@ -116,49 +116,25 @@ func (v *Victims) MayBeat(c *Candidate, best []int) bool {
 // maxSingleSets bounds the sets of one node that are looked at: all of nine victims.
 const maxSingleSets = 512
 
-// Sets are those of the candidate that may be enough, the best first; all reports that there
-// are no others.
-func (v *Victims) Sets(c *Candidate, s *Single) (sets [][]int, all bool) {
-	looked, last := 0, [][]int{nil}
-	for range c.On {
-		var next [][]int
-		for _, set := range last {
-			for _, i := range c.On {
-				if len(set) > 0 && i <= set[len(set)-1] {
-					continue
-				}
-				next = append(next, append(slices.Clone(set), i))
-			}
-			if looked+len(next) > maxSingleSets {
-				slices.SortStableFunc(sets, v.compare)
-				return sets, false
-			}
-		}
-		for _, set := range next {
-			if v.lacks(c.Info, s, set) == "" {
-				sets = append(sets, set)
-			}
-		}
-		looked, last = looked+len(next), next
+// Choose returns the best set of victims on the candidate that is found; false if all are not
+// enough. fits are the scheduler's filters, without the pods of a set.
+func (c *Candidate) Choose(fits func(set []int) bool) (best []int, ok bool) {
+	search := choice{
+		Victims: c.victims, room: &filtered{c, fits}, among: c.On, maxTrials: maxSingleSets, maxSets: maxSingleSets,
 	}
-	slices.SortStableFunc(sets, v.compare)
-	return sets, true
+	return search.choose()
 }
 
-// Orders are those in which the victims of a candidate are put back that has too many sets:
-// what breaks a budget first, then what is worth most, or what frees little of
-// what the pod lacks, so that few large ones go.
-func (v *Victims) Orders(c *Candidate) (orders [2][]int) {
-	node := c.Info.Node().Name
-	for at := range orders {
-		orders[at] = slices.Clone(c.On)
-		slices.SortFunc(orders[at], func(a, b int) int {
-			size := 0
-			if at == 1 {
-				size = cmp.Compare(v.victims[a].gone[node].Amounts[c.lacks], v.victims[b].gone[node].Amounts[c.lacks])
-			}
-			return cmp.Or(cmp.Compare(v.violations([]int{b}), v.violations([]int{a})), size, cmp.Compare(b, a))
-		})
-	}
-	return orders
+// filtered is the room that victims make on a candidate.
+type filtered struct {
+	*Candidate
+	filter func(set []int) bool
+}
+
+func (f *filtered) mayFit(set []int) bool { return f.victims.lacks(f.Info, f.asks, set) == "" }
+func (f *filtered) fits(set []int) bool   { return f.filter(set) }
+func (f *filtered) needs(int) bool        { return true }
+
+func (f *filtered) size(victim int) int64 {
+	return f.victims.victims[victim].gone[f.Info.Node().Name].Amounts[f.lacks]
 }

@@ -2,7 +2,6 @@ package preemption
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,53 +102,14 @@ func (s *single) search(
 		if found >= maxCandidates || node != "" && !s.victims.MayBeat(c, best) {
 			break
 		}
-		if set, ok := s.on(ctx, c); ok {
+		name := c.Info.Node().Name
+		if set, ok := c.Choose(func(set []int) bool {
+			return s.preemptor.fitsWithout(ctx, s.state, s.pod, c.Info, s.victims.Gone(name, set))
+		}); ok {
 			if found++; node == "" || s.victims.Better(set, best) {
-				node, best = c.Info.Node().Name, set
+				node, best = name, set
 			}
 		}
 	}
 	return node, best, nil
-}
-
-// on is the best set that is found for one node.
-func (s *single) on(ctx context.Context, c *planner.Candidate) (best []int, ok bool) {
-	if s.fits(ctx, c, nil) {
-		return nil, true // Once those are gone that leave anyway.
-	}
-	if !s.fits(ctx, c, c.On) {
-		return nil, false
-	}
-	sets, all := s.victims.Sets(c, &s.asks)
-	if at := slices.IndexFunc(sets, func(set []int) bool { return s.fits(ctx, c, set) }); at >= 0 {
-		best = sets[at]
-	}
-	if all || best != nil && !s.victims.Violates(best) {
-		return best, best != nil
-	}
-	for _, order := range s.victims.Orders(c) {
-		if set := s.spare(ctx, c, order); best == nil || s.victims.Better(set, best) {
-			best = set
-		}
-	}
-	return best, true
-}
-
-// spare puts back what need not go, in an order: half of it at once, then fewer.
-func (s *single) spare(ctx context.Context, c *planner.Candidate, set []int) []int {
-	for n := (len(set) + 1) / 2; n > 0; n /= 2 {
-		for at := 0; at < len(set); {
-			rest := slices.Concat(set[:at], set[min(at+n, len(set)):])
-			if s.fits(ctx, c, rest) {
-				set = rest
-			} else {
-				at += n
-			}
-		}
-	}
-	return slices.Sorted(slices.Values(set))
-}
-
-func (s *single) fits(ctx context.Context, c *planner.Candidate, set []int) bool {
-	return s.preemptor.fitsWithout(ctx, s.state, s.pod, c.Info, s.victims.Gone(c.Info.Node().Name, set))
 }
