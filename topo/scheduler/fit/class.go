@@ -17,11 +17,12 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/component-helpers/resource"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
@@ -64,9 +65,10 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
 		tolerations: pod.Spec.Tolerations,
 		nodeName:    pod.Spec.NodeName,
-		exclusive:   wantsHostPort(pod) || repelsItself(pod),
 		hcas:        HCAs(pod, ignored...),
 	}
+	apart := selfMatching(pod, framework.GetPodAntiAffinityTerms(pod.Spec.Affinity))
+	c.exclusive = wantsHostPort(pod) || slices.Contains(apart, corev1.LabelHostname)
 	if selector != nil && c.Amounts[selector.Resource] > 0 {
 		c.selector = selector
 	}
@@ -111,141 +113,112 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	if c == nil {
 		return node != nil
 	}
-	what, _ := c.obstacle(node)
-	return what == ""
+	return c.obstacle(node) == ""
 }
 
 // Obstacle is why a node takes no such pods, however much is free; empty if it does.
 func (c *Class) Obstacle(node *corev1.Node) string {
-	switch what, taint := c.obstacle(node); {
-	case taint != nil:
-		return c.repelling(node)
-	case what == lacksHCAs:
-		name := LacksHCAs(node, c.hcas)
-		return fmt.Sprintf("%s: fewer HCAs than a container asks for", name)
+	switch what := c.obstacle(node); what {
+	case tainted:
+		var all []string
+		for _, t := range c.repelling(node) {
+			all = append(all, t.ToString())
+		}
+		if len(all) == 1 {
+			return "taint " + all[0]
+		}
+		return "taints " + strings.Join(all, ", ")
+	case lacksHCAs:
+		return fmt.Sprintf("%s: fewer HCAs than a container asks for", LacksHCAs(node, c.hcas))
 	default:
 		return what
 	}
 }
 
-// repelling are the taints that the pods do not tolerate.
-func (c *Class) repelling(node *corev1.Node) string {
-	var all []string
-	for i := range node.Spec.Taints {
-		t := &node.Spec.Taints[i]
-		if forbids(t) && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false) {
-			all = append(all, t.ToString())
-		}
-	}
-	if len(all) == 1 {
-		return "taint " + all[0]
-	}
-	return "taints " + strings.Join(all, ", ")
-}
+const tainted, lacksHCAs = "taint", "HCAs"
 
-const lacksHCAs = "HCAs"
-
-// obstacle is what keeps such pods off a node, and the taint if it is one. It makes
-// no text, since it is asked for every node.
-func (c *Class) obstacle(node *corev1.Node) (what string, taint *corev1.Taint) {
+// obstacle is what keeps such pods off a node. It makes no text, since it is asked for
+// every node.
+func (c *Class) obstacle(node *corev1.Node) string {
 	if node == nil || c.nodeName != "" && c.nodeName != node.Name {
-		return "the pod names another node", nil
+		return "the pod names another node"
 	}
 	if !ready(node) {
-		return "not Ready", nil
+		return "not Ready"
 	}
-	if node.Spec.Unschedulable && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, &corev1.Taint{
+	if node.Spec.Unschedulable && c.repels(&corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
-	}, false) {
-		return "cordoned", nil
+	}) {
+		return "cordoned"
 	}
-	if t, repels := schedulehelpers.FindMatchingUntoleratedTaint(
-		logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false,
-	); repels {
-		return "taint", &t
+	if len(c.repelling(node)) > 0 {
+		return tainted
 	}
 	if LacksHCAs(node, c.hcas) != "" {
-		return lacksHCAs, nil
+		return lacksHCAs
 	}
-	if match, err := c.affinity.Match(node); !match || err != nil {
-		return "node selector or affinity", nil
+	if !c.selects(node) {
+		return "node selector or affinity"
 	}
-	return "", nil
+	return ""
 }
 
-// forbids leaves out PreferNoSchedule.
-func forbids(t *corev1.Taint) bool {
-	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+// selects reports whether the pods' node selector and required affinity select a node.
+func (c *Class) selects(node *corev1.Node) bool {
+	match, err := c.affinity.Match(node)
+	return match && err == nil
+}
+
+// repelling are the taints of a node that keep such pods off it.
+func (c *Class) repelling(node *corev1.Node) (taints []*corev1.Taint) {
+	for i := range node.Spec.Taints {
+		if t := &node.Spec.Taints[i]; c.repels(t) {
+			taints = append(taints, t)
+		}
+	}
+	return taints
+}
+
+// repels reports whether the pods do not tolerate a taint, PreferNoSchedule left out.
+func (c *Class) repels(t *corev1.Taint) bool {
+	return t.Effect != corev1.TaintEffectPreferNoSchedule &&
+		!schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false)
 }
 
 // ready is true without a Ready condition. The taint for a node that is not
 // ready comes later than the condition.
 func ready(node *corev1.Node) bool {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return true
+	_, c := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return c == nil || c.Status == corev1.ConditionTrue
 }
 
 func wantsHostPort(pod *corev1.Pod) bool {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if slices.ContainsFunc(list[i].Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 }) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 })
+	})
 }
 
 // Spreads reports whether a node counts for a topologySpreadConstraint of such pods: one
 // that the pods' affinity selects, and if the constraint honors taints, that they tolerate.
 func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadConstraint) bool {
-	if p := constraint.NodeAffinityPolicy; p == nil || *p == corev1.NodeInclusionPolicyHonor {
-		if match, err := c.affinity.Match(node); !match || err != nil {
-			return false
-		}
-	}
-	if p := constraint.NodeTaintsPolicy; p != nil && *p == corev1.NodeInclusionPolicyHonor {
-		_, repels := schedulehelpers.FindMatchingUntoleratedTaint(
-			logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false)
-		return !repels
-	}
-	return true
-}
-
-// repelsItself reports whether required anti-affinity keeps two such pods off one
-// host.
-func repelsItself(pod *corev1.Pod) bool {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
-		return false
-	}
-	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	return slices.Contains(selfMatching(pod, terms), corev1.LabelHostname)
+	affinity, taints := constraint.NodeAffinityPolicy, constraint.NodeTaintsPolicy
+	return (affinity != nil && *affinity != corev1.NodeInclusionPolicyHonor || c.selects(node)) &&
+		(taints == nil || *taints != corev1.NodeInclusionPolicyHonor || len(c.repelling(node)) == 0)
 }
 
 // Together is the label of which pods of one kind must have the same value, by required
 // affinity to each other; empty if there is none.
 func Together(pod *corev1.Pod) string {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
-		return ""
-	}
-	keys := selfMatching(pod, pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
-	return append(keys, "")[0]
+	return append(selfMatching(pod, framework.GetPodAffinityTerms(pod.Spec.Affinity)), "")[0]
 }
 
-// selfMatching are the topology keys of the terms that match the pod itself.
+// selfMatching are the topology keys of the terms that match the pod itself. Of its namespace
+// the name is known, and no other label.
 func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []string) {
-	for _, term := range terms {
-		own := slices.Contains(term.Namespaces, pod.Namespace) || len(term.Namespaces) == 0 && term.NamespaceSelector == nil
-		if s := term.NamespaceSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-			own = true // All namespaces.
-		}
-		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-		if own && err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			keys = append(keys, term.TopologyKey)
+	read, _ := framework.GetAffinityTerms(pod, terms) // The API server rejects what cannot be read.
+	for i := range read {
+		if read[i].Matches(pod, labels.Set{corev1.LabelMetadataName: pod.Namespace}) {
+			keys = append(keys, read[i].TopologyKey)
 		}
 	}
 	return keys

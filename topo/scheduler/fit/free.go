@@ -36,11 +36,10 @@ type Asker struct {
 	End time.Time
 	// First comes before what is reserved in advance: for a gang that runs in part.
 	First bool
-	// At asks what will be free at a time, with the departures until then; zero is now.
-	At         time.Time
-	Departures map[types.UID]Departure
-	// Gone are pods that count as gone, by node.
-	Gone map[string]Gone
+	// Gone are pods that count as gone, by node. Ahead asks what will be free when they are,
+	// at a later time: all that is reserved in advance is taken by then.
+	Gone  map[string]Gone
+	Ahead bool
 }
 
 // Gone are pods of one node, and what they free.
@@ -49,13 +48,9 @@ type Gone struct {
 	Amounts Amounts
 }
 
-// Add adds a pod.
-func (g *Gone) Add(pod *corev1.Pod) {
-	if g.UIDs == nil {
-		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
-	}
-	g.UIDs[pod.UID] = true
-	g.Amounts.add(Requests(pod), 1)
+// Add adds a pod, and what it requests.
+func (g *Gone) Add(pod types.UID, amounts Amounts) {
+	g.Merge(&Gone{map[types.UID]bool{pod: true}, amounts})
 }
 
 // Merge adds the pods of another, which are not in both.
@@ -83,14 +78,8 @@ type Free struct {
 // FreeOf is what is left of a node. Reservations for pods that are on the node
 // already, for pods of a lower priority, and for the asker do not count.
 func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free {
-	f := Free{info: info}
-	if !a.At.IsZero() {
-		f.depart(a)
-	}
 	gone := a.Gone[info.Node().Name]
-	if len(gone.UIDs) > 0 {
-		f.pods, f.gone = -int64(len(gone.UIDs)), gone.Amounts
-	}
+	f := Free{info: info, pods: -int64(len(gone.UIDs)), gone: gone.Amounts}
 	if len(reservations) == 0 {
 		return f
 	}
@@ -104,7 +93,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 		r := &reservations[i]
 		switch {
 		case here[r.UID] || r.Priority < a.Priority || r.UID == a.UID:
-		case !r.Start.IsZero() && a.At.IsZero():
+		case !r.Start.IsZero() && !a.Ahead:
 			if !a.First && queue.Binds(r.Start, a.End) {
 				advance = append(advance, r)
 			}
@@ -141,17 +130,6 @@ func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 		f.reserved[name] += queue.Charge(value, leaving[name])
 	}
 	f.pods += queue.Charge(int64(len(advance)), pods)
-}
-
-// depart adds what the pods free that are gone by the time of the asker.
-func (f *Free) depart(a *Asker) {
-	f.gone = Amounts{}
-	for _, info := range f.info.GetPods() {
-		if d, ok := a.Departures[info.GetPod().UID]; ok && !d.At.After(a.At) {
-			f.pods--
-			f.gone.add(d.Amounts, 1)
-		}
-	}
 }
 
 // Count is how many pods of a class fit; it does not ask whether the node is
@@ -205,9 +183,6 @@ func (f *Free) Left(name corev1.ResourceName) int64 {
 	}
 	return f.amount(name)
 }
-
-// Has reports whether there is enough for a pod; nothing has enough on no node.
-func (f *Free) Has(amounts Amounts) bool { return f.info != nil && f.Lacks(amounts) == "" }
 
 // HasReservations reports whether any reservation counts.
 func (f *Free) HasReservations() bool { return len(f.reserved) > 0 || f.pods > 0 }

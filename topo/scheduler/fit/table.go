@@ -52,7 +52,7 @@ func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*F
 	into = into[:0]
 	counts := t.row(key, len(q.Nodes))
 	for i, info := range q.Nodes {
-		if _, gone := q.Gone[info.Node().Name]; gone || !q.At.IsZero() {
+		if _, gone := q.Gone[info.Node().Name]; gone {
 			into = append(into, q.measure(info, c, value))
 			continue
 		}

@@ -80,11 +80,9 @@ type Request struct {
 	Reservations fit.Reservations
 	// Tried is the member that the scheduler tries first, before those of lower ranks.
 	Tried types.UID
-	// Gone are pods that count as gone, by node.
-	Gone map[string]fit.Gone
-	// At plans for what is free at a time, with the departures until then; zero is now.
-	At         time.Time
-	Departures map[types.UID]fit.Departure
+	// Gone are pods that count as gone, by node. Ahead plans for a later time, when they are.
+	Gone  map[string]fit.Gone
+	Ahead bool
 }
 
 // Planner makes plans. It is for one goroutine: that of the scheduling cycles.
@@ -107,8 +105,7 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
-	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}}
-	query.At, query.Departures, query.Gone = r.At, r.Departures, r.Gone
+	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Asker: fit.Asker{Gone: r.Gone, Ahead: r.Ahead}}
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]

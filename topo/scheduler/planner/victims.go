@@ -79,7 +79,7 @@ func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare .
 			case pod.DeletionTimestamp != nil:
 				v.terminating = append(v.terminating, pod)
 				gone := v.leaving[node]
-				gone.Add(pod)
+				gone.Add(pod.UID, fit.Requests(pod))
 				v.leaving[node] = gone
 			default:
 				if of[key] == nil {
@@ -142,7 +142,7 @@ func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key type
 func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 	v.pods = append(v.pods, pod)
 	gone := v.gone[node]
-	gone.Add(pod)
+	gone.Add(pod.UID, fit.Requests(pod))
 	v.gone[node] = gone
 	v.priority = max(v.priority, schedulehelpers.PodPriority(pod))
 	started := pod.CreationTimestamp.Time
