@@ -19,7 +19,7 @@ import (
 func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.gangs.of(pod); m != nil {
+	if m := c.of(pod); m != nil {
 		return queue.Gang{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
 	}
 	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
@@ -30,7 +30,7 @@ func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 func (c *Cache) RunsInPart(pod *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	return m != nil && m.gang.once && m.gang.have(bound) > 0
 }
 
@@ -43,10 +43,10 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (all *gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
+func (c *Cache) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
-	for _, g := range all.byKey {
+	for _, g := range c.byKey {
 		if g.rejected.reason == "" || g.rejected.leader == nil || !g.deadline.IsZero() ||
 			now.Before(g.noRoomUntil) || g.satisfied() {
 			continue
@@ -70,14 +70,14 @@ func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
 	defer c.unlock()
 	own := map[*gangInfo]bool{}
 	for i := range planned {
-		if g := c.gangs.byKey[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
+		if g := c.byKey[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
 			own[g] = true
 		}
 	}
 	if len(own) == 0 {
-		return c.gangs.reservations
+		return c.reservations
 	}
-	return c.gangs.reserved(own)
+	return c.reserved(own)
 }
 
 // Reserve reserves room in advance for gangs, the first of which was tried. It does
@@ -85,7 +85,7 @@ func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
 func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.gangs.byKey[planned[0].Key]
+	g := c.byKey[planned[0].Key]
 	if g == nil {
 		return
 	}
@@ -93,8 +93,8 @@ func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 		g.noRoomUntil = time.Now().Add(reasonEvery)
 	}
 	if !g.advance.Start.Equal(advance.Start) {
-		c.gangs.giveBack(g)
+		c.giveBack(g)
 		g.advance = advance
-		c.gangs.reserve()
+		c.renew()
 	}
 }

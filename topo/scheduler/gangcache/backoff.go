@@ -36,9 +36,6 @@ func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...str
 	b := all.gangs[gang]
 	if b == nil {
 		b = &backoff{until: map[string]time.Time{}}
-		if all.gangs == nil {
-			all.gangs = map[types.NamespacedName]*backoff{}
-		}
 		all.gangs[gang] = b
 	}
 	b.last = time.Now().Add(min(backoffFirst<<min(b.failures, 10), backoffMost))

@@ -82,26 +82,30 @@ type Cache struct {
 	// Backoffs are those of gangs and of native PodGroups.
 	Backoffs Backoffs
 
-	mu sync.Mutex
-	// gangs and blocked are behind mu. blocked are pods of no gang that reservations kept
-	// from a node.
-	gangs   gangs
+	// mu is held by the exported methods, and guards what follows.
+	mu      sync.Mutex
+	byKey   map[types.NamespacedName]*gangInfo
+	members map[types.UID]*member
+	// blocked are pods of no gang that reservations kept from a node.
 	blocked map[types.UID]*corev1.Pod
+	// reservations are replaced, never changed: scheduling cycles read them without
+	// the lock.
+	reservations fit.Reservations
+	effects      Effects
 }
 
 // New returns an empty cache.
 func New(o Options) *Cache {
-	c := &Cache{Options: o, Changed: notify.New(), blocked: map[types.UID]*corev1.Pod{}}
-	c.gangs = gangs{
-		options: &c.Options, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
-		effects: newEffects(),
+	return &Cache{
+		Options: o, Changed: notify.New(), byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
+		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(),
+		Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
 	}
-	return c
 }
 
 // unlock reports effects that are due.
 func (c *Cache) unlock() {
-	if c.gangs.effects.due() {
+	if c.effects.due() {
 		c.Changed.Notify()
 	}
 	c.mu.Unlock()
@@ -111,18 +115,18 @@ func (c *Cache) unlock() {
 func (c *Cache) Reservations() fit.Reservations {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.gangs.reservations
+	return c.reservations
 }
 
 // UpdatePod takes over what a pod is now.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
-	previous := c.gangs.of(pod)
+	previous := c.of(pod)
 	if previous == nil && (c.IsNative(pod) || !gang.Mentions(pod)) {
 		return
 	}
-	m, changed := c.gangs.put(pod)
+	m, changed := c.put(pod)
 	if m == nil {
 		m = previous
 	}
@@ -130,7 +134,7 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 		return
 	}
 	if changed {
-		c.gangs.changed(m.gang)
+		c.changed(m.gang)
 	}
 	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
 		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
@@ -138,14 +142,15 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	}
 }
 
-// DeletePod forgets a pod.
+// DeletePod forgets a pod, which ends the back-off of its node.
 func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
 	delete(c.blocked, pod.UID)
-	if m := c.gangs.of(pod); m != nil {
-		c.gangs.remove(m)
-		c.gangs.changed(m.gang)
+	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
+	if m := c.of(pod); m != nil {
+		c.remove(m)
+		c.changed(m.gang)
 	}
 }
 
@@ -154,48 +159,34 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.gangs.get(spec.Key)
+	g := c.get(spec.Key)
 	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
 	if !spec.Created.IsZero() {
 		g.born(spec.Created)
 	}
 	g.invalidate()
-	c.gangs.changed(g)
+	c.changed(g)
 }
 
 // DeletePodGroup forgets a PodGroup object.
 func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.unlock()
-	if g := c.gangs.byKey[key]; g != nil {
+	if g := c.byKey[key]; g != nil {
 		delete(g.objects, group)
-		c.gangs.lost(g)
-		c.gangs.changed(g)
+		c.lost(g)
+		c.changed(g)
 	}
 }
 
-// NodeUpdated takes over what a node is now. A gang on its way to it that may not be there any
-// longer gives back all that it holds: members may have waited for it for minutes, and no
-// filter sees them again.
-func (c *Cache) NodeUpdated(node *corev1.Node) {
+// NodeChanged takes over what a node is now, nil if it is gone, and ends its back-off. A gang on
+// its way to it that may not be there any longer gives back all that it holds: members may have
+// waited for it for minutes, and no filter sees them again.
+func (c *Cache) NodeChanged(name string, now *corev1.Node) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.gangs.leave(node.Name, node)
-	c.gangs.retry(c.Backoffs.forget(node.Name)...)
-}
-
-// NodeDeleted is NodeUpdated for a node that is gone.
-func (c *Cache) NodeDeleted(node string) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.gangs.leave(node, nil)
-}
-
-// NodeChanged ends the back-off of a node that changed, or that a pod left.
-func (c *Cache) NodeChanged(node string) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.gangs.retry(c.Backoffs.forget(node)...)
+	c.leave(name, now)
+	c.retry(c.Backoffs.forget(name)...)
 }
 
 // Snapshot is a gang outside the cache. Pods never change.
@@ -219,8 +210,8 @@ type Snapshot struct {
 func (c *Cache) Snapshots() []Snapshot {
 	c.mu.Lock()
 	defer c.unlock()
-	all := make([]Snapshot, 0, len(c.gangs.byKey))
-	for _, g := range c.gangs.byKey {
+	all := make([]Snapshot, 0, len(c.byKey))
+	for _, g := range c.byKey {
 		if len(g.members) == 0 {
 			continue
 		}
@@ -232,7 +223,7 @@ func (c *Cache) Snapshots() []Snapshot {
 			s.Certain = s.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
 			s.Timeout = max(s.Timeout, m.spec.Timeout)
 		}
-		if c.gangs.incomplete(g) == "" {
+		if c.incomplete(g) == "" {
 			s.RejectedSince = g.rejected.since
 		}
 		all = append(all, s)

@@ -25,14 +25,14 @@ const (
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil {
-		if m, added = c.gangs.put(pod); m == nil {
+		if m, added = c.put(pod); m == nil {
 			return false, "" // In no gang, or with a fault, which PreFilter rejects.
 		}
 	}
 	g := m.gang
-	reason = c.gangs.incomplete(g)
+	reason = c.incomplete(g)
 	switch {
 	case reason != "" || g.once:
 		g.completeSince = time.Time{}
@@ -40,7 +40,7 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 		g.completeSince = time.Now()
 	}
 	if added && reason == "" {
-		c.gangs.retry(g.key)
+		c.retry(g.key)
 	}
 	return added, reason
 }
@@ -57,7 +57,7 @@ func (c *Cache) Block(pod *corev1.Pod) {
 func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	return m != nil && m.gang.count(reserved) == 0
 }
 
@@ -67,7 +67,7 @@ func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
 func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...string) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil || m.stage != planned || m.node != node {
 		return
 	}
@@ -75,11 +75,11 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...stri
 	c.Backoffs.Add(g.key, message, append(others, node)...)
 	if g.retries++; g.retries > MaxRetries {
 		g.retries = 0
-		c.gangs.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
+		c.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
 		return
 	}
-	c.gangs.unplan(g)
-	c.gangs.effects.activate(pod)
+	c.unplan(g)
+	c.effects.activate(pod)
 }
 
 // Unreserve takes a member's node back, and all that its gang holds if that still
@@ -88,20 +88,20 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...stri
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil || m.node != node || m.stage > released {
 		return
 	}
 	if m.stage < released {
 		m.stage, m.node = pending, ""
-		c.gangs.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
+		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
 		return
 	}
 	m.stage, m.unbound = planned, true
 	m.gang.invalidate()
 	m.gang.resolve()
 	m.gang.activated, m.gang.deadline = time.Now(), time.Now().Add(m.gang.spec.Timeout)
-	c.gangs.reserve()
+	c.renew()
 }
 
 // Permit notes that a member holds its node, unless its plan has changed. wait is for
@@ -110,7 +110,7 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, rejection string) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil {
 		return 0, ""
 	}
@@ -119,9 +119,9 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 	}
 	m.stage = reserved
 	if m.gang.preemption.tried(pod.UID) {
-		c.gangs.activatePlanned(m.gang, pod) // One of those that wait for room has the others evicted.
+		c.activatePlanned(m.gang, pod) // One of those that wait for room has the others evicted.
 	}
-	unit, missing := c.gangs.unit(m.gang)
+	unit, missing := c.unit(m.gang)
 	if missing != "" && !m.gang.once || !unit.satisfied() {
 		return max(time.Until(m.gang.deadline), 0) + permitSlack, ""
 	}
@@ -131,12 +131,12 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 		}
 		for _, started := range u.start() {
 			if started != m {
-				c.gangs.effects.Allow = append(c.gangs.effects.Allow, started.pod.UID)
+				c.effects.Allow = append(c.effects.Allow, started.pod.UID)
 			}
 		}
 		c.Backoffs.End(u.key)
 	}
-	c.gangs.reserve()
+	c.renew()
 	return 0, ""
 }
 
@@ -145,6 +145,6 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	return m == nil || !m.gang.rejected.repeats(m)
 }

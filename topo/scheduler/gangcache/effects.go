@@ -37,48 +37,48 @@ func (e *Effects) due() bool {
 func (c *Cache) RetryAll() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.gangs.effects.retryAll = true
+	c.effects.retryAll = true
 }
 
 // Effects are those that are due, each once.
 func (c *Cache) Effects() Effects {
 	c.mu.Lock()
 	defer c.unlock()
-	for key := range c.gangs.effects.retry {
-		if g := c.gangs.byKey[key]; g != nil {
-			unit, _ := c.gangs.unit(g)
+	for key := range c.effects.retry {
+		if g := c.byKey[key]; g != nil {
+			unit, _ := c.unit(g)
 			for _, u := range unit {
-				c.gangs.activate(u)
+				c.activate(u)
 			}
 		}
 	}
-	if c.gangs.effects.retryAll {
-		for _, g := range c.gangs.byKey {
+	if c.effects.retryAll {
+		for _, g := range c.byKey {
 			if g.rejected.reason != "" {
-				c.gangs.activate(g)
+				c.activate(g)
 			}
 		}
 		for _, pod := range c.blocked {
-			c.gangs.effects.activate(pod)
+			c.effects.activate(pod)
 		}
 		clear(c.blocked)
 	}
-	out := c.gangs.effects
-	c.gangs.effects = newEffects()
+	out := c.effects
+	c.effects = newEffects()
 	return out
 }
 
 // retry has gangs tried again.
-func (all *gangs) retry(gangs ...types.NamespacedName) {
+func (c *Cache) retry(gangs ...types.NamespacedName) {
 	for _, key := range gangs {
-		all.effects.retry[key] = true
+		c.effects.retry[key] = true
 	}
 }
 
 // activate adds the members that are worth a try: all that wait, but of a rejected
 // gang only the leader, and those that do not have the reason yet.
-func (all *gangs) activate(g *gangInfo) {
-	if all.incomplete(g) != "" {
+func (c *Cache) activate(g *gangInfo) {
+	if c.incomplete(g) != "" {
 		return
 	}
 	if g.rejected.reason != "" && !g.rejected.leader.schedulable() {
@@ -86,7 +86,7 @@ func (all *gangs) activate(g *gangInfo) {
 	}
 	for _, m := range g.members {
 		if m.schedulable() && (!m.notified || !g.rejected.repeats(m)) {
-			all.effects.activate(m.pod)
+			c.effects.activate(m.pod)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestBackoff(t *testing.T) {
 		}
 		commit(t, c, a, map[string]string{"a": "n"})
 		c.TurnedAway(a, "n", "volume")
-		if c.NodeChanged("n"); avoided() != 0 {
+		if c.NodeChanged("n", &corev1.Node{}); avoided() != 0 {
 			t.Error("a node that changed is avoided")
 		}
 		group := types.NamespacedName{Namespace: "default", Name: "native"}
@@ -46,7 +46,7 @@ func TestBackoff(t *testing.T) {
 		if got := c.Backoffs.Nodes(group); len(got) != 1 {
 			t.Errorf("a native PodGroup avoids %v", got)
 		}
-		if c.NodeChanged("n"); len(c.Backoffs.Nodes(group)) != 0 {
+		if c.NodeChanged("n", &corev1.Node{}); len(c.Backoffs.Nodes(group)) != 0 {
 			t.Error("a native PodGroup avoids a node that changed")
 		}
 	})

@@ -139,6 +139,16 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 	return members
 }
 
+// any reports whether there is a member that passes.
+func (g *gangInfo) any(pass func(*member) bool) bool {
+	for _, m := range g.members {
+		if pass(m) {
+			return true
+		}
+	}
+	return false
+}
+
 // have is how many members are of a stage or later.
 func (g *gangInfo) have(from stage) (n int) {
 	for _, m := range g.members {
@@ -151,12 +161,7 @@ func (g *gangInfo) have(from stage) (n int) {
 
 // partlyBound reports that members could not be bound with the others.
 func (g *gangInfo) partlyBound() bool {
-	for _, m := range g.members {
-		if m.unbound && m.live() {
-			return true
-		}
-	}
-	return false
+	return g.any(func(m *member) bool { return m.unbound && m.live() })
 }
 
 // count is how many members count towards the minimum if those of a stage and later
@@ -182,13 +187,10 @@ func (g *gangInfo) count(from stage) int {
 // started reports that a pod that had its node with the gang is part of it still: it
 // runs, or has succeeded. One that failed or is terminating will be replaced.
 func (g *gangInfo) started() bool {
-	for _, m := range g.members {
+	return g.any(func(m *member) bool {
 		succeeded := m.pod.Status.Phase == corev1.PodSucceeded && m.pod.DeletionTimestamp == nil
-		if succeeded || m.live() && m.stage >= released {
-			return true
-		}
-	}
-	return false
+		return succeeded || m.live() && m.stage >= released
+	})
 }
 
 // doneWith reports that the policy asks no more of the gang.
@@ -200,14 +202,7 @@ func (g *gangInfo) satisfied() bool {
 }
 
 // holds reports that nodes are reserved for members which are not being bound.
-func (g *gangInfo) holds() bool {
-	for _, m := range g.members {
-		if m.stage == planned || m.stage == reserved {
-			return true
-		}
-	}
-	return false
-}
+func (g *gangInfo) holds() bool { return g.any((*member).onItsWay) }
 
 // hasReservedEnough reports that a plan reserves as many nodes as the gang needs,
 // which not all of its members hold yet.

@@ -6,27 +6,15 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// gangs are all that the cache knows, without its lock: which pods and objects each gang
-// has, and what is reserved for them. What asks about several gangs is in this file, what
-// changes them in transitions.go.
-type gangs struct {
-	options *Options
-	byKey   map[types.NamespacedName]*gangInfo
-	members map[types.UID]*member
-	// reservations are replaced, never changed: scheduling cycles read them without
-	// the lock.
-	reservations fit.Reservations
-	effects      Effects
-}
+// This file has what asks about several gangs; what changes them is in transitions.go.
 
 // of is the member that a pod is; nil for one of no gang.
-func (all *gangs) of(pod *corev1.Pod) *member { return all.members[pod.UID] }
+func (c *Cache) of(pod *corev1.Pod) *member { return c.members[pod.UID] }
 
 // unit are gangs that run together or not at all, by name.
 type unit []*gangInfo
@@ -38,7 +26,7 @@ func (u unit) satisfied() bool {
 
 // unit is a gang and those that it runs with: gangs that list each other. missing is what
 // a gang among them lists in vain: a list alone must not hold up the gang that it names.
-func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
+func (c *Cache) unit(g *gangInfo) (u unit, missing string) {
 	g.resolve()
 	u = unit{g}
 	if g.spec.Alone() {
@@ -47,7 +35,7 @@ func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
 	for next := u; len(next) > 0; next = next[1:] {
 		lister := next[0]
 		for _, key := range lister.spec.Groups {
-			other := all.byKey[key]
+			other := c.byKey[key]
 			if other != nil {
 				other.resolve()
 			}
@@ -70,8 +58,8 @@ func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
 
 // incomplete is what a gang, or one that it runs with, waits for: empty if it has
 // the pods that it needs, or a fault, which the scheduling cycle rejects.
-func (all *gangs) incomplete(g *gangInfo) string {
-	unit, missing := all.unit(g)
+func (c *Cache) incomplete(g *gangInfo) string {
+	unit, missing := c.unit(g)
 	if g.err != nil || g.doneWith() {
 		return ""
 	}
@@ -94,9 +82,9 @@ func (all *gangs) incomplete(g *gangInfo) string {
 
 // reserved collects what plans reserve, and what is reserved in advance but for some
 // gangs. A member that is being bound is on its node already.
-func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
+func (c *Cache) reserved(but map[*gangInfo]bool) fit.Reservations {
 	out := fit.Reservations{}
-	for _, g := range all.byKey {
+	for _, g := range c.byKey {
 		if !but[g] {
 			for node, list := range g.advance.Reservations {
 				out[node] = append(out[node], list...)
@@ -106,7 +94,7 @@ func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
 			continue
 		}
 		for _, m := range g.members {
-			if m.stage == planned || m.stage == reserved {
+			if m.onItsWay() {
 				out[m.node] = append(out[m.node], m.resources.Reservation())
 			}
 		}
@@ -117,24 +105,21 @@ func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
 // inPart reports that a gang runs with fewer members than it needs, or does not while one
 // runs that runs with it or not at all: a pod could not be bound, the scheduler was
 // restarted while it bound them, or members died.
-func (all *gangs) inPart(g *gangInfo) bool {
-	unit, _ := all.unit(g)
+func (c *Cache) inPart(g *gangInfo) bool {
+	unit, _ := c.unit(g)
 	runs := slices.ContainsFunc(unit, func(u *gangInfo) bool { return u.once && u.count(bound) > 0 })
 	return runs && g.err == nil && (g.count(bound) < g.spec.MinMember || g.partlyBound())
 }
 
 // interrupted are the other gangs of at least a priority that run with fewer members
 // than they need, by name.
-func (all *gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
-	for _, g := range all.byKey {
-		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
+func (c *Cache) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
+	for _, g := range c.byKey {
+		if g == but || !g.deadline.IsZero() || !c.inPart(g) {
 			continue
 		}
-		for _, m := range g.members {
-			if m.schedulable() && m.stage == pending && m.priority() >= priority {
-				out = append(out, g)
-				break
-			}
+		if g.any(func(m *member) bool { return m.schedulable() && m.stage == pending && m.priority() >= priority }) {
+			out = append(out, g)
 		}
 	}
 	slices.SortFunc(out, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })

@@ -56,6 +56,9 @@ func (m *member) live() bool {
 	return len(m.pod.Spec.SchedulingGates) == 0 || m.pod.Spec.NodeName != ""
 }
 
+// onItsWay reports that a node is reserved for the member, which is not being bound to it.
+func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reserved }
+
 // schedulable reports that the member waits for the scheduler.
 func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
 

@@ -38,8 +38,11 @@ func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rej
 		// the nodes that only they can use. Without room their leaders try again when
 		// something changes.
 		for _, gangs := range a.interrupted {
-			plans, leaving, _ := plan(gangs, false)
-			c.commit(gangs, pod, plans, leaving)
+			if plans, leaving, _ := plan(gangs, false); plans != nil {
+				c.mu.Lock()
+				c.commit(gangs, pod, plans, leaving)
+				c.unlock()
+			}
 		}
 		plans, leaving, reason := plan(a.gangs, true)
 		if node, rejection, current := c.conclude(pod, a.gangs, plans, leaving, reason); current {
@@ -53,49 +56,40 @@ func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rej
 func (c *Cache) attempt(pod *corev1.Pod) attempt {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil {
 		return attempt{notMember: true}
 	}
 	g := m.gang
-	if m.stage == planned || m.stage == reserved {
+	if m.onItsWay() {
 		g.rejected.accept()
 		return attempt{node: m.node}
 	}
-	unit, reason := c.gangs.attempt(m)
+	unit, missing := c.unit(g)
+	reason := ""
+	switch faulty := slices.IndexFunc(unit, func(u *gangInfo) bool { return u.err != nil }); {
+	case g.err != nil:
+		c.reject(g, g.err.Error(), m)
+		reason = g.rejected.reason
+	case missing != "" && !g.satisfied():
+		reason = "waits for " + missing
+	case g.rejected.repeats(m):
+		m.notified = true
+		reason = g.rejected.reason
+	case faulty >= 0:
+		reason = fmt.Sprintf("podgroup %s of its groups: %v", unit[faulty].key.Name, unit[faulty].err)
+	}
 	if reason != "" {
 		return attempt{rejection: g.rejection(reason)}
 	}
 	a := attempt{gangs: c.toPlan(unit, g)}
 	if !g.once {
-		for _, i := range c.gangs.interrupted(g, m.priority()) {
-			unit, _ := c.gangs.unit(i)
+		for _, i := range c.interrupted(g, m.priority()) {
+			unit, _ := c.unit(i)
 			a.interrupted = append(a.interrupted, c.toPlan(unit, i))
 		}
 	}
 	return a
-}
-
-// attempt is the unit to plan for a member, or why that is of no use.
-func (all *gangs) attempt(m *member) (u unit, reason string) {
-	g := m.gang
-	u, missing := all.unit(g)
-	switch {
-	case g.err != nil:
-		all.reject(g, g.err.Error(), m)
-		return nil, g.rejected.reason
-	case missing != "" && !g.satisfied():
-		return nil, "waits for " + missing
-	case g.rejected.repeats(m):
-		m.notified = true
-		return nil, g.rejected.reason
-	}
-	for _, other := range u {
-		if other.err != nil {
-			return nil, fmt.Sprintf("podgroup %s of its groups: %v", other.key.Name, other.err)
-		}
-	}
-	return u, ""
 }
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
@@ -103,7 +97,7 @@ func (all *gangs) attempt(m *member) (u unit, reason string) {
 func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
 	due, now := map[*gangInfo]bool{}, time.Now()
 	if !tried.rejected.since.IsZero() && now.Sub(tried.rejected.since) >= c.Queue.After {
-		due = c.gangs.due(c.Queue, now)
+		due = c.due(c.Queue, now)
 	}
 	for _, g := range u {
 		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {
@@ -120,62 +114,40 @@ func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
 	return gangs
 }
 
-// commit takes over the plans of gangs that come before the pod's.
-func (c *Cache) commit(gangs []planner.Gang, tried *corev1.Pod, plans []planner.Plan, leaving []*corev1.Pod) {
-	c.mu.Lock()
-	defer c.unlock()
-	if plans != nil {
-		c.gangs.commit(gangs, tried, plans, leaving)
-	}
-}
-
 // conclude takes over the plans of a member's gangs, and is its node or its rejection. The
-// reason is that of the planner. It does nothing, and current is false, if a gang changed
-// while it was planned.
+// reason is that of the planner, if there are no plans. It does nothing, and current is false, if
+// a gang changed while it was planned.
 func (c *Cache) conclude(
 	pod *corev1.Pod, gangs []planner.Gang, plans []planner.Plan, leaving []*corev1.Pod, reason string,
 ) (node, rejection string, current bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	if plans != nil {
-		reason = ""
-		if !c.gangs.commit(gangs, pod, plans, leaving) {
-			return "", "", false
-		}
+	if plans != nil && !c.commit(gangs, pod, plans, leaving) {
+		return "", "", false
 	}
-	m := c.gangs.of(pod)
+	m := c.of(pod)
 	if m == nil {
 		return "", "the pod is gone", true
 	}
 	g := m.gang
-	if reason != "" {
+	if plans == nil {
 		reason += c.Backoffs.Reason(g.key)
 	}
-	node, reason = c.gangs.conclude(m, reason)
-	if reason != "" {
-		rejection = g.rejection(reason)
-	}
-	return node, rejection, true
-}
-
-// conclude is the node of a member that was planned, or why it has none. The reason is
-// empty if plans are committed.
-func (all *gangs) conclude(m *member, reason string) (node, rejection string) {
-	g := m.gang
 	switch {
-	case reason == "":
-		if m.stage == pending {
-			m.notified = true
-			return "", "others of the gang come before this pod, and there is no room for more"
-		}
-		return m.node, ""
+	case plans != nil && m.stage != pending:
+		return m.node, "", true
+	case plans != nil:
+		m.notified = true
+		reason = "others of the gang come before this pod, and there is no room for more"
 	case g.hasReservedEnough():
 		// There is no room for one more, and the others are on their way.
 		m.notified = true
-		return "", reason
-	case !g.satisfied():
-		all.release(g, reason)
+	default:
+		if !g.satisfied() {
+			c.release(g, reason)
+		}
+		c.reject(g, reason, m)
+		reason = g.rejected.reason
 	}
-	all.reject(g, reason, m)
-	return "", g.rejected.reason
+	return "", g.rejection(reason), true
 }

@@ -67,7 +67,7 @@ func (p *preemption) timeout() (longest time.Duration) {
 func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.gangs.of(member); m != nil && m.stage == planned && m.gang.preemption != nil {
+	if m := c.of(member); m != nil && m.stage == planned && m.gang.preemption != nil {
 		return m.gang.preemption.leaving
 	}
 	return nil
@@ -79,7 +79,7 @@ func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	m := c.gangs.of(member)
+	m := c.of(member)
 	if m == nil || m.stage != planned || m.gang.preemption == nil {
 		return nil, false
 	}
@@ -89,18 +89,18 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 		return nil, p.evicted
 	}
 	p.evicted = true
-	c.gangs.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
+	c.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
 	return p.leaving, true
 }
 
 // activatePlanned activates the members that wait for room, of a gang and of those that
 // it runs with, but for one that is tried.
-func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
-	unit, _ := all.unit(g)
+func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
+	unit, _ := c.unit(g)
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == planned && uid != but.UID {
-				all.effects.activate(m.pod)
+				c.effects.activate(m.pod)
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
 func (c *Cache) NotEvicted(member *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
-	if m := c.gangs.of(member); m != nil && m.gang.preemption != nil {
+	if m := c.of(member); m != nil && m.gang.preemption != nil {
 		m.gang.preemption.evicted = false
 	}
 }
@@ -120,9 +120,9 @@ func (c *Cache) NotEvicted(member *corev1.Pod) {
 func (c *Cache) GangOf() map[types.UID]types.NamespacedName {
 	c.mu.Lock()
 	defer c.unlock()
-	out := make(map[types.UID]types.NamespacedName, len(c.gangs.members))
-	for _, g := range c.gangs.byKey {
-		unit, _ := c.gangs.unit(g)
+	out := make(map[types.UID]types.NamespacedName, len(c.members))
+	for _, g := range c.byKey {
+		unit, _ := c.unit(g)
 		for uid := range g.members {
 			out[uid] = unit[0].key
 		}

@@ -31,30 +31,30 @@ func (c *Cache) Expire(waiting []types.UID) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, uid := range waiting {
-		if m := c.gangs.members[uid]; m != nil && m.stage < reserved && c.gangs.effects.Reject[uid] == "" {
-			c.gangs.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
+		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
+			c.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
 		}
 	}
 	now := time.Now()
-	c.gangs.retry(c.Backoffs.expire(now)...)
-	for g := range c.gangs.due(c.Queue, now) {
-		c.gangs.retry(g.key)
+	c.retry(c.Backoffs.expire(now)...)
+	for g := range c.due(c.Queue, now) {
+		c.retry(g.key)
 	}
-	for _, g := range c.gangs.byKey {
+	for _, g := range c.byKey {
 		if g.share(now) || g.overdue(now) {
-			c.gangs.retry(g.key)
+			c.retry(g.key)
 		}
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
 		}
-		if c.gangs.inPart(g) {
+		if c.inPart(g) {
 			g.deadline = now.Add(g.spec.Timeout) // Giving the room back would leave the gang running in part.
 			continue
 		}
 		c.Metrics.timeouts.Inc()
-		c.gangs.release(g, fmt.Sprintf(
+		c.release(g, fmt.Sprintf(
 			"%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
-		c.gangs.effects.retryAll = true
+		c.effects.retryAll = true
 	}
 }
 
@@ -80,8 +80,8 @@ func (c *Cache) Events() (events []Event) {
 	c.mu.Lock()
 	defer c.unlock()
 	now := time.Now()
-	for _, g := range c.gangs.byKey {
-		events = append(events, g.events(c.gangs.incomplete(g), now)...)
+	for _, g := range c.byKey {
+		events = append(events, g.events(c.incomplete(g), now)...)
 	}
 	return events
 }
