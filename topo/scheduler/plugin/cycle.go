@@ -71,16 +71,16 @@ func (p *Plugin) PreFilter(
 	}
 	switch {
 	case p.cache.IsNative(pod):
-		if status := p.podGroups.preFilter(ctx, state, pod, c); status != nil {
+		if status := p.preFilterPodGroup(ctx, state, pod, c); status != nil {
 			return nil, status
 		}
 	case state.IsPodGroupSchedulingCycle() && p.labeled(pod):
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
-		p.plans.measure(nodes)
+		p.measure(nodes)
 		var rejection string
 		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plans.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
+			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {

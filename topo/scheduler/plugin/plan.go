@@ -7,24 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 )
 
-// plans makes plans for gangs of labels and for native PodGroups, and measures what is
-// free. It is for one goroutine: that of the scheduling cycles.
-type plans struct {
-	cache     *gangcache.Cache
-	planner   *planner.Planner
-	preemptor *preemption.Preemptor
-	// measured is when the free capacity was taken last.
-	measured time.Time
-}
-
 // plan plans gangs beside all reservations: with pods of a lower priority gone if it
-// may, and there is no room else. leaving are those that must leave first.
-func (p *plans) plan(
+// may, and there is no room else. leaving are those that must leave first. It is for one
+// goroutine: that of the scheduling cycles.
+func (p *Plugin) plan(
 	r *planner.Request, mayPreempt bool,
 ) (found []planner.Plan, leaving []*corev1.Pod, reason string) {
 	begin, result := time.Now(), "placed"
@@ -50,7 +39,7 @@ func (p *plans) plan(
 const capacityEvery = 10 * time.Second
 
 // measure sets the metrics of the free capacity, unless they are of now.
-func (p *plans) measure(nodes []framework.NodeInfo) {
+func (p *Plugin) measure(nodes []framework.NodeInfo) {
 	if time.Since(p.measured) < capacityEvery {
 		return
 	}
