@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -24,40 +24,24 @@ type Victim struct {
 	Priority int32  `json:"priority"`
 }
 
-// request is the question in the scheduler's own form: which plan would it make?
-func (q *question) request(
-	a *Answer, spec *gang.Spec, members []*corev1.Pod, least int,
-) (*planner.Planner, *planner.Request) {
-	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
-	g := planner.Gang{Key: key, Spec: *spec, MinMember: a.Bound + least}
-	for _, pod := range members {
-		if pod.Status.Phase != corev1.PodFailed {
-			g.Members = append(g.Members, planner.Member{
-				Pod: pod, Class: fit.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName,
-			})
-		}
-	}
-	names := map[corev1.ResourceName]bool{}
-	r := &planner.Request{Gangs: []planner.Gang{g}}
-	for _, n := range q.nodes {
-		r.Nodes = append(r.Nodes, n)
-		for name := range n.node.Status.Allocatable {
-			names[name] = isGPU(name)
-		}
-	}
-	slices.SortFunc(r.Nodes, func(x, y framework.NodeInfo) int { return cmp.Compare(x.Node().Name, y.Node().Name) })
+// scheduler is a planner for the cluster, and its nodes.
+func (q *question) scheduler() (*planner.Planner, []framework.NodeInfo) {
 	all := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
-	for name, is := range names {
-		if is && name != all[0] {
-			all = append(all, name)
+	var nodes []framework.NodeInfo
+	for _, name := range slices.Sorted(maps.Keys(q.nodes)) {
+		nodes = append(nodes, q.nodes[name])
+		for name := range q.nodes[name].node.Status.Allocatable {
+			if isGPU(name) && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
 		}
 	}
 	slices.Sort(all[1:])
-	return planner.New(topologyclient.Of(q.groups), gang.Place, all), r
+	return planner.New(topologyclient.Of(q.groups), gang.Place, all), nodes
 }
 
 // preempt finds what the scheduler would evict to make room.
-func preempt(p *planner.Planner, r *planner.Request, c *Cluster) (victims []Victim) {
+func (p *plan) preempt(c *Cluster) (victims []Victim) {
 	known := planner.Cluster{GangOf: map[types.UID]types.NamespacedName{}}
 	for i := range c.Budgets {
 		known.Budgets = append(known.Budgets, &c.Budgets[i])
@@ -68,12 +52,9 @@ func preempt(p *planner.Planner, r *planner.Request, c *Cluster) (victims []Vict
 			known.GangOf[c.Pods[i].UID] = together(&spec)
 		}
 	}
-	_, leaving := p.Preempt(r, &known)
+	_, leaving := p.planner.Preempt(&p.request, &known)
 	for _, pod := range leaving {
-		name := pod.Namespace + "/" + pod.Name
-		if m, ok := gang.MemberOf(pod, gpus(pod)); ok {
-			name = m.Gang
-		}
+		name := holderOf(pod)
 		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
 		if at < 0 {
 			at = len(victims)

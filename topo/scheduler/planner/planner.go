@@ -162,6 +162,19 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 	return plan, nil
 }
 
+// Room is the tightest group that has room for a gang now, whatever its pods ask of each other.
+func (p *Planner) Room(g *Gang, nodes []framework.NodeInfo) (placement.Group, error) {
+	p.update(nodes)
+	tree := p.forest.of(&g.Spec)
+	request, classes := tree.gang(g)
+	if err := p.constrain(&request, &g.Spec); err != nil {
+		return placement.Group{}, err
+	}
+	room := p.capacity(tree, &fit.Query{Nodes: nodes}, classes)
+	found, err := placement.Place(tree.placement, &request, room)
+	return found.Group, err
+}
+
 // maxKinds bounds the kinds of members to plan: a plan takes time by their square and more, in
 // which no other pod is scheduled. Jobs have one to five, or one for each node.
 const maxKinds = 128
