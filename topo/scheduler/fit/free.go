@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"crypto/sha256"
 	"maps"
 	"math"
 	"slices"
@@ -135,9 +136,9 @@ func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 // Count is how many pods of a class fit; it does not ask whether the node is
 // eligible.
 func (f *Free) Count(c *Class) int32 {
-	n := f.podSlots()
+	n := f.Left(corev1.ResourcePods)
 	for name, value := range c.Amounts {
-		n = min(n, f.amount(name)/value)
+		n = min(n, f.Left(name)/value)
 	}
 	if c.selector != nil {
 		n = min(n, f.selected(c)/c.Amounts[c.selector.Resource])
@@ -146,10 +147,6 @@ func (f *Free) Count(c *Class) int32 {
 		n = min(n, 1)
 	}
 	return int32(max(0, min(n, math.MaxInt32)))
-}
-
-func (f *Free) podSlots() int64 {
-	return int64(f.info.GetAllocatable().GetAllowedPodNumber()) - int64(len(f.info.GetPods())) - f.pods
 }
 
 // selected is how many GPUs are left that the class's selector accepts. A node
@@ -165,23 +162,15 @@ func (f *Free) selected(c *Class) int64 {
 // Lacks is the first resource, by name, of which there is not enough for a pod;
 // empty if there is.
 func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
-	if f.podSlots() < 1 {
+	if f.Left(corev1.ResourcePods) < 1 {
 		return corev1.ResourcePods
 	}
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		if f.amount(name) < amounts[name] {
+		if f.Left(name) < amounts[name] {
 			return name
 		}
 	}
 	return ""
-}
-
-// Left is how much of a resource is left, in the unit of [Amounts].
-func (f *Free) Left(name corev1.ResourceName) int64 {
-	if name == corev1.ResourcePods {
-		return f.podSlots()
-	}
-	return f.amount(name)
 }
 
 // HasReservations reports whether any reservation counts.
@@ -193,7 +182,7 @@ func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name
 // FitsTogether reports whether so many pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	total := Amounts{}
-	slots := f.podSlots()
+	slots := f.Left(corev1.ResourcePods)
 	for i, n := range pods {
 		if n == 0 {
 			continue // A gang may be of many classes, and a node has pods of few.
@@ -208,15 +197,19 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 		total.add(c.Amounts, int64(n))
 	}
 	for name, value := range total {
-		if f.amount(name) < value {
+		if f.Left(name) < value {
 			return false
 		}
 	}
 	return slots >= 0
 }
 
-func (f *Free) amount(name corev1.ResourceName) int64 {
+// Left is how much of a resource is left, in the unit of [Amounts].
+func (f *Free) Left(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
+	if name == corev1.ResourcePods {
+		return int64(allocatable.GetAllowedPodNumber()) - int64(len(f.info.GetPods())) - f.pods
+	}
 	unused := amountIn(allocatable, name) - amountIn(requested, name)
 	return unused - f.reserved[name] + f.gone[name]
 }
@@ -232,4 +225,91 @@ func amountIn(r framework.Resource, name corev1.ResourceName) int64 {
 	default:
 		return r.GetScalarResources()[name]
 	}
+}
+
+// maxClasses is how many classes a table remembers.
+const maxClasses = 128
+
+// Table caches how many pods of a class fit on a node. It is for one goroutine:
+// scheduling cycles are one after another.
+type Table struct {
+	// rows are by class, in the order of a query's nodes.
+	rows map[Key][]count
+}
+
+// count holds while the node's generation does. No generation is used twice, by
+// any node; but the cycle of a PodGroup puts members on a node without another
+// generation, so the node's pods are counted too.
+type count struct {
+	generation  int64
+	value, pods int32
+}
+
+// Query is about all nodes.
+type Query struct {
+	Nodes        []framework.NodeInfo
+	Reservations Reservations
+	Asker
+}
+
+// Count writes how many pods of a class fit on each node, in the order of Nodes,
+// into the storage of into.
+func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
+	return t.measure(q, c.Key, c, into, func(f *Free) int32 { return f.Count(c) })
+}
+
+// Free writes how much of a resource each node has left, likewise.
+func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
+	return t.measure(q, sha256.Sum256([]byte(name)), nil, into, func(f *Free) int32 {
+		return int32(max(0, min(f.Left(name), math.MaxInt32)))
+	})
+}
+
+// measure takes what holds for every asker from the cache. A node with nothing
+// free has nothing reserved either.
+func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*Free) int32) []int32 {
+	into = into[:0]
+	counts := t.row(key, len(q.Nodes))
+	for i, info := range q.Nodes {
+		if _, gone := q.Gone[info.Node().Name]; gone {
+			into = append(into, q.measure(info, c, value))
+			continue
+		}
+		at, generation := &counts[i], info.GetGeneration()
+		pods := int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		if at.generation != generation || at.pods != pods {
+			*at = count{generation: generation, pods: pods}
+			if c.Eligible(info.Node()) {
+				at.value = value(&Free{info: info})
+			}
+		}
+		n := at.value
+		if n > 0 && len(q.Reservations) > 0 && len(q.Reservations[info.Node().Name]) > 0 {
+			n = q.measure(info, c, value)
+		}
+		into = append(into, n)
+	}
+	return into
+}
+
+// measure is with reservations and pods that count as gone, which differ by asker.
+func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int32) int32 {
+	if !c.Eligible(info.Node()) {
+		return 0
+	}
+	free := FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
+	return value(&free)
+}
+
+// row is that of a class. All make way when there are too many.
+func (t *Table) row(key Key, nodes int) []count {
+	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[key] == nil {
+		t.rows = map[Key][]count{}
+	}
+	counts := t.rows[key]
+	for len(counts) < nodes {
+		counts = append(counts, count{generation: -1})
+	}
+	t.rows[key] = counts
+	return counts
 }

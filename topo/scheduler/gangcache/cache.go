@@ -127,10 +127,7 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 		return
 	}
 	m, changed := c.put(pod)
-	if m == nil {
-		m = previous
-	}
-	if m == nil {
+	if m = cmp.Or(m, previous); m == nil {
 		return
 	}
 	if changed {

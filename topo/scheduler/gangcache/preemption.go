@@ -32,12 +32,6 @@ func newPreemption(leaving []*corev1.Pod) *preemption {
 	return &preemption{leaving: leaving, untried: map[types.UID]bool{}}
 }
 
-func (p *preemption) await(member types.UID) {
-	if p != nil {
-		p.untried[member] = true
-	}
-}
-
 // tried notes that a member's node takes it, and reports whether it was the last.
 func (p *preemption) tried(member types.UID) bool {
 	if p == nil || !p.untried[member] {

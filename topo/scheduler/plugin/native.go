@@ -131,8 +131,9 @@ func (p *Plugin) PodGroupPostFilter(
 // readPodGroup makes a gang of a native PodGroup. It is the one place that knows the
 // API's PodGroup, which has changed with every version of Kubernetes.
 func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
+	avoid, _ := p.cache.Backoffs.Avoided(key)
 	c := &podGroupCycle{
-		gang: planner.Gang{Key: key, Avoid: p.cache.Backoffs.Nodes(key)}, minCount: 1,
+		gang: planner.Gang{Key: key, Avoid: avoid}, minCount: 1,
 		asked: map[types.UID]bool{}, held: map[types.UID]bool{},
 	}
 	object := group.GetPodGroup()
@@ -187,7 +188,8 @@ func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reaso
 		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
 	}, mayPreempt)
 	if plans == nil {
-		return false, reason + p.cache.Backoffs.Reason(c.gang.Key)
+		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)
+		return false, reason + avoided
 	}
 	c.leaving = leaving
 	c.places = make(map[types.UID]string, len(c.gang.Members))
