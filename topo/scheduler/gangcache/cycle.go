@@ -154,82 +154,84 @@ func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 // those that leave. The reason is why there is no plan, or none without preemption.
 type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, leaving []*corev1.Pod, reason string)
 
-// attempt is what PreFilter of a member comes to before anything is planned: its node or
-// rejection, or the gangs to plan, of which the first is the member's.
-type attempt struct {
-	node, rejection string
-	// notMember is for a pod of no gang.
-	notMember bool
-	gangs     []planner.Gang
-	// interrupted are those to plan before, each with the gangs that it runs with.
-	interrupted [][]planner.Gang
-}
-
 // Place is for PreFilter: the node of a member, by an earlier plan or by one that is
 // made now, without the lock, for all gangs that it runs with; or why it has none.
 func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rejection string) {
+	c.mu.Lock()
+	defer c.unlock()
 	for range 3 {
-		a := c.attempt(pod)
-		if a.gangs == nil {
-			return a.node, !a.notMember, a.rejection
+		m := c.of(pod)
+		if m == nil {
+			return "", false, ""
 		}
-		// Gangs that run with fewer members than they need, since the scheduler was
-		// restarted while it bound them, or members died, come first: the unit could take
-		// the nodes that only they can use. Without room their leaders try again when
-		// something changes.
-		for _, gangs := range a.interrupted {
-			if plans, leaving, _ := plan(gangs, false); plans != nil {
-				c.mu.Lock()
-				c.commit(gangs, pod, plans, leaving)
-				c.unlock()
+		g := m.gang
+		if m.onItsWay() {
+			g.rejected.accept()
+			return m.node, true, ""
+		}
+		unit, reason := c.attempt(m)
+		if reason != "" {
+			return "", true, g.rejection(reason)
+		}
+		gangs := c.toPlan(unit, g)
+		if !g.once {
+			// Gangs that run with fewer members than they need, since the scheduler was
+			// restarted while it bound them, or members died, come first: the unit could take
+			// the nodes that only they can use. Without room their leaders try again when
+			// something changes.
+			for _, i := range c.interrupted(g, m.priority()) {
+				unit, _ := c.unit(i)
+				_, _ = c.plan(plan, c.toPlan(unit, i), pod, false)
 			}
 		}
-		plans, leaving, reason := plan(a.gangs, true)
-		if node, rejection, current := c.conclude(pod, a.gangs, plans, leaving, reason); current {
-			return node, true, rejection
+		reason, current := c.plan(plan, gangs, pod, true)
+		if !current {
+			continue
 		}
+		if m = c.of(pod); m == nil {
+			return "", true, "the pod is gone"
+		}
+		if reason = c.conclude(m, reason); reason != "" {
+			return "", true, m.gang.rejection(reason)
+		}
+		return m.node, true, ""
 	}
 	return "", true, "the gang changes faster than it is planned"
 }
 
-// attempt is what is to be planned for a pod, if that is of any use.
-func (c *Cache) attempt(pod *corev1.Pod) attempt {
-	c.mu.Lock()
-	defer c.unlock()
-	m := c.of(pod)
-	if m == nil {
-		return attempt{notMember: true}
+// plan plans without the lock, and takes the plans over. It does nothing, and current is
+// false, if a gang changed while it was planned. The reason is why there are no plans.
+func (c *Cache) plan(plan Plan, gangs []planner.Gang, tried *corev1.Pod, mayPreempt bool) (reason string, current bool) {
+	unlocked := func() ([]planner.Plan, []*corev1.Pod, string) {
+		c.unlock()
+		defer c.mu.Lock() // Of a panic too: Place unlocks.
+		return plan(gangs, mayPreempt)
 	}
+	plans, leaving, reason := unlocked()
+	if plans == nil {
+		return reason, true
+	}
+	return "", c.commit(gangs, tried, plans, leaving)
+}
+
+// attempt is the unit to plan for a member, or why that is of no use.
+func (c *Cache) attempt(m *member) (u unit, reason string) {
 	g := m.gang
-	if m.onItsWay() {
-		g.rejected.accept()
-		return attempt{node: m.node}
-	}
-	unit, missing := c.unit(g)
-	reason := ""
-	switch faulty := slices.IndexFunc(unit, func(u *gangInfo) bool { return u.err != nil }); {
+	u, missing := c.unit(g)
+	switch {
 	case g.err != nil:
 		c.reject(g, g.err.Error(), m)
-		reason = g.rejected.reason
+		return nil, g.rejected.reason
 	case missing != "" && !g.satisfied():
-		reason = "waits for " + missing
+		return nil, "waits for " + missing
 	case g.rejected.repeats(m):
 		m.notified = true
-		reason = g.rejected.reason
-	case faulty >= 0:
-		reason = fmt.Sprintf("podgroup %s of its groups: %v", unit[faulty].key.Name, unit[faulty].err)
+		return nil, g.rejected.reason
 	}
-	if reason != "" {
-		return attempt{rejection: g.rejection(reason)}
+	if at := slices.IndexFunc(u, func(other *gangInfo) bool { return other.err != nil }); at >= 0 {
+		return nil, fmt.Sprintf("podgroup %s of its groups: %v", u[at].key.Name, u[at].err)
 	}
-	a := attempt{gangs: c.toPlan(unit, g)}
-	if !g.once {
-		for _, i := range c.interrupted(g, m.priority()) {
-			unit, _ := c.unit(i)
-			a.interrupted = append(a.interrupted, c.toPlan(unit, i))
-		}
-	}
-	return a
+	return u, ""
 }
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
@@ -255,41 +257,27 @@ func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
 	return gangs
 }
 
-// conclude takes over the plans of a member's gangs, and is its node or its rejection. The
-// reason is that of the planner, if there are no plans. It does nothing, and current is false, if
-// a gang changed while it was planned.
-func (c *Cache) conclude(
-	pod *corev1.Pod, gangs []planner.Gang, plans []planner.Plan, leaving []*corev1.Pod, reason string,
-) (node, rejection string, current bool) {
-	c.mu.Lock()
-	defer c.unlock()
-	if plans != nil && !c.commit(gangs, pod, plans, leaving) {
-		return "", "", false
-	}
-	m := c.of(pod)
-	if m == nil {
-		return "", "the pod is gone", true
-	}
+// conclude is why a member has no node that was planned; empty if it has one. The reason is
+// that of the planner.
+func (c *Cache) conclude(m *member, reason string) string {
 	g := m.gang
-	if plans == nil {
-		_, avoided := c.Backoffs.Avoided(g.key)
-		reason += avoided
-	}
-	switch {
-	case plans != nil && m.stage != pending:
-		return m.node, "", true
-	case plans != nil:
+	if reason == "" {
+		if m.stage != pending {
+			return ""
+		}
 		m.notified = true
-		reason = "others of the gang come before this pod, and there is no room for more"
-	case g.hasReservedEnough():
+		return "others of the gang come before this pod, and there is no room for more"
+	}
+	_, avoided := c.Backoffs.Avoided(g.key)
+	reason += avoided
+	if g.hasReservedEnough() {
 		// There is no room for one more, and the others are on their way.
 		m.notified = true
-	default:
-		if !g.satisfied() {
-			c.release(g, reason)
-		}
-		c.reject(g, reason, m)
-		reason = g.rejected.reason
+		return reason
 	}
-	return "", g.rejection(reason), true
+	if !g.satisfied() {
+		c.release(g, reason)
+	}
+	c.reject(g, reason, m)
+	return g.rejected.reason
 }
