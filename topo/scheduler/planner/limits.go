@@ -40,6 +40,8 @@ type limits struct {
 	of, matched [][]*limit
 	// order is that in which the scheduler tries the members.
 	order []int
+	// added are members that a plan has put on nodes.
+	added [][2]int
 }
 
 // limitsOf are nil if the members have none that a plan could break: those that keep two
@@ -209,25 +211,36 @@ func (l *limit) floor() int {
 	return least
 }
 
-// add counts a member on a node.
-func (l *limits) add(member, at, times int) {
+// add puts a member on a node, and undo takes all off again.
+func (l *limits) add(member, at int) {
+	l.added = append(l.added, [2]int{member, at})
+	l.change(member, at, 1)
+}
+
+func (l *limits) undo() {
+	for _, a := range l.added {
+		l.change(a[0], a[1], -1)
+	}
+	l.added = nil
+}
+
+func (l *limits) change(member, at, by int) {
 	for _, made := range l.matched[member] {
 		if d := made.domain[at]; d >= 0 {
-			made.counts[d] += times
+			made.counts[d] += by
 			made.stale = true
 		}
 	}
 	for _, made := range l.of[member] {
 		if d := made.domain[at]; d >= 0 && made.spread == nil {
-			made.holders[d] += times
+			made.holders[d] += by
 		}
 	}
 }
 
 // keeps reports whether a plan keeps all limits, one member after another.
 func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
-	var added [][2]int
-	defer func() { l.remove(added) }()
+	defer l.undo()
 	for _, i := range l.order {
 		if g.Members[i].Node != "" || found[i] == placement.None {
 			continue
@@ -236,17 +249,9 @@ func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
 		if !l.allow(i, at) {
 			return false
 		}
-		l.add(i, at, 1)
-		added = append(added, [2]int{i, at})
+		l.add(i, at)
 	}
 	return true
-}
-
-// remove takes members off their nodes.
-func (l *limits) remove(added [][2]int) {
-	for _, a := range added {
-		l.add(a[0], a[1], -1)
-	}
 }
 
 // keys are the labels of the limits.

@@ -30,7 +30,7 @@ func (p *Planner) Preempt(r *Request, c *Cluster) (plans []Plan, leaving []*core
 			leaving = append(leaving, pod)
 		}
 	}
-	return plans, append(leaving, e.Pods(set)...)
+	return plans, append(leaving, e.pods(set)...)
 }
 
 // MayPreempt reports whether there is a pod of a lower priority, and all members that need

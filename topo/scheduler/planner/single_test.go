@@ -6,6 +6,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
@@ -17,20 +21,25 @@ func (h *hunt) single(gpus int) (*Victims, *Single) {
 	}
 }
 
-// best is what the scheduler does, with nothing but amounts as filters.
-func best(v *Victims, s *Single, h *hunt) (node string, set []int) {
-	candidates := v.Candidates(h.nodes, s)
-	for i := range candidates {
-		c := &candidates[i]
-		if node != "" && !v.MayBeat(c, set) {
-			break
-		}
-		found, ok := c.Choose(func(set []int) bool { return v.lacks(c.Info, s, set) == "" })
-		if ok && (node == "" || v.Better(found, set)) {
-			node, set = c.Info.Node().Name, found
+// best is what is found with nothing but amounts as filters.
+func best(v *Victims, s *Single, h *hunt) (node string, pods []*corev1.Pod) {
+	return v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
+		return fitsWithout(info, s, gone)
+	})
+}
+
+// fitsWithout reports whether a node has enough for a pod without others.
+func fitsWithout(info framework.NodeInfo, s *Single, gone map[types.UID]bool) bool {
+	var left fit.Gone
+	for _, on := range info.GetPods() {
+		if pod := on.GetPod(); gone[pod.UID] {
+			left.Add(pod.UID, fit.Requests(pod))
 		}
 	}
-	return node, set
+	asker := s.Asker
+	asker.Gone = map[string]fit.Gone{info.Node().Name: left}
+	free := fit.FreeOf(info, nil, &asker)
+	return free.Lacks(s.Amounts) == ""
 }
 
 func TestSinglePreemptsWholeGangs(t *testing.T) {
@@ -53,8 +62,8 @@ func TestSinglePreemptsWholeGangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHunt(t, tt.nodes)
 			v, s := h.single(tt.gpus)
-			node, set := best(v, s, h)
-			if got := names(v.Pods(set)); got != tt.want || node == "" {
+			node, pods := best(v, s, h)
+			if got := names(pods); got != tt.want || node == "" {
 				t.Errorf("on %q %q are evicted, want %q", node, got, tt.want)
 			}
 		})
@@ -75,7 +84,8 @@ func TestSingleIsExact(t *testing.T) {
 				for m := mask; m > 0; m &= m - 1 {
 					set = append(set, bits.TrailingZeros(uint(m)))
 				}
-				if v.lacks(info, s, set) == "" && (!enough || v.Better(set, want)) {
+				c := candidate{Victims: v, Single: s, info: info}
+				if c.mayFit(set) && (!enough || v.compare(set, want) < 0) {
 					want, enough = set, true
 				}
 			}
@@ -83,9 +93,9 @@ func TestSingleIsExact(t *testing.T) {
 		if enough && len(want) == 0 {
 			continue // It needs no victims.
 		}
-		node, set := best(v, s, h)
-		if (node != "") != enough || v.compare(set, want) != 0 {
-			t.Fatalf("%v, want %v", set, want)
+		node, pods := best(v, s, h)
+		if (node != "") != enough || names(pods) != names(v.pods(want)) {
+			t.Fatalf("%s, want %s", names(pods), names(v.pods(want)))
 		}
 		if enough {
 			found++
@@ -108,12 +118,12 @@ func TestSingleIsBounded(t *testing.T) {
 	}
 	h := newHunt(t, [][]string{on})
 	v, s := h.single(8)
-	c, tried := v.Candidates(h.nodes, s)[0], 0
-	set, ok := c.Choose(func(set []int) bool {
+	tried := 0
+	_, pods := v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
 		tried++
-		return v.lacks(c.Info, s, set) == ""
+		return fitsWithout(info, s, gone)
 	})
-	if got := names(v.Pods(set)); got != "a b c d e f g h" || !ok {
+	if got := names(pods); got != "a b c d e f g h" {
 		t.Errorf("%q are evicted", got)
 	}
 	if tried > 3*maxSingleSets {

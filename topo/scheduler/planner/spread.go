@@ -101,7 +101,6 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 	for _, task := range request.Tasks {
 		classes = append(classes, slices.Repeat([]int{task.Class}, task.Pods)...)
 	}
-	var added [][2]int
 	for _, i := range s.order {
 		if s.gang.Members[i].Node != "" {
 			out.Pods++
@@ -114,11 +113,10 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 		out.Pods++
 		s.take(id, classes[i])
 		s.enter(id)
-		s.add(i, int(s.tree.at[id]), 1)
-		added = append(added, [2]int{i, int(s.tree.at[id])})
+		s.add(i, int(s.tree.at[id]))
 	}
 	if out.Pods < s.gang.MinMember {
-		s.remove(added) // Another group is tried.
+		s.undo() // Another group is tried.
 		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
 	}
 	out.Group = s.tree.around(out.Nodes)

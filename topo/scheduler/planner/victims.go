@@ -101,6 +101,14 @@ func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare .
 	return v
 }
 
+// pods are those of a set.
+func (v *Victims) pods(set []int) (pods []*corev1.Pod) {
+	for _, i := range set {
+		pods = append(pods, v.victims[i].pods...)
+	}
+	return pods
+}
+
 // compare orders sets: the better one first.
 func (v *Victims) compare(a, b []int) int {
 	if c := cmp.Or(cmp.Compare(v.violations(a), v.violations(b)), cmp.Compare(len(a), len(b))); c != 0 {
