@@ -138,14 +138,15 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 	query.Priority, query.End = g.priority(), g.end(time.Now())
 	query.First = slices.ContainsFunc(g.Members, func(m Member) bool { return m.Pod.Spec.NodeName != "" })
 	room := p.capacity(tree, query, classes)
-	found, err := tree.place(query.Nodes, &request, room, g.label())
+	search := tree.search(g, query.Nodes, &request)
+	found, err := search.place(room)
 	if err != nil {
 		return Plan{}, err
 	}
-	found = tree.prefer(g, query.Nodes, &request, room, found)
+	found = search.prefer(g, room, found)
 	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
-		if label := g.label(); label != "" {
-			room = tree.alike(query.Nodes, room, label, found.Nodes)
+		if search.label != "" {
+			room = search.alike(room, found.Nodes)
 		}
 		if found, err = limits.spread(tree, g, &request, room); err != nil {
 			return Plan{}, err
