@@ -17,9 +17,9 @@ import (
 // Turn is what the place of a pod in the scheduler's queue depends on: that of its gang,
 // whose pods have one place together.
 func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	if m := c.of(pod); m != nil {
+	if m != nil {
 		return queue.Gang{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
 	}
 	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
@@ -28,9 +28,8 @@ func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 // RunsInPart reports whether a pod is of a gang that had its nodes: a member that was
 // made again does not wait for what is reserved for others.
 func (c *Cache) RunsInPart(pod *corev1.Pod) bool {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	return m != nil && m.gang.once && m.gang.have(bound) > 0
 }
 
@@ -43,7 +42,7 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (c *Cache) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
+func (c *Cache) due(now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
 	for _, g := range c.byKey {
@@ -58,19 +57,19 @@ func (c *Cache) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 		})
 	}
 	due := map[*gangInfo]bool{}
-	for _, i := range policy.Due(waiting, now) {
+	for _, i := range c.Queue.Due(waiting, now) {
 		due[of[i]] = true
 	}
 	return due
 }
 
-// Beside are the reservations of all gangs but what is reserved in advance for some.
-func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
+// Reservations are those of all gangs but what is reserved in advance for some.
+func (c *Cache) Reservations(but ...planner.Gang) fit.Reservations {
 	c.mu.Lock()
 	defer c.unlock()
 	own := map[*gangInfo]bool{}
-	for i := range planned {
-		if g := c.byKey[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
+	for i := range but {
+		if g := c.byKey[but[i].Key]; g != nil && !g.advance.Start.IsZero() {
 			own[g] = true
 		}
 	}

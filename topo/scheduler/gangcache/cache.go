@@ -103,6 +103,12 @@ func New(o Options) *Cache {
 	}
 }
 
+// lock is for what happens to a pod, and returns the member that it is; nil for one of no gang.
+func (c *Cache) lock(pod *corev1.Pod) *member {
+	c.mu.Lock()
+	return c.of(pod)
+}
+
 // unlock reports effects that are due.
 func (c *Cache) unlock() {
 	if c.effects.due() {
@@ -111,18 +117,10 @@ func (c *Cache) unlock() {
 	c.mu.Unlock()
 }
 
-// Reservations are those of all gangs.
-func (c *Cache) Reservations() fit.Reservations {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.reservations
-}
-
 // UpdatePod takes over what a pod is now.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
-	c.mu.Lock()
+	previous := c.lock(pod)
 	defer c.unlock()
-	previous := c.of(pod)
 	if previous == nil && (c.IsNative(pod) || !gang.Mentions(pod)) {
 		return
 	}
@@ -141,11 +139,11 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 
 // DeletePod forgets a pod, which ends the back-off of its node.
 func (c *Cache) DeletePod(pod *corev1.Pod) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
 	delete(c.blocked, pod.UID)
 	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
-	if m := c.of(pod); m != nil {
+	if m != nil {
 		c.remove(m)
 		c.changed(m.gang)
 	}

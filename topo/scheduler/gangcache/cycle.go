@@ -24,9 +24,8 @@ const (
 // the queue. added reports that the pod was not known. A pod that is known may be
 // newer here than in the queue.
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	if m == nil {
 		if m, added = c.put(pod); m == nil {
 			return false, "" // In no gang, or with a fault, which PreFilter rejects.
@@ -56,9 +55,8 @@ func (c *Cache) Block(pod *corev1.Pod) {
 // HoldsNone reports whether no member of a pod's gang holds a node: what rejects the pod
 // now are not the others.
 func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	return m != nil && m.gang.count(reserved) == 0
 }
 
@@ -66,9 +64,8 @@ func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
 // too. The gang avoids them and plans again, with the members that hold a node where they
 // are; after MaxRetries it releases all.
 func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...string) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	if m == nil || m.stage != planned || m.node != node {
 		return
 	}
@@ -87,9 +84,8 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...stri
 // waits: without this member it is not complete. A member that could not be bound keeps
 // its node reserved, since others of its gang run by now.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	if m == nil || m.node != node || m.stage > released {
 		return
 	}
@@ -109,9 +105,8 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 // how long it waits for the others of its gang, and of the gangs that it runs with:
 // zero once enough of all have a node, and all others go on.
 func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, rejection string) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	if m == nil {
 		return 0, ""
 	}
@@ -144,9 +139,8 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 // WorthTrying reports whether a cycle of this pod could have another result than the
 // last one: of a rejected gang only the leader's.
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.of(pod)
 	return m == nil || !m.gang.rejected.repeats(m)
 }
 
@@ -239,7 +233,7 @@ func (c *Cache) attempt(m *member) (u unit, reason string) {
 func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
 	due, now := map[*gangInfo]bool{}, time.Now()
 	if !tried.rejected.since.IsZero() && now.Sub(tried.rejected.since) >= c.Queue.After {
-		due = c.due(c.Queue, now)
+		due = c.due(now)
 	}
 	for _, g := range u {
 		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {

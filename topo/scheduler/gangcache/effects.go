@@ -37,7 +37,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 	}
 	now := time.Now()
 	c.retry(c.Backoffs.expire(now)...)
-	for g := range c.due(c.Queue, now) {
+	for g := range c.due(now) {
 		c.retry(g.key)
 	}
 	for _, g := range c.byKey {

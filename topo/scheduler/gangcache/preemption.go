@@ -59,9 +59,9 @@ func (p *preemption) timeout() (longest time.Duration) {
 // Leaving are the pods that must leave before a member has its node: none if there is no
 // such plan.
 func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	if m := c.of(member); m != nil && m.stage == planned && m.gang.preemption != nil {
+	if m != nil && m.stage == planned && m.gang.preemption != nil {
 		return m.gang.preemption.leaving
 	}
 	return nil
@@ -71,9 +71,8 @@ func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 // those to evict, which it returns once, when that holds for all members; started
 // reports that it has.
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	m := c.of(member)
 	if m == nil || m.stage != planned || m.gang.preemption == nil {
 		return nil, false
 	}
@@ -102,9 +101,9 @@ func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
 
 // NotEvicted has the eviction tried again, in the next cycle of a member.
 func (c *Cache) NotEvicted(member *corev1.Pod) {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	if m := c.of(member); m != nil && m.gang.preemption != nil {
+	if m != nil && m.gang.preemption != nil {
 		m.gang.preemption.evicted = false
 	}
 }

@@ -178,7 +178,7 @@ func (p *Plugin) PostFilter(
 	default:
 		var others []string
 		if p.cache.HoldsNone(pod) {
-			others, _ = rejecting(ctx, p.handle, state, pod, c)
+			others, _ = p.rejecting(ctx, state, pod, c)
 		}
 		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message(), others...)
 	}
@@ -193,10 +193,10 @@ func (p *Plugin) PostFilter(
 // other pods. A plan per node would find them one by one. What the skew lets in depends on
 // the members that come before, and room on what others leave: these are planned. The message
 // is that of the last.
-func rejecting(
-	ctx context.Context, handle framework.Handle, state framework.CycleState, pod *corev1.Pod, c *cycle,
+func (p *Plugin) rejecting(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) (nodes []string, message string) {
-	all, err := handle.SnapshotSharedLister().NodeInfos().List()
+	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, ""
 	}
@@ -204,7 +204,7 @@ func rejecting(
 	anywhere.node = ""
 	trial.Write(cycleKey, &anywhere)
 	for _, info := range all {
-		status := handle.RunFilterPlugins(ctx, trial, pod, info)
+		status := p.handle.RunFilterPlugins(ctx, trial, pod, info)
 		if !status.IsRejected() || slices.Contains([]string{Name, "NodeResourcesFit", "PodTopologySpread"}, status.Plugin()) {
 			continue
 		}
@@ -278,7 +278,7 @@ func (p *Plugin) plan(
 	r *planner.Request, mayPreempt bool,
 ) (found []planner.Plan, leaving []*corev1.Pod, reason string) {
 	begin, result := time.Now(), "placed"
-	r.Reservations = p.cache.Beside(r.Gangs)
+	r.Reservations = p.cache.Reservations(r.Gangs...)
 	if found, reason = p.planner.Plan(r); reason != "" {
 		result = "refused"
 	}

@@ -261,7 +261,7 @@ func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 	message := ""
 	if f := c.first; f != nil && !c.held[f.pod.UID] {
 		var others []string
-		others, message = rejecting(ctx, p.handle, f.state, f.pod, f.cycle)
+		others, message = p.rejecting(ctx, f.state, f.pod, f.cycle)
 		nodes = append(nodes, others...)
 	}
 	if len(nodes) > 0 {
