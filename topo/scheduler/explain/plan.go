@@ -81,7 +81,9 @@ func (q *question) plan(a *Answer, spec *gang.Spec, pods []*corev1.Pod) *plan {
 func askOf(c *fit.Class) Ask {
 	a := Ask{Requests: map[string]int64{}}
 	for name, value := range c.Amounts {
-		a.Requests[string(name)] = value
+		if name != corev1.ResourcePods {
+			a.Requests[string(name)] = value
+		}
 	}
 	return a
 }
@@ -111,7 +113,7 @@ func (p *plan) reasons() []Reason {
 			free := fit.FreeOf(n, nil, &fit.Asker{})
 			name := free.Lacks(c.Amounts)
 			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
-				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, max(c.Amounts[name], 1)))
+				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, c.Amounts[name]))
 		}
 		if by[why] == nil {
 			by[why] = &Reason{Reason: why}

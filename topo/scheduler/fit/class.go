@@ -95,9 +95,9 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	return c
 }
 
-// Requests are what a pod asks for, without zeros.
+// Requests are what a pod asks for, without zeros: itself is one of the pods that its node takes.
 func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
-	amounts := Amounts{}
+	amounts := Amounts{corev1.ResourcePods: 1}
 	for name, quantity := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
 		value := quantity.Value()
 		if name == corev1.ResourceCPU {

@@ -51,7 +51,11 @@ type Gone struct {
 
 // Add adds a pod, and what it requests.
 func (g *Gone) Add(pod types.UID, amounts Amounts) {
-	g.Merge(&Gone{map[types.UID]bool{pod: true}, amounts})
+	if g.UIDs == nil {
+		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
+	}
+	g.UIDs[pod] = true
+	g.Amounts.add(amounts, 1)
 }
 
 // Merge adds the pods of another, which are not in both.
@@ -69,9 +73,8 @@ type Reservations map[string][]Reservation
 // Free is what a pod can use of a node's resources.
 type Free struct {
 	info framework.NodeInfo
-	// reserved and pods are the reservations that count.
+	// reserved is what the reservations take that count.
 	reserved Amounts
-	pods     int64
 	// gone is what pods free that leave.
 	gone Amounts
 }
@@ -80,7 +83,7 @@ type Free struct {
 // already, for pods of a lower priority, and for the asker do not count.
 func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free {
 	gone := a.Gone[info.Node().Name]
-	f := Free{info: info, pods: -int64(len(gone.UIDs)), gone: gone.Amounts}
+	f := Free{info: info, gone: gone.Amounts}
 	if len(reservations) == 0 {
 		return f
 	}
@@ -99,7 +102,6 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 				advance = append(advance, r)
 			}
 		default:
-			f.pods++
 			f.reserved.add(r.Amounts, 1)
 		}
 	}
@@ -112,7 +114,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 // reserve charges what is reserved in advance, less what will be free by then. What
 // pods free that count as gone is free already.
 func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
-	reserved, leaving, pods := Amounts{}, Amounts{}, int64(0)
+	reserved, leaving := Amounts{}, Amounts{}
 	for _, r := range advance {
 		reserved.add(r.Amounts, 1)
 	}
@@ -123,20 +125,18 @@ func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 		if !gone[pod.UID] && slices.ContainsFunc(advance, func(r *Reservation) bool {
 			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
 		}) {
-			pods++
 			leaving.add(Requests(pod), 1)
 		}
 	}
 	for name, value := range reserved {
 		f.reserved[name] += queue.Charge(value, leaving[name])
 	}
-	f.pods += queue.Charge(int64(len(advance)), pods)
 }
 
 // Count is how many pods of a class fit; it does not ask whether the node is
 // eligible.
 func (f *Free) Count(c *Class) int32 {
-	n := f.Left(corev1.ResourcePods)
+	n := int64(math.MaxInt32)
 	for name, value := range c.Amounts {
 		n = min(n, f.Left(name)/value)
 	}
@@ -146,7 +146,7 @@ func (f *Free) Count(c *Class) int32 {
 	if c.exclusive {
 		n = min(n, 1)
 	}
-	return int32(max(0, min(n, math.MaxInt32)))
+	return int32(max(0, n))
 }
 
 // selected is how many GPUs are left that the class's selector accepts. A node
@@ -162,9 +162,6 @@ func (f *Free) selected(c *Class) int64 {
 // Lacks is the first resource, by name, of which there is not enough for a pod;
 // empty if there is.
 func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
-	if f.Left(corev1.ResourcePods) < 1 {
-		return corev1.ResourcePods
-	}
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		if f.Left(name) < amounts[name] {
 			return name
@@ -174,7 +171,7 @@ func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 }
 
 // HasReservations reports whether any reservation counts.
-func (f *Free) HasReservations() bool { return len(f.reserved) > 0 || f.pods > 0 }
+func (f *Free) HasReservations() bool { return len(f.reserved) > 0 }
 
 // Reserved is how much of a resource is reserved for other pods.
 func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name] }
@@ -182,16 +179,12 @@ func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name
 // FitsTogether reports whether so many pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	total := Amounts{}
-	slots := f.Left(corev1.ResourcePods)
 	for i, n := range pods {
 		if n == 0 {
 			continue // A gang may be of many classes, and a node has pods of few.
 		}
 		c := classes[i]
-		if slots -= int64(n); c.exclusive && n > 1 {
-			return false
-		}
-		if c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
+		if c.exclusive && n > 1 || c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
 			return false
 		}
 		total.add(c.Amounts, int64(n))
@@ -201,16 +194,16 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 			return false
 		}
 	}
-	return slots >= 0
+	return true
 }
 
 // Left is how much of a resource is left, in the unit of [Amounts].
 func (f *Free) Left(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
-	if name == corev1.ResourcePods {
-		return int64(allocatable.GetAllowedPodNumber()) - int64(len(f.info.GetPods())) - f.pods
+	unused := int64(allocatable.GetAllowedPodNumber() - len(f.info.GetPods()))
+	if name != corev1.ResourcePods {
+		unused = amountIn(allocatable, name) - amountIn(requested, name)
 	}
-	unused := amountIn(allocatable, name) - amountIn(requested, name)
 	return unused - f.reserved[name] + f.gone[name]
 }
 

@@ -75,14 +75,11 @@ type Plan struct {
 
 // Request is for gangs that are planned together: all of them get a plan, or none.
 type Request struct {
-	Gangs        []Gang
-	Nodes        []framework.NodeInfo
-	Reservations fit.Reservations
+	Gangs []Gang
+	// Query has the nodes, what is reserved on them, and which pods count as gone.
+	fit.Query
 	// Tried is the member that the scheduler tries first, before those of lower ranks.
 	Tried types.UID
-	// Gone are pods that count as gone, by node. Ahead plans for a later time, when they are.
-	Gone  map[string]fit.Gone
-	Ahead bool
 }
 
 // Planner makes plans. It is for one goroutine: that of the scheduling cycles.
@@ -105,7 +102,8 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
-	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Asker: fit.Asker{Gone: r.Gone, Ahead: r.Ahead}}
+	query := r.Query
+	query.Reservations = fit.Reservations{}
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]

@@ -99,7 +99,7 @@ func (h *hunt) request(n, gpus int) *Request {
 		p.Spec.Priority = new(int32(10))
 		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
 	}
-	return &Request{Gangs: []Gang{g}, Nodes: h.nodes}
+	return &Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: h.nodes}}
 }
 
 func newPlanner() *Planner {

@@ -73,7 +73,7 @@ func (p *Plugin) PreFilter(
 		p.measure(nodes)
 		var rejection string
 		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
+			return p.plan(&planner.Request{Gangs: gangs, Query: fit.Query{Nodes: nodes}, Tried: pod.UID}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {

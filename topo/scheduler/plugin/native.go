@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
@@ -185,7 +186,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 // planPodGroup finds a node for the members of a PodGroup, and the pods that must leave first.
 func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
 	plans, leaving, reason := p.plan(&planner.Request{
-		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
+		Gangs: []planner.Gang{c.gang}, Query: fit.Query{Nodes: c.nodes},
 	}, mayPreempt)
 	if plans == nil {
 		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)
