@@ -5,7 +5,6 @@
 package explain
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -283,9 +282,4 @@ func Requests(of map[string]int64) string {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// byNodes sorts reasons by how many nodes they have, then by their text.
-func byNodes(x, y Reason) int {
-	return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
 }

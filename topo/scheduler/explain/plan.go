@@ -100,10 +100,10 @@ func (p *plan) at(id int32, c *fit.Class) (n *node, obstacle string) {
 	return n, c.Obstacle(n.node)
 }
 
-// reasons are why nodes take no pod of the class with most GPUs.
+// reasons are why nodes take no pod of the class with most GPUs, those of most nodes first.
 func (p *plan) reasons() []Reason {
 	c := p.classes[p.most]
-	by := map[string]*Reason{}
+	by := map[string]Reason{}
 	for id, count := range p.counts {
 		if count > 0 {
 			continue
@@ -115,18 +115,14 @@ func (p *plan) reasons() []Reason {
 			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
 				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, c.Amounts[name]))
 		}
-		if by[why] == nil {
-			by[why] = &Reason{Reason: why}
-		}
-		by[why].Nodes = append(by[why].Nodes, p.tree.Name(int32(id)))
+		by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, p.tree.Name(int32(id)))}
 	}
-	all := make([]Reason, 0, len(by))
 	for _, r := range by {
 		slices.Sort(r.Nodes)
-		all = append(all, *r)
 	}
-	slices.SortFunc(all, byNodes)
-	return all
+	return slices.SortedFunc(maps.Values(by), func(x, y Reason) int {
+		return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
+	})
 }
 
 // rooms are the groups, those with most room first; of these the smaller.
@@ -173,7 +169,7 @@ func (p *plan) rooms() []Room {
 // scarcest: an extended one before cpu and memory.
 func (p *plan) holders(nodes []string) []Holder {
 	name := p.scarce()
-	by := map[string]*Holder{}
+	by := map[string]Holder{}
 	for _, at := range nodes {
 		n := p.nodes[at]
 		if n == nil {
@@ -186,17 +182,13 @@ func (p *plan) holders(nodes []string) []Holder {
 				continue
 			}
 			owner := holderOf(pod)
-			if by[owner] == nil {
-				by[owner] = &Holder{Name: owner, Resource: string(name)}
-			}
-			by[owner].add(pod, amount, p.now)
+			h := by[owner]
+			h.Name, h.Resource = owner, string(name)
+			h.add(pod, amount, p.now)
+			by[owner] = h
 		}
 	}
-	all := make([]Holder, 0, len(by))
-	for _, h := range by {
-		all = append(all, *h)
-	}
-	slices.SortFunc(all, func(x, y Holder) int {
+	all := slices.SortedFunc(maps.Values(by), func(x, y Holder) int {
 		return cmp.Or(cmp.Compare(y.Amount, x.Amount), cmp.Compare(x.Name, y.Name))
 	})
 	return all[:min(len(all), maxHolders)]

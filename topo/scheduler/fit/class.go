@@ -81,16 +81,9 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	}
 	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
 	// can fail to marshal.
-	text, _ := json.Marshal(struct {
-		Amounts     Amounts              `json:"amounts"`
-		Selector    map[string]string    `json:"selector"`
-		Affinity    *corev1.NodeSelector `json:"affinity"`
-		Tolerations []corev1.Toleration  `json:"tolerations"`
-		NodeName    string               `json:"nodeName"`
-		Exclusive   bool                 `json:"exclusive"`
-		GPUs        string               `json:"gpus"`
-		HCAs        Amounts              `json:"hcas"`
-	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas})
+	text, _ := json.Marshal([]any{
+		c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas,
+	})
 	c.Key = sha256.Sum256(text)
 	return c
 }
@@ -119,7 +112,8 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	return c.obstacle(node) == ""
 }
 
-// Obstacle is why a node takes no such pods, however much is free; empty if it does.
+// Obstacle is why a node takes no such pods, however much is free; empty if it does. The node
+// is nil if it is gone.
 func (c *Class) Obstacle(node *corev1.Node) string {
 	switch what := c.obstacle(node); what {
 	case tainted:
@@ -143,7 +137,10 @@ const tainted, lacksHCAs = "taint", "HCAs"
 // obstacle is what keeps such pods off a node. It makes no text, since it is asked for
 // every node.
 func (c *Class) obstacle(node *corev1.Node) string {
-	if node == nil || c.nodeName != "" && c.nodeName != node.Name {
+	if node == nil {
+		return "deleted"
+	}
+	if c.nodeName != "" && c.nodeName != node.Name {
 		return "the pod names another node"
 	}
 	if !ready(node) {

@@ -195,7 +195,9 @@ func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rej
 
 // plan plans without the lock, and takes the plans over. It does nothing, and current is
 // false, if a gang changed while it was planned. The reason is why there are no plans.
-func (c *Cache) plan(plan Plan, gangs []planner.Gang, tried *corev1.Pod, mayPreempt bool) (reason string, current bool) {
+func (c *Cache) plan(
+	plan Plan, gangs []planner.Gang, tried *corev1.Pod, mayPreempt bool,
+) (reason string, current bool) {
 	unlocked := func() ([]planner.Plan, []*corev1.Pod, string) {
 		c.unlock()
 		defer c.mu.Lock() // Of a panic too: Place unlocks.

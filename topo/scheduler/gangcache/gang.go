@@ -362,11 +362,3 @@ func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reser
 func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
 
 func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }
-
-// obstacle is why a member may not be on its node any longer: that is nil if it is gone.
-func (m *member) obstacle(node *corev1.Node) string {
-	if node == nil {
-		return "deleted"
-	}
-	return m.resources.Class.Obstacle(node)
-}

@@ -151,7 +151,7 @@ func (c *Cache) leave(node string, now *corev1.Node) {
 			if m.node != node || !m.onItsWay() {
 				continue
 			}
-			if obstacle := m.obstacle(now); obstacle != "" {
+			if obstacle := m.resources.Class.Obstacle(now); obstacle != "" {
 				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, obstacle))
 				c.retry(g.key)
 				break
