@@ -34,7 +34,7 @@ type Gang struct {
 	Key types.NamespacedName
 	// Revision is the gang cache's, which rejects a plan for an older one.
 	Revision int
-	// Members are in the order of their ranks.
+	// Members are in the order of their ranks; there is one at least.
 	Members []Member
 	// MinMember is how many must have a node, those that have one included.
 	MinMember int
@@ -191,12 +191,7 @@ func (g *Gang) kinds() int {
 
 // label is the one of which all members must have one value: that of the PodGroup, or of a
 // required affinity of the members to each other.
-func (g *Gang) label() string {
-	if g.Label != "" || len(g.Members) == 0 {
-		return g.Label
-	}
-	return fit.Together(g.Members[0].Pod)
-}
+func (g *Gang) label() string { return cmp.Or(g.Label, fit.Together(g.Members[0].Pod)) }
 
 // priority is the lowest of the members that need a node: what runs may have another.
 func (g *Gang) priority() int32 {

@@ -19,9 +19,6 @@ const maxPreferences = 8
 // weights of their preferred node affinity, less a hundred for each taint PreferNoSchedule
 // that they do not tolerate. Nil if they have no preference. The first member's count.
 func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
-	if len(g.Members) == 0 {
-		return nil
-	}
 	const dislike = 100 // The largest weight of a term.
 	pod := g.Members[0].Pod
 	var terms *nodeaffinity.PreferredSchedulingTerms
