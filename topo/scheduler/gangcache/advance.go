@@ -42,10 +42,10 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (c *Cache) due(now time.Time) map[*gangInfo]bool {
+func (all *gangs) due(now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
-	for _, g := range c.byKey {
+	for _, g := range all.byKey {
 		if g.rejected.reason == "" || g.rejected.leader == nil || !g.deadline.IsZero() ||
 			now.Before(g.noRoomUntil) || g.satisfied() {
 			continue
@@ -57,7 +57,7 @@ func (c *Cache) due(now time.Time) map[*gangInfo]bool {
 		})
 	}
 	due := map[*gangInfo]bool{}
-	for _, i := range c.Queue.Due(waiting, now) {
+	for _, i := range all.Queue.Due(waiting, now) {
 		due[of[i]] = true
 	}
 	return due

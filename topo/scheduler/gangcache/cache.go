@@ -76,30 +76,26 @@ func (o *Options) foreign(s *gang.Spec) error {
 
 // Cache has the gangs. It is safe for concurrent use.
 type Cache struct {
-	Options
 	// Changed has a value when there may be effects.
 	Changed notify.Signal
 	// Backoffs are those of gangs and of native PodGroups.
 	Backoffs Backoffs
 
-	// mu is held by the exported methods, and guards what follows.
-	mu      sync.Mutex
-	byKey   map[types.NamespacedName]*gangInfo
-	members map[types.UID]*member
-	// blocked are pods of no gang that reservations kept from a node.
+	// mu is held by the exported methods, and guards what follows but Options. blocked are
+	// pods of no gang that reservations kept from a node.
+	mu sync.Mutex
+	gangs
 	blocked map[types.UID]*corev1.Pod
-	// reservations are replaced, never changed: scheduling cycles read them without
-	// the lock.
-	reservations fit.Reservations
-	effects      Effects
 }
 
 // New returns an empty cache.
 func New(o Options) *Cache {
 	return &Cache{
-		Options: o, Changed: notify.New(), byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
-		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(),
-		Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
+		Changed: notify.New(), Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
+		gangs: gangs{
+			Options: o, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{}, effects: newEffects(),
+		},
+		blocked: map[types.UID]*corev1.Pod{},
 	}
 }
 

@@ -211,12 +211,12 @@ func (c *Cache) plan(
 }
 
 // attempt is the unit to plan for a member, or why that is of no use.
-func (c *Cache) attempt(m *member) (u unit, reason string) {
+func (all *gangs) attempt(m *member) (u unit, reason string) {
 	g := m.gang
-	u, missing := c.unit(g)
+	u, missing := all.unit(g)
 	switch {
 	case g.err != nil:
-		c.reject(g, g.err.Error(), m)
+		all.reject(g, g.err.Error(), m)
 		return nil, g.rejected.reason
 	case missing != "" && !g.satisfied():
 		return nil, "waits for " + missing

@@ -175,16 +175,16 @@ func (c *Cache) Effects() Effects {
 }
 
 // retry has gangs tried again.
-func (c *Cache) retry(gangs ...types.NamespacedName) {
+func (all *gangs) retry(gangs ...types.NamespacedName) {
 	for _, key := range gangs {
-		c.effects.retry[key] = true
+		all.effects.retry[key] = true
 	}
 }
 
 // activate adds the members that are worth a try: all that wait, but of a rejected
 // gang only the leader, and those that do not have the reason yet.
-func (c *Cache) activate(g *gangInfo) {
-	if c.incomplete(g) != "" {
+func (all *gangs) activate(g *gangInfo) {
+	if all.incomplete(g) != "" {
 		return
 	}
 	if g.rejected.reason != "" && !g.rejected.leader.schedulable() {
@@ -192,7 +192,7 @@ func (c *Cache) activate(g *gangInfo) {
 	}
 	for _, m := range g.members {
 		if m.schedulable() && (!m.notified || !g.rejected.repeats(m)) {
-			c.effects.activate(m.pod)
+			all.effects.activate(m.pod)
 		}
 	}
 }

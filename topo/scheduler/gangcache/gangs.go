@@ -6,15 +6,26 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// This file has what asks about several gangs; what changes them is in transitions.go.
+// gangs are what the cache knows, without its lock. What asks about several gangs is in this
+// file, what changes them in transitions.go.
+type gangs struct {
+	Options
+	byKey   map[types.NamespacedName]*gangInfo
+	members map[types.UID]*member
+	// reservations are replaced, never changed: scheduling cycles read them without
+	// the lock.
+	reservations fit.Reservations
+	effects      Effects
+}
 
 // of is the member that a pod is; nil for one of no gang.
-func (c *Cache) of(pod *corev1.Pod) *member { return c.members[pod.UID] }
+func (all *gangs) of(pod *corev1.Pod) *member { return all.members[pod.UID] }
 
 // unit are gangs that run together or not at all, by name.
 type unit []*gangInfo
@@ -26,7 +37,7 @@ func (u unit) satisfied() bool {
 
 // unit is a gang and those that it runs with: gangs that list each other. missing is what
 // a gang among them lists in vain: a list alone must not hold up the gang that it names.
-func (c *Cache) unit(g *gangInfo) (u unit, missing string) {
+func (all *gangs) unit(g *gangInfo) (u unit, missing string) {
 	g.resolve()
 	u = unit{g}
 	if g.spec.Alone() {
@@ -35,7 +46,7 @@ func (c *Cache) unit(g *gangInfo) (u unit, missing string) {
 	for next := u; len(next) > 0; next = next[1:] {
 		lister := next[0]
 		for _, key := range lister.spec.Groups {
-			other := c.byKey[key]
+			other := all.byKey[key]
 			if other != nil {
 				other.resolve()
 			}
@@ -58,8 +69,8 @@ func (c *Cache) unit(g *gangInfo) (u unit, missing string) {
 
 // incomplete is what a gang, or one that it runs with, waits for: empty if it has
 // the pods that it needs, or a fault, which the scheduling cycle rejects.
-func (c *Cache) incomplete(g *gangInfo) string {
-	unit, missing := c.unit(g)
+func (all *gangs) incomplete(g *gangInfo) string {
+	unit, missing := all.unit(g)
 	if g.err != nil || g.doneWith() {
 		return ""
 	}
@@ -82,9 +93,9 @@ func (c *Cache) incomplete(g *gangInfo) string {
 
 // reserved collects what plans reserve, and what is reserved in advance but for some
 // gangs. A member that is being bound is on its node already.
-func (c *Cache) reserved(but map[*gangInfo]bool) fit.Reservations {
+func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
 	out := fit.Reservations{}
-	for _, g := range c.byKey {
+	for _, g := range all.byKey {
 		if !but[g] {
 			for node, list := range g.advance.Reservations {
 				out[node] = append(out[node], list...)
@@ -105,17 +116,17 @@ func (c *Cache) reserved(but map[*gangInfo]bool) fit.Reservations {
 // inPart reports that a gang runs with fewer members than it needs, or does not while one
 // runs that runs with it or not at all: a pod could not be bound, the scheduler was
 // restarted while it bound them, or members died.
-func (c *Cache) inPart(g *gangInfo) bool {
-	unit, _ := c.unit(g)
+func (all *gangs) inPart(g *gangInfo) bool {
+	unit, _ := all.unit(g)
 	runs := slices.ContainsFunc(unit, func(u *gangInfo) bool { return u.once && u.count(bound) > 0 })
 	return runs && g.err == nil && (g.count(bound) < g.spec.MinMember || g.partlyBound())
 }
 
 // interrupted are the other gangs of at least a priority that run with fewer members
 // than they need, by name.
-func (c *Cache) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
-	for _, g := range c.byKey {
-		if g == but || !g.deadline.IsZero() || !c.inPart(g) {
+func (all *gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
+	for _, g := range all.byKey {
+		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
 			continue
 		}
 		if g.any(func(m *member) bool { return m.schedulable() && m.stage == pending && m.priority() >= priority }) {

@@ -88,12 +88,12 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 
 // activatePlanned activates the members that wait for room, of a gang and of those that
 // it runs with, but for one that is tried.
-func (c *Cache) activatePlanned(g *gangInfo, but *corev1.Pod) {
-	unit, _ := c.unit(g)
+func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
+	unit, _ := all.unit(g)
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == planned && uid != but.UID {
-				c.effects.activate(m.pod)
+				all.effects.activate(m.pod)
 			}
 		}
 	}

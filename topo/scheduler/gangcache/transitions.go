@@ -18,34 +18,34 @@ import (
 // nodes are given back, a try is rejected.
 
 // get is the gang of a name, which is created if it is missing.
-func (c *Cache) get(key types.NamespacedName) *gangInfo {
-	g := c.byKey[key]
+func (all *gangs) get(key types.NamespacedName) *gangInfo {
+	g := all.byKey[key]
 	if g == nil {
 		g = &gangInfo{
 			key: key, members: map[types.UID]*member{}, objects: map[string]object{},
 			outdated: true, incompleteSince: time.Now(),
 		}
-		c.byKey[key] = g
+		all.byKey[key] = g
 	}
 	return g
 }
 
 // lost is called when a gang lost a member or an object. One without any is forgotten.
-func (c *Cache) lost(g *gangInfo) {
+func (all *gangs) lost(g *gangInfo) {
 	g.invalidate()
 	if len(g.members) == 0 && len(g.objects) == 0 {
-		delete(c.byKey, g.key)
+		delete(all.byKey, g.key)
 	}
 }
 
 // put takes over what a pod is now. The member is nil for a pod in no gang. changed
 // reports that it is another one than before.
-func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
-	spec, err := gang.Read(pod, c.Domains)
-	m = c.of(pod)
+func (all *gangs) put(pod *corev1.Pod) (m *member, changed bool) {
+	spec, err := gang.Read(pod, all.Domains)
+	m = all.of(pod)
 	none := errors.Is(err, gang.ErrNoGang) || spec.Key.Name == ""
 	if m != nil && (none || m.gang.key != spec.Key) {
-		c.remove(m)
+		all.remove(m)
 		m, changed = nil, true
 	}
 	if none {
@@ -53,14 +53,14 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	}
 	var previous member
 	if m == nil {
-		m = &member{gang: c.get(spec.Key), resources: c.NewMember(pod)}
-		m.gang.members[pod.UID], c.members[pod.UID] = m, m
+		m = &member{gang: all.get(spec.Key), resources: all.NewMember(pod)}
+		m.gang.members[pod.UID], all.members[pod.UID] = m, m
 		changed = true
 	} else {
 		previous = *m
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
-	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
+	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, all.foreign(&spec))
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
@@ -80,48 +80,48 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 }
 
 // remove forgets a member.
-func (c *Cache) remove(m *member) {
-	delete(c.members, m.pod.UID)
+func (all *gangs) remove(m *member) {
+	delete(all.members, m.pod.UID)
 	delete(m.gang.members, m.pod.UID)
 	if g := m.gang; g.rejected.leader == m {
 		g.elect(nil)
 	}
 	m.gang.preemption.tried(m.pod.UID)
-	c.lost(m.gang)
+	all.lost(m.gang)
 }
 
 // changed releases what a gang holds that is no longer complete, and tries the gang again.
-func (c *Cache) changed(g *gangInfo) {
-	c.retry(g.key)
+func (all *gangs) changed(g *gangInfo) {
+	all.retry(g.key)
 	if g.deadline.IsZero() && g.advance.Start.IsZero() {
 		return
 	}
-	reason := c.incomplete(g)
+	reason := all.incomplete(g)
 	if g.err != nil {
 		reason = g.err.Error()
 	}
-	if reason != "" || c.byKey[g.key] != g {
-		c.giveBack(g)
+	if reason != "" || all.byKey[g.key] != g {
+		all.giveBack(g)
 	}
 	if reason != "" && !g.deadline.IsZero() {
-		c.release(g, reason)
+		all.release(g, reason)
 		return
 	}
-	c.renew()
+	all.renew()
 }
 
 // commit gives members the nodes of plans, which end the rejections of their gangs, and activates
 // those that have something to try, but for the pod that is tried. It does nothing, and reports
 // false, if a gang changed while it was planned.
-func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner.Plan, leaving []*corev1.Pod) bool {
+func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner.Plan, leaving []*corev1.Pod) bool {
 	for i := range unit {
-		if g := c.byKey[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
+		if g := all.byKey[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
 			return false
 		}
 	}
 	p := newPreemption(leaving)
 	for i := range plans {
-		g := c.byKey[unit[i].Key]
+		g := all.byKey[unit[i].Key]
 		again := g.commit(unit[i].Members, &plans[i], p)
 		if g.rejected.reason != "" {
 			// What came while the leader was in its cycle woke none of the others, and may not be
@@ -131,19 +131,19 @@ func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner.P
 		}
 		for _, m := range again {
 			if m.pod.UID != tried.UID {
-				c.effects.activate(m.pod)
+				all.effects.activate(m.pod)
 			}
 		}
-		c.giveBack(g)
+		all.giveBack(g)
 	}
-	c.renew()
+	all.renew()
 	return true
 }
 
 // leave releases the gangs with a member that an obstacle keeps off its node; now is nil if
 // the node is gone.
-func (c *Cache) leave(node string, now *corev1.Node) {
-	for _, g := range c.byKey {
+func (all *gangs) leave(node string, now *corev1.Node) {
+	for _, g := range all.byKey {
 		if g.deadline.IsZero() {
 			continue
 		}
@@ -152,8 +152,8 @@ func (c *Cache) leave(node string, now *corev1.Node) {
 				continue
 			}
 			if obstacle := m.resources.Class.Obstacle(now); obstacle != "" {
-				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, obstacle))
-				c.retry(g.key)
+				all.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, obstacle))
+				all.retry(g.key)
 				break
 			}
 		}
@@ -162,46 +162,46 @@ func (c *Cache) leave(node string, now *corev1.Node) {
 
 // renew makes the reservations those of now. Those of a gang have ended once all of its
 // members are being bound.
-func (c *Cache) renew() {
-	for _, g := range c.byKey {
+func (all *gangs) renew() {
+	for _, g := range all.byKey {
 		if !g.deadline.IsZero() && !g.holds() {
 			g.deadline = time.Time{}
 		}
 	}
-	c.reservations = c.reserved(nil)
+	all.reservations = all.reserved(nil)
 }
 
 // giveBack ends what is reserved in advance for a gang.
-func (c *Cache) giveBack(g *gangInfo) {
+func (all *gangs) giveBack(g *gangInfo) {
 	if !g.advance.Start.IsZero() {
 		g.advance = planner.Advance{}
-		c.effects.retryAll = true
+		all.effects.retryAll = true
 	}
 }
 
 // release takes back what a gang, and those that it runs with, have reserved or
 // hold, unless it is being bound.
-func (c *Cache) release(g *gangInfo, reason string) {
-	unit, _ := c.unit(g)
+func (all *gangs) release(g *gangInfo, reason string) {
+	unit, _ := all.unit(g)
 	for _, g := range unit {
 		for _, m := range g.members {
 			if m.stage == reserved {
-				c.effects.Reject[m.pod.UID] = g.rejection(reason)
+				all.effects.Reject[m.pod.UID] = g.rejection(reason)
 				m.stage, m.node = pending, ""
-				c.effects.retryAll = true
+				all.effects.retryAll = true
 			}
 		}
 		g.unplan()
 		g.deadline, g.preemption = time.Time{}, nil
-		c.reject(g, reason, nil)
+		all.reject(g, reason, nil)
 	}
-	c.renew()
+	all.renew()
 }
 
 // unplan takes the nodes of planned members back, and those of the gangs for which the
 // same pods must leave: they are planned together again.
-func (c *Cache) unplan(g *gangInfo) {
-	unit, _ := c.unit(g)
+func (all *gangs) unplan(g *gangInfo) {
+	unit, _ := all.unit(g)
 	shared := g.preemption
 	for _, u := range unit {
 		together := shared != nil && u.preemption == shared
@@ -212,13 +212,13 @@ func (c *Cache) unplan(g *gangInfo) {
 			u.preemption, u.deadline = nil, time.Time{}
 		}
 	}
-	c.renew()
+	all.renew()
 }
 
 // reject records why a gang has no nodes, and which member tries again.
-func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
+func (all *gangs) reject(g *gangInfo, reason string, leader *member) {
 	if g.rejected.record(reason, time.Now()) {
-		c.Metrics.rejections.Inc()
+		all.Metrics.rejections.Inc()
 	}
 	g.elect(leader)
 }
