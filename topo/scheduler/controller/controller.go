@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -207,10 +208,8 @@ func (c *Controller) nodeLost(name string) (time.Time, bool) {
 	if err != nil {
 		return time.Time{}, true
 	}
-	for i := range node.Status.Conditions {
-		if condition := &node.Status.Conditions[i]; condition.Type == corev1.NodeReady {
-			return condition.LastTransitionTime.Time, condition.Status != corev1.ConditionTrue
-		}
+	if _, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady); ready != nil {
+		return ready.LastTransitionTime.Time, ready.Status != corev1.ConditionTrue
 	}
 	return time.Time{}, false
 }

@@ -39,10 +39,10 @@ func handler[T any](update, remove func(T)) cache.ResourceEventHandlerFuncs {
 func (c *Controller) watch() (err error) {
 	core := c.Handle.SharedInformerFactory().Core().V1()
 	if _, err = core.Nodes().Informer().AddEventHandler(handler(
-		c.Cache.NodeUpdated,
+		func(node *corev1.Node) { c.Cache.NodeChanged(node.Name, node) },
 		func(node *corev1.Node) {
 			c.Cache.GPUs.ForgetNode(node.Name)
-			c.Cache.NodeDeleted(node.Name)
+			c.Cache.NodeChanged(node.Name, nil)
 		},
 	)); err != nil {
 		return err
@@ -50,7 +50,6 @@ func (c *Controller) watch() (err error) {
 	c.pods, err = core.Pods().Informer().AddEventHandler(handler(c.Cache.UpdatePod, func(pod *corev1.Pod) {
 		c.Cache.GPUs.Release(pod.UID)
 		c.Cache.DeletePod(pod)
-		c.Cache.NodeChanged(pod.Spec.NodeName)
 	}))
 	return err
 }

@@ -5,7 +5,6 @@
 package explain
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -223,18 +222,17 @@ func gpus(p *corev1.Pod) (n int32) {
 }
 
 func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *Cluster) {
-	var wait []*corev1.Pod
+	var pods []*corev1.Pod
 	reported := map[string]bool{}
 	for _, p := range members {
 		if p.Status.Phase == corev1.PodFailed {
 			continue // Its controller makes another, or it does not run again.
 		}
-		a.Pods++
+		pods = append(pods, p)
 		if p.Spec.NodeName != "" {
 			a.Bound++
 			continue
 		}
-		wait = append(wait, p)
 		for i := range p.Status.Conditions {
 			c := &p.Status.Conditions[i]
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -245,20 +243,19 @@ func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *
 	if a.Reported = slices.Sorted(maps.Keys(reported)); len(a.Reported) > 3 {
 		a.Reported = a.Reported[:3]
 	}
-	if len(wait) == 0 {
+	if a.Pods = len(pods); a.Pods == a.Bound {
 		return
 	}
-	p := q.plan(a, spec, wait)
-	a.Asks = p.asks()
+	p := q.plan(a, spec, pods)
+	a.Asks = p.asks
 	a.Nodes = p.reasons()
 	a.Groups = p.rooms()
-	planner, request := q.request(a, spec, members, p.gang.MinMember)
-	_, lacks := planner.Plan(request)
-	if _, room := p.place(p.gang, p.counts, p.gang.MinMember); room {
+	_, lacks := p.planner.Plan(&p.request)
+	if _, room := p.place(p.waiting, p.waiting.MinMember); room {
 		a.Rules = lacks
 	}
 	if lacks != "" {
-		a.Victims = preempt(planner, request, c)
+		a.Victims = p.preempt(c)
 	}
 	a.Fits = p.fits(a)
 }
@@ -285,9 +282,4 @@ func Requests(of map[string]int64) string {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// byNodes sorts reasons by how many nodes they have, then by their text.
-func byNodes(x, y Reason) int {
-	return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
 }

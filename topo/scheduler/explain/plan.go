@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -10,71 +11,81 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
-	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
 // maxHolders is how many holders of a group are named.
 const maxHolders = 3
 
-// plan is the pods that wait, in classes of pods that are alike.
+// plan is the question in the scheduler's own form: which plan would it make?
 type plan struct {
 	*question
+	planner *planner.Planner
+	// request has all pods, and waiting those without a node, in classes of pods that are alike.
+	request planner.Request
+	waiting planner.Gang
 	classes []*fit.Class
-	// first is a pod of each class, and count how many it has.
-	first []*corev1.Pod
-	count []int
-	// most is the class that asks for most GPUs.
-	most int
-	// counts is how many pods of each class each node of the tree takes.
-	counts [][]int32
-	gang   placement.Gang
+	asks    []Ask
+	// most is the class that asks for most GPUs, and counts how many of its pods each node of the
+	// tree takes now.
+	most   int
+	counts []int32
 }
 
-func (q *question) plan(a *Answer, spec *gang.Spec, wait []*corev1.Pod) *plan {
+func (q *question) plan(a *Answer, spec *gang.Spec, pods []*corev1.Pod) *plan {
 	p := &plan{question: q}
-	p.gang = placement.Gang{
-		Slice: spec.GroupSize, Require: spec.Required, Prefer: spec.Preferred, MinMember: len(wait),
-	}
-	if spec.MinMember > 0 {
-		p.gang.MinMember = min(max(spec.MinMember-a.Bound, 1), len(wait))
-	}
-	for _, pod := range wait {
-		class := fit.ClassOf(pod, nil)
-		at := slices.IndexFunc(p.classes, func(c *fit.Class) bool { return c.Key == class.Key })
+	g := planner.Gang{Key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}, Spec: *spec}
+	var gpusOf []int
+	for _, pod := range pods {
+		m := planner.Member{Pod: pod, Class: fit.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
+		g.Members = append(g.Members, m)
+		if m.Node != "" {
+			continue
+		}
+		p.waiting.Members = append(p.waiting.Members, m)
+		at := slices.IndexFunc(p.classes, func(c *fit.Class) bool { return c.Key == m.Class.Key })
 		if at < 0 {
 			at = len(p.classes)
-			p.classes, p.first, p.count = append(p.classes, class), append(p.first, pod), append(p.count, 0)
+			p.classes, p.asks, gpusOf = append(p.classes, m.Class), append(p.asks, askOf(m.Class)), append(gpusOf, m.GPUs)
 		}
-		p.count[at]++
+		p.asks[at].Pods++
 	}
-	for i := range p.classes {
-		if gpus(p.first[i]) > gpus(p.first[p.most]) {
-			p.most = i
+	p.most = slices.Index(gpusOf, slices.Max(gpusOf))
+	p.waiting.Spec, p.waiting.MinMember = *spec, len(p.waiting.Members)
+	if spec.MinMember > 0 {
+		p.waiting.MinMember = min(max(spec.MinMember-a.Bound, 1), len(p.waiting.Members))
+	}
+	g.MinMember = a.Bound + p.waiting.MinMember
+	p.request.Gangs = []planner.Gang{g}
+	p.planner, p.request.Nodes = q.scheduler()
+	p.counts = make([]int32, p.tree.Len())
+	for id := range p.counts {
+		if n, obstacle := p.at(int32(id), p.classes[p.most]); obstacle == "" {
+			free := fit.FreeOf(n, nil, &fit.Asker{})
+			p.counts[id] = free.Count(p.classes[p.most])
 		}
 	}
-	p.counts = p.countAll(p.classes)
 	return p
 }
 
-// countAll is how many pods of each class every node of the tree takes now.
-func (p *plan) countAll(classes []*fit.Class) [][]int32 {
-	counts := make([][]int32, len(classes))
-	for i, c := range classes {
-		counts[i] = make([]int32, p.tree.Len())
-		for id := range counts[i] {
-			if n, obstacle := p.at(int32(id), c); obstacle == "" {
-				free := fit.FreeOf(n, nil, &fit.Asker{})
-				counts[i][id] = free.Count(c)
-			}
+func askOf(c *fit.Class) Ask {
+	a := Ask{Requests: map[string]int64{}}
+	for name, value := range c.Amounts {
+		if name != corev1.ResourcePods {
+			a.Requests[string(name)] = value
 		}
 	}
-	return counts
+	return a
 }
 
 // at is a node of the tree, and why it takes no such pod.
@@ -89,23 +100,12 @@ func (p *plan) at(id int32, c *fit.Class) (n *node, obstacle string) {
 	return n, c.Obstacle(n.node)
 }
 
-func (p *plan) asks() []Ask {
-	asks := make([]Ask, len(p.classes))
-	for i, c := range p.classes {
-		asks[i] = Ask{Pods: p.count[i], Requests: map[string]int64{}}
-		for name, value := range c.Amounts {
-			asks[i].Requests[string(name)] = value
-		}
-	}
-	return asks
-}
-
-// reasons are why nodes take no pod of the class with most GPUs.
+// reasons are why nodes take no pod of the class with most GPUs, those of most nodes first.
 func (p *plan) reasons() []Reason {
 	c := p.classes[p.most]
-	by := map[string]*Reason{}
-	for id := range p.counts[p.most] {
-		if p.counts[p.most][id] > 0 {
+	by := map[string]Reason{}
+	for id, count := range p.counts {
+		if count > 0 {
 			continue
 		}
 		n, why := p.at(int32(id), c)
@@ -113,20 +113,16 @@ func (p *plan) reasons() []Reason {
 			free := fit.FreeOf(n, nil, &fit.Asker{})
 			name := free.Lacks(c.Amounts)
 			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
-				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, max(c.Amounts[name], 1)))
+				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, c.Amounts[name]))
 		}
-		if by[why] == nil {
-			by[why] = &Reason{Reason: why}
-		}
-		by[why].Nodes = append(by[why].Nodes, p.tree.Name(int32(id)))
+		by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, p.tree.Name(int32(id)))}
 	}
-	all := make([]Reason, 0, len(by))
 	for _, r := range by {
 		slices.Sort(r.Nodes)
-		all = append(all, *r)
 	}
-	slices.SortFunc(all, byNodes)
-	return all
+	return slices.SortedFunc(maps.Values(by), func(x, y Reason) int {
+		return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
+	})
 }
 
 // rooms are the groups, those with most room first; of these the smaller.
@@ -144,10 +140,10 @@ func (p *plan) rooms() []Room {
 		for i := range g.Child {
 			nodes = append(nodes, walk(&g.Child[i])...)
 		}
-		room := Room{Name: g.Name, Kind: g.Kind, Of: p.count[p.most]}
+		room := Room{Name: g.Name, Kind: g.Kind, Of: p.asks[p.most].Pods}
 		for _, name := range nodes {
 			if id, ok := p.tree.ID(name); ok {
-				room.Fit += int(p.counts[p.most][id])
+				room.Fit += int(p.counts[id])
 			}
 		}
 		room.Fit = min(room.Fit, room.Of)
@@ -173,7 +169,7 @@ func (p *plan) rooms() []Room {
 // scarcest: an extended one before cpu and memory.
 func (p *plan) holders(nodes []string) []Holder {
 	name := p.scarce()
-	by := map[string]*Holder{}
+	by := map[string]Holder{}
 	for _, at := range nodes {
 		n := p.nodes[at]
 		if n == nil {
@@ -185,24 +181,25 @@ func (p *plan) holders(nodes []string) []Holder {
 			if amount == 0 {
 				continue
 			}
-			owner := pod.Namespace + "/" + pod.Name
-			if m, ok := gang.MemberOf(pod, gpus(pod)); ok {
-				owner = m.Gang
-			}
-			if by[owner] == nil {
-				by[owner] = &Holder{Name: owner, Resource: string(name)}
-			}
-			by[owner].add(pod, amount, p.now)
+			owner := holderOf(pod)
+			h := by[owner]
+			h.Name, h.Resource = owner, string(name)
+			h.add(pod, amount, p.now)
+			by[owner] = h
 		}
 	}
-	all := make([]Holder, 0, len(by))
-	for _, h := range by {
-		all = append(all, *h)
-	}
-	slices.SortFunc(all, func(x, y Holder) int {
+	all := slices.SortedFunc(maps.Values(by), func(x, y Holder) int {
 		return cmp.Or(cmp.Compare(y.Amount, x.Amount), cmp.Compare(x.Name, y.Name))
 	})
 	return all[:min(len(all), maxHolders)]
+}
+
+// holderOf is the gang that a pod is in, else the pod.
+func holderOf(pod *corev1.Pod) string {
+	if m, ok := gang.MemberOf(pod, gpus(pod)); ok {
+		return m.Gang
+	}
+	return pod.Namespace + "/" + pod.Name
 }
 
 func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
@@ -236,11 +233,12 @@ func (p *plan) scarce() corev1.ResourceName {
 
 // fits is what there is room for now.
 func (p *plan) fits(a *Answer) []string {
-	if group, ok := p.place(p.gang, p.counts, p.gang.MinMember); ok {
+	least := p.waiting.MinMember
+	if group, ok := p.place(p.waiting, least); ok {
 		if a.Rules != "" {
-			return []string{fmt.Sprintf("%s, %s, but for the rules between pods: %s", these(p.gang.MinMember), group, a.Rules)}
+			return []string{fmt.Sprintf("%s, %s, but for the rules between pods: %s", these(least), group, a.Rules)}
 		}
-		out := []string{fmt.Sprintf("%s, %s", these(p.gang.MinMember), group)}
+		out := []string{fmt.Sprintf("%s, %s", these(least), group)}
 		if a.Pods >= a.MinMember {
 			out = append(out, "No scheduler has tried since, or a rule that is not counted here keeps them off: "+
 				"see what it reported")
@@ -249,29 +247,29 @@ func (p *plan) fits(a *Answer) []string {
 	}
 	var out []string
 	// Fewer pods never fit worse.
-	if most := sort.Search(p.gang.MinMember, func(n int) bool {
-		_, ok := p.place(p.gang, p.counts, n+1)
+	if most := sort.Search(least, func(n int) bool {
+		_, ok := p.place(p.waiting, n+1)
 		return !ok
 	}); most > 0 {
-		group, _ := p.place(p.gang, p.counts, most)
+		group, _ := p.place(p.waiting, most)
 		out = append(out, fmt.Sprintf("%s, %s", these(most), group))
 	}
-	if p.gang.Require != "" {
-		wider := p.gang
-		wider.Require = ""
-		if group, ok := p.place(wider, p.counts, p.gang.MinMember); ok {
-			out = append(out, fmt.Sprintf("without the required level %s: %s, %s",
-				p.gang.Require, these(p.gang.MinMember), group))
+	if level := p.waiting.Spec.Required; level != "" {
+		wider := p.waiting
+		wider.Spec.Required = ""
+		if group, ok := p.place(wider, least); ok {
+			out = append(out, fmt.Sprintf("without the required level %s: %s, %s", level, these(least), group))
 		}
 	}
-	anywhere := make([]*fit.Class, len(p.classes))
-	for i, pod := range p.first {
-		free := pod.DeepCopy()
+	anywhere := p.waiting
+	anywhere.Members = slices.Clone(p.waiting.Members)
+	for i := range anywhere.Members {
+		free := *anywhere.Members[i].Pod
 		free.Spec.NodeSelector, free.Spec.Affinity = nil, nil
-		anywhere[i] = fit.ClassOf(free, nil)
+		anywhere.Members[i].Class = fit.ClassOf(&free, nil)
 	}
-	if group, ok := p.place(p.gang, p.countAll(anywhere), p.gang.MinMember); ok {
-		out = append(out, fmt.Sprintf("without node selector and affinity: %s, %s", these(p.gang.MinMember), group))
+	if group, ok := p.place(anywhere, least); ok {
+		out = append(out, fmt.Sprintf("without node selector and affinity: %s, %s", these(least), group))
 	}
 	return out
 }
@@ -283,26 +281,73 @@ func these(pods int) string {
 	return fmt.Sprintf("%d pods", pods)
 }
 
-// place plans for the first pods, and returns where they would be.
-func (p *plan) place(g placement.Gang, counts [][]int32, pods int) (where string, ok bool) {
-	g.MinMember = pods
-	g.Tasks = nil
-	for i, n := range p.count {
-		if n = min(n, pods); n > 0 {
-			g.Tasks = append(g.Tasks, placement.Task{
-				Name: rank.Task(p.first[i]), Class: i, Pods: n, GPUs: int(gpus(p.first[i])),
-			})
-		}
-		pods -= n
-	}
-	got, err := placement.Place(p.tree, &g, &placement.Capacity{Fit: counts})
+// place is where the first pods of a gang would be, but for the rules between pods.
+func (p *plan) place(g planner.Gang, pods int) (where string, ok bool) {
+	g.Members, g.MinMember = g.Members[:pods], pods
+	group, err := p.planner.Room(&g, p.request.Nodes)
 	switch {
 	case err != nil:
 		return "", false
-	case got.Group.Name == "":
+	case group.Name == "":
 		return "in several groups", true
-	case got.Group.Kind == v1alpha1.KindNode:
-		return "on node " + got.Group.Name, true
+	case group.Kind == v1alpha1.KindNode:
+		return "on node " + group.Name, true
 	}
-	return "in " + got.Group.Kind + " " + got.Group.Name, true
+	return "in " + group.Kind + " " + group.Name, true
+}
+
+// Victim is a gang, or a pod of none, that preemption would evict.
+type Victim struct {
+	Name     string `json:"name"`
+	Pods     int    `json:"pods"`
+	Priority int32  `json:"priority"`
+}
+
+// scheduler is a planner for the cluster, and its nodes.
+func (q *question) scheduler() (*planner.Planner, []framework.NodeInfo) {
+	all := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
+	var nodes []framework.NodeInfo
+	for _, name := range slices.Sorted(maps.Keys(q.nodes)) {
+		nodes = append(nodes, q.nodes[name])
+		for name := range q.nodes[name].node.Status.Allocatable {
+			if isGPU(name) && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all[1:])
+	return planner.New(topologyclient.Of(q.groups), gang.Place, all), nodes
+}
+
+// preempt finds what the scheduler would evict to make room.
+func (p *plan) preempt(c *Cluster) (victims []Victim) {
+	known := planner.Cluster{GangOf: map[types.UID]types.NamespacedName{}}
+	for i := range c.Budgets {
+		known.Budgets = append(known.Budgets, &c.Budgets[i])
+	}
+	d := wellknown.DefaultDomains()
+	for i := range c.Pods {
+		if spec, err := gang.Read(&c.Pods[i], d); err == nil {
+			known.GangOf[c.Pods[i].UID] = together(&spec)
+		}
+	}
+	_, leaving := p.planner.Preempt(&p.request, &known)
+	for _, pod := range leaving {
+		name := holderOf(pod)
+		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
+		if at < 0 {
+			at = len(victims)
+			victims = append(victims, Victim{Name: name, Priority: schedulehelpers.PodPriority(pod)})
+		}
+		victims[at].Pods++
+		victims[at].Priority = max(victims[at].Priority, schedulehelpers.PodPriority(pod))
+	}
+	return victims
+}
+
+// together is one name for all gangs that run together or not at all.
+func together(spec *gang.Spec) types.NamespacedName {
+	return slices.MinFunc(append([]types.NamespacedName{spec.Key}, spec.Groups...), func(x, y types.NamespacedName) int {
+		return cmp.Compare(x.String(), y.String())
+	})
 }

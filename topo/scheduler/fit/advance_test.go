@@ -82,10 +82,7 @@ func TestFreeLater(t *testing.T) {
 		terminating.DeletionTimestamp = new(metav1.NewTime(now.Add(30 * time.Second)))
 		n := []framework.NodeInfo{node(lasting("a", 3*time.Hour), lasting("b", 0), terminating)}
 		for at, want := range map[time.Duration]int32{0: 1, time.Minute: 2, time.Hour: 3, 4 * time.Hour: 4} {
-			q := fit.Query{Nodes: n, Asker: fit.Asker{Departures: fit.Departures(n, now)}}
-			if at > 0 {
-				q.At = now.Add(at)
-			}
+			q := fit.Query{Nodes: n, Asker: fit.Asker{Gone: fit.GoneBy(now.Add(at), fit.Departures(n, now)), Ahead: true}}
 			var table fit.Table
 			if diff := cmp.Diff([]int32{want}, table.Count(&q, fit.ClassOf(lasting("new", 0), nil), nil)); diff != "" {
 				t.Errorf("in %s (-want +got):\n%s", at, diff)

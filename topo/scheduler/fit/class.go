@@ -12,17 +12,21 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/component-helpers/resource"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -64,9 +68,10 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
 		tolerations: pod.Spec.Tolerations,
 		nodeName:    pod.Spec.NodeName,
-		exclusive:   wantsHostPort(pod) || repelsItself(pod),
 		hcas:        HCAs(pod, ignored...),
 	}
+	apart := selfMatching(pod, framework.GetPodAntiAffinityTerms(pod.Spec.Affinity))
+	c.exclusive = wantsHostPort(pod) || slices.Contains(apart, corev1.LabelHostname)
 	if selector != nil && c.Amounts[selector.Resource] > 0 {
 		c.selector = selector
 	}
@@ -76,23 +81,16 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	}
 	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
 	// can fail to marshal.
-	text, _ := json.Marshal(struct {
-		Amounts     Amounts              `json:"amounts"`
-		Selector    map[string]string    `json:"selector"`
-		Affinity    *corev1.NodeSelector `json:"affinity"`
-		Tolerations []corev1.Toleration  `json:"tolerations"`
-		NodeName    string               `json:"nodeName"`
-		Exclusive   bool                 `json:"exclusive"`
-		GPUs        string               `json:"gpus"`
-		HCAs        Amounts              `json:"hcas"`
-	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas})
+	text, _ := json.Marshal([]any{
+		c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas,
+	})
 	c.Key = sha256.Sum256(text)
 	return c
 }
 
-// Requests are what a pod asks for, without zeros.
+// Requests are what a pod asks for, without zeros: itself is one of the pods that its node takes.
 func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
-	amounts := Amounts{}
+	amounts := Amounts{corev1.ResourcePods: 1}
 	for name, quantity := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
 		value := quantity.Value()
 		if name == corev1.ResourceCPU {
@@ -111,142 +109,163 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	if c == nil {
 		return node != nil
 	}
-	what, _ := c.obstacle(node)
-	return what == ""
+	return c.obstacle(node) == ""
 }
 
-// Obstacle is why a node takes no such pods, however much is free; empty if it does.
+// Obstacle is why a node takes no such pods, however much is free; empty if it does. The node
+// is nil if it is gone.
 func (c *Class) Obstacle(node *corev1.Node) string {
-	switch what, taint := c.obstacle(node); {
-	case taint != nil:
-		return c.repelling(node)
-	case what == lacksHCAs:
-		name := LacksHCAs(node, c.hcas)
-		return fmt.Sprintf("%s: fewer HCAs than a container asks for", name)
+	switch what := c.obstacle(node); what {
+	case tainted:
+		var all []string
+		for _, t := range c.repelling(node) {
+			all = append(all, t.ToString())
+		}
+		if len(all) == 1 {
+			return "taint " + all[0]
+		}
+		return "taints " + strings.Join(all, ", ")
+	case lacksHCAs:
+		return fmt.Sprintf("%s: fewer HCAs than a container asks for", LacksHCAs(node, c.hcas))
 	default:
 		return what
 	}
 }
 
-// repelling are the taints that the pods do not tolerate.
-func (c *Class) repelling(node *corev1.Node) string {
-	var all []string
-	for i := range node.Spec.Taints {
-		t := &node.Spec.Taints[i]
-		if forbids(t) && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false) {
-			all = append(all, t.ToString())
-		}
-	}
-	if len(all) == 1 {
-		return "taint " + all[0]
-	}
-	return "taints " + strings.Join(all, ", ")
-}
+const tainted, lacksHCAs = "taint", "HCAs"
 
-const lacksHCAs = "HCAs"
-
-// obstacle is what keeps such pods off a node, and the taint if it is one. It makes
-// no text, since it is asked for every node.
-func (c *Class) obstacle(node *corev1.Node) (what string, taint *corev1.Taint) {
-	if node == nil || c.nodeName != "" && c.nodeName != node.Name {
-		return "the pod names another node", nil
+// obstacle is what keeps such pods off a node. It makes no text, since it is asked for
+// every node.
+func (c *Class) obstacle(node *corev1.Node) string {
+	if node == nil {
+		return "deleted"
+	}
+	if c.nodeName != "" && c.nodeName != node.Name {
+		return "the pod names another node"
 	}
 	if !ready(node) {
-		return "not Ready", nil
+		return "not Ready"
 	}
-	if node.Spec.Unschedulable && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, &corev1.Taint{
+	if node.Spec.Unschedulable && c.repels(&corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
-	}, false) {
-		return "cordoned", nil
+	}) {
+		return "cordoned"
 	}
-	if t, repels := schedulehelpers.FindMatchingUntoleratedTaint(
-		logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false,
-	); repels {
-		return "taint", &t
+	if len(c.repelling(node)) > 0 {
+		return tainted
 	}
 	if LacksHCAs(node, c.hcas) != "" {
-		return lacksHCAs, nil
+		return lacksHCAs
 	}
-	if match, err := c.affinity.Match(node); !match || err != nil {
-		return "node selector or affinity", nil
+	if !c.selects(node) {
+		return "node selector or affinity"
 	}
-	return "", nil
+	return ""
 }
 
-// forbids leaves out PreferNoSchedule.
-func forbids(t *corev1.Taint) bool {
-	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+// selects reports whether the pods' node selector and required affinity select a node.
+func (c *Class) selects(node *corev1.Node) bool {
+	match, err := c.affinity.Match(node)
+	return match && err == nil
+}
+
+// repelling are the taints of a node that keep such pods off it.
+func (c *Class) repelling(node *corev1.Node) (taints []*corev1.Taint) {
+	for i := range node.Spec.Taints {
+		if t := &node.Spec.Taints[i]; c.repels(t) {
+			taints = append(taints, t)
+		}
+	}
+	return taints
+}
+
+// repels reports whether the pods do not tolerate a taint, PreferNoSchedule left out.
+func (c *Class) repels(t *corev1.Taint) bool {
+	return t.Effect != corev1.TaintEffectPreferNoSchedule &&
+		!schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false)
 }
 
 // ready is true without a Ready condition. The taint for a node that is not
 // ready comes later than the condition.
 func ready(node *corev1.Node) bool {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return true
+	_, c := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return c == nil || c.Status == corev1.ConditionTrue
 }
 
 func wantsHostPort(pod *corev1.Pod) bool {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if slices.ContainsFunc(list[i].Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 }) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 })
+	})
 }
 
 // Spreads reports whether a node counts for a topologySpreadConstraint of such pods: one
 // that the pods' affinity selects, and if the constraint honors taints, that they tolerate.
 func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadConstraint) bool {
-	if p := constraint.NodeAffinityPolicy; p == nil || *p == corev1.NodeInclusionPolicyHonor {
-		if match, err := c.affinity.Match(node); !match || err != nil {
-			return false
-		}
-	}
-	if p := constraint.NodeTaintsPolicy; p != nil && *p == corev1.NodeInclusionPolicyHonor {
-		_, repels := schedulehelpers.FindMatchingUntoleratedTaint(
-			logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false)
-		return !repels
-	}
-	return true
-}
-
-// repelsItself reports whether required anti-affinity keeps two such pods off one
-// host.
-func repelsItself(pod *corev1.Pod) bool {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
-		return false
-	}
-	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	return slices.Contains(selfMatching(pod, terms), corev1.LabelHostname)
+	affinity, taints := constraint.NodeAffinityPolicy, constraint.NodeTaintsPolicy
+	return (affinity != nil && *affinity != corev1.NodeInclusionPolicyHonor || c.selects(node)) &&
+		(taints == nil || *taints != corev1.NodeInclusionPolicyHonor || len(c.repelling(node)) == 0)
 }
 
 // Together is the label of which pods of one kind must have the same value, by required
 // affinity to each other; empty if there is none.
 func Together(pod *corev1.Pod) string {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
-		return ""
-	}
-	keys := selfMatching(pod, pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
-	return append(keys, "")[0]
+	return append(selfMatching(pod, framework.GetPodAffinityTerms(pod.Spec.Affinity)), "")[0]
 }
 
-// selfMatching are the topology keys of the terms that match the pod itself.
+// selfMatching are the topology keys of the terms that match the pod itself. Of its namespace
+// the name is known, and no other label.
 func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []string) {
-	for _, term := range terms {
-		own := slices.Contains(term.Namespaces, pod.Namespace) || len(term.Namespaces) == 0 && term.NamespaceSelector == nil
-		if s := term.NamespaceSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-			own = true // All namespaces.
-		}
-		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-		if own && err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			keys = append(keys, term.TopologyKey)
+	read, _ := framework.GetAffinityTerms(pod, terms) // The API server rejects what cannot be read.
+	for i := range read {
+		if read[i].Matches(pod, labels.Set{corev1.LabelMetadataName: pod.Namespace}) {
+			keys = append(keys, read[i].TopologyKey)
 		}
 	}
 	return keys
+}
+
+// HCAs are what may be HCAs of what a pod asks for: resources of which one container
+// asks for several, with the most that one does. Whether they are HCAs its node
+// knows. Containers of a pod can share HCAs, so the sum of them is no measure.
+func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
+	hcas := Amounts{}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			// Of an extended resource the request is the limit.
+			for name, quantity := range list[i].Resources.Limits {
+				n := quantity.Value()
+				if n > max(1, hcas[name]) && strings.Contains(string(name), "/") && !slices.Contains(ignored, name) {
+					hcas[name] = n
+				}
+			}
+		}
+	}
+	return hcas
+}
+
+// LacksHCAs is the first resource, by name, of which a container asks for more HCAs
+// than the node has; empty if there is none, and where the node does not publish how
+// many it has. The node's capacity does not show it: it counts each HCA once for every
+// container that may share it.
+func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
+	text := node.Annotations[wellknown.HCACounts]
+	if text == "" || len(hcas) == 0 {
+		return ""
+	}
+	var counts *allocation.HCACounts
+	for _, name := range slices.Sorted(maps.Keys(hcas)) {
+		if !strings.Contains(text, `"`+string(name)+`"`) {
+			continue // Most pods ask for GPUs only.
+		}
+		if counts == nil {
+			var err error
+			if counts, err = allocation.ParseHCACounts(text); err != nil {
+				return ""
+			}
+		}
+		if n, ok := counts.HCAs[string(name)]; ok && int64(n) < hcas[name] {
+			return name
+		}
+	}
+	return ""
 }

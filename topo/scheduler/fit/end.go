@@ -47,19 +47,34 @@ func end(pod *corev1.Pod, now time.Time) (at time.Time, stated bool) {
 	return queue.End(began, d, now), d > 0 && began.Add(d).After(now)
 }
 
-// Departure is when a pod is expected to be gone, and what it frees then.
+// Departure is when a pod is expected to be gone from its node, and what it frees then.
 type Departure struct {
 	At      time.Time
+	UID     types.UID
+	Node    string
 	Amounts Amounts
 }
 
 // Departures are those of all pods of some nodes.
-func Departures(nodes []framework.NodeInfo, now time.Time) map[types.UID]Departure {
-	out := map[types.UID]Departure{}
+func Departures(nodes []framework.NodeInfo, now time.Time) (all []Departure) {
 	for _, info := range nodes {
 		for _, p := range info.GetPods() {
-			at, _ := end(p.GetPod(), now)
-			out[p.GetPod().UID] = Departure{at, Requests(p.GetPod())}
+			pod := p.GetPod()
+			at, _ := end(pod, now)
+			all = append(all, Departure{at, pod.UID, info.Node().Name, Requests(pod)})
+		}
+	}
+	return all
+}
+
+// GoneBy are the pods that will be gone by a time, by node.
+func GoneBy(at time.Time, all []Departure) map[string]Gone {
+	out := map[string]Gone{}
+	for i := range all {
+		if d := &all[i]; !d.At.After(at) {
+			gone := out[d.Node]
+			gone.Add(d.UID, d.Amounts)
+			out[d.Node] = gone
 		}
 	}
 	return out

@@ -107,7 +107,7 @@ func repelsIn(term *corev1.PodAffinityTerm) func(*corev1.Pod) {
 // gone counts a pod of a node as gone.
 func gone(node string, p *corev1.Pod) map[string]fit.Gone {
 	var g fit.Gone
-	g.Add(p)
+	g.Add(p.UID, fit.Requests(p))
 	return map[string]fit.Gone{node: g}
 }
 

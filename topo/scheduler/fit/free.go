@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"crypto/sha256"
 	"maps"
 	"math"
 	"slices"
@@ -36,11 +37,10 @@ type Asker struct {
 	End time.Time
 	// First comes before what is reserved in advance: for a gang that runs in part.
 	First bool
-	// At asks what will be free at a time, with the departures until then; zero is now.
-	At         time.Time
-	Departures map[types.UID]Departure
-	// Gone are pods that count as gone, by node.
-	Gone map[string]Gone
+	// Gone are pods that count as gone, by node. Ahead asks what will be free when they are,
+	// at a later time: all that is reserved in advance is taken by then.
+	Gone  map[string]Gone
+	Ahead bool
 }
 
 // Gone are pods of one node, and what they free.
@@ -49,13 +49,13 @@ type Gone struct {
 	Amounts Amounts
 }
 
-// Add adds a pod.
-func (g *Gone) Add(pod *corev1.Pod) {
+// Add adds a pod, and what it requests.
+func (g *Gone) Add(pod types.UID, amounts Amounts) {
 	if g.UIDs == nil {
 		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
 	}
-	g.UIDs[pod.UID] = true
-	g.Amounts.add(Requests(pod), 1)
+	g.UIDs[pod] = true
+	g.Amounts.add(amounts, 1)
 }
 
 // Merge adds the pods of another, which are not in both.
@@ -73,9 +73,8 @@ type Reservations map[string][]Reservation
 // Free is what a pod can use of a node's resources.
 type Free struct {
 	info framework.NodeInfo
-	// reserved and pods are the reservations that count.
+	// reserved is what the reservations take that count.
 	reserved Amounts
-	pods     int64
 	// gone is what pods free that leave.
 	gone Amounts
 }
@@ -83,14 +82,8 @@ type Free struct {
 // FreeOf is what is left of a node. Reservations for pods that are on the node
 // already, for pods of a lower priority, and for the asker do not count.
 func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free {
-	f := Free{info: info}
-	if !a.At.IsZero() {
-		f.depart(a)
-	}
 	gone := a.Gone[info.Node().Name]
-	if len(gone.UIDs) > 0 {
-		f.pods, f.gone = -int64(len(gone.UIDs)), gone.Amounts
-	}
+	f := Free{info: info, gone: gone.Amounts}
 	if len(reservations) == 0 {
 		return f
 	}
@@ -104,12 +97,11 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 		r := &reservations[i]
 		switch {
 		case here[r.UID] || r.Priority < a.Priority || r.UID == a.UID:
-		case !r.Start.IsZero() && a.At.IsZero():
+		case !r.Start.IsZero() && !a.Ahead:
 			if !a.First && queue.Binds(r.Start, a.End) {
 				advance = append(advance, r)
 			}
 		default:
-			f.pods++
 			f.reserved.add(r.Amounts, 1)
 		}
 	}
@@ -122,7 +114,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 // reserve charges what is reserved in advance, less what will be free by then. What
 // pods free that count as gone is free already.
 func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
-	reserved, leaving, pods := Amounts{}, Amounts{}, int64(0)
+	reserved, leaving := Amounts{}, Amounts{}
 	for _, r := range advance {
 		reserved.add(r.Amounts, 1)
 	}
@@ -133,33 +125,20 @@ func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 		if !gone[pod.UID] && slices.ContainsFunc(advance, func(r *Reservation) bool {
 			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
 		}) {
-			pods++
 			leaving.add(Requests(pod), 1)
 		}
 	}
 	for name, value := range reserved {
 		f.reserved[name] += queue.Charge(value, leaving[name])
 	}
-	f.pods += queue.Charge(int64(len(advance)), pods)
-}
-
-// depart adds what the pods free that are gone by the time of the asker.
-func (f *Free) depart(a *Asker) {
-	f.gone = Amounts{}
-	for _, info := range f.info.GetPods() {
-		if d, ok := a.Departures[info.GetPod().UID]; ok && !d.At.After(a.At) {
-			f.pods--
-			f.gone.add(d.Amounts, 1)
-		}
-	}
 }
 
 // Count is how many pods of a class fit; it does not ask whether the node is
 // eligible.
 func (f *Free) Count(c *Class) int32 {
-	n := f.podSlots()
+	n := int64(math.MaxInt32)
 	for name, value := range c.Amounts {
-		n = min(n, f.amount(name)/value)
+		n = min(n, f.Left(name)/value)
 	}
 	if c.selector != nil {
 		n = min(n, f.selected(c)/c.Amounts[c.selector.Resource])
@@ -167,11 +146,7 @@ func (f *Free) Count(c *Class) int32 {
 	if c.exclusive {
 		n = min(n, 1)
 	}
-	return int32(max(0, min(n, math.MaxInt32)))
-}
-
-func (f *Free) podSlots() int64 {
-	return int64(f.info.GetAllocatable().GetAllowedPodNumber()) - int64(len(f.info.GetPods())) - f.pods
+	return int32(max(0, n))
 }
 
 // selected is how many GPUs are left that the class's selector accepts. A node
@@ -187,30 +162,16 @@ func (f *Free) selected(c *Class) int64 {
 // Lacks is the first resource, by name, of which there is not enough for a pod;
 // empty if there is.
 func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
-	if f.podSlots() < 1 {
-		return corev1.ResourcePods
-	}
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		if f.amount(name) < amounts[name] {
+		if f.Left(name) < amounts[name] {
 			return name
 		}
 	}
 	return ""
 }
 
-// Left is how much of a resource is left, in the unit of [Amounts].
-func (f *Free) Left(name corev1.ResourceName) int64 {
-	if name == corev1.ResourcePods {
-		return f.podSlots()
-	}
-	return f.amount(name)
-}
-
-// Has reports whether there is enough for a pod; nothing has enough on no node.
-func (f *Free) Has(amounts Amounts) bool { return f.info != nil && f.Lacks(amounts) == "" }
-
 // HasReservations reports whether any reservation counts.
-func (f *Free) HasReservations() bool { return len(f.reserved) > 0 || f.pods > 0 }
+func (f *Free) HasReservations() bool { return len(f.reserved) > 0 }
 
 // Reserved is how much of a resource is reserved for other pods.
 func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name] }
@@ -218,31 +179,31 @@ func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name
 // FitsTogether reports whether so many pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	total := Amounts{}
-	slots := f.podSlots()
 	for i, n := range pods {
 		if n == 0 {
 			continue // A gang may be of many classes, and a node has pods of few.
 		}
 		c := classes[i]
-		if slots -= int64(n); c.exclusive && n > 1 {
-			return false
-		}
-		if c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
+		if c.exclusive && n > 1 || c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
 			return false
 		}
 		total.add(c.Amounts, int64(n))
 	}
 	for name, value := range total {
-		if f.amount(name) < value {
+		if f.Left(name) < value {
 			return false
 		}
 	}
-	return slots >= 0
+	return true
 }
 
-func (f *Free) amount(name corev1.ResourceName) int64 {
+// Left is how much of a resource is left, in the unit of [Amounts].
+func (f *Free) Left(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
-	unused := amountIn(allocatable, name) - amountIn(requested, name)
+	unused := int64(allocatable.GetAllowedPodNumber() - len(f.info.GetPods()))
+	if name != corev1.ResourcePods {
+		unused = amountIn(allocatable, name) - amountIn(requested, name)
+	}
 	return unused - f.reserved[name] + f.gone[name]
 }
 
@@ -257,4 +218,91 @@ func amountIn(r framework.Resource, name corev1.ResourceName) int64 {
 	default:
 		return r.GetScalarResources()[name]
 	}
+}
+
+// maxClasses is how many classes a table remembers.
+const maxClasses = 128
+
+// Table caches how many pods of a class fit on a node. It is for one goroutine:
+// scheduling cycles are one after another.
+type Table struct {
+	// rows are by class, in the order of a query's nodes.
+	rows map[Key][]count
+}
+
+// count holds while the node's generation does. No generation is used twice, by
+// any node; but the cycle of a PodGroup puts members on a node without another
+// generation, so the node's pods are counted too.
+type count struct {
+	generation  int64
+	value, pods int32
+}
+
+// Query is about all nodes.
+type Query struct {
+	Nodes        []framework.NodeInfo
+	Reservations Reservations
+	Asker
+}
+
+// Count writes how many pods of a class fit on each node, in the order of Nodes,
+// into the storage of into.
+func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
+	return t.measure(q, c.Key, c, into, func(f *Free) int32 { return f.Count(c) })
+}
+
+// Free writes how much of a resource each node has left, likewise.
+func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
+	return t.measure(q, sha256.Sum256([]byte(name)), nil, into, func(f *Free) int32 {
+		return int32(max(0, min(f.Left(name), math.MaxInt32)))
+	})
+}
+
+// measure takes what holds for every asker from the cache. A node with nothing
+// free has nothing reserved either.
+func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*Free) int32) []int32 {
+	into = into[:0]
+	counts := t.row(key, len(q.Nodes))
+	for i, info := range q.Nodes {
+		if _, gone := q.Gone[info.Node().Name]; gone {
+			into = append(into, q.measure(info, c, value))
+			continue
+		}
+		at, generation := &counts[i], info.GetGeneration()
+		pods := int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		if at.generation != generation || at.pods != pods {
+			*at = count{generation: generation, pods: pods}
+			if c.Eligible(info.Node()) {
+				at.value = value(&Free{info: info})
+			}
+		}
+		n := at.value
+		if n > 0 && len(q.Reservations) > 0 && len(q.Reservations[info.Node().Name]) > 0 {
+			n = q.measure(info, c, value)
+		}
+		into = append(into, n)
+	}
+	return into
+}
+
+// measure is with reservations and pods that count as gone, which differ by asker.
+func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int32) int32 {
+	if !c.Eligible(info.Node()) {
+		return 0
+	}
+	free := FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
+	return value(&free)
+}
+
+// row is that of a class. All make way when there are too many.
+func (t *Table) row(key Key, nodes int) []count {
+	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[key] == nil {
+		t.rows = map[Key][]count{}
+	}
+	counts := t.rows[key]
+	for len(counts) < nodes {
+		counts = append(counts, count{generation: -1})
+	}
+	t.rows[key] = counts
+	return counts
 }

@@ -17,9 +17,9 @@ import (
 // Turn is what the place of a pod in the scheduler's queue depends on: that of its gang,
 // whose pods have one place together.
 func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	if m := c.gangs.of(pod); m != nil {
+	if m != nil {
 		return queue.Gang{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
 	}
 	return queue.Gang{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
@@ -28,9 +28,8 @@ func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
 // RunsInPart reports whether a pod is of a gang that had its nodes: a member that was
 // made again does not wait for what is reserved for others.
 func (c *Cache) RunsInPart(pod *corev1.Pod) bool {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
-	m := c.gangs.of(pod)
 	return m != nil && m.gang.once && m.gang.have(bound) > 0
 }
 
@@ -43,7 +42,7 @@ func (g *gangInfo) born(at time.Time) {
 
 // due are the gangs for which room is to be reserved in advance, or again. One that no
 // departures would make room for is left out for a while, and holds up no other.
-func (all *gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
+func (all *gangs) due(now time.Time) map[*gangInfo]bool {
 	var waiting []queue.Gang
 	var of []*gangInfo
 	for _, g := range all.byKey {
@@ -58,26 +57,26 @@ func (all *gangs) due(policy queue.Policy, now time.Time) map[*gangInfo]bool {
 		})
 	}
 	due := map[*gangInfo]bool{}
-	for _, i := range policy.Due(waiting, now) {
+	for _, i := range all.Queue.Due(waiting, now) {
 		due[of[i]] = true
 	}
 	return due
 }
 
-// Beside are the reservations of all gangs but what is reserved in advance for some.
-func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
+// Reservations are those of all gangs but what is reserved in advance for some.
+func (c *Cache) Reservations(but ...planner.Gang) fit.Reservations {
 	c.mu.Lock()
 	defer c.unlock()
 	own := map[*gangInfo]bool{}
-	for i := range planned {
-		if g := c.gangs.byKey[planned[i].Key]; g != nil && !g.advance.Start.IsZero() {
+	for i := range but {
+		if g := c.byKey[but[i].Key]; g != nil && !g.advance.Start.IsZero() {
 			own[g] = true
 		}
 	}
 	if len(own) == 0 {
-		return c.gangs.reservations
+		return c.reservations
 	}
-	return c.gangs.reserved(own)
+	return c.reserved(own)
 }
 
 // Reserve reserves room in advance for gangs, the first of which was tried. It does
@@ -85,7 +84,7 @@ func (c *Cache) Beside(planned []planner.Gang) fit.Reservations {
 func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.gangs.byKey[planned[0].Key]
+	g := c.byKey[planned[0].Key]
 	if g == nil {
 		return
 	}
@@ -93,8 +92,8 @@ func (c *Cache) Reserve(planned []planner.Gang, advance planner.Advance) {
 		g.noRoomUntil = time.Now().Add(reasonEvery)
 	}
 	if !g.advance.Start.Equal(advance.Start) {
-		c.gangs.giveBack(g)
+		c.giveBack(g)
 		g.advance = advance
-		c.gangs.reserve()
+		c.renew()
 	}
 }

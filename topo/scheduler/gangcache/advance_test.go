@@ -99,10 +99,10 @@ func TestReservationInAdvanceEnds(t *testing.T) {
 func TestOwnReservationInAdvance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, _ := waiting(t)
-		if got := c.Beside([]planner.Gang{{Key: c.gangs.members["a"].gang.key}}); len(got) != 0 {
+		if got := c.Reservations(planner.Gang{Key: c.members["a"].gang.key}); len(got) != 0 {
 			t.Errorf("beside its own: %v", got)
 		}
-		if got := c.Beside(nil); len(got["n"]) != 2 {
+		if got := c.Reservations(); len(got["n"]) != 2 {
 			t.Errorf("for others: %v", got)
 		}
 	})

@@ -36,9 +36,6 @@ func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...str
 	b := all.gangs[gang]
 	if b == nil {
 		b = &backoff{until: map[string]time.Time{}}
-		if all.gangs == nil {
-			all.gangs = map[types.NamespacedName]*backoff{}
-		}
 		all.gangs[gang] = b
 	}
 	b.last = time.Now().Add(min(backoffFirst<<min(b.failures, 10), backoffMost))
@@ -49,23 +46,9 @@ func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...str
 	b.message = message
 }
 
-// Nodes are those that a gang avoids now.
-func (all *Backoffs) Nodes(gang types.NamespacedName) []string {
-	nodes, _ := all.avoided(gang)
-	return nodes
-}
-
-// Reason is why the nodes that a gang avoids rejected a member, after what placement counts of
-// them; empty without any, or without a message.
-func (all *Backoffs) Reason(gang types.NamespacedName) string {
-	nodes, message := all.avoided(gang)
-	if len(nodes) == 0 || message == "" {
-		return ""
-	}
-	return ", which rejected a member: " + message
-}
-
-func (all *Backoffs) avoided(gang types.NamespacedName) (nodes []string, message string) {
+// Avoided are the nodes that a gang avoids now, and why they rejected a member, after what
+// placement counts of them: empty without any, or without a message.
+func (all *Backoffs) Avoided(gang types.NamespacedName) (nodes []string, reason string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	b := all.gangs[gang]
@@ -77,7 +60,10 @@ func (all *Backoffs) avoided(gang types.NamespacedName) (nodes []string, message
 			nodes = append(nodes, node)
 		}
 	}
-	return nodes, b.message
+	if len(nodes) > 0 && b.message != "" {
+		reason = ", which rejected a member: " + b.message
+	}
+	return nodes, reason
 }
 
 // End is called when a gang has its nodes.

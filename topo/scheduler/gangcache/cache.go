@@ -76,61 +76,56 @@ func (o *Options) foreign(s *gang.Spec) error {
 
 // Cache has the gangs. It is safe for concurrent use.
 type Cache struct {
-	Options
 	// Changed has a value when there may be effects.
 	Changed notify.Signal
 	// Backoffs are those of gangs and of native PodGroups.
 	Backoffs Backoffs
 
+	// mu is held by the exported methods, and guards what follows but Options. blocked are
+	// pods of no gang that reservations kept from a node.
 	mu sync.Mutex
-	// gangs and blocked are behind mu. blocked are pods of no gang that reservations kept
-	// from a node.
-	gangs   gangs
+	gangs
 	blocked map[types.UID]*corev1.Pod
 }
 
 // New returns an empty cache.
 func New(o Options) *Cache {
-	c := &Cache{Options: o, Changed: notify.New(), blocked: map[types.UID]*corev1.Pod{}}
-	c.gangs = gangs{
-		options: &c.Options, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
-		effects: newEffects(),
+	return &Cache{
+		Changed: notify.New(), Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
+		gangs: gangs{
+			Options: o, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{}, effects: newEffects(),
+		},
+		blocked: map[types.UID]*corev1.Pod{},
 	}
-	return c
+}
+
+// lock is for what happens to a pod, and returns the member that it is; nil for one of no gang.
+func (c *Cache) lock(pod *corev1.Pod) *member {
+	c.mu.Lock()
+	return c.of(pod)
 }
 
 // unlock reports effects that are due.
 func (c *Cache) unlock() {
-	if c.gangs.effects.due() {
+	if c.effects.due() {
 		c.Changed.Notify()
 	}
 	c.mu.Unlock()
 }
 
-// Reservations are those of all gangs.
-func (c *Cache) Reservations() fit.Reservations {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.gangs.reservations
-}
-
 // UpdatePod takes over what a pod is now.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
-	c.mu.Lock()
+	previous := c.lock(pod)
 	defer c.unlock()
-	previous := c.gangs.of(pod)
 	if previous == nil && (c.IsNative(pod) || !gang.Mentions(pod)) {
 		return
 	}
-	m, changed := c.gangs.put(pod)
-	if m == nil {
-		m = previous
-	}
-	if m == nil {
+	m, changed := c.put(pod)
+	if m = cmp.Or(m, previous); m == nil {
 		return
 	}
 	if changed {
-		c.gangs.changed(m.gang)
+		c.changed(m.gang)
 	}
 	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
 		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
@@ -138,14 +133,15 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	}
 }
 
-// DeletePod forgets a pod.
+// DeletePod forgets a pod, which ends the back-off of its node.
 func (c *Cache) DeletePod(pod *corev1.Pod) {
-	c.mu.Lock()
+	m := c.lock(pod)
 	defer c.unlock()
 	delete(c.blocked, pod.UID)
-	if m := c.gangs.of(pod); m != nil {
-		c.gangs.remove(m)
-		c.gangs.changed(m.gang)
+	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
+	if m != nil {
+		c.remove(m)
+		c.changed(m.gang)
 	}
 }
 
@@ -154,48 +150,34 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.gangs.get(spec.Key)
+	g := c.get(spec.Key)
 	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
 	if !spec.Created.IsZero() {
 		g.born(spec.Created)
 	}
 	g.invalidate()
-	c.gangs.changed(g)
+	c.changed(g)
 }
 
 // DeletePodGroup forgets a PodGroup object.
 func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.unlock()
-	if g := c.gangs.byKey[key]; g != nil {
+	if g := c.byKey[key]; g != nil {
 		delete(g.objects, group)
-		c.gangs.lost(g)
-		c.gangs.changed(g)
+		c.lost(g)
+		c.changed(g)
 	}
 }
 
-// NodeUpdated takes over what a node is now. A gang on its way to it that may not be there any
-// longer gives back all that it holds: members may have waited for it for minutes, and no
-// filter sees them again.
-func (c *Cache) NodeUpdated(node *corev1.Node) {
+// NodeChanged takes over what a node is now, nil if it is gone, and ends its back-off. A gang on
+// its way to it that may not be there any longer gives back all that it holds: members may have
+// waited for it for minutes, and no filter sees them again.
+func (c *Cache) NodeChanged(name string, now *corev1.Node) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.gangs.leave(node.Name, node)
-	c.gangs.retry(c.Backoffs.forget(node.Name)...)
-}
-
-// NodeDeleted is NodeUpdated for a node that is gone.
-func (c *Cache) NodeDeleted(node string) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.gangs.leave(node, nil)
-}
-
-// NodeChanged ends the back-off of a node that changed, or that a pod left.
-func (c *Cache) NodeChanged(node string) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.gangs.retry(c.Backoffs.forget(node)...)
+	c.leave(name, now)
+	c.retry(c.Backoffs.forget(name)...)
 }
 
 // Snapshot is a gang outside the cache. Pods never change.
@@ -219,8 +201,8 @@ type Snapshot struct {
 func (c *Cache) Snapshots() []Snapshot {
 	c.mu.Lock()
 	defer c.unlock()
-	all := make([]Snapshot, 0, len(c.gangs.byKey))
-	for _, g := range c.gangs.byKey {
+	all := make([]Snapshot, 0, len(c.byKey))
+	for _, g := range c.byKey {
 		if len(g.members) == 0 {
 			continue
 		}
@@ -232,7 +214,7 @@ func (c *Cache) Snapshots() []Snapshot {
 			s.Certain = s.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
 			s.Timeout = max(s.Timeout, m.spec.Timeout)
 		}
-		if c.gangs.incomplete(g) == "" {
+		if c.incomplete(g) == "" {
 			s.RejectedSince = g.rejected.since
 		}
 		all = append(all, s)

@@ -134,8 +134,8 @@ func TestPodGroupObjects(t *testing.T) {
 		t.Error("deleted objects still have minMember")
 	}
 	c.DeletePod(a)
-	if len(c.gangs.byKey) != 0 || len(c.gangs.members) != 0 {
-		t.Errorf("the cache keeps %v", c.gangs.byKey)
+	if len(c.byKey) != 0 || len(c.members) != 0 {
+		t.Errorf("the cache keeps %v", c.byKey)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 				}
 				nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
 				commit(t, c, pods[0], nodes)
-				g := c.gangs.members["a"].gang
+				g := c.members["a"].gang
 				for _, pod := range pods[:2] {
 					if wait, rejection := c.Permit(pod, nodes[pod.Name]); wait < g.spec.Timeout {
 						t.Fatalf("permit waits for %s: %s", wait, rejection)
@@ -302,7 +302,7 @@ func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
 		t.Errorf("activated (-want +got):\n%s", diff)
 	}
 	c.DeletePod(b)
-	if m := c.gangs.members["a"]; m.gang.rejected.leader != m {
+	if m := c.members["a"]; m.gang.rejected.leader != m {
 		t.Errorf("the leader is %v once b is gone", m.gang.rejected.leader)
 	}
 }

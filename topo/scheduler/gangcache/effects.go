@@ -1,9 +1,115 @@
 package gangcache
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
+
+const (
+	// activateEvery is how often planned members are activated that do not come. The
+	// queue loses events: a pod that preempts a victim a second time, while the event
+	// of its deletion is on the way, gets neither.
+	activateEvery = 2 * time.Second
+	// incompleteAfter is how long a gang may lack pods before an Event: operators
+	// create a job's pods one after another.
+	incompleteAfter = 30 * time.Second
+	// maxEvents bounds the pods of a gang that get the same Event.
+	maxEvents = 16
+)
+
+// Expire releases reservations after their deadline, tries gangs again when a node is
+// avoided no longer, and shares the reasons of leaders. It rejects pods that wait in
+// Permit although their gang does not hold nodes: one that was on its way there when
+// the gang released them.
+func (c *Cache) Expire(waiting []types.UID) {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, uid := range waiting {
+		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
+			c.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
+		}
+	}
+	now := time.Now()
+	c.retry(c.Backoffs.expire(now)...)
+	for g := range c.due(now) {
+		c.retry(g.key)
+	}
+	for _, g := range c.byKey {
+		if g.share(now) || g.overdue(now) {
+			c.retry(g.key)
+		}
+		if g.deadline.IsZero() || now.Before(g.deadline) {
+			continue
+		}
+		if c.inPart(g) {
+			g.deadline = now.Add(g.spec.Timeout) // Giving the room back would leave the gang running in part.
+			continue
+		}
+		c.Metrics.timeouts.Inc()
+		c.release(g, fmt.Sprintf(
+			"%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
+		c.effects.retryAll = true
+	}
+}
+
+// overdue reports whether planned members are to be activated again.
+func (g *gangInfo) overdue(now time.Time) bool {
+	if g.deadline.IsZero() || now.Sub(g.activated) < activateEvery {
+		return false
+	}
+	g.activated = now
+	return g.have(planned) > g.have(reserved)
+}
+
+// Event is one to record about a pod.
+type Event struct {
+	Pod             *corev1.Pod
+	Reason, Message string
+}
+
+// Events are warnings that no scheduling cycle gives: that a gang waits for pods,
+// since its members are never tried, and which annotations are ignored. Each is
+// returned once.
+func (c *Cache) Events() (events []Event) {
+	c.mu.Lock()
+	defer c.unlock()
+	now := time.Now()
+	for _, g := range c.byKey {
+		events = append(events, g.events(c.incomplete(g), now)...)
+	}
+	return events
+}
+
+func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
+	if incomplete == "" {
+		g.incompleteSince, g.reportedReason = now, ""
+	} else if incomplete != g.reportedReason && now.Sub(g.incompleteSince) >= incompleteAfter {
+		g.reportedReason, g.rejected.since = incomplete, time.Time{}
+		waiting := g.ranked((*member).schedulable)
+		for _, m := range waiting[:min(len(waiting), maxEvents)] {
+			events = append(events, Event{m.pod, wellknown.EventGangIncomplete, incomplete})
+		}
+	}
+	if g.reportedIgnored || len(g.spec.Ignored) == 0 {
+		return events
+	}
+	// A member that has a node is reported only while it is young: an older one was
+	// reported by the scheduler that ran before this one.
+	if young := g.ranked(func(m *member) bool {
+		return m.schedulable() || m.live() && now.Sub(m.pod.CreationTimestamp.Time) < incompleteAfter
+	}); len(young) > 0 {
+		g.reportedIgnored = true
+		// In one Event: a second one of the same reason about one pod counts as the first.
+		events = append(events, Event{young[0].pod, wellknown.EventGangInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
+	}
+	return events
+}
 
 // Effects are calls of the framework that are due.
 type Effects struct {
@@ -37,34 +143,34 @@ func (e *Effects) due() bool {
 func (c *Cache) RetryAll() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.gangs.effects.retryAll = true
+	c.effects.retryAll = true
 }
 
 // Effects are those that are due, each once.
 func (c *Cache) Effects() Effects {
 	c.mu.Lock()
 	defer c.unlock()
-	for key := range c.gangs.effects.retry {
-		if g := c.gangs.byKey[key]; g != nil {
-			unit, _ := c.gangs.unit(g)
+	for key := range c.effects.retry {
+		if g := c.byKey[key]; g != nil {
+			unit, _ := c.unit(g)
 			for _, u := range unit {
-				c.gangs.activate(u)
+				c.activate(u)
 			}
 		}
 	}
-	if c.gangs.effects.retryAll {
-		for _, g := range c.gangs.byKey {
+	if c.effects.retryAll {
+		for _, g := range c.byKey {
 			if g.rejected.reason != "" {
-				c.gangs.activate(g)
+				c.activate(g)
 			}
 		}
 		for _, pod := range c.blocked {
-			c.gangs.effects.activate(pod)
+			c.effects.activate(pod)
 		}
 		clear(c.blocked)
 	}
-	out := c.gangs.effects
-	c.gangs.effects = newEffects()
+	out := c.effects
+	c.effects = newEffects()
 	return out
 }
 

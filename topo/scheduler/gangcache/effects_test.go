@@ -21,7 +21,11 @@ func TestBackoff(t *testing.T) {
 		c := newCache()
 		a := podOf("a", in("x", "1"))
 		admit(c, a)
-		avoided := func() int { return len(c.Backoffs.Nodes(types.NamespacedName{Namespace: "default", Name: "x"})) }
+		avoidedBy := func(gang string) int {
+			nodes, _ := c.Backoffs.Avoided(types.NamespacedName{Namespace: "default", Name: gang})
+			return len(nodes)
+		}
+		avoided := func() int { return avoidedBy("x") }
 		for _, lasts := range []time.Duration{backoffFirst, 2 * backoffFirst} {
 			commit(t, c, a, map[string]string{"a": "n"})
 			if c.TurnedAway(a, "n", "volume"); !activated(c)["default/a"] {
@@ -38,15 +42,15 @@ func TestBackoff(t *testing.T) {
 		}
 		commit(t, c, a, map[string]string{"a": "n"})
 		c.TurnedAway(a, "n", "volume")
-		if c.NodeChanged("n"); avoided() != 0 {
+		if c.NodeChanged("n", &corev1.Node{}); avoided() != 0 {
 			t.Error("a node that changed is avoided")
 		}
 		group := types.NamespacedName{Namespace: "default", Name: "native"}
 		c.Backoffs.Add(group, "volume", "n")
-		if got := c.Backoffs.Nodes(group); len(got) != 1 {
-			t.Errorf("a native PodGroup avoids %v", got)
+		if got := avoidedBy("native"); got != 1 {
+			t.Errorf("a native PodGroup avoids %d nodes", got)
 		}
-		if c.NodeChanged("n"); len(c.Backoffs.Nodes(group)) != 0 {
+		if c.NodeChanged("n", &corev1.Node{}); avoidedBy("native") != 0 {
 			t.Error("a native PodGroup avoids a node that changed")
 		}
 	})

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -140,6 +141,16 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 	return members
 }
 
+// any reports whether there is a member that passes.
+func (g *gangInfo) any(pass func(*member) bool) bool {
+	for _, m := range g.members {
+		if pass(m) {
+			return true
+		}
+	}
+	return false
+}
+
 // have is how many members are of a stage or later.
 func (g *gangInfo) have(from stage) (n int) {
 	for _, m := range g.members {
@@ -152,12 +163,7 @@ func (g *gangInfo) have(from stage) (n int) {
 
 // partlyBound reports that members could not be bound with the others.
 func (g *gangInfo) partlyBound() bool {
-	for _, m := range g.members {
-		if m.unbound && m.live() {
-			return true
-		}
-	}
-	return false
+	return g.any(func(m *member) bool { return m.unbound && m.live() })
 }
 
 // count is how many members count towards the minimum if those of a stage and later
@@ -183,13 +189,10 @@ func (g *gangInfo) count(from stage) int {
 // started reports that a pod that had its node with the gang is part of it still: it
 // runs, or has succeeded. One that failed or is terminating will be replaced.
 func (g *gangInfo) started() bool {
-	for _, m := range g.members {
+	return g.any(func(m *member) bool {
 		succeeded := m.pod.Status.Phase == corev1.PodSucceeded && m.pod.DeletionTimestamp == nil
-		if succeeded || m.live() && m.stage >= released {
-			return true
-		}
-	}
-	return false
+		return succeeded || m.live() && m.stage >= released
+	})
 }
 
 // doneWith reports that the policy asks no more of the gang.
@@ -201,14 +204,7 @@ func (g *gangInfo) satisfied() bool {
 }
 
 // holds reports that nodes are reserved for members which are not being bound.
-func (g *gangInfo) holds() bool {
-	for _, m := range g.members {
-		if m.stage == planned || m.stage == reserved {
-			return true
-		}
-	}
-	return false
-}
+func (g *gangInfo) holds() bool { return g.any((*member).onItsWay) }
 
 // hasReservedEnough reports that a plan reserves as many nodes as the gang needs,
 // which not all of its members hold yet.
@@ -222,8 +218,10 @@ func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preempt
 	for at, node := range plan.Nodes {
 		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
 			m.stage, m.node = planned, node
-			p.await(m.pod.UID)
 			got = append(got, m)
+			if p != nil {
+				p.untried[m.pod.UID] = true
+			}
 		}
 	}
 	if !g.satisfied() {
@@ -309,3 +307,59 @@ func (g *gangInfo) snapshot(avoid []string) planner.Gang {
 	}
 	return out
 }
+
+// stage is how far a member is.
+type stage int
+
+const (
+	// pending members have no node.
+	pending stage = iota
+	// planned ones have a node reserved by a plan.
+	planned
+	// reserved ones hold it and wait for the others in Permit.
+	reserved
+	// released ones are being bound.
+	released
+	// bound ones have it in the API.
+	bound
+	// done ones have finished.
+	done
+)
+
+// member is a pod of a gang.
+type member struct {
+	gang *gangInfo
+	pod  *corev1.Pod
+	spec gang.Spec
+	err  error
+	// resources is what the pod requests, which never changes.
+	resources planner.Member
+	stage     stage
+	// node is that of a member of stage planned to bound.
+	node string
+	// unbound reports that it could not be bound when its gang had its nodes, and is not yet.
+	unbound bool
+	// notified reports that the pod's condition has the gang's current reason.
+	notified bool
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// live reports that the pod is neither finished, nor terminating, nor held back by
+// scheduling gates.
+func (m *member) live() bool {
+	if m.pod.DeletionTimestamp != nil || finished(m.pod) {
+		return false
+	}
+	return len(m.pod.Spec.SchedulingGates) == 0 || m.pod.Spec.NodeName != ""
+}
+
+// onItsWay reports that a node is reserved for the member, which is not being bound to it.
+func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reserved }
+
+// schedulable reports that the member waits for the scheduler.
+func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
+
+func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }

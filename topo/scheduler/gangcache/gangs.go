@@ -12,11 +12,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// gangs are all that the cache knows, without its lock: which pods and objects each gang
-// has, and what is reserved for them. What asks about several gangs is in this file, what
-// changes them in transitions.go.
+// gangs are what the cache knows, without its lock. What asks about several gangs is in this
+// file, what changes them in transitions.go.
 type gangs struct {
-	options *Options
+	Options
 	byKey   map[types.NamespacedName]*gangInfo
 	members map[types.UID]*member
 	// reservations are replaced, never changed: scheduling cycles read them without
@@ -106,7 +105,7 @@ func (all *gangs) reserved(but map[*gangInfo]bool) fit.Reservations {
 			continue
 		}
 		for _, m := range g.members {
-			if m.stage == planned || m.stage == reserved {
+			if m.onItsWay() {
 				out[m.node] = append(out[m.node], m.resources.Reservation())
 			}
 		}
@@ -130,11 +129,8 @@ func (all *gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
 		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
 			continue
 		}
-		for _, m := range g.members {
-			if m.schedulable() && m.stage == pending && m.priority() >= priority {
-				out = append(out, g)
-				break
-			}
+		if g.any(func(m *member) bool { return m.schedulable() && m.stage == pending && m.priority() >= priority }) {
+			out = append(out, g)
 		}
 	}
 	slices.SortFunc(out, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })

@@ -51,7 +51,7 @@ func TestAChainOfListsIsOneUnit(t *testing.T) {
 		admit(c, listing(podOf(name, in(name, "1")), groups))
 	}
 	for _, name := range []string{"x", "y", "z"} {
-		unit, missing := c.gangs.unit(c.gangs.members[types.UID(name)].gang)
+		unit, missing := c.unit(c.members[types.UID(name)].gang)
 		var names []string
 		for _, g := range unit {
 			names = append(names, g.key.Name)

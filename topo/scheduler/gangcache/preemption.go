@@ -32,12 +32,6 @@ func newPreemption(leaving []*corev1.Pod) *preemption {
 	return &preemption{leaving: leaving, untried: map[types.UID]bool{}}
 }
 
-func (p *preemption) await(member types.UID) {
-	if p != nil {
-		p.untried[member] = true
-	}
-}
-
 // tried notes that a member's node takes it, and reports whether it was the last.
 func (p *preemption) tried(member types.UID) bool {
 	if p == nil || !p.untried[member] {
@@ -65,9 +59,9 @@ func (p *preemption) timeout() (longest time.Duration) {
 // Leaving are the pods that must leave before a member has its node: none if there is no
 // such plan.
 func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	if m := c.gangs.of(member); m != nil && m.stage == planned && m.gang.preemption != nil {
+	if m != nil && m.stage == planned && m.gang.preemption != nil {
 		return m.gang.preemption.leaving
 	}
 	return nil
@@ -77,9 +71,8 @@ func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 // those to evict, which it returns once, when that holds for all members; started
 // reports that it has.
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	m := c.gangs.of(member)
 	if m == nil || m.stage != planned || m.gang.preemption == nil {
 		return nil, false
 	}
@@ -89,7 +82,7 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 		return nil, p.evicted
 	}
 	p.evicted = true
-	c.gangs.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
+	c.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
 	return p.leaving, true
 }
 
@@ -108,9 +101,9 @@ func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
 
 // NotEvicted has the eviction tried again, in the next cycle of a member.
 func (c *Cache) NotEvicted(member *corev1.Pod) {
-	c.mu.Lock()
+	m := c.lock(member)
 	defer c.unlock()
-	if m := c.gangs.of(member); m != nil && m.gang.preemption != nil {
+	if m != nil && m.gang.preemption != nil {
 		m.gang.preemption.evicted = false
 	}
 }
@@ -120,9 +113,9 @@ func (c *Cache) NotEvicted(member *corev1.Pod) {
 func (c *Cache) GangOf() map[types.UID]types.NamespacedName {
 	c.mu.Lock()
 	defer c.unlock()
-	out := make(map[types.UID]types.NamespacedName, len(c.gangs.members))
-	for _, g := range c.gangs.byKey {
-		unit, _ := c.gangs.unit(g)
+	out := make(map[types.UID]types.NamespacedName, len(c.members))
+	for _, g := range c.byKey {
+		unit, _ := c.unit(g)
 		for uid := range g.members {
 			out[uid] = unit[0].key
 		}

@@ -41,7 +41,7 @@ func (all *gangs) lost(g *gangInfo) {
 // put takes over what a pod is now. The member is nil for a pod in no gang. changed
 // reports that it is another one than before.
 func (all *gangs) put(pod *corev1.Pod) (m *member, changed bool) {
-	spec, err := gang.Read(pod, all.options.Domains)
+	spec, err := gang.Read(pod, all.Domains)
 	m = all.of(pod)
 	none := errors.Is(err, gang.ErrNoGang) || spec.Key.Name == ""
 	if m != nil && (none || m.gang.key != spec.Key) {
@@ -53,14 +53,14 @@ func (all *gangs) put(pod *corev1.Pod) (m *member, changed bool) {
 	}
 	var previous member
 	if m == nil {
-		m = &member{gang: all.get(spec.Key), resources: all.options.NewMember(pod)}
+		m = &member{gang: all.get(spec.Key), resources: all.NewMember(pod)}
 		m.gang.members[pod.UID], all.members[pod.UID] = m, m
 		changed = true
 	} else {
 		previous = *m
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
-	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, all.options.foreign(&spec))
+	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, all.foreign(&spec))
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
@@ -107,7 +107,7 @@ func (all *gangs) changed(g *gangInfo) {
 		all.release(g, reason)
 		return
 	}
-	all.reserve()
+	all.renew()
 }
 
 // commit gives members the nodes of plans, which end the rejections of their gangs, and activates
@@ -136,7 +136,7 @@ func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner
 		}
 		all.giveBack(g)
 	}
-	all.reserve()
+	all.renew()
 	return true
 }
 
@@ -148,10 +148,10 @@ func (all *gangs) leave(node string, now *corev1.Node) {
 			continue
 		}
 		for _, m := range g.members {
-			if m.node != node || m.stage != planned && m.stage != reserved {
+			if m.node != node || !m.onItsWay() {
 				continue
 			}
-			if obstacle := m.obstacle(now); obstacle != "" {
+			if obstacle := m.resources.Class.Obstacle(now); obstacle != "" {
 				all.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, obstacle))
 				all.retry(g.key)
 				break
@@ -160,9 +160,9 @@ func (all *gangs) leave(node string, now *corev1.Node) {
 	}
 }
 
-// reserve makes the reservations those of now. Those of a gang have ended once all of its
+// renew makes the reservations those of now. Those of a gang have ended once all of its
 // members are being bound.
-func (all *gangs) reserve() {
+func (all *gangs) renew() {
 	for _, g := range all.byKey {
 		if !g.deadline.IsZero() && !g.holds() {
 			g.deadline = time.Time{}
@@ -195,7 +195,7 @@ func (all *gangs) release(g *gangInfo, reason string) {
 		g.deadline, g.preemption = time.Time{}, nil
 		all.reject(g, reason, nil)
 	}
-	all.reserve()
+	all.renew()
 }
 
 // unplan takes the nodes of planned members back, and those of the gangs for which the
@@ -212,13 +212,13 @@ func (all *gangs) unplan(g *gangInfo) {
 			u.preemption, u.deadline = nil, time.Time{}
 		}
 	}
-	all.reserve()
+	all.renew()
 }
 
 // reject records why a gang has no nodes, and which member tries again.
 func (all *gangs) reject(g *gangInfo, reason string, leader *member) {
 	if g.rejected.record(reason, time.Now()) {
-		all.options.Metrics.rejections.Inc()
+		all.Metrics.rejections.Inc()
 	}
 	g.elect(leader)
 }

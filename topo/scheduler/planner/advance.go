@@ -1,7 +1,9 @@
 package planner
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,17 +18,6 @@ type Advance struct {
 	// Start is when they are expected to have it; zero without any.
 	Start        time.Time
 	Reservations fit.Reservations
-}
-
-// nodeOf has the nodes of the pods that it is for.
-func (a *Advance) nodeOf() map[types.UID]string {
-	out := map[types.UID]string{}
-	for node, list := range a.Reservations {
-		for i := range list {
-			out[list[i].UID] = node
-		}
-	}
-	return out
 }
 
 // stands reports whether all of its nodes still take pods. A gang is given other nodes
@@ -54,33 +45,32 @@ func (p *Planner) Advance(r *Request, now time.Time) Advance {
 	if !r.Gangs[0].Due && (had.Start.IsZero() || p.stands(&had, &r.Gangs[0], r.Nodes)) {
 		return had
 	}
-	r.Departures = fit.Departures(r.Nodes, now)
+	departures := fit.Departures(r.Nodes, now)
 	if !had.Start.IsZero() {
-		if again := p.soonest(p.keep(r, &had), now); !again.Start.IsZero() {
+		if again := p.soonest(keep(r, &had), departures, now); !again.Start.IsZero() {
 			return again
 		}
 	}
-	return p.soonest(r, now)
+	return p.soonest(r, departures, now)
 }
 
 // keep is the request with the members where they have room by now. The other nodes of
 // the reservation did not become free, and are avoided.
-func (p *Planner) keep(r *Request, had *Advance) *Request {
+func keep(r *Request, had *Advance) *Request {
 	kept := *r
-	kept.Gangs, kept.Reservations = make([]Gang, len(r.Gangs)), maps.Clone(r.Reservations)
-	if kept.Reservations == nil {
-		kept.Reservations = fit.Reservations{}
-	}
-	infos := make(map[string]framework.NodeInfo, len(had.Reservations))
+	kept.Gangs, kept.Reservations = slices.Clone(r.Gangs), fit.Reservations{}
+	maps.Copy(kept.Reservations, r.Reservations)
+	infos, nodeOf := map[string]framework.NodeInfo{}, map[types.UID]string{}
 	for _, info := range r.Nodes {
-		if name := info.Node().Name; len(had.Reservations[name]) > 0 {
-			infos[name] = info
+		name := info.Node().Name
+		infos[name] = info
+		for i := range had.Reservations[name] {
+			nodeOf[had.Reservations[name][i].UID] = name
 		}
 	}
-	nodeOf := had.nodeOf()
-	for i := range r.Gangs {
-		g := r.Gangs[i]
-		g.Members, g.Avoid = append([]Member(nil), g.Members...), append([]string(nil), g.Avoid...)
+	for i := range kept.Gangs {
+		g := &kept.Gangs[i]
+		g.Members, g.Avoid = slices.Clone(g.Members), slices.Clone(g.Avoid)
 		for at := range g.Members {
 			m := &g.Members[at]
 			node := nodeOf[m.Pod.UID]
@@ -88,47 +78,29 @@ func (p *Planner) keep(r *Request, had *Advance) *Request {
 				continue
 			}
 			reservation := m.Reservation()
-			free := fit.Free{}
-			if info := infos[node]; info != nil && m.Class.Eligible(info.Node()) {
-				free = fit.FreeOf(info, kept.Reservations[node], &fit.Asker{Priority: reservation.Priority})
-			}
-			if free.Has(m.Class.Amounts) {
-				m.Node = node
-				kept.Reservations[node] = append(append([]fit.Reservation(nil), kept.Reservations[node]...), reservation)
+			free := fit.FreeOf(infos[node], kept.Reservations[node], &fit.Asker{Priority: reservation.Priority})
+			if !m.Class.Eligible(infos[node].Node()) || free.Lacks(m.Class.Amounts) != "" {
+				g.Avoid = append(g.Avoid, node)
 				continue
 			}
-			g.Avoid = append(g.Avoid, node)
+			m.Node = node
+			kept.Reservations[node] = append(slices.Clip(kept.Reservations[node]), reservation)
 		}
-		kept.Gangs[i] = g
 	}
 	return &kept
 }
 
-// leaving are the pods that will have gone by a time, by node.
-func (r *Request) leaving(by time.Time) map[string]map[types.UID]bool {
-	leaving := map[string]map[types.UID]bool{}
-	for _, info := range r.Nodes {
-		on := map[types.UID]bool{}
-		for _, pod := range info.GetPods() {
-			if d, ok := r.Departures[pod.GetPod().UID]; ok && !d.At.After(by) {
-				on[pod.GetPod().UID] = true
-			}
-		}
-		leaving[info.Node().Name] = on
-	}
-	return leaving
-}
-
 // soonest finds when there is room, and where.
-func (p *Planner) soonest(r *Request, now time.Time) Advance {
-	var ends []time.Time
-	for _, d := range r.Departures {
-		ends = append(ends, d.At)
+func (p *Planner) soonest(r *Request, departures []fit.Departure, now time.Time) Advance {
+	ends := make([]time.Time, len(departures))
+	for i := range departures {
+		ends[i] = departures[i].At
 	}
+	later := *r
+	later.Ahead = true
 	var plans []Plan
 	start, ok := queue.Soonest(ends, now, func(at time.Time) bool {
-		later := *r
-		later.At = at
+		later.Gone = fit.GoneBy(at, departures)
 		found, reason := p.Plan(&later)
 		if reason == "" {
 			plans = found // The last that succeeds is the soonest.
@@ -138,19 +110,16 @@ func (p *Planner) soonest(r *Request, now time.Time) Advance {
 	if !ok {
 		return Advance{}
 	}
-	a := Advance{Start: start, Reservations: fit.Reservations{}}
-	leaving := r.leaving(start)
+	a, gone := Advance{Start: start, Reservations: fit.Reservations{}}, fit.GoneBy(start, departures)
 	for i, plan := range plans {
 		for rank, node := range plan.Nodes {
 			m := &r.Gangs[i].Members[rank]
-			if node == "" {
-				node = m.Node
-			}
+			node = cmp.Or(node, m.Node)
 			if node == "" || m.Pod.Spec.NodeName != "" {
 				continue
 			}
 			reservation := m.Reservation()
-			reservation.Start, reservation.Leaving = start, leaving[node]
+			reservation.Start, reservation.Leaving = start, gone[node].UIDs
 			a.Reservations[node] = append(a.Reservations[node], reservation)
 		}
 	}

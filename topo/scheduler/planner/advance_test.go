@@ -102,7 +102,7 @@ func TestAdvance(t *testing.T) {
 	big.MinMember, big.Due = 3, true
 	reserve := func(nodes []framework.NodeInfo) string {
 		t.Helper()
-		r := &Request{Gangs: []Gang{big}, Nodes: nodes}
+		r := &Request{Gangs: []Gang{big}, Query: fit.Query{Nodes: nodes}}
 		if _, reason := p.Plan(r); reason == "" {
 			t.Fatal("there is room")
 		}

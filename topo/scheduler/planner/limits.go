@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
@@ -19,12 +18,10 @@ import (
 // limit is a hard constraint of members on each other by the values of a label of nodes:
 // a topologySpreadConstraint with DoNotSchedule, or a required anti-affinity.
 type limit struct {
-	constraint corev1.TopologySpreadConstraint
-	// apart is for anti-affinity: no two of the pods in one domain.
-	apart bool
-	// namespaces are those of the pods that it counts; nil for all.
-	namespaces []string
-	selector   labels.Selector
+	// AffinityTerm is which pods it counts, by which label of nodes.
+	framework.AffinityTerm
+	// spread is nil for anti-affinity: no two of the pods in one domain.
+	spread *corev1.TopologySpreadConstraint
 	// domain is that of each node of the scheduler, -1 for none; counts are the pods of
 	// each that the selector matches, holders those that have the term themselves, and
 	// counted is whether a domain counts for the skew.
@@ -43,6 +40,8 @@ type limits struct {
 	of, matched [][]*limit
 	// order is that in which the scheduler tries the members.
 	order []int
+	// added are members that a plan has put on nodes.
+	added [][2]int
 }
 
 // limitsOf are nil if the members have none that a plan could break: those that keep two
@@ -58,16 +57,18 @@ func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 		}
 		for _, c := range constraintsOf(m.Pod) {
 			// Text of API types that were read from JSON.
-			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, c.spread, c.apart})
+			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, c})
 			if known[string(key)] == nil {
-				made := &limit{constraint: c.spread, apart: c.apart != nil, namespaces: namespacesOf(m.Pod, c.apart)}
-				// A selector that cannot be read selects none: the API server rejects it.
-				made.selector, _ = metav1.LabelSelectorAsSelector(c.spread.LabelSelector)
+				terms, err := framework.GetAffinityTerms(m.Pod, []corev1.PodAffinityTerm{c.Term})
+				if err != nil {
+					continue // The API server rejects it.
+				}
+				made := &limit{AffinityTerm: terms[0], spread: c.Spread}
 				made.domains(m.Class, q.Nodes)
 				known[string(key)], l.all = made, append(l.all, made)
 			}
 			l.of[i] = append(l.of[i], known[string(key)])
-			beyond = beyond || c.apart == nil || c.spread.TopologyKey != corev1.LabelHostname
+			beyond = beyond || c.Spread != nil || c.Term.TopologyKey != corev1.LabelHostname
 		}
 	}
 	if !beyond {
@@ -84,60 +85,47 @@ func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	return l
 }
 
-// constraint is a hard one of a pod: apart is its term of anti-affinity, of which spread has the
-// key and the selector; nil for a topologySpreadConstraint.
+// constraint is a hard one of a pod: a topologySpreadConstraint as the term that selects what
+// it counts, or a term of anti-affinity.
 type constraint struct {
-	spread corev1.TopologySpreadConstraint
-	apart  *corev1.PodAffinityTerm
+	Term   corev1.PodAffinityTerm
+	Spread *corev1.TopologySpreadConstraint
 }
 
 func constraintsOf(pod *corev1.Pod) (all []constraint) {
-	for _, c := range pod.Spec.TopologySpreadConstraints {
-		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-			all = append(all, constraint{spread: selecting(c, pod)})
+	for i := range pod.Spec.TopologySpreadConstraints {
+		if c := &pod.Spec.TopologySpreadConstraints[i]; c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			term := corev1.PodAffinityTerm{TopologyKey: c.TopologyKey, LabelSelector: selecting(c, pod)}
+			all = append(all, constraint{term, c})
 		}
 	}
-	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-		for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			spread := corev1.TopologySpreadConstraint{TopologyKey: term.TopologyKey, LabelSelector: term.LabelSelector}
-			all = append(all, constraint{spread, &term})
+	for _, term := range framework.GetPodAntiAffinityTerms(pod.Spec.Affinity) {
+		if term.NamespaceSelector != nil {
+			term.NamespaceSelector = &metav1.LabelSelector{} // All: labels of namespaces are not known here.
 		}
+		all = append(all, constraint{Term: term})
 	}
 	return all
 }
 
-// selecting is a constraint with matchLabelKeys as the selector that they stand for.
-func selecting(c corev1.TopologySpreadConstraint, pod *corev1.Pod) corev1.TopologySpreadConstraint {
+// selecting is a constraint's selector, with what matchLabelKeys stand for.
+func selecting(c *corev1.TopologySpreadConstraint, pod *corev1.Pod) *metav1.LabelSelector {
 	if len(c.MatchLabelKeys) == 0 || c.LabelSelector == nil {
-		return c
+		return c.LabelSelector
 	}
-	c.LabelSelector = c.LabelSelector.DeepCopy()
+	selector := c.LabelSelector.DeepCopy()
 	for _, key := range c.MatchLabelKeys {
 		if value, ok := pod.Labels[key]; ok {
-			c.LabelSelector.MatchExpressions = append(c.LabelSelector.MatchExpressions, metav1.LabelSelectorRequirement{
+			selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
 				Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value},
 			})
 		}
 	}
-	c.MatchLabelKeys = nil
-	return c
-}
-
-// namespacesOf are the namespaces of a term, nil for all. A selector of namespaces counts
-// as all, since their labels are not known here.
-func namespacesOf(pod *corev1.Pod, term *corev1.PodAffinityTerm) []string {
-	switch {
-	case term == nil || term.NamespaceSelector == nil && len(term.Namespaces) == 0:
-		return []string{pod.Namespace}
-	case term.NamespaceSelector == nil:
-		return term.Namespaces
-	}
-	return nil
+	return selector
 }
 
 func (l *limit) matches(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && l.selector != nil && l.selector.Matches(labels.Set(pod.Labels)) &&
-		(l.namespaces == nil || slices.Contains(l.namespaces, pod.Namespace))
+	return pod.DeletionTimestamp == nil && l.Matches(pod, nil)
 }
 
 // domains finds the domain of each node.
@@ -146,7 +134,7 @@ func (l *limit) domains(class *fit.Class, nodes []framework.NodeInfo) {
 	l.domain = make([]int, len(nodes))
 	for at, info := range nodes {
 		node := info.Node()
-		value, ok := node.Labels[l.constraint.TopologyKey]
+		value, ok := node.Labels[l.TopologyKey]
 		if l.domain[at] = -1; !ok {
 			continue
 		}
@@ -157,7 +145,7 @@ func (l *limit) domains(class *fit.Class, nodes []framework.NodeInfo) {
 			l.counted = append(l.counted, false)
 		}
 		l.domain[at] = d
-		l.counted[d] = l.counted[d] || l.apart || class.Spreads(node, &l.constraint)
+		l.counted[d] = l.counted[d] || l.spread == nil || class.Spreads(node, l.spread)
 	}
 	l.counts, l.holders, l.stale = make([]int, len(known)), make([]int, len(known)), true
 }
@@ -184,17 +172,14 @@ func (l *limits) count(nodes []framework.NodeInfo, gone map[string]fit.Gone) {
 // have been added. Pods of no gang that repel it are for the scheduler's filters.
 func (l *limits) allow(member, at int) bool {
 	for _, made := range l.of[member] {
-		d := made.domain[at]
-		switch {
-		case made.apart && d >= 0 && made.counts[d] > 0, !made.apart && d < 0:
-			return false
-		case made.apart:
-		case made.counts[d]+l.self(member, made)-made.floor() > int(made.constraint.MaxSkew):
+		switch d := made.domain[at]; {
+		case made.spread == nil && (d < 0 || made.counts[d] == 0):
+		case made.spread == nil, d < 0, made.counts[d]+l.self(member, made)-made.floor() > int(made.spread.MaxSkew):
 			return false
 		}
 	}
 	for _, made := range l.matched[member] {
-		if d := made.domain[at]; made.apart && d >= 0 && made.holders[d] > 0 {
+		if d := made.domain[at]; made.spread == nil && d >= 0 && made.holders[d] > 0 {
 			return false
 		}
 	}
@@ -219,32 +204,43 @@ func (l *limit) floor() int {
 			least, domains = min(least, l.counts[d]), domains+1
 		}
 	}
-	if domains == 0 || l.constraint.MinDomains != nil && domains < int(*l.constraint.MinDomains) {
+	if domains == 0 || l.spread.MinDomains != nil && domains < int(*l.spread.MinDomains) {
 		least = 0
 	}
 	l.least, l.stale = least, false
 	return least
 }
 
-// add counts a member on a node.
-func (l *limits) add(member, at, times int) {
+// add puts a member on a node, and undo takes all off again.
+func (l *limits) add(member, at int) {
+	l.added = append(l.added, [2]int{member, at})
+	l.change(member, at, 1)
+}
+
+func (l *limits) undo() {
+	for _, a := range l.added {
+		l.change(a[0], a[1], -1)
+	}
+	l.added = nil
+}
+
+func (l *limits) change(member, at, by int) {
 	for _, made := range l.matched[member] {
 		if d := made.domain[at]; d >= 0 {
-			made.counts[d] += times
+			made.counts[d] += by
 			made.stale = true
 		}
 	}
 	for _, made := range l.of[member] {
-		if d := made.domain[at]; d >= 0 && made.apart {
-			made.holders[d] += times
+		if d := made.domain[at]; d >= 0 && made.spread == nil {
+			made.holders[d] += by
 		}
 	}
 }
 
 // keeps reports whether a plan keeps all limits, one member after another.
 func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
-	var added [][2]int
-	defer func() { l.remove(added) }()
+	defer l.undo()
 	for _, i := range l.order {
 		if g.Members[i].Node != "" || found[i] == placement.None {
 			continue
@@ -253,24 +249,16 @@ func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
 		if !l.allow(i, at) {
 			return false
 		}
-		l.add(i, at, 1)
-		added = append(added, [2]int{i, at})
+		l.add(i, at)
 	}
 	return true
-}
-
-// remove takes members off their nodes.
-func (l *limits) remove(added [][2]int) {
-	for _, a := range added {
-		l.add(a[0], a[1], -1)
-	}
 }
 
 // keys are the labels of the limits.
 func (l *limits) keys() string {
 	var all []string
 	for _, made := range l.all {
-		all = append(all, made.constraint.TopologyKey)
+		all = append(all, made.TopologyKey)
 	}
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), " and ")

@@ -98,7 +98,7 @@ func TestSpreadFindsRoom(t *testing.T) {
 		planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
 		tried := dice.IntN(pods)
 		plans, reason := planner.Plan(&Request{
-			Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}, Tried: g.Members[tried].Pod.UID,
+			Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}, Tried: g.Members[tried].Pod.UID,
 		})
 		if want := most(have, room, skew) >= pods; (reason == "") != want {
 			t.Fatalf("round %d: zones %v with %v of 8, skew %d, %d pods: reason %q, room is %v", round, zones, old, skew, pods, reason, want)
@@ -191,7 +191,7 @@ func TestLimits(t *testing.T) {
 				g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
 			}
 			planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
-			plans, reason := planner.Plan(&Request{Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}})
+			plans, reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}})
 			got := reason
 			if reason == "" {
 				got = strings.Join(plans[0].Nodes, " ")
@@ -218,7 +218,7 @@ func BenchmarkSpread(b *testing.B) {
 	}
 	planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
 	for b.Loop() {
-		if _, reason := planner.Plan(&Request{Gangs: []Gang{g}, Nodes: nodes, Reservations: fit.Reservations{}}); reason != "" {
+		if _, reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}}); reason != "" {
 			b.Fatal(reason)
 		}
 	}

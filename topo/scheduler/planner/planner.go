@@ -34,7 +34,7 @@ type Gang struct {
 	Key types.NamespacedName
 	// Revision is the gang cache's, which rejects a plan for an older one.
 	Revision int
-	// Members are in the order of their ranks.
+	// Members are in the order of their ranks; there is one at least.
 	Members []Member
 	// MinMember is how many must have a node, those that have one included.
 	MinMember int
@@ -75,16 +75,11 @@ type Plan struct {
 
 // Request is for gangs that are planned together: all of them get a plan, or none.
 type Request struct {
-	Gangs        []Gang
-	Nodes        []framework.NodeInfo
-	Reservations fit.Reservations
+	Gangs []Gang
+	// Query has the nodes, what is reserved on them, and which pods count as gone.
+	fit.Query
 	// Tried is the member that the scheduler tries first, before those of lower ranks.
 	Tried types.UID
-	// Gone are pods that count as gone, by node.
-	Gone map[string]fit.Gone
-	// At plans for what is free at a time, with the departures until then; zero is now.
-	At         time.Time
-	Departures map[types.UID]fit.Departure
 }
 
 // Planner makes plans. It is for one goroutine: that of the scheduling cycles.
@@ -107,8 +102,8 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
-	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}}
-	query.At, query.Departures, query.Gone = r.At, r.Departures, r.Gone
+	query := r.Query
+	query.Reservations = fit.Reservations{}
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
@@ -141,14 +136,15 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 	query.Priority, query.End = g.priority(), g.end(time.Now())
 	query.First = slices.ContainsFunc(g.Members, func(m Member) bool { return m.Pod.Spec.NodeName != "" })
 	room := p.capacity(tree, query, classes)
-	found, err := tree.place(query.Nodes, &request, room, g.label())
+	search := tree.search(g, query.Nodes, &request)
+	found, err := search.place(room)
 	if err != nil {
 		return Plan{}, err
 	}
-	found = tree.prefer(g, query.Nodes, &request, room, found)
+	found = search.prefer(g, room, found)
 	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
-		if label := g.label(); label != "" {
-			room = tree.alike(query.Nodes, room, label, found.Nodes)
+		if search.label != "" {
+			room = search.alike(room, found.Nodes)
 		}
 		if found, err = limits.spread(tree, g, &request, room); err != nil {
 			return Plan{}, err
@@ -163,6 +159,19 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error)
 		}
 	}
 	return plan, nil
+}
+
+// Room is the tightest group that has room for a gang now, whatever its pods ask of each other.
+func (p *Planner) Room(g *Gang, nodes []framework.NodeInfo) (placement.Group, error) {
+	p.update(nodes)
+	tree := p.forest.of(&g.Spec)
+	request, classes := tree.gang(g)
+	if err := p.constrain(&request, &g.Spec); err != nil {
+		return placement.Group{}, err
+	}
+	room := p.capacity(tree, &fit.Query{Nodes: nodes}, classes)
+	found, err := placement.Place(tree.placement, &request, room)
+	return found.Group, err
 }
 
 // maxKinds bounds the kinds of members to plan: a plan takes time by their square and more, in
@@ -182,12 +191,7 @@ func (g *Gang) kinds() int {
 
 // label is the one of which all members must have one value: that of the PodGroup, or of a
 // required affinity of the members to each other.
-func (g *Gang) label() string {
-	if g.Label != "" || len(g.Members) == 0 {
-		return g.Label
-	}
-	return fit.Together(g.Members[0].Pod)
-}
+func (g *Gang) label() string { return cmp.Or(g.Label, fit.Together(g.Members[0].Pod)) }
 
 // priority is the lowest of the members that need a node: what runs may have another.
 func (g *Gang) priority() int32 {

@@ -1,12 +1,16 @@
 package planner
 
 import (
+	"maps"
 	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // Preempt plans the gangs of a request with pods of a lower priority gone: none that do
@@ -21,23 +25,12 @@ func (p *Planner) Preempt(r *Request, c *Cluster) (plans []Plan, leaving []*core
 	if plans == nil {
 		return nil, nil
 	}
-	taken := nodesTaken(plans)
 	for _, pod := range e.terminating {
-		if taken[pod.Spec.NodeName] {
+		if e.taken[pod.Spec.NodeName] {
 			leaving = append(leaving, pod)
 		}
 	}
-	return plans, append(leaving, e.Pods(set)...)
-}
-
-func nodesTaken(plans []Plan) map[string]bool {
-	taken := map[string]bool{}
-	for i := range plans {
-		for _, node := range plans[i].Nodes {
-			taken[node] = true
-		}
-	}
-	return taken
+	return plans, append(leaving, e.pods(set)...)
 }
 
 // MayPreempt reports whether there is a pod of a lower priority, and all members that need
@@ -70,4 +63,151 @@ func (r *Request) preemptor() (priority int32, may bool) {
 		}
 	}
 	return priority, true
+}
+
+const (
+	// maxTrials bounds the plans of a search for victims: on some thousand nodes a plan takes a
+	// millisecond.
+	maxTrials = 128
+	// maxSets bounds the sets of victims that are looked at without a plan.
+	maxSets = 100_000
+)
+
+// eviction searches for the best victims that make room for the gangs of a request.
+type eviction struct {
+	choice
+	planner *Planner
+	request Request
+
+	// lacking is how many GPUs must become free at least.
+	lacking int64
+	// plans are the last ones that were made, without the pods of a set, and taken the nodes
+	// that they use.
+	plans   []Plan
+	without []int
+	taken   map[string]bool
+}
+
+func newEviction(p *Planner, r *Request, c *Cluster) *eviction {
+	priority, _ := r.preemptor()
+	own := make([]types.NamespacedName, len(r.Gangs))
+	for i := range r.Gangs {
+		own[i] = r.Gangs[i].Key
+	}
+	e := &eviction{planner: p, request: *r}
+	e.choice = choice{
+		Victims: ReadVictims(r.Nodes, c, priority, own...), room: e, maxTrials: maxTrials, maxSets: maxSets,
+	}
+	for i := range e.victims {
+		e.among = append(e.among, i)
+		e.victims[i].gpus = p.gpusOf(e.victims[i].gone)
+	}
+	return e
+}
+
+func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {
+	for node := range gone {
+		for _, gpu := range p.gpus {
+			n += gone[node].Amounts[gpu]
+		}
+	}
+	return n
+}
+
+// search returns the best set that it finds, and the plans without its pods; no plans if
+// none is enough.
+func (e *eviction) search() ([]int, []Plan) {
+	e.lacking = e.lacks()
+	set, ok := e.choose()
+	if !ok || !slices.Equal(set, e.without) && !e.fits(set) {
+		return nil, nil
+	}
+	return set, e.plans
+}
+
+// fits makes plans with the pods of some victims gone. Without any the gangs were planned before.
+func (e *eviction) fits(set []int) bool {
+	if len(set)+len(e.leaving) == 0 {
+		return false
+	}
+	r := e.request
+	r.Gone = e.gone(set)
+	plans, reason := e.planner.Plan(&r)
+	if reason != "" {
+		return false
+	}
+	e.plans, e.without, e.taken = plans, set, map[string]bool{}
+	for i := range plans {
+		for _, node := range plans[i].Nodes {
+			e.taken[node] = true
+		}
+	}
+	return true
+}
+
+// needs reports whether a victim has pods on the nodes of the plans.
+func (e *eviction) needs(victim int) bool {
+	for node := range e.victims[victim].gone {
+		if e.taken[node] {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *eviction) size(victim int) int64 { return e.victims[victim].gpus }
+
+func (e *eviction) mayFit(set []int) bool {
+	var freed int64
+	for _, i := range set {
+		freed += e.victims[i].gpus
+	}
+	return freed >= e.lacking
+}
+
+func (e *eviction) gone(set []int) map[string]fit.Gone {
+	out, own := maps.Clone(e.leaving), map[string]bool{}
+	for _, i := range set {
+		for node, gone := range e.victims[i].gone {
+			if before, shared := out[node]; shared {
+				var merged fit.Gone
+				if own[node] {
+					merged = before
+				} else {
+					merged.Merge(&before)
+				}
+				merged.Merge(&gone)
+				out[node], own[node] = merged, true
+				continue
+			}
+			out[node] = gone
+		}
+	}
+	return out
+}
+
+// lacks is how many GPUs the members that must get a node ask for, less all that are free.
+func (e *eviction) lacks() (gpus int64) {
+	for i := range e.request.Gangs {
+		g := &e.request.Gangs[i]
+		need, ask := g.MinMember, []int(nil)
+		for at := range g.Members {
+			if m := &g.Members[at]; m.Node == "" {
+				ask = append(ask, m.GPUs)
+			} else {
+				need--
+			}
+		}
+		slices.Sort(ask)
+		for _, n := range ask[:min(max(need, 0), len(ask))] {
+			gpus += int64(n)
+		}
+	}
+	query := fit.Query{Nodes: e.request.Nodes, Asker: fit.Asker{Gone: e.leaving}}
+	for _, name := range e.planner.gpus {
+		for _, free := range e.planner.table.Free(&query, name, nil) {
+			gpus -= int64(free)
+		}
+	}
+	return gpus
 }

@@ -99,7 +99,7 @@ func (h *hunt) request(n, gpus int) *Request {
 		p.Spec.Priority = new(int32(10))
 		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
 	}
-	return &Request{Gangs: []Gang{g}, Nodes: h.nodes}
+	return &Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: h.nodes}}
 }
 
 func newPlanner() *Planner {
@@ -264,7 +264,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 			for m := mask; m > 0; m &= m - 1 {
 				set = append(set, bits.TrailingZeros(uint(m)))
 			}
-			if (!enough || all.compare(set, best) < 0) && all.plan(set) != nil {
+			if (!enough || all.compare(set, best) < 0) && all.fits(set) {
 				best, enough = set, true
 			}
 		}
@@ -284,7 +284,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 		}
 		found++
 		for i := range set {
-			if bounded.plan(slices.Concat(set[:i], set[i+1:])) != nil {
+			if bounded.fits(slices.Concat(set[:i], set[i+1:])) {
 				t.Errorf("%v without %d is enough", set, set[i])
 			}
 		}

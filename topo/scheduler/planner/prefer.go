@@ -19,9 +19,6 @@ const maxPreferences = 8
 // weights of their preferred node affinity, less a hundred for each taint PreferNoSchedule
 // that they do not tolerate. Nil if they have no preference. The first member's count.
 func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
-	if len(g.Members) == 0 {
-		return nil
-	}
 	const dislike = 100 // The largest weight of a term.
 	pod := g.Members[0].Pod
 	var terms *nodeaffinity.PreferredSchedulingTerms
@@ -51,10 +48,8 @@ func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
 
 // prefer is a place as tight as the one that was found, on nodes that the members prefer more
 // if there is one: in a group of the same tier, and in as few of the lowest groups.
-func (t *tree) prefer(
-	g *Gang, nodes []framework.NodeInfo, request *placement.Gang, room *placement.Capacity, found placement.Plan,
-) placement.Plan {
-	scores := t.preferences(g, nodes)
+func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan) placement.Plan {
+	scores := s.preferences(g, s.nodes)
 	if scores == nil {
 		return found
 	}
@@ -73,8 +68,8 @@ func (t *tree) prefer(
 	// All that have room are at least at the last level: that is what was found.
 	for _, least := range levels[:min(len(levels)-1, maxPreferences)] {
 		preferred := only(room, func(id int) bool { return scores[id] >= least })
-		plan, err := t.place(nodes, request, preferred, g.label())
-		if err == nil && plan.Group.Tier <= found.Group.Tier && t.lowest(plan.Nodes) <= t.lowest(found.Nodes) {
+		plan, err := s.place(preferred)
+		if err == nil && plan.Group.Tier <= found.Group.Tier && s.lowest(plan.Nodes) <= s.lowest(found.Nodes) {
 			return plan
 		}
 	}

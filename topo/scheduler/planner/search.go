@@ -15,18 +15,33 @@ import (
 // maxDomains bounds the values of a label that are tried for one gang.
 const maxDomains = 8
 
-// search looks for the place of a gang of which all nodes have one value of a label.
+// search looks for the place of a gang: with a label, on nodes with one value of it.
 type search struct {
-	tree     *placement.Tree
-	gang     *placement.Gang
-	capacity *placement.Capacity
-	label    string
+	*tree
+	nodes []framework.NodeInfo
+	gang  *placement.Gang
+	label string
 	// values are those of the label, by node of the tree; empty without one.
 	values []string
 }
 
+func (t *tree) search(g *Gang, nodes []framework.NodeInfo, request *placement.Gang) *search {
+	s := &search{tree: t, nodes: nodes, gang: request, label: g.label()}
+	if s.label == "" {
+		return s
+	}
+	s.values = make([]string, t.placement.Len())
+	for at, id := range t.ids {
+		s.values[id] = nodes[at].Node().Labels[s.label]
+	}
+	return s
+}
+
 // place finds the tightest place.
-func (s *search) place() (placement.Plan, error) {
+func (s *search) place(room *placement.Capacity) (placement.Plan, error) {
+	if s.label == "" {
+		return placement.Place(s.placement, s.gang, room)
+	}
 	var members []int32
 	for _, m := range s.gang.Placed {
 		members = append(members, m.Node)
@@ -38,10 +53,10 @@ func (s *search) place() (placement.Plan, error) {
 	case len(held) > 1:
 		return placement.Plan{}, fmt.Errorf("its members are in %s of %s already", strings.Join(held, ", "), s.label)
 	case len(held) == 1:
-		return s.on(func(value string) bool { return value == held[0] })
+		return s.on(room, func(value string) bool { return value == held[0] })
 	}
 	// In most clusters the tightest place of the tree is in one domain of the label.
-	plan, err := s.on(func(value string) bool { return value != "" })
+	plan, err := s.on(room, func(value string) bool { return value != "" })
 	if err != nil {
 		return plan, err
 	}
@@ -49,8 +64,8 @@ func (s *search) place() (placement.Plan, error) {
 		return plan, nil
 	}
 	var first error
-	for _, domain := range s.candidates() {
-		plan, err := s.on(func(value string) bool { return value == domain })
+	for _, domain := range s.candidates(room) {
+		plan, err := s.on(room, func(value string) bool { return value == domain })
 		if err == nil {
 			return plan, nil
 		}
@@ -62,8 +77,8 @@ func (s *search) place() (placement.Plan, error) {
 }
 
 // on finds the tightest place on nodes with some values of the label.
-func (s *search) on(some func(value string) bool) (placement.Plan, error) {
-	return placement.Place(s.tree, s.gang, only(s.capacity, func(id int) bool { return some(s.values[id]) }))
+func (s *search) on(room *placement.Capacity, some func(value string) bool) (placement.Plan, error) {
+	return placement.Place(s.placement, s.gang, only(room, func(id int) bool { return some(s.values[id]) }))
 }
 
 // only is the room on some nodes of the tree.
@@ -81,11 +96,8 @@ func only(room *placement.Capacity, some func(id int) bool) *placement.Capacity 
 	return &out
 }
 
-// alike is the room on nodes that have the value of a label that a plan's nodes have.
-func (t *tree) alike(
-	nodes []framework.NodeInfo, room *placement.Capacity, label string, plan []int32,
-) *placement.Capacity {
-	s := search{tree: t.placement, capacity: room, label: label, values: t.values(nodes, label)}
+// alike is the room on nodes that have the value of the label that a plan's nodes have.
+func (s *search) alike(room *placement.Capacity, plan []int32) *placement.Capacity {
 	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {
 		return only(room, func(id int) bool { return s.values[id] == domains[0] })
 	}
@@ -98,7 +110,7 @@ func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
 		switch {
 		case id == placement.None:
 		case s.values[id] == "":
-			return nil, fmt.Errorf("a member is on node %s, which has no label %s", s.tree.Name(id), s.label)
+			return nil, fmt.Errorf("a member is on node %s, which has no label %s", s.placement.Name(id), s.label)
 		default:
 			domains = append(domains, s.values[id])
 		}
@@ -109,7 +121,7 @@ func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
 
 // candidates are the values of the label to try: best fit first, that is the ones with
 // room for all pods of the gang, the fullest first, then the emptiest of the others.
-func (s *search) candidates() []string {
+func (s *search) candidates(capacity *placement.Capacity) []string {
 	pods := 0
 	for _, t := range s.gang.Tasks {
 		pods += t.Pods
@@ -120,8 +132,8 @@ func (s *search) candidates() []string {
 			continue
 		}
 		// Of several classes the fewest, which holds for any mixture of them.
-		fewest := s.capacity.Fit[0][id]
-		for _, fit := range s.capacity.Fit[1:] {
+		fewest := capacity.Fit[0][id]
+		for _, fit := range capacity.Fit[1:] {
 			fewest = min(fewest, fit[id])
 		}
 		room[value] += int(fewest)

@@ -22,7 +22,7 @@ func leaf(name string, nodes ...int) v1alpha1.Group {
 
 // All members go to nodes with one value of the label, the tightest place of those.
 func TestPlaceByLabel(t *testing.T) {
-	tree, err := placement.New([]v1alpha1.Group{leaf("leaf-0", 0, 1, 2), leaf("leaf-1", 3, 4, 5), leaf("leaf-2", 6)})
+	nodes, err := placement.New([]v1alpha1.Group{leaf("leaf-0", 0, 1, 2), leaf("leaf-1", 3, 4, 5), leaf("leaf-2", 6)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ func TestPlaceByLabel(t *testing.T) {
 			for _, m := range tt.placed {
 				room.Fit[0][m.Node] = 0
 			}
-			s := search{tree: tree, gang: &g, capacity: &room, label: "zone", values: zones}
-			plan, err := s.place()
+			s := search{tree: &tree{placement: nodes}, gang: &g, label: "zone", values: zones}
+			plan, err := s.place(&room)
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}

@@ -15,23 +15,18 @@ import (
 // decide whether that takes it without a set of victims. Candidate nodes come in the order
 // in which they may be best, so that few are tried.
 
+// maxCandidates bounds the nodes that are found to take a pod of no gang once others are gone:
+// kube-scheduler's least number.
+const maxCandidates = 100
+
+// maxSingleSets bounds the sets of one node that are looked at: all of nine victims.
+const maxSingleSets = 512
+
 // Single is what a pod of no gang asks for.
 type Single struct {
 	Amounts      fit.Amounts
 	Reservations fit.Reservations
 	Asker        fit.Asker
-}
-
-// Candidate is a node that may take the pod once victims are gone.
-type Candidate struct {
-	Info framework.NodeInfo
-	// On are the victims that have pods on the node.
-	On []int
-	// first is the least valuable victim that alone frees enough and breaks no budget, as
-	// far as amounts show; none is the number of victims, and -1 that nothing must be evicted.
-	first int
-	// lacks is what the pod lacks with all victims there.
-	lacks corev1.ResourceName
 }
 
 // HaveGangs reports whether there is a gang of several pods among the victims: eviction pod
@@ -40,40 +35,50 @@ func (v *Victims) HaveGangs() bool {
 	return slices.ContainsFunc(v.victims, func(one victim) bool { return len(one.pods) > 1 })
 }
 
-// Pods are those of a set.
-func (v *Victims) Pods(set []int) (pods []*corev1.Pod) {
-	for _, i := range set {
-		pods = append(pods, v.victims[i].pods...)
-	}
-	return pods
-}
+// Leave reports whether pods of a lower priority leave a node already.
+func (v *Victims) Leave(node string) bool { return len(v.leaving[node].UIDs) > 0 }
 
-// Gone are the pods of a node that are gone without a set.
-func (v *Victims) Gone(node string, set []int) map[types.UID]bool {
-	gone := v.gone(node, set)
-	return gone.UIDs
-}
-
-func (v *Victims) gone(node string, set []int) (out fit.Gone) {
-	leaving := v.leaving[node]
-	out.Merge(&leaving)
-	for _, i := range set {
-		if gone, ok := v.victims[i].gone[node]; ok {
-			out.Merge(&gone)
+// Best is the node on which the best set of victims makes room for a pod, and their pods; no
+// node if none is enough. fits are the scheduler's filters, on a node without some pods.
+func (v *Victims) Best(
+	nodes []framework.NodeInfo, s *Single, fits func(node framework.NodeInfo, gone map[types.UID]bool) bool,
+) (node string, evict []*corev1.Pod) {
+	var best []int
+	found, candidates := 0, v.candidates(nodes, s)
+	for i := range candidates {
+		c := &candidates[i]
+		if found >= maxCandidates || found > 0 && !v.mayBeat(c, best) {
+			break
+		}
+		c.filter = fits
+		search := choice{Victims: v, room: c, among: c.on, maxTrials: maxSingleSets, maxSets: maxSingleSets}
+		if set, ok := search.choose(); ok {
+			if found++; found == 1 || v.compare(set, best) < 0 {
+				node, best = c.info.Node().Name, set
+			}
 		}
 	}
-	return out
+	return node, v.pods(best)
 }
 
-// Violates reports whether a set breaks a disruption budget.
-func (v *Victims) Violates(set []int) bool { return v.violations(set) > 0 }
+// candidate is a node that may take the pod once victims are gone.
+type candidate struct {
+	*Victims
+	*Single
+	filter func(node framework.NodeInfo, gone map[types.UID]bool) bool
+	info   framework.NodeInfo
+	// on are the victims that have pods on the node.
+	on []int
+	// first is the least valuable victim that alone frees enough and breaks no budget, as
+	// far as amounts show; none is the number of victims, and -1 that nothing must be evicted.
+	first int
+	// lacking is what the pod lacks with all victims there.
+	lacking corev1.ResourceName
+}
 
-// Better reports whether a set is better than another.
-func (v *Victims) Better(a, b []int) bool { return v.compare(a, b) < 0 }
-
-// Candidates are those of nodes that have victims, or pods that leave: the one first of which
+// candidates are those of nodes that have victims, or pods that leave: the one first of which
 // less may have to be evicted.
-func (v *Victims) Candidates(nodes []framework.NodeInfo, s *Single) (out []Candidate) {
+func (v *Victims) candidates(nodes []framework.NodeInfo, s *Single) (out []candidate) {
 	on := map[string][]int{}
 	for i := range v.victims {
 		for node := range v.victims[i].gone {
@@ -82,83 +87,57 @@ func (v *Victims) Candidates(nodes []framework.NodeInfo, s *Single) (out []Candi
 	}
 	for _, info := range nodes {
 		node := info.Node().Name
-		if _, leaving := v.leaving[node]; !leaving && len(on[node]) == 0 {
+		if len(on[node]) == 0 && !v.Leave(node) {
 			continue
 		}
-		c := Candidate{Info: info, On: on[node], first: len(v.victims)}
-		if c.lacks = v.lacks(info, s, nil); c.lacks == "" {
+		c := candidate{Victims: v, Single: s, info: info, on: on[node], first: len(v.victims)}
+		if c.lacking = c.lacks(nil); c.lacking == "" {
 			c.first = -1
-		} else if at := slices.IndexFunc(c.On, func(i int) bool {
-			set := []int{i}
-			return v.violations(set) == 0 && v.lacks(info, s, set) == ""
+		} else if at := slices.IndexFunc(c.on, func(i int) bool {
+			return v.violations([]int{i}) == 0 && c.mayFit([]int{i})
 		}); at >= 0 {
-			c.first = c.On[at]
+			c.first = c.on[at]
 		}
 		out = append(out, c)
 	}
-	slices.SortStableFunc(out, func(a, b Candidate) int { return cmp.Compare(a.first, b.first) })
+	slices.SortStableFunc(out, func(a, b candidate) int { return cmp.Compare(a.first, b.first) })
 	return out
 }
 
-// lacks is what a pod lacks on a node without a set, as far as amounts show.
-func (v *Victims) lacks(info framework.NodeInfo, s *Single, set []int) corev1.ResourceName {
-	node, asker := info.Node().Name, s.Asker
-	asker.Gone = map[string]fit.Gone{node: v.gone(node, set)}
-	free := fit.FreeOf(info, s.Reservations[node], &asker)
-	return free.Lacks(s.Amounts)
-}
-
-// MayBeat reports whether a set of this candidate may be better than one of those before it.
-func (v *Victims) MayBeat(c *Candidate, best []int) bool {
+// mayBeat reports whether a set of this candidate may be better than one of those before it.
+func (v *Victims) mayBeat(c *candidate, best []int) bool {
 	return len(best) > 1 || v.violations(best) > 0 || len(best) == 1 && c.first < best[0]
 }
 
-// maxSingleSets bounds the sets of one node that are looked at: all of nine victims.
-const maxSingleSets = 512
-
-// Sets are those of the candidate that may be enough, the best first; all reports that there
-// are no others.
-func (v *Victims) Sets(c *Candidate, s *Single) (sets [][]int, all bool) {
-	looked, last := 0, [][]int{nil}
-	for range c.On {
-		var next [][]int
-		for _, set := range last {
-			for _, i := range c.On {
-				if len(set) > 0 && i <= set[len(set)-1] {
-					continue
-				}
-				next = append(next, append(slices.Clone(set), i))
-			}
-			if looked+len(next) > maxSingleSets {
-				slices.SortStableFunc(sets, v.compare)
-				return sets, false
-			}
+// gone are the pods of the node that are gone without a set.
+func (c *candidate) gone(set []int) (out fit.Gone) {
+	node := c.info.Node().Name
+	leaving := c.leaving[node]
+	out.Merge(&leaving)
+	for _, i := range set {
+		if gone, ok := c.victims[i].gone[node]; ok {
+			out.Merge(&gone)
 		}
-		for _, set := range next {
-			if v.lacks(c.Info, s, set) == "" {
-				sets = append(sets, set)
-			}
-		}
-		looked, last = looked+len(next), next
 	}
-	slices.SortStableFunc(sets, v.compare)
-	return sets, true
+	return out
 }
 
-// Orders are those in which the victims of a candidate are put back that has too many sets:
-// what breaks a budget first, then what is worth most, or what frees little of
-// what the pod lacks, so that few large ones go.
-func (v *Victims) Orders(c *Candidate) (orders [2][]int) {
-	node := c.Info.Node().Name
-	for at := range orders {
-		orders[at] = slices.Clone(c.On)
-		slices.SortFunc(orders[at], func(a, b int) int {
-			size := 0
-			if at == 1 {
-				size = cmp.Compare(v.victims[a].gone[node].Amounts[c.lacks], v.victims[b].gone[node].Amounts[c.lacks])
-			}
-			return cmp.Or(cmp.Compare(v.violations([]int{b}), v.violations([]int{a})), size, cmp.Compare(b, a))
-		})
-	}
-	return orders
+// lacks is what the pod lacks on the node without a set, as far as amounts show.
+func (c *candidate) lacks(set []int) corev1.ResourceName {
+	node, asker := c.info.Node().Name, c.Asker
+	asker.Gone = map[string]fit.Gone{node: c.gone(set)}
+	free := fit.FreeOf(c.info, c.Reservations[node], &asker)
+	return free.Lacks(c.Amounts)
+}
+
+func (c *candidate) mayFit(set []int) bool { return c.lacks(set) == "" }
+func (c *candidate) needs(int) bool        { return true }
+
+func (c *candidate) fits(set []int) bool {
+	gone := c.gone(set)
+	return c.filter(c.info, gone.UIDs)
+}
+
+func (c *candidate) size(victim int) int64 {
+	return c.victims[victim].gone[c.info.Node().Name].Amounts[c.lacking]
 }

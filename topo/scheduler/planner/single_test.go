@@ -1,10 +1,14 @@
 package planner
 
 import (
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
-	"slices"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -17,25 +21,25 @@ func (h *hunt) single(gpus int) (*Victims, *Single) {
 	}
 }
 
-// best is what the scheduler does, with nothing but amounts as filters.
-func best(v *Victims, s *Single, h *hunt) (node string, set []int, all bool) {
-	all = true
-	candidates := v.Candidates(h.nodes, s)
-	for i := range candidates {
-		c := &candidates[i]
-		if node != "" && !v.MayBeat(c, set) {
-			break
-		}
-		if v.lacks(c.Info, s, nil) == "" {
-			return c.Info.Node().Name, nil, all
-		}
-		sets, whole := v.Sets(c, s)
-		all = all && whole
-		if len(sets) > 0 && (node == "" || v.Better(sets[0], set)) {
-			node, set = c.Info.Node().Name, sets[0]
+// best is what is found with nothing but amounts as filters.
+func best(v *Victims, s *Single, h *hunt) (node string, pods []*corev1.Pod) {
+	return v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
+		return fitsWithout(info, s, gone)
+	})
+}
+
+// fitsWithout reports whether a node has enough for a pod without others.
+func fitsWithout(info framework.NodeInfo, s *Single, gone map[types.UID]bool) bool {
+	var left fit.Gone
+	for _, on := range info.GetPods() {
+		if pod := on.GetPod(); gone[pod.UID] {
+			left.Add(pod.UID, fit.Requests(pod))
 		}
 	}
-	return node, set, all
+	asker := s.Asker
+	asker.Gone = map[string]fit.Gone{info.Node().Name: left}
+	free := fit.FreeOf(info, nil, &asker)
+	return free.Lacks(s.Amounts) == ""
 }
 
 func TestSinglePreemptsWholeGangs(t *testing.T) {
@@ -58,8 +62,8 @@ func TestSinglePreemptsWholeGangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHunt(t, tt.nodes)
 			v, s := h.single(tt.gpus)
-			node, set, _ := best(v, s, h)
-			if got := names(v.Pods(set)); got != tt.want || node == "" {
+			node, pods := best(v, s, h)
+			if got := names(pods); got != tt.want || node == "" {
 				t.Errorf("on %q %q are evicted, want %q", node, got, tt.want)
 			}
 		})
@@ -80,7 +84,8 @@ func TestSingleIsExact(t *testing.T) {
 				for m := mask; m > 0; m &= m - 1 {
 					set = append(set, bits.TrailingZeros(uint(m)))
 				}
-				if v.lacks(info, s, set) == "" && (!enough || v.Better(set, want)) {
+				c := candidate{Victims: v, Single: s, info: info}
+				if c.mayFit(set) && (!enough || v.compare(set, want) < 0) {
 					want, enough = set, true
 				}
 			}
@@ -88,9 +93,9 @@ func TestSingleIsExact(t *testing.T) {
 		if enough && len(want) == 0 {
 			continue // It needs no victims.
 		}
-		node, set, all := best(v, s, h)
-		if (node != "") != enough || !all || v.compare(set, want) != 0 {
-			t.Fatalf("%v, want %v", set, want)
+		node, pods := best(v, s, h)
+		if (node != "") != enough || names(pods) != names(v.pods(want)) {
+			t.Fatalf("%s, want %s", names(pods), names(v.pods(want)))
 		}
 		if enough {
 			found++
@@ -101,24 +106,27 @@ func TestSingleIsExact(t *testing.T) {
 	}
 }
 
-// A node of very many victims has sets of few at once, and orders for the rest.
+// Of a node of very many victims few sets are tried, and the best is found all the same if it is
+// of the few large ones.
 func TestSingleIsBounded(t *testing.T) {
 	var on []string
 	for i := range 8 {
 		on = append(on, string(rune('a'+i))+" 1 0 1")
 	}
 	for i := range 40 {
-		on = append(on, string(rune('A'+i))+" 0 0 1")
+		on = append(on, fmt.Sprintf("small%d 0 0 1", i))
 	}
 	h := newHunt(t, [][]string{on})
 	v, s := h.single(8)
-	c := v.Candidates(h.nodes, s)[0]
-	if sets, all := v.Sets(&c, s); len(sets) > 0 || all {
-		t.Errorf("%d sets, all %t", len(sets), all)
+	tried := 0
+	_, pods := v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
+		tried++
+		return fitsWithout(info, s, gone)
+	})
+	if got := names(pods); got != "a b c d e f g h" {
+		t.Errorf("%q are evicted", got)
 	}
-	for _, order := range v.Orders(&c) {
-		if slices.Sort(order); !slices.Equal(order, c.On) {
-			t.Errorf("an order of %v", order)
-		}
+	if tried > 3*maxSingleSets {
+		t.Errorf("%d sets were tried", tried)
 	}
 }

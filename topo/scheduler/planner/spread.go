@@ -101,7 +101,6 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 	for _, task := range request.Tasks {
 		classes = append(classes, slices.Repeat([]int{task.Class}, task.Pods)...)
 	}
-	var added [][2]int
 	for _, i := range s.order {
 		if s.gang.Members[i].Node != "" {
 			out.Pods++
@@ -112,13 +111,12 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 			continue
 		}
 		out.Pods++
-		s.take(id, classes[i])
+		s.taken[id] = s.with(id, classes[i])
 		s.enter(id)
-		s.add(i, int(s.tree.at[id]), 1)
-		added = append(added, [2]int{i, int(s.tree.at[id])})
+		s.add(i, int(s.tree.at[id]))
 	}
 	if out.Pods < s.gang.MinMember {
-		s.remove(added) // Another group is tried.
+		s.undo() // Another group is tried.
 		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
 	}
 	out.Group = s.tree.around(out.Nodes)
@@ -151,9 +149,7 @@ func (s *spreading) best(member, class int, avoid []int32) int32 {
 
 // fits reports whether a node takes one more member of a class.
 func (s *spreading) fits(id int32, class int) bool {
-	taken := make([]int32, len(s.room.Fit))
-	copy(taken, s.taken[id])
-	taken[class]++
+	taken := s.with(id, class)
 	for c, n := range taken {
 		if n > s.room.Fit[c][id] {
 			return false
@@ -162,11 +158,12 @@ func (s *spreading) fits(id int32, class int) bool {
 	return len(taken) == 1 || s.room.Together(id, taken)
 }
 
-func (s *spreading) take(id int32, class int) {
-	if s.taken[id] == nil {
-		s.taken[id] = make([]int32, len(s.room.Fit))
-	}
-	s.taken[id][class]++
+// with are the members on a node, by class, and one more.
+func (s *spreading) with(id int32, class int) []int32 {
+	taken := make([]int32, len(s.room.Fit))
+	copy(taken, s.taken[id])
+	taken[class]++
+	return taken
 }
 
 // enter notes the groups of a member's node.

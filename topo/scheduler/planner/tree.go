@@ -162,23 +162,3 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	}
 	return out, classes
 }
-
-// place finds the tightest place; with a label, on nodes with one value of it.
-func (t *tree) place(
-	nodes []framework.NodeInfo, g *placement.Gang, capacity *placement.Capacity, label string,
-) (placement.Plan, error) {
-	if label == "" {
-		return placement.Place(t.placement, g, capacity)
-	}
-	s := search{tree: t.placement, gang: g, capacity: capacity, label: label, values: t.values(nodes, label)}
-	return s.place()
-}
-
-// values are those of a label, by node of the tree; empty without one.
-func (t *tree) values(nodes []framework.NodeInfo, label string) []string {
-	values := make([]string, t.placement.Len())
-	for at, id := range t.ids {
-		values[id] = nodes[at].Node().Labels[label]
-	}
-	return values
-}

@@ -32,8 +32,7 @@ type Cluster struct {
 // valuable victim is worth less.
 type Victims struct {
 	victims []victim
-	// allowed is how many evictions each budget allows.
-	allowed []int
+	budgets []budget
 	// terminating are pods of a lower priority that leave anyway, leaving the same by node.
 	terminating []*corev1.Pod
 	leaving     map[string]fit.Gone
@@ -60,12 +59,11 @@ func (v *victim) worth(other *victim) int {
 // ReadVictims finds the victims that there may be on nodes. A gang of which a pod has the
 // priority is none, nor is one that is spared.
 func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare ...types.NamespacedName) *Victims {
-	v := &Victims{leaving: map[string]fit.Gone{}}
+	v := &Victims{leaving: map[string]fit.Gone{}, budgets: readBudgets(c.Budgets)}
 	spared, of := map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
 	for _, key := range spare {
 		spared[key] = true
 	}
-	budgets := readBudgets(c.Budgets)
 	for _, info := range nodes {
 		node := info.Node().Name
 		for _, on := range info.GetPods() {
@@ -79,13 +77,13 @@ func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare .
 			case pod.DeletionTimestamp != nil:
 				v.terminating = append(v.terminating, pod)
 				gone := v.leaving[node]
-				gone.Add(pod)
+				gone.Add(pod.UID, fit.Requests(pod))
 				v.leaving[node] = gone
 			default:
 				if of[key] == nil {
 					of[key] = &victim{name: key.String(), priority: math.MinInt32, gone: map[string]fit.Gone{}}
 				}
-				of[key].add(node, pod, budgets)
+				of[key].add(node, pod, v.budgets)
 			}
 		}
 	}
@@ -95,10 +93,15 @@ func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare .
 		}
 	}
 	slices.SortFunc(v.victims, func(a, b victim) int { return a.worth(&b) })
-	for i := range budgets {
-		v.allowed = append(v.allowed, budgets[i].allowed)
-	}
 	return v
+}
+
+// pods are those of a set.
+func (v *Victims) pods(set []int) (pods []*corev1.Pod) {
+	for _, i := range set {
+		pods = append(pods, v.victims[i].pods...)
+	}
+	return pods
 }
 
 // compare orders sets: the better one first.
@@ -116,10 +119,10 @@ func (v *Victims) compare(a, b []int) int {
 
 // violations is how many evictions of a set the budgets do not allow.
 func (v *Victims) violations(set []int) (n int) {
-	used := make([]int, len(v.allowed))
+	used := make([]int32, len(v.budgets))
 	for _, i := range set {
 		for _, b := range v.victims[i].budgets {
-			if used[b]++; used[b] > v.allowed[b] {
+			if used[b]++; used[b] > v.budgets[b].Status.DisruptionsAllowed {
 				n++
 			}
 		}
@@ -142,7 +145,7 @@ func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key type
 func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 	v.pods = append(v.pods, pod)
 	gone := v.gone[node]
-	gone.Add(pod)
+	gone.Add(pod.UID, fit.Requests(pod))
 	v.gone[node] = gone
 	v.priority = max(v.priority, schedulehelpers.PodPriority(pod))
 	started := pod.CreationTimestamp.Time
@@ -163,7 +166,6 @@ func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 type budget struct {
 	*policyv1.PodDisruptionBudget
 	selector labels.Selector
-	allowed  int
 }
 
 func readBudgets(all []*policyv1.PodDisruptionBudget) (out []budget) {
@@ -172,7 +174,7 @@ func readBudgets(all []*policyv1.PodDisruptionBudget) (out []budget) {
 		if err != nil || selector.Empty() {
 			continue // It matches nothing.
 		}
-		out = append(out, budget{b, selector, int(b.Status.DisruptionsAllowed)})
+		out = append(out, budget{b, selector})
 	}
 	return out
 }

@@ -122,60 +122,42 @@ func readArgs(object runtime.Object) (Args, error) {
 	return args, nil
 }
 
+// check names everything that is wrong. Units and defaults are enums and ranges where nodes read
+// them.
 func (a *Args) check() error {
 	var faults []error
-	if a.TopoMaster != "" {
-		if u, err := url.Parse(a.TopoMaster); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			faults = append(faults, fmt.Errorf("topoMaster: %q is not an http address", a.TopoMaster))
+	fault := func(is bool, format string, args ...any) {
+		if is {
+			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	if (a.CAFile != "" || a.TokenFile != "") && !strings.HasPrefix(a.TopoMaster, "https://") {
-		faults = append(faults, errors.New("caFile, tokenFile: topoMaster is not an https address"))
-	}
-	if a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration {
-		faults = append(faults, errors.New("interval, maxAge: not positive, or maxAge is shorter than interval"))
-	}
-	if a.Gangs.ReserveAfter.Duration < 0 {
-		faults = append(faults, errors.New("gangs: reserveAfter is negative"))
-	}
-	if (a.LeaderElection.ResourceName == "") != (a.LeaderElection.ResourceNamespace == "") {
-		faults = append(faults, errors.New("leaderElection: resourceName and resourceNamespace need each other"))
-	}
-	if a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place {
-		faults = append(faults, fmt.Errorf("withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place))
-	}
-	if a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread {
-		faults = append(faults, fmt.Errorf("placement: %q is neither %s nor %s",
-			a.Placement, config.PlacementBinpack, config.PlacementSpread))
-	}
-	faults = append(faults, a.nodeConfig().Complete())
-	faults = append(faults, a.checkShares()...)
+	u, err := url.Parse(a.TopoMaster)
+	fault(a.TopoMaster != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"),
+		"topoMaster: %q is not an http address", a.TopoMaster)
+	fault((a.CAFile != "" || a.TokenFile != "") && !strings.HasPrefix(a.TopoMaster, "https://"),
+		"caFile, tokenFile: topoMaster is not an https address")
+	fault(a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration,
+		"interval, maxAge: not positive, or maxAge is shorter than interval")
+	fault(a.Gangs.ReserveAfter.Duration < 0, "gangs: reserveAfter is negative")
+	fault((a.LeaderElection.ResourceName == "") != (a.LeaderElection.ResourceNamespace == ""),
+		"leaderElection: resourceName and resourceNamespace need each other")
+	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
+		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
+	fault(a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread,
+		"placement: %q is neither %s nor %s", a.Placement, config.PlacementBinpack, config.PlacementSpread)
 	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
-		if w < 0 || w > sgpu.MaxWeight {
-			faults = append(faults, fmt.Errorf("gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight))
-		}
+		fault(w < 0 || w > sgpu.MaxWeight, "gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight)
 	}
-	return errors.Join(faults...)
-}
-
-// checkShares is what is wrong with units and defaults, which nodes read as enums and ranges.
-func (a *Args) checkShares() (faults []error) {
-	if unit := a.Resources.VMemoryUnit; unit != "" && unit != config.GiB && unit != config.MiB {
-		faults = append(faults, fmt.Errorf("resources: vmemoryUnit %q is neither %s nor %s", unit, config.GiB, config.MiB))
-	}
-	if d := a.Defaults; d.VCore < 0 || d.VCore > 100 || d.VMemoryPercentage < 1 || d.VMemoryPercentage > 100 {
-		faults = append(faults, fmt.Errorf("shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100",
-			d.VCore, d.VMemoryPercentage))
-	}
-	if d := a.Defaults; d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage {
-		faults = append(faults, fmt.Errorf("shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too",
-			d.VMemory, d.VMemoryPercentage))
-	}
+	unit, d := a.Resources.VMemoryUnit, a.Defaults
+	fault(unit != "" && unit != config.GiB && unit != config.MiB,
+		"resources: vmemoryUnit %q is neither %s nor %s", unit, config.GiB, config.MiB)
+	fault(d.VCore < 0 || d.VCore > 100 || d.VMemoryPercentage < 1 || d.VMemoryPercentage > 100,
+		"shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100", d.VCore, d.VMemoryPercentage)
+	fault(d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage,
+		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too", d.VMemory, d.VMemoryPercentage)
 	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
-	if !slices.Contains(policies, a.Defaults.Policy) {
-		faults = append(faults, fmt.Errorf("shareDefaults: policy %q is none of %q", a.Defaults.Policy, policies))
-	}
-	return faults
+	fault(!slices.Contains(policies, d.Policy), "shareDefaults: policy %q is none of %q", d.Policy, policies)
+	return errors.Join(append(faults, a.nodeConfig().Complete())...)
 }
 
 // nodeConfig has the names of resources and annotations, and what a container has

@@ -25,10 +25,8 @@ const cycleKey framework.StateKey = Name
 
 // cycle is what PreFilter found out about a pod. Only Reserve changes it.
 type cycle struct {
-	asker        fit.Asker
-	amounts      fit.Amounts
-	gpu          corev1.ResourceName // Whole GPUs of the maker that it asks for.
-	reservations fit.Reservations
+	planner.Single
+	gpu corev1.ResourceName // Whole GPUs of the maker that it asks for.
 	// member reports that the pod is in a gang of labels; node is the only one that
 	// Filter accepts, empty for any.
 	member bool
@@ -46,11 +44,6 @@ type cycle struct {
 
 // Clone is for preemption, which tries nodes without some pods.
 func (c *cycle) Clone() framework.StateData { return c }
-
-// single is what a pod of no gang asks for, for preemption.
-func (c *cycle) single() planner.Single {
-	return planner.Single{Amounts: c.amounts, Reservations: c.reservations, Asker: c.asker}
-}
 
 func cycleOf(state framework.CycleState) *cycle {
 	data, _ := state.Read(cycleKey)
@@ -71,16 +64,16 @@ func (p *Plugin) PreFilter(
 	}
 	switch {
 	case p.cache.IsNative(pod):
-		if status := p.podGroups.preFilter(ctx, state, pod, c); status != nil {
+		if status := p.preFilterPodGroup(ctx, state, pod, c); status != nil {
 			return nil, status
 		}
 	case state.IsPodGroupSchedulingCycle() && p.labeled(pod):
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
-		p.plans.measure(nodes)
+		p.measure(nodes)
 		var rejection string
 		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plans.plan(&planner.Request{Gangs: gangs, Nodes: nodes, Tried: pod.UID}, mayPreempt)
+			return p.plan(&planner.Request{Gangs: gangs, Query: fit.Query{Nodes: nodes}, Tried: pod.UID}, mayPreempt)
 		}
 		c.node, c.member, rejection = p.cache.Place(pod, plan)
 		if !c.member && p.labeled(pod) {
@@ -92,8 +85,8 @@ func (p *Plugin) PreFilter(
 			// No victims would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
 		}
-		c.reservations, c.asker.First = p.cache.Reservations(), p.cache.RunsInPart(pod)
-		if !c.member && len(c.reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
+		c.Reservations, c.Asker.First = p.cache.Reservations(), p.cache.RunsInPart(pod)
+		if !c.member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}
 	}
@@ -113,13 +106,11 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	if err = cmp.Or(err, selectorErr); err != nil {
 		return nil, err
 	}
-	c := &cycle{
-		asker:        fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod), End: fit.EndOf(pod, time.Now())},
-		amounts:      fit.Requests(pod, p.args.Ignored...),
-		reservations: p.cache.Reservations(), request: request, hcas: p.hcas(pod),
-	}
-	c.gpu = p.gpus.GPUs().In(c.amounts)
-	if selector != nil && c.amounts[c.gpu] > 0 {
+	c := &cycle{request: request, hcas: p.hcas(pod)}
+	c.Asker = fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod), End: fit.EndOf(pod, time.Now())}
+	c.Amounts, c.Reservations = fit.Requests(pod, p.args.Ignored...), p.cache.Reservations()
+	c.gpu = p.gpus.GPUs().In(c.Amounts)
+	if selector != nil && c.Amounts[c.gpu] > 0 {
 		c.selector = selector
 	}
 	return c, nil
@@ -142,9 +133,9 @@ func (p *Plugin) Filter(
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
-	free := fit.FreeOf(info, c.reservations[node], &c.asker)
+	free := fit.FreeOf(info, c.Reservations[node], &c.Asker)
 	if free.HasReservations() {
-		if lacks := free.Lacks(c.amounts); lacks != "" {
+		if lacks := free.Lacks(c.Amounts); lacks != "" {
 			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
 		}
 	}
@@ -154,7 +145,7 @@ func (p *Plugin) Filter(
 		switch left, err := c.selector.Left(info); {
 		case err != nil:
 			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
-		case left-free.Reserved(c.gpu) < c.amounts[c.gpu]:
+		case left-free.Reserved(c.gpu) < c.Amounts[c.gpu]:
 			return framework.NewStatus(code, "node(s) have too few free GPUs that the pod accepts")
 		}
 	}
@@ -173,13 +164,13 @@ func (p *Plugin) PostFilter(
 	switch {
 	case c == nil && !p.labeled(pod): // PreFilter skipped it.
 		if c, err := p.newCycle(pod); err == nil {
-			return p.preemptor.Single(ctx, state, pod, c.single(), statuses)
+			return p.preemptor.Single(ctx, state, pod, &c.Single, statuses)
 		}
 		return nil, framework.NewStatus(framework.Unschedulable)
 	case c == nil:
 	case !c.member:
 		p.cache.Block(pod)
-		return p.preemptor.Single(ctx, state, pod, c.single(), statuses)
+		return p.preemptor.Single(ctx, state, pod, &c.Single, statuses)
 	case p.preemptor.LeavesRoom(ctx, state, pod, c.node):
 		if p.preemptor.Evict(ctx, pod) {
 			return preemption.Nominate(c.node), nil
@@ -187,7 +178,7 @@ func (p *Plugin) PostFilter(
 	default:
 		var others []string
 		if p.cache.HoldsNone(pod) {
-			others, _ = rejecting(ctx, p.handle, state, pod, c)
+			others, _ = p.rejecting(ctx, state, pod, c)
 		}
 		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message(), others...)
 	}
@@ -202,10 +193,10 @@ func (p *Plugin) PostFilter(
 // other pods. A plan per node would find them one by one. What the skew lets in depends on
 // the members that come before, and room on what others leave: these are planned. The message
 // is that of the last.
-func rejecting(
-	ctx context.Context, handle framework.Handle, state framework.CycleState, pod *corev1.Pod, c *cycle,
+func (p *Plugin) rejecting(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) (nodes []string, message string) {
-	all, err := handle.SnapshotSharedLister().NodeInfos().List()
+	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, ""
 	}
@@ -213,7 +204,7 @@ func rejecting(
 	anywhere.node = ""
 	trial.Write(cycleKey, &anywhere)
 	for _, info := range all {
-		status := handle.RunFilterPlugins(ctx, trial, pod, info)
+		status := p.handle.RunFilterPlugins(ctx, trial, pod, info)
 		if !status.IsRejected() || slices.Contains([]string{Name, "NodeResourcesFit", "PodTopologySpread"}, status.Plugin()) {
 			continue
 		}
@@ -229,10 +220,10 @@ func (p *Plugin) PreScore(
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
-		c = &cycle{amounts: fit.Requests(pod)}
-		c.gpu = p.gpus.GPUs().In(c.amounts)
+		c = &cycle{Single: planner.Single{Amounts: fit.Requests(pod)}}
+		c.gpu = p.gpus.GPUs().In(c.Amounts)
 	}
-	gpus, weights := c.amounts[c.gpu], p.args.GPUAware
+	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
 	if c.node != "" || c.request == nil &&
 		(gpus == 0 || p.gpus.NoneIsBetter(ctx, p.handle.Parallelizer(), c.gpu, gpus, weights, nodes)) {
 		return framework.NewStatus(framework.Skip)
@@ -266,7 +257,7 @@ func (p *Plugin) Score(
 	if c.request != nil {
 		return p.gpus.ScoreShares(c.request, info), nil
 	}
-	return p.gpus.ScoreGPUs(c.gpu, c.amounts[c.gpu], p.args.GPUAware, info), nil
+	return p.gpus.ScoreGPUs(c.gpu, c.Amounts[c.gpu], p.args.GPUAware, info), nil
 }
 
 // ScoreExtensions brings scores to the framework's scale.
@@ -278,4 +269,47 @@ func (*Plugin) NormalizeScore(
 ) *framework.Status {
 	sgpu.Normalize(scores)
 	return nil
+}
+
+// plan plans gangs beside all reservations: with pods of a lower priority gone if it
+// may, and there is no room else. leaving are those that must leave first. It is for one
+// goroutine: that of the scheduling cycles.
+func (p *Plugin) plan(
+	r *planner.Request, mayPreempt bool,
+) (found []planner.Plan, leaving []*corev1.Pod, reason string) {
+	begin, result := time.Now(), "placed"
+	r.Reservations = p.cache.Reservations(r.Gangs...)
+	if found, reason = p.planner.Plan(r); reason != "" {
+		result = "refused"
+	}
+	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
+	if reason != "" && mayPreempt {
+		found, leaving = p.preemptor.Plan(r)
+	}
+	if found == nil && mayPreempt {
+		advance := p.planner.Advance(r, time.Now())
+		p.cache.Reserve(r.Gangs, advance)
+		if !advance.Start.IsZero() {
+			reason = fmt.Sprintf("room is reserved from %s: %s", advance.Start.UTC().Format(time.RFC3339), reason)
+		}
+	}
+	return found, leaving, reason
+}
+
+// capacityEvery is the age from which on the free capacity is taken again.
+const capacityEvery = 10 * time.Second
+
+// measure sets the metrics of the free capacity, unless they are of now.
+func (p *Plugin) measure(nodes []framework.NodeInfo) {
+	if time.Since(p.measured) < capacityEvery {
+		return
+	}
+	p.measured = time.Now()
+	free, m := p.planner.Capacity(nodes, p.cache.Reservations()), p.cache.Metrics
+	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
+	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
+	m.LargestGang.Reset()
+	for kind, gpus := range free.Largest {
+		m.LargestGang.WithLabelValues(kind).Set(float64(gpus))
+	}
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
@@ -70,22 +69,72 @@ func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	return c
 }
 
-// podGroups are the native PodGroups, as they are scheduled one after another.
-type podGroups struct {
-	args   *Args
-	handle framework.Handle
-	cache  *gangcache.Cache
-	plans  *plans
-	log    *slog.Logger
-	// warned is for the warning that the scheduler does not ask for placements.
-	warned sync.Once
+// GeneratePlacements gives every member of a native PodGroup a node by a plan, among
+// all nodes. It lists them as often as the group may be planned: the framework tries
+// out all that it is given, but what follows a success costs nothing.
+//
+// A profile has one such plugin: it must disable TopologyPlacementGenerator, of which
+// this does the work as well.
+func (p *Plugin) GeneratePlacements(
+	_ context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
+) (*framework.GeneratePlacementsResult, *framework.Status) {
+	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
+	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, gangcache.Rejection(key, reason))
+	}
+	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
+	if group.GetType() == framework.CompositePodGroupKeyType {
+		// Its PodGroups are placed one by one, each as tight as possible.
+		o := group.GetCompositePodGroup()
+		if o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
+			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
+		}
+		return all, nil
+	}
+	if !p.args.GenericWorkload {
+		return reject(errNotNative.Error())
+	}
+	c, err := p.readPodGroup(key, group)
+	if err != nil {
+		return reject(err.Error())
+	}
+	c.nodes = parent.Nodes
+	state.Write(podGroupKey, c)
+	ok, reason := p.planPodGroup(c, true)
+	switch {
+	case !ok:
+		return reject(reason)
+	case len(c.leaving) > 0:
+		// PodGroupPostFilter evicts, after a member was tried. All members are rejected.
+		c.over = reason
+	default:
+		for i := range maxPlacements - 1 {
+			all.Placements = append(all.Placements, &framework.Placement{Name: fmt.Sprintf("plan %d", i+2), Nodes: parent.Nodes})
+		}
+	}
+	return all, nil
 }
 
-// read makes a gang of a native PodGroup. It is the one place that knows the
+// PodGroupPostFilter has whole gangs evicted for a native PodGroup: those of its plan. It
+// runs before kube-scheduler's preemption, to which gangs of labels are single pods.
+func (p *Plugin) PodGroupPostFilter(
+	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo,
+	schedule framework.PodGroupSchedulingFunc,
+) (*framework.PodGroupPostFilterResult, *framework.Status) {
+	data, _ := state.Read(podGroupKey)
+	c, _ := data.(*podGroupCycle)
+	if c == nil || len(c.leaving) == 0 {
+		return nil, framework.NewStatus(framework.Unschedulable)
+	}
+	return p.preemptor.PodGroup(ctx, group, c.leaving, schedule)
+}
+
+// readPodGroup makes a gang of a native PodGroup. It is the one place that knows the
 // API's PodGroup, which has changed with every version of Kubernetes.
-func (p *podGroups) read(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
+func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
+	avoid, _ := p.cache.Backoffs.Avoided(key)
 	c := &podGroupCycle{
-		gang: planner.Gang{Key: key, Avoid: p.cache.Backoffs.Nodes(key)}, minCount: 1,
+		gang: planner.Gang{Key: key, Avoid: avoid}, minCount: 1,
 		asked: map[types.UID]bool{}, held: map[types.UID]bool{},
 	}
 	object := group.GetPodGroup()
@@ -134,13 +183,14 @@ func (p *podGroups) read(key types.NamespacedName, group framework.PodGroupInfo)
 	return c, errors.Join(append(faults, err)...)
 }
 
-// plan finds a node for the members of a PodGroup, and the pods that must leave first.
-func (p *podGroups) plan(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	plans, leaving, reason := p.plans.plan(&planner.Request{
-		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
+// planPodGroup finds a node for the members of a PodGroup, and the pods that must leave first.
+func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
+	plans, leaving, reason := p.plan(&planner.Request{
+		Gangs: []planner.Gang{c.gang}, Query: fit.Query{Nodes: c.nodes},
 	}, mayPreempt)
 	if plans == nil {
-		return false, reason + p.cache.Backoffs.Reason(c.gang.Key)
+		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)
+		return false, reason + avoided
 	}
 	c.leaving = leaving
 	c.places = make(map[types.UID]string, len(c.gang.Members))
@@ -150,9 +200,9 @@ func (p *podGroups) plan(c *podGroupCycle, mayPreempt bool) (ok bool, reason str
 	return true, reason
 }
 
-// preFilter gives a member of a native PodGroup its node in the placement that
+// preFilterPodGroup gives a member of a native PodGroup its node in the placement that
 // is tried.
-func (p *podGroups) preFilter(
+func (p *Plugin) preFilterPodGroup(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) *framework.Status {
 	g := podGroupCycleOf(state)
@@ -188,7 +238,7 @@ func (p *podGroups) preFilter(
 // beginPlacement is called when a placement is tried. The first has its plan already,
 // as has one of which no member was tried, and the others are not needed if it
 // succeeded. Otherwise the PodGroup is planned around the nodes that rejected members.
-func (p *podGroups) beginPlacement(ctx context.Context, c *podGroupCycle) {
+func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle) {
 	switch have := len(c.held) + c.placed; {
 	case len(c.asked) == 0, c.over != "":
 		return
@@ -197,12 +247,12 @@ func (p *podGroups) beginPlacement(ctx context.Context, c *podGroupCycle) {
 		return
 	}
 	p.learn(ctx, c)
-	_, c.over = p.plan(c, false)
+	_, c.over = p.planPodGroup(c, false)
 }
 
 // learn has the PodGroup avoid the nodes that rejected members of a placement, in this cycle and
 // some time longer, and all others that reject the first member for what no plan sees.
-func (p *podGroups) learn(ctx context.Context, c *podGroupCycle) {
+func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 	var nodes []string
 	for uid := range c.asked {
 		if node := c.places[uid]; node != "" && !c.held[uid] {
@@ -212,7 +262,7 @@ func (p *podGroups) learn(ctx context.Context, c *podGroupCycle) {
 	message := ""
 	if f := c.first; f != nil && !c.held[f.pod.UID] {
 		var others []string
-		others, message = rejecting(ctx, p.handle, f.state, f.pod, f.cycle)
+		others, message = p.rejecting(ctx, f.state, f.pod, f.cycle)
 		nodes = append(nodes, others...)
 	}
 	if len(nodes) > 0 {

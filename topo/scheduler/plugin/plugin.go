@@ -105,15 +105,19 @@ type Process struct {
 type Plugin struct {
 	args       Args
 	handle     framework.Handle
+	log        *slog.Logger
 	cache      *gangcache.Cache
 	gpus       *sgpu.Scheduler
+	planner    *planner.Planner
 	preemptor  *preemption.Preemptor
-	plans      *plans
-	podGroups  *podGroups
 	controller *controller.Controller
 	lease      *lease
 	scored     scored
-	done       sync.WaitGroup
+	// measured is when the free capacity was taken last.
+	measured time.Time
+	// warned is for the warning that the scheduler does not ask for placements.
+	warned sync.Once
+	done   sync.WaitGroup
 }
 
 // Factory makes the plugin, in the form that kube-scheduler registers.
@@ -135,18 +139,16 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
-	p := &Plugin{args: args, handle: handle, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
+	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
 	})
-	planner := planner.New(topology, args.WithoutMap, p.gpus.GPUs())
+	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.preemptor = preemption.New(preemption.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Planner: planner, Log: log,
+		Plugin: Name, Handle: handle, Cache: p.cache, Planner: p.planner, Log: log,
 	})
-	p.plans = &plans{cache: p.cache, planner: planner, preemptor: p.preemptor}
-	p.podGroups = &podGroups{args: &p.args, handle: handle, cache: p.cache, plans: p.plans, log: log}
 	if process.Queue != nil {
 		process.Queue.cache.Store(p.cache)
 	}

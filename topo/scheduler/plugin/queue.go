@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kube-scheduler/framework"
 
@@ -39,25 +40,26 @@ func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
 		return order < 0
 	}
 	if first.Name != "" { // Members of one gang. Ranks of other pods mean nothing to each other.
-		if order := rankOf(a).Compare(rankOf(b)); order != 0 {
+		x, y := rank.Of(podIn(a)), rank.Of(podIn(b))
+		if order := x.Compare(y); order != 0 {
 			return order < 0 // As the plan expects them, which counts skew member by member.
 		}
 	}
 	return a.GetTimestamp().Before(b.GetTimestamp())
 }
 
-func rankOf(e framework.QueuedEntityInfo) rank.Rank {
+// podIn is nil for a native PodGroup.
+func podIn(e framework.QueuedEntityInfo) *corev1.Pod {
 	if pod, ok := e.(interface{ GetPodInfo() framework.PodInfo }); ok {
-		return rank.Of(pod.GetPodInfo().GetPod())
+		return pod.GetPodInfo().GetPod()
 	}
-	return rank.Rank{}
+	return nil
 }
 
 // turn is that of a pod. A native PodGroup has that of its first attempt.
 func (q *Queue) turn(e framework.QueuedEntityInfo) queue.Gang {
-	pod, ok := e.(interface{ GetPodInfo() framework.PodInfo })
-	if cache := q.cache.Load(); ok && cache != nil {
-		return cache.Turn(pod.GetPodInfo().GetPod())
+	if cache, pod := q.cache.Load(), podIn(e); pod != nil && cache != nil {
+		return cache.Turn(pod)
 	}
 	turn := queue.Gang{Priority: e.GetPriority(), Created: e.GetTimestamp()}
 	if first := e.GetInitialAttemptTimestamp(); first != nil {

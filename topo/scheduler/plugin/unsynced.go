@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 )
 
@@ -16,22 +17,14 @@ const unsyncedAfter = 15 * time.Second
 // /readyz withholds its reason, and an API server that does not serve a kind, or an
 // account that may not list it, keeps kube-scheduler waiting for ever.
 func reportUnsynced(ctx context.Context, factory informers.SharedInformerFactory, log *slog.Logger) {
-	ticker := time.NewTicker(unsyncedAfter)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	_ = wait.PollUntilContextCancel(ctx, unsyncedAfter, false, func(ctx context.Context) (done bool, err error) {
 		kinds, started := unsynced(factory)
 		if len(kinds) > 0 {
 			log.ErrorContext(ctx,
 				"not ready: no list of these kinds yet; they are not served, or the account may not list them", "kinds", kinds)
-		} else if started {
-			return
 		}
-	}
+		return started && len(kinds) == 0, nil
+	})
 }
 
 // unsynced are the kinds of which the informer has no list yet.

@@ -8,16 +8,23 @@ package preemption
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
@@ -121,4 +128,123 @@ func Nominate(node string) *framework.PostFilterResult {
 	return &framework.PostFilterResult{NominatingInfo: &framework.NominatingInfo{
 		NominatedNodeName: node, NominatingMode: framework.ModeOverride,
 	}}
+}
+
+// parallelEvictions is how many pods are evicted at once.
+const parallelEvictions = 16
+
+// evict evicts pods for a preemptor, of which what names the kind.
+func (p *Preemptor) evict(ctx context.Context, preemptor *corev1.Pod, what string, victims []*corev1.Pod) bool {
+	var all errgroup.Group
+	all.SetLimit(parallelEvictions)
+	for _, victim := range victims {
+		if victim.DeletionTimestamp == nil {
+			all.Go(func() error { return p.evictPod(ctx, preemptor, what, victim) })
+		}
+	}
+	log := p.Log.With("pod", preemptor.Namespace+"/"+preemptor.Name, "preemptor", what)
+	if err := all.Wait(); err != nil {
+		log.ErrorContext(ctx, "preemption failed, tried again", "err", err)
+		return false
+	}
+	log.InfoContext(ctx, "preempted pods of a lower priority", "victims", len(victims))
+	return true
+}
+
+// evictPod does what kube-scheduler's preemption does to a victim.
+func (p *Preemptor) evictPod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
+	const reason = "preempted"
+	waiting, binding := p.Handle.GetWaitingPod(victim.UID), p.Handle.GetPodInPreBind(victim.UID)
+	switch {
+	case waiting != nil && waiting.Preempt(p.Plugin, reason), binding != nil && binding.CancelPod(reason):
+		// It has no node in the API yet, and goes back to the queue.
+	default:
+		if err := p.deletePod(ctx, preemptor, what, victim); err != nil {
+			return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
+		}
+	}
+	p.Handle.EventRecorder().WithLogger(logr.FromContextOrDiscard(ctx)).Eventf(
+		victim, preemptor, corev1.EventTypeNormal, wellknown.EventPreempted, "Preempting",
+		"Preempted by %s %v on node %v", what, preemptor.UID, victim.Spec.NodeName)
+	return nil
+}
+
+// deletePod has the condition written first, by which a Job's podFailurePolicy knows a
+// preempted pod. A pod that is gone, or another of its name, is none.
+func (p *Preemptor) deletePod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": victim.UID},
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+			Reason:  corev1.PodReasonPreemptionByScheduler,
+			Message: fmt.Sprintf("%s: preempting to accommodate a %s of a higher priority", preemptor.Spec.SchedulerName, what),
+		}}},
+	})
+	if err != nil {
+		return fmt.Errorf("write condition: %w", err)
+	}
+	pods := p.Handle.ClientSet().CoreV1().Pods(victim.Namespace)
+	_, err = pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err == nil || apierrors.IsConflict(err) {
+		only := metav1.NewUIDPreconditions(string(victim.UID))
+		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: only})
+		if apierrors.IsConflict(err) {
+			return nil
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// PodGroup has the pods evicted that a native PodGroup's plan needs gone. The group is
+// scheduled once more without these pods, by every filter, before any is evicted.
+func (p *Preemptor) PodGroup(
+	ctx context.Context, group framework.PodGroupInfo, leaving []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
+) (*framework.PodGroupPostFilterResult, *framework.Status) {
+	if policy := group.GetPodGroup().Spec.PreemptionPolicy; policy != nil && *policy == schedulingv1beta1.PreemptNever {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, "preemptionPolicy is Never")
+	}
+	result, status := p.scheduleWithout(ctx, leaving, schedule)
+	if status.IsSuccess() && !p.evict(ctx, group.GetUnscheduledPods()[0], "podgroup of pod", leaving) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
+	}
+	return result, status
+}
+
+// scheduleWithout schedules a PodGroup in a snapshot without some pods, and restores that.
+func (p *Preemptor) scheduleWithout(
+	ctx context.Context, gone []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
+) (result *framework.PodGroupPostFilterResult, status *framework.Status) {
+	snapshot := p.Handle.MutableSnapshotSharedLister()
+	if err := snapshot.StartMutations(); err != nil {
+		return nil, framework.AsStatus(fmt.Errorf("change the snapshot: %w", err))
+	}
+	defer func() {
+		if err := snapshot.EndMutations(); err != nil {
+			result, status = nil, framework.AsStatus(fmt.Errorf("restore the snapshot: %w", err))
+		}
+	}()
+	for _, pod := range gone {
+		if err := snapshot.RemovePod(logr.FromContextOrDiscard(ctx), pod, pod.Spec.NodeName); err != nil {
+			return nil, framework.AsStatus(fmt.Errorf("remove pod %s/%s from the snapshot: %w", pod.Namespace, pod.Name, err))
+		}
+	}
+	got, status := schedule(ctx)
+	switch {
+	case status.IsRejected():
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable,
+			"without the pods that its plan evicts: "+status.Message())
+	case !status.IsSuccess():
+		return nil, status
+	}
+	result = &framework.PodGroupPostFilterResult{NominatingInfos: map[types.NamespacedName]*framework.NominatingInfo{}}
+	for _, a := range got.ProposedAssignments {
+		if node := a.GetNodeName(); node != "" {
+			key := types.NamespacedName{Namespace: a.GetPod().Namespace, Name: a.GetPod().Name}
+			result.NominatingInfos[key] = Nominate(node).NominatingInfo
+		}
+	}
+	return result, nil
 }

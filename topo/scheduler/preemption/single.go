@@ -2,65 +2,63 @@ package preemption
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
-// maxCandidates bounds the nodes that are found to take a pod of no gang once others are gone:
-// kube-scheduler's least number.
-const maxCandidates = 100
-
-// single is a pod of no gang that may have whole gangs evicted.
-type single struct {
-	preemptor *Preemptor
-	state     framework.CycleState
-	pod       *corev1.Pod
-	asks      planner.Single
-	victims   *planner.Victims
-}
-
 // Single has gangs of a lower priority evicted whole for a pod of no gang, where
 // kube-scheduler's preemption, which follows, would evict pods of them. Without such gangs
 // that is left to it.
 func (p *Preemptor) Single(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, asks planner.Single,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, asks *planner.Single,
 	statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
 	const theirs, ours = framework.Unschedulable, framework.UnschedulableAndUnresolvable
-	s := p.newSingle(state, pod, asks)
-	if s == nil {
+	snapshot := p.Handle.SnapshotSharedLister().NodeInfos()
+	victims := p.victims(snapshot, pod)
+	if victims == nil {
 		return nil, framework.NewStatus(theirs)
 	}
-	if s.awaits(statuses) {
+	pods := p.Handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace)
+	if now, err := pods.Get(pod.Name); err == nil {
+		pod = now // With its last nomination.
+	}
+	// Nothing more is evicted while pods leave the node, unless it takes the pod never.
+	if node := pod.Status.NominatedNodeName; node != "" && victims.Leave(node) && statuses.Get(node).Code() != ours {
 		return nil, framework.NewStatus(ours, "pods that were preempted for it terminate")
 	}
+	nodes, err := statuses.NodesForStatusCode(snapshot, theirs)
+	if err != nil {
+		return nil, framework.AsStatus(err)
+	}
 	begin := time.Now()
-	node, set, err := s.search(ctx, statuses)
+	node, evict := victims.Best(nodes, asks, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
+		return p.fitsWithout(ctx, state, pod, info, gone)
+	})
 	p.observe(begin)
 	switch {
-	case err != nil:
-		return nil, framework.AsStatus(err)
 	case node == "":
 		return Nominate(""), framework.NewStatus(ours, "no gangs or pods of a lower priority whose eviction makes room")
-	case !p.evict(ctx, pod, "pod", s.victims.Pods(set)):
+	case !p.evict(ctx, pod, "pod", evict):
 		return nil, framework.NewStatus(ours)
 	}
 	return Nominate(node), nil
 }
 
-// newSingle is nil if a pod preempts as kube-scheduler has it.
-func (p *Preemptor) newSingle(state framework.CycleState, pod *corev1.Pod, asks planner.Single) *single {
+// victims are those that there may be for a pod of no gang; nil if it preempts as
+// kube-scheduler has it.
+func (p *Preemptor) victims(snapshot framework.NodeInfoLister, pod *corev1.Pod) *planner.Victims {
 	policy, priority := pod.Spec.PreemptionPolicy, schedulehelpers.PodPriority(pod)
 	if p.Cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever {
 		return nil
 	}
-	nodes, err := p.Handle.SnapshotSharedLister().NodeInfos().List()
+	nodes, err := snapshot.List()
 	if err != nil || !planner.AnyBelow(nodes, priority) {
 		return nil
 	}
@@ -72,84 +70,5 @@ func (p *Preemptor) newSingle(state framework.CycleState, pod *corev1.Pod, asks 
 	if !victims.HaveGangs() {
 		return nil
 	}
-	pods := p.Handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace)
-	if now, err := pods.Get(pod.Name); err == nil {
-		pod = now // With its last nomination.
-	}
-	return &single{preemptor: p, state: state, pod: pod, asks: asks, victims: victims}
-}
-
-// awaits reports whether pods of a lower priority terminate on the node that the pod is
-// nominated for: nothing more is evicted meanwhile, unless the node takes it never.
-func (s *single) awaits(statuses framework.NodeToStatusReader) bool {
-	node := s.pod.Status.NominatedNodeName
-	return node != "" && len(s.victims.Gone(node, nil)) > 0 &&
-		statuses.Get(node).Code() != framework.UnschedulableAndUnresolvable
-}
-
-// search finds the node and the best set of victims there; no node if none is enough.
-func (s *single) search(
-	ctx context.Context, statuses framework.NodeToStatusReader,
-) (node string, best []int, err error) {
-	all := s.preemptor.Handle.SnapshotSharedLister().NodeInfos()
-	nodes, err := statuses.NodesForStatusCode(all, framework.Unschedulable)
-	if err != nil {
-		return "", nil, err
-	}
-	found := 0
-	candidates := s.victims.Candidates(nodes, &s.asks)
-	for i := range candidates {
-		c := &candidates[i]
-		if found >= maxCandidates || node != "" && !s.victims.MayBeat(c, best) {
-			break
-		}
-		if set, ok := s.on(ctx, c); ok {
-			if found++; node == "" || s.victims.Better(set, best) {
-				node, best = c.Info.Node().Name, set
-			}
-		}
-	}
-	return node, best, nil
-}
-
-// on is the best set that is found for one node.
-func (s *single) on(ctx context.Context, c *planner.Candidate) (best []int, ok bool) {
-	if s.fits(ctx, c, nil) {
-		return nil, true // Once those are gone that leave anyway.
-	}
-	if !s.fits(ctx, c, c.On) {
-		return nil, false
-	}
-	sets, all := s.victims.Sets(c, &s.asks)
-	if at := slices.IndexFunc(sets, func(set []int) bool { return s.fits(ctx, c, set) }); at >= 0 {
-		best = sets[at]
-	}
-	if all || best != nil && !s.victims.Violates(best) {
-		return best, best != nil
-	}
-	for _, order := range s.victims.Orders(c) {
-		if set := s.spare(ctx, c, order); best == nil || s.victims.Better(set, best) {
-			best = set
-		}
-	}
-	return best, true
-}
-
-// spare puts back what need not go, in an order: half of it at once, then fewer.
-func (s *single) spare(ctx context.Context, c *planner.Candidate, set []int) []int {
-	for n := (len(set) + 1) / 2; n > 0; n /= 2 {
-		for at := 0; at < len(set); {
-			rest := slices.Concat(set[:at], set[min(at+n, len(set)):])
-			if s.fits(ctx, c, rest) {
-				set = rest
-			} else {
-				at += n
-			}
-		}
-	}
-	return slices.Sorted(slices.Values(set))
-}
-
-func (s *single) fits(ctx context.Context, c *planner.Candidate, set []int) bool {
-	return s.preemptor.fitsWithout(ctx, s.state, s.pod, c.Info, s.victims.Gone(c.Info.Node().Name, set))
+	return victims
 }

@@ -79,7 +79,7 @@ func TestCrossingDomains(t *testing.T) {
 		set("bad") // What there was stays, and nothing of it is confirmed.
 		next()
 		domains(1, 2)
-		if f.Err() == nil {
+		if _, err := f.Current(); err == nil {
 			t.Error("no error")
 		}
 		set("")

@@ -96,14 +96,12 @@ type Client struct {
 	mu   sync.Mutex
 	tree Tree
 	err  error
-	// changed is closed when there is another tree.
-	changed chan struct{}
 }
 
 // New returns a client; Run polls.
 func New(o Options) *Client {
 	o.Interval, o.MaxAge = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.MaxAge, DefaultMaxAge)
-	return &Client{options: o, started: time.Now(), tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
+	return &Client{options: o, started: time.Now(), tree: Tree{maxAge: o.MaxAge}}
 }
 
 // Of returns a client with a tree that is always fresh, which asks no topo-master.
@@ -126,19 +124,12 @@ func (c *Client) Awaited(now time.Time) bool {
 	return c.Configured() && c.tree.Generation == 0 && now.Sub(c.started) <= min(firstTree, c.options.MaxAge)
 }
 
-// Current is the last good tree, and a channel that is closed when there is another
-// one. It never waits.
-func (c *Client) Current() (Tree, <-chan struct{}) {
+// Current is the last good tree, and the error of the last request; nil if it was
+// answered. It never waits.
+func (c *Client) Current() (Tree, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tree, c.changed
-}
-
-// Err is the error of the last request; nil if it was answered.
-func (c *Client) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	return c.tree, c.err
 }
 
 // Run polls until the context ends. An absent topo-master is a state, not an error.
@@ -157,11 +148,8 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// answer is another tree.
-type answer struct{ groups, domains []v1alpha1.Group }
-
-// update takes an answer over; none confirms the tree.
-func (c *Client) update(ctx context.Context, found *answer, err error) {
+// update takes over groups and domains of another tree; none confirms the last one.
+func (c *Client) update(ctx context.Context, found *Tree, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	previous := c.err
@@ -175,24 +163,23 @@ func (c *Client) update(ctx context.Context, found *answer, err error) {
 	if err != nil {
 		return
 	}
-	// The same tree, fresh again, is a change for gangs that wait for one.
-	now := time.Now()
-	changed := found != nil || !c.tree.Fresh(now)
-	c.tree.Confirmed = now
+	c.tree.Confirmed = time.Now()
 	if found != nil {
-		c.tree.Groups, c.tree.Domains = found.groups, found.domains
+		c.tree.Groups, c.tree.Domains = found.Groups, found.Domains
 		c.tree.Generation++
-	}
-	if changed {
-		close(c.changed)
-		c.changed = make(chan struct{})
 	}
 }
 
-// fetch asks once; no answer is the current tree.
-func (c *Client) fetch(ctx context.Context) (*answer, error) {
+// fetch asks once; no tree is the current one. Equal failures read alike: an error of the
+// timeout has no addresses and ports of single connections.
+func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errors.New("no complete answer in time")
+		}
+	}()
 	groups, header, err := c.ask(ctx, c.options.URL, c.etag)
 	if err != nil {
 		return nil, err
@@ -206,7 +193,7 @@ func (c *Client) fetch(ctx context.Context) (*answer, error) {
 	default:
 		groups = c.tree.Groups
 	}
-	found := &answer{groups: groups}
+	found := &Tree{Groups: groups}
 	if crossing != "" {
 		along, err := url.Parse(c.options.URL)
 		if err != nil {
@@ -219,7 +206,7 @@ func (c *Client) fetch(ctx context.Context) (*answer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("NVLink domains: %w", err)
 		}
-		found.domains = axes.Crossing(groups, domains)
+		found.Domains = axes.Crossing(groups, domains)
 	}
 	c.etag, c.crossing = etag, crossing
 	return found, nil
@@ -241,7 +228,7 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, nil, cause(ctx, err)
+		return nil, nil, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode == http.StatusNotModified && etag != "" {
@@ -249,19 +236,10 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 	}
 	body, err := read(response)
 	if err != nil {
-		return nil, nil, cause(ctx, err)
+		return nil, nil, err
 	}
 	groups, err := Decode(body)
 	return groups, response.Header, err
-}
-
-// cause is an error without addresses and ports of single connections: equal
-// failures read alike.
-func cause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return errors.New("no complete answer in time")
-	}
-	return err
 }
 
 // read is the body of a good answer.

@@ -68,17 +68,17 @@ func TestPolling(t *testing.T) {
 		go func() { defer close(done); f.Run(ctx) }()
 
 		synctest.Wait()
-		if m, _ := f.Current(); m.Fresh(time.Now()) || m.Groups != nil || f.Err() == nil {
-			t.Errorf("without an answer: %+v, error %v", m, f.Err())
+		if m, err := f.Current(); m.Fresh(time.Now()) || m.Groups != nil || err == nil {
+			t.Errorf("without an answer: %+v, error %v", m, err)
 		}
 
 		set(func() (*http.Response, error) { return reply(200, `"1"`, leafs) })
-		_, changed := f.Current()
-		<-changed
-		first, changed := f.Current()
+		next := func() { <-time.After(time.Second); synctest.Wait() }
+		next()
+		first, err := f.Current()
 		want := topologyclient.Tree{Groups: groups(), Generation: 1, Confirmed: time.Now()}
-		if diff := cmp.Diff(want, first, cmpopts.IgnoreUnexported(topologyclient.Tree{})); diff != "" || f.Err() != nil {
-			t.Errorf("error %v (-want +got):\n%s", f.Err(), diff)
+		if diff := cmp.Diff(want, first, cmpopts.IgnoreUnexported(topologyclient.Tree{})); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 
 		set(func() (*http.Response, error) { return reply(304, `"1"`, "") })
@@ -97,7 +97,7 @@ func TestPolling(t *testing.T) {
 			set(func() (*http.Response, error) { return reply(200, `"invalid"`, invalid) })
 			<-time.After(2 * time.Second)
 			synctest.Wait()
-			if m, _ := f.Current(); m.Generation != 1 || f.Err() == nil {
+			if m, err := f.Current(); m.Generation != 1 || err == nil {
 				t.Errorf("%s is accepted: %+v", invalid, m)
 			}
 		}
@@ -108,14 +108,13 @@ func TestPolling(t *testing.T) {
 
 		// The same tree, fresh again.
 		set(func() (*http.Response, error) { return reply(304, `"1"`, "") })
-		<-changed
-		m, changed := f.Current()
-		if m.Generation != 1 || !m.Fresh(time.Now()) {
+		next()
+		if m, _ := f.Current(); m.Generation != 1 || !m.Fresh(time.Now()) {
 			t.Errorf("fresh again: %+v", m)
 		}
 
 		set(func() (*http.Response, error) { return reply(200, `"2"`, `[]`) })
-		<-changed
+		next()
 		if m, _ := f.Current(); m.Generation != 2 || len(m.Groups) != 0 || m.Groups == nil || !m.Fresh(time.Now()) {
 			t.Errorf("a new tree: %+v", m)
 		}
@@ -162,7 +161,7 @@ func TestAnswers(t *testing.T) {
 				go f.Run(ctx)
 				<-time.After(time.Minute)
 				synctest.Wait()
-				err := f.Err()
+				_, err := f.Current()
 				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
 				}

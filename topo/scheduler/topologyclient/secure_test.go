@@ -40,7 +40,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func failure(f *topologyclient.Client) string {
-	if err := f.Err(); err != nil {
+	if _, err := f.Current(); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -102,5 +102,5 @@ func TestFilesAreReloaded(t *testing.T) {
 	write(ca, string(text))
 	eventually(t, "a forged token", func() bool { return strings.Contains(failure(f), "401") })
 	write(token, topomaster.Bound)
-	eventually(t, "a tree", func() bool { m, _ := f.Current(); return len(m.Groups) == 1 && f.Err() == nil })
+	eventually(t, "a tree", func() bool { m, err := f.Current(); return len(m.Groups) == 1 && err == nil })
 }

@@ -32,6 +32,5 @@ func (m *topologyMap) poll(ctx context.Context, options topologyclient.Options) 
 		ctx, m.stop = context.WithCancel(ctx)
 		go m.client.Run(ctx)
 	}
-	answer, _ := m.client.Current()
-	return answer, m.client.Err()
+	return m.client.Current()
 }

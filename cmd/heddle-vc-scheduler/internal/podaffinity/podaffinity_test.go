@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -66,8 +67,8 @@ func served(t *testing.T, tree []v1alpha1.Group) (framework.PluginBuilder, frame
 	build := m.builder(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	arguments := framework.Arguments{"map.address": server.URL + "/node_group"}
 	build(arguments)
-	if answer, changed := m.client.Current(); tree != nil && answer.Generation == 0 {
-		<-changed
+	for answer, _ := m.client.Current(); tree != nil && answer.Generation == 0; answer, _ = m.client.Current() {
+		<-time.After(time.Millisecond)
 	}
 	return build, arguments
 }
