@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +108,13 @@ func initSame(t *testing.T, r *rig) {
 // initOther: less, more and two cards, one after another, then the app
 // container with an amount of its own.
 func initOther(t *testing.T, r *rig) {
+	// Beside a share of the test before, no card has room for both.
+	eventually(t, waitCollected, func() string {
+		if n := len(r.bindings(t)); n > 0 {
+			return fmt.Sprintf("%d containers of gone pods have records", n)
+		}
+		return ""
+	})
 	once := []string{"once"}
 	r.run(t, r.pod("other", box{more: share(40, 8)},
 		box{name: "less", more: share(10, 1), args: once}, box{name: "more", more: share(90, 60), args: once},
