@@ -133,7 +133,7 @@ func (b Builder) kwokPart() part {
 			}
 			all = append(append(all, stage...), "\n---\n"...)
 		}
-		return os.WriteFile(filepath.Join(out, stagesFile), all, 0o644) //nolint:gosec // As the programs beside it.
+		return os.WriteFile(filepath.Join(out, stagesFile), all, 0o644)
 	}
 	return p
 }
