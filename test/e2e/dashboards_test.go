@@ -34,17 +34,20 @@ const cordonedGPU = "GPU-61313477-0e8d-47f7-ac46-372e96f2f690"
 // engine, on what Prometheus' own scrapes have of the daemons of the chart, with
 // the labels that the chart's monitors make.
 func TestDashboards(t *testing.T) {
+	t.Parallel()
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		showsAll(t, []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
+		t.Parallel()
+		showsAll(t, "e2e-dashboards", []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
 	})
 	t.Run(nodeName, func(t *testing.T) {
-		showsAll(t, []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
+		t.Parallel()
+		showsAll(t, "e2e-dashboards-node", []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
 	})
 }
 
-func showsAll(t *testing.T, programs []string, more string) {
+func showsAll(t *testing.T, name string, programs []string, more string) {
 	t.Helper()
-	b := ownBed(t, cluster.Options{Name: "e2e-dashboards"})
+	b := ownBed(t, cluster.Options{Name: name})
 	values := b.observed(t, programs, observedValues+more)
 	all := b.dashboards(t)
 	p := b.prometheus(t, values)

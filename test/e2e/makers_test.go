@@ -25,11 +25,15 @@ import (
 // node that shares its GPUs, and the check again: sgpu is 16 for each. No resource or label of the node is
 // another maker's, and the uninstallation takes all of it back.
 func TestMakersFromTheChart(t *testing.T) {
+	t.Parallel()
 	for _, m := range []maker{
 		{"metax-tech.com", "metax-c500-box", "metax/device-config.yaml", 64, "nvidia.com"},
 		{"nvidia.com", "dgx-h100", "device-config.yaml", 79, "metax-tech.com"},
 	} {
-		t.Run(m.vendor, func(t *testing.T) { m.fromTheChart(t, shared) })
+		t.Run(m.vendor, func(t *testing.T) {
+			t.Parallel()
+			m.fromTheChart(t, ownBed(t, cluster.Options{Name: "e2e-" + m.machine}))
+		})
 	}
 }
 

@@ -61,7 +61,7 @@ type endpoint struct {
 // prometheus starts it for the chart as it is installed with these values.
 func (b *bed) prometheus(t *testing.T, values string) *prometheusServer {
 	t.Helper()
-	program := filepath.Join(b.installer.Dir, "promql")
+	program := filepath.Join(t.TempDir(), "promql")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", b.path("tools/promql"), "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

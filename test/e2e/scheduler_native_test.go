@@ -29,7 +29,8 @@ func withGates(t *testing.T) *bed {
 	})
 }
 
-// ownBed is a cluster of a test's own.
+// ownBed is a cluster of a test's own. A test that mostly waits for it runs beside others, once
+// those that share a cluster have ended.
 func ownBed(t *testing.T, o cluster.Options) *bed {
 	t.Helper()
 	o.Kwok, o.Replace, o.Log = true, true, t.Output()

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
 
@@ -60,12 +61,16 @@ type removable struct {
 // step by step; each step stands on those before. First with a DaemonSet for each
 // daemon, then with heddle-node.
 func TestUninstallLeavesNothing(t *testing.T) {
+	t.Parallel()
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		b := &removable{bed: shared, plugin: pluginName}
+		t.Parallel()
+		b := &removable{bed: ownBed(t, cluster.Options{Name: "e2e-removed"}), plugin: pluginName}
 		installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.maxSurge=0")
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		b := &removable{bed: shared, plugin: nodeName, surge: true, library: libraryImage(t, shared)}
+		t.Parallel()
+		own := ownBed(t, cluster.Options{Name: "e2e-removed-node"})
+		b := &removable{bed: own, plugin: nodeName, surge: true, library: libraryImage(t, own)}
 		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.preload.image="+libraryName+
 			",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
 	})
