@@ -35,8 +35,8 @@ type choice struct {
 
 // choose returns the best set that it finds; false if all of the victims are not enough.
 func (c *choice) choose() (best []int, ok bool) {
-	if c.try(nil) {
-		return nil, true // Once those are gone that leave anyway.
+	if c.room.fits(nil) {
+		return nil, true // Once those are gone that leave anyway. It is no set, and does not count.
 	}
 	if !c.try(c.among) {
 		return nil, false
