@@ -119,8 +119,12 @@ func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {
 func (e *eviction) search() ([]int, []Plan) {
 	e.lacking = e.lacks()
 	set, ok := e.choose()
-	if !ok || !slices.Equal(set, e.without) && !e.fits(set) {
+	if !ok {
 		return nil, nil
+	}
+	if !slices.Equal(set, e.without) && !e.fits(set) {
+		// With limits of spread what the last plan needs may not be enough by itself: that plan's set is.
+		set = e.without
 	}
 	return set, e.plans
 }
