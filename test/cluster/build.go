@@ -106,7 +106,7 @@ func (b Builder) older(ctx context.Context, kind, minor, program string) (string
 	}
 	name := kind + "-" + minor
 	flags := kubernetesFlags(b.pin(name, "k8s.io/kubernetes"))
-	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, flags, nil, "k8s.io/kubernetes/cmd/"+program))
+	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, noCGO, flags, nil, "k8s.io/kubernetes/cmd/"+program))
 	return filepath.Join(dirs[name], program), err
 }
 

@@ -43,7 +43,7 @@ func (b Builder) CRIO(ctx context.Context) (string, error) {
 // containers without a seccomp profile, which heddle has nothing to do with.
 func (b Builder) crioPart() part {
 	flags := []string{"-tags", "containers_image_openpgp containers_image_ostree_stub exclude_graphdriver_btrfs"}
-	p := b.modulePart(compCRIO, crioCost, "-s -w", flags, crioModule+"/cmd/crio", crioModule+"/test/copyimg")
+	p := b.modulePart(compCRIO, crioCost, noCGO, "-s -w", flags, crioModule+"/cmd/crio", crioModule+"/test/copyimg")
 	programs := p.build
 	p.build = func(ctx context.Context, out string) error {
 		if err := programs(ctx, out); err != nil {

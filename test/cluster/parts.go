@@ -68,16 +68,19 @@ func hashFile(sum io.Writer, name, file string) error {
 // are then compiled once, and not once for each program.
 const sharedTags, sharedCGO = "grpcnotrace", "CGO_ENABLED=1"
 
+// noCGO is for programs that share nothing, and that would need libraries of C.
+const noCGO = "CGO_ENABLED=0"
+
 // parts lists everything, in the order of building: the cheap first, so that a
 // missing tool shows before ten minutes of compiling.
 func (b Builder) parts() []part {
 	return []part{
 		b.nodePart(), b.imagesPart(), b.runcPart(),
-		b.modulePart("cni", 10*time.Second, "-s -w", nil,
+		b.modulePart("cni", 10*time.Second, noCGO, "-s -w", nil,
 			"github.com/containernetworking/plugins/plugins/main/bridge",
 			"github.com/containernetworking/plugins/plugins/main/loopback",
 			"github.com/containernetworking/plugins/plugins/ipam/host-local"),
-		b.modulePart("containerd", 7*time.Minute,
+		b.modulePart("containerd", 3*time.Minute, sharedCGO,
 			"-s -w -X github.com/containerd/containerd/v2/version.Version="+
 				b.pin("containerd", "github.com/containerd/containerd/v2"),
 			// Snapshotters this cluster does not use, each with C or large dependencies.
@@ -91,15 +94,17 @@ func (b Builder) parts() []part {
 }
 
 // modulePart builds programs of other modules, at the versions pinned in
-// build/NAME/go.mod.
-func (b Builder) modulePart(name string, cost time.Duration, ldflags string, flags []string, programs ...string) part {
+// build/NAME/go.mod, with or without cgo.
+func (b Builder) modulePart(
+	name string, cost time.Duration, cgo, ldflags string, flags []string, programs ...string,
+) part {
 	dir := b.moduleDir(name)
 	flags = append(slices.Clone(flags), "-ldflags", ldflags)
 	return part{
 		name: name, cost: cost, inputs: []string{dir}, params: strings.Join(append(flags, programs...), "\n"),
 		build: func(ctx context.Context, out string) error {
 			args := append(append(slices.Clone(flags), "-o", out+string(filepath.Separator)), programs...)
-			return b.goBuild(ctx, dir, []string{sharedCGO}, args)
+			return b.goBuild(ctx, dir, []string{cgo}, args)
 		},
 	}
 }
@@ -112,7 +117,7 @@ const kwokStages = "node/fast/node-initialize node/heartbeat-with-lease/node-hea
 const stagesFile = "stages.yaml"
 
 func (b Builder) kwokPart() part {
-	p := b.modulePart("kwok", 3*time.Minute, "-s -w", []string{"-tags", sharedTags}, "sigs.k8s.io/kwok/cmd/kwok")
+	p := b.modulePart("kwok", time.Minute, sharedCGO, "-s -w", []string{"-tags", sharedTags}, "sigs.k8s.io/kwok/cmd/kwok")
 	p.params += "\n" + kwokStages
 	program := p.build
 	p.build = func(ctx context.Context, out string) error {
@@ -145,7 +150,7 @@ func (b Builder) moduleDir(name string) string {
 // kubernetesPart builds the one binary of all components and a link per component.
 func (b Builder) kubernetesPart() part {
 	version := b.pin("hyper", "k8s.io/kubernetes")
-	p := b.modulePart("kubernetes", 16*time.Minute, kubernetesFlags(version), nil, ".")
+	p := b.modulePart("kubernetes", 9*time.Minute, sharedCGO, kubernetesFlags(version), nil, ".")
 	p.inputs = []string{b.moduleDir("hyper")}
 	p.build = func(ctx context.Context, out string) error {
 		args := []string{"-tags", sharedTags, "-ldflags", kubernetesFlags(version), "-o", filepath.Join(out, "hyper"), "."}

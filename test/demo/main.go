@@ -85,7 +85,7 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "This machine has what the demo needs: root, cgroups, %d GiB of memory, "+
 		"%d GiB of disk the first time.\n"+
 		"The first run downloads and builds Kubernetes, containerd and runc into %s:\n"+
-		"about 40 minutes of one core. Later runs take a minute or two.\n"+
+		"about 20 minutes of one core. Later runs take a minute or two.\n"+
 		"A run that was interrupted goes on where it was.\n\n", cluster.MemoryGiB, cluster.DiskGiB, cache)
 	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
 	if err != nil {
