@@ -198,34 +198,41 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestVersionsAreHeddles: what the programs of a cluster, and the large tools, share with heddle's own module has
+// TestVersionsAreHeddles: what the programs of a cluster, and the large tools, share with a module of heddle has
 // the version that it has there. A package of another version has all that imports it compiled once more.
 func TestVersionsAreHeddles(t *testing.T) {
 	root, err := findSource()
 	if err != nil {
 		t.Skip(err)
 	}
+	const build = "test/cluster/build/"
 	// Containers' devices are the runtime's business: it has its own CDI.
-	own := map[string][]string{
-		"test/cluster/build/containerd": {"tags.cncf.io/", "github.com/opencontainers/", "github.com/containerd/", "go.opentelemetry.io/contrib/"},
-		"test/cluster/build/hyper":      {"tags.cncf.io/", "github.com/opencontainers/", "github.com/containerd/"},
-		"test/cluster/build/kwok":       {"k8s.io/kubelet"}, // A package that the later ones have no more.
-		"tools/promql":                  {"golang.org/x/exp", "github.com/felixge/httpsnoop"},
-	}
-	all := readModule(t, root)
-	for _, folder := range []string{
-		"cmd/heddle-scheduler", "test/cluster/build/containerd", "test/cluster/build/hyper", "test/cluster/build/kwok", "tools/helm",
-		"tools/promql",
+	runtime := []string{"tags.cncf.io/", "github.com/opencontainers/", "github.com/containerd/"}
+	for _, tt := range []struct {
+		folder, heddles string
+		own             []string
+	}{
+		{"cmd/heddle-scheduler", ".", nil},
+		{build + "containerd", ".", append(runtime, "go.opentelemetry.io/contrib/")},
+		{build + "hyper", ".", runtime},
+		{build + "kwok", ".", []string{"k8s.io/kubelet"}}, // A package that the later ones have no more.
+		// Volcano requires these, for its controllers; its scheduler has next to nothing of them.
+		{build + "workloads", "cmd/heddle-vc-scheduler", []string{
+			"github.com/evanphx/json-patch/v5", "k8s.io/apiextensions-apiserver", "k8s.io/metrics", "sigs.k8s.io/controller-runtime",
+		}},
+		{"tools/controllergen", ".", nil},
+		{"tools/helm", ".", nil},
+		{"tools/promql", ".", []string{"golang.org/x/exp", "github.com/felixge/httpsnoop"}},
 	} {
-		text := readModule(t, filepath.Join(root, folder))
-		for line := range strings.Lines(all) {
+		text := readModule(t, filepath.Join(root, tt.folder))
+		for line := range strings.Lines(readModule(t, filepath.Join(root, tt.heddles))) {
 			fields := strings.Fields(line)
 			if len(fields) < 2 || !strings.HasPrefix(fields[1], "v") ||
-				slices.ContainsFunc(own[folder], func(prefix string) bool { return strings.HasPrefix(fields[0], prefix) }) {
+				slices.ContainsFunc(tt.own, func(prefix string) bool { return strings.HasPrefix(fields[0], prefix) }) {
 				continue
 			}
 			if got := pinned(text, fields[0]); got != "" && got != fields[1] {
-				t.Errorf("%s/go.mod has %s %s, heddle's %s", folder, fields[0], got, fields[1])
+				t.Errorf("%s/go.mod has %s %s, %s/go.mod %s", tt.folder, fields[0], got, tt.heddles, fields[1])
 			}
 		}
 	}
