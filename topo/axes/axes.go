@@ -79,7 +79,8 @@ func New(groups, crossing []v1alpha1.Group) *Trees {
 	}
 	s.Fabric, s.Whole = s.split(root, false), s.gather(&root)
 	s.NVLink = s.split(v1alpha1.Group{Child: s.Whole}, true)
-	return &s.Trees
+	trees := s.Trees // Without what they were made of, which is large.
+	return &trees
 }
 
 // Cuts reports whether domains cross groups of a kind.
