@@ -13,9 +13,11 @@ import (
 
 const (
 	// unprepareEvery is how often what gone pods have left behind is looked for,
-	// searchEvery how often while a kubelet starts.
+	// searchEvery how often while a kubelet starts, and settleFor how long after a
+	// registration for the first time: the lists of all resources go first.
 	unprepareEvery = 10 * time.Second
 	searchEvery    = time.Second
+	settleFor      = 50 * time.Millisecond
 	// endedFor is goneFor for a pod that the API server has shown to be gone too. It is
 	// less than unprepareEvery, so that the next look removes what one has found, within
 	// 20 s of the pod's end; equal to it, a look that was early by a millisecond left that
@@ -49,11 +51,15 @@ func (s *State) Run(ctx context.Context) error {
 		if tick.Reset(unprepareEvery); s.kubelet.Starting() || s.reportsSoon() {
 			tick.Reset(searchEvery)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		case <-s.registered:
+		for due := false; !due; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+				due = true
+			case <-s.registered:
+				tick.Reset(settleFor)
+			}
 		}
 	}
 }

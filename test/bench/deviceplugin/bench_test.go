@@ -65,9 +65,12 @@ func wait(b *testing.B, d time.Duration) {
 }
 
 // BenchmarkRegistration measures from the start of a kubelet, a little before its
-// socket is there, until it has the GPUs, in turns with NVIDIA's plugin and the least.
+// socket is there, until it has the GPUs, in turns with NVIDIA's plugin and the least: of the
+// plugin on a machine with GPUs alone, as NVIDIA's serves no others, and on one with HCAs.
 func BenchmarkRegistration(b *testing.B) {
-	all := []contender{{"", start(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}}
+	all := []contender{
+		{"", startGPUs(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}, {"hcas-", start(b)},
+	}
 	times := map[string][]time.Duration{}
 	for n := 2; b.Loop(); n++ {
 		for _, c := range all {
@@ -107,33 +110,68 @@ func report(b *testing.B, times map[string][]time.Duration, unit time.Duration, 
 	}
 }
 
+// asked is a contender and what the kubelet asks it.
+type asked struct {
+	contender
+	v1beta1.DevicePluginClient
+	ids []string
+}
+
+func ask(b *testing.B, name, socket string, p *plugin) asked {
+	b.Helper()
+	return asked{contender{name, p}, client(b, p.socket(b, socket)), p.kubelet.State(gpus).Healthy}
+}
+
 // BenchmarkAllocate measures Allocate of one GPU, in turns with NVIDIA's plugin, and with the
 // least that any plugin in Go does: a process that looks the ID up in a map and answers with
 // its CDI name and an environment variable.
 func BenchmarkAllocate(b *testing.B) {
-	type asked struct {
-		contender
-		v1beta1.DevicePluginClient
-		ids []string
-	}
-	var all []asked
-	for _, c := range []struct {
-		contender
-		socket string
-	}{
-		{contender{"", start(b)}, "heddle-nvidia.com_gpu-*.sock"},
-		{contender{"nvidia-", startNVIDIA(b)}, "nvidia-gpu.sock"},
-		{contender{"least-", startLeast(b)}, "least-*.sock"},
-	} {
-		all = append(all, asked{c.contender, client(b, c.plugin.socket(b, c.socket)), c.kubelet.State(gpus).Healthy})
+	all := []asked{
+		ask(b, "", ownSocket, start(b)),
+		ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b)),
+		ask(b, "least-", "least-*.sock", startLeast(b)),
 	}
 	times := map[string][]time.Duration{}
 	for n := 0; b.Loop(); n++ {
 		for _, c := range all {
-			times[c.name] = append(times[c.name], allocate(b, c, c.ids[n%len(c.ids)]))
+			id := c.ids[n%len(c.ids)]
+			times[c.name] = append(times[c.name], timed(b, func() error { return c.allocate(b, id) }))
 		}
 	}
 	report(b, times, time.Microsecond, "us")
+}
+
+// BenchmarkAdmission measures what a kubelet asks before it admits a pod with one GPU: which one of
+// those that are free, and for its devices. The least plugin has no preference.
+func BenchmarkAdmission(b *testing.B) {
+	all := []asked{ask(b, "", ownSocket, start(b)), ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b))}
+	times := map[string][]time.Duration{}
+	for b.Loop() {
+		for _, c := range all {
+			times[c.name] = append(times[c.name], timed(b, func() error { return c.admit(b) }))
+		}
+	}
+	report(b, times, time.Microsecond, "us")
+}
+
+const (
+	ownSocket    = "heddle-nvidia.com_gpu-*.sock"
+	nvidiaSocket = "nvidia-gpu.sock"
+	// pause is between two pods: a kubelet's call meets a plugin that has done nothing for a while,
+	// and what the last call left behind is not in its time.
+	pause = 2 * time.Millisecond
+)
+
+func timed(b *testing.B, call func() error) time.Duration {
+	b.Helper()
+	wait(b, pause)
+	begin := time.Now()
+	err := call()
+	took := time.Since(begin)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return took
 }
 
 // socket is the plugin's own.
@@ -146,16 +184,24 @@ func (p *plugin) socket(b *testing.B, pattern string) string {
 	return sockets[0]
 }
 
-func allocate(b *testing.B, c v1beta1.DevicePluginClient, id string) time.Duration {
+func (c asked) allocate(b *testing.B, ids ...string) error {
 	b.Helper()
-	begin := time.Now()
 	_, err := c.Allocate(b.Context(), &v1beta1.AllocateRequest{
-		ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{id}}},
+		ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
+	return err
+}
+
+// admit asks which one of all GPUs, and for that one.
+func (c asked) admit(b *testing.B) error {
+	b.Helper()
+	preferred, err := c.GetPreferredAllocation(b.Context(), &v1beta1.PreferredAllocationRequest{
+		ContainerRequests: []*v1beta1.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: c.ids, AllocationSize: 1}},
 	})
 	if err != nil {
-		b.Fatal(err)
+		return err
 	}
-	return time.Since(begin)
+	return c.allocate(b, preferred.GetContainerResponses()[0].GetDeviceIDs()...)
 }
 
 // client connects as the kubelet does.

@@ -43,8 +43,27 @@ type plugin struct {
 }
 
 // start runs the plugin until the benchmark ends. It has offered the GPUs to a
-// kubelet when start returns.
+// kubelet when start returns, and the HCAs as 512 shared devices.
 func start(b *testing.B) *plugin {
+	b.Helper()
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	return startOn(b, tree)
+}
+
+// startGPUs is start on a machine whose HCAs have no driver: the plugin has one resource, as
+// NVIDIA's has.
+func startGPUs(b *testing.B) *plugin {
+	b.Helper()
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	if err := os.RemoveAll(filepath.Join(tree.Sys(), "class/infiniband")); err != nil {
+		b.Fatal(err)
+	}
+	return startOn(b, tree)
+}
+
+func startOn(b *testing.B, tree *sysfstest.Tree) *plugin {
 	b.Helper()
 	build, err := install.New(b.Context(), b.TempDir(), nil)
 	if err != nil {
@@ -56,8 +75,6 @@ func start(b *testing.B) *plugin {
 	}
 	dir := kubelet.Dir(b)
 	p := &plugin{kubelet: kubelet.Start(b, dir)}
-	tree := sysfstest.New(b)
-	sysfstest.DGXH100(tree)
 	driver := installDriver(b)
 	cmd := exec.Command(binary, "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
 		"--state-dir", filepath.Join(dir, "state"), "--sysfs-root", tree.Sys(), "--proc-root", tree.Proc(),

@@ -470,6 +470,13 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *i
 }
 #endif
 
+/* heddle reads the PCI tree instead; NVIDIA's plugin, for the benchmarks, asks for every pair. */
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t d, nvmlDevice_t other, nvmlGpuTopologyLevel_t *level) {
+	DEVICE(d, -1);
+	*level = d.handle == other.handle ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_SYSTEM;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, nvmlEnableState_t *active) {
 	DEVICE(d, (int)link);
 	if (link >= d.handle->links)
