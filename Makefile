@@ -16,6 +16,10 @@ GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
 TEST := $(GOTESTSUM) --format pkgname -- -vet=off
 # Each takes seconds to minutes: a run that is cut off has shown how far it came.
 E2E := $(GOTESTSUM) --format testname -- -vet=off
+# A part of the end-to-end tests beside another, with its own file of results.
+part = $(subst tests.json,$(1).json,$(E2E)) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 1
+# The tests of test/e2e that take half of its time: gangs and schedulers.
+GANGS := Gang|Scheduler|PodGroup|Preemption|Kueue|Volcano|Migration|MPIJob|TFSmoke|Member|Replica|MapGone|TopoMaster(Stale|Lies)|Starve|ThousandShared|Slices|Assignment|Why|NodeNotReady
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
@@ -61,12 +65,19 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: twenty minutes more)
-	@# The devices by themselves: they start a hundred pods at once, and run a cluster for each
-	@# processor where they wait. They run whatever became of the others.
+	@# Two halves of test/e2e side by side, each with a cluster of its own and small packages after it. Then
+	@# the devices by themselves: they start a hundred pods at once, and run a cluster for each processor
+	@# where they wait. They run whatever became of the others.
 	failed=0; \
-	$(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 2 ./test/cluster/... ./test/e2e ./test/e2e/page/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
+	( beside=0; \
+	  HEDDLE_E2E=e2e-gangs $(call part,gangs) -run '$(GANGS)' ./test/e2e || beside=1; \
+	  $(call part,page) ./test/e2e/page/... || beside=1; \
+	  exit $$beside ) & half=$$!; \
+	$(call part,others) -skip '$(GANGS)' ./test/e2e || failed=1; \
+	$(call part,small) ./test/cluster/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
+	wait $$half || failed=1; \
 	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$${HEDDLE_SOAK_SEED:-$(E2E_SEED)} \
-	  $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 1 ./test/e2e/devices/... || failed=1; \
+	  $(call part,devices) ./test/e2e/devices/... || failed=1; \
 	exit $$failed
 
 .PHONY: soak

@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,13 +64,15 @@ func runAll(m *testing.M) (code int, err error) {
 	if missing := cluster.Preflight(cache); len(missing) > 0 {
 		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
 	}
-	c, err := cluster.Up(ctx, cluster.Options{Name: "e2e", Kwok: true, Replace: true, Log: os.Stderr})
+	// Two halves of these tests run side by side: see the Makefile.
+	name := cmp.Or(os.Getenv("HEDDLE_E2E"), "e2e")
+	c, err := cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Replace: true, Log: os.Stderr})
 	if err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
 	b := &bed{Cluster: c}
-	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-e2e"), os.Stderr); err != nil {
+	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-"+name), os.Stderr); err != nil {
 		return 1, err
 	}
 	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
