@@ -66,8 +66,8 @@ check: ## The fast loop: vet, test and lint the packages that differ from BASE (
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: twenty minutes more)
 	@# Two halves of test/e2e side by side, each with a cluster of its own and small packages after it. Then
-	@# the devices by themselves: they start a hundred pods at once, and run a cluster for each processor
-	@# where they wait. They run whatever became of the others.
+	@# the devices by themselves: they start a hundred pods at once, and where they wait they run three
+	@# clusters on two processors. They run whatever became of the others.
 	failed=0; \
 	( beside=0; \
 	  HEDDLE_E2E=e2e-gangs $(call part,gangs) -run '$(GANGS)' ./test/e2e || beside=1; \
@@ -77,7 +77,7 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 	$(call part,small) ./test/cluster/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
 	wait $$half || failed=1; \
 	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$${HEDDLE_SOAK_SEED:-$(E2E_SEED)} \
-	  $(call part,devices) ./test/e2e/devices/... || failed=1; \
+	  $(call part,devices) -parallel $$(( $$(nproc) * 3 / 2 )) ./test/e2e/devices/... || failed=1; \
 	exit $$failed
 
 .PHONY: soak
