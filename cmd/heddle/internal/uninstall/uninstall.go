@@ -173,11 +173,10 @@ func (u *uninstall) forget(ctx context.Context) error {
 
 // waiting are the Nodes with resources that their kubelets may write again.
 func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
-	err = u.nodes(ctx, func(node *corev1.Node) error {
+	err = u.nodes(ctx, func(node *corev1.Node) {
 		if node.Annotations[wellknown.UninstalledResources] != "" {
 			waiting = append(waiting, node)
 		}
-		return nil
 	})
 	return waiting, err
 }

@@ -92,10 +92,7 @@ func over() []corev1.PodPhase { return []corev1.PodPhase{corev1.PodSucceeded, co
 // away are the Nodes whose kubelet does not report.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
-	err := u.nodes(ctx, func(node *corev1.Node) error {
-		away[node.Name] = isAway(node)
-		return nil
-	})
+	err := u.nodes(ctx, func(node *corev1.Node) { away[node.Name] = isAway(node) })
 	return away, err
 }
 
