@@ -155,42 +155,35 @@ const (
 	removeAt = "/remove"
 )
 
-// parts are the names of daemons among heddle-node's arguments, before the flags of each.
-func parts() []string { return []string{devicePart, "feature-discovery", "topo-worker"} }
-
 const devicePart = "device-plugin"
 
 // cleanerArgs are the arguments of a device plugin that cleans its host.
 func cleanerArgs(args []string) []string {
-	flags, _ := kept()
+	// The names of daemons among heddle-node's arguments, before the flags of each.
+	parts := []string{devicePart, "feature-discovery", "topo-worker"}
+	kept := []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"}
 	var clean []string
 	if !slices.Contains(args, devicePart) {
 		clean = append(clean, cleanupFlag)
 	}
 	for own, rest := true, args; len(rest) > 0; rest = rest[1:] {
-		if slices.Contains(parts(), rest[0]) {
+		if slices.Contains(parts, rest[0]) {
 			own = rest[0] == devicePart
 			if own {
 				clean = append(clean, devicePart, cleanupFlag)
 			}
 		}
-		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(flags, name) {
+		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(kept, name) {
 			clean = append(clean, rest[0])
 		}
 	}
 	return clean
 }
 
-// kept are the arguments and the volumes that a cleaning device plugin needs.
-func kept() (flags, volumes []string) {
-	return []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"},
-		[]string{"device-plugins", "cdi"}
-}
-
 // cleaner is the patch that makes the device plugin's pods remove their files.
 func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	spec := &plugin.Spec.Template.Spec
-	_, names := kept()
+	kept := []string{"device-plugins", "cdi"}
 	container := &spec.Containers[0]
 	args := cleanerArgs(container.Args)
 	replace := map[string]any{"$patch": "replace"}
@@ -199,7 +192,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		v := &spec.Volumes[i]
 		flag := map[string]string{"state": "--state-dir", "mps-shm": "--mps-shm-dir"}[v.Name]
 		switch {
-		case slices.Contains(names, v.Name):
+		case slices.Contains(kept, v.Name):
 			volumes = append(volumes, v)
 		case flag != "" && v.HostPath != nil:
 			// The state is in heddle's directory, which goes too.
@@ -218,7 +211,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		}
 	}
 	for i := range container.VolumeMounts {
-		if slices.Contains(names, container.VolumeMounts[i].Name) {
+		if slices.Contains(kept, container.VolumeMounts[i].Name) {
 			mounts = append(mounts, &container.VolumeMounts[i])
 		}
 	}
