@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -32,7 +33,7 @@ func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []h
 	var all []holder
 	for i := range pods {
 		p := &pods[i]
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if cluster.Ended(p) {
 			continue
 		}
 		devices := prepared(r, p, gpus)
@@ -95,9 +96,8 @@ func requested(r *report.Report, p *corev1.Pod) []string {
 // kept is why a pod is not evicted, by the rules of kubectl drain.
 func kept(p *corev1.Pod, force bool) string {
 	owner := metav1.GetControllerOf(p)
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
-	case mirror:
+	case cluster.IsStatic(p):
 		return "it is a static pod"
 	case owner != nil && owner.Kind == "DaemonSet":
 		return "its DaemonSet would make another one here"

@@ -92,7 +92,7 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 
 // holds reports whether a pod that is not over has a share, or any other device.
 func holds(pod *corev1.Pod, served []string) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if cluster.Ended(pod) {
 		return false
 	}
 	if pod.Annotations[wellknown.SGPUBound] != "" {

@@ -80,14 +80,12 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	}
 	all := []string{node, discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
-		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !slices.Contains(over(), pod.Status.Phase) {
+		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
 		}
 	})
 	return waitsFor, err
 }
-
-func over() []corev1.PodPhase { return []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} }
 
 // away are the Nodes whose kubelet does not report.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
@@ -127,7 +125,8 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 			switch {
 			case away[pod.Spec.NodeName]:
 				lost++
-			case slices.Contains(pod.Spec.Containers[0].Args, cleanupFlag) && isReady(pod):
+			case pod.DeletionTimestamp == nil && cluster.IsReady(pod) &&
+				slices.Contains(pod.Spec.Containers[0].Args, cleanupFlag):
 				done++
 			}
 		})
@@ -139,12 +138,6 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 			return "", err
 		}
 		return fmt.Sprintf("%d of %d hosts are clean", done, want-lost), nil
-	})
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
