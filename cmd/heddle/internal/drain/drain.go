@@ -95,7 +95,7 @@ func (d *drain) run(ctx context.Context) error {
 	waiting, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
 	defer cancel()
 	for {
-		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.Kept != "" })
+		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.kept != "" })
 		if len(left) == 0 {
 			return d.finish(found)
 		}
@@ -205,10 +205,10 @@ func table(all []holder) string {
 	rows := [][]string{{"POD", "DEVICES", "EVICTED"}}
 	for i := range all {
 		evicted := "yes"
-		if all[i].Kept != "" {
-			evicted = "no: " + all[i].Kept
+		if all[i].kept != "" {
+			evicted = "no: " + all[i].kept
 		}
-		rows = append(rows, []string{all[i].String(), strings.Join(all[i].Devices, " "), evicted})
+		rows = append(rows, []string{all[i].String(), strings.Join(all[i].devices, " "), evicted})
 	}
 	return cli.Table(rows)
 }

@@ -14,18 +14,15 @@ import (
 
 // holder is a pod that has devices which it is to give back.
 type holder struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Devices are what it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
-	// resources.
-	Devices []string `json:"devices"`
-	// Kept is why it is not evicted; empty if it is.
-	Kept string `json:"kept,omitempty"`
-
 	pod *corev1.Pod
+	// devices are what it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
+	// resources.
+	devices []string
+	// kept is why it is not evicted; empty if it is.
+	kept string
 }
 
-func (h *holder) String() string { return h.Namespace + "/" + h.Name }
+func (h *holder) String() string { return h.pod.Namespace + "/" + h.pod.Name }
 
 // holders are the pods of a node that have one of the GPUs, or, without any, a device of
 // heddle. Pods without a controller are kept unless they are forced.
@@ -41,7 +38,7 @@ func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []h
 			devices = requested(r, p)
 		}
 		if len(devices) > 0 {
-			all = append(all, holder{Namespace: p.Namespace, Name: p.Name, Devices: devices, Kept: kept(p, force), pod: p})
+			all = append(all, holder{p, devices, kept(p, force)})
 		}
 	}
 	return all
