@@ -71,8 +71,10 @@ func (a api) nodes(ctx context.Context, use func(*corev1.Node)) error {
 		request := a.client.Get().Resource("nodes").VersionedParams(&page, metav1.ParameterCodec)
 		return cluster.Read[corev1.NodeList](ctx, request, "Nodes")
 	}
-	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{}, func(node runtime.Object) error {
-		use(node.(*corev1.Node))
+	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		if node, ok := o.(*corev1.Node); ok {
+			use(node)
+		}
 		return nil
 	})
 }
@@ -83,8 +85,10 @@ func (a api) pods(ctx context.Context, namespace, selector string, use func(*cor
 		request := a.client.Get().Namespace(namespace).Resource("pods").VersionedParams(&page, metav1.ParameterCodec)
 		return cluster.Read[corev1.PodList](ctx, request, "pods")
 	}
-	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(pod runtime.Object) error {
-		use(pod.(*corev1.Pod))
+	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		if pod, ok := o.(*corev1.Pod); ok {
+			use(pod)
+		}
 		return nil
 	})
 }
