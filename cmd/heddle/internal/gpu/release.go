@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 const (
@@ -153,8 +154,8 @@ func Resolve(ctx context.Context, client *cluster.Client, node string, gpus []st
 		case unknown != nil:
 			return nil, fmt.Errorf("--gpu %d: the UUIDs of node %s are not known, give one: %w", index, node, unknown)
 		}
-		at := slices.IndexFunc(entries(there, nil), func(e entry) bool {
-			return e.UUID == text || err == nil && *e.Index == index
+		at := slices.IndexFunc(there.GPUs, func(g report.GPU) bool {
+			return g.UUID == text || err == nil && g.Index == index
 		})
 		if at < 0 {
 			return nil, fmt.Errorf("node %s has no GPU %s; it has %s", node, text, strings.Join(uuids(there), " "))
