@@ -140,8 +140,8 @@ func (d *drain) cordon(ctx context.Context) error {
 	if len(d.gpus) > 0 {
 		return nil
 	}
-	cordon := []byte(`{"spec":{"unschedulable":true}}`)
-	if err := d.client.Patch(types.MergePatchType).Resource("nodes").Name(d.node).Body(cordon).Do(ctx).Error(); err != nil {
+	body := []byte(`{"spec":{"unschedulable":true}}`)
+	if err := d.client.Patch(types.MergePatchType).Resource("nodes").Name(d.node).Body(body).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("cordon node %s: %w", d.node, err)
 	}
 	return cli.Write(d.c, "Node "+d.node+" is cordoned: no new pod comes here.\n")
