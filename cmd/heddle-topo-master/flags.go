@@ -116,22 +116,16 @@ func (o *options) parts() error {
 	if err := export.CheckTemplates(o.templates); err != nil {
 		return fmt.Errorf("--tier-labels: %w", err)
 	}
+	exports := map[string]*bool{
+		"labels": &o.exports.Labels, "conditions": &o.exports.Conditions, "hypernodes": &o.exports.HyperNodes,
+		"kueue": &o.exports.Kueue, "kai": &o.exports.KAI, "none": new(bool), "": new(bool),
+	}
 	for word := range strings.SplitSeq(o.exportText, ",") {
-		switch strings.TrimSpace(word) {
-		case "labels":
-			o.exports.Labels = true
-		case "conditions":
-			o.exports.Conditions = true
-		case "hypernodes":
-			o.exports.HyperNodes = true
-		case "kueue":
-			o.exports.Kueue = true
-		case "kai":
-			o.exports.KAI = true
-		case "none", "":
-		default:
+		on := exports[strings.TrimSpace(word)]
+		if on == nil {
 			return fmt.Errorf("--exports: %.40q is none of labels, conditions, hypernodes, kueue, kai, none", word)
 		}
+		*on = true
 	}
 	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels {
 		return errors.New("--exports: kueue and kai read the labels: name labels too")

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,6 +126,24 @@ const NodeProgram = "heddle-node"
 func Runs(p *corev1.Pod, daemon string) bool {
 	name := p.Labels[AppLabel]
 	return name == daemon || name == NodeProgram
+}
+
+// Ended reports whether no container of a pod runs any more, nor will.
+func Ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// IsStatic reports whether a pod is the kubelet's own, which no scheduler and no controller has.
+func IsStatic(p *corev1.Pod) bool {
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return mirror
+}
+
+// IsReady reports whether a pod is ready.
+func IsReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // Read sends a request, and decodes the answer; what names the object in an error.

@@ -114,14 +114,14 @@ func Convert(from string, text []byte) (*Result, error) {
 	r := &Result{keys: map[string]any{}}
 	switch from {
 	case nvidia:
-		err = r.nvidia(file)
+		r.nvidia(file)
 	case hami:
-		err = r.hami(file)
+		r.hami(file)
 	default:
-		err = r.mellanox(file)
+		r.mellanox(file)
 	}
-	if err != nil {
-		return nil, err
+	if *root.fault != nil {
+		return nil, *root.fault
 	}
 	for _, path := range root.left() {
 		r.notef("%s: not carried over", path)

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -9,64 +10,37 @@ import (
 )
 
 // nvidia reads version v1 of NVIDIA's device plugin.
-func (r *Result) nvidia(root *section) error {
-	if version, err := take[string](root, "version"); err != nil || version != "v1" {
-		return fmt.Errorf("version: %+q is not v1 of NVIDIA's device plugin", version)
+func (r *Result) nvidia(root *section) {
+	version, _ := root.fields["version"].(string)
+	delete(root.fields, "version")
+	if version != "v1" {
+		root.failf("version: %+q is not v1 of NVIDIA's device plugin", version)
 	}
-	flags, err := root.sub("flags")
-	if err != nil {
-		return err
-	}
-	strategy, err := take[string](flags, "migStrategy")
-	if err != nil {
-		return err
-	}
-	if strategy != "" {
+	if strategy := take[string](root.sub("flags"), "migStrategy"); strategy != "" {
 		r.keys["mig"] = map[string]any{"strategy": strategy}
 	}
-	sharing, err := root.sub("sharing")
-	if err != nil {
-		return err
-	}
+	sharing := root.sub("sharing")
 	for _, kind := range []string{"timeSlicing", "mps"} {
-		below, err := sharing.sub(kind)
-		if err != nil {
-			return err
-		}
-		if err := r.replicas(below, kind == "mps"); err != nil {
-			return err
-		}
+		r.replicas(sharing.sub(kind), kind == "mps")
 	}
-	return nil
 }
 
 // replicas reads sharing.timeSlicing or sharing.mps. Whole GPUs have one number
 // of slots; MIG devices are not shared. Pods go on as they are: a slot has its part
 // of the memory, and with MPS of the compute.
-func (r *Result) replicas(sharing *section, mps bool) error {
-	entries, err := sharing.list("resources")
-	if err != nil {
-		return err
-	}
-	renamed, err := take[bool](sharing, "renameByDefault")
-	if err != nil {
-		return err
-	}
+func (r *Result) replicas(sharing *section, mps bool) {
+	entries := sharing.list("resources")
+	renamed := take[bool](sharing, "renameByDefault")
 	for _, entry := range entries {
 		if name := entry.fields["name"]; name != gpuResource && name != "gpu" || r.keys["sgpu"] != nil {
 			continue
 		}
 		delete(entry.fields, "name")
-		name, err := shareName(entry, renamed)
-		if err != nil {
-			return err
-		}
-		n, err := take[int](entry, "replicas")
-		if err != nil {
-			return err
-		}
+		name := shareName(entry, renamed)
+		n := take[int](entry, "replicas")
 		if n < 2 {
-			return fmt.Errorf("%s: %d is not 2 replicas or more", entry.at("replicas"), n)
+			entry.failf("%s: %d is not 2 replicas or more", entry.at("replicas"), n)
+			return
 		}
 		sgpu, part := r.share(entry.at("replicas"), n), max(100/n, 1)
 		r.keys["resources"] = map[string]any{"sgpu": name}
@@ -79,7 +53,6 @@ func (r *Result) replicas(sharing *section, mps bool) error {
 		sgpu["defaults"] = map[string]any{"vcore": vcore, "vmemoryPercentage": part}
 		r.devices(entry, name, sgpu)
 	}
-	return nil
 }
 
 // devices are the GPUs that are shared under a name.
@@ -99,81 +72,61 @@ func (r *Result) devices(entry *section, name string, sgpu map[string]any) {
 }
 
 // shareName is what NVIDIA's plugin calls a slot.
-func shareName(entry *section, renamed bool) (string, error) {
-	name, err := take[string](entry, "rename")
+func shareName(entry *section, renamed bool) string {
+	name := take[string](entry, "rename")
 	switch {
 	case name == "" && renamed:
-		name = gpuResource + ".shared"
+		return gpuResource + ".shared"
 	case name == "":
-		name = gpuResource
+		return gpuResource
 	case !strings.Contains(name, "/"):
-		name = wellknown.DefaultDomains().VendorKey(name)
+		return wellknown.DefaultDomains().VendorKey(name)
 	}
-	return name, err
+	return name
 }
 
 // gpuResource is NVIDIA's name of a GPU, and HAMi's of a share.
 const gpuResource = "nvidia.com/gpu"
 
 // hami reads device-config.yaml.
-func (r *Result) hami(root *section) error {
+func (r *Result) hami(root *section) {
 	if root.fields["nvidia"] == nil {
-		return fmt.Errorf("nvidia: HAMi's section of NVIDIA's GPUs is absent")
+		root.failf("nvidia: HAMi's section of NVIDIA's GPUs is absent")
 	}
-	gpu, err := root.sub("nvidia")
-	if err != nil {
-		return err
-	}
+	gpu := root.sub("nvidia")
 	// As heddle does it: compute is no more than it is, and a pod has a GPU that names a part of one.
 	for _, key := range []string{"deviceCoreScaling", "defaultGPUNum"} {
 		if fmt.Sprint(gpu.fields[key]) == "1" {
 			delete(gpu.fields, key)
 		}
 	}
-	scaling, err := scale(gpu)
-	if err != nil {
-		return err
-	}
-	slots, err := take[int](gpu, "deviceSplitCount")
-	if err != nil {
-		return err
-	}
-	if slots == 0 {
-		slots = 10 // HAMi's own default.
-	}
+	scaling := scale(gpu)
+	slots := cmp.Or(take[int](gpu, "deviceSplitCount"), 10) // HAMi's own default.
 	if slots < 0 {
-		return fmt.Errorf("%s: %d is negative", gpu.at("deviceSplitCount"), slots)
+		gpu.failf("%s: %d is negative", gpu.at("deviceSplitCount"), slots)
 	}
 	sgpu := r.share(gpu.at("deviceSplitCount"), slots)
 	// A pod without cores has no limit of compute in HAMi, but for this.
-	vcore, err := take[int](gpu, "defaultCores")
-	if err != nil {
-		return err
-	}
-	defaults := map[string]any{"vcore": vcore}
+	defaults := map[string]any{"vcore": take[int](gpu, "defaultCores")}
 	sgpu["defaults"] = defaults
 	if scaling > 1 {
 		sgpu["memoryOvercommit"] = scaling
 		r.notef("%s: one container has at most what the GPU has, and percent are of that; nothing goes to host memory",
 			gpu.at("deviceMemoryScaling"))
 	}
-	if err := r.hamiNames(gpu); err != nil {
-		return err
-	}
-	return r.hamiMemory(gpu, defaults)
+	r.hamiNames(gpu)
+	r.hamiMemory(gpu, defaults)
 }
 
 // hamiMemory carries over defaultMemory, which is MiB whatever the unit of the resource is; 0
 // is all memory. It follows hamiNames.
-func (r *Result) hamiMemory(gpu *section, defaults map[string]any) error {
-	memory, err := take[int](gpu, "defaultMemory")
-	switch {
-	case err != nil:
-		return err
-	case memory < 0:
-		return fmt.Errorf("%s: %d is negative", gpu.at("defaultMemory"), memory)
-	case memory == 0:
-		return nil
+func (r *Result) hamiMemory(gpu *section, defaults map[string]any) {
+	memory := take[int](gpu, "defaultMemory")
+	if memory < 0 {
+		gpu.failf("%s: %d is negative", gpu.at("defaultMemory"), memory)
+	}
+	if memory <= 0 {
+		return
 	}
 	resources, _ := r.keys["resources"].(map[string]any)
 	if resources["vmemoryUnit"] != string(config.MiB) {
@@ -184,34 +137,29 @@ func (r *Result) hamiMemory(gpu *section, defaults map[string]any) error {
 		memory = (memory + gib - 1) / gib
 	}
 	defaults["vmemory"] = memory
-	return nil
 }
 
 // scale takes deviceMemoryScaling, which may be written as a whole number.
-func scale(gpu *section) (float64, error) {
+func scale(gpu *section) float64 {
 	const key = "deviceMemoryScaling"
 	if n, whole := gpu.fields[key].(int); whole {
 		gpu.fields[key] = float64(n)
 	}
 	if n, ok := gpu.fields[key].(float64); ok && (n < 1 || n > config.MaxMemoryOvercommit) {
-		return 0, nil // It stays, and is reported as not carried over.
+		return 0 // It stays, and is reported as not carried over.
 	}
 	return take[float64](gpu, key)
 }
 
 // hamiNames carries over the names of resources, and the unit of memory.
-func (r *Result) hamiNames(gpu *section) error {
-	factor, err := take[int](gpu, "memoryFactor")
-	if err != nil {
-		return err
-	}
+func (r *Result) hamiNames(gpu *section) {
 	unit := config.MiB
-	switch factor {
+	switch factor := take[int](gpu, "memoryFactor"); factor {
 	case 0, 1:
 	case 1024:
 		unit = config.GiB
 	default:
-		return fmt.Errorf("%s: a unit of %d MiB is neither %s nor %s", gpu.at("memoryFactor"), factor, config.MiB, config.GiB)
+		gpu.failf("%s: a unit of %d MiB is neither %s nor %s", gpu.at("memoryFactor"), factor, config.MiB, config.GiB)
 	}
 	resources := map[string]any{}
 	for _, name := range []struct{ theirs, ours string }{
@@ -220,10 +168,7 @@ func (r *Result) hamiNames(gpu *section) error {
 		{"resourceMemoryName", "vmemory"},
 		{"resourceMemoryPercentageName", "vmemoryPercentage"},
 	} {
-		value, err := take[string](gpu, name.theirs)
-		if err != nil {
-			return err
-		}
+		value := take[string](gpu, name.theirs)
 		if value == "" {
 			continue
 		}
@@ -239,61 +184,36 @@ func (r *Result) hamiNames(gpu *section) error {
 	if len(resources) > 0 {
 		r.keys["resources"] = resources
 	}
-	return nil
 }
 
 // maxSharers is the end of the range of rdma.resources.sharers.
 const maxSharers = 4096
 
 // mellanox reads config.json.
-func (r *Result) mellanox(root *section) error {
+func (r *Result) mellanox(root *section) {
 	if root.fields["configList"] == nil {
-		return fmt.Errorf("configList: absent, so this is no config.json of k8s-rdma-shared-dev-plugin")
-	}
-	entries, err := root.list("configList")
-	if err != nil {
-		return err
+		root.failf("configList: absent, so this is no config.json of k8s-rdma-shared-dev-plugin")
 	}
 	resources := []any{}
-	for _, entry := range entries {
-		resource, err := r.rdma(entry)
-		if err != nil {
-			return err
-		}
-		resources = append(resources, resource)
+	for _, entry := range root.list("configList") {
+		resources = append(resources, r.rdma(entry))
 	}
 	r.keys["rdma"] = map[string]any{"resources": resources}
-	return nil
 }
 
-func (r *Result) rdma(entry *section) (map[string]any, error) {
-	name, err := take[string](entry, "resourceName")
-	if err != nil {
-		return nil, err
-	}
-	prefix, err := take[string](entry, "resourcePrefix")
-	if err != nil {
-		return nil, err
-	}
-	if prefix == "" {
-		prefix = "rdma"
-	}
-	sharers, err := take[int](entry, "rdmaHcaMax")
-	if err != nil {
-		return nil, err
-	}
+func (r *Result) rdma(entry *section) map[string]any {
+	name := take[string](entry, "resourceName")
+	prefix := cmp.Or(take[string](entry, "resourcePrefix"), "rdma")
+	sharers := take[int](entry, "rdmaHcaMax")
 	if sharers < 1 {
-		return nil, fmt.Errorf("%s: %d gives no container an HCA", entry.at("rdmaHcaMax"), sharers)
+		entry.failf("%s: %d gives no container an HCA", entry.at("rdmaHcaMax"), sharers)
 	}
 	r.notef("%s: %d is of the resource there, and of each HCA here", entry.at("rdmaHcaMax"), sharers)
 	if sharers > maxSharers {
 		r.notef("%s: %d is more than %d sharers", entry.at("rdmaHcaMax"), sharers, maxSharers)
 		sharers = maxSharers
 	}
-	selectors, err := entry.sub("selectors")
-	if err != nil {
-		return nil, err
-	}
+	selectors := entry.sub("selectors")
 	// devices is what selectors.ifNames was called before there were selectors.
 	if len(selectors.fields) == 0 && entry.fields["devices"] != nil {
 		selectors.fields = map[string]any{"ifNames": entry.fields["devices"]}
@@ -301,11 +221,7 @@ func (r *Result) rdma(entry *section) (map[string]any, error) {
 	}
 	wanted := map[string]any{}
 	for _, key := range []string{"vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"} {
-		values, err := take[[]any](selectors, key)
-		if err != nil {
-			return nil, err
-		}
-		if len(values) > 0 {
+		if values := take[[]any](selectors, key); len(values) > 0 {
 			wanted[key] = values
 		}
 	}
@@ -315,5 +231,5 @@ func (r *Result) rdma(entry *section) (map[string]any, error) {
 	// count: all is what that plugin gives: every HCA, whatever number is asked.
 	return map[string]any{
 		"name": prefix + "/" + name, "sharers": sharers, "count": "all", "selectors": wanted,
-	}, nil
+	}
 }

@@ -16,6 +16,8 @@ type section struct {
 	path   string
 	fields map[string]any
 	subs   []*section
+	// fault is the first of the whole file. Who reads goes on, as over an empty file.
+	fault *error
 }
 
 func parse(text []byte) (*section, error) {
@@ -23,7 +25,7 @@ func parse(text []byte) (*section, error) {
 	if err := yaml.Unmarshal(text, &fields); err != nil {
 		return nil, fmt.Errorf("not a mapping in YAML or JSON: %w", err)
 	}
-	return &section{fields: fields}, nil
+	return &section{fields: fields, fault: new(error)}, nil
 }
 
 // unwrap finds the file in a ConfigMap: the key of that name, or the only key; what is no
@@ -40,21 +42,15 @@ func unwrap(root *section, name string) (*section, error) {
 		}
 		name = keys[0]
 	}
-	below, err := root.sub("data")
-	if err != nil {
-		return nil, err
-	}
+	below := root.sub("data")
 	for _, key := range []string{"apiVersion", "kind", "metadata"} {
 		delete(root.fields, key)
 	}
-	text, err := take[string](below, name)
-	if err != nil {
-		return nil, err
-	}
-	inner, err := parse([]byte(text))
+	inner, err := parse([]byte(take[string](below, name)))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", below.at(name), err)
 	}
+	inner.fault = root.fault
 	root.subs = append(root.subs, inner)
 	return inner, nil
 }
@@ -67,48 +63,43 @@ func (s *section) at(key string) string {
 	return strings.TrimPrefix(s.path+"."+key, ".")
 }
 
+func (s *section) failf(format string, args ...any) {
+	if *s.fault == nil {
+		*s.fault = fmt.Errorf(format, args...)
+	}
+}
+
 // take removes a value of a type; a key that is absent or null gives zero.
-func take[T any](s *section, key string) (T, error) {
-	value, zero := s.fields[key], *new(T)
+func take[T any](s *section, key string) T {
+	value := s.fields[key]
 	delete(s.fields, key)
-	if value == nil {
-		return zero, nil
-	}
 	typed, ok := value.(T)
-	if !ok {
-		return zero, fmt.Errorf("%s: %T is not of type %T", s.at(key), value, zero)
+	if value != nil && !ok {
+		s.failf("%s: %T is not of type %T", s.at(key), value, typed)
 	}
-	return typed, nil
+	return typed
 }
 
 // sub is a mapping below; one that is absent is empty.
-func (s *section) sub(key string) (*section, error) {
-	fields, err := take[map[string]any](s, key)
-	if err != nil {
-		return nil, err
-	}
-	below := &section{path: s.at(key), fields: fields}
+func (s *section) sub(key string) *section {
+	below := &section{path: s.at(key), fields: take[map[string]any](s, key), fault: s.fault}
 	s.subs = append(s.subs, below)
-	return below, nil
+	return below
 }
 
 // list is the mappings of a list.
-func (s *section) list(key string) ([]*section, error) {
-	entries, err := take[[]any](s, key)
-	if err != nil {
-		return nil, err
-	}
+func (s *section) list(key string) []*section {
 	var list []*section
-	for i, entry := range entries {
+	for i, entry := range take[[]any](s, key) {
 		path := fmt.Sprintf("%s[%d]", s.at(key), i)
 		fields, ok := entry.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("%s: %T is no mapping", path, entry)
+			s.failf("%s: %T is no mapping", path, entry)
 		}
-		list = append(list, &section{path: path, fields: fields})
+		list = append(list, &section{path: path, fields: fields, fault: s.fault})
 	}
 	s.subs = append(s.subs, list...)
-	return list, nil
+	return list
 }
 
 // left is the place of everything that was not taken.

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 )
 
@@ -20,23 +19,12 @@ const topoWorker = "heddle-topo-worker"
 // readTopology reads the Node's NodeTopology; nil where there is none, or no
 // such resource. It may be forbidden to who asks: then it is not looked at.
 func readTopology(ctx context.Context, client rest.Interface, node string) (*v1alpha1.NodeTopology, error) {
-	gv := v1alpha1.GroupVersion()
-	path := "/apis/" + gv.Group + "/" + gv.Version + "/" + v1alpha1.Plural + "/" + node
-	answer := client.Get().AbsPath(path).Do(ctx)
-	if err := answer.Error(); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	request := client.Get().AbsPath("/apis", v1alpha1.GroupName, v1alpha1.Version, v1alpha1.Plural, node)
+	nt, err := cluster.Read[v1alpha1.NodeTopology](ctx, request, "NodeTopology "+node)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil, nil //nolint:nilnil // No object is a state, not an error.
-	} else if err != nil {
-		return nil, fmt.Errorf("read NodeTopology %s: %w", node, err)
 	}
-	body, err := answer.Raw()
-	if err != nil {
-		return nil, fmt.Errorf("read NodeTopology %s: %w", node, err)
-	}
-	nt := &v1alpha1.NodeTopology{}
-	if err := json.Unmarshal(body, nt); err != nil {
-		return nil, fmt.Errorf("decode NodeTopology %s: %w", node, err)
-	}
-	return nt, nil
+	return nt, err
 }
 
 // checkSources explains what the topo-worker cannot see: sources that are silent,

@@ -174,7 +174,7 @@ func (n *clusterNode) checkDiscovery(l *finding.List) {
 	case pod == nil:
 		l.Problem(discovery, "See the DaemonSet's nodeSelector, tolerations and events.",
 			"has no pod here, so the Node has none of heddle's labels")
-	case !podReady(pod):
+	case !cluster.IsReady(pod):
 		l.Problem(discovery, fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name),
 			"is not ready here (pod %s/%s)", pod.Namespace, pod.Name)
 	case !wrote && !writesFile(pod):
@@ -206,12 +206,6 @@ func writesFile(p *corev1.Pod) bool {
 		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
 			return strings.HasPrefix(strings.TrimLeft(arg, "-"), "output-file")
 		})
-	})
-}
-
-func podReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 

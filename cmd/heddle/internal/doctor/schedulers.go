@@ -120,7 +120,7 @@ func (s schedulers) check(l *finding.List, pods []corev1.Pod, cfg *config.NodeCo
 	for i := range pods {
 		p := &pods[i]
 		// Static pods ask no scheduler.
-		if ended(p) || isStatic(p) || !asksForGPUs(p, cfg) {
+		if cluster.Ended(p) || cluster.IsStatic(p) || !asksForGPUs(p, cfg) {
 			continue
 		}
 		if name := nameOf(p.Spec.SchedulerName); !slices.Contains(s.names, name) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -149,7 +150,7 @@ func Blocked(pods []corev1.Pod, taint corev1.Taint) []Group {
 	byOwner := map[Owner][]string{}
 	for i := range pods {
 		p := &pods[i]
-		if ended(p) || isStatic(p) || toleratedBy(p, taint) {
+		if cluster.Ended(p) || cluster.IsStatic(p) || toleratedBy(p, taint) {
 			continue
 		}
 		o := ownerOf(p)
@@ -169,21 +170,10 @@ func Blocked(pods []corev1.Pod, taint corev1.Taint) []Group {
 	return groups
 }
 
-func ended(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
-
-func isStatic(p *corev1.Pod) bool {
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return mirror
-}
-
 // toleratedBy leaves out the numeric operators: they are for numbers, which the
 // values of heddle's taints are not.
 func toleratedBy(p *corev1.Pod, taint corev1.Taint) bool {
-	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.ToleratesTaint(logr.Discard(), &taint, false)
-	})
+	return schedulehelpers.TolerationsTolerateTaint(logr.Discard(), p.Spec.Tolerations, &taint, false)
 }
 
 // ownerOf names the controller of a pod. A ReplicaSet that a Deployment made

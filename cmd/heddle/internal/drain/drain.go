@@ -5,7 +5,6 @@ package drain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -95,7 +94,7 @@ func (d *drain) run(ctx context.Context) error {
 	waiting, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
 	defer cancel()
 	for {
-		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.Kept != "" })
+		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.kept != "" })
 		if len(left) == 0 {
 			return d.finish(found)
 		}
@@ -141,10 +140,7 @@ func (d *drain) cordon(ctx context.Context) error {
 	if len(d.gpus) > 0 {
 		return nil
 	}
-	body, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": true}})
-	if err != nil {
-		return err
-	}
+	body := []byte(`{"spec":{"unschedulable":true}}`)
 	if err := d.client.Patch(types.MergePatchType).Resource("nodes").Name(d.node).Body(body).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("cordon node %s: %w", d.node, err)
 	}
@@ -205,10 +201,10 @@ func table(all []holder) string {
 	rows := [][]string{{"POD", "DEVICES", "EVICTED"}}
 	for i := range all {
 		evicted := "yes"
-		if all[i].Kept != "" {
-			evicted = "no: " + all[i].Kept
+		if all[i].kept != "" {
+			evicted = "no: " + all[i].kept
 		}
-		rows = append(rows, []string{all[i].String(), strings.Join(all[i].Devices, " "), evicted})
+		rows = append(rows, []string{all[i].String(), strings.Join(all[i].devices, " "), evicted})
 	}
 	return cli.Table(rows)
 }

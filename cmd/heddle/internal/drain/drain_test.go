@@ -78,7 +78,7 @@ func TestHolders(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
 			for _, h := range holders(reported(), podsOfNode(), tt.gpus, tt.force) {
-				got = append(got, strings.TrimSpace(h.String()+" ["+strings.Join(h.Devices, " ")+"] "+h.Kept))
+				got = append(got, strings.TrimSpace(h.String()+" ["+strings.Join(h.devices, " ")+"] "+h.kept))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -8,23 +8,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // holder is a pod that has devices which it is to give back.
 type holder struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Devices are what it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
-	// resources.
-	Devices []string `json:"devices"`
-	// Kept is why it is not evicted; empty if it is.
-	Kept string `json:"kept,omitempty"`
-
 	pod *corev1.Pod
+	// devices are what it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
+	// resources.
+	devices []string
+	// kept is why it is not evicted; empty if it is.
+	kept string
 }
 
-func (h *holder) String() string { return h.Namespace + "/" + h.Name }
+func (h *holder) String() string { return h.pod.Namespace + "/" + h.pod.Name }
 
 // holders are the pods of a node that have one of the GPUs, or, without any, a device of
 // heddle. Pods without a controller are kept unless they are forced.
@@ -32,7 +30,7 @@ func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []h
 	var all []holder
 	for i := range pods {
 		p := &pods[i]
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if cluster.Ended(p) {
 			continue
 		}
 		devices := prepared(r, p, gpus)
@@ -40,7 +38,7 @@ func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []h
 			devices = requested(r, p)
 		}
 		if len(devices) > 0 {
-			all = append(all, holder{Namespace: p.Namespace, Name: p.Name, Devices: devices, Kept: kept(p, force), pod: p})
+			all = append(all, holder{p, devices, kept(p, force)})
 		}
 	}
 	return all
@@ -95,9 +93,8 @@ func requested(r *report.Report, p *corev1.Pod) []string {
 // kept is why a pod is not evicted, by the rules of kubectl drain.
 func kept(p *corev1.Pod, force bool) string {
 	owner := metav1.GetControllerOf(p)
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
-	case mirror:
+	case cluster.IsStatic(p):
 		return "it is a static pod"
 	case owner != nil && owner.Kind == "DaemonSet":
 		return "its DaemonSet would make another one here"

@@ -167,13 +167,8 @@ func (l *List) fabricPort(h *machine.HCA, p *machine.Port, best float64) {
 func fabricRate(m *machine.Machine) float64 {
 	var best float64
 	for i := range m.HCAs {
-		if m.HCAs[i].Role != machine.RoleFabric {
-			continue
-		}
-		for _, p := range m.HCAs[i].Ports {
-			if p.State == machine.PortActive && p.RateGbps != nil {
-				best = max(best, *p.RateGbps)
-			}
+		if h := &m.HCAs[i]; h.Role == machine.RoleFabric {
+			best = max(best, activeRate(h))
 		}
 	}
 	return best

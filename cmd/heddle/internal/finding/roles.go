@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -126,12 +127,7 @@ func (l *List) otherThanRail(c *roleCheck, i int) {
 }
 
 // place is what an HCA is next to.
-func (c *roleCheck) place(i int) string {
-	if c.near[i] == "" {
-		return "no GPU, as all HCAs here"
-	}
-	return c.near[i]
-}
+func (c *roleCheck) place(i int) string { return cmp.Or(c.near[i], "no GPU, as all HCAs here") }
 
 // layerOf is the link layer of an HCA's active ports, or else of any.
 func layerOf(h *machine.HCA) string {
@@ -145,12 +141,10 @@ func layerOf(h *machine.HCA) string {
 }
 
 func modelOf(h *machine.HCA) string {
-	if h.Type != "" {
-		return h.Type
-	}
-	return strings.TrimSpace(h.Vendor + ":" + strings.TrimPrefix(h.Device, "0x"))
+	return cmp.Or(h.Type, strings.TrimSpace(h.Vendor+":"+strings.TrimPrefix(h.Device, "0x")))
 }
 
+// activeRate is the highest of an HCA's active ports, in 10^9 bits a second.
 func activeRate(h *machine.HCA) float64 {
 	var best float64
 	for _, p := range h.Ports {

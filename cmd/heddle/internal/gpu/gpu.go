@@ -71,7 +71,10 @@ func Change(ctx context.Context, client *cluster.Client, name, uuid string, cord
 			return "", fmt.Errorf("node %s has no GPU %s; it has %s", name, uuid, strings.Join(uuids(there), " "))
 		}
 	}
-	text := ""
+	text, already := "is handed out again.", "was not cordoned."
+	if cordon {
+		text, already = "is cordoned: no new pod gets it, and pods that have it run on.", "was cordoned already."
+	}
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node, err := cluster.Node(ctx, client, name)
 		if err != nil {
@@ -82,17 +85,12 @@ func Change(ctx context.Context, client *cluster.Client, name, uuid string, cord
 			return fmt.Errorf("node %s: %w: correct the annotation by hand", name, err)
 		}
 		next := slices.DeleteFunc(slices.Clone(cordoned), func(s string) bool { return s == uuid })
-		text = "is handed out again."
 		if cordon {
 			next = slices.Sorted(slices.Values(append(next, uuid)))
-			text = "is cordoned: no new pod gets it, and pods that have it run on."
 		}
-		switch unchanged := slices.Equal(next, cordoned); {
-		case unchanged && cordon:
-			text = "was cordoned already."
-			return nil
-		case unchanged:
-			text = "was not cordoned."
+		switch {
+		case slices.Equal(next, cordoned):
+			text = already
 			return nil
 		case len(next) > wellknown.MaxCordoned:
 			return fmt.Errorf("node %s: more than %d GPUs would be cordoned", name, wellknown.MaxCordoned)

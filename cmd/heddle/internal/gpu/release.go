@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 const (
@@ -111,18 +113,13 @@ func (o *releaseOptions) release(ctx context.Context, client *cluster.Client) (*
 		last = now
 		return last.Released
 	})
+	if err != nil && last.Message != "" {
+		err = errors.New(last.Message)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("GPUs of node %s are asked for and not released: %w", o.node,
-			cmp.Or(waits(last.Message), err))
+		return nil, fmt.Errorf("GPUs of node %s are asked for and not released: %w", o.node, err)
 	}
 	return &last, nil
-}
-
-func waits(message string) error {
-	if message == "" {
-		return nil
-	}
-	return errors.New(message)
 }
 
 func undo(c *cobra.Command, client rest.Interface, name string) error {
@@ -157,8 +154,8 @@ func Resolve(ctx context.Context, client *cluster.Client, node string, gpus []st
 		case unknown != nil:
 			return nil, fmt.Errorf("--gpu %d: the UUIDs of node %s are not known, give one: %w", index, node, unknown)
 		}
-		at := slices.IndexFunc(entries(there, nil), func(e entry) bool {
-			return e.UUID == text || err == nil && *e.Index == index
+		at := slices.IndexFunc(there.GPUs, func(g report.GPU) bool {
+			return g.UUID == text || err == nil && g.Index == index
 		})
 		if at < 0 {
 			return nil, fmt.Errorf("node %s has no GPU %s; it has %s", node, text, strings.Join(uuids(there), " "))
@@ -185,22 +182,14 @@ func await(ctx context.Context, client rest.Interface, name string, done func(*c
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout,
 		fmt.Errorf("heddle-device-plugin on node %s has not done it in %s; does it run?", name, answerTimeout))
 	defer cancel()
-	ticker := time.NewTicker(answerPoll)
-	defer ticker.Stop()
-	for {
+	err := wait.PollUntilContextCancel(ctx, answerPoll, true, func(ctx context.Context) (bool, error) {
 		node, err := cluster.Node(ctx, client, name)
-		switch {
-		case err == nil && done(node):
-			return nil
-		case err != nil && ctx.Err() == nil:
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-ticker.C:
-		}
+		return err == nil && done(node), err
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	return err
 }
 
 // releaseText is the answer for people.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
@@ -150,16 +151,12 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Machine, err)
 	}
-	var node struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
-	}
 	if text := files[bundle.Node]; text != nil && f.labels == nil {
+		var node metav1.PartialObjectMetadata
 		if err := json.Unmarshal(text, &node); err != nil {
 			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Node, err)
 		}
-		f.labels = node.Metadata.Labels
+		f.labels = node.Labels
 	}
 	keys := map[string][]byte{}
 	for name, text := range files {

@@ -4,7 +4,6 @@ package status
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,8 +23,6 @@ type Daemon struct {
 	Updated int32 `json:"updated"`
 	Ready   int32 `json:"ready"`
 }
-
-func (d *Daemon) well() bool { return d.Updated == d.Wanted && d.Ready >= d.Wanted }
 
 // NewCommand makes `heddle status`.
 func NewCommand() *cobra.Command {
@@ -53,8 +50,8 @@ of the newest version and ready. Exit code 1 if one lacks some. helm test runs i
 		rows, ill := [][]string{{"DAEMON", "KIND", "WANTED", "UPDATED", "READY"}}, 0
 		for i := range daemons {
 			d := &daemons[i]
-			rows = append(rows, []string{d.Name, d.Kind, number(d.Wanted), number(d.Updated), number(d.Ready)})
-			if !d.well() {
+			rows = append(rows, []string{d.Name, d.Kind, fmt.Sprint(d.Wanted), fmt.Sprint(d.Updated), fmt.Sprint(d.Ready)})
+			if d.Updated != d.Wanted || d.Ready < d.Wanted {
 				ill++
 			}
 		}
@@ -62,8 +59,6 @@ of the newest version and ready. Exit code 1 if one lacks some. helm test runs i
 	}
 	return c
 }
-
-func number(n int32) string { return strconv.Itoa(int(n)) }
 
 func read(c *cobra.Command, client rest.Interface, namespace string) (all []Daemon, err error) {
 	var sets appsv1.DaemonSetList

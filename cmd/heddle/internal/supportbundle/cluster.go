@@ -19,107 +19,90 @@ const (
 	// lines of a log, and how many Events of one place.
 	lines     = 1000
 	mostEvent = "500"
-	nameLabel = "app.kubernetes.io/name"
 	partOf    = "app.kubernetes.io/part-of=heddle"
 	scheduler = "heddle-scheduler"
 )
 
 // cluster adds what the API server has of a Node.
-func (g *gathering) cluster(at *cluster.Flags, name string) error {
+func (g *gathering) cluster(at *cluster.Flags, name string) {
 	client, err := at.Client()
 	if err != nil {
 		g.lacks("all from the API server", err)
-		return nil
+		return
 	}
 	ctx := g.command.Context()
 	node, err := cluster.Node(ctx, client, name)
 	if err == nil {
 		node.ManagedFields = nil
 	}
-	if err := g.json(bundle.Node, node, err); err != nil {
-		return err
-	}
+	g.json(bundle.Node, node, err)
 	report, err := cluster.Report(ctx, client, name)
-	if err := g.json("bindings.json", report, err); err != nil {
-		return err
-	}
+	g.json("bindings.json", report, err)
 	var topology json.RawMessage
 	there, err := cluster.ReadPath(ctx, client, "/apis/topology.heddle.dev/v1alpha1/nodetopologies/"+name, "", &topology)
 	if err == nil && !there {
 		err = errors.New("there is none")
 	}
-	if err := g.json("nodetopology.json", topology, err); err != nil {
-		return err
-	}
-	if err := g.events(ctx, client, name); err != nil {
-		return err
-	}
+	g.json("nodetopology.json", topology, err)
+	g.events(ctx, client, name)
 	pods, err := cluster.Read[corev1.PodList](ctx,
 		client.Get().Namespace(g.namespace).Resource("pods").Param("labelSelector", partOf), "pods of "+g.namespace)
 	if err != nil {
 		g.lacks("logs/", err)
-		return g.config(ctx, client, nil)
+		pods = &corev1.PodList{}
 	}
-	if err := g.config(ctx, client, pods.Items); err != nil {
-		return err
-	}
+	g.config(ctx, client, pods.Items)
 	for i := range pods.Items {
-		if err := g.logs(ctx, client, &pods.Items[i], name); err != nil {
-			return err
-		}
+		g.logs(ctx, client, &pods.Items[i], name)
 	}
-	return nil
 }
 
-func (g *gathering) json(name string, object any, err error) error {
+func (g *gathering) json(name string, object any, err error) {
 	var text []byte
 	if err == nil {
 		text, err = json.MarshalIndent(object, "", "  ")
 	}
 	if err != nil {
 		g.lacks(name, err)
-		return nil
+		return
 	}
-	return g.Add(name, text)
+	g.add(name, text)
 }
 
 // config adds the ConfigMap that the daemons read, and the scheduler's.
-func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) error {
+func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) {
 	daemons, ofScheduler := cluster.ConfigMap, ""
 	for i := range pods {
 		for _, v := range pods[i].Spec.Volumes {
 			switch {
 			case v.Name != "config" || v.ConfigMap == nil:
-			case pods[i].Labels[nameLabel] == scheduler:
+			case pods[i].Labels[cluster.AppLabel] == scheduler:
 				ofScheduler = v.ConfigMap.Name
 			default:
 				daemons = v.ConfigMap.Name
 			}
 		}
 	}
-	if err := g.configMap(ctx, client, daemons, bundle.ConfigDir); err != nil || ofScheduler == "" {
-		return err
+	g.configMap(ctx, client, daemons, bundle.ConfigDir)
+	if ofScheduler != "" {
+		g.configMap(ctx, client, ofScheduler, "scheduler/")
 	}
-	return g.configMap(ctx, client, ofScheduler, "scheduler/")
 }
 
-func (g *gathering) configMap(ctx context.Context, client rest.Interface, name, dir string) error {
+func (g *gathering) configMap(ctx context.Context, client rest.Interface, name, dir string) {
 	object, err := cluster.Read[corev1.ConfigMap](ctx,
 		client.Get().Namespace(g.namespace).Resource("configmaps").Name(name), "ConfigMap "+name)
 	if err != nil {
 		g.lacks(dir, err)
-		return nil
+		return
 	}
 	for key, text := range object.Data {
-		if err := g.Add(dir+key, []byte(text)); err != nil {
-			return err
-		}
+		g.add(dir+key, []byte(text))
 	}
-	return nil
 }
 
 // events adds those of the Node and of heddle's namespace.
-func (g *gathering) events(ctx context.Context, client rest.Interface, node string) error {
+func (g *gathering) events(ctx context.Context, client rest.Interface, node string) {
 	for file, request := range map[string]*rest.Request{
 		"events-node.json": client.Get().Namespace("default").Resource("events").
 			Param("fieldSelector", "involvedObject.kind=Node,involvedObject.name="+node),
@@ -131,11 +114,9 @@ func (g *gathering) events(ctx context.Context, client rest.Interface, node stri
 				list.Items[i].ManagedFields = nil
 			}
 		}
-		if err := g.json(file, list, err); err != nil {
-			return err
-		}
+		g.json(file, list, err)
 	}
-	return g.podEvents(ctx, client, node)
+	g.podEvents(ctx, client, node)
 }
 
 // podEvent is what the device plugin reported about a pod.
@@ -151,7 +132,7 @@ type podEvent struct {
 
 // podEvents adds the device plugin's Events about pods of all namespaces on the Node, such as
 // why one has no share. Of the pods themselves it adds nothing but the names.
-func (g *gathering) podEvents(ctx context.Context, client rest.Interface, node string) error {
+func (g *gathering) podEvents(ctx context.Context, client rest.Interface, node string) {
 	const about = "involvedObject.kind=Pod,source=heddle-device-plugin"
 	list, err := cluster.Read[corev1.EventList](ctx,
 		client.Get().Resource("events").Param("fieldSelector", about).Param("limit", mostEvent), "Events of pods")
@@ -164,34 +145,29 @@ func (g *gathering) podEvents(ctx context.Context, client rest.Interface, node s
 			}
 		}
 	}
-	return g.json("events-pods.json", all, err)
+	g.json("events-pods.json", all, err)
 }
 
 // logs adds the last lines of a pod: of the Node's daemons, and of those that serve
 // all Nodes.
-func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1.Pod, node string) error {
+func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1.Pod, node string) {
 	ofAll := pod.OwnerReferences != nil && pod.OwnerReferences[0].Kind == "ReplicaSet"
 	if pod.Spec.NodeName != node && !ofAll {
-		return nil
+		return
 	}
 	for _, s := range pod.Status.InitContainerStatuses {
-		if err := g.log(ctx, client, pod, &s, pod.Name+"."+s.Name); err != nil {
-			return err
-		}
+		g.log(ctx, client, pod, &s, pod.Name+"."+s.Name)
 	}
 	for _, s := range pod.Status.ContainerStatuses {
-		if err := g.log(ctx, client, pod, &s, pod.Name); err != nil {
-			return err
-		}
+		g.log(ctx, client, pod, &s, pod.Name)
 	}
-	return nil
 }
 
 // log adds the last lines of a container, and those of the one before it where it was
 // started again.
 func (g *gathering) log(
 	ctx context.Context, client rest.Interface, pod *corev1.Pod, s *corev1.ContainerStatus, name string,
-) error {
+) {
 	for _, previous := range []bool{false, true} {
 		if previous && s.RestartCount == 0 {
 			continue
@@ -204,9 +180,6 @@ func (g *gathering) log(
 			g.lacks(file, err)
 			continue
 		}
-		if err := g.Add(file, body); err != nil {
-			return err
-		}
+		g.add(file, body)
 	}
-	return nil
 }

@@ -5,7 +5,6 @@ package supportbundle
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -59,8 +58,8 @@ contents.json, and is no error. heddle inspect --bundle shows the machine.`,
 			return fmt.Errorf("write bundle: %w", err)
 		}
 		g := &gathering{Writer: bundle.NewWriter(file, time.Now()), command: c, namespace: *namespace, version: version}
-		err = g.all(&at, *node)
-		if err = errors.Join(err, g.Close(), file.Close()); err != nil {
+		g.all(&at, *node)
+		if err = errors.Join(g.err, g.Close(), file.Close()); err != nil {
 			return fmt.Errorf("write bundle %s: %w", name, err)
 		}
 		return cli.Write(c, name+" written; "+cli.Count(len(g.Left), "part")+" left out or cut, see contents.json in it\n")
@@ -74,39 +73,31 @@ type gathering struct {
 
 	command            *cobra.Command
 	namespace, version string
+	// err is the first of the file; what could not be had is noted, and is none.
+	err error
 }
 
-// all gathers everything. An error is one of the file; what could not be had is noted.
-func (g *gathering) all(at *cluster.Flags, node string) error {
+// all gathers everything.
+func (g *gathering) all(at *cluster.Flags, node string) {
 	set := g.command.Flags()
 	if node == "" || set.Changed("machine") || set.Changed("bundle") {
 		args := []string{"-o=json"}
 		if node != "" {
 			args = append(args, "--node-name="+node)
 		}
-		if err := g.run(bundle.Machine, inspect.NewCommand(), args...); err != nil {
-			return err
-		}
+		g.run(bundle.Machine, inspect.NewCommand(), args...)
 	}
-	if err := g.run("doctor.txt", doctor.NewCommand()); err != nil {
-		return err
-	}
+	g.run("doctor.txt", doctor.NewCommand())
 	if node != "" {
-		if err := g.cluster(at, node); err != nil {
-			return err
-		}
+		g.cluster(at, node)
 	}
-	contents, err := json.MarshalIndent(map[string]any{
+	g.json("contents.json", map[string]any{
 		"made": time.Now().UTC().Format(time.RFC3339), "heddle": g.version, "node": node, "left_out": g.Left,
-	}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return g.Add("contents.json", contents)
+	}, nil)
 }
 
 // run adds what another command prints for the same flags.
-func (g *gathering) run(name string, other *cobra.Command, more ...string) error {
+func (g *gathering) run(name string, other *cobra.Command, more ...string) {
 	args := more
 	g.command.Flags().Visit(func(f *pflag.Flag) {
 		if other.Flags().Lookup(f.Name) != nil || other.PersistentFlags().Lookup(f.Name) != nil {
@@ -120,9 +111,16 @@ func (g *gathering) run(name string, other *cobra.Command, more ...string) error
 	other.SilenceErrors, other.SilenceUsage = true, true
 	if err := other.ExecuteContext(g.command.Context()); err != nil && !errors.Is(err, cli.ErrFindings) {
 		g.lacks(name, err)
-		return nil
+		return
 	}
-	return g.Add(name, out.Bytes())
+	g.add(name, out.Bytes())
+}
+
+// add is [bundle.Writer.Add] until the file has an error.
+func (g *gathering) add(name string, content []byte) {
+	if g.err == nil {
+		g.err = g.Add(name, content)
+	}
 }
 
 func (g *gathering) lacks(name string, err error) {

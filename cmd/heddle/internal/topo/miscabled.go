@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -90,10 +91,7 @@ func end(s fabric.Switch) string {
 	if s == (fabric.Switch{}) {
 		return "-"
 	}
-	text := s.ID
-	if s.Name != "" {
-		text = s.Name
-	}
+	text := cmp.Or(s.Name, s.ID)
 	if s.Port != "" {
 		text += " port " + s.Port
 	}

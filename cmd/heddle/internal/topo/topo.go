@@ -15,9 +15,8 @@ import (
 // NewCommand makes `heddle topo`; without a command below it, it is `heddle
 // topo tree`.
 func NewCommand() *cobra.Command {
-	tree := treeCommand
 	var at master
-	c := tree(&at)
+	c := treeCommand(&at)
 	c.Use, c.Short = "topo", "Show where every cable of the cluster goes, and which gangs run where"
 	c.Long = `Show where every cable of the cluster goes, and which gangs run where.
 
@@ -25,7 +24,7 @@ heddle-topo-master answers, through the API server's service proxy or at
 --server. One that asks for a token is only reached by --server and
 --token-file. Without a command, topo is topo tree.`
 	at.register(c)
-	c.AddCommand(tree(&at), gangsCommand(&at), miscabledCommand(&at), exportCommand(&at))
+	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), exportCommand(&at))
 	return c
 }
 

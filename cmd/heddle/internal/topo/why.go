@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -195,8 +196,5 @@ func holders(all []explain.Holder) string {
 			parts[i] += " until " + at(h.Until)
 		}
 	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }

@@ -8,16 +8,17 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
 const (
 	manager = "heddle-uninstall"
-	// page is how many objects one answer has.
-	page = "500"
 	// atOnce is how many Nodes are written at once.
 	atOnce = 16
 )
@@ -65,40 +66,31 @@ func (a api) annotate(ctx context.Context, node string, annotations map[string]a
 }
 
 // nodes calls with every Node.
-func (a api) nodes(ctx context.Context, use func(*corev1.Node) error) error {
-	for next := ""; ; {
-		request := a.client.Get().Resource("nodes").Param("limit", page).Param("continue", next)
-		list, err := cluster.Read[corev1.NodeList](ctx, request, "Nodes")
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if err := use(&list.Items[i]); err != nil {
-				return err
-			}
-		}
-		if next = list.Continue; next == "" {
-			return nil
-		}
+func (a api) nodes(ctx context.Context, use func(*corev1.Node)) error {
+	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
+		request := a.client.Get().Resource("nodes").VersionedParams(&page, metav1.ParameterCodec)
+		return cluster.Read[corev1.NodeList](ctx, request, "Nodes")
 	}
+	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		if node, ok := o.(*corev1.Node); ok {
+			use(node)
+		}
+		return nil
+	})
 }
 
 // pods calls with every pod of a namespace, empty for all, that a selector takes.
 func (a api) pods(ctx context.Context, namespace, selector string, use func(*corev1.Pod)) error {
-	for next := ""; ; {
-		request := a.client.Get().Namespace(namespace).Resource("pods").Param("labelSelector", selector).
-			Param("limit", page).Param("continue", next)
-		list, err := cluster.Read[corev1.PodList](ctx, request, "pods")
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			use(&list.Items[i])
-		}
-		if next = list.Continue; next == "" {
-			return nil
-		}
+	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
+		request := a.client.Get().Namespace(namespace).Resource("pods").VersionedParams(&page, metav1.ParameterCodec)
+		return cluster.Read[corev1.PodList](ctx, request, "pods")
 	}
+	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		if pod, ok := o.(*corev1.Pod); ok {
+			use(pod)
+		}
+		return nil
+	})
 }
 
 // forEach writes many Nodes, some at once.

@@ -66,10 +66,7 @@ const shown = 10
 // checkHolders refuses while pods have devices of heddle.
 func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 	ours := map[string]bool{}
-	if err := u.nodes(ctx, func(node *corev1.Node) error {
-		ours[node.Name] = hasPlugin(node)
-		return nil
-	}); err != nil {
+	if err := u.nodes(ctx, func(node *corev1.Node) { ours[node.Name] = hasPlugin(node) }); err != nil {
 		return err
 	}
 	var holders []string
@@ -95,7 +92,7 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 
 // holds reports whether a pod that is not over has a share, or any other device.
 func holds(pod *corev1.Pod, served []string) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if cluster.Ended(pod) {
 		return false
 	}
 	if pod.Annotations[wellknown.SGPUBound] != "" {

@@ -102,10 +102,7 @@ func withoutResources(node *corev1.Node) map[string]any {
 // cleanNodes takes heddle's from all Nodes.
 func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
 	var all []*corev1.Node
-	if err := u.nodes(ctx, func(node *corev1.Node) error {
-		all = append(all, node)
-		return nil
-	}); err != nil {
+	if err := u.nodes(ctx, func(node *corev1.Node) { all = append(all, node) }); err != nil {
 		return err
 	}
 	err := u.forEach(ctx, all, func(ctx context.Context, node *corev1.Node) error {

@@ -5,6 +5,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
@@ -20,10 +22,10 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	}
 	for group, plural := range map[string]string{
 		export.HyperNodeGroup: export.HyperNodeResource, export.KueueGroup: export.TopologiesResource,
-		export.KAIGroup: export.TopologiesResource, reportsGroup: reports,
+		export.KAIGroup: export.TopologiesResource, v1alpha1.GroupName: v1alpha1.Plural,
 	} {
 		selector := export.ManagedByKey + "=" + export.ManagedBy
-		if group == reportsGroup {
+		if group == v1alpha1.GroupName {
 			selector = ""
 		}
 		var versions metav1.APIGroup
@@ -39,22 +41,17 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	return u.deleteCRDs(ctx)
 }
 
-const (
-	reportsGroup = "topology.heddle.dev"
-	reports      = "nodetopologies"
-)
-
 // deleteCRDs deletes the CRD of reports, and those of PodGroups that the release made.
 func (u *uninstall) deleteCRDs(ctx context.Context) error {
 	if !u.crds {
 		return nil
 	}
-	if err := u.remove(ctx, crdPath+reports+"."+reportsGroup, ""); err != nil {
+	if err := u.remove(ctx, crdPath+v1alpha1.Plural+"."+v1alpha1.GroupName, ""); err != nil {
 		return err
 	}
-	for _, group := range []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"} {
+	for _, group := range []string{wellknown.PodGroupAPIXK8s, wellknown.PodGroupAPI} {
 		var crd metav1.PartialObjectMetadata
-		path := crdPath + "podgroups." + group
+		path := crdPath + wellknown.PodGroups + "." + group
 		there, err := u.read(ctx, path, &crd)
 		if err == nil && there && u.release != "" && crd.Annotations["meta.helm.sh/release-name"] == u.release {
 			err = u.remove(ctx, path, "")

@@ -1,6 +1,7 @@
 package uninstall
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -148,4 +149,32 @@ func TestRefusesWhilePodsHaveDevices(t *testing.T) {
 		t.Error("with force: ", err)
 	}
 	c.clean()
+}
+
+// A cluster of more than one page is read whole.
+func TestPages(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if query.Get("limit") != "500" || query.Get("labelSelector") != "a in (b,c)" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+		name := "second"
+		if query.Get("continue") == "" {
+			name, list.Continue = "first", "next"
+		}
+		list.Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: name}}}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	defer server.Close()
+	client, err := kube.ClientFor(&rest.Config{Host: server.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err = api{client}.pods(t.Context(), "", "a in (b,c)", func(pod *corev1.Pod) { got = append(got, pod.Name) })
+	if err != nil || !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("error %v, pods %q", err, got)
+	}
 }

@@ -165,36 +165,22 @@ func (u *uninstall) forget(ctx context.Context) error {
 				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
 			})
 		}
-		if err := pause(ctx, max(u.every, u.settled/5)); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(max(u.every, u.settled/5)):
 		}
 	}
 }
 
 // waiting are the Nodes with resources that their kubelets may write again.
 func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
-	err = u.nodes(ctx, func(node *corev1.Node) error {
+	err = u.nodes(ctx, func(node *corev1.Node) {
 		if node.Annotations[wellknown.UninstalledResources] != "" {
 			waiting = append(waiting, node)
 		}
-		return nil
 	})
 	return waiting, err
-}
-
-// pause waits, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // until asks until the answer is empty, and reports each other answer once.

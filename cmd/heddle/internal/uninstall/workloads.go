@@ -80,22 +80,17 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	}
 	all := []string{node, discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
-		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !slices.Contains(over(), pod.Status.Phase) {
+		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
 		}
 	})
 	return waitsFor, err
 }
 
-func over() []corev1.PodPhase { return []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} }
-
 // away are the Nodes whose kubelet does not report.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
-	err := u.nodes(ctx, func(node *corev1.Node) error {
-		away[node.Name] = isAway(node)
-		return nil
-	})
+	err := u.nodes(ctx, func(node *corev1.Node) { away[node.Name] = isAway(node) })
 	return away, err
 }
 
@@ -130,7 +125,8 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 			switch {
 			case away[pod.Spec.NodeName]:
 				lost++
-			case slices.Contains(pod.Spec.Containers[0].Args, cleanupFlag) && isReady(pod):
+			case pod.DeletionTimestamp == nil && cluster.IsReady(pod) &&
+				slices.Contains(pod.Spec.Containers[0].Args, cleanupFlag):
 				done++
 			}
 		})
@@ -145,12 +141,6 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 	})
 }
 
-func isReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
 const (
 	cleanupFlag = "--cleanup"
 	// removeAt is where the directory above heddle's is in the container: no process
@@ -158,42 +148,35 @@ const (
 	removeAt = "/remove"
 )
 
-// parts are the names of daemons among heddle-node's arguments, before the flags of each.
-func parts() []string { return []string{devicePart, "feature-discovery", "topo-worker"} }
-
 const devicePart = "device-plugin"
 
 // cleanerArgs are the arguments of a device plugin that cleans its host.
 func cleanerArgs(args []string) []string {
-	flags, _ := kept()
+	// The names of daemons among heddle-node's arguments, before the flags of each.
+	parts := []string{devicePart, "feature-discovery", "topo-worker"}
+	kept := []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"}
 	var clean []string
 	if !slices.Contains(args, devicePart) {
 		clean = append(clean, cleanupFlag)
 	}
 	for own, rest := true, args; len(rest) > 0; rest = rest[1:] {
-		if slices.Contains(parts(), rest[0]) {
+		if slices.Contains(parts, rest[0]) {
 			own = rest[0] == devicePart
 			if own {
 				clean = append(clean, devicePart, cleanupFlag)
 			}
 		}
-		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(flags, name) {
+		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(kept, name) {
 			clean = append(clean, rest[0])
 		}
 	}
 	return clean
 }
 
-// kept are the arguments and the volumes that a cleaning device plugin needs.
-func kept() (flags, volumes []string) {
-	return []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"},
-		[]string{"device-plugins", "cdi"}
-}
-
 // cleaner is the patch that makes the device plugin's pods remove their files.
 func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	spec := &plugin.Spec.Template.Spec
-	_, names := kept()
+	kept := []string{"device-plugins", "cdi"}
 	container := &spec.Containers[0]
 	args := cleanerArgs(container.Args)
 	replace := map[string]any{"$patch": "replace"}
@@ -202,7 +185,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		v := &spec.Volumes[i]
 		flag := map[string]string{"state": "--state-dir", "mps-shm": "--mps-shm-dir"}[v.Name]
 		switch {
-		case slices.Contains(names, v.Name):
+		case slices.Contains(kept, v.Name):
 			volumes = append(volumes, v)
 		case flag != "" && v.HostPath != nil:
 			// The state is in heddle's directory, which goes too.
@@ -221,7 +204,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		}
 	}
 	for i := range container.VolumeMounts {
-		if slices.Contains(names, container.VolumeMounts[i].Name) {
+		if slices.Contains(kept, container.VolumeMounts[i].Name) {
 			mounts = append(mounts, &container.VolumeMounts[i])
 		}
 	}

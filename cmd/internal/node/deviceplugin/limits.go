@@ -105,17 +105,15 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	defer l.mu.Unlock()
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
 	same := now.enforce == l.last.enforce && now.driver == l.last.driver
-	if same && time.Since(l.at) < factsEvery {
-		_, err := l.Choice()
-		return err
+	if !same || time.Since(l.at) >= factsEvery {
+		l.host.Library = c.SGPU.Enforce.Preload.Library
+		now.facts = l.host.Read(m, c.Shares)
+		l.at = time.Now()
+		if !reflect.DeepEqual(now, l.last) {
+			l.last = now
+			return l.Limiter.Configure(&now.enforce, &now.facts)
+		}
 	}
-	l.host.Library = c.SGPU.Enforce.Preload.Library
-	now.facts = l.host.Read(m, c.Shares)
-	l.at = time.Now()
-	if reflect.DeepEqual(now, l.last) {
-		_, err := l.Choice()
-		return err
-	}
-	l.last = now
-	return l.Limiter.Configure(&now.enforce, &now.facts)
+	_, err := l.Choice()
+	return err
 }

@@ -24,21 +24,19 @@ func (d *daemon) withoutDriver(
 	ctx context.Context, node *corev1.Node, m *machine.Machine, c *config.NodeConfig, want *labels.Result,
 ) (kept labels.Result, since string) {
 	d.metrics.kept.Set(0)
-	reason := labels.DriverAbsent(m, d.vendors)
-	if node != nil && reason != "" && d.release.Active() {
-		// Started under a release of the driver, which has an end of its own.
-		carried, taints := nodesync.Carried(node)
-		kept, _ = want.Keep(c, carried, taints)
-		d.metrics.kept.Set(1)
-		return kept, ""
-	}
-	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 {
+	reason, released := labels.DriverAbsent(m, d.vendors), d.release.Active()
+	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 && !released {
 		d.absentSince = time.Time{}
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, "")
 		return *want, ""
 	}
 	carried, taints := nodesync.Carried(node)
 	kept, lost := want.Keep(c, carried, taints)
+	if released {
+		// Started under a release of the driver, which has an end of its own.
+		d.metrics.kept.Set(1)
+		return kept, ""
+	}
 	if d.absentSince.IsZero() {
 		d.absentSince = d.recordedAbsence(node)
 	}
