@@ -22,8 +22,6 @@ type picker struct {
 	sum    []int64
 	spare  []int32
 	chosen []item
-	// counts are for sorting.
-	counts []int32
 }
 
 // pick takes the fewest items that hold an amount; the shorter block is held by
@@ -84,7 +82,7 @@ func (p *picker) all(over amount) ([]item, amount) {
 func (p *picker) moveOpen(spare bool) {
 	end, at := len(p.chosen)-1, -1
 	for i := end; i >= 0; i-- {
-		if c := &p.chosen[i]; (c.spare || !spare) && (at < 0 || compare(c, &p.chosen[at]) == 0) {
+		if c := p.chosen[i]; (c.spare || !spare) && (at < 0 || compare(c, p.chosen[at]) == 0) {
 			at = i
 		}
 	}
@@ -94,7 +92,6 @@ func (p *picker) moveOpen(spare bool) {
 // fewest is how many items hold an amount; 0 if all together do not.
 func (p *picker) fewest(a amount) int {
 	p.sort()
-	p.index()
 	for k := 1; k <= len(p.sorted); k++ {
 		if p.do(0, k, a.slots(), a.short > 0) {
 			return k
@@ -120,45 +117,17 @@ func (p *picker) do(i, k int, need int64, bonus bool) bool {
 	return at < len(p.sorted) && have+1 >= need
 }
 
-func compare(a, b *item) int {
+func compare(a, b item) int {
 	return cmp.Or(cmp.Compare(b.slots, a.slots), cmp.Compare(b.room, a.room))
 }
 
 // sort orders the items by slots and room, the largest first, and equal ones
 // the last in the tree first, since the picker leaves out the first that it
-// can.
+// can. It adds them up.
 func (p *picker) sort() {
-	const few, most = 48, 1 << 16
 	p.sorted = append(p.sorted[:0], p.items...)
-	var slots, room int64
-	for i := range p.items {
-		slots, room = max(slots, p.items[i].slots), max(room, p.items[i].room)
-	}
-	keys := (slots + 1) * (room + 1)
-	if len(p.items) <= few || keys > most {
-		slices.Reverse(p.sorted)
-		slices.SortStableFunc(p.sorted, func(a, b item) int { return compare(&a, &b) })
-		return
-	}
-	// Counting keeps large flat trees linear.
-	key := func(it *item) int64 { return (slots-it.slots)*(room+1) + room - it.room }
-	p.counts = slices.Grow(p.counts[:0], int(keys)+1)[:keys+1]
-	clear(p.counts)
-	for i := range p.items {
-		p.counts[key(&p.items[i])+1]++
-	}
-	for i := range keys {
-		p.counts[i+1] += p.counts[i]
-	}
-	for i := len(p.items) - 1; i >= 0; i-- {
-		place := &p.counts[key(&p.items[i])]
-		p.sorted[*place] = p.items[i]
-		*place++
-	}
-}
-
-// index adds up the sorted items.
-func (p *picker) index() {
+	slices.Reverse(p.sorted)
+	slices.SortStableFunc(p.sorted, compare)
 	n := len(p.sorted)
 	p.sum = append(p.sum[:0], 0)
 	for i := range p.sorted {
