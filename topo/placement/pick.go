@@ -39,16 +39,10 @@ type picker struct {
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
 func (p *picker) pick(a amount) (chosen []item, left amount) {
-	k, over := 0, a
-	for i := range p.items {
-		over.blocks -= p.items[i].slots
-	}
-	if a.short > 0 || over.blocks <= 0 {
-		k = p.fewest(a)
-	}
 	p.chosen = p.chosen[:0]
+	k := p.fewest(a)
 	if k == 0 {
-		return p.all(over)
+		return p.all(a)
 	}
 	need, bonus, total := a.slots(), a.short > 0, int64(0)
 	for i := 0; k > 0; i++ {
@@ -67,9 +61,10 @@ func (p *picker) pick(a amount) (chosen []item, left amount) {
 	return p.chosen, amount{}
 }
 
-// all takes all items; over is what their slots leave over.
+// all takes all items, and returns what they leave over.
 func (p *picker) all(over amount) ([]item, amount) {
 	p.chosen = append(p.chosen, p.items...)
+	over.blocks -= p.sum[len(p.items)]
 	at := slices.IndexFunc(p.chosen, func(c item) bool { return c.spare })
 	if end := len(p.chosen) - 1; at >= 0 && over.short > 0 {
 		p.chosen[at], p.chosen[end], over.short = p.chosen[end], p.chosen[at], 0
