@@ -58,13 +58,14 @@ func (g *Gone) Add(pod types.UID, amounts Amounts) {
 	g.Amounts.add(amounts, 1)
 }
 
-// Merge adds the pods of another, which are not in both.
-func (g *Gone) Merge(other *Gone) {
-	if g.UIDs == nil {
-		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
+// Union are the pods of all parts; no pod is in two of them.
+func Union(parts ...Gone) Gone {
+	out := Gone{map[types.UID]bool{}, Amounts{}}
+	for _, part := range parts {
+		maps.Copy(out.UIDs, part.UIDs)
+		out.Amounts.add(part.Amounts, 1)
 	}
-	maps.Copy(g.UIDs, other.UIDs)
-	g.Amounts.add(other.Amounts, 1)
+	return out
 }
 
 // Reservations are by node. They are not changed once made.
