@@ -291,22 +291,16 @@ func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFr
 // knows (another topology tree, reservations that end, the last member of a gang, a
 // PodGroup object) the controller activates.
 func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWithHint, error) {
-	event := func(
-		resource framework.EventResource, action framework.ActionType, hint framework.QueueingHintFn,
-	) framework.ClusterEventWithHint {
-		return framework.ClusterEventWithHint{
-			Event: framework.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint,
-		}
-	}
+	type event = framework.ClusterEvent
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
 	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
 	const freed = framework.Delete | framework.UpdatePodScaleDown
 	return []framework.ClusterEventWithHint{
-		event(framework.Node, node, p.afterChange),
-		event(framework.Node, framework.UpdateNodeAnnotation, p.afterAnnotation),
-		event(framework.AssignedPod, freed, p.afterChange),
-		event(framework.TargetPod, self, nil), // Without a hint it is always queued.
+		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.Node, ActionType: framework.UpdateNodeAnnotation}, QueueingHintFn: p.afterAnnotation},
+		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
 
