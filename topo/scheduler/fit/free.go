@@ -190,12 +190,7 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 		}
 		total.Add(c.Amounts, int64(n))
 	}
-	for name, value := range total {
-		if f.Left(name) < value {
-			return false
-		}
-	}
-	return true
+	return f.Lacks(total) == ""
 }
 
 // Left is how much of a resource is left, in the unit of [Amounts].
