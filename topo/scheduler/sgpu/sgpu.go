@@ -47,8 +47,6 @@ type Scheduler struct {
 
 	states     *states
 	topologies topologies
-	// nodes are the Node objects that have a state, by name.
-	nodes sync.Map
 	// decisions are by UID of a pod, on whose annotation they are not seen yet.
 	decisions sync.Map
 }
@@ -155,9 +153,4 @@ func (s *Scheduler) Bind(
 }
 
 // ForgetNode is for nodes that are gone.
-func (s *Scheduler) ForgetNode(node string) {
-	deleted, _ := s.nodes.LoadAndDelete(node)
-	if object, ok := deleted.(*corev1.Node); ok {
-		s.states.remove(object)
-	}
-}
+func (s *Scheduler) ForgetNode(node string) { s.states.replace(node, nil) }
