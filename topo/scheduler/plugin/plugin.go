@@ -294,11 +294,12 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	type event = framework.ClusterEvent
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
+	const annotations = framework.UpdateNodeAnnotation
 	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
 	const freed = framework.Delete | framework.UpdatePodScaleDown
 	return []framework.ClusterEventWithHint{
 		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
-		{Event: event{Resource: framework.Node, ActionType: framework.UpdateNodeAnnotation}, QueueingHintFn: p.afterAnnotation},
+		{Event: event{Resource: framework.Node, ActionType: annotations}, QueueingHintFn: p.afterAnnotation},
 		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
