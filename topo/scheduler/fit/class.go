@@ -145,27 +145,22 @@ const tainted, lacksHCAs = "taint", "HCAs"
 // obstacle is what keeps such pods off a node. It makes no text, since it is asked for
 // every node.
 func (c *Class) obstacle(node *corev1.Node) string {
-	if node == nil {
+	switch {
+	case node == nil:
 		return "deleted"
-	}
-	if c.nodeName != "" && c.nodeName != node.Name {
+	case c.nodeName != "" && c.nodeName != node.Name:
 		return "the pod names another node"
-	}
-	if !ready(node) {
+	case !ready(node):
 		return "not Ready"
-	}
-	if node.Spec.Unschedulable && c.repels(&corev1.Taint{
+	case node.Spec.Unschedulable && c.repels(&corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
-	}) {
+	}):
 		return "cordoned"
-	}
-	if len(c.repelling(node)) > 0 {
+	case len(c.repelling(node)) > 0:
 		return tainted
-	}
-	if LacksHCAs(node, c.hcas) != "" {
+	case LacksHCAs(node, c.hcas) != "":
 		return lacksHCAs
-	}
-	if !c.selects(node) {
+	case !c.selects(node):
 		return "node selector or affinity"
 	}
 	return ""
