@@ -136,11 +136,9 @@ func problemOf(pod *corev1.Pod) string {
 	stuck := []string{
 		"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError",
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if w := list[i].State.Waiting; w != nil && slices.Contains(stuck, w.Reason) {
-				return "in " + w.Reason
-			}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && slices.Contains(stuck, w.Reason) {
+			return "in " + w.Reason
 		}
 	}
 	return ""
@@ -220,9 +218,9 @@ func containerTimes(pod *corev1.Pod) (starts, ends []time.Time) {
 
 // condition is one of a pod; the zero value if it has none of the kind.
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			return *c
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c
 		}
 	}
 	return corev1.PodCondition{}

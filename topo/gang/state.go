@@ -83,7 +83,6 @@ type tally struct {
 
 func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 	c := tally{problems: map[string]int{}, rejections: map[string]int{}}
-	c.Pods = len(members)
 	for _, m := range members {
 		what, since := m.problem, m.since
 		if what == "" && (m.stage == bound || m.stage == running) {
@@ -96,25 +95,16 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 			c.problem = append(c.problem, since)
 		}
 		c.since[m.stage] = append(c.since[m.stage], m.since)
-		switch m.stage {
-		case succeeded:
-			c.Succeeded++
-		case failed:
-			c.Failed++
-		case running:
-			c.Bound++
-			if m.problem != terminating {
-				c.Running++
-			}
-		case bound:
-			c.Bound++
-		case waiting:
-			c.rejected = append(c.rejected, m.rejected)
-			if m.rejection != "" {
-				c.rejections[m.rejection]++
-			}
+		if m.stage == running && m.problem != terminating {
+			c.Running++
+		}
+		c.rejected = append(c.rejected, m.rejected)
+		if m.rejection != "" {
+			c.rejections[m.rejection]++
 		}
 	}
+	c.Pods, c.Bound = len(members), len(c.since[bound])+len(c.since[running])
+	c.Succeeded, c.Failed = len(c.since[succeeded]), len(c.since[failed])
 	return c
 }
 

@@ -61,11 +61,6 @@ func (p *packer) divide(g int32, a amount) (int32, amount) {
 // fill gives a group all the blocks that it takes.
 func (p *packer) fill(g int32) {
 	groups := p.tree.groups
-	if p.block == 1 {
-		from, to := groups[g].First, groups[g].End
-		copy(p.take[from:to], p.fit[from:to])
-		return
-	}
 	for c := g; c < groups[g].next; c++ {
 		if groups[c].lowest && p.space[c].slots > 0 {
 			p.spread(groups[c].First, groups[c].End, p.space[c].slots*p.block)

@@ -22,8 +22,6 @@ type picker struct {
 	sum    []int64
 	spare  []int32
 	chosen []item
-	// counts are for sorting.
-	counts []int32
 }
 
 // pick takes the fewest items that hold an amount; the shorter block is held by
@@ -41,16 +39,10 @@ type picker struct {
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
 func (p *picker) pick(a amount) (chosen []item, left amount) {
-	k, over := 0, a
-	for i := range p.items {
-		over.blocks -= p.items[i].slots
-	}
-	if a.short > 0 || over.blocks <= 0 {
-		k = p.fewest(a)
-	}
 	p.chosen = p.chosen[:0]
+	k := p.fewest(a)
 	if k == 0 {
-		return p.all(over)
+		return p.all(a)
 	}
 	need, bonus, total := a.slots(), a.short > 0, int64(0)
 	for i := 0; k > 0; i++ {
@@ -69,9 +61,10 @@ func (p *picker) pick(a amount) (chosen []item, left amount) {
 	return p.chosen, amount{}
 }
 
-// all takes all items; over is what their slots leave over.
+// all takes all items, and returns what they leave over.
 func (p *picker) all(over amount) ([]item, amount) {
 	p.chosen = append(p.chosen, p.items...)
+	over.blocks -= p.sum[len(p.items)]
 	at := slices.IndexFunc(p.chosen, func(c item) bool { return c.spare })
 	if end := len(p.chosen) - 1; at >= 0 && over.short > 0 {
 		p.chosen[at], p.chosen[end], over.short = p.chosen[end], p.chosen[at], 0
@@ -84,7 +77,7 @@ func (p *picker) all(over amount) ([]item, amount) {
 func (p *picker) moveOpen(spare bool) {
 	end, at := len(p.chosen)-1, -1
 	for i := end; i >= 0; i-- {
-		if c := &p.chosen[i]; (c.spare || !spare) && (at < 0 || compare(c, &p.chosen[at]) == 0) {
+		if c := p.chosen[i]; (c.spare || !spare) && (at < 0 || compare(c, p.chosen[at]) == 0) {
 			at = i
 		}
 	}
@@ -94,7 +87,6 @@ func (p *picker) moveOpen(spare bool) {
 // fewest is how many items hold an amount; 0 if all together do not.
 func (p *picker) fewest(a amount) int {
 	p.sort()
-	p.index()
 	for k := 1; k <= len(p.sorted); k++ {
 		if p.do(0, k, a.slots(), a.short > 0) {
 			return k
@@ -120,45 +112,17 @@ func (p *picker) do(i, k int, need int64, bonus bool) bool {
 	return at < len(p.sorted) && have+1 >= need
 }
 
-func compare(a, b *item) int {
+func compare(a, b item) int {
 	return cmp.Or(cmp.Compare(b.slots, a.slots), cmp.Compare(b.room, a.room))
 }
 
 // sort orders the items by slots and room, the largest first, and equal ones
 // the last in the tree first, since the picker leaves out the first that it
-// can.
+// can. It adds them up.
 func (p *picker) sort() {
-	const few, most = 48, 1 << 16
 	p.sorted = append(p.sorted[:0], p.items...)
-	var slots, room int64
-	for i := range p.items {
-		slots, room = max(slots, p.items[i].slots), max(room, p.items[i].room)
-	}
-	keys := (slots + 1) * (room + 1)
-	if len(p.items) <= few || keys > most {
-		slices.Reverse(p.sorted)
-		slices.SortStableFunc(p.sorted, func(a, b item) int { return compare(&a, &b) })
-		return
-	}
-	// Counting keeps large flat trees linear.
-	key := func(it *item) int64 { return (slots-it.slots)*(room+1) + room - it.room }
-	p.counts = slices.Grow(p.counts[:0], int(keys)+1)[:keys+1]
-	clear(p.counts)
-	for i := range p.items {
-		p.counts[key(&p.items[i])+1]++
-	}
-	for i := range keys {
-		p.counts[i+1] += p.counts[i]
-	}
-	for i := len(p.items) - 1; i >= 0; i-- {
-		place := &p.counts[key(&p.items[i])]
-		p.sorted[*place] = p.items[i]
-		*place++
-	}
-}
-
-// index adds up the sorted items.
-func (p *picker) index() {
+	slices.Reverse(p.sorted)
+	slices.SortStableFunc(p.sorted, compare)
 	n := len(p.sorted)
 	p.sum = append(p.sum[:0], 0)
 	for i := range p.sorted {

@@ -64,7 +64,7 @@ func TestPickIsOptimal(t *testing.T) {
 			total += it.slots
 		}
 		if last := got[len(got)-1]; total < a.slots() && !last.spare || slices.ContainsFunc(got, func(it item) bool {
-			c := compare(&it, &last)
+			c := compare(it, last)
 			return (total >= a.slots() || it.spare) && (c > 0 || c == 0 && it.id > last.id)
 		}) {
 			t.Fatalf("seed %d: %v is the last of %v", seed, last, got)
@@ -81,7 +81,7 @@ func TestPickIsOptimal(t *testing.T) {
 
 // order is the largest first; of equal items the last in the tree.
 func order(a, b item) int {
-	if c := compare(&a, &b); c != 0 {
+	if c := compare(a, b); c != 0 {
 		return c
 	}
 	return int(b.id - a.id)

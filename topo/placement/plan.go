@@ -29,28 +29,22 @@ func (s *search) plan(n int) Plan {
 			}
 		}
 	}
-	first, last := s.tree.nodes(), None
-	for _, node := range out.Nodes {
-		if node >= 0 {
-			first, last = min(first, node), max(last, node)
-		}
-	}
-	out.Group = s.tree.groupOf(first, last)
+	out.Group = s.tree.groupOf(out.Nodes)
 	return out
 }
 
-// groupOf is the tightest group that has the nodes first and last; the root if
-// last is None.
-func (t *Tree) groupOf(first, last int32) Group {
-	switch {
+// groupOf is the tightest group that holds all of some nodes; the root for none.
+func (t *Tree) groupOf(nodes []int32) Group {
+	switch first, last := bounds(nodes); {
 	case last == None:
 		return t.groups[0].Group
 	case first == last:
 		return Group{Name: t.names[first], Kind: kindNode, First: first, End: last + 1}
 	case last >= t.grouped:
 		return Group{Tier: t.groups[0].Tier + 1, End: t.nodes()}
+	default:
+		return t.groups[t.common(first, last)].Group
 	}
-	return t.groups[t.common(first, last)].Group
 }
 
 // reject explains how much of what must be placed would fit, and where: 3 of 5
@@ -96,7 +90,7 @@ func (s *search) reject(least int) error {
 
 // closest names where the plan of the most pods is.
 func (s *search) closest(plan *Plan) string {
-	for _, g := range s.tree.Around(plan.Group) {
+	for _, g := range s.tree.Around(plan.Nodes...) {
 		switch {
 		case g.Kind != s.demand.gang.Require:
 		case g.Kind == kindNode:

@@ -10,8 +10,6 @@ type search struct {
 	secondary
 	// base is how many primary pods each node takes before any is assigned.
 	base []int32
-	// idle is the free capacity of nodes if the caller gives none.
-	idle []int32
 	// ranks are the primary ranks that go anywhere.
 	ranks []int32
 }
@@ -43,8 +41,9 @@ func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 func newSearch(t *Tree) *search {
 	n, groups := t.Len(), len(t.groups)
 	byNode := func() []int32 { return make([]int32, n) }
-	s := &search{base: byNode(), idle: byNode()}
-	s.room = room{tree: t, fit: byNode(), placed: byNode(), placedIn: make([]int32, groups), space: make([]item, groups)}
+	s := &search{base: byNode()}
+	s.room = room{tree: t, fit: byNode(), free: byNode(), placed: byNode()}
+	s.placedIn, s.space = make([]int32, groups), make([]item, groups)
 	s.take, s.on, s.before = byNode(), byNode(), byNode()
 	s.excluded, s.used = make([]bool, n), make([]bool, groups)
 	return s
@@ -63,10 +62,9 @@ func (s *search) begin() {
 			s.addMembers(node, 1)
 		}
 	}
-	s.block, s.free = int64(d.block), s.idle
-	if d.room.Free != nil {
-		s.free = d.room.Free
-	}
+	s.block = int64(d.block)
+	clear(s.free)
+	copy(s.free, d.room.Free)
 	s.prefer = s.tree.bit(d.gang.Prefer)
 	s.restrict()
 	copy(s.base, d.room.Fit[d.classes[0]])

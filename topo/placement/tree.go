@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math"
 	"slices"
 	"sync"
 
@@ -81,19 +82,31 @@ func (t *Tree) Name(node int32) string { return t.names[node] }
 // Status is the status of a node in the topology: Ready, NotReady or Degraded.
 func (t *Tree) Status(node int32) string { return t.statuses[node] }
 
-// Around are the groups of the tree that hold all nodes of one, the tightest
-// first: the group itself, then those around it, without the root.
-func (t *Tree) Around(g Group) (out []Group) {
-	switch g.Kind {
-	case "":
+// Around are the groups of the tree that hold all of some nodes, the tightest
+// first: a node by itself, then groups, without the root.
+func (t *Tree) Around(nodes ...int32) (out []Group) {
+	first, last := bounds(nodes)
+	if last == None {
 		return nil
-	case kindNode:
-		out = append(out, g)
 	}
-	for at := t.common(g.First, g.End-1); at > 0; at = t.groups[at].parent {
+	if first == last {
+		out = append(out, t.groupOf(nodes))
+	}
+	for at := t.common(first, last); at > 0; at = t.groups[at].parent {
 		out = append(out, t.groups[at].Group)
 	}
 	return out
+}
+
+// bounds are the first and the last of some nodes; None is the last of none.
+func bounds(nodes []int32) (first, last int32) {
+	first, last = math.MaxInt32, None
+	for _, node := range nodes {
+		if node >= 0 {
+			first, last = min(first, node), max(last, node)
+		}
+	}
+	return first, last
 }
 
 // common is the lowest group of the topology that has all nodes from first to last;

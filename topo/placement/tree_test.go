@@ -17,7 +17,7 @@ func TestTree(t *testing.T) {
 	var got []string
 	for n := range int32(tree.Len()) {
 		text := fmt.Sprintf("%s is %s", tree.Name(n), tree.Status(n))
-		for _, g := range tree.Around(placement.Group{Kind: "node", Name: tree.Name(n), First: n, End: n + 1}) {
+		for _, g := range tree.Around(n) {
 			text += fmt.Sprintf(", in %s %s of tier %d with [%d,%d)", g.Kind, g.Name, g.Tier, g.First, g.End)
 		}
 		got = append(got, text)
@@ -91,7 +91,7 @@ func TestNodesBesideGroups(t *testing.T) {
 	if diff := cmp.Diff(outcome{[]int32{3, 4}, "leaf leaf-b", ""}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if around := tree.Around(placement.Group{Kind: "node", Name: "n1", First: 3, End: 4}); len(around) != 2 || around[1].Name != "leaf-0" {
+	if around := tree.Around(3); len(around) != 2 || around[1].Name != "leaf-0" {
 		t.Errorf("around a node beside groups are %+v", around)
 	}
 }
@@ -215,6 +215,6 @@ func FuzzNew(f *testing.F) {
 				t.Fatalf("node %d has too many pods", node)
 			}
 		}
-		tree.Around(plan.Group)
+		tree.Around(plan.Nodes...)
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // This file is what the scheduler does for gangs that wait, by the functions that it
-// calls: queue.Policy decides which gang gets a reservation, queue.Soonest when it
+// calls: queue.Due decides which gang gets a reservation, queue.Soonest when it
 // starts, queue.Binds and queue.Charge what it keeps from others.
 
 // advance is the room that is reserved for a gang.
@@ -89,7 +89,7 @@ func (w *week) reserve() {
 	for i, g := range w.waiting {
 		turns[i] = g.turn()
 	}
-	for _, i := range w.queue.Due(turns, clock(w.now)) {
+	for _, i := range queue.Due(turns, w.policy.ReserveAfter(), clock(w.now)) {
 		g := w.waiting[i]
 		had := g.advance
 		w.giveBack(g)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // Ask is a gang that wants nodes.
@@ -25,8 +24,8 @@ type Ask struct {
 type Policy interface {
 	Name() string
 	Start(c *cluster, seed uint64)
-	// Queue is for which gangs it reserves room.
-	Queue() queue.Policy
+	// ReserveAfter is how long a gang waits before room is reserved for it; zero is for ever.
+	ReserveAfter() time.Duration
 	Place(c *cluster, a *Ask) []int32
 }
 
@@ -63,8 +62,8 @@ func (m *Map) Name() string {
 	return name
 }
 
-// Queue is the scheduler's.
-func (m *Map) Queue() queue.Policy { return queue.Policy{After: m.After} }
+// ReserveAfter is the scheduler's.
+func (m *Map) ReserveAfter() time.Duration { return m.After }
 
 // Start makes room for the capacity of each node.
 func (m *Map) Start(c *cluster, _ uint64) {
@@ -100,8 +99,8 @@ type BestFit struct{ rng *rand.Rand }
 // Name describes the policy.
 func (b *BestFit) Name() string { return "best fit, no map" }
 
-// Queue reserves nothing.
-func (*BestFit) Queue() queue.Policy { return queue.Policy{} }
+// ReserveAfter reserves nothing.
+func (*BestFit) ReserveAfter() time.Duration { return 0 }
 
 // Start seeds its choices.
 func (b *BestFit) Start(_ *cluster, seed uint64) {
@@ -165,8 +164,8 @@ type Native struct{ rng *rand.Rand }
 // Name describes the policy.
 func (n *Native) Name() string { return "native, one key required" }
 
-// Queue reserves nothing.
-func (*Native) Queue() queue.Policy { return queue.Policy{} }
+// ReserveAfter reserves nothing.
+func (*Native) ReserveAfter() time.Duration { return 0 }
 
 // Start seeds its choices.
 func (n *Native) Start(_ *cluster, seed uint64) {

@@ -10,8 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // Horizon is how long a simulation is.
@@ -81,7 +79,6 @@ type week struct {
 	now     time.Duration
 	seq     int
 	events  events
-	queue   queue.Policy
 	// waiting are in the order of the queue, reserved those with a reservation.
 	waiting, reserved []*gang
 	running           map[*gang]bool
@@ -91,7 +88,7 @@ type week struct {
 // Run simulates a week on a cluster. The trace follows from the cluster and the
 // seed, not from the policy.
 func Run(plan Plan, policy Policy, seed uint64) Result {
-	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}, queue: policy.Queue()}
+	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}}
 	policy.Start(w.cluster, seed)
 	rng := rand.New(rand.NewPCG(seed, 100))
 	for _, g := range arrivals(rng, w.cluster) {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -81,11 +82,8 @@ func (r *reconciler) round(
 func (r *reconciler) reconcile(
 	ctx context.Context, key types.NamespacedName, g *podGroup, o *unstructured.Unstructured, now time.Time,
 ) (wrote bool) {
-	h := r.history[key]
-	if h == nil {
-		h = &history{}
-		r.history[key] = h
-	}
+	h := cmp.Or(r.history[key], &history{})
+	r.history[key] = h
 	what := decide(g, o)
 	if what != remove {
 		h.emptied = time.Time{}

@@ -73,8 +73,8 @@ type Answer struct {
 
 // Ask is what each of some pods asks for.
 type Ask struct {
-	Pods     int              `json:"pods"`
-	Requests map[string]int64 `json:"requests"`
+	Pods     int         `json:"pods"`
+	Requests fit.Amounts `json:"requests"`
 }
 
 // Reason is why some nodes take no pod.
@@ -273,10 +273,10 @@ func quantity(name corev1.ResourceName, value int64) string {
 }
 
 // Requests are amounts as a sentence has them, in the order of names.
-func Requests(of map[string]int64) string {
+func Requests(of fit.Amounts) string {
 	parts := make([]string, 0, len(of))
 	for _, name := range slices.Sorted(maps.Keys(of)) {
-		parts = append(parts, quantity(corev1.ResourceName(name), of[name])+" "+name)
+		parts = append(parts, quantity(name, of[name])+" "+string(name))
 	}
 	if len(parts) == 0 {
 		return "nothing"

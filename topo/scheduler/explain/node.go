@@ -17,34 +17,23 @@ type node struct {
 }
 
 // GetGeneration is one for all: a question is asked of one state.
-func (n *node) GetGeneration() int64               { return 1 }
-func (n *node) Node() *corev1.Node                 { return n.node }
-func (n *node) GetPods() []framework.PodInfo       { return n.pods }
-func (n *node) GetAllocatable() framework.Resource { return newAmounts(n.node.Status.Allocatable) }
-func (n *node) GetRequested() framework.Resource   { return n.requested }
+func (n *node) GetGeneration() int64         { return 1 }
+func (n *node) Node() *corev1.Node           { return n.node }
+func (n *node) GetPods() []framework.PodInfo { return n.pods }
+func (n *node) GetAllocatable() framework.Resource {
+	return amounts{of: fit.AmountsOf(n.node.Status.Allocatable)}
+}
+func (n *node) GetRequested() framework.Resource { return n.requested }
 
 func (n *node) add(pod *corev1.Pod) {
 	n.pods = append(n.pods, podInfo{pod: pod})
-	for name, value := range fit.Requests(pod) {
-		n.requested.of[name] += value
-	}
+	n.requested.of.Add(fit.Requests(pod), 1)
 }
 
 // amounts are resources in the unit of [fit.Amounts].
 type amounts struct {
 	framework.Resource
 	of fit.Amounts
-}
-
-func newAmounts(list corev1.ResourceList) amounts {
-	a := amounts{of: fit.Amounts{}}
-	for name, quantity := range list {
-		a.of[name] = quantity.Value()
-		if name == corev1.ResourceCPU {
-			a.of[name] = quantity.MilliValue()
-		}
-	}
-	return a
 }
 
 func (a amounts) GetMilliCPU() int64         { return a.of[corev1.ResourceCPU] }

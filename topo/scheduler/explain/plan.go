@@ -79,12 +79,8 @@ func (q *question) plan(a *Answer, spec *gang.Spec, pods []*corev1.Pod) *plan {
 }
 
 func askOf(c *fit.Class) Ask {
-	a := Ask{Requests: map[string]int64{}}
-	for name, value := range c.Amounts {
-		if name != corev1.ResourcePods {
-			a.Requests[string(name)] = value
-		}
-	}
+	a := Ask{Requests: maps.Clone(c.Amounts)}
+	delete(a.Requests, corev1.ResourcePods)
 	return a
 }
 

@@ -33,7 +33,8 @@ import (
 // Amounts are how much of each resource, in thousandths for cpu, else in units.
 type Amounts map[corev1.ResourceName]int64
 
-func (a Amounts) add(b Amounts, times int64) {
+// Add adds other amounts, so many times.
+func (a Amounts) Add(b Amounts, times int64) {
 	for name, value := range b {
 		a[name] += value * times
 	}
@@ -90,8 +91,15 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 
 // Requests are what a pod asks for, without zeros: itself is one of the pods that its node takes.
 func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
-	amounts := Amounts{corev1.ResourcePods: 1}
-	for name, quantity := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
+	amounts := AmountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), ignored...)
+	amounts[corev1.ResourcePods] = 1
+	return amounts
+}
+
+// AmountsOf are those of a list, without zeros.
+func AmountsOf(list corev1.ResourceList, ignored ...corev1.ResourceName) Amounts {
+	amounts := Amounts{}
+	for name, quantity := range list {
 		value := quantity.Value()
 		if name == corev1.ResourceCPU {
 			value = quantity.MilliValue()
@@ -137,27 +145,22 @@ const tainted, lacksHCAs = "taint", "HCAs"
 // obstacle is what keeps such pods off a node. It makes no text, since it is asked for
 // every node.
 func (c *Class) obstacle(node *corev1.Node) string {
-	if node == nil {
+	switch {
+	case node == nil:
 		return "deleted"
-	}
-	if c.nodeName != "" && c.nodeName != node.Name {
+	case c.nodeName != "" && c.nodeName != node.Name:
 		return "the pod names another node"
-	}
-	if !ready(node) {
+	case !ready(node):
 		return "not Ready"
-	}
-	if node.Spec.Unschedulable && c.repels(&corev1.Taint{
+	case node.Spec.Unschedulable && c.repels(&corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
-	}) {
+	}):
 		return "cordoned"
-	}
-	if len(c.repelling(node)) > 0 {
+	case len(c.repelling(node)) > 0:
 		return tainted
-	}
-	if LacksHCAs(node, c.hcas) != "" {
+	case LacksHCAs(node, c.hcas) != "":
 		return lacksHCAs
-	}
-	if !c.selects(node) {
+	case !c.selects(node):
 		return "node selector or affinity"
 	}
 	return ""
@@ -229,14 +232,12 @@ func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []strin
 // knows. Containers of a pod can share HCAs, so the sum of them is no measure.
 func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	hcas := Amounts{}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			// Of an extended resource the request is the limit.
-			for name, quantity := range list[i].Resources.Limits {
-				n := quantity.Value()
-				if n > max(1, hcas[name]) && strings.Contains(string(name), "/") && !slices.Contains(ignored, name) {
-					hcas[name] = n
-				}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		// Of an extended resource the request is the limit.
+		for name, quantity := range c.Resources.Limits {
+			n := quantity.Value()
+			if n > max(1, hcas[name]) && strings.Contains(string(name), "/") && !slices.Contains(ignored, name) {
+				hcas[name] = n
 			}
 		}
 	}

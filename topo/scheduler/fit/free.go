@@ -55,16 +55,17 @@ func (g *Gone) Add(pod types.UID, amounts Amounts) {
 		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
 	}
 	g.UIDs[pod] = true
-	g.Amounts.add(amounts, 1)
+	g.Amounts.Add(amounts, 1)
 }
 
-// Merge adds the pods of another, which are not in both.
-func (g *Gone) Merge(other *Gone) {
-	if g.UIDs == nil {
-		g.UIDs, g.Amounts = map[types.UID]bool{}, Amounts{}
+// Union are the pods of all parts; no pod is in two of them.
+func Union(parts ...Gone) Gone {
+	out := Gone{map[types.UID]bool{}, Amounts{}}
+	for _, part := range parts {
+		maps.Copy(out.UIDs, part.UIDs)
+		out.Amounts.Add(part.Amounts, 1)
 	}
-	maps.Copy(g.UIDs, other.UIDs)
-	g.Amounts.add(other.Amounts, 1)
+	return out
 }
 
 // Reservations are by node. They are not changed once made.
@@ -102,7 +103,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 				advance = append(advance, r)
 			}
 		default:
-			f.reserved.add(r.Amounts, 1)
+			f.reserved.Add(r.Amounts, 1)
 		}
 	}
 	if len(advance) > 0 {
@@ -116,7 +117,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free 
 func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 	reserved, leaving := Amounts{}, Amounts{}
 	for _, r := range advance {
-		reserved.add(r.Amounts, 1)
+		reserved.Add(r.Amounts, 1)
 	}
 	now := time.Now()
 	for _, info := range f.info.GetPods() {
@@ -125,7 +126,7 @@ func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
 		if !gone[pod.UID] && slices.ContainsFunc(advance, func(r *Reservation) bool {
 			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
 		}) {
-			leaving.add(Requests(pod), 1)
+			leaving.Add(Requests(pod), 1)
 		}
 	}
 	for name, value := range reserved {
@@ -187,14 +188,9 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 		if c.exclusive && n > 1 || c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
 			return false
 		}
-		total.add(c.Amounts, int64(n))
+		total.Add(c.Amounts, int64(n))
 	}
-	for name, value := range total {
-		if f.Left(name) < value {
-			return false
-		}
-	}
-	return true
+	return f.Lacks(total) == ""
 }
 
 // Left is how much of a resource is left, in the unit of [Amounts].

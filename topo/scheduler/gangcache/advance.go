@@ -12,7 +12,7 @@ import (
 )
 
 // This file has what depends on how long gangs wait: the order of the queue, and
-// reservations in advance. Policy is in package queue.
+// reservations in advance. Who gets one is in package queue.
 
 // Turn is what the place of a pod in the scheduler's queue depends on: that of its gang,
 // whose pods have one place together.
@@ -57,7 +57,7 @@ func (all *gangs) due(now time.Time) map[*gangInfo]bool {
 		})
 	}
 	due := map[*gangInfo]bool{}
-	for _, i := range all.Queue.Due(waiting, now) {
+	for _, i := range queue.Due(waiting, all.ReserveAfter, now) {
 		due[of[i]] = true
 	}
 	return due

@@ -10,7 +10,6 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
 // waiting is a cache with a gang of two that has been rejected for long enough, and has
@@ -18,7 +17,7 @@ import (
 func waiting(t *testing.T) (c *Cache, a, b *corev1.Pod) {
 	t.Helper()
 	c = newCache()
-	c.Queue = queue.Policy{After: time.Minute}
+	c.ReserveAfter = time.Minute
 	a, b = podOf("a", in("x", "2")), podOf("b", in("x", "2"))
 	admit(c, a)
 	admit(c, b)

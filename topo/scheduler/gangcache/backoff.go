@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"cmp"
 	"maps"
 	"sync"
 	"time"
@@ -33,11 +34,8 @@ type backoff struct {
 func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	b := all.gangs[gang]
-	if b == nil {
-		b = &backoff{until: map[string]time.Time{}}
-		all.gangs[gang] = b
-	}
+	b := cmp.Or(all.gangs[gang], &backoff{until: map[string]time.Time{}})
+	all.gangs[gang] = b
 	b.last = time.Now().Add(min(backoffFirst<<min(b.failures, 10), backoffMost))
 	for _, node := range nodes {
 		b.until[node] = b.last

@@ -25,7 +25,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -40,9 +39,10 @@ type Options struct {
 	Native bool
 	// GPUs reads the device selectors of pods.
 	GPUs *sgpu.Scheduler
-	// Queue is for which gangs room is reserved in advance.
-	Queue   queue.Policy
-	Metrics *Metrics
+	// ReserveAfter is how long a gang waits before room is reserved for it in advance; zero is
+	// for ever.
+	ReserveAfter time.Duration
+	Metrics      *Metrics
 }
 
 // IsNative reports whether Kubernetes keeps a pod's gang together.

@@ -234,7 +234,7 @@ func (all *gangs) attempt(m *member) (u unit, reason string) {
 // even if it has what it needs: for one member more. It is the first.
 func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
 	due, now := map[*gangInfo]bool{}, time.Now()
-	if !tried.rejected.since.IsZero() && now.Sub(tried.rejected.since) >= c.Queue.After {
+	if !tried.rejected.since.IsZero() && now.Sub(tried.rejected.since) >= c.ReserveAfter {
 		due = c.due(now)
 	}
 	for _, g := range u {

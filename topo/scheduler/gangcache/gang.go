@@ -203,9 +203,6 @@ func (g *gangInfo) satisfied() bool {
 	return g.doneWith() || g.spec.MinMember > 0 && g.count(reserved) >= g.spec.MinMember
 }
 
-// holds reports that nodes are reserved for members which are not being bound.
-func (g *gangInfo) holds() bool { return g.any((*member).onItsWay) }
-
 // hasReservedEnough reports that a plan reserves as many nodes as the gang needs,
 // which not all of its members hold yet.
 func (g *gangInfo) hasReservedEnough() bool {
@@ -230,16 +227,6 @@ func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preempt
 	g.preemption, g.activated = p, time.Now()
 	g.deadline = time.Now().Add(max(g.spec.Timeout, p.timeout()))
 	return got
-}
-
-// waiting are the members without a node that the scheduler may try.
-func (g *gangInfo) waiting() (all []*member) {
-	for _, m := range g.members {
-		if m.stage == pending && m.schedulable() {
-			all = append(all, m)
-		}
-	}
-	return all
 }
 
 // unplan takes the nodes of planned members back.
@@ -361,5 +348,8 @@ func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reser
 
 // schedulable reports that the member waits for the scheduler.
 func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
+
+// waits reports that it does, and has no node by a plan.
+func (m *member) waits() bool { return m.schedulable() && m.stage == pending }
 
 func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }

@@ -129,7 +129,7 @@ func (all *gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
 		if g == but || !g.deadline.IsZero() || !all.inPart(g) {
 			continue
 		}
-		if g.any(func(m *member) bool { return m.schedulable() && m.stage == pending && m.priority() >= priority }) {
+		if g.any(func(m *member) bool { return m.waits() && m.priority() >= priority }) {
 			out = append(out, g)
 		}
 	}

@@ -2,10 +2,12 @@ package gangcache
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are those of the scheduler plugin. Nothing collects them before Register.
 type Metrics struct {
+	registry             *prometheus.Registry
 	duration             prometheus.Histogram
 	rejections, timeouts prometheus.Counter
 	placed               *prometheus.CounterVec
@@ -27,22 +29,25 @@ func NewMetrics() *Metrics {
 			Buckets: prometheus.ExponentialBuckets(first, 4, buckets),
 		}
 	}
+	registry := prometheus.NewRegistry()
+	with := promauto.With(registry)
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), labels)
+		return with.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), labels)
 	}
 	return &Metrics{
-		duration: prometheus.NewHistogram(histogram("gang_duration_seconds",
+		registry: registry,
+		duration: with.NewHistogram(histogram("gang_duration_seconds",
 			"Time from the last pod that a gang needs until that many of its pods have a node.", 0.01, 10)),
-		Plans: prometheus.NewHistogramVec(histogram("gang_plan_duration_seconds",
+		Plans: with.NewHistogramVec(histogram("gang_plan_duration_seconds",
 			"Time of one plan for a gang and those that it runs with, by result: placed, refused, "+
 				"or preempting for one search for gangs to evict.", 0.0001, 9),
 			[]string{"result"}),
-		placed: prometheus.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
+		placed: with.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
 			"Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.")),
 			[]string{"kind"}),
-		rejections: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_rejections_total",
+		rejections: with.NewCounter(prometheus.CounterOpts(opts("gang_rejections_total",
 			"Times that a gang was rejected which had not been rejected before, or had had a plan since."))),
-		timeouts: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
+		timeouts: with.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
 			"Times that members gave their nodes back, because the others did not come in time."))),
 		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
 		Rejected: gauge("gang_rejected_seconds",
@@ -58,14 +63,4 @@ func NewMetrics() *Metrics {
 }
 
 // Register adds the metrics to a registry.
-func (m *Metrics) Register(r prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{
-		m.duration, m.Plans, m.placed, m.rejections, m.timeouts,
-		m.Gangs, m.Rejected, m.TreeAge, m.TreeFresh, m.FreeGPUs, m.WholeGPUs, m.LargestGang,
-	} {
-		if err := r.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (m *Metrics) Register(r prometheus.Registerer) error { return r.Register(m.registry) }

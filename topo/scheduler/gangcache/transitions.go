@@ -126,7 +126,7 @@ func (all *gangs) commit(unit []planner.Gang, tried *corev1.Pod, plans []planner
 		if g.rejected.reason != "" {
 			// What came while the leader was in its cycle woke none of the others, and may not be
 			// in the plan.
-			again = append(again, g.waiting()...)
+			again = append(again, g.ranked((*member).waits)...)
 			g.rejected.accept()
 		}
 		for _, m := range again {
@@ -164,7 +164,7 @@ func (all *gangs) leave(node string, now *corev1.Node) {
 // members are being bound.
 func (all *gangs) renew() {
 	for _, g := range all.byKey {
-		if !g.deadline.IsZero() && !g.holds() {
+		if !g.deadline.IsZero() && !g.any((*member).onItsWay) {
 			g.deadline = time.Time{}
 		}
 	}

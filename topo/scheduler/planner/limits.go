@@ -110,15 +110,10 @@ func constraintsOf(pod *corev1.Pod) (all []constraint) {
 
 // selecting is a constraint's selector, with what matchLabelKeys stand for.
 func selecting(c *corev1.TopologySpreadConstraint, pod *corev1.Pod) *metav1.LabelSelector {
-	if len(c.MatchLabelKeys) == 0 || c.LabelSelector == nil {
-		return c.LabelSelector
-	}
-	selector := c.LabelSelector.DeepCopy()
+	selector := c.LabelSelector
 	for _, key := range c.MatchLabelKeys {
-		if value, ok := pod.Labels[key]; ok {
-			selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
-				Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value},
-			})
+		if value, ok := pod.Labels[key]; ok && selector != nil {
+			selector = metav1.CloneSelectorAndAddLabel(selector, key, value)
 		}
 	}
 	return selector

@@ -234,16 +234,6 @@ func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
 	return nil
 }
 
-// gpuOf is the name of the GPUs that the first class with any asks for.
-func (p *Planner) gpuOf(classes []*fit.Class) corev1.ResourceName {
-	for _, c := range classes {
-		if name := p.gpus.In(c.Amounts); c.Amounts[name] > 0 {
-			return name
-		}
-	}
-	return p.gpus[0]
-}
-
 // capacity is how many pods of each class fit on each node of the tree.
 func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placement.Capacity {
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, t.placement.Len())}
@@ -258,8 +248,10 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 		}
 	}
 	// Pods compete for GPUs: of nodes that take as many pods the one with the fewest
-	// free GPUs comes first, and larger requests find the others empty.
-	counts = p.table.Free(q, p.gpuOf(classes), counts)
+	// free GPUs comes first, and larger requests find the others empty. They are those of the
+	// first class that asks for any.
+	first := slices.IndexFunc(classes, func(c *fit.Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 })
+	counts = p.table.Free(q, p.gpus.In(classes[max(first, 0)].Amounts), counts)
 	for at, n := range counts {
 		out.Free[t.ids[at]] = n
 	}

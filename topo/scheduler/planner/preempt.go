@@ -100,18 +100,13 @@ func newEviction(p *Planner, r *Request, c *Cluster) *eviction {
 	}
 	for i := range e.victims {
 		e.among = append(e.among, i)
-		e.victims[i].gpus = p.gpusOf(e.victims[i].gone)
-	}
-	return e
-}
-
-func (p *Planner) gpusOf(gone map[string]fit.Gone) (n int64) {
-	for node := range gone {
-		for _, gpu := range p.gpus {
-			n += gone[node].Amounts[gpu]
+		for _, gone := range e.victims[i].gone {
+			for _, gpu := range p.gpus {
+				e.victims[i].gpus += gone.Amounts[gpu]
+			}
 		}
 	}
-	return n
+	return e
 }
 
 // search returns the best set that it finds, and the plans without its pods; no plans if
@@ -170,19 +165,11 @@ func (e *eviction) mayFit(set []int) bool {
 }
 
 func (e *eviction) gone(set []int) map[string]fit.Gone {
-	out, own := maps.Clone(e.leaving), map[string]bool{}
+	out := maps.Clone(e.leaving)
 	for _, i := range set {
 		for node, gone := range e.victims[i].gone {
 			if before, shared := out[node]; shared {
-				var merged fit.Gone
-				if own[node] {
-					merged = before
-				} else {
-					merged.Merge(&before)
-				}
-				merged.Merge(&gone)
-				out[node], own[node] = merged, true
-				continue
+				gone = fit.Union(before, gone)
 			}
 			out[node] = gone
 		}

@@ -83,7 +83,7 @@ func (t *tree) lowest(nodes []int32) int {
 		if id == placement.None {
 			continue
 		}
-		around := t.placement.Around(nodeGroup(id))
+		around := t.placement.Around(id)
 		groups[around[min(1, len(around)-1)]] = true
 	}
 	return len(groups)

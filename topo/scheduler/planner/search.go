@@ -69,9 +69,7 @@ func (s *search) place(room *placement.Capacity) (placement.Plan, error) {
 		if err == nil {
 			return plan, nil
 		}
-		if first == nil {
-			first = fmt.Errorf("%s %s: %w", s.label, domain, err)
-		}
+		first = cmp.Or(first, fmt.Errorf("%s %s: %w", s.label, domain, err))
 	}
 	return placement.Plan{}, first
 }

@@ -110,16 +110,13 @@ func (v *Victims) mayBeat(c *candidate, best []int) bool {
 }
 
 // gone are the pods of the node that are gone without a set.
-func (c *candidate) gone(set []int) (out fit.Gone) {
+func (c *candidate) gone(set []int) fit.Gone {
 	node := c.info.Node().Name
-	leaving := c.leaving[node]
-	out.Merge(&leaving)
+	parts := []fit.Gone{c.leaving[node]}
 	for _, i := range set {
-		if gone, ok := c.victims[i].gone[node]; ok {
-			out.Merge(&gone)
-		}
+		parts = append(parts, c.victims[i].gone[node])
 	}
-	return out
+	return fit.Union(parts...)
 }
 
 // lacks is what the pod lacks on the node without a set, as far as amounts show.

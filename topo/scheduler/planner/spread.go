@@ -3,10 +3,8 @@ package planner
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -44,7 +42,7 @@ func (t *tree) within(request *placement.Gang) []placement.Group {
 	var groups []placement.Group
 	for id := int32(0); id < all.End; {
 		next := id + 1
-		for _, group := range t.placement.Around(nodeGroup(id)) {
+		for _, group := range t.placement.Around(id) {
 			if group.Kind == kind {
 				groups, next = append(groups, group), group.End
 			}
@@ -90,7 +88,7 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 		s.enter(m.Node)
 	}
 	for id := s.within.First; id < s.within.End; id++ {
-		s.groups[id] = s.tree.placement.Around(nodeGroup(id))
+		s.groups[id] = s.tree.placement.Around(id)
 		for _, group := range s.groups[id] {
 			for _, fit := range s.room.Fit {
 				s.roomy[group] += int(fit[id])
@@ -119,7 +117,7 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 		s.undo() // Another group is tried.
 		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
 	}
-	out.Group = s.tree.around(out.Nodes)
+	out.Group = append(s.tree.placement.Around(out.Nodes...), placement.Group{})[0]
 	return out, nil
 }
 
@@ -171,28 +169,7 @@ func (s *spreading) enter(id int32) {
 	if id == placement.None {
 		return
 	}
-	for _, group := range s.tree.placement.Around(nodeGroup(id)) {
+	for _, group := range s.tree.placement.Around(id) {
 		s.inside[group]++
 	}
-}
-
-func nodeGroup(id int32) placement.Group {
-	return placement.Group{Kind: v1alpha1.KindNode, First: id, End: id + 1}
-}
-
-// around is the tightest group of some nodes.
-func (t *tree) around(nodes []int32) placement.Group {
-	span := placement.Group{Kind: v1alpha1.KindNode, First: math.MaxInt32}
-	for _, id := range nodes {
-		if id != placement.None {
-			span.First, span.End = min(span.First, id), max(span.End, id+1)
-		}
-	}
-	if span.End-span.First > 1 {
-		span.Kind = "nodes"
-	}
-	if groups := t.placement.Around(span); span.End > 0 && len(groups) > 0 {
-		return groups[0]
-	}
-	return placement.Group{}
 }

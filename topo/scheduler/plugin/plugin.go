@@ -65,7 +65,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -143,7 +142,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
-		Queue: queue.Policy{After: args.Gangs.ReserveAfter.Duration},
+		ReserveAfter: args.Gangs.ReserveAfter.Duration,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.preemptor = preemption.New(preemption.Options{
@@ -291,22 +290,17 @@ func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFr
 // knows (another topology tree, reservations that end, the last member of a gang, a
 // PodGroup object) the controller activates.
 func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWithHint, error) {
-	event := func(
-		resource framework.EventResource, action framework.ActionType, hint framework.QueueingHintFn,
-	) framework.ClusterEventWithHint {
-		return framework.ClusterEventWithHint{
-			Event: framework.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint,
-		}
-	}
+	type event = framework.ClusterEvent
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
+	const annotations = framework.UpdateNodeAnnotation
 	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
 	const freed = framework.Delete | framework.UpdatePodScaleDown
 	return []framework.ClusterEventWithHint{
-		event(framework.Node, node, p.afterChange),
-		event(framework.Node, framework.UpdateNodeAnnotation, p.afterAnnotation),
-		event(framework.AssignedPod, freed, p.afterChange),
-		event(framework.TargetPod, self, nil), // Without a hint it is always queued.
+		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.Node, ActionType: annotations}, QueueingHintFn: p.afterAnnotation},
+		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
 

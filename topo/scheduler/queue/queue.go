@@ -4,7 +4,7 @@
 //
 // Gangs come by priority, then by age. One that finds no room lets the others pass, or
 // the cluster would stand still; so a large gang could wait for ever while small ones
-// come and go. One that has waited for Policy.After therefore gets a reservation of
+// come and go. One that has waited for long therefore gets a reservation of
 // the place that is expected to be free soonest. From then on others get there only
 // what the gang leaves, and until the reservation starts what ends before (backfill).
 package queue
@@ -46,17 +46,12 @@ func (g *Gang) Compare(o *Gang) int {
 	return cmp.Or(cmp.Compare(o.Priority, g.Priority), g.Created.Compare(o.Created), cmp.Compare(g.Name, o.Name))
 }
 
-// Policy is for which gangs room is reserved.
-type Policy struct {
-	// After is how long a gang waits before; zero is never.
-	After time.Duration
-}
-
 // Due are the indexes of the gangs that are to get a reservation now: the first of
-// each priority that has waited for long enough, unless another one of this priority
-// has one, and those of which the reservation has started without them.
-func (p Policy) Due(gangs []Gang, now time.Time) (due []int) {
-	if p.After <= 0 {
+// each priority that has waited for so long, unless another one of this priority
+// has one, and those of which the reservation has started without them. None is due
+// after zero.
+func Due(gangs []Gang, after time.Duration, now time.Time) (due []int) {
+	if after <= 0 {
 		return nil
 	}
 	reserved := map[int32]bool{}
@@ -68,7 +63,7 @@ func (p Policy) Due(gangs []Gang, now time.Time) (due []int) {
 			if now.After(g.Start) {
 				due = append(due, i)
 			}
-		case !g.Rejected.IsZero() && now.Sub(g.Rejected) >= p.After:
+		case !g.Rejected.IsZero() && now.Sub(g.Rejected) >= after:
 			waiting = append(waiting, i)
 		}
 	}

@@ -52,7 +52,7 @@ func TestDue(t *testing.T) {
 		}, []int{4, 3, 2, 1}},
 		{"never", 0, []Gang{{Rejected: long}}, nil},
 	} {
-		if diff := cmp.Diff(tt.want, Policy{After: tt.after}.Due(tt.gangs, now)); diff != "" {
+		if diff := cmp.Diff(tt.want, Due(tt.gangs, tt.after, now)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}

@@ -62,7 +62,7 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		now.published = had.published
 	} else {
 		now.published = s.publishedBy(node)
-		had = s.replace(node)
+		had = s.states.replace(node.Name, node)
 	}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
@@ -78,18 +78,6 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	}
 	s.states.store(node, now)
 	return now
-}
-
-// replace makes a Node object the one of its name that has a state, and returns the state of
-// the one before, which is empty if there was none.
-func (s *Scheduler) replace(node *corev1.Node) *nodeState {
-	swapped, _ := s.nodes.Swap(node.Name, node)
-	if before, ok := swapped.(*corev1.Node); ok && before != node {
-		if had := s.states.remove(before); had != nil {
-			return had
-		}
-	}
-	return &nodeState{}
 }
 
 // published is what a node publishes, whatever its pods take.

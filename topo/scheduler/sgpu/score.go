@@ -70,17 +70,11 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	return s.scoreOf(gpu, gpus, w, info, info.GetAllocatable().GetScalarResources()[gpu])
-}
-
-// scoreOf is [Scheduler.ScoreGPUs] of a node with so many GPUs.
-func (s *Scheduler) scoreOf(
-	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo, allocatable int64,
-) int64 {
 	score := s.topology(info).score(gpu, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
+	allocatable := info.GetAllocatable().GetScalarResources()[gpu]
 	if allocatable <= 0 {
 		return score
 	}
@@ -99,18 +93,15 @@ func (s *Scheduler) NoneIsBetter(
 	ctx context.Context, parallel framework.Parallelizer,
 	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
 ) bool {
-	score := func(info framework.NodeInfo) (score int64, once bool) {
-		allocatable := info.GetAllocatable().GetScalarResources()[gpu]
-		return s.scoreOf(gpu, gpus, w, info, allocatable), allocatable < 2*gpus
-	}
 	if len(nodes) == 0 {
 		return true
 	}
-	first, _ := score(nodes[0])
+	first := s.ScoreGPUs(gpu, gpus, w, nodes[0])
 	var other atomic.Bool
 	parallel.Until(ctx, (len(nodes)+chunk-1)/chunk, func(i int) {
 		for _, info := range nodes[i*chunk : min((i+1)*chunk, len(nodes))] {
-			if is, once := score(info); is != first || !once {
+			once := info.GetAllocatable().GetScalarResources()[gpu] < 2*gpus
+			if !once || s.ScoreGPUs(gpu, gpus, w, info) != first {
 				other.Store(true)
 			}
 			if other.Load() {

@@ -47,8 +47,6 @@ type Scheduler struct {
 
 	states     *states
 	topologies topologies
-	// nodes are the Node objects that have a state, by name.
-	nodes sync.Map
 	// decisions are by UID of a pod, on whose annotation they are not seen yet.
 	decisions sync.Map
 }
@@ -83,20 +81,13 @@ func (g GPUs) In(amounts map[corev1.ResourceName]int64) corev1.ResourceName {
 // names is the configuration under the names of the maker whose resources a pod asks
 // for, of the first if none.
 func (s *Scheduler) names(pod *corev1.Pod) *config.NodeConfig {
-	if len(s.configs) == 1 {
-		return s.configs[0]
-	}
 	for _, c := range s.configs {
-		asks := func(of corev1.Container) bool {
+		for _, of := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 			for name := range of.Resources.Limits {
 				if strings.HasPrefix(string(name), c.Domains.Vendor+"/") {
-					return true
+					return c
 				}
 			}
-			return false
-		}
-		if slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks) {
-			return c
 		}
 	}
 	return s.configs[0]
@@ -162,9 +153,4 @@ func (s *Scheduler) Bind(
 }
 
 // ForgetNode is for nodes that are gone.
-func (s *Scheduler) ForgetNode(node string) {
-	deleted, _ := s.nodes.LoadAndDelete(node)
-	if object, ok := deleted.(*corev1.Node); ok {
-		s.states.remove(object)
-	}
-}
+func (s *Scheduler) ForgetNode(node string) { s.states.replace(node, nil) }

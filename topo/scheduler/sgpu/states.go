@@ -15,6 +15,8 @@ import (
 type states struct {
 	mu    sync.Mutex // For writers.
 	table atomic.Pointer[table]
+	// byName are the Node objects that have a state.
+	byName map[string]*corev1.Node
 	// used are the slots that are not empty, those of removed nodes too.
 	used int
 	// removed is in the slots of nodes that were removed, so that their objects are not kept.
@@ -37,7 +39,7 @@ type slot struct {
 }
 
 func newStates() *states {
-	t := &states{removed: &corev1.Node{}}
+	t := &states{removed: &corev1.Node{}, byName: map[string]*corev1.Node{}}
 	t.table.Store(&table{maphash.MakeSeed(), make([]slot, 64)})
 	return t
 }
@@ -105,14 +107,20 @@ func (s *states) rebuild(old *table) *table {
 	return t
 }
 
-// remove forgets a node, and returns its last state; nil if there is none.
-func (s *states) remove(node *corev1.Node) *nodeState {
+// replace makes a Node object the one of its name that has a state, and returns the state of
+// the one before, which is empty if there was none. A nil object is that of a node that is gone.
+func (s *states) replace(name string, node *corev1.Node) *nodeState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.table.Load().find(node)
-	if of.node.Load() == nil {
-		return nil
+	before := s.byName[name]
+	if s.byName[name] = node; node == nil {
+		delete(s.byName, name)
 	}
-	of.node.Store(s.removed)
-	return of.state.Swap(nil)
+	if before != nil && before != node {
+		if of := s.table.Load().find(before); of.node.Load() == before {
+			of.node.Store(s.removed)
+			return of.state.Swap(nil)
+		}
+	}
+	return &nodeState{}
 }

@@ -1,10 +1,12 @@
 package sgpu
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestStatesWhileTheyChange: who looks while nodes come and go sees a node's own state or none.
@@ -13,7 +15,7 @@ func TestStatesWhileTheyChange(t *testing.T) {
 	var nodes [300]*corev1.Node
 	var of [len(nodes)]*nodeState
 	for i := range nodes {
-		nodes[i] = &corev1.Node{}
+		nodes[i] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}}
 		of[i] = &nodeState{generation: int64(i), published: published{topology: &topology{}}}
 	}
 	done := make(chan struct{})
@@ -42,8 +44,9 @@ func TestStatesWhileTheyChange(t *testing.T) {
 	for round := range 40 {
 		for i, node := range nodes {
 			if (i+round)%3 == 0 {
-				s.remove(node)
+				s.replace(node.Name, nil)
 			} else {
+				s.replace(node.Name, node)
 				s.store(node, of[i])
 			}
 		}
@@ -67,11 +70,10 @@ func TestStatesWhileTheyChange(t *testing.T) {
 // TestStatesAreNoMoreThanNodes: Node objects that are replaced for ever leave nothing.
 func TestStatesAreNoMoreThanNodes(t *testing.T) {
 	s := newStates()
-	var last *corev1.Node
 	for range 10000 {
-		s.remove(last)
-		last = &corev1.Node{}
-		s.store(last, &nodeState{})
+		node := &corev1.Node{}
+		s.replace("n", node)
+		s.store(node, &nodeState{})
 	}
 	if got := len(s.table.Load().slots); s.count() != 1 || got > 64 {
 		t.Errorf("%d states in %d slots", s.count(), got)
