@@ -144,9 +144,6 @@ func problemOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// maxRejection bounds what a scheduler wrote, in bytes.
-const maxRejection = 400
-
 // rejectionOf is why a pod has no node, and since when that is so: the condition
 // PodScheduled. A pod with gates was not rejected.
 func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
@@ -163,7 +160,8 @@ func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	for _, tail := range []string{" no new claims to deallocate", " preemption: "} {
 		text, _, _ = strings.Cut(text, tail)
 	}
-	text = wellknown.ClipTo(strings.TrimRight(text, " .,"), maxRejection)
+	const most = 400 // Bytes of what a scheduler wrote.
+	text = wellknown.ClipTo(strings.TrimRight(text, " .,"), most)
 	if c.Reason == corev1.PodReasonUnschedulable {
 		at = c.LastTransitionTime.Time
 	}

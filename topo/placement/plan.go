@@ -119,8 +119,7 @@ func (d *demand) missing(pending []int32) string {
 // many nodes with room for primary ones are in no group of the required kind.
 func (s *search) nodesWithRoom(task *Task) (none bool, outside int) {
 	d, t := &s.demand, s.tree
-	bit := t.bit(d.gang.Require)
-	none = true
+	none, bit := true, t.bit(d.gang.Require)
 	for node, home := range t.home {
 		switch {
 		case slices.Contains(d.gang.Avoid, int32(node)):

@@ -132,10 +132,8 @@ func (r *room) children(items []item, g int32, members bool) []item {
 // accepts is true if a target holds an amount and may hold the gang.
 func (r *room) accepts(at target, a amount, f *filter) bool {
 	g := &r.tree.groups[at.group]
-	switch {
-	case !r.holds(at, a) || f.around != 0 && g.around&f.around == 0:
-		return false
-	case at.node < 0 && (f.nodes || f.kind != 0 && (g.kind < 0 || f.kind != 1<<g.kind) || g.Tier < f.tier):
+	if !r.holds(at, a) || f.around != 0 && g.around&f.around == 0 ||
+		at.node < 0 && (f.nodes || f.kind != 0 && (g.kind < 0 || f.kind != 1<<g.kind) || g.Tier < f.tier) {
 		return false
 	}
 	return f.beside == nil || f.beside.admits(at, a)

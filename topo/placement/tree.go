@@ -133,14 +133,10 @@ func (t *Tree) bit(kind string) uint64 {
 func (t *Tree) LargestFree(fit []int32) map[string]int {
 	pods := make([]int64, len(t.groups))
 	t.sum(pods, fit, nil)
-	most := make([]int64, len(t.kinds))
-	for i, n := range pods[1:] {
-		kind := t.groups[i+1].kind
-		most[kind] = max(most[kind], n)
-	}
 	out := make(map[string]int, len(t.kinds))
-	for i, kind := range t.kinds {
-		out[kind] = int(most[i])
+	for i, n := range pods[1:] {
+		kind := t.groups[i+1].Kind
+		out[kind] = max(out[kind], int(n))
 	}
 	return out
 }

@@ -84,10 +84,8 @@ func index(pod *corev1.Pod) int32 {
 		wellknown.IndexKubeflow, wellknown.IndexVolcano, wellknown.IndexJob, wellknown.IndexStateful,
 		wellknown.IndexLeader, wellknown.IndexKubeflow1,
 	} {
-		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if n, ok := Digits(from[key]); ok {
-				return n
-			}
+		if n, ok := Digits(cmp.Or(pod.Labels[key], pod.Annotations[key])); ok {
+			return n
 		}
 	}
 	if n, ok := Digits(pod.Name[strings.LastIndexByte(pod.Name, '-')+1:]); ok {
