@@ -77,21 +77,21 @@ func lead(task string) int8 {
 	return int8(at) //nolint:gosec // There are few.
 }
 
-const noIndex = 1 << 30
-
 func index(pod *corev1.Pod) int32 {
 	for _, key := range []string{
 		wellknown.IndexKubeflow, wellknown.IndexVolcano, wellknown.IndexJob, wellknown.IndexStateful,
 		wellknown.IndexLeader, wellknown.IndexKubeflow1,
 	} {
-		if n, ok := Digits(cmp.Or(pod.Labels[key], pod.Annotations[key])); ok {
-			return n
+		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
+			if n, ok := Digits(from[key]); ok {
+				return n
+			}
 		}
 	}
 	if n, ok := Digits(pod.Name[strings.LastIndexByte(pod.Name, '-')+1:]); ok {
 		return n
 	}
-	return noIndex
+	return 1 << 30 // Behind all that have one.
 }
 
 // Digits is a number that is written in digits alone; a generated suffix such
