@@ -121,8 +121,8 @@ func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 
 // plan plans one gang, and adds what the plan takes to the reservations.
 func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Plan, error) {
-	if g.MinMember > len(g.Members) {
-		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
+	if need := max(1, g.MinMember); need > len(g.Members) {
+		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), need)
 	}
 	if n := g.kinds(); n > maxKinds {
 		return Plan{}, fmt.Errorf(
@@ -250,8 +250,12 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 	// Pods compete for GPUs: of nodes that take as many pods the one with the fewest
 	// free GPUs comes first, and larger requests find the others empty. They are those of the
 	// first class that asks for any.
-	first := slices.IndexFunc(classes, func(c *fit.Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 })
-	counts = p.table.Free(q, p.gpus.In(classes[max(first, 0)].Amounts), counts)
+	gpu := p.gpus[0]
+	asks := func(c *fit.Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 }
+	if first := slices.IndexFunc(classes, asks); first >= 0 {
+		gpu = p.gpus.In(classes[first].Amounts)
+	}
+	counts = p.table.Free(q, gpu, counts)
 	for at, n := range counts {
 		out.Free[t.ids[at]] = n
 	}

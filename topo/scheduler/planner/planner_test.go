@@ -41,6 +41,19 @@ func TestKindsOfMembersAreBounded(t *testing.T) {
 	}
 }
 
+// A gang may have lost its last pod, and one that it runs with is planned.
+func TestGangWithoutPods(t *testing.T) {
+	r := newHunt(t, [][]string{nil}).request(1, 8)
+	r.Gangs[0].Members, r.Gangs[0].MinMember = nil, 0
+	p := newPlanner()
+	if _, reason := p.Plan(r); reason != "0 of 1 pods exist" {
+		t.Errorf("%q", reason)
+	}
+	if _, err := p.Room(&r.Gangs[0], r.Nodes); err == nil || err.Error() != "the gang has no pods" {
+		t.Error(err)
+	}
+}
+
 // A scheduler that has just started does not place a gang against its rules, only since
 // topo-master starts at the same time.
 func TestRulesWaitForTheFirstTree(t *testing.T) {
