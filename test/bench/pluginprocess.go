@@ -41,6 +41,7 @@ func pluginProcess(ctx context.Context, log io.Writer) ([]row, error) {
 			{"kubelet.sock created to GPUs offered, p50", "p50-ms", 1, 10, "ms"},
 			{"the same, p99", "p99-ms", 1, 10, "ms"},
 			{"the same beside 512 shared HCAs, p50", "hcas-p50-ms", 1, 10, "ms"},
+			{"the same, p99", "hcas-p99-ms", 1, 10, "ms"},
 			{"the same, the least plugin, p50", "least-p50-ms", 1, 10, "ms"},
 			{"the same, p99", "least-p99-ms", 1, 10, "ms"},
 		}},
