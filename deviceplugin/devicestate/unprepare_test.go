@@ -1,6 +1,7 @@
 package devicestate
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -313,5 +314,37 @@ func TestRoundsLeakNothing(t *testing.T) {
 	}
 	if len(r.entries) != 0 || len(r.gone) != 0 {
 		t.Errorf("%d records, %d of them gone", len(r.entries), len(r.gone))
+	}
+}
+
+// The kubelet that registers several resources gets the lists of all before it is asked anything.
+func TestRegistrationsAreLookedAtOnce(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	asked := func() int {
+		calls, _ := r.kubelet.PodResourcesCalls()
+		return calls
+	}
+	for asked() == 0 {
+		<-time.After(time.Millisecond)
+	}
+	<-time.After(settleFor / 2) // The first look has ended.
+	before := asked()
+	const registrations = 10
+	for range registrations {
+		r.Registered()
+		<-time.After(settleFor / 10)
+	}
+	<-time.After(3 * settleFor)
+	// A busy machine may be late for some of them.
+	if n := asked() - before; n == 0 || n > registrations/2 {
+		t.Errorf("%d calls of PodResources for %d registrations", n, registrations)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
