@@ -25,7 +25,7 @@ import (
 // with 0, with 2 for wrong flags, with 1 for any other error.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := run(context.WithValue(ctx, ownProcess{}, true), os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -36,6 +36,11 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 		os.Exit(1)
 	}
 }
+
+// ownProcess marks Main's context: what is the process's, such as klog's logger, is
+// the daemon's then. A test that runs a daemon as a function has its own, and goroutines
+// of others, which klog's logger must not be set beside.
+type ownProcess struct{}
 
 // started is when a daemon has made what it makes once.
 const started = 20 * time.Second
@@ -124,6 +129,9 @@ func runParsed(ctx context.Context, name, version string, d Daemon, stdout, stde
 		return err
 	}
 	log := f.logger(stderr)
+	if ctx.Value(ownProcess{}) != nil {
+		klog.SetSlogLogger(log)
+	}
 	if e, ok := d.(exclusive); ok {
 		held, err := e.Enter(ctx, log)
 		switch {
@@ -174,14 +182,12 @@ func parse(name string, d Daemon, args []string, stderr io.Writer) error {
 	return nil
 }
 
-// logger makes the daemon's log, which is client-go's too.
+// logger makes the daemon's log.
 func (f *Flags) logger(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: f.logLevel}
 	var h slog.Handler = slog.NewTextHandler(w, o)
 	if f.logFormat == "json" {
 		h = slog.NewJSONHandler(w, o)
 	}
-	log := slog.New(h)
-	klog.SetSlogLogger(log)
-	return log
+	return slog.New(h)
 }
