@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # What a machine with GPUs needs for the tests of real hardware, into dist/hardware: the
-# programs of a cluster, heddle's, and the tests. Go is not among it.
+# programs of a cluster, heddle's, NVIDIA's plugin, the tests and the benchmark. Go is not among it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/dist/hardware
 rm -rf "$out"
-mkdir -p "$out/heddle" "$out/test/e2e/devices" "$out/test/machines"
+mkdir -p "$out/heddle" "$out/bench" "$out/test/e2e/devices" "$out/test/bench/deviceplugin" "$out/test/machines"
 go run ./test/cluster/cmd/heddle-cluster pack "$out"
 go build -tags grpcnotrace -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle ./cmd/heddle-device-plugin ./cmd/heddle-feature-discovery
 CGO_ENABLED=0 go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle-cdi-hook ./test/e2e/devices/report
 cc -O2 -o "$out/cuda" test/e2e/devices/testdata/cuda.c
 go test -c -tags e2e -ldflags '-s -w' -o "$out/devices.test" ./test/e2e/devices
+go test -c -tags grpcnotrace -ldflags '-s -w' -o "$out/bench.test" ./test/bench/deviceplugin
+go build -tags grpcnotrace -ldflags '-s -w' -o "$out/bench/least" ./test/bench/deviceplugin/least
+go build -C test/bench/deviceplugin/nvidia -ldflags '-s -w' -o "$out/bench/nvidia-device-plugin" \
+  github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin
+ln "$out/heddle/heddle-device-plugin" "$out/bench/"
 cp test/machines/dgx-h100.json "$out/test/machines/"
 cat >"$out/run" <<'RUN'
 #!/usr/bin/env bash
@@ -20,5 +25,15 @@ set -euo pipefail
 cd "$(dirname "$0")/test/e2e/devices"
 HEDDLE_PREBUILT=$(cd ../../.. && pwd) exec ../../../devices.test -test.run '^TestHardware' -test.v -test.timeout 10m "$@"
 RUN
-chmod +x "$out/run"
+cat >"$out/measure" <<'RUN'
+#!/usr/bin/env bash
+# The device plugin beside NVIDIA's, each on this machine's driver: root, a driver.
+set -euo pipefail
+cd "$(dirname "$0")/test/bench/deviceplugin"
+export HEDDLE_PREBUILT=$(cd ../../.. && pwd)
+for one in Idle:1x Admission:300x Allocate:1000x Registration:100x; do
+  ../../../bench.test -test.run '^$' -test.bench "^Benchmark${one%:*}$" -test.benchtime "${one#*:}"
+done
+RUN
+chmod +x "$out/run" "$out/measure"
 echo "copy $out to a node with NVIDIA's GPUs, and run it there as root: hardware/run"

@@ -26,7 +26,9 @@ const (
 
 // BenchmarkIdle weighs the plugin while nothing happens, beside NVIDIA's and the least one.
 func BenchmarkIdle(b *testing.B) {
-	all := []contender{{"", start(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}}
+	all := []contender{
+		{"", start(b, dgx(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))}, {"least-", startLeast(b, gpusAlone(b))},
+	}
 	for b.Loop() {
 		wait(b, settle)
 		var before []time.Duration
@@ -69,7 +71,8 @@ func wait(b *testing.B, d time.Duration) {
 // plugin on a machine with GPUs alone, as NVIDIA's serves no others, and on one with HCAs.
 func BenchmarkRegistration(b *testing.B) {
 	all := []contender{
-		{"", startGPUs(b)}, {"nvidia-", startNVIDIA(b)}, {"least-", startLeast(b)}, {"hcas-", start(b)},
+		{"", start(b, gpusAlone(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))},
+		{"least-", startLeast(b, gpusAlone(b))}, {"hcas-", start(b, dgx(b))},
 	}
 	times := map[string][]time.Duration{}
 	for n := 2; b.Loop(); n++ {
@@ -88,7 +91,7 @@ func (p *plugin) restart(b *testing.B, n int) time.Duration {
 	wait(b, 50*time.Millisecond)
 	begin := time.Now()
 	p.kubelet.Up()
-	p.await(b, func(s kubelet.State) bool { return s.Registrations >= n && len(s.Healthy) == 8 })
+	p.await(b, func(s kubelet.State) bool { return s.Registrations >= n && len(s.Healthy) == p.gpus })
 	return time.Since(begin)
 }
 
@@ -127,9 +130,9 @@ func ask(b *testing.B, name, socket string, p *plugin) asked {
 // its CDI name and an environment variable.
 func BenchmarkAllocate(b *testing.B) {
 	all := []asked{
-		ask(b, "", ownSocket, start(b)),
-		ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b)),
-		ask(b, "least-", "least-*.sock", startLeast(b)),
+		ask(b, "", ownSocket, start(b, dgx(b))),
+		ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b, gpusAlone(b))),
+		ask(b, "least-", "least-*.sock", startLeast(b, gpusAlone(b))),
 	}
 	times := map[string][]time.Duration{}
 	for n := 0; b.Loop(); n++ {
@@ -144,7 +147,7 @@ func BenchmarkAllocate(b *testing.B) {
 // BenchmarkAdmission measures what a kubelet asks before it admits a pod with one GPU: which one of
 // those that are free, and for its devices. The least plugin has no preference.
 func BenchmarkAdmission(b *testing.B) {
-	all := []asked{ask(b, "", ownSocket, start(b)), ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b))}
+	all := []asked{ask(b, "", ownSocket, start(b, dgx(b))), ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b, gpusAlone(b)))}
 	times := map[string][]time.Duration{}
 	for b.Loop() {
 		for _, c := range all {

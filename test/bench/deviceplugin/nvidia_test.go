@@ -5,7 +5,6 @@ package deviceplugin
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,27 +14,24 @@ import (
 
 // startNVIDIA runs NVIDIA's device plugin, of the module in nvidia, likewise: on the same kind of
 // driver and beside a kubelet of its own. Its directory is a constant, so it has a mount namespace.
-func startNVIDIA(b *testing.B) *plugin {
+func startNVIDIA(b *testing.B, n node) *plugin {
 	b.Helper()
 	if os.Geteuid() != 0 {
 		b.Skip("a mount namespace takes root")
 	}
-	binary := filepath.Join(b.TempDir(), "nvidia-device-plugin")
-	build := exec.Command("go", "build", "-C", "nvidia", "-trimpath", "-ldflags", "-s -w", "-o", binary,
-		"github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
+	binary := program(b, "nvidia-device-plugin", func(file string) (string, error) {
+		return file, goBuild("-C", "nvidia", "-trimpath", "-ldflags", "-s -w", "-o", file,
+			"github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin")
+	})
 	dir := kubelet.Dir(b)
-	p := &plugin{kubelet: kubelet.Start(b, dir)}
-	driver := installDriver(b)
+	p := &plugin{kubelet: kubelet.Start(b, dir), gpus: n.gpus}
 	cmd := exec.Command("unshare", "--mount", "sh", "-ec", `
 		mount -t tmpfs tmpfs /var/lib
 		mkdir /var/lib/kubelet
 		mount --bind "$1" /var/lib/kubelet
 		shift
 		exec "$@"`, "sh", dir,
-		binary, "--driver-root", driver.Root, "--driver-root-ctr-path", driver.Root,
+		binary, "--driver-root", n.driver, "--driver-root-ctr-path", n.driver,
 		"--device-discovery-strategy", "nvml", "--fail-on-init-error")
 	p.run(b, cmd, unix.SIGTERM)
 	return p

@@ -2,14 +2,13 @@
 
 // Package deviceplugin measures heddle-device-plugin as a process: the real
 // program, on a machine with a driver that real go-nvml and nvcdi load (a DGX
-// H100 of test/nvidia and test/sysfstest), beside a kubelet of test/kubelet and
-// without an API server.
+// H100 of test/nvidia and test/sysfstest, or the machine's own), beside a kubelet of
+// test/kubelet and without an API server.
 package deviceplugin
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,17 +20,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/test/install"
 	"github.com/heddle-dev/heddle/test/kubelet"
-	"github.com/heddle-dev/heddle/test/nvidia"
-	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 const (
 	gpus = "nvidia.com/gpu"
-	// version is the driver's.
-	version = "550.54.15"
 	// patience bounds what takes milliseconds.
 	patience = 30 * time.Second
 )
@@ -39,61 +33,37 @@ const (
 // plugin is a running heddle-device-plugin.
 type plugin struct {
 	pid     int
+	gpus    int // of its node
 	kubelet *kubelet.Kubelet
 }
 
-// start runs the plugin until the benchmark ends. It has offered the GPUs to a
-// kubelet when start returns, and the HCAs as 512 shared devices.
-func start(b *testing.B) *plugin {
+// start runs the plugin until the benchmark ends. It has offered the node's resources to a
+// kubelet when start returns.
+func start(b *testing.B, n node) *plugin {
 	b.Helper()
-	tree := sysfstest.New(b)
-	sysfstest.DGXH100(tree)
-	return startOn(b, tree)
-}
-
-// startGPUs is start on a machine whose HCAs have no driver: the plugin has one resource, as
-// NVIDIA's has.
-func startGPUs(b *testing.B) *plugin {
-	b.Helper()
-	tree := sysfstest.New(b)
-	sysfstest.DGXH100(tree)
-	if err := os.RemoveAll(filepath.Join(tree.Sys(), "class/infiniband")); err != nil {
-		b.Fatal(err)
-	}
-	return startOn(b, tree)
-}
-
-func startOn(b *testing.B, tree *sysfstest.Tree) *plugin {
-	b.Helper()
-	build, err := install.New(b.Context(), b.TempDir(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	binary, err := build.Build(b.Context(), "heddle-device-plugin")
-	if err != nil {
-		b.Fatal(err)
-	}
+	binary := program(b, "heddle-device-plugin", func(string) (string, error) {
+		build, err := install.New(b.Context(), b.TempDir(), nil)
+		if err != nil {
+			return "", err
+		}
+		return build.Build(b.Context(), "heddle-device-plugin")
+	})
 	dir := kubelet.Dir(b)
-	p := &plugin{kubelet: kubelet.Start(b, dir)}
-	driver := installDriver(b)
-	cmd := exec.Command(binary, "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
-		"--state-dir", filepath.Join(dir, "state"), "--sysfs-root", tree.Sys(), "--proc-root", tree.Proc(),
-		"--dev-root", tree.Dev(), "--driver-root", driver.Root, "--metrics-address", "127.0.0.1:0")
+	p := &plugin{kubelet: kubelet.Start(b, dir), gpus: n.gpus}
+	cmd := exec.Command(binary, append(n.flags, "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
+		"--state-dir", filepath.Join(dir, "state"), "--driver-root", n.driver, "--metrics-address", "127.0.0.1:0")...)
 	p.run(b, cmd, unix.SIGTERM)
 	return p
 }
 
 // startLeast runs the least plugin likewise, beside a kubelet of its own.
-func startLeast(b *testing.B) *plugin {
+func startLeast(b *testing.B, n node) *plugin {
 	b.Helper()
-	binary := filepath.Join(b.TempDir(), "least")
-	if out, err := exec.Command("go", "build", "-o", binary, "./least").CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
-	p := &plugin{kubelet: kubelet.Start(b, kubelet.Dir(b))}
+	binary := program(b, "least", func(file string) (string, error) { return file, goBuild("-o", file, "./least") })
+	p := &plugin{kubelet: kubelet.Start(b, kubelet.Dir(b)), gpus: n.gpus}
 	cmd := exec.Command(binary, gpus, p.kubelet.PluginDir())
-	for n := range 8 {
-		cmd.Args = append(cmd.Args, fmt.Sprintf("GPU-%d", n))
+	for i := range n.gpus {
+		cmd.Args = append(cmd.Args, fmt.Sprintf("GPU-%d", i))
 	}
 	p.run(b, cmd, unix.SIGKILL)
 	return p
@@ -119,7 +89,7 @@ func (p *plugin) run(b *testing.B, cmd *exec.Cmd, end unix.Signal) {
 			b.Errorf("the plugin ended: %v\n%s", err, log.String())
 		}
 	})
-	p.await(b, func(s kubelet.State) bool { return len(s.Healthy) == 8 })
+	p.await(b, func(s kubelet.State) bool { return len(s.Healthy) == p.gpus })
 }
 
 func (p *plugin) await(b *testing.B, ok func(kubelet.State) bool) {
@@ -127,48 +97,6 @@ func (p *plugin) await(b *testing.B, ok func(kubelet.State) bool) {
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
 	p.kubelet.Wait(ctx, gpus, ok)
-}
-
-// installDriver makes the driver of the GPUs that the tree of a DGX has.
-func installDriver(b *testing.B) *nvidia.Driver {
-	b.Helper()
-	text, err := os.ReadFile("../../machines/dgx-h100.json")
-	if err != nil {
-		b.Fatal(err)
-	}
-	m, err := machine.Decode(text)
-	if err != nil {
-		b.Fatal(err)
-	}
-	c := nvidia.Of(m)
-	for i := range c.GPUs {
-		c.GPUs[i].PCI = sysfstest.GPUAddress(i)
-	}
-	c.Kernel = version
-	d, err := nvidia.Install(b.Context(), b.TempDir(), "usr/lib/"+nvidia.Triple(), version)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := d.Set(c); err != nil {
-		b.Fatal(err)
-	}
-	nodes := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
-	for i := range c.GPUs {
-		nodes = append(nodes, fmt.Sprintf("nvidia%d", c.GPUs[i].Minor))
-	}
-	if err := os.Mkdir(filepath.Join(d.Root, "dev"), 0o755); err != nil {
-		b.Fatal(err)
-	}
-	for minor, name := range nodes {
-		path := filepath.Join(d.Root, "dev", name)
-		// NVIDIA's major number. Nothing opens them.
-		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(195, uint32(minor)))); errors.Is(err, unix.EPERM) {
-			b.Skip("device nodes cannot be made here: ", err)
-		} else if err != nil {
-			b.Fatal(err)
-		}
-	}
-	return d
 }
 
 // processorTime is what all threads of the plugin have used.

@@ -166,6 +166,22 @@ func waitClosed(t *testing.T, daemons ...*process) {
 	})
 }
 
+// library is the file of a library that a process has loaded.
+func (p *process) library(t *testing.T, name string) string {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if at := strings.IndexByte(line, '/'); at >= 0 && strings.HasPrefix(filepath.Base(line), name) {
+			return strings.TrimSpace(line[at:])
+		}
+	}
+	t.Fatalf("the process has not loaded %s", name)
+	return ""
+}
+
 // idles is what a daemon takes in some time: anonymous memory in kB at its end, and
 // processor time.
 func (p *process) idles(t *testing.T, d time.Duration) (anonymous string, took time.Duration) {

@@ -144,6 +144,59 @@ func (r *rig) closedToOthers(t *testing.T) {
 	r.remove(t, "without")
 }
 
+// TestHardwareUpgrade: the library of a real driver is replaced under a running plugin, here by a
+// copy that is mounted over it, while a program computes. The plugin ends by itself and serves the GPUs
+// again; the program sees nothing of it, and the next one starts.
+func TestHardwareUpgrade(t *testing.T) {
+	r, gpus := hardwareRig(t, "hwupgrade", quickHealth)
+	ends := r.plugin.supervise(t)
+	r.waitRegistered(t)
+	all := corev1.ResourceList{gpuResource: quantity(len(gpus))}
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.create(t, r.cudaPod("before", all, "info", "spin", "30", "wait"))
+	r.prints(t, "before", 1)
+
+	library := r.plugin.library(t, "libnvidia-ml.so")
+	other := filepath.Join(r.dir, filepath.Base(library))
+	text, err := os.ReadFile(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mount, err := r.NodeCommand(t.Context(), "mount", "--bind", other, library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := mount.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	replaced := time.Now()
+	eventually(t, 20*time.Second, func() string {
+		if ends() == 0 {
+			return "the plugin goes on with a library that is not installed any more"
+		}
+		return ""
+	})
+	if len(r.plugin.log.grep("the driver was upgraded")) == 0 {
+		t.Error("the plugin ended without the reason")
+	}
+	r.waitRegistered(t)
+	t.Logf("%.1f s after the library was replaced the plugin is registered again", time.Since(replaced).Seconds())
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	if spun := r.prints(t, "before", 2)[1]; number(t, spun, "spin") <= 0 {
+		t.Errorf("the program that ran printed %q", spun)
+	}
+	if ends() != 1 {
+		t.Errorf("the plugin ended %d times", ends())
+	}
+	r.remove(t, "before")
+	r.create(t, r.cudaPod("after", all, "info", "spin", "1"))
+	r.prints(t, "after", 2)
+	t.Logf("log of the plugin:\n%s", infoLines(r.plugin.log.String()))
+}
+
 // TestHardwareMPS: what NVIDIA's MPS makes of the limits that heddle sets.
 func TestHardwareMPS(t *testing.T) {
 	r, gpus := hardwareRig(t, "hwmps", sharedGPUs+"sgpu: {enforce: {memory: mps, compute: mps}}\n")

@@ -1,0 +1,135 @@
+//go:build cgo && linux
+
+package deviceplugin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/nvidia"
+	"github.com/heddle-dev/heddle/test/sysfstest"
+)
+
+// node is a machine that plugins read.
+type node struct {
+	gpus   int
+	driver string   // its root
+	flags  []string // heddle's, for the rest of the machine
+}
+
+// here is this machine with its own driver, where programs are prebuilt (make hardware).
+func here(b *testing.B) (n node, ok bool) {
+	b.Helper()
+	if cluster.Prebuilt() == "" {
+		return node{}, false
+	}
+	found, err := filepath.Glob("/proc/driver/nvidia/gpus/*")
+	if err != nil || len(found) == 0 {
+		b.Skip("no GPU of NVIDIA is here: ", err)
+	}
+	return node{gpus: len(found), driver: "/"}, true
+}
+
+// dgx is a DGX H100, whose HCAs make 512 shared devices, or this machine.
+func dgx(b *testing.B) node {
+	b.Helper()
+	if n, ok := here(b); ok {
+		return n
+	}
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	return onTree(b, tree)
+}
+
+// gpusAlone is a DGX whose HCAs have no driver, or this machine: the plugin has one resource, as
+// NVIDIA's has.
+func gpusAlone(b *testing.B) node {
+	b.Helper()
+	if n, ok := here(b); ok {
+		return n
+	}
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	if err := os.RemoveAll(filepath.Join(tree.Sys(), "class/infiniband")); err != nil {
+		b.Fatal(err)
+	}
+	return onTree(b, tree)
+}
+
+func onTree(b *testing.B, tree *sysfstest.Tree) node {
+	b.Helper()
+	return node{gpus: 8, driver: installDriver(b).Root, flags: []string{
+		"--sysfs-root", tree.Sys(), "--proc-root", tree.Proc(), "--dev-root", tree.Dev(),
+	}}
+}
+
+// program is a prebuilt one, or what build makes, which may be the file that it gets.
+func program(b *testing.B, name string, build func(file string) (string, error)) string {
+	b.Helper()
+	if dir := cluster.Prebuilt(); dir != "" {
+		return filepath.Join(dir, "bench", name)
+	}
+	file, err := build(filepath.Join(b.TempDir(), name))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return file
+}
+
+func goBuild(args ...string) error {
+	if out, err := exec.Command("go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// installDriver makes the driver of the GPUs that the tree of a DGX has.
+func installDriver(b *testing.B) *nvidia.Driver {
+	b.Helper()
+	text, err := os.ReadFile("../../machines/dgx-h100.json")
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := machine.Decode(text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := nvidia.Of(m)
+	for i := range c.GPUs {
+		c.GPUs[i].PCI = sysfstest.GPUAddress(i)
+	}
+	const version = "550.54.15"
+	c.Kernel = version
+	d, err := nvidia.Install(b.Context(), b.TempDir(), "usr/lib/"+nvidia.Triple(), version)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := d.Set(c); err != nil {
+		b.Fatal(err)
+	}
+	nodes := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
+	for i := range c.GPUs {
+		nodes = append(nodes, fmt.Sprintf("nvidia%d", c.GPUs[i].Minor))
+	}
+	if err := os.Mkdir(filepath.Join(d.Root, "dev"), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for minor, name := range nodes {
+		path := filepath.Join(d.Root, "dev", name)
+		// NVIDIA's major number. Nothing opens them.
+		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(195, uint32(minor)))); errors.Is(err, unix.EPERM) {
+			b.Skip("device nodes cannot be made here: ", err)
+		} else if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return d
+}
