@@ -5,17 +5,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/dist/hardware
 rm -rf "$out"
-mkdir -p "$out/heddle" "$out/bench" "$out/test/e2e/devices" "$out/test/bench/deviceplugin" "$out/test/machines"
+mkdir -p "$out/heddle" "$out/peers" "$out/test/e2e/devices" "$out/test/bench/deviceplugin" "$out/test/machines"
 go run ./test/cluster/cmd/heddle-cluster pack "$out"
 go build -tags grpcnotrace -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle ./cmd/heddle-device-plugin ./cmd/heddle-feature-discovery
 CGO_ENABLED=0 go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle-cdi-hook ./test/e2e/devices/report
 cc -O2 -o "$out/cuda" test/e2e/devices/testdata/cuda.c
 go test -c -tags e2e -ldflags '-s -w' -o "$out/devices.test" ./test/e2e/devices
 go test -c -tags grpcnotrace -ldflags '-s -w' -o "$out/bench.test" ./test/bench/deviceplugin
-go build -tags grpcnotrace -ldflags '-s -w' -o "$out/bench/least" ./test/bench/deviceplugin/least
-go build -C test/bench/deviceplugin/nvidia -ldflags '-s -w' -o "$out/bench/nvidia-device-plugin" \
-  github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin
-ln "$out/heddle/heddle-device-plugin" "$out/bench/"
+go build -tags grpcnotrace -ldflags '-s -w' -o "$out/peers/least" ./test/bench/deviceplugin/least
+for program in nvidia-device-plugin gpu-feature-discovery; do
+  go build -C test/peers/nvidia -ldflags '-s -w' -o "$out/peers/" github.com/NVIDIA/k8s-device-plugin/cmd/$program
+done
 cp test/machines/dgx-h100.json "$out/test/machines/"
 cat >"$out/run" <<'RUN'
 #!/usr/bin/env bash

@@ -8,7 +8,7 @@ import (
 )
 
 // pluginProcess weighs heddle-device-plugin beside NVIDIA's k8s-device-plugin (v0.19.0,
-// test/bench/deviceplugin/nvidia), each on the same stand-in for the driver, beside a kubelet of its own
+// test/peers/nvidia), each on the same stand-in for the driver, beside a kubelet of its own
 // and without an API server, in one run and in turns. The least plugin (test/bench/deviceplugin/least)
 // shows what gRPC and Go take by themselves. Memory and processor time have what NVIDIA's
 // v0.20.0 took earlier on another machine as limits too.

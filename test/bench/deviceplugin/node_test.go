@@ -71,11 +71,12 @@ func onTree(b *testing.B, tree *sysfstest.Tree) node {
 	}}
 }
 
-// program is a prebuilt one, or what build makes, which may be the file that it gets.
-func program(b *testing.B, name string, build func(file string) (string, error)) string {
+// program is a prebuilt one, of heddle or of its peers, or what build makes, which may be the file
+// that it gets.
+func program(b *testing.B, dir, name string, build func(file string) (string, error)) string {
 	b.Helper()
-	if dir := cluster.Prebuilt(); dir != "" {
-		return filepath.Join(dir, "bench", name)
+	if prebuilt := cluster.Prebuilt(); prebuilt != "" {
+		return filepath.Join(prebuilt, dir, name)
 	}
 	file, err := build(filepath.Join(b.TempDir(), name))
 	if err != nil {

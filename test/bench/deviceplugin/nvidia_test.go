@@ -12,15 +12,15 @@ import (
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
-// startNVIDIA runs NVIDIA's device plugin, of the module in nvidia, likewise: on the same kind of
+// startNVIDIA runs NVIDIA's device plugin, of the module in test/peers/nvidia, likewise: on the same kind of
 // driver and beside a kubelet of its own. Its directory is a constant, so it has a mount namespace.
 func startNVIDIA(b *testing.B, n node) *plugin {
 	b.Helper()
 	if os.Geteuid() != 0 {
 		b.Skip("a mount namespace takes root")
 	}
-	binary := program(b, "nvidia-device-plugin", func(file string) (string, error) {
-		return file, goBuild("-C", "nvidia", "-trimpath", "-ldflags", "-s -w", "-o", file,
+	binary := program(b, "peers", "nvidia-device-plugin", func(file string) (string, error) {
+		return file, goBuild("-C", "../../peers/nvidia", "-trimpath", "-ldflags", "-s -w", "-o", file,
 			"github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin")
 	})
 	dir := kubelet.Dir(b)

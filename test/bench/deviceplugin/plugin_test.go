@@ -41,7 +41,7 @@ type plugin struct {
 // kubelet when start returns.
 func start(b *testing.B, n node) *plugin {
 	b.Helper()
-	binary := program(b, "heddle-device-plugin", func(string) (string, error) {
+	binary := program(b, "heddle", "heddle-device-plugin", func(string) (string, error) {
 		build, err := install.New(b.Context(), b.TempDir(), nil)
 		if err != nil {
 			return "", err
@@ -59,7 +59,7 @@ func start(b *testing.B, n node) *plugin {
 // startLeast runs the least plugin likewise, beside a kubelet of its own.
 func startLeast(b *testing.B, n node) *plugin {
 	b.Helper()
-	binary := program(b, "least", func(file string) (string, error) { return file, goBuild("-o", file, "./least") })
+	binary := program(b, "peers", "least", func(file string) (string, error) { return file, goBuild("-o", file, "./least") })
 	p := &plugin{kubelet: kubelet.Start(b, kubelet.Dir(b)), gpus: n.gpus}
 	cmd := exec.Command(binary, gpus, p.kubelet.PluginDir())
 	for i := range n.gpus {

@@ -33,9 +33,10 @@ type built struct {
 	dir string
 	// installer has heddle's programs linked; nil where they came with [cluster.Prebuilt].
 	installer *install.Installer
-	plugin    string // the binary
-	labeler   string // heddle-feature-discovery
-	archive   string // reportImage
+	plugin    string     // the binary
+	labeler   string     // heddle-feature-discovery
+	archive   string     // reportImage
+	peers     sync.Mutex // of the programs of others, see [nvidiaProgram]
 }
 
 var once struct {

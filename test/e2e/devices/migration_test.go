@@ -45,17 +45,18 @@ type migration struct {
 // manifest is never changed, and running containers are never touched.
 func TestMigration(t *testing.T) {
 	beside(t)
+	whole, sliced := "version: v1\nflags: {migStrategy: none}\n", replicasOf("timeSlicing")
 	t.Run("nvidia", func(t *testing.T) {
 		t.Parallel()
 		newRig(t, options{name: "from-nvidia", held: true}).migrate(t, &migration{
-			peer: &nvidiaPlugin{replicas: 1}, from: "nvidia", file: "version: v1\nflags: {migStrategy: none}\n",
+			peer: &nvidiaPlugin{file: whole}, from: "nvidia", file: whole,
 			resource: gpuResource, theirs: 8, ours: 8, manifest: box{gpus: 2},
 		})
 	})
 	t.Run("nvidia-time-slicing", func(t *testing.T) {
 		t.Parallel()
 		newRig(t, options{name: "from-slices", held: true}).migrate(t, &migration{
-			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: replicasOf("timeSlicing"),
+			peer: &nvidiaPlugin{file: sliced}, from: "nvidia", file: sliced,
 			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
 		})
 	})
@@ -63,7 +64,7 @@ func TestMigration(t *testing.T) {
 	t.Run("nvidia-time-slicing-to-whole-gpus", func(t *testing.T) {
 		t.Parallel()
 		newRig(t, options{name: "to-whole", held: true}).migrate(t, &migration{
-			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: "version: v1\n",
+			peer: &nvidiaPlugin{file: sliced}, from: "nvidia", file: "version: v1\n",
 			resource: gpuResource, theirs: 32, ours: 7, manifest: box{gpus: 1},
 		})
 	})
@@ -72,7 +73,7 @@ func TestMigration(t *testing.T) {
 		r := newRig(t, options{name: "from-mps", held: true})
 		r.mpsKeeper(t)
 		r.migrate(t, &migration{
-			peer: &nvidiaPlugin{replicas: 4}, from: "nvidia", file: replicasOf("mps"),
+			peer: &replicas{number: 4}, from: "nvidia", file: replicasOf("mps"),
 			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
 		})
 		if got := r.sees(t, "after", "app").Env["CUDA_MPS_PIPE_DIRECTORY"]; got != "/tmp/nvidia-mps" {
@@ -264,30 +265,26 @@ func common(a, b []string) (both []string) {
 	return both
 }
 
-// nvidiaPlugin stands in for NVIDIA's k8s-device-plugin: its device IDs, its replicas of a
-// GPU, its answers (deviceListStrategy envvar with passDeviceSpecs).
-type nvidiaPlugin struct {
-	replicas int
-	end      func()
+// replicas stands in for NVIDIA's k8s-device-plugin with MPS, whose control daemon needs a GPU: its
+// device IDs, its answers (deviceListStrategy envvar with passDeviceSpecs).
+type replicas struct {
+	number int
+	end    func()
 }
 
-func (p *nvidiaPlugin) start(t *testing.T, r *rig) {
+func (p *replicas) start(t *testing.T, r *rig) {
 	t.Helper()
 	m := r.machine(t)
 	var ids []string
 	for i := range m.GPUs {
-		for n := range p.replicas {
-			id := m.GPUs[i].UUID
-			if p.replicas > 1 {
-				id += fmt.Sprint("::", n)
-			}
-			ids = append(ids, id)
+		for n := range p.number {
+			ids = append(ids, fmt.Sprint(m.GPUs[i].UUID, "::", n))
 		}
 	}
 	p.end = r.foreign(t, "nvidia-gpu.sock", gpuResource, ids...)
 }
 
-func (p *nvidiaPlugin) stop(*testing.T) { p.end() }
+func (p *replicas) stop(*testing.T) { p.end() }
 
 // mellanoxPlugin is Mellanox's k8s-rdma-shared-dev-plugin, which finds the machine's HCAs
 // in a /sys of its own.

@@ -435,6 +435,75 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t d, nvmlDeviceAttributes_t *
 	return NVML_SUCCESS;
 }
 
+/* An instance and what computes in it are one here, of the profile with one slice: NVIDIA's
+ * library finds "1g.10gb" by these. */
+#define PROFILE 19 /* of one slice, as on an H100 */
+
+static struct nvmlDevice_st *instance(void *handle) { return handle; }
+
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device) {
+	DEVICE(mig, mig.handle->instance - 1);
+	if (!mig.handle->instance)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	device->handle = &devices[mig.handle->index];
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned *id) {
+	DEVICE(d, d.handle->instance - 1);
+	*id = d.handle->instance;
+	return d.handle->instance ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned *id) {
+	DEVICE(d, d.handle->instance - 1);
+	*id = 0;
+	return d.handle->instance ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t d, unsigned id, nvmlGpuInstance_t *gi) {
+	DEVICE(d, (int)id - 1);
+	if (id < 1 || id > 7)
+		return NVML_ERROR_NOT_FOUND;
+	gi->handle = (void *)&instances[d.handle->index][id - 1];
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t gi, unsigned id, nvmlComputeInstance_t *ci) {
+	BEGIN(instance(gi.handle)->index, -1);
+	ci->handle = (void *)gi.handle;
+	return id ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t gi, nvmlGpuInstanceInfo_t *info) {
+	BEGIN(instance(gi.handle)->index, -1);
+	*info = (nvmlGpuInstanceInfo_t){.id = instance(gi.handle)->instance, .profileId = PROFILE};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t ci, nvmlComputeInstanceInfo_t *info) {
+	BEGIN(instance(ci.handle)->index, -1);
+	*info = (nvmlComputeInstanceInfo_t){.id = 0, .profileId = 0};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t d, unsigned profile, nvmlGpuInstanceProfileInfo_t *info) {
+	DEVICE(d, (int)profile);
+	if (d.handle->mig < 0 || profile != NVML_GPU_INSTANCE_PROFILE_1_SLICE)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*info = (nvmlGpuInstanceProfileInfo_t){.id = PROFILE, .sliceCount = 1, .instanceCount = 7};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gi, unsigned profile, unsigned engines,
+							  nvmlComputeInstanceProfileInfo_t *info) {
+	BEGIN(instance(gi.handle)->index, (int)profile);
+	if (profile != NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE || engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*info = (nvmlComputeInstanceProfileInfo_t){.id = 0, .sliceCount = 1, .instanceCount = 1};
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, unsigned *is) {
 	DEVICE(d, -1);
 	*is = d.handle->instance > 0;
