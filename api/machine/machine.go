@@ -135,6 +135,13 @@ type PCIFunction struct {
 	LinkWidth int    `json:"linkWidth,omitempty"`
 }
 
+// PassedThrough reports whether the function was given to virtual machines: it is bound to
+// vfio-pci or a variant of it, which the kernel calls by the module's name, such as
+// nvgrace_gpu_vfio_pci and mlx5_vfio_pci.
+func (f *PCIFunction) PassedThrough() bool {
+	return strings.HasSuffix(strings.ReplaceAll(f.Driver, "_", "-"), "vfio-pci")
+}
+
 // Driver is the GPU driver.
 type Driver struct {
 	// Version is nvmlSystemGetDriverVersion's, for instance 570.86.15; empty
@@ -145,6 +152,9 @@ type Driver struct {
 	// CUDA is the highest CUDA version that the driver supports
 	// (nvmlSystemGetCudaDriverVersion_v2): "12.8".
 	CUDA string `json:"cuda"`
+	// Unidentified are GPUs that the driver counts, and that have not told who they are since
+	// it was loaded: they were lost before.
+	Unidentified int `json:"unidentified,omitempty"`
 }
 
 // Drivers are those that are loaded, the first maker's first.

@@ -289,7 +289,7 @@ func TestOtherGPUsStayHealthy(t *testing.T) {
 // TestGPUOfAVirtualMachineIsForgotten: it was given away on purpose, which is no
 // fault of the node. One that only left the bus or its driver is gone.
 func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {
-	for driver, known := range map[string]bool{"nvidia": true, "": true, "vfio-pci": false, "nvgrace-gpu-vfio-pci": false} {
+	for driver, known := range map[string]bool{"nvidia": true, "": true, "vfio-pci": false, "nvgrace_gpu_vfio_pci": false} {
 		tr := newTracker(config.Default().Health)
 		tr.see(gpus(machine.Healthy, machine.Healthy))
 		m := gpus(machine.Healthy)

@@ -125,7 +125,7 @@ func TestHCA(t *testing.T) {
 			scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].PhysFn = "0000:40:00.1" })), scan(10, ports()),
 		}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
 		{"given to a virtual machine", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
-			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "vfio-pci"}}
+			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "mlx5_vfio_pci"}}
 		}))}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -2,7 +2,6 @@ package health
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -74,7 +73,7 @@ func (t *tracker) forget() {
 			continue
 		}
 		f := t.machine.Function(h.pci)
-		if h.transient || f != nil && strings.HasSuffix(f.Driver, "vfio-pci") {
+		if h.transient || f != nil && f.PassedThrough() {
 			delete(t.hcas, id)
 		}
 	}

@@ -76,9 +76,9 @@ func TestGPUs(t *testing.T) {
 		},
 		{
 			"a variant of vfio-pci", &machine.Machine{
-				PCI: []machine.PCIFunction{{Address: "0009:01:00.0", Class: "0x030200", Vendor: "0x10de", Driver: "nvgrace-gpu-vfio-pci"}},
+				PCI: []machine.PCIFunction{{Address: "0009:01:00.0", Class: "0x030200", Vendor: "0x10de", Driver: "nvgrace_gpu_vfio_pci"}},
 			}, "",
-			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to nvgrace-gpu-vfio-pci, for virtual machines"}},
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to nvgrace_gpu_vfio_pci, for virtual machines"}},
 		},
 		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "there are no GPUs"}}},
 		{

@@ -147,7 +147,9 @@ func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	// GPUs that left the bus were removed from the machine.
 	maps.DeleteFunc(r.seen, func(address string, _ sighting) bool { return !answered[address] })
 	describe(m, found)
-	m.AddDriver(r.last.driver)
+	driver := r.last.driver
+	driver.Unidentified = max(0, r.last.count-len(found))
+	m.AddDriver(driver)
 	m.GPUs = append(m.GPUs, found...)
 	m.Probes = append(m.Probes, probe)
 }
@@ -183,7 +185,29 @@ func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, m
 	for i := range indices {
 		indices[i] = i
 	}
-	return r.collect(m, r.gpus.Ask(ctx, indices, r.library.GPU))
+	answers := r.gpus.Ask(ctx, indices, r.library.GPU)
+	r.locate(answers)
+	return r.collect(m, answers)
+}
+
+// locate gives a GPU that has told its UUID alone the bus address that no other has, if it is the
+// only one of both.
+func (r *Reader) locate(answers []bounded.Answer[machine.GPU]) {
+	free := slices.Clone(r.bus)
+	var without []int
+	for i := range answers {
+		g := answers[i].Value
+		if g.UUID == "" && g.PCI == "" {
+			g = r.known[i]
+		}
+		if g.UUID != "" && g.PCI == "" {
+			without = append(without, i)
+		}
+		free = slices.DeleteFunc(free, func(address string) bool { return address == g.PCI })
+	}
+	if len(without) == 1 && len(free) == 1 {
+		answers[without[0]].Value.PCI = free[0]
+	}
 }
 
 func (r *Reader) open(reopen bool) (session, error) {
@@ -235,7 +259,7 @@ func (r *Reader) condition(i int, a bounded.Answer[machine.GPU]) (machine.GPU, b
 		r.known[i] = gpu
 		return gpu, true
 	}
-	known := gpu.UUID != ""
+	known := gpu.UUID != "" && gpu.PCI != ""
 	switch {
 	case !known:
 		gpu, known = r.known[i]

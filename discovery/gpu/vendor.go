@@ -131,11 +131,10 @@ func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
 }
 
 // Excuse is why a GPU on the bus is none for containers, so that no GPU driver
-// need have it: it belongs to virtual machines. Empty for all others. Kernels
-// have variants of vfio-pci, such as nvgrace-gpu-vfio-pci.
+// need have it: it belongs to virtual machines. Empty for all others.
 func Excuse(f *machine.PCIFunction) string {
 	switch {
-	case strings.HasSuffix(f.Driver, "vfio-pci"):
+	case f.PassedThrough():
 		return "bound to " + f.Driver + ", for virtual machines"
 	case f.PhysFn != "":
 		return "a virtual function of " + f.PhysFn + ", for virtual machines"

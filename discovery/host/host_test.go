@@ -200,7 +200,7 @@ func TestGPUsOfVirtualMachinesAreExcused(t *testing.T) {
 	library := &gpus{count: 8}
 	h := at(tree, library)
 	h.Scan(t.Context())
-	for i, driver := range map[int]string{6: "nvgrace-gpu-vfio-pci", 7: "vfio-pci"} {
+	for i, driver := range map[int]string{6: "nvgrace_gpu_vfio_pci", 7: "vfio-pci"} {
 		tree.Remove(devices + sysfstest.GPUAddress(i) + "/driver")
 		tree.Link(devices+sysfstest.GPUAddress(i)+"/driver", "sys/bus/pci/drivers/"+driver)
 	}
@@ -212,7 +212,7 @@ func TestGPUsOfVirtualMachinesAreExcused(t *testing.T) {
 	}
 	for i, want := range map[int]string{
 		4: "", 5: "a virtual function of 0000:93:00.0, for virtual machines",
-		6: "bound to nvgrace-gpu-vfio-pci, for virtual machines", 7: "bound to vfio-pci, for virtual machines",
+		6: "bound to nvgrace_gpu_vfio_pci, for virtual machines", 7: "bound to vfio-pci, for virtual machines",
 	} {
 		if got := gpu.Excuse(m.Function(sysfstest.GPUAddress(i))); got != want {
 			t.Errorf("GPU %d is %q, want %q", i, got, want)

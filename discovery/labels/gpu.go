@@ -28,7 +28,11 @@ func (b *builder) gpus() {
 		return
 	}
 	groupsOf := b.vendorLabels(groups[0])
-	b.model(groups[0], groupsOf)
+	count := len(groups[0].GPUs)
+	if len(groups) == 1 {
+		count += b.machine.DriverOf(groups[0].GPUs[0].Vendor).Unidentified // A GPU that is lost is still in the node.
+	}
+	b.model(groups[0], count, groupsOf)
 	b.models(groups)
 	b.driver(groupsOf)
 	if groupsOf.MIG {
@@ -60,12 +64,12 @@ func (b *builder) vendorLabels(g model.Group) gpu.Labels {
 	return gpu.Labels{}
 }
 
-// model sets what describes the model that the machine has most of. All values
-// are of this one model: a mixture describes a GPU that does not exist.
-func (b *builder) model(g model.Group, of gpu.Labels) {
+// model sets what describes the model that the machine has most of, of which there are count. All
+// values are of this one model: a mixture describes a GPU that does not exist.
+func (b *builder) model(g model.Group, count int, of gpu.Labels) {
 	d := b.domains
 	b.set(d.Product(), g.Product)
-	b.setInt(d.GPUKey(wellknown.GPUCount), int64(len(g.GPUs)))
+	b.setInt(d.GPUKey(wellknown.GPUCount), int64(count))
 	if mib := g.MemoryMiB(); mib > 0 {
 		b.setInt(d.GPUKey(wellknown.GPUMemory), mib)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
@@ -102,6 +103,11 @@ func TestAnErrorIsNoAnswer(t *testing.T) {
 		if !skipped(m, n.control.GPUs[3].PCI, "Unknown Error") {
 			t.Errorf("%s fails, and is not reported: %v", f.Function, m.Skipped)
 		}
+	}
+	// A link that this one GPU does not have is none, and those behind it are there.
+	m = n.scan(t, nvidia.Failure{Function: "DeviceGetNvLinkState", GPU: 3, Arg: 4, Return: nvidia.NotSupported})
+	if links := m.GPUs[3].NVLinks; len(links) != 1 || links[0].Links != was.GPUs[3].NVLinks[0].Links-1 || len(m.Skipped) > 0 {
+		t.Errorf("a GPU without its fifth link: %+v, skipped %v", links, m.Skipped)
 	}
 	// A part that answers that the GPU is lost answers for the GPU.
 	m = n.scan(t, nvidia.Failure{Function: "DeviceGetMigMode", GPU: 3, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
@@ -202,6 +208,21 @@ func TestLostAtTheStart(t *testing.T) {
 		g := m.GPUs[6]
 		if g.UUID != usual.UUID || g.PCI != usual.PCI || g.Product != usual.Product || g.Health.State != machine.Lost {
 			t.Errorf("%s: %+v", function, g)
+		}
+	}
+	// It has told its UUID alone, and its place on the bus is the only one without a GPU.
+	n.restart()
+	m := n.scan(t, nvidia.Failure{Function: "DeviceGetPciInfo_v3", GPU: 6, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
+	if g := m.GPUs[6]; g.UUID != usual.UUID || g.PCI != usual.PCI || g.Product != usual.Product || g.Health.State != machine.Lost {
+		t.Errorf("without a PCI address: %+v", g)
+	}
+	for _, function := range []string{"DeviceGetUUID", "DeviceGetHandleByIndex_v2"} {
+		n.restart()
+		m := n.scan(t, nvidia.Failure{Function: function, GPU: 6, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
+		c := config.Default()
+		r := labels.Compute(m, &c, gpu.Vendors{nvml.Vendor()})
+		if len(m.GPUs) != 7 || m.Driver.Unidentified != 1 || r.Labels["nvidia.com/gpu.count"] != "8" {
+			t.Errorf("%s: %d GPUs, driver %+v, label %q", function, len(m.GPUs), m.Driver, r.Labels["nvidia.com/gpu.count"])
 		}
 	}
 }

@@ -100,8 +100,8 @@ func fabricFaults(mask uint32) string {
 	return strings.Join(all, ", ")
 }
 
-// links reads the active NVLinks, summed by peer. The first link that the GPU
-// does not have answers INVALID_ARGUMENT, or NOT_SUPPORTED.
+// links reads the active NVLinks, summed by peer. Behind the last link of the GPU NVML answers
+// INVALID_ARGUMENT. NOT_SUPPORTED is of one link, as in NVIDIA's go-gpuallocator (internal/links).
 func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 	if !l.has("nvmlDeviceGetNvLinkRemoteDeviceType") { // Since driver 460.
 		return nil
@@ -110,8 +110,11 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 	var errs []error
 	for i := range nvml.NVLINK_MAX_LINKS {
 		state, ret := device.GetNvLinkState(i)
-		if noLink(ret) {
+		if ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 			break
+		}
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			continue
 		}
 		if ret != nvml.SUCCESS {
 			errs = append(errs, failure(fmt.Sprintf("NVLink %d", i), ret))

@@ -22,9 +22,6 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		return machine.GPU{}, failure(fmt.Sprintf("GPU %d", index), ret)
 	}
 	if err := identify(device, &g); err != nil {
-		if g.UUID == "" || g.PCI == "" {
-			return machine.GPU{}, err
-		}
 		return g, err
 	}
 	l.remember(g.UUID, device)
@@ -57,23 +54,22 @@ func fault(what string, ret nvml.Return) error {
 	return failure(what, ret)
 }
 
+// identify reads what answers of a GPU's identity: one that was lost may know a part of it.
 func identify(device nvml.Device, g *machine.GPU) error {
+	var errs [3]error
 	var ret nvml.Return
 	if g.UUID, ret = device.GetUUID(); ret != nvml.SUCCESS {
-		return failure("UUID", ret)
+		g.UUID, errs[0] = "", failure("UUID", ret)
 	}
-	pci, ret := device.GetPciInfo()
-	if ret != nvml.SUCCESS {
-		return failure("PCI address", ret)
-	}
-	var err error
-	if g.PCI, err = parseBusID(cString(pci.BusId[:])); err != nil {
-		return err
+	if pci, ret := device.GetPciInfo(); ret != nvml.SUCCESS {
+		errs[1] = failure("PCI address", ret)
+	} else {
+		g.PCI, errs[1] = parseBusID(cString(pci.BusId[:]))
 	}
 	if g.Product, ret = device.GetName(); ret != nvml.SUCCESS {
-		return failure("name", ret)
+		g.Product, errs[2] = "", failure("name", ret)
 	}
-	return nil
+	return cmp.Or(errs[0], errs[1], errs[2])
 }
 
 // virtual reads the host's vGPU software.

@@ -134,7 +134,11 @@ func TestGenerateForAnother(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &q); err != nil { //nolint:musttag // This program reads it again.
 		t.Fatal(err)
 	}
-	edits, err := New(q.Options).Generate(&q.Machine)
+	l := New(q.Options)
+	if driver, gpus, err := l.Open(); err != nil || driver.Version != "550.54.15" || gpus != 1 {
+		t.Errorf("driver %+v with %d GPUs, %v", driver, gpus, err)
+	}
+	edits, err := l.Generate(&q.Machine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,24 +174,28 @@ func TestLayouts(t *testing.T) {
 		name, folder, bin string
 		// ownNodes: the driver's root has a /dev of its own.
 		ownNodes bool
-		// links has the SONAMEs alone, as links into folder.
-		links string
+		// links has the SONAMEs alone, as links into folder, by way of via.
+		links, via string
 	}{
-		{"Debian", "usr/lib/" + triple(), "usr/bin", true, ""},
-		{"Red Hat", "usr/lib64", "usr/bin", true, ""},
-		{"Arch", "usr/lib", "usr/bin", true, ""},
-		{"not merged", "lib64", "bin", true, ""},
-		{"GKE", gke + "/lib64", gke + "/bin", false, ""},
-		{"Debian's own packages", "usr/lib/" + triple() + "/nvidia/current", "usr/bin", true, "usr/lib/" + triple()},
-		{"a directory of its own", "usr/local/nvidia/lib64", "usr/bin", false, ""},
-		{"a directory of its own, with links", "usr/local/nvidia/lib64", "usr/bin", false, "usr/lib"},
-		{"Talos", "usr/local/glibc/usr/lib", "usr/local/bin", false, ""},
+		{"Debian", "usr/lib/" + triple(), "usr/bin", true, "", ""},
+		{"Red Hat", "usr/lib64", "usr/bin", true, "", ""},
+		{"Arch", "usr/lib", "usr/bin", true, "", ""},
+		{"not merged", "lib64", "bin", true, "", ""},
+		{"GKE", gke + "/lib64", gke + "/bin", false, "", ""},
+		{"Debian's own packages", "usr/lib/" + triple() + "/nvidia/current", "usr/bin", true, "usr/lib/" + triple(), "etc/alternatives"},
+		{"a directory of its own", "usr/local/nvidia/lib64", "usr/bin", false, "", ""},
+		{"a directory of its own, with links", "usr/local/nvidia/lib64", "usr/bin", false, "usr/lib", ""},
+		{"Talos", "usr/local/glibc/usr/lib", "usr/local/bin", false, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := install(t, tt.folder)
 			n.file("driver/" + tt.bin + "/nvidia-smi")
-			if tt.links != "" {
-				n.link(tt.links, tt.folder, "libnvidia-ml.so.1", "libcuda.so.1")
+			switch names := []string{"libnvidia-ml.so.1", "libcuda.so.1"}; {
+			case tt.via != "":
+				n.link(tt.links, tt.via, names...)
+				n.link(tt.via, tt.folder, names...)
+			case tt.links != "":
+				n.link(tt.links, tt.folder, names...)
 			}
 			dev, want := "host/dev", filepath.Join(n.dir, "host/dev")
 			if tt.ownNodes {

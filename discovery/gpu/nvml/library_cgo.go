@@ -67,12 +67,20 @@ func (l *Library) load() (nvml.Interface, error) {
 		l.api = nvml.New()
 		return l.api, nil
 	}
-	path, err := libraryIn(l.options.DriverRoot)
+	_, file, err := libraryIn(l.options.DriverRoot)
 	if err != nil {
 		return nil, err
 	}
-	l.path, l.api = path, nvml.New(nvml.WithLibraryPath(path))
+	l.path, l.api = file, nvml.New(nvml.WithLibraryPath(file))
 	return l.api, nil
+}
+
+// unload lets the next load look again: what was found is no library that this process can
+// load, as in the middle of an upgrade.
+func (l *Library) unload() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.api, l.path = nil, ""
 }
 
 // handles are those of the open session; nil without one.
@@ -121,7 +129,7 @@ var errEnding = fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
 
 // Open implements [gpu.Library].
 func (l *Library) Open() (machine.Driver, int, error) {
-	if err := l.loaded.stale(); err != nil {
+	if err := l.loaded.stale(l.options.DriverRoot); err != nil {
 		return machine.Driver{}, 0, err
 	}
 	l.loaded.look(l.options)
@@ -131,7 +139,9 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	}
 	if handles, _ := l.handles(); handles == nil {
 		ret := api.Init()
-		if ret != nvml.ERROR_LIBRARY_NOT_FOUND {
+		if ret == nvml.ERROR_LIBRARY_NOT_FOUND {
+			l.unload()
+		} else {
 			l.loaded.note(l.path)
 		}
 		if err := failure("initialize NVML", ret); ret != nvml.SUCCESS {

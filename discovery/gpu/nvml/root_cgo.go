@@ -37,18 +37,34 @@ func searchedDirs() []string {
 	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
 }
 
-// libraryIn finds the library under a driver's root. The dynamic loader does not
-// look there, and LD_LIBRARY_PATH would bring the host's libc along.
-func libraryIn(root string) (string, error) {
+// libraryIn finds the library's name under a driver's root, and the file that it leads to, which
+// is to be loaded. The dynamic loader does not look there, and LD_LIBRARY_PATH would bring the
+// host's libc along.
+func libraryIn(root string) (name, file string, err error) {
 	for _, at := range []string{root, filepath.Join(root, gke)} {
 		for _, dir := range libraryDirs() {
-			path := filepath.Join(at, dir, libraryName)
-			if _, err := os.Stat(path); err == nil {
-				return path, nil
+			name := filepath.Join(at, dir, libraryName)
+			file := within(root, name)
+			if _, err := os.Stat(file); err == nil {
+				return name, file, nil
 			}
 		}
 	}
-	return "", fmt.Errorf("%w: no %s under %s", gpu.ErrAbsent, libraryName, root)
+	return "", "", fmt.Errorf("%w: no %s under %s", gpu.ErrAbsent, libraryName, root)
+}
+
+// within is the file that a path below a root leads to for who has that root as its own: Debian's
+// packages make absolute links, by way of /etc/alternatives, which lead elsewhere from here.
+func within(root, path string) string {
+	relative, err := filepath.Rel(root, path)
+	if err != nil {
+		return path
+	}
+	file, err := securejoin.SecureJoin(root, relative)
+	if err != nil {
+		return path
+	}
+	return file
 }
 
 // place is where a driver is on this node.
@@ -66,8 +82,8 @@ type place struct {
 func (l *Library) place() place {
 	p := place{root: cmp.Or(l.options.DriverRoot, "/")}
 	p.host = cmp.Or(l.options.HostDriverRoot, p.root)
-	library, err := libraryIn(p.root)
-	if err == nil && strings.HasPrefix(library, filepath.Join(p.root, gke)+"/") {
+	name, file, err := libraryIn(p.root)
+	if err == nil && strings.HasPrefix(name, filepath.Join(p.root, gke)+"/") {
 		p.root, p.host = filepath.Join(p.root, gke), filepath.Join(p.host, gke)
 	}
 	p.dev, p.hostDev = p.root, p.host
@@ -75,28 +91,12 @@ func (l *Library) place() place {
 		p.dev, p.hostDev = nodes, nodes
 	}
 	// nvcdi searches some directories, and then the cache of the root's dynamic loader.
-	if dir := libraryDir(p.root, library); err == nil && !slices.Contains(searchedDirs(), dir) {
+	// The names with the driver's version, by which it searches, are where the library is, which need
+	// not be where its name is.
+	if dir, errRel := filepath.Rel(p.root, filepath.Dir(file)); err == nil && errRel == nil && !slices.Contains(searchedDirs(), dir) {
 		p.libraries = []string{filepath.Join(p.root, dir)}
 	}
 	return p
-}
-
-// libraryDir is the directory below a driver's root of the file that a library's name leads
-// to: only there are the names with the driver's version, by which nvcdi searches.
-// Debian's packages, for one, have links in the directories of the loader.
-func libraryDir(root, library string) string {
-	relative, err := filepath.Rel(root, library)
-	if err != nil {
-		return ""
-	}
-	file, err := securejoin.SecureJoin(root, relative)
-	if err != nil {
-		return filepath.Dir(relative)
-	}
-	if file, err = filepath.Rel(root, file); err != nil {
-		return filepath.Dir(relative)
-	}
-	return filepath.Dir(file)
 }
 
 // hostNodes is the root of the host's device nodes, which nvcdi takes dev below.
@@ -130,9 +130,9 @@ func (l *Library) Fingerprint() string {
 		patterns = append(patterns, filepath.Join(l.options.HostRoot, l.options.Hook))
 	}
 	text := gpu.Fingerprint(patterns...)
-	if library, err := libraryIn(p.root); err == nil {
-		if info, err := os.Stat(filepath.Dir(library)); err == nil {
-			text += fmt.Sprintf("%s %d\n", library, info.ModTime().UnixNano())
+	if _, file, err := libraryIn(p.root); err == nil {
+		if info, err := os.Stat(filepath.Dir(file)); err == nil {
+			text += fmt.Sprintf("%s %d\n", file, info.ModTime().UnixNano())
 		}
 	}
 	return text

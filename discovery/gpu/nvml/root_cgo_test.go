@@ -15,14 +15,14 @@ func TestLibraryIn(t *testing.T) {
 	for _, dir := range []string{"usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"} {
 		t.Run(dir, func(t *testing.T) {
 			root := t.TempDir()
-			if _, err := libraryIn(root); !errors.Is(err, gpu.ErrAbsent) {
+			if _, _, err := libraryIn(root); !errors.Is(err, gpu.ErrAbsent) {
 				t.Fatalf("an empty root: %v, want gpu.ErrAbsent", err)
 			}
 			want := filepath.Join(root, dir, libraryName)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(want), 0o755), os.WriteFile(want, nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := libraryIn(root); err != nil || got != want {
+			if got, file, err := libraryIn(root); err != nil || got != want || file != want {
 				t.Errorf("got %q, %v, want %q", got, err, want)
 			}
 		})

@@ -66,13 +66,22 @@ func (f *loaded) note(path string) {
 	}
 }
 
-// stale reports that the installed library is another one than the loaded. One
-// that is gone may be in the middle of an upgrade: what comes decides.
-func (f *loaded) stale() error {
+// stale reports that the installed library is another one than the loaded: below a
+// driver's root, if there is one, also in another directory, as in the driver container of
+// another distribution. One that is gone may be in the middle of an upgrade: what comes decides.
+func (f *loaded) stale(root string) error {
 	if f.file == nil {
 		return nil
 	}
-	now, err := os.Stat(f.path)
+	path := f.path
+	if root != "" {
+		_, file, err := libraryIn(root)
+		if err != nil {
+			return nil //nolint:nilerr // It is gone.
+		}
+		path = file
+	}
+	now, err := os.Stat(path)
 	if err != nil {
 		return nil //nolint:nilerr // It is gone.
 	}
@@ -83,7 +92,7 @@ func (f *loaded) stale() error {
 		return nil
 	}
 	return fmt.Errorf("%w: the driver was upgraded: this process has the library of %s, and %s is another one",
-		gpu.ErrRestart, f.version, f.path)
+		gpu.ErrRestart, f.version, path)
 }
 
 // absent is the error of a library that is not there, finds no driver, or is of

@@ -75,6 +75,44 @@ func TestDriverRootThatCameAfterTheContainer(t *testing.T) {
 	}
 }
 
+// TestLoadedBelowARoot: the next driver has its libraries in another directory, and absolute links as
+// Debian's packages make them, which lead to a file of this machine if they are not followed within
+// the root.
+func TestLoadedBelowARoot(t *testing.T) {
+	root := t.TempDir()
+	put := func(dir, text string) string {
+		t.Helper()
+		file := filepath.Join(root, dir, libraryName)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	name := filepath.Join(root, "usr/lib64", libraryName)
+	first := put("opt/535", "535")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink("/opt/535/"+libraryName, name)); err != nil {
+		t.Fatal(err)
+	}
+	if got, file, err := libraryIn(root); got != name || file != first || err != nil {
+		t.Fatalf("the library is %q, %q, %v", got, file, err)
+	}
+	var f loaded
+	f.note(first)
+	if err := f.stale(root); err != nil {
+		t.Errorf("the same file: %v", err)
+	}
+	if err := os.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.stale(root); err != nil {
+		t.Errorf("between two files: %v", err)
+	}
+	put("usr/lib", "550.54")
+	if err := f.stale(root); !errors.Is(err, gpu.ErrRestart) {
+		t.Errorf("in another directory: %v, want gpu.ErrRestart", err)
+	}
+}
+
 func TestLoadedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), libraryName)
 	write := func(text string) {
@@ -86,17 +124,17 @@ func TestLoadedFile(t *testing.T) {
 	var f loaded
 	write("535")
 	f.note(path)
-	if err := f.stale(); err != nil {
+	if err := f.stale(""); err != nil {
 		t.Errorf("the same file: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.stale(); err != nil {
+	if err := f.stale(""); err != nil {
 		t.Errorf("between two files: %v", err)
 	}
 	write("550.54")
-	if err := f.stale(); !errors.Is(err, gpu.ErrRestart) {
+	if err := f.stale(""); !errors.Is(err, gpu.ErrRestart) {
 		t.Errorf("another file: %v, want gpu.ErrRestart", err)
 	}
 }
