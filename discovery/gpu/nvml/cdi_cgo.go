@@ -123,17 +123,22 @@ func empty(e *specs.ContainerEdits) bool {
 
 // addFeatures makes a device, of the mode's name, for what else the host has.
 func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) error {
-	for mode, wanted := range map[nvcdi.Mode]bool{
-		nvcdi.ModeGdrcopy: l.options.Features.GDRCopy, nvcdi.ModeGds: l.options.Features.GDS,
-	} {
-		if !wanted {
+	for _, f := range []struct {
+		mode   nvcdi.Mode
+		wanted bool
+	}{{nvcdi.ModeGdrcopy, l.options.Features.GDRCopy}, {nvcdi.ModeGds, l.options.Features.GDS}} {
+		if !f.wanted {
 			continue
 		}
-		lib, err := l.nvcdi(mode, p, hook)
+		lib, err := l.nvcdi(f.mode, p, hook)
 		if err != nil {
 			return err
 		}
-		ask(out, lib, "all", string(mode))
+		name := string(f.mode)
+		ask(out, lib, "all", name)
+		if reason := out.Missing[name]; reason != "" {
+			out.Problems = append(out.Problems, name+" is wanted, and containers do not get it: "+reason)
+		}
 	}
 	return nil
 }

@@ -255,7 +255,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 		return hostPaths(e.Devices[at].ContainerEdits.DeviceNodes)
 	}
 	e := changed("at first")
-	for _, word := range []string{"nvidia-modprobe -u -c=0", "NVreg_CreateImexChannel0=1", "no CDI hook /usr/bin/nvidia-cdi-hook"} {
+	for _, word := range []string{"nvidia-modprobe -u -c=0", "NVreg_CreateImexChannel0=1", "no CDI hook /usr/bin/nvidia-cdi-hook", "gdrcopy is wanted", "gds is wanted"} {
 		if !strings.Contains(strings.Join(e.Problems, "\n"), word) {
 			t.Errorf("problems %q, want %q", e.Problems, word)
 		}
@@ -264,7 +264,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 		t.Errorf("without the hook's program: hooks %v, mounts %v", e.Common.Hooks, e.Common.Mounts)
 	}
 	n.mknod("driver/dev", "nvidia-uvm")
-	if e := changed("nvidia-uvm came"); len(e.Problems) != 2 {
+	if e := changed("nvidia-uvm came"); len(e.Problems) != 4 {
 		t.Errorf("problems %q", e.Problems)
 	}
 	n.mknod("driver/dev", imexDir+"/channel0", imexDir+"/channel1")
@@ -273,7 +273,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 		t.Errorf("channels %q, want %s", nodes(e, imexDevice), want)
 	}
 	n.file("usr/bin/nvidia-cdi-hook")
-	if e := changed("the hook came"); len(e.Problems) > 0 || len(e.Common.Hooks) == 0 || mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
+	if e := changed("the hook came"); len(e.Problems) != 2 || len(e.Common.Hooks) == 0 || mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
 		t.Errorf("with the hook: problems %q, hooks %v", e.Problems, e.Common.Hooks)
 	}
 	for socket, path := range map[string]string{
@@ -291,7 +291,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 		}
 	}
 	n.mknod("driver/dev", "gdrdrv", "nvidia-fs0")
-	if e := changed("gdrcopy and GDS came"); len(nodes(e, "gdrcopy")) != 1 || len(nodes(e, "gds")) != 1 {
+	if e := changed("gdrcopy and GDS came"); len(nodes(e, "gdrcopy")) != 1 || len(nodes(e, "gds")) != 1 || len(e.Problems) > 0 {
 		t.Errorf("devices %+v", e.Devices)
 	}
 	// A module that was loaded again may have another major number.

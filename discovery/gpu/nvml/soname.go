@@ -22,7 +22,7 @@ import (
 //
 // Nothing updates the loader's cache, so a library must be in a directory that
 // the loader of the image searches. Debian's searches /usr/lib/TRIPLE, Red
-// Hat's /usr/lib64: the SONAME is mounted in both. A path of a mount is seen
+// Hat's /usr/lib64: the names are mounted in both. A path of a mount is seen
 // below root by this process.
 func withSONAMEs(mounts []*specs.Mount, root string) []*specs.Mount {
 	taken := map[string]bool{}
@@ -35,32 +35,40 @@ func withSONAMEs(mounts []*specs.Mount, root string) []*specs.Mount {
 		if !ok || !strings.Contains(version, ".") {
 			continue
 		}
-		soname := sonameOf(m.HostPath, root)
-		names := []string{}
-		if soname != "" {
-			for _, d := range searched(dir) {
-				names = append(names, path.Join(d, soname))
-			}
+		names := wellKnown(stem)
+		if soname := sonameOf(m.HostPath, root); soname != "" {
+			names = append(names, soname)
 		}
-		if short := stem + ".so"; wellKnown(stem) || exists(path.Join(path.Dir(m.HostPath), short), root) {
-			names = append(names, path.Join(dir, short))
+		if short := stem + ".so"; exists(path.Join(path.Dir(m.HostPath), short), root) {
+			names = append(names, short)
 		}
-		for _, name := range names {
-			if taken[name] {
-				continue
+		for _, d := range searched(dir) {
+			for _, name := range names {
+				file := path.Join(d, name)
+				if taken[file] {
+					continue
+				}
+				taken[file] = true
+				more := *m
+				more.ContainerPath = file
+				mounts = append(mounts, &more)
 			}
-			taken[name] = true
-			more := *m
-			more.ContainerPath = name
-			mounts = append(mounts, &more)
 		}
 	}
 	return mounts
 }
 
-// wellKnown are libraries that programs open without a version although the
-// driver does not install that name; nvcdi's hook makes it.
-func wellKnown(stem string) bool { return stem == "libcuda" || stem == "libnvidia-opticalflow" }
+// wellKnown are names by which programs open a library although the driver does not install
+// them; nvcdi's hook makes them.
+func wellKnown(stem string) []string {
+	switch stem {
+	case "libcuda", "libnvidia-opticalflow":
+		return []string{stem + ".so"}
+	case "libGLX_nvidia":
+		return []string{"libGLX_indirect.so.0"}
+	}
+	return nil
+}
 
 // searched are a directory and those that the dynamic loaders of Debian and of
 // Red Hat search without a cache. Neither searches all of the other's, or GKE's

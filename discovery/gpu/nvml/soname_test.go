@@ -19,14 +19,15 @@ func TestWithSONAMEs(t *testing.T) {
 		want      []string
 	}{
 		{"Debian", "usr/lib/" + triple(), []string{
-			lib + "libcuda.so", lib + "libcuda.so.1", lib + "libcuda.so.550.54.15", "/usr/lib64/libcuda.so.1",
+			lib + "libcuda.so", lib + "libcuda.so.1", lib + "libcuda.so.550.54.15", "/usr/lib64/libcuda.so", "/usr/lib64/libcuda.so.1",
 		}},
 		{"Red Hat", "usr/lib64", []string{
-			lib + "libcuda.so.1", "/usr/lib64/libcuda.so", "/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.550.54.15",
+			lib + "libcuda.so", lib + "libcuda.so.1", "/usr/lib64/libcuda.so", "/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.550.54.15",
 		}},
 		{"a place that no loader searches", "home/kubernetes/bin/nvidia/lib64", []string{
 			"/home/kubernetes/bin/nvidia/lib64/libcuda.so", "/home/kubernetes/bin/nvidia/lib64/libcuda.so.1",
-			"/home/kubernetes/bin/nvidia/lib64/libcuda.so.550.54.15", lib + "libcuda.so.1", "/usr/lib64/libcuda.so.1",
+			"/home/kubernetes/bin/nvidia/lib64/libcuda.so.550.54.15", lib + "libcuda.so", lib + "libcuda.so.1",
+			"/usr/lib64/libcuda.so", "/usr/lib64/libcuda.so.1",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -55,6 +56,16 @@ func TestWithSONAMEs(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// nvcdi's hook links one library by a name that is not in it (discover/symlinks.go).
+func TestIndirectGLX(t *testing.T) {
+	mounts := withSONAMEs([]*specs.Mount{
+		{HostPath: "/usr/lib64/libGLX_nvidia.so.550.54.15", ContainerPath: "/usr/lib64/libGLX_nvidia.so.550.54.15"},
+	}, t.TempDir())
+	if !slices.ContainsFunc(mounts, func(m *specs.Mount) bool { return m.ContainerPath == "/usr/lib64/libGLX_indirect.so.0" }) {
+		t.Errorf("mounts %v", mounts)
 	}
 }
 

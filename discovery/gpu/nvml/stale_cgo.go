@@ -18,6 +18,11 @@ import (
 // open device nodes, it gets when it is created, or never.
 const patience = time.Minute
 
+// longPatience is the same where the container was created beside the driver and has never
+// reached it: no runtime that brings it is there, most likely, and the daemon has other work. The
+// kubelet's back-off begins anew for a container that ran for ten minutes.
+const longPatience = 11 * time.Minute
+
 // loaded is the library that this process has. It stays for the life of the
 // process, since glibc never unloads it: after an upgrade of the driver, a
 // process with the old library answers "driver/library version mismatch" for
@@ -110,11 +115,15 @@ func (f *loaded) absent(o gpu.Options, err error) error {
 	if f.missed.IsZero() {
 		f.missed = time.Now()
 	}
-	if time.Since(f.missed) < patience {
+	wait := patience
+	if !f.preceded && f.version == "" {
+		wait = longPatience
+	}
+	if time.Since(f.missed) < wait {
 		return err
 	}
 	return fmt.Errorf("%w: the kernel's driver has %d GPUs, and for %s this container has not reached it: %w",
-		gpu.ErrRestart, len(links), patience, err)
+		gpu.ErrRestart, len(links), wait, err)
 }
 
 // mapped is the link of the library's name beside the file that the process has

@@ -27,9 +27,23 @@ func TestDriverThatCameAfterTheContainer(t *testing.T) {
 	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
 		t.Errorf("the driver has just come: %v", err)
 	}
-	f.missed = f.missed.Add(-2 * patience)
-	if err := f.absent(o, absent); !errors.Is(err, gpu.ErrRestart) || !errors.Is(err, absent) {
-		t.Errorf("after %s: %v, want gpu.ErrRestart", patience, err)
+	now := f.missed
+	for _, tt := range []struct {
+		name     string
+		preceded bool
+		version  string
+		after    time.Duration
+		want     bool
+	}{
+		{"the driver came later", true, "", patience, true},
+		{"the driver answered once", false, "535", patience, true},
+		{"no runtime brings the driver", false, "", patience, false},
+		{"no runtime brings the driver, for long", false, "", longPatience, true},
+	} {
+		f.missed, f.preceded, f.version = now.Add(-tt.after), tt.preceded, tt.version
+		if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) != tt.want || !errors.Is(err, absent) {
+			t.Errorf("%s: after %s: %v, want gpu.ErrRestart %t", tt.name, tt.after, err, tt.want)
+		}
 	}
 }
 
