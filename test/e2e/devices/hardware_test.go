@@ -91,8 +91,17 @@ func TestHardware(t *testing.T) {
 	}
 	r.remove(t, "faulty")
 
-	r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
+	r.create(t, r.cudaPod("holder", all, "info", "wait"))
+	r.prints(t, "holder", 1)
+	out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
+	if code != 1 || !strings.Contains(out, "default/holder") || !strings.Contains(out, "/dev/nvidia") {
+		t.Errorf("with a pod on the GPU the release ends with %d:\n%s", code, out)
+	}
+	r.remove(t, "holder")
 	waitClosed(t, r.plugin, labeler)
+	if out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m"); code != 0 {
+		t.Errorf("without the pod the release ends with %d:\n%s", code, out)
+	}
 	r.waitAllocatable(t, gpuResource, 0, waitStart)
 	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
 	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
@@ -272,6 +281,20 @@ func TestHardwareMPS(t *testing.T) {
 		t.Errorf("two processes of a container have %.0f MiB together: docs/enforcers.md has that each has the limit", sum)
 	}
 	r.remove(t, "two")
+
+	// The plugin is killed and starts again under a client at work, whose daemon heddle-mps keeps.
+	r.create(t, r.cudaPod("kept", share(25, 8), "info", "spin", "12"))
+	r.prints(t, "kept", 1)
+	r.plugin.kill(t)
+	r.plugin.again(t)
+	r.create(t, r.cudaPod("next", share(25, 8), "info", "alloc", "64"))
+	if line := r.prints(t, "next", 2)[1]; line != "alloc 64: 0" {
+		t.Errorf("after the plugin's restart: %q", line)
+	}
+	if line := r.prints(t, "kept", 2)[1]; number(t, line, "spin") <= 0 {
+		t.Errorf("under the plugin's restart: %q", line)
+	}
+	r.remove(t, "kept", "next")
 
 	// Who is killed with work under way.
 	r.create(t, r.cudaPod("neighbor", share(25, 8), "spin", "12"))
