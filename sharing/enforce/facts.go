@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
+
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
@@ -128,7 +130,11 @@ func checkLibrary(root, library string) error {
 	if !filepath.IsAbs(library) {
 		return fmt.Errorf("library %s is no absolute path", library)
 	}
-	f, err := elf.Open(filepath.Join(root, library))
+	path, err := onHost(root, library)
+	if err != nil {
+		return fmt.Errorf("library %s: %w", library, plain(err))
+	}
+	f, err := elf.Open(path)
 	if err != nil {
 		return fmt.Errorf("library %s: %w", library, plain(err))
 	}
@@ -142,6 +148,10 @@ func checkLibrary(root, library string) error {
 	}
 	return nil
 }
+
+// onHost is where this process sees a file of the node below a root: links are followed as the node
+// does, such as those of /etc/alternatives, which are absolute.
+func onHost(root, path string) (string, error) { return securejoin.SecureJoin(cmp.Or(root, "/"), path) }
 
 // plain drops the path at which the process sees a file: it is not the node's.
 func plain(err error) error {
@@ -158,7 +168,11 @@ func (h *Host) findControl() string {
 		"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin", "/home/kubernetes/bin/nvidia/bin",
 	} {
 		path := filepath.Join(dir, "nvidia-cuda-mps-control")
-		info, err := os.Stat(filepath.Join(h.MPSRoot, path))
+		file, err := onHost(h.MPSRoot, path)
+		if err != nil {
+			continue
+		}
+		info, err := os.Stat(file)
 		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 			return path
 		}
@@ -173,7 +187,11 @@ func checkHook(root, hook string) error {
 	if hook == "" {
 		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")
 	}
-	f, err := os.Open(filepath.Join(root, hook))
+	path, err := onHost(root, hook)
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", hook, plain(err))
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", hook, plain(err))
 	}

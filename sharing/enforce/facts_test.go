@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -105,6 +106,33 @@ func TestControlIsFound(t *testing.T) {
 	}
 }
 
+// Debian's packages install it by way of /etc/alternatives, with absolute links.
+func TestControlBehindLinks(t *testing.T) {
+	h := Host{MPSRoot: t.TempDir()}
+	link(t, h.MPSRoot, "/usr/bin/nvidia-cuda-mps-control", "/etc/alternatives/nvidia-cuda-mps-control")
+	link(t, h.MPSRoot, "/etc/alternatives/nvidia-cuda-mps-control", "/usr/lib/nvidia/current/nvidia-cuda-mps-control")
+	if got := h.findControl(); got != "" {
+		t.Errorf("without the driver: %q", got)
+	}
+	file := filepath.Join(h.MPSRoot, "usr/lib/nvidia/current/nvidia-cuda-mps-control")
+	write(t, file, "")
+	if err := os.Chmod(file, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.findControl(); got != "/usr/bin/nvidia-cuda-mps-control" {
+		t.Errorf("found %q", got)
+	}
+}
+
+// link makes a link below a root to a path as who has that root sees it.
+func link(t *testing.T, root, path, to string) {
+	t.Helper()
+	path = filepath.Join(root, path)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(to, path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLibraryFault(t *testing.T) {
 	own, other := ownMachine()
 	root := t.TempDir()
@@ -112,8 +140,9 @@ func TestLibraryFault(t *testing.T) {
 	write(t, filepath.Join(root, "program"), object(elf.ET_EXEC, own))
 	write(t, filepath.Join(root, "other.so"), object(elf.ET_DYN, other))
 	write(t, filepath.Join(root, "text.so"), "hello, this is no library at all")
+	link(t, root, "/linked.so", "/good.so")
 	for library, want := range map[string]string{
-		"/good.so": "", "good.so": "library good.so is no absolute path",
+		"/good.so": "", "/linked.so": "", "good.so": "library good.so is no absolute path",
 		"":          "sgpu.enforce.preload.library names no library",
 		"/program":  "library /program: ET_EXEC is no shared object",
 		"/other.so": "library /other.so is for " + other.String() + ", the node is " + own.String(),

@@ -193,7 +193,10 @@ func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
 // copy is ever written again. p.mu is held.
 func (p *preload) version() (string, error) {
-	path := filepath.Join(p.hostRoot, p.library)
+	path, err := onHost(p.hostRoot, p.library)
+	if err != nil {
+		return "", fmt.Errorf("library: %w", err)
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)

@@ -1,6 +1,7 @@
 package mxcd_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -120,6 +121,19 @@ func TestRead(t *testing.T) {
 	}
 	if got.Driver.Version != "3.4.4" || got.Probes[0].State != machine.ProbeOK {
 		t.Errorf("driver %+v, probes %+v", got.Driver, got.Probes)
+	}
+}
+
+// An installation is often a link to that of a version, as the node sees it.
+func TestInstallationBehindALink(t *testing.T) {
+	b := newBox(t)
+	b.tool(list, table, matrix)
+	dir := filepath.Join(b.Root, "opt/mxdriver")
+	if err := errors.Join(os.Rename(dir, dir+"-3.4.4"), os.Symlink("/opt/mxdriver-3.4.4", dir)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(whole(), b.read(b.reader()).GPUs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"strings"
 	"time"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
 const (
@@ -38,7 +40,10 @@ func (t tool) path() (string, error) {
 	for _, name := range []string{
 		"opt/mxdriver/bin/mx-smi", "opt/maca/bin/mx-smi", "usr/local/bin/mx-smi", "usr/bin/mx-smi",
 	} {
-		path := filepath.Join(t.root, name)
+		path, err := t.below(name)
+		if err != nil {
+			return "", fmt.Errorf("find mx-smi: %w", err)
+		}
 		info, err := os.Stat(path)
 		switch {
 		case err == nil && info.Mode().IsRegular():
@@ -49,6 +54,10 @@ func (t tool) path() (string, error) {
 	}
 	return "", fmt.Errorf("%w below %s", errNoTool, t.root)
 }
+
+// below is where this process sees a file of the installation, whose directory may be an absolute
+// link to that of its version.
+func (t tool) below(name string) (string, error) { return securejoin.SecureJoin(t.root, name) }
 
 // answer is what the tool printed to a question, or why it did not.
 type answer struct {
@@ -81,10 +90,13 @@ func (t tool) run(path string, arguments []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, arguments...)
-	cmd.Env = []string{
-		"LC_ALL=C", "PATH=/usr/bin:/bin",
-		"LD_LIBRARY_PATH=" + filepath.Join(t.root, "opt/mxdriver/lib") + ":" + filepath.Join(t.root, "opt/maca/lib"),
+	var libraries []string
+	for _, dir := range []string{"opt/mxdriver/lib", "opt/maca/lib"} {
+		if dir, err := t.below(dir); err == nil {
+			libraries = append(libraries, dir)
+		}
 	}
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin", "LD_LIBRARY_PATH=" + strings.Join(libraries, ":")}
 	out := limited{left: maxOutput}
 	cmd.Stdout, cmd.WaitDelay = &out, toolTimeout/10
 	err := cmd.Run()
