@@ -19,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
-// The driver before and after an upgrade.
-const driverBefore, driverAfter = "535.161.08", "550.54.15"
+// The driver before and after an upgrade, and after the next.
+const driverBefore, driverAfter, driverLast = "535.161.08", "550.54.15", "570.86.15"
 
 // node is a machine with a driver: a tree of /sys, /dev and /proc, and a driver
 // root whose libraries real go-nvml and nvcdi load. Its GPUs are the DGX's.
@@ -117,19 +117,28 @@ func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
 // labeler is heddle-feature-discovery on the same machine.
 func (n *nodeWithDriver) labeler(t *testing.T, r *rig) *process {
 	t.Helper()
-	b, err := builds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	return n.daemon(t, r, "heddle-feature-discovery")
+}
+
+// topoWorker is heddle-topo-worker on the same machine.
+func (n *nodeWithDriver) topoWorker(t *testing.T, r *rig) *process {
+	t.Helper()
+	r.topologyCRD(t)
+	return n.daemon(t, r, "heddle-topo-worker")
+}
+
+// daemon is one that reads the driver on the same machine. It is not started.
+func (n *nodeWithDriver) daemon(t *testing.T, r *rig, name string) *process {
+	t.Helper()
 	p := &process{
-		rig: r, binary: b.labeler, log: &journal{},
+		rig: r, binary: program(t, name), log: &journal{},
 		args: append(n.flags(), "--node-name", r.Node(), "--config", filepath.Join(r.dir, "config")),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("feature-discovery's log:\n%s", tail(p.log.String(), 3000))
+			t.Logf("log of %s:\n%s", name, tail(p.log.String(), 3000))
 		}
-		if err := p.stop(context.WithoutCancel(t.Context())); err != nil {
+		if err := p.stop(r.ctx(t)); err != nil {
 			t.Error(err)
 		}
 	})

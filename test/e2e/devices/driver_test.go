@@ -19,20 +19,18 @@ import (
 // TestDriverUpgrade: pods run on GPUs, the packages of a new driver replace the
 // libraries, later its kernel module replaces the old one. The plugin ends by
 // itself, with a reason, since its process has the old library for ever; the
-// one that is started in its place serves the new driver within 30 s. Running
-// pods see nothing of it.
+// one that is started in its place serves the new driver within 30 s.
+// feature-discovery and topo-worker end in the same way. Running pods see nothing of it.
 func TestDriverUpgrade(t *testing.T) {
 	beside(t)
 	r, n := newDriverRig(t, "upgrade")
-	ends := r.plugin.supervise(t)
-	labeler := n.labeler(t, r)
-	labels := labeler.supervise(t)
-	r.waitRegistered(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitDriverLabel(t, driverBefore)
-	if holders, err := n.Holders(); err != nil || !slices.Equal(holders, []int{r.plugin.pid()}) {
-		t.Errorf("the driver's session is held by %v, %v, want the plugin alone", holders, err)
-	}
+	d := newReaders(t, r, n)
+	eventually(t, waitStart, func() string { // The others have one for the length of a scan.
+		if holders, err := n.Holders(); err != nil || !slices.Equal(holders, []int{r.plugin.pid()}) {
+			return fmt.Sprintf("the driver's session is held by %v, %v, want the plugin alone", holders, err)
+		}
+		return ""
+	})
 	before := r.run(t, r.pod("before", box{gpus: 2}))
 	saw := r.report(t, "before", "app").opens()
 	if len(saw) < 3 {
@@ -42,13 +40,17 @@ func TestDriverUpgrade(t *testing.T) {
 	n.libraries(t, n.Root, driverAfter)
 	n.set(t)
 	eventually(t, 20*time.Second, func() string {
-		if ends() == 0 {
-			return "the plugin goes on with a library that is not installed any more"
+		for name, n := range d.ended() {
+			if n == 0 {
+				return name + " goes on with a library that is not installed any more"
+			}
 		}
 		return ""
 	})
-	if lines := r.plugin.log.grep("the driver was upgraded"); len(lines) == 0 {
-		t.Error("the plugin ended without the reason")
+	for _, p := range d.daemons {
+		if lines := p.log.grep("the driver was upgraded"); len(lines) == 0 {
+			t.Errorf("%s ended without the reason", filepath.Base(p.binary))
+		}
 	}
 	// Until the module is replaced too, nothing can use a GPU.
 	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch", waitStart)
@@ -66,17 +68,14 @@ func TestDriverUpgrade(t *testing.T) {
 		return ""
 	})
 	took := time.Since(swapped)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitDriverLabel(t, driverAfter)
-	if labels() != 1 {
-		t.Errorf("feature-discovery ended %d times, want once", labels())
+	d.waitPublished(t, driverAfter)
+	ended := d.ended()
+	if ended["heddle-feature-discovery"] != 1 || ended["heddle-topo-worker"] != 1 {
+		t.Errorf("the daemons ended %v times, want the last two once", ended)
 	}
-	t.Logf("%.1f s after the kernel module was replaced, the plugin serves %s; it ended %d times", took.Seconds(), driverAfter, ends())
+	t.Logf("%.1f s after the kernel module was replaced, the plugin serves %s; the daemons ended %v times", took.Seconds(), driverAfter, ended)
 
-	after := r.getPod(t, "before")
-	if was, is := status(before, "app"), status(after, "app"); was.ContainerID != is.ContainerID || is.RestartCount > 0 {
-		t.Errorf("the running pod was touched: %s, before %s", inShort(after), inShort(before))
-	}
+	d.untouched(t, before)
 	r.run(t, r.pod("after", box{gpus: 6}))
 	if s := r.report(t, "after", "app").opens(); len(s) < 7 {
 		t.Errorf("the new pod opens %q, want six GPUs and nvidiactl", s)

@@ -233,7 +233,7 @@ func (r *rig) converted(t *testing.T, from, text string) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), heddleProgram(t), "config", "convert", "--from", from, file)
+	cmd := exec.CommandContext(t.Context(), program(t, "heddle"), "config", "convert", "--from", from, file)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {

@@ -10,82 +10,125 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/discovery/cgroup"
+	account "github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/test/nvidia"
 )
 
-// waitIdle waits until none of the daemons has a session with the driver, or a
-// device node of it open.
-func (n *nodeWithDriver) waitIdle(t *testing.T, daemons ...*process) {
-	t.Helper()
-	eventually(t, waitStart, func() string {
-		holders, err := n.Holders()
-		if err != nil || len(holders) > 0 {
-			return fmt.Sprintf("the driver's session is held by %v, %v", holders, err)
-		}
-		open, _, err := cgroup.Proc{Root: "/proc"}.Openers([]string{"/dev/nvidia", "/nvidiactl"})
-		if err != nil {
-			return err.Error()
-		}
-		for _, d := range daemons {
-			if slices.ContainsFunc(open, func(o cgroup.Opener) bool { return o.PID == d.pid() }) {
-				return fmt.Sprintf("%s has device nodes open: %+v", filepath.Base(d.binary), open)
-			}
-		}
-		return ""
-	})
-}
-
-// replaced ends a supervised daemon, which is then started again.
-func (p *process) replaced(t *testing.T, ends func() int) {
-	t.Helper()
-	before := ends()
-	p.signal(t, unix.SIGTERM)
-	eventually(t, waitStart, func() string {
-		if ends() == before {
-			return "it does not end"
-		}
-		return ""
-	})
-}
-
-// scans waits until a daemon has scanned the machine a few times more.
-func (p *process) scans(t *testing.T) {
-	t.Helper()
-	before := len(p.log.grep("scanned"))
-	eventually(t, waitStart, func() string {
-		if n := len(p.log.grep("scanned")); n < before+3 {
-			return fmt.Sprintf("%d scans", n-before)
-		}
-		return ""
-	})
-}
-
-// TestGPURelease follows docs/day-2.md, by its commands:
-// a GPU is reset, and the driver upgraded, while the daemons stay on the node.
+// TestGPURelease: a GPU is reset, and the driver upgraded, while the daemons stay on the node, by the
+// commands of docs/day-2.md. What they would do to the driver the stand-in does.
 func TestGPURelease(t *testing.T) {
 	beside(t)
 	r, n := newDriverRig(t, "release")
-	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc", "--log-level", "debug")
-	ends := r.plugin.supervise(t)
-	labeler := n.labeler(t, r)
-	labeler.args = append(labeler.args, "--log-level", "debug")
-	labels := labeler.supervise(t)
-	r.waitRegistered(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitDriverLabel(t, driverBefore)
-	running := r.run(t, r.pod("running", box{gpus: 2}))
+	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")
+	d := newReaders(t, r, n)
+	d.pluginPod(t)
+	running := d.replicated(t, "running", box{gpus: 2})
+	train := d.replicated(t, "train", box{gpus: 1})
+	first := d.waitOnly(t, running, notReady)
+	d.resetGPU(t, train)
+	d.untouched(t, first)
+	d.upgradeDriver(t, running, train)
+	d.releaseUnderPods(t, d.waitOnly(t, running, notReady))
+}
 
-	// A GPU has fallen off the bus, and only a reset brings it back.
-	n.control.Failures = []nvidia.Failure{{
-		Function: "DeviceGetTemperature", GPU: 3, Arg: nvidia.Any, Return: nvidia.GPUIsLost,
+// notReady is why a pod's container does not run.
+func notReady(p *corev1.Pod) string {
+	if !ready(p) {
+		return "it is not ready"
+	}
+	return ""
+}
+
+// resetGPU is the procedure "Reset a GPU". The GPU has fallen off the bus under a pod, and only a reset
+// brings it back.
+func (d *readers) resetGPU(t *testing.T, train controlled) {
+	pod := d.waitOnly(t, train, notReady)
+	gpu := d.onlyGPUOf(t, pod.Name)
+	d.n.control.Failures = []nvidia.Failure{{
+		Function: "DeviceGetTemperature", GPU: gpu.Index, Arg: nvidia.Any, Return: nvidia.GPUIsLost,
 	}}
-	n.set(t)
-	r.waitAllocatable(t, gpuResource, 7, waitStart)
+	d.n.set(t)
+	d.waitAllocatable(t, gpuResource, 7, waitStart)
 
+	index := fmt.Sprint(gpu.Index)
+	p := d.procedure(t, "Reset a GPU", "gpu-1", d.Node(), "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83", gpu.UUID,
+		"--gpu 3", "--gpu "+index, "-i 3", "-i "+index)
+	if out := p.run(t, "heddle drain "); !strings.Contains(out, namespace+"/"+pod.Name+": evicted") {
+		t.Errorf("no pod was evicted:\n%s", out)
+	}
+	p.runUntilDone(t, "heddle gpu release ")
+	d.waitIdle(t)
+	sessions := d.sessions(t)
+	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods", waitStart)
+	// The other GPUs are handed out as before.
+	next := d.waitOnly(t, train, notReady)
+	if other := d.onlyGPUOf(t, next.Name); next.UID == pod.UID || other.UUID == gpu.UUID {
+		t.Errorf("%s was drained of %s, and %s has %s", pod.Name, gpu.UUID, next.Name, other.UUID)
+	}
+	d.scanWithoutSession(t, sessions)
+	p.next(t, "nvidia-smi --gpu-reset -i "+index)
+	d.n.control.Failures = nil
+	d.n.set(t)
+	p.run(t, "heddle gpu release ")
+	p.run(t, "heddle gpu uncordon ")
+	p.done(t)
+	d.waitEvent(t, d.Node(), "GPUReleaseEnded", "the driver is in use again with 8 GPUs", waitStart)
+	d.waitAllocatable(t, gpuResource, 8, waitStart)
+}
+
+// onlyGPUOf is the GPU that a pod has, as the plugin reports it.
+func (d *readers) onlyGPUOf(t *testing.T, pod string) account.GPU {
+	t.Helper()
+	reported := d.account(t)
+	for i := range reported.Bindings {
+		if b := &reported.Bindings[i]; b.Pod == pod && len(b.GPUs) == 1 {
+			at := slices.IndexFunc(reported.GPUs, func(g account.GPU) bool { return g.UUID == b.GPUs[0] })
+			return reported.GPUs[at]
+		}
+	}
+	t.Fatalf("%s has no GPU of its own in %+v", pod, reported.Bindings)
+	return account.GPU{}
+}
+
+// untouched fails the test if a pod's container is another one, or was started again.
+func (d *readers) untouched(t *testing.T, before *corev1.Pod) {
+	t.Helper()
+	after := d.getPod(t, before.Name)
+	if after == nil {
+		t.Fatalf("the running pod %s is gone", before.Name)
+	}
+	if was, is := status(before, "app"), status(after, "app"); was.ContainerID != is.ContainerID || is.RestartCount > 0 {
+		t.Errorf("the running pod was touched: %s, before %s", inShort(after), inShort(before))
+	}
+}
+
+// upgradeDriver is the procedure "Upgrade the driver".
+func (d *readers) upgradeDriver(t *testing.T, sets ...controlled) {
+	p := d.procedure(t, "Upgrade the driver", "gpu-1", d.Node())
+	p.run(t, "kubectl drain ")
+	p.runUntilDone(t, "heddle gpu release ")
+	d.waitIdle(t)
+	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets a GPU, running pods", waitStart)
+	before := d.ended()
+	d.n.libraries(t, d.n.Root, driverAfter)
+	d.n.control.Kernel = driverAfter
+	d.n.set(t)
+	p.run(t, "heddle gpu release ")
+	p.run(t, "kubectl uncordon ")
+	p.done(t)
+	d.waitPublished(t, driverAfter)
+	for _, set := range sets {
+		d.waitOnly(t, set, notReady)
+	}
+	d.endedOnce(t, before) // Each had the old library.
+}
+
+// releaseUnderPods is a release of a node that was not drained: what holds the GPUs is listed, and goes
+// on over an upgrade, while no other pod gets one.
+func (d *readers) releaseUnderPods(t *testing.T, running *corev1.Pod) {
 	node := filepath.Join(t.TempDir(), "dev", "nvidia9")
 	if err := os.MkdirAll(filepath.Dir(node), 0o755); err != nil {
 		t.Fatal(err)
@@ -95,8 +138,8 @@ func TestGPURelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
-	for _, want := range []string{"No new pod gets a GPU", "default/running", "devices.test", node} {
+	out, code := d.heddleExit(t, "gpu", "release", "--node", d.Node(), "--for", "20m")
+	for _, want := range []string{"No new pod gets a GPU", "default/" + running.Name, "devices.test", node} {
 		if !strings.Contains(out, want) || code != 1 {
 			t.Errorf("exit code %d, %q is not in\n%s", code, want, out)
 		}
@@ -104,21 +147,17 @@ func TestGPURelease(t *testing.T) {
 	if err := open.Close(); err != nil {
 		t.Fatal(err)
 	}
-	n.waitIdle(t, r.plugin, labeler)
-	sessions, err := n.Sessions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.waitAllocatable(t, gpuResource, 0, waitStart)
-	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
+	d.waitIdle(t)
+	sessions := d.sessions(t)
+	d.waitAllocatable(t, gpuResource, 0, waitStart)
+	if q := d.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
 		t.Errorf("capacity is %d: device IDs were withdrawn", q.Value())
 	}
-	r.waitEvent(t, r.Node(), "GPUsReleased", "the driver of the GPUs is released until", waitStart)
-	pinned := r.pod("pinned", box{gpus: 1})
-	pinned.Spec.NodeName = r.Node()
-	waiting := r.pod("waiting", box{gpus: 1})
-	r.create(t, pinned, waiting)
-	r.waitPod(t, "pinned", waitStart, func(p *corev1.Pod) string {
+	pinned := d.pod("pinned", box{gpus: 1})
+	pinned.Spec.NodeName = d.Node()
+	waiting := d.pod("waiting", box{gpus: 4})
+	d.create(t, pinned, waiting)
+	d.waitPod(t, "pinned", waitStart, func(p *corev1.Pod) string {
 		if p.Status.Reason != "UnexpectedAdmissionError" && p.Status.Reason != "OutOfnvidia.com/gpu" {
 			return inShort(p)
 		}
@@ -127,51 +166,27 @@ func TestGPURelease(t *testing.T) {
 
 	// Daemons that start under the release open no session either, and know what
 	// those before them knew.
-	r.plugin.replaced(t, ends)
-	labeler.replaced(t, labels)
-	r.waitRegistered(t)
-	r.plugin.scans(t)
-	labeler.scans(t)
-	if again, err := n.Sessions(); err != nil || again != sessions {
-		t.Errorf("%d sessions were begun under the release, %v", again-sessions, err)
-	}
-	n.waitIdle(t, r.plugin, labeler)
-	if got := r.node(t).Labels["nvidia.com/gpu.count"]; got != "8" {
+	d.replace(t)
+	d.scanWithoutSession(t, sessions)
+	if got := d.node(t).Labels["nvidia.com/gpu.count"]; got != "8" {
 		t.Errorf("the label nvidia.com/gpu.count is %q under the release", got)
 	}
-	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
+	if got := d.kubectl(t, "get", "nt", d.Node(), "-o", "jsonpath={.spec.accelerators[*].count}"); got != "8" {
+		t.Errorf("the NodeTopology has %q accelerators under the release", got)
+	}
+	if q := d.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
 		t.Errorf("capacity is %d after a restart under the release", q.Value())
 	}
 
-	n.control.Failures = nil // nvidia-smi --gpu-reset -i 3
-	n.set(t)
-	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
-	r.waitEvent(t, r.Node(), "GPUReleaseEnded", "the driver is in use again with 8 GPUs", waitStart)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitReady(t, "waiting", waitStart)
-	r.upgradeUnderRelease(t, n, ends)
-
-	after := r.getPod(t, "running")
-	if was, is := status(running, "app"), status(after, "app"); was.ContainerID != is.ContainerID || is.RestartCount > 0 {
-		t.Errorf("the running pod was touched: %s, before %s", inShort(after), inShort(running))
+	before := d.ended()
+	d.n.libraries(t, d.n.Root, driverLast)
+	d.n.control.Kernel = driverLast
+	d.n.set(t)
+	d.heddle(t, "gpu", "release", "--node", d.Node(), "--undo")
+	d.waitPublished(t, driverLast)
+	d.waitReady(t, "waiting", waitStart)
+	if diff := cmp.Diff(before, d.ended()); diff != "" {
+		t.Errorf("daemons that had no library ended (-before +after):\n%s", diff)
 	}
-}
-
-// upgradeUnderRelease is the procedure of an upgrade but for the drain: the pods
-// stay, to show that they are not touched.
-func (r *rig) upgradeUnderRelease(t *testing.T, n *nodeWithDriver, ends func() int) {
-	t.Helper()
-	r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
-	n.waitIdle(t)
-	before := ends()
-	n.libraries(t, n.Root, driverAfter)
-	n.control.Kernel = driverAfter
-	n.set(t)
-	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitDriverLabel(t, driverAfter)
-	if n := ends() - before; n != 1 {
-		t.Errorf("the plugin ended %d times, want once: it had the old library", n)
-	}
-	r.run(t, r.pod("new", box{gpus: 4}))
+	d.untouched(t, running)
 }

@@ -217,6 +217,30 @@ func (r *rig) down() error {
 	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
 }
 
+// topologyCRD installs the chart's definition of NodeTopology.
+func (r *rig) topologyCRD(t *testing.T) {
+	t.Helper()
+	const name = "topology.heddle.dev_nodetopologies.yaml"
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy/helm/heddle/crds", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(t.Context(), string(text)); err != nil {
+		t.Fatal(err)
+	}
+	r.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s")
+}
+
+// kubectl runs it, and returns what it prints.
+func (r *rig) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := r.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // node is the Node object.
 func (r *rig) node(t *testing.T) *corev1.Node {
 	t.Helper()

@@ -176,28 +176,34 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 // heddleExit runs it and returns its exit code too.
 func (r *rig) heddleExit(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(r.ctx(t), heddleProgram(t), args...)
+	cmd := exec.CommandContext(r.ctx(t), program(t, "heddle"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
+	return exit(t, cmd)
+}
+
+// exit runs a command, and returns what it prints and its exit code.
+func exit(t *testing.T, cmd *exec.Cmd) (out string, code int) {
+	t.Helper()
 	text, err := cmd.CombinedOutput()
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
-		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, text)
+		t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, text)
 	}
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// heddleProgram is the command.
-func heddleProgram(t *testing.T) string {
+// program is one of heddle's, by its name.
+func program(t *testing.T, name string) string {
 	t.Helper()
 	b, err := builds(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b.installer == nil {
-		return filepath.Join(b.dir, "heddle")
+		return filepath.Join(b.dir, name)
 	}
-	program, err := b.installer.Build(context.WithoutCancel(t.Context()), "heddle")
+	file, err := b.installer.Build(context.WithoutCancel(t.Context()), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return program
+	return file
 }

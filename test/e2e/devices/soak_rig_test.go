@@ -111,16 +111,7 @@ func (s *soak) programs(t *testing.T) {
 	if err := in.BuildAll(t.Context(), "heddle-topo-master", "heddle-topo-worker", "heddle-scheduler"); err != nil {
 		t.Fatal(err)
 	}
-	crd, err := os.ReadFile(filepath.Join(in.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Apply(t.Context(), string(crd)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Kubectl(t.Context(), "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s"); err != nil {
-		t.Fatal(err)
-	}
+	s.topologyCRD(t)
 	api := []string{"--kubeconfig", s.gateway.kubeconfig}
 	s.plugin.extra = api
 	s.daemons = []*daemon{{process: s.plugin, name: "heddle-device-plugin", url: "http://127.0.0.1:9102"}}
