@@ -27,14 +27,17 @@ type Options struct {
 	// SysfsRoot is where the host's sysfs is, usually /sys.
 	SysfsRoot string
 	// Hook is the vendor's CDI hook on the host, whose files this process sees
-	// below HostRoot; empty leaves hooks out: images must then find the driver's
-	// libraries by themselves.
+	// below HostRoot, or [AutoHook]; empty leaves hooks out: images must then find
+	// the driver's libraries by themselves.
 	Hook, HostRoot string
 	// Features are what containers with GPUs get besides.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
 	Log *slog.Logger
 }
+
+// AutoHook is the vendor's CDI hook where its software usually has it.
+const AutoHook = "auto"
 
 // Sources are those of all vendors.
 type Sources []Source

@@ -69,14 +69,22 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 // hook is the CDI hook, if the host has it: a hook that is not there would keep
 // every container with a GPU from starting.
 func (l *Library) hook() (path, problem string) {
-	if l.options.Hook == "" {
+	looked := l.options.Hook
+	switch looked {
+	case "":
 		return "", ""
+	case gpu.AutoHook:
+		path, looked = FindHook(l.options.HostRoot), strings.Join(hookPaths(), " or ")
+	default:
+		if _, err := os.Lstat(filepath.Join(l.options.HostRoot, looked)); err == nil {
+			path = looked
+		}
 	}
-	if _, err := os.Lstat(filepath.Join(l.options.HostRoot, l.options.Hook)); err != nil {
-		return "", "the host has no CDI hook " + l.options.Hook +
+	if path == "" {
+		problem = "the host has no CDI hook " + looked +
 			": install nvidia-container-toolkit; until then containers get the libraries without it"
 	}
-	return l.options.Hook, ""
+	return path, problem
 }
 
 // lacks are the files without which no CUDA program runs in a container.

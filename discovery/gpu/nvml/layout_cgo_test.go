@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -297,6 +298,42 @@ func TestEditsFollowTheNode(t *testing.T) {
 	}
 	if l.Fingerprint() == last {
 		t.Error("the driver was installed again: the fingerprint is the same")
+	}
+}
+
+// With auto the spec follows a hook that comes and goes.
+func TestHookIsLookedFor(t *testing.T) {
+	n := install(t, "usr/lib64")
+	n.mknod("driver/dev", "nvidiactl", "nvidia-uvm", "nvidia0")
+	o := n.options()
+	o.Hook = gpu.AutoHook
+	l := New(o)
+	without := l.Fingerprint()
+	e := n.generate(o)
+	if mountOf(e, "/usr/lib64/libcuda.so.1") == "" || len(e.Common.Hooks) > 0 {
+		t.Errorf("without a hook: hooks %v, mounts %v", e.Common.Hooks, e.Common.Mounts)
+	}
+	want := []string{"the host has no CDI hook /usr/bin/nvidia-cdi-hook or /usr/local/nvidia/toolkit/nvidia-cdi-hook: " +
+		"install nvidia-container-toolkit; until then containers get the libraries without it"}
+	if diff := cmp.Diff(want, e.Problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	const hook = "usr/local/nvidia/toolkit/nvidia-cdi-hook"
+	n.file(hook)
+	if l.Fingerprint() == without {
+		t.Error("the hook came: the fingerprint is the same")
+	}
+	e = n.generate(o)
+	if len(e.Problems) > 0 || len(e.Common.Hooks) == 0 || e.Common.Hooks[0].Path != "/"+hook ||
+		mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
+		t.Errorf("with the hook: problems %q, hooks %v", e.Problems, e.Common.Hooks)
+	}
+	with := l.Fingerprint()
+	if err := os.Remove(filepath.Join(n.dir, hook)); err != nil {
+		t.Fatal(err)
+	}
+	if l.Fingerprint() == with {
+		t.Error("the hook went: the fingerprint is the same")
 	}
 }
 

@@ -61,7 +61,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"what outlives a restart; the same path on the host and in the container")
 	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
 		"where the container runtime sees what --driver-root is here; empty: at the same path")
-	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host; empty: CDI specs without hooks")
+	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host, or auto: where NVIDIA's toolkit "+
+		"installs it; empty: CDI specs without hooks")
 	fs.StringVar(&o.hostRoot, "host-root", "",
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
 	fs.StringVar(&o.mpsRoot, "mps-root", "",
