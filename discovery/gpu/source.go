@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
@@ -66,7 +68,7 @@ func (s Sources) Pollers() Pollers {
 // own GPUs. An error of one vendor is one of all, since a spec without a
 // driver's libraries would break the containers that run.
 func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
-	out := &Edits{Missing: map[string]string{}}
+	out := &Edits{Missing: map[string]string{}, Channels: map[int]*specs.DeviceNode{}}
 	vendors := s.Vendors()
 	for _, one := range s {
 		own := *m
@@ -86,6 +88,7 @@ func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
 		}
 		out.Devices = append(out.Devices, edits.Devices...)
 		maps.Copy(out.Missing, edits.Missing)
+		maps.Copy(out.Channels, edits.Channels)
 		out.Problems = append(out.Problems, edits.Problems...)
 		c := &out.Common
 		c.Env = append(c.Env, edits.Common.Env...)

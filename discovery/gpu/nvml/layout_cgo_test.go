@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -265,6 +266,11 @@ func TestEditsFollowTheNode(t *testing.T) {
 	if e := changed("IMEX channels came"); !slices.Equal(nodes(e, imexDevice), []string{want}) {
 		t.Errorf("channels %q, want %s", nodes(e, imexDevice), want)
 	}
+	byPod := o
+	byPod.Features.IMEXByPod = true
+	if e := n.generate(byPod); e.Channels[0] == nil || e.Channels[0].HostPath != want || len(nodes(e, imexDevice)) > 0 {
+		t.Errorf("by request: channels %v, and for all %q", e.Channels, nodes(e, imexDevice))
+	}
 	n.file("usr/bin/nvidia-cdi-hook")
 	if e := changed("the hook came"); len(e.Problems) > 0 || len(e.Common.Hooks) == 0 || mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
 		t.Errorf("with the hook: problems %q, hooks %v", e.Problems, e.Common.Hooks)
@@ -361,6 +367,20 @@ func TestChannels(t *testing.T) {
 		}
 		if got != tt.nodes || len(out.Problems) != tt.problems {
 			t.Errorf("%q: %d nodes, problems %q", tt.wanted, got, out.Problems)
+		}
+		takeChannels(out)
+		for _, d := range out.Devices {
+			if empty(&d.ContainerEdits) || len(d.ContainerEdits.DeviceNodes) > 0 {
+				t.Errorf("%q by request: the device %+v", tt.wanted, d)
+			}
+		}
+		for number, node := range out.Channels {
+			if want := "/dev/" + imexDir + "/channel" + strconv.Itoa(number); node.Path != want {
+				t.Errorf("%q by request: channel %d is %s, want %s", tt.wanted, number, node.Path, want)
+			}
+		}
+		if len(out.Channels) != tt.nodes {
+			t.Errorf("%q by request: channels %v", tt.wanted, out.Channels)
 		}
 	}
 }
