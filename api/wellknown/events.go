@@ -82,6 +82,9 @@ const (
 	EventHCARejected = "HCARefused"
 	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.refusedFor`.
 	EventHCAEvicted = "HCAEvicted"
+	// EventIMEXRejected: the pod asks for an IMEX channel that it cannot have on the node, and
+	// waits; the annotation, its value, and what is allowed.
+	EventIMEXRejected = "IMEXRefused"
 	// EventFewerHCAs: a container has fewer HCAs than it requests.
 	EventFewerHCAs = "FewerHCAs"
 	// EventHCANotLocal: a GPU of the container is far from its HCAs, and the machine has a

@@ -162,6 +162,10 @@ func (d Domains) SGPUQoSPolicy() string { return d.VendorKey(sgpuQoSPolicy) }
 // pod's shares go to first: binpack, used ones, or spread, the others.
 const SGPUPlacement = Prefix + "sgpu-placement"
 
+// IMEXChannels is the pod annotation with the IMEX channels that the pod's containers
+// with GPUs get, as a comma list of numbers, where nodes give them by request.
+const IMEXChannels = Prefix + "imex-channels"
+
 // The spelling of the same annotations by the sGPU scheme of the field.
 const (
 	SGPUQoSPolicyAlias = "metax-tech.com/" + sgpuQoSPolicy

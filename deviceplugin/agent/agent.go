@@ -153,7 +153,10 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
 	c := a.resolve(m)
-	a.now.Store(inventory.New(m, c, nil, map[string]string{}))
+	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
+	inv := inventory.New(m, c, nil, map[string]string{})
+	inv.Channels = a.channels()
+	a.now.Store(inv)
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
@@ -170,7 +173,6 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	}
 	a.state = devicestate.New(options, a.now.Load())
 	a.modes = gpumode.New(o.StateDir, o.Log)
-	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)
 	a.shares = newShares(a.core, a.hami)

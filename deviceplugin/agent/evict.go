@@ -64,7 +64,7 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 			}
 		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
-		if patience <= 0 || r.Kind == allocate.RejectedRequest || at < 0 {
+		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
 			continue // The next pod would ask for the same.
 		}
 		last := t.lastEvicted[ownerOf(pods[at])]

@@ -9,12 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
 // for 60 %. The agent evicts the pods that a controller recreates, and no others.
 func TestRejectedPodsAreEvicted(t *testing.T) {
 	r, c := sharer(t, "gpus: [0, 1], refusedFor: 1s")
+	r.Features = devgpu.Features{IMEX: "0", IMEXByPod: true}
 	r.run()
 	r.list("nvidia.com/sgpu", 32, 0)
 	for _, name := range []string{"a", "b"} {
@@ -22,12 +25,15 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"deployed", "bare", "daemon", "static", "started", "senseless"} {
-		ask := "60/4"
-		if name == "senseless" {
+	for _, name := range []string{"channels", "deployed", "bare", "daemon", "static", "started", "senseless"} {
+		ask, annotations := "60/4", map[string]string{}
+		switch name {
+		case "senseless":
 			ask = "0/4"
+		case "channels":
+			annotations[wellknown.IMEXChannels] = "7"
 		}
-		if err := r.consumer(name, ask, nil); err == nil {
+		if err := r.consumer(name, ask, annotations); err == nil {
 			t.Fatalf("%s has a GPU", name)
 		}
 	}

@@ -42,8 +42,16 @@ func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig, lasting rele
 		gpus[now.UUID] = state
 	}
 	inv := inventory.New(m, c, gpus, unhealthyHCAs(snapshot))
-	inv.Elsewhere = a.resources.elsewhere(inv)
+	inv.Elsewhere, inv.Channels = a.resources.elsewhere(inv), a.channels()
 	return inv
+}
+
+// channels are nil where all containers with GPUs get the same.
+func (c *core) channels() *inventory.Channels {
+	if !c.Features.IMEXByPod {
+		return nil
+	}
+	return &inventory.Channels{Allowed: c.Features.IMEX, Nodes: c.driver.Channels()}
 }
 
 // unhealthyHCAs are the reasons by name.

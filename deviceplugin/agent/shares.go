@@ -73,7 +73,7 @@ func newShares(c *core, h *hamiNode) *shares {
 		}, []string{"kind"}),
 		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "heddle_rejected_pods",
-			Help: "Pods that wait for a share of a GPU, or for HCAs, that they do not get, by kind of reason.",
+			Help: "Pods that wait for a share of a GPU, HCAs or IMEX channels that they do not get, by kind of reason.",
 		}, []string{"kind"}),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
@@ -171,7 +171,7 @@ func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
 func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
-		allocate.RejectedNUMA, allocate.RejectedHCAs,
+		allocate.RejectedNUMA, allocate.RejectedHCAs, allocate.RejectedChannels,
 	} {
 		t.rejected.WithLabelValues(kind).Set(0)
 	}

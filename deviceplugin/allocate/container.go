@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -17,6 +19,8 @@ type Result struct {
 	Grants   []Grant
 	Devices  cdi.Devices
 	Warnings []Warning
+	// Channels are the nodes of IMEX channels; see [Node.Channels].
+	Channels []*specs.DeviceNode
 	// Changed: it is not what the container was given before.
 	Changed bool
 }

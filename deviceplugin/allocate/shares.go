@@ -35,16 +35,22 @@ const (
 	// RejectedHCAs: there are fewer HCAs than the pod requests of a resource with
 	// count strict.
 	RejectedHCAs = "hcas"
+	// RejectedChannels: the pod asks for IMEX channels that it cannot have on this node.
+	RejectedChannels = "imex"
 )
 
-// RejectedError is why a container gets no share, or not its HCAs.
+// RejectedError is why a container gets no share, or not its HCAs or IMEX channels.
 type RejectedError struct{ Container, Kind, Reason string }
 
 func (e *RejectedError) Error() string {
-	if e.Kind == RejectedHCAs {
-		return "container " + e.Container + " gets no HCA: " + e.Reason
+	what := "GPU"
+	switch e.Kind {
+	case RejectedHCAs:
+		what = "HCA"
+	case RejectedChannels:
+		what = "IMEX channel"
 	}
-	return "container " + e.Container + " gets no GPU: " + e.Reason
+	return "container " + e.Container + " gets no " + what + ": " + e.Reason
 }
 
 // shareRequest is a container that holds device IDs of shares and has no shares.

@@ -63,6 +63,8 @@ type DriverSpec struct {
 	// every GPU.
 	devices  map[string]specs.Device
 	features []string
+	// channels are the nodes of IMEX channels, by number.
+	channels map[int]*specs.DeviceNode
 	// content is the spec's file as it was written; nil for none.
 	content []byte
 	problem string
@@ -140,6 +142,14 @@ func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 	return nil, fmt.Errorf("the driver's CDI spec has no GPU %s", uuid)
 }
 
+// Channels are the nodes of the IMEX channels that containers get if their pods ask for
+// them, by number. They are not to be changed.
+func (d *DriverSpec) Channels() map[int]*specs.DeviceNode {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.channels
+}
+
 func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	// First the fingerprint: what changes meanwhile makes the next one differ.
 	parts := d.partsOf(m)
@@ -173,6 +183,7 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 		d.lacks = errors.Join(d.lacks, errors.New(problem))
 	}
 	d.made, d.driver, d.devices, d.features, d.content = parts, m.DriverOf("").Version, devices, features, content
+	d.channels = generated.Channels
 	d.mu.Unlock()
 	return missing(m, generated, devices)
 }

@@ -82,7 +82,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
-	if err != nil || result.HasShares() || s.rejections.waitedForHCAs(c) {
+	if err != nil || result.HasShares() || s.rejections.waited(c) {
 		s.rejections.note(c.Pod, err)
 	}
 	// The container that starts is on disk before its spec is. Its pod's others may
@@ -124,6 +124,11 @@ func (s *State) decide(
 	if err := node.CheckExclusive(held); err != nil {
 		return nil, nil, err
 	}
+	// Before the shares: a pod that is rejected holds none.
+	channels, err := node.Channels(c, held, pod)
+	if err != nil {
+		return nil, nil, err
+	}
 	if slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
 		if shares, err = node.Shares(c, pod); err != nil {
 			return nil, nil, err
@@ -133,6 +138,7 @@ func (s *State) decide(
 	if result, err = node.Container(c, held); err != nil {
 		return shares, nil, err
 	}
+	result.Channels = channels
 	result.Warnings = slices.Concat(result.Warnings, node.NetworkWarnings(pod, result), node.NUMAWarnings(shares))
 	for i := range result.Grants {
 		s.applyLocked(result.Grants[i].Entry)
@@ -158,6 +164,12 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 	env := result.Devices.Env(pod, s.options.GPUEnv)
 	if hook := cdi.NCCLHook(s.options.Hook, env); hook != nil && len(edits) > 0 {
 		edits[0] = append(edits[0], hook) // A container has the specs of all its names.
+	}
+	switch {
+	case len(result.Channels) > 0 && len(edits) == 0:
+		return errors.New("IMEX channels come by CDI, and the container's GPUs were allocated without it")
+	case len(result.Channels) > 0:
+		edits[0] = append(edits[0], &specs.ContainerEdits{DeviceNodes: result.Channels})
 	}
 	s.files.RLock()
 	defer s.files.RUnlock()

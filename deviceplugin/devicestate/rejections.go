@@ -14,12 +14,12 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// Rejection is a pod with containers that wait for shares, or for HCAs. None that
-// requests one has started.
+// Rejection is a pod with containers that wait for shares, HCAs or IMEX channels. None
+// that requests one has started.
 type Rejection struct {
 	Pod       kubelet.Pod
 	Container string
-	// Kind is request, allocation, unscheduled, full, numa or hcas.
+	// Kind is request, allocation, unscheduled, full, numa, hcas or imex.
 	Kind   string
 	Reason string
 	Since  time.Time
@@ -35,7 +35,7 @@ type rejection struct {
 	reported map[string]bool
 }
 
-// rejections are the pods that wait for shares or HCAs.
+// rejections are the pods that wait for shares, HCAs or IMEX channels.
 type rejections struct {
 	options *Options
 	changed notify.Signal
@@ -44,7 +44,7 @@ type rejections struct {
 	byPod map[kubelet.Pod]*rejection
 }
 
-// Rejections are the pods that wait for shares or HCAs now, by namespace and name.
+// Rejections are the pods that wait for shares, HCAs or IMEX channels now, by namespace and name.
 func (s *State) Rejections() []Rejection {
 	r := &s.rejections
 	r.mu.Lock()
@@ -60,13 +60,13 @@ func (s *State) Rejections() []Rejection {
 	return all
 }
 
-// waitedForHCAs reports whether a container was rejected for want of HCAs. A pod's
-// other containers without shares have no part in that.
-func (r *rejections) waitedForHCAs(c kubelet.Container) bool {
+// waited reports whether a container was rejected for want of HCAs or IMEX channels. A
+// pod's other containers without shares have no part in that.
+func (r *rejections) waited(c kubelet.Container) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	x := r.byPod[c.Pod]
-	return x != nil && x.Kind == allocate.RejectedHCAs && x.Container == c.Name
+	return x != nil && x.Container == c.Name && (x.Kind == allocate.RejectedHCAs || x.Kind == allocate.RejectedChannels)
 }
 
 // keep forgets the pods that the kubelet does not hold any more.
@@ -109,8 +109,11 @@ func (r *rejections) note(p kubelet.Pod, err error) {
 	r.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 		"kind", rejected.Kind, "reason", rejected.Reason)
 	reason := wellknown.EventSGPURejected
-	if rejected.Kind == allocate.RejectedHCAs {
+	switch rejected.Kind {
+	case allocate.RejectedHCAs:
 		reason = wellknown.EventHCARejected
+	case allocate.RejectedChannels:
+		reason = wellknown.EventIMEXRejected
 	}
 	r.options.API.WarnPod(p, reason, rejected.Error())
 }

@@ -36,6 +36,18 @@ type Inventory struct {
 	Elsewhere map[string]map[string]string
 	// Withheld is why no device is handed out at all; see Withhold.
 	Withheld string
+	// Channels are the IMEX channels that pods may ask for; nil if all containers with GPUs
+	// get those of the driver's CDI spec.
+	Channels *Channels
+}
+
+// Channels are the IMEX channels that a container gets if its pod asks for them.
+type Channels struct {
+	// Allowed are those that a pod may ask for, as [github.com/heddle-dev/heddle/discovery/gpu.Features]
+	// has them.
+	Allowed string
+	// Nodes are the device nodes of those of them that the node has, by number.
+	Nodes map[int]*specs.DeviceNode
 }
 
 // GPU is how one GPU or MIG device is handed out.
@@ -91,7 +103,7 @@ func (inv *Inventory) Withhold(reason string) *Inventory {
 		hcas[name] = cmp.Or(inv.HCAs[name], reason)
 	}
 	withheld := New(inv.Machine, inv.Config, gpus, hcas)
-	withheld.Elsewhere, withheld.Withheld = inv.Elsewhere, reason
+	withheld.Elsewhere, withheld.Withheld, withheld.Channels = inv.Elsewhere, reason, inv.Channels
 	return withheld
 }
 

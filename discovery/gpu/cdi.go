@@ -19,6 +19,9 @@ type Edits struct {
 	Common specs.ContainerEdits
 	// Devices are named by UUID, and those of [Features] by their names.
 	Devices []specs.Device
+	// Channels are the nodes of the IMEX channels that containers get if their pods ask
+	// for them, by number; see [Features].
+	Channels map[int]*specs.DeviceNode
 	// Missing are devices that could not be made, and why.
 	Missing map[string]string
 	// Problems are what else keeps programs in containers from working, and what
@@ -44,10 +47,9 @@ type Features struct {
 	// IMEX are channels for memory that GPUs of several nodes share over NVLink:
 	// a number, a comma list of numbers, or [AllChannels]; empty for none.
 	IMEX string
+	// IMEXByPod: a container gets those of them that its pod asks for.
+	IMEXByPod bool
 }
-
-// AllChannels are all IMEX channels that the node has.
-const AllChannels = "all"
 
 // ReplayedEdits makes CDI devices for the GPUs of a machine file out of device nodes
 // made for them: the character device DIR/UUID stands for the GPU

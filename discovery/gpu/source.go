@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
@@ -27,14 +29,17 @@ type Options struct {
 	// SysfsRoot is where the host's sysfs is, usually /sys.
 	SysfsRoot string
 	// Hook is the vendor's CDI hook on the host, whose files this process sees
-	// below HostRoot; empty leaves hooks out: images must then find the driver's
-	// libraries by themselves.
+	// below HostRoot, or [AutoHook]; empty leaves hooks out: images must then find
+	// the driver's libraries by themselves.
 	Hook, HostRoot string
 	// Features are what containers with GPUs get besides.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
 	Log *slog.Logger
 }
+
+// AutoHook is the vendor's CDI hook where its software usually has it.
+const AutoHook = "auto"
 
 // Sources are those of all vendors.
 type Sources []Source
@@ -63,7 +68,7 @@ func (s Sources) Pollers() Pollers {
 // own GPUs. An error of one vendor is one of all, since a spec without a
 // driver's libraries would break the containers that run.
 func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
-	out := &Edits{Missing: map[string]string{}}
+	out := &Edits{Missing: map[string]string{}, Channels: map[int]*specs.DeviceNode{}}
 	vendors := s.Vendors()
 	for _, one := range s {
 		own := *m
@@ -83,6 +88,7 @@ func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
 		}
 		out.Devices = append(out.Devices, edits.Devices...)
 		maps.Copy(out.Missing, edits.Missing)
+		maps.Copy(out.Channels, edits.Channels)
 		out.Problems = append(out.Problems, edits.Problems...)
 		c := &out.Common
 		c.Env = append(c.Env, edits.Common.Env...)

@@ -14,7 +14,10 @@ import (
 
 // full are the facts of a node where everything works.
 func full() Facts {
-	return Facts{Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true}
+	return Facts{
+		Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true,
+		Hook: "/usr/bin/nvidia-cdi-hook",
+	}
 }
 
 func TestChoose(t *testing.T) {
@@ -154,9 +157,11 @@ func TestChoose(t *testing.T) {
 }
 
 func TestDMemEdits(t *testing.T) {
-	l := New(Options{StateDir: t.TempDir(), Hook: "/usr/local/heddle/nvidia-cdi-hook", HookDriverRoot: "/run/nvidia/driver", Log: slog.New(slog.DiscardHandler)})
+	l := New(Options{StateDir: t.TempDir(), HookDriverRoot: "/run/nvidia/driver", Log: slog.New(slog.DiscardHandler)})
 	facts := full()
-	if err := l.Configure(&config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceNone}, &facts); err != nil {
+	facts.Hook = "/usr/local/heddle/nvidia-cdi-hook"
+	c := config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceNone}
+	if err := l.Configure(&c, &facts); err != nil {
 		t.Fatal(err)
 	}
 	limit := share("p", gpuA, 30, 4096)
@@ -185,6 +190,16 @@ func TestDMemEdits(t *testing.T) {
 	limit.GPUs[1].Share.MemoryMiB = 2048
 	if _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Error("two limits in one container: the hook knows one")
+	}
+	// One that started with dmem goes on with it, which takes the hook.
+	facts.Hook, facts.HookError = "", "no nvidia-cdi-hook"
+	limit = share("p", gpuA, 30, 4096)
+	limit.By = Enforced{config.EnforceDMem, config.EnforceNone}
+	if err := l.Configure(&c, &facts); err == nil {
+		t.Error("dmem is chosen without a hook")
+	}
+	if got, err := l.Edits(t.Context(), limit); err == nil {
+		t.Errorf("edits without a hook: %+v", got)
 	}
 }
 

@@ -2,9 +2,11 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -30,16 +32,31 @@ const (
 // exceeds the limit. The limit goes with the cgroup. For other makers' GPUs the
 // kernel's controller of that name is asked itself.
 type dmem struct {
-	// hook is the path of nvidia-cdi-hook on the host, driverRoot that of the
-	// driver's libraries as the hook sees it.
-	hook, driverRoot string
+	// driverRoot is that of the driver's libraries as NVIDIA's hook sees it.
+	driverRoot string
 	// own is heddle-cdi-hook, for GPUs whose driver has the kernel count.
 	own, sysRoot string
+
+	mu sync.Mutex // guards hook
+	// hook is the path of nvidia-cdi-hook on the host; empty while it has none.
+	hook string
+}
+
+func (d *dmem) configure(hook string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hook = hook
 }
 
 func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
 	if l.GPUs[0].Maker != "" {
 		return d.regionEdits(l)
+	}
+	d.mu.Lock()
+	hook := d.hook
+	d.mu.Unlock()
+	if hook == "" {
+		return nil, errors.New("dmem: the host has no nvidia-cdi-hook any more")
 	}
 	limit := l.GPUs[0].Share.MemoryMiB
 	var hooks []*cdi.Hook
@@ -55,8 +72,8 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
 		hooks = append(hooks, &cdi.Hook{
 			// createRuntime runs on the host, when the cgroup is there and
 			// nothing of the container runs yet.
-			HookName: "createRuntime", Path: d.hook,
-			Args: []string{filepath.Base(d.hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", c.Share.UUID},
+			HookName: "createRuntime", Path: hook,
+			Args: []string{filepath.Base(hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", c.Share.UUID},
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
 		})
 	}

@@ -41,9 +41,9 @@ type Facts struct {
 	HostPID bool
 	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
-	// HookError is the reason why NVIDIA's hook cannot set memory limits, RegionError why
-	// the kernel's dmem controller cannot for the GPUs of Maker.
-	HookError, RegionError string
+	// Hook is the path of NVIDIA's hook on the node, HookError the reason why it cannot set
+	// memory limits, RegionError why the kernel's dmem controller cannot for the GPUs of Maker.
+	Hook, HookError, RegionError string
 	// UsageError is the reason why it is not known what containers use.
 	UsageError string
 }
@@ -53,7 +53,7 @@ type Host struct {
 	// Root is where the process sees the node's files, empty for its own root.
 	// Library is sgpu.enforce.preload.library.
 	Root, Library string
-	// Hook is nvidia-cdi-hook's path on the node, OwnHook heddle-cdi-hook's.
+	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's.
 	Hook, OwnHook string
 	// MPSRoot is where the programs of MPS are; with NoMPS they are not looked for.
 	MPSRoot string
@@ -107,7 +107,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	// counts there, or the driver by itself, makes no difference here.
 	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
 	f.CgroupV2 = err == nil
-	f.HookError = message(checkHook(h.Root, h.Hook))
+	f.Hook, f.HookError = h.Hook, message(checkHook(h.Root, h.Hook))
 	f.RegionError = message(h.checkRegions(m, shared))
 	return f
 }
@@ -185,7 +185,7 @@ func (h *Host) findControl() string {
 // heddle starts no program of the node to find out.
 func checkHook(root, hook string) error {
 	if hook == "" {
-		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")
+		return errors.New("no nvidia-cdi-hook is given or found (--cdi-hook)")
 	}
 	path, err := onHost(root, hook)
 	if err != nil {

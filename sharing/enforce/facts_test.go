@@ -61,7 +61,7 @@ func TestRead(t *testing.T) {
 	}
 	want := Facts{
 		Driver: "615.20.01", MIG: []string{"GPU-2"}, PreVolta: []string{"GPU-3"},
-		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true,
+		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, Hook: "/usr/bin/nvidia-cdi-hook",
 	}
 	if diff := cmp.Diff(want, h.Read(m, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -73,6 +73,7 @@ func TestRead(t *testing.T) {
 	empty := Host{Root: t.TempDir(), NoMPS: true, Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
 	want = Facts{
 		LibraryError: "library /opt/libvgpu.so: no such file or directory",
+		Hook:         "/usr/bin/nvidia-cdi-hook",
 		HookError:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",
 		UsageError: "heddle-device-plugin is not in the host's PID namespace (hostPID), where the driver's PIDs have a " +
 			"meaning: set gpuDevice.usageMetrics",

@@ -33,9 +33,8 @@ type Options struct {
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
 	ShmDir string
-	// Hook is nvidia-cdi-hook's path on the node, HookDriverRoot the driver's
-	// root as the hook sees it; default /.
-	Hook, HookDriverRoot string
+	// HookDriverRoot is the driver's root as NVIDIA's hook sees it; default /.
+	HookDriverRoot string
 	// SysRoot defaults to /sys.
 	SysRoot string
 	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
@@ -57,6 +56,7 @@ type Limiter struct {
 	options   Options
 	mps       *mps
 	preload   *preload
+	dmem      *dmem
 	enforcers map[config.Enforcer]enforcer
 
 	mu     sync.Mutex // guards what follows
@@ -85,14 +85,11 @@ func New(o Options) *Limiter {
 		m.launcher = newRemote(o.MPSSocket)
 	}
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
+	d := &dmem{driverRoot: cmp.Or(o.HookDriverRoot, "/"), own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
 	return &Limiter{
-		options: o, mps: m, preload: p, err: errNotConfigured, starting: make(map[string]start),
+		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured, starting: make(map[string]start),
 		enforcers: map[config.Enforcer]enforcer{
-			config.EnforcePreload: p, config.EnforceMPS: m,
-			config.EnforceDMem: &dmem{
-				hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/"),
-				own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys"),
-			},
+			config.EnforcePreload: p, config.EnforceMPS: m, config.EnforceDMem: d,
 		},
 	}
 }
@@ -106,6 +103,7 @@ func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	}
 	l.mps.configure(f.MPSControl, c.MPS)
 	l.preload.configure(c.Preload.Library)
+	l.dmem.configure(f.Hook)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.choice != choice || err != nil {

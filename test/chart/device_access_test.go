@@ -183,6 +183,11 @@ func TestDeviceSeesTheHostsFiles(t *testing.T) {
 			map[string]string{"/host/usr/bin": "/usr/bin", "/host/usr/local/vgpu": "/usr/local/vgpu"},
 		},
 		{
+			"a hook that is looked for", "gpuDevice.driverRoot=/run/nvidia/driver,gpuDevice.cdiHook=auto," + dir, "/host",
+			map[string]string{"/host/usr": "/usr", "/host/usr/local/vgpu": "/usr/local/vgpu"},
+		},
+		{"a hook that is looked for on the whole host", "gpuDevice.cdiHook=auto", "/driver-root", map[string]string{}},
+		{
 			"both in one", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + ",gpuDevice.preloadDir=/usr/bin", "/host",
 			map[string]string{"/host/usr/bin": "/usr/bin"},
 		},

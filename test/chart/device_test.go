@@ -160,6 +160,14 @@ func TestDeviceDaemonSet(t *testing.T) {
 	}
 }
 
+func TestChannelsByRequest(t *testing.T) {
+	const flag = "--imex-request=annotation"
+	pod := devicePod(t, renderDevice(t, "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.imexRequest=annotation"))
+	if args := pod.Containers[0].Args; !slices.Contains(args, "--imex-channels=0") || !slices.Contains(args, flag) {
+		t.Errorf("arguments %v, want --imex-channels=0 and %s", args, flag)
+	}
+}
+
 // What the configuration asks of enforcers and the chart does not give is
 // refused before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
@@ -63,20 +64,34 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 		out.Common.Mounts = withSONAMEs(out.Common.Mounts, p.root)
 	}
 	out.Problems = append(out.Problems, lacks(&out.Common, p, hook)...)
-	return out, onHost(out, p)
+	if err := onHost(out, p); err != nil {
+		return nil, err
+	}
+	if l.options.Features.IMEXByPod {
+		takeChannels(out)
+	}
+	return out, nil
 }
 
 // hook is the CDI hook, if the host has it: a hook that is not there would keep
 // every container with a GPU from starting.
 func (l *Library) hook() (path, problem string) {
-	if l.options.Hook == "" {
+	looked := l.options.Hook
+	switch looked {
+	case "":
 		return "", ""
+	case gpu.AutoHook:
+		path, looked = FindHook(l.options.HostRoot), strings.Join(hookPaths(), " or ")
+	default:
+		if _, err := os.Lstat(filepath.Join(l.options.HostRoot, looked)); err == nil {
+			path = looked
+		}
 	}
-	if _, err := os.Lstat(filepath.Join(l.options.HostRoot, l.options.Hook)); err != nil {
-		return "", "the host has no CDI hook " + l.options.Hook +
+	if path == "" {
+		problem = "the host has no CDI hook " + looked +
 			": install nvidia-container-toolkit; until then containers get the libraries without it"
 	}
-	return l.options.Hook, ""
+	return path, problem
 }
 
 // lacks are the files without which no CUDA program runs in a container.
@@ -143,8 +158,12 @@ func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) error {
 	return nil
 }
 
-// imexDevice has the IMEX channels of all containers with GPUs.
-const imexDevice = "imex"
+// imexDevice has the IMEX channels of all containers with GPUs, and requestedEdit in their
+// place where a container gets those that its pod asks for: a device must have an edit.
+const (
+	imexDevice    = "imex"
+	requestedEdit = "HEDDLE_IMEX=annotation"
+)
 
 // addChannels makes a device of IMEX channels. Only GPUs whose NVLink domain
 // spans nodes have any use for them, so that a node without is no problem
@@ -174,6 +193,23 @@ func (l *Library) addChannels(out *gpu.Edits, p place, m *machine.Machine) {
 	if len(device.ContainerEdits.DeviceNodes) > 0 {
 		out.Devices = append(out.Devices, device)
 	}
+}
+
+// takeChannels takes the channels out of their device. The device stays: containers that
+// were allocated when all got the channels name it, and start again.
+func takeChannels(out *gpu.Edits) {
+	at := slices.IndexFunc(out.Devices, func(d specs.Device) bool { return d.Name == imexDevice })
+	if at < 0 {
+		return
+	}
+	out.Channels = map[int]*specs.DeviceNode{}
+	for _, node := range out.Devices[at].ContainerEdits.DeviceNodes {
+		number, err := strconv.Atoi(strings.TrimPrefix(path.Base(node.Path), "channel"))
+		if err == nil {
+			out.Channels[number] = node
+		}
+	}
+	out.Devices[at].ContainerEdits = specs.ContainerEdits{Env: []string{requestedEdit}}
 }
 
 // spansNodes reports whether a GPU is in an NVLink domain of several nodes: in

@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -272,6 +274,11 @@ func TestEditsFollowTheNode(t *testing.T) {
 	if e := changed("IMEX channels came"); !slices.Equal(nodes(e, imexDevice), []string{want}) {
 		t.Errorf("channels %q, want %s", nodes(e, imexDevice), want)
 	}
+	byPod := o
+	byPod.Features.IMEXByPod = true
+	if e := n.generate(byPod); e.Channels[0] == nil || e.Channels[0].HostPath != want || len(nodes(e, imexDevice)) > 0 {
+		t.Errorf("by request: channels %v, and for all %q", e.Channels, nodes(e, imexDevice))
+	}
 	n.file("usr/bin/nvidia-cdi-hook")
 	if e := changed("the hook came"); len(e.Problems) != 2 || len(e.Common.Hooks) == 0 || mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
 		t.Errorf("with the hook: problems %q, hooks %v", e.Problems, e.Common.Hooks)
@@ -308,6 +315,42 @@ func TestEditsFollowTheNode(t *testing.T) {
 	}
 }
 
+// With auto the spec follows a hook that comes and goes.
+func TestHookIsLookedFor(t *testing.T) {
+	n := install(t, "usr/lib64")
+	n.mknod("driver/dev", "nvidiactl", "nvidia-uvm", "nvidia0")
+	o := n.options()
+	o.Hook = gpu.AutoHook
+	l := New(o)
+	without := l.Fingerprint()
+	e := n.generate(o)
+	if mountOf(e, "/usr/lib64/libcuda.so.1") == "" || len(e.Common.Hooks) > 0 {
+		t.Errorf("without a hook: hooks %v, mounts %v", e.Common.Hooks, e.Common.Mounts)
+	}
+	want := []string{"the host has no CDI hook /usr/bin/nvidia-cdi-hook or /usr/local/nvidia/toolkit/nvidia-cdi-hook: " +
+		"install nvidia-container-toolkit; until then containers get the libraries without it"}
+	if diff := cmp.Diff(want, e.Problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	const hook = "usr/local/nvidia/toolkit/nvidia-cdi-hook"
+	n.file(hook)
+	if l.Fingerprint() == without {
+		t.Error("the hook came: the fingerprint is the same")
+	}
+	e = n.generate(o)
+	if len(e.Problems) > 0 || len(e.Common.Hooks) == 0 || e.Common.Hooks[0].Path != "/"+hook ||
+		mountOf(e, "/usr/lib64/libcuda.so.1") != "" {
+		t.Errorf("with the hook: problems %q, hooks %v", e.Problems, e.Common.Hooks)
+	}
+	with := l.Fingerprint()
+	if err := os.Remove(filepath.Join(n.dir, hook)); err != nil {
+		t.Fatal(err)
+	}
+	if l.Fingerprint() == with {
+		t.Error("the hook went: the fingerprint is the same")
+	}
+}
+
 // All channels, and none where the GPUs have no use for them.
 func TestChannels(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
@@ -332,6 +375,20 @@ func TestChannels(t *testing.T) {
 		}
 		if got != tt.nodes || len(out.Problems) != tt.problems {
 			t.Errorf("%q: %d nodes, problems %q", tt.wanted, got, out.Problems)
+		}
+		takeChannels(out)
+		for _, d := range out.Devices {
+			if empty(&d.ContainerEdits) || len(d.ContainerEdits.DeviceNodes) > 0 {
+				t.Errorf("%q by request: the device %+v", tt.wanted, d)
+			}
+		}
+		for number, node := range out.Channels {
+			if want := "/dev/" + imexDir + "/channel" + strconv.Itoa(number); node.Path != want {
+				t.Errorf("%q by request: channel %d is %s, want %s", tt.wanted, number, node.Path, want)
+			}
+		}
+		if len(out.Channels) != tt.nodes {
+			t.Errorf("%q by request: channels %v", tt.wanted, out.Channels)
 		}
 	}
 }

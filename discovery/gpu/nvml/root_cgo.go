@@ -126,10 +126,8 @@ func (l *Library) Fingerprint() string {
 	} {
 		patterns = append(patterns, filepath.Join(p.root, name))
 	}
-	if l.options.Hook != "" {
-		patterns = append(patterns, filepath.Join(l.options.HostRoot, l.options.Hook))
-	}
-	text := gpu.Fingerprint(patterns...)
+	hook, _ := l.hook()
+	text := gpu.Fingerprint(patterns...) + hook + "\n"
 	if _, file, err := libraryIn(p.root); err == nil {
 		if info, err := os.Stat(filepath.Dir(file)); err == nil {
 			text += fmt.Sprintf("%s %d\n", file, info.ModTime().UnixNano())

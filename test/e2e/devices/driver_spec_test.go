@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,12 +11,18 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // TestDriverSpecFollowsTheNode: nvidia-uvm, a socket and the IMEX channels come
 // after the plugin, and the socket goes again. Containers that are created then
-// have what there is, and the file is left alone while nothing changes.
+// have what there is, and the file is left alone while nothing changes. Then pods ask for
+// their channels.
 func TestDriverSpecFollowsTheNode(t *testing.T) {
 	beside(t)
 	r, n := newDriverRig(t, "spec")
@@ -112,4 +119,46 @@ func TestDriverSpecFollowsTheNode(t *testing.T) {
 	if lines := r.plugin.log.grep("CDI spec written"); len(lines) > 4 {
 		t.Errorf("written %d times: %q", len(lines), lines)
 	}
+	r.channelsByRequest(t, "/dev/"+channels+"/channel0", "with")
+}
+
+// channelsByRequest has pods ask for channel 0, which all had until now: one that asks
+// opens it, one that does not has none, nor has one that had it once it starts again, and
+// one that asks for another does not start until its annotation is corrected.
+func (r *rig) channelsByRequest(t *testing.T, channel, had string) {
+	t.Helper()
+	r.plugin.args = append(r.plugin.args, "--imex-request", "annotation")
+	r.plugin.restart(t)
+	pod := func(name, channels string) *corev1.Pod {
+		p := r.pod(name, box{gpus: 1})
+		if channels != "" {
+			p.Annotations = map[string]string{wellknown.IMEXChannels: channels}
+		}
+		return p
+	}
+	opens := func(pod string, want bool) {
+		t.Helper()
+		if got := r.report(t, pod, "app").opens(); slices.Contains(got, channel) != want {
+			t.Errorf("pod %s opens %q; %s among them should be %v", pod, got, channel, want)
+		}
+	}
+	r.run(t, pod("asks", "0"))
+	opens("asks", true)
+	r.run(t, pod("silent", ""))
+	opens("silent", false)
+	r.stopContainer(t, had, "app")
+	r.waitRestart(t, had, "app", 1, waitStart)
+	opens(had, false)
+
+	r.create(t, pod("errs", "1"))
+	const reason = `annotation heddle.dev/imex-channels is "1": channel 1 is not allowed; allowed on this node: 0`
+	r.waitWaiting(t, "errs", reason, waitStart)
+	r.waitEvent(t, "errs", wellknown.EventIMEXRejected, reason, waitStart)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"0"}}}`, wellknown.IMEXChannels)
+	_, err := r.client.CoreV1().Pods(namespace).Patch(t.Context(), "errs", types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.waitReady(t, "errs", waitStart)
+	opens("errs", true)
 }

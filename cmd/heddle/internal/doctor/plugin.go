@@ -163,6 +163,7 @@ func rejectedRemedies() map[string]string {
 		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
 		"full":        "It starts when there is room." + evicted,
 		"numa":        "It starts when a GPU near its processors has room; sgpu.numa: prefer lets it have another." + evicted,
+		"imex":        "Correct its annotation, or gpuDevice.imexChannels; the module nvidia makes the node's channels.",
 		"hcas":        "It starts when there are enough healthy HCAs." + strings.Replace(evicted, "sgpu.", "rdma.", 1),
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	devices "github.com/heddle-dev/heddle/discovery/gpu"
@@ -25,6 +24,12 @@ const (
 	keeperUse   = "use"
 	keeperServe = "serve"
 	keeperCheck = "check"
+)
+
+// The values of --imex-request.
+const (
+	imexAll        = "all"
+	imexAnnotation = "annotation"
 )
 
 // Name is the program's.
@@ -43,7 +48,7 @@ type options struct {
 	cdiHook, replayDevices       string
 	hostRoot, mpsRoot, mpsShmDir string
 	strategy, metricsAddress     string
-	imex                         string
+	imex, imexRequest            string
 	takeover, gdrcopy, gds       bool
 	cleanup, authenticate        bool
 	mpsKeeper                    string
@@ -61,7 +66,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"what outlives a restart; the same path on the host and in the container")
 	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
 		"where the container runtime sees what --driver-root is here; empty: at the same path")
-	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host; empty: CDI specs without hooks")
+	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host, or auto: where NVIDIA's toolkit "+
+		"installs it; empty: CDI specs without hooks")
 	fs.StringVar(&o.hostRoot, "host-root", "",
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
 	fs.StringVar(&o.mpsRoot, "mps-root", "",
@@ -78,6 +84,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")
 	fs.StringVar(&o.imex, "imex-channels", "",
 		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
+	fs.StringVar(&o.imexRequest, "imex-request", imexAll, "which containers with GPUs get them: all; or annotation, "+
+		"those whose pods name them in annotation "+wellknown.IMEXChannels)
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
@@ -112,19 +120,34 @@ func (o *options) Check() error {
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)
 	}
+	if err := o.checkRequest(); err != nil {
+		return fmt.Errorf("--imex-request: %w", err)
+	}
 	return o.CheckHost()
 }
 
-// checkChannels accepts what [devices.Features] has as IMEX channels. A channel's
-// number is the minor of a device node, which has 20 bits.
+// checkChannels accepts what [devices.Features] has as IMEX channels.
 func checkChannels(list string) error {
 	if list == "" || list == devices.AllChannels {
 		return nil
 	}
-	for number := range strings.SplitSeq(list, ",") {
-		if n, err := strconv.Atoi(number); err != nil || n < 0 || n >= 1<<20 || strconv.Itoa(n) != number {
-			return fmt.Errorf("%q is no channel: want numbers such as 0, or all", number)
-		}
+	if _, err := devices.ParseChannels(list); err != nil {
+		return fmt.Errorf("%w, or all", err)
+	}
+	return nil
+}
+
+func (o *options) checkRequest() error {
+	switch {
+	case o.imexRequest == imexAll:
+		return nil
+	case o.imexRequest != imexAnnotation:
+		return fmt.Errorf("%q is neither all nor annotation", o.imexRequest)
+	case o.strategy == string(gpu.Envvar):
+		return errors.New("annotation needs --device-list-strategy=cdi: with envvar a container's environment is made " +
+			"before its pod is known")
+	case o.imex == "":
+		return errors.New("annotation needs --imex-channels, which pods may ask for")
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -25,6 +27,8 @@ const factsEvery = time.Minute
 type limiter struct {
 	*enforce.Limiter
 	host enforce.Host
+	// cdiHook is the value of --cdi-hook.
+	cdiHook string
 
 	mu   sync.Mutex // guards what follows
 	last seen
@@ -47,7 +51,7 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	}
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
-		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
+		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
@@ -60,8 +64,9 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 	}
 	return &limiter{
 		Limiter: enforce.New(options),
+		cdiHook: o.cdiHook,
 		host: enforce.Host{
-			Root: o.hostRoot, Hook: o.cdiHook, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
+			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
 			// A replayed machine has no driver, whatever this one has.
 			NoMPS: modes == nil && o.mpsRoot == "",
 			// The chart gives it that.
@@ -106,7 +111,10 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
 	same := now.enforce == l.last.enforce && now.driver == l.last.driver
 	if !same || time.Since(l.at) >= factsEvery {
-		l.host.Library = c.SGPU.Enforce.Preload.Library
+		l.host.Library, l.host.Hook = c.SGPU.Enforce.Preload.Library, l.cdiHook
+		if l.cdiHook == gpu.AutoHook {
+			l.host.Hook = nvml.FindHook(l.host.Root)
+		}
 		now.facts = l.host.Read(m, c.Shares)
 		l.at = time.Now()
 		if !reflect.DeepEqual(now, l.last) {

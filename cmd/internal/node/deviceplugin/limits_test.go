@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -90,6 +92,33 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 	}
 	if _, err := l.Edits(t.Context(), limit); err == nil || err.Error() != want {
 		t.Errorf("a container under an enforcer that cannot work: %v", err)
+	}
+}
+
+// With auto the hook of enforcer dmem is the one that the host has now.
+func TestLimiterLooksForTheHook(t *testing.T) {
+	root := t.TempDir()
+	o := &options{stateDir: t.TempDir(), hostRoot: root, cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
+	l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+	c := config.Default()
+	for _, want := range []string{"", hook, ""} {
+		path := filepath.Join(root, hook)
+		if want != "" {
+			err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o700))
+		} else {
+			err = os.RemoveAll(path)
+		}
+		l.at = l.at.Add(-factsEvery)
+		if err = errors.Join(err, l.Configure(&machine.Machine{}, &c)); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.last.facts; got.Hook != want || got.HookError == "" {
+			t.Errorf("hook %q, %s; want %q, and that it sets no limits", got.Hook, got.HookError, want)
+		}
 	}
 }
 

@@ -164,7 +164,9 @@ func (o *options) startsUnder(
 }
 
 func (o *options) features() gpu.Features {
-	return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds, IMEX: o.imex}
+	return gpu.Features{
+		GDRCopy: o.gdrcopy, GDS: o.gds, IMEX: o.imex, IMEXByPod: o.imexRequest == imexAnnotation,
+	}
 }
 
 // generator makes the devices of real GPUs, or of those of a machine file.

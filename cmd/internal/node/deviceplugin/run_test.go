@@ -35,6 +35,12 @@ func TestMistakes(t *testing.T) {
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "nodes for real GPUs", Args: []string{"--replay-devices=/x"}, Err: program.ErrUsage, Stderr: "--machine FILE"},
 		{Name: "no IMEX channel", Args: []string{"--imex-channels=0,x"}, Err: program.ErrUsage, Stderr: `--imex-channels: "x" is no channel`},
+		{Name: "no way to ask for channels", Args: []string{"--imex-request=label"}, Err: program.ErrUsage, Stderr: `--imex-request: "label" is neither all nor annotation`},
+		{Name: "no channels to ask for", Args: []string{"--imex-request=annotation"}, Err: program.ErrUsage, Stderr: "annotation needs --imex-channels"},
+		{
+			Name: "channels by request, and no CDI", Args: []string{"--imex-request=annotation", "--imex-channels=0", "--device-list-strategy=envvar"},
+			Err: program.ErrUsage, Stderr: "annotation needs --device-list-strategy=cdi",
+		},
 		{Name: "machine file cut in half", Args: []string{"--machine", bad, "--state-dir", dir}, Stderr: "half.json"},
 		{Name: "no machine file", Args: []string{"--machine", bad + ".x", "--state-dir", dir}, Stderr: "half.json.x"},
 		{Name: "bad configuration", Args: []string{"--machine", dgx, "--state-dir", dir, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},

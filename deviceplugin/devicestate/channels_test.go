@@ -1,0 +1,111 @@
+package devicestate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
+)
+
+const channel0 = "/dev/nvidia-caps-imex-channels/channel0"
+
+// byRequest gives the node channel 0, for pods that ask for it.
+func byRequest(r *rig) {
+	before := r.change
+	r.change = func(inv *inventory.Inventory) {
+		before(inv)
+		inv.Channels = &inventory.Channels{Allowed: "0,1", Nodes: map[int]*specs.DeviceNode{
+			0: {Path: channel0, HostPath: "/dev/null", Permissions: "rw"},
+		}}
+	}
+	r.restart()
+}
+
+func asksForChannels(text string) map[string]string {
+	return map[string]string{wellknown.IMEXChannels: text}
+}
+
+// The spec of a container has the channels that its pod asks for now: an annotation that
+// was wrong may be corrected, and the pod starts.
+func TestChannelsByAnnotation(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	byRequest(r)
+	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_0")}
+	names := r.allocate(pod("a"), "main", want)
+	err := r.Prepare(t.Context(), gpus, want[gpus])
+	if err == nil || !strings.Contains(err.Error(), "the container waits for the API server") {
+		t.Fatalf("before the pod is known: %v", err)
+	}
+	p := r.wants("a", asksForChannels("1"), corev1.Container{Name: "main"})
+	for range 2 {
+		if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil || !strings.Contains(err.Error(), "the node has no channel 1") {
+			t.Fatalf("a channel that the node lacks: %v", err)
+		}
+	}
+	if _, err := r.enter(names); err == nil {
+		t.Error("the container could start")
+	}
+	events := []string{`default/a IMEXRefused: container main gets no IMEX channel: ` +
+		`annotation heddle.dev/imex-channels is "1": the node has no channel 1; allowed on this node: 0,1`}
+	if diff := cmp.Diff(events, r.specs.takeEvents()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if got := r.Rejections(); len(got) != 1 || got[0].Kind != "imex" || got[0].Container != "main" {
+		t.Errorf("rejections %+v", got)
+	}
+	for text, has := range map[string]bool{"0": true, "": false, "0,0": true} {
+		if p.Annotations = asksForChannels(text); text == "" {
+			p.Annotations = nil
+		}
+		r.start(want)
+		if got := r.mustEnter(names); slices.Contains(got.Nodes, channel0) != has || !slices.Contains(got.Nodes, "rdma_cm") {
+			t.Errorf("asks for %q: nodes %q", text, got.Nodes)
+		}
+		if got := r.Rejections(); len(got) > 0 {
+			t.Errorf("asks for %q: rejections %+v", text, got)
+		}
+	}
+}
+
+// A container with HCAs alone has no use for channels, whatever its pod asks for.
+func TestNoChannelsWithoutGPUs(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	byRequest(r)
+	r.wants("a", asksForChannels("7"), corev1.Container{Name: "main"}, corev1.Container{Name: "side"})
+	p := pod("a", testkubelet.Container{Name: "main"}, testkubelet.Container{Name: "side"})
+	side := asks{hcas: r.deviceIDs("mlx5_9")}
+	names := r.allocate(p, "side", side)
+	r.start(side)
+	if got := r.mustEnter(names); slices.Contains(got.Nodes, channel0) {
+		t.Errorf("nodes %q", got.Nodes)
+	}
+}
+
+// A pod that is rejected for its channels holds no share.
+func TestChannelsOfShares(t *testing.T) {
+	r := shareRig(t)
+	byRequest(r)
+	p := r.wants("a", asksForChannels("2"), sharer("main", "60/4"))
+	want := asks{slots: {r.slot(0, 0)}}
+	names := r.allocate(pod("a"), "main", want)
+	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), "channel 2 is not allowed") {
+		t.Fatalf("a channel that is not allowed: %v", err)
+	}
+	if got := r.gpusOf("a", "main"); len(got) > 0 {
+		t.Errorf("it holds GPUs %v", got)
+	}
+	p.Annotations = asksForChannels("0")
+	if err := r.prepareShares(want); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.mustEnter(names); !slices.Contains(got.Nodes, channel0) || !slices.Contains(got.Nodes, "/dev/nvidia0") {
+		t.Errorf("nodes %q", got.Nodes)
+	}
+}
