@@ -149,7 +149,7 @@ func TestDocumentedCommands(t *testing.T) {
 					if !slices.Contains([]string{"push", "unpack"}, words[1]) {
 						t.Errorf("the bundle has no command %s", words[1])
 					}
-				case "hardware/run": // What `make hardware` writes, for a machine with GPUs.
+				case "hardware/run", "hardware/measure": // What `make hardware` writes, for a machine with GPUs.
 				default:
 					t.Errorf("no test knows %s", words[0])
 				}
