@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,14 +67,9 @@ func (o *overuse) round(ctx context.Context, now time.Time, allocations []report
 // act warns a pod or evicts it; an eviction that fails is repeated by the next round.
 func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
 	pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
-	what := fmt.Sprintf("container %s %s", a.Container, a.Reason)
 	switch {
-	case !a.Evict && a.Excess == enforce.OverCompute:
-		o.API.WarnPod(pod, wellknown.EventShareExceeded, what+"; nothing limits it (sgpu.enforce.compute)")
-		return
 	case !a.Evict:
-		o.API.WarnPod(pod, wellknown.EventShareExceeded, fmt.Sprintf("%s; the pod is evicted if that is so in %s",
-			what, o.config().SGPU.Enforce.Evict.Grace))
+		o.API.WarnPod(pod, wellknown.EventShareExceeded, a.Message)
 		return
 	case !o.evictions.AllowN(now, 1):
 		return
@@ -84,8 +78,8 @@ func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
 	switch err := o.API.Evict(ctx, key, types.UID(a.UID)); {
 	case err == nil:
 		o.evicted.WithLabelValues(string(a.Excess)).Inc()
-		o.Log.InfoContext(ctx, "evicted", "pod", pod.String(), "reason", what)
-		o.API.WarnPod(pod, wellknown.EventShareEvicted, what)
+		o.Log.InfoContext(ctx, "evicted", "pod", pod.String(), "reason", a.Message)
+		o.API.WarnPod(pod, wellknown.EventShareEvicted, a.Message)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 	default:
 		o.Log.WarnContext(ctx, "evicting a pod over its share failed", "pod", pod.String(), "err", err)

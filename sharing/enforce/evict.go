@@ -64,8 +64,9 @@ type Action struct {
 	Use
 	Excess Excess
 	Evict  bool
-	// Reason is a sentence without its subject, the container.
-	Reason string
+	// Message is what the Event of the pod contains: a sentence about the container, and what
+	// follows from it.
+	Message string
 }
 
 // CheckUses goes from what containers use at a time to what is to be done, evictions by
@@ -83,15 +84,13 @@ func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timin
 		case !lasts:
 			timing.Since = now
 		}
-		v := Action{Use: *f.use, Excess: f.excess, Reason: f.reason}
 		switch {
 		case f.reason == "": // It is not known.
 		case timing.Reported.IsZero() && now.Sub(timing.Since) >= c.After:
 			timing.Reported = now
-			actions = append(actions, v)
+			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Message: f.warning(c.Grace)})
 		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= c.Grace:
-			v.Evict = true
-			actions = append(actions, v)
+			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Evict: true, Message: f.message()})
 		}
 		timings[subject] = timing
 	}
@@ -101,11 +100,22 @@ func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timin
 	return actions, timings
 }
 
-// finding is an excess; one without a reason may be or not, as the use is not known.
+// finding is an excess; one without a reason may be or not, as the use is not known. A
+// reason is a sentence without its subject, the container.
 type finding struct {
 	use    *Use
 	excess Excess
 	reason string
+}
+
+func (f *finding) message() string { return fmt.Sprintf("container %s %s", f.use.Container, f.reason) }
+
+// warning is the message before an eviction, which is so long after it.
+func (f *finding) warning(grace time.Duration) string {
+	if f.excess == OverCompute {
+		return f.message() + "; nothing limits it (sgpu.enforce.compute)"
+	}
+	return fmt.Sprintf("%s; the pod is evicted if that is so in %s", f.message(), grace)
 }
 
 func findings(fullAt int, uses []Use) []finding {
