@@ -86,7 +86,7 @@ func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
 	}
 }
 
-// uses are what all containers with shares have and use. A pod that leaves is not evicted
+// uses are what all containers with shares have and use. A pod that terminates is not evicted
 // again; one of a file would come back at once, and the API server cannot end it.
 func uses(
 	m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods map[string]*corev1.Pod,
@@ -112,7 +112,7 @@ func uses(
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: gpu.Index, Total: gpu.MemoryMiB << 20, Share: s.MemoryMiB << 20,
 				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Leaving: p.DeletionTimestamp != nil,
+				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Terminating: p.DeletionTimestamp != nil,
 			})
 		}
 	}

@@ -165,10 +165,10 @@ func (a *resources) all() map[string]*served {
 	return maps.Clone(a.served)
 }
 
-// wake has all resources look at the kubelet's directory.
-func (a *resources) wake() {
+// retry has all resources look at the kubelet's directory.
+func (a *resources) retry() {
 	for _, s := range a.all() {
-		s.plugin.Wake()
+		s.plugin.Retry()
 	}
 }
 

@@ -99,7 +99,7 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-seen:
-			a.resources.wake()
+			a.resources.retry()
 			a.kubeletStarted.Notify()
 		}
 	}

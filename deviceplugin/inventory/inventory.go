@@ -34,8 +34,8 @@ type Inventory struct {
 	// Elsewhere names who has a GPU under another resource or cut another way, by resource and
 	// device ID. Such a GPU is listed and not handed out.
 	Elsewhere map[string]map[string]string
-	// Withheld is why no device is handed out at all; see Withhold.
-	Withheld string
+	// Unavailable is why no device is handed out at all; see AllUnavailable.
+	Unavailable string
 }
 
 // GPU is how one GPU or MIG device is handed out.
@@ -77,10 +77,10 @@ func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map
 	return inv
 }
 
-// Withhold is the inventory of the same node when no device can be handed out:
+// AllUnavailable is the inventory of the same node when no device can be handed out:
 // each is unhealthy, for that reason if it has no other. Containers that run
 // must not be decided by it.
-func (inv *Inventory) Withhold(reason string) *Inventory {
+func (inv *Inventory) AllUnavailable(reason string) *Inventory {
 	gpus, hcas := make(map[string]GPU, len(inv.GPUs)), make(map[string]string, len(inv.Machine.HCAs))
 	for uuid, gpu := range inv.GPUs {
 		gpu.Unhealthy = cmp.Or(gpu.Unhealthy, reason)
@@ -90,9 +90,9 @@ func (inv *Inventory) Withhold(reason string) *Inventory {
 		name := inv.Machine.HCAs[i].Name
 		hcas[name] = cmp.Or(inv.HCAs[name], reason)
 	}
-	withheld := New(inv.Machine, inv.Config, gpus, hcas)
-	withheld.Elsewhere, withheld.Withheld = inv.Elsewhere, reason
-	return withheld
+	unavailable := New(inv.Machine, inv.Config, gpus, hcas)
+	unavailable.Elsewhere, unavailable.Unavailable = inv.Elsewhere, reason
+	return unavailable
 }
 
 // Configured is the inventory of a node on which every GPU is in the mode that

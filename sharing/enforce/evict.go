@@ -24,9 +24,9 @@ type Use struct {
 	// is no such limit; SM what it uses.
 	Percent, SM int64
 	// Priority is the pod's. Evictable reports that the container was started with
-	// enforcer evict, and that its pod can be evicted. Leaving: the pod is being deleted.
-	Priority           int32
-	Evictable, Leaving bool
+	// enforcer evict, and that its pod can be evicted. Terminating: the pod is being deleted.
+	Priority               int32
+	Evictable, Terminating bool
 }
 
 // Unknown is a use of memory or of compute that is not known.
@@ -134,7 +134,7 @@ func findings(fullAt int, uses []Use) []finding {
 // where its use is not.
 func (u *Use) excess(kind Excess) (reason string, known bool) {
 	switch {
-	case !u.Evictable, u.Leaving:
+	case !u.Evictable, u.Terminating:
 		return "", true
 	case kind == OverMemory && u.Used > u.Share:
 		return fmt.Sprintf("has %d MiB of GPU %d, and its share is %d MiB", mib(u.Used), u.Index, mib(u.Share)), true
@@ -165,18 +165,18 @@ func victims(fullAt int, uses []Use) []finding {
 	var all []finding
 	for _, gpu := range order {
 		var used, shares int64
-		leaves := false
+		terminates := false
 		needy := int32(math.MinInt32)
 		for _, u := range byGPU[gpu] {
 			used, shares = used+max(u.Used, 0), shares+u.Share
-			leaves = leaves || u.Leaving && u.Used != 0
+			terminates = terminates || u.Terminating && u.Used != 0
 			if u.Used != Unknown && u.over() < 0 {
 				needy = max(needy, u.Priority)
 			}
 		}
 		total := byGPU[gpu][0].Total
-		if leaves || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
-			continue // A pod that leaves makes room already.
+		if terminates || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
+			continue // A pod that terminates makes room already.
 		}
 		lower := slices.DeleteFunc(byGPU[gpu], func(u *Use) bool {
 			return !u.Evictable || u.Used <= 0 || u.Priority >= needy

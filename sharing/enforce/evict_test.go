@@ -86,7 +86,7 @@ func TestFullGPU(t *testing.T) {
 	static := use("static", 0, 40, 40)
 	static.Evictable = false
 	leaves := use("leaves", 5, 40, 30)
-	leaves.Leaving = true
+	leaves.Terminating = true
 	unknown := use("low", 0, 40, 0)
 	unknown.Used = Unknown
 	for _, tt := range []struct {
