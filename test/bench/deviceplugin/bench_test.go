@@ -71,8 +71,10 @@ func wait(b *testing.B, d time.Duration) {
 // plugin on a machine with GPUs alone, as NVIDIA's serves no others, and on one with HCAs.
 func BenchmarkRegistration(b *testing.B) {
 	all := []contender{
-		{"", start(b, gpusAlone(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))},
-		{"least-", startLeast(b, gpusAlone(b))}, {"hcas-", start(b, dgx(b))},
+		{"", start(b, gpusAlone(b))},
+		{"nvidia-", startNVIDIA(b, gpusAlone(b))},
+		{"least-", startLeast(b, gpusAlone(b))},
+		{"hcas-", start(b, dgx(b))},
 	}
 	times := map[string][]time.Duration{}
 	for n := 2; b.Loop(); n++ {
