@@ -8,7 +8,7 @@ import (
 )
 
 // NodeGPUs is the shared GPUs of a Node and what is taken of them: the annotation
-// heddle.dev/sgpu-GPUs. Bindings that are younger than it are in their pods'
+// heddle.dev/sgpu-cards. Bindings that are younger than it are in their pods'
 // [Bound] annotations only.
 type NodeGPUs struct {
 	Version int `json:"version"`

@@ -109,6 +109,15 @@ const (
 	MiB MemoryUnit = "MiB"
 )
 
+// InMiB is how many MiB one of the unit is. Without a name it is a GiB. What is counted
+// for the kubelet is GiB in any case; see [NodeConfig.AdvertisesShares].
+func (u MemoryUnit) InMiB() int64 {
+	if u == MiB {
+		return 1
+	}
+	return 1024
+}
+
 // ModeSwitch is what a change of mode does with a GPU in use.
 type ModeSwitch string
 

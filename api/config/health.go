@@ -117,14 +117,6 @@ func (c HealthCode) Check() error {
 // Is reports whether c is this number.
 func (c HealthCode) Is(n uint64) bool { return string(c) == strconv.FormatUint(n, 10) }
 
-func defaultHealth() Health {
-	return Health{
-		GPUSilentAfter: 10 * time.Second, GPURecoverAfter: 30 * time.Second,
-		HCADownAfter: 10 * time.Second, HCAUpAfter: 30 * time.Second,
-		Remediation: Remediation{Policy: RemediationNone, After: 2 * time.Minute},
-	}
-}
-
 // CodeKind is the kind of the error reports that Health.Codes is about.
 const CodeKind = "XID"
 

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -233,78 +232,4 @@ type LabelRule struct {
 	// When is a CEL expression that gives true or false; without it the rule
 	// always holds.
 	When string `yaml:"when"`
-}
-
-// Default is the configuration of a node without any.
-func Default() NodeConfig {
-	c := defaults()
-	c.deriveNames()
-	return c
-}
-
-// defaults are the values under everything that is written out.
-func defaults() NodeConfig {
-	return NodeConfig{
-		Mode:      ModeNative,
-		SGPU:      defaultSGPU(),
-		MIG:       MIG{Strategy: MIGNone},
-		Domains:   wellknown.DefaultDomains(),
-		Resources: Resources{VMemoryUnit: GiB},
-		RDMA: RDMA{RejectedFor: time.Minute, Resources: []RDMAResource{{
-			Name:      wellknown.RDMAResource,
-			Sharers:   defaultSharers,
-			Count:     CountDistinct,
-			Selectors: Selectors{Match: Match{Roles: []machine.Role{machine.RoleFabric}}},
-		}}},
-		Health:        defaultHealth(),
-		Topology:      defaultTopology(),
-		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
-		LabelConflict: Yield,
-
-		KeepWithoutDriver: 15 * time.Minute,
-	}
-}
-
-// applyPreset sets what the preset changes, unless it is written out.
-func (c *NodeConfig) applyPreset(written bool) {
-	if !written {
-		c.Taints.GPUProduct = c.Preset == PresetScheme
-	}
-}
-
-const defaultSharers = 64
-
-// deriveNames fills what was left to be built from other keys.
-func (c *NodeConfig) deriveNames() {
-	d := c.Domains
-	exclusive := d.GPUResource()
-	if c.Resources.SGPU == exclusive {
-		exclusive += ".exclusive"
-	}
-	for _, name := range []struct {
-		to      *string
-		derived string
-	}{
-		{&c.Resources.GPU, exclusive},
-		{&c.Resources.SGPU, d.SGPUResource()},
-		{&c.Resources.VCore, d.VCoreResource()},
-		{&c.Resources.VMemory, d.VMemoryResource()},
-	} {
-		if *name.to == "" {
-			*name.to = name.derived
-		}
-	}
-	c.RDMA.Resources = slices.Clone(c.RDMA.Resources)
-	for i := range c.RDMA.Resources {
-		r := &c.RDMA.Resources[i]
-		if r.Sharers == 0 {
-			r.Sharers = defaultSharers
-		}
-		if r.Count == "" {
-			r.Count = CountDistinct
-		}
-		if r.Selectors.empty() && r.Selectors.Exclude.empty() {
-			r.Selectors.Roles = []machine.Role{machine.RoleFabric}
-		}
-	}
 }

@@ -161,29 +161,6 @@ type Evict struct {
 	FullAt int `yaml:"fullAt" range:"50-100"`
 }
 
-func defaultSGPU() SGPU {
-	return SGPU{
-		SlotsPerGPU: 16, MemoryOvercommit: 1,
-		Defaults: DefaultShare(),
-		Enforce: Enforce{
-			Memory: EnforceAuto, Compute: EnforceAuto,
-			Evict: Evict{After: 30 * time.Second, Grace: time.Minute, FullAt: 95},
-		},
-		Advertise:   AdvertiseAuto,
-		Unscheduled: UnscheduledPlace,
-		NUMA:        NUMAPrefer,
-		Placement:   PlacementBinpack,
-		RejectedFor: time.Minute,
-		ModeSwitch:  ModeSwitchCordon,
-		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
-	}
-}
-
-// DefaultShare is a GPU to itself.
-func DefaultShare() ShareDefaults {
-	return ShareDefaults{VCore: 100, VMemoryPercentage: 100, Policy: FixedShare}
-}
-
 // RoomMiB is what the shares of a GPU with so much memory may have together.
 func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
 	return max(memoryMiB, int64(float64(memoryMiB)*s.MemoryOvercommit))

@@ -175,14 +175,6 @@ func (a HTTPSAddress) Check() error {
 	return nil
 }
 
-func defaultTopology() Topology {
-	return Topology{
-		Mode: TopologyAuto, NodeNumber: 2,
-		Sources:        []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
-		ClusterManager: ClusterManager{Interval: 5 * time.Minute},
-	}
-}
-
 // levels checks the levels of mode custom, and that there are no others.
 func (v *validator) levels(t *Topology) {
 	const at = "topology.levels"

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// settle is how long the directory must be quiet before it is read: an
+	// debounce is how long the directory must be quiet before it is read: an
 	// editor writes a file in several steps.
-	settle = 50 * time.Millisecond
+	debounce = 50 * time.Millisecond
 	// poll finds what inotify does not report: a directory on a network file
 	// system, or one that was removed and made again.
 	poll = 30 * time.Second
@@ -94,11 +94,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-events:
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 		case err := <-failures:
 			// An overflow, for instance: events were lost.
 			w.log.Warn("watching the configuration failed", "err", err)
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 		case <-ticker.C:
 			quiet.Reset(0)
 		case <-quiet.C:

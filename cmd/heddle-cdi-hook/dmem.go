@@ -39,7 +39,7 @@ func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 	}
 	dir := cgroups
 	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
-		if err := turnOn(dir); err != nil {
+		if err := enable(dir); err != nil {
 			return err
 		}
 		dir = filepath.Join(dir, name)
@@ -65,8 +65,8 @@ func unified(text string) (path string, ok bool) {
 	return "", false
 }
 
-// turnOn has the children of a cgroup have the controller.
-func turnOn(dir string) error {
+// enable has the children of a cgroup have the controller.
+func enable(dir string) error {
 	file := filepath.Join(dir, "cgroup.subtree_control")
 	on, err := os.ReadFile(file)
 	if err == nil && slices.Contains(strings.Fields(string(on)), controller) {

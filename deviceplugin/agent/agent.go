@@ -221,7 +221,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.API.Changed():
 		case <-a.state.Changed():
 		case <-a.modes.Changed():
-		case <-a.Release.Settled():
+		case <-a.Release.ClosedChanged():
 		case <-tried:
 			tried = nil
 		case <-ticker.C:
@@ -264,7 +264,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	inv := a.inventory(m, c, lasting)
 	a.state.Update(inv)
 	if reason := a.state.Unwritable(); reason != "" {
-		inv = inv.Withhold(reason)
+		inv = inv.AllUnavailable(reason)
 	}
 	a.now.Store(inv)
 	a.driverDue.Notify()

@@ -43,8 +43,8 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// wake gives the bridge the state.
-func (h *hamiNode) wake() {
+// sync gives the bridge the state.
+func (h *hamiNode) sync() {
 	if h.bridge != nil {
 		h.bridge.Set(h.hamiState())
 	}
@@ -53,19 +53,19 @@ func (h *hamiNode) wake() {
 // setOpen takes whether the kubelet follows the list of shares.
 func (h *hamiNode) setOpen(open bool) {
 	h.open.Store(open)
-	h.wake()
+	h.sync()
 }
 
 // setGPUs takes what is left of the shared GPUs.
 func (h *hamiNode) setGPUs(gpus []quota.GPU) {
 	h.gpus.Store(&gpus)
-	h.wake()
+	h.sync()
 }
 
 // report passes on how the allocations of HAMi's pods ended; each is reported
 // once.
 func (h *hamiNode) report() {
-	defer h.wake()
+	defer h.sync()
 	if h.bridge == nil || !h.config().SGPU.HAMi.Enabled {
 		return
 	}

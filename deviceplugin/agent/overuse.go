@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,14 +67,9 @@ func (o *overuse) round(ctx context.Context, now time.Time, allocations []report
 // act warns a pod or evicts it; an eviction that fails is repeated by the next round.
 func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
 	pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
-	what := fmt.Sprintf("container %s %s", a.Container, a.Reason)
 	switch {
-	case !a.Evict && a.Excess == enforce.OverCompute:
-		o.API.WarnPod(pod, wellknown.EventShareExceeded, what+"; nothing limits it (sgpu.enforce.compute)")
-		return
 	case !a.Evict:
-		o.API.WarnPod(pod, wellknown.EventShareExceeded, fmt.Sprintf("%s; the pod is evicted if that is so in %s",
-			what, o.config().SGPU.Enforce.Evict.Grace))
+		o.API.WarnPod(pod, wellknown.EventShareExceeded, a.Message)
 		return
 	case !o.evictions.AllowN(now, 1):
 		return
@@ -84,15 +78,15 @@ func (o *overuse) act(ctx context.Context, now time.Time, a *enforce.Action) {
 	switch err := o.API.Evict(ctx, key, types.UID(a.UID)); {
 	case err == nil:
 		o.evicted.WithLabelValues(string(a.Excess)).Inc()
-		o.Log.InfoContext(ctx, "evicted", "pod", pod.String(), "reason", what)
-		o.API.WarnPod(pod, wellknown.EventShareEvicted, what)
+		o.Log.InfoContext(ctx, "evicted", "pod", pod.String(), "reason", a.Message)
+		o.API.WarnPod(pod, wellknown.EventShareEvicted, a.Message)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 	default:
 		o.Log.WarnContext(ctx, "evicting a pod over its share failed", "pod", pod.String(), "err", err)
 	}
 }
 
-// uses are what all containers with shares have and use. A pod that leaves is not evicted
+// uses are what all containers with shares have and use. A pod that terminates is not evicted
 // again; one of a file would come back at once, and the API server cannot end it.
 func uses(
 	m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods map[string]*corev1.Pod,
@@ -118,7 +112,7 @@ func uses(
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: gpu.Index, Total: gpu.MemoryMiB << 20, Share: s.MemoryMiB << 20,
 				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Leaving: p.DeletionTimestamp != nil,
+				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Terminating: p.DeletionTimestamp != nil,
 			})
 		}
 	}

@@ -89,7 +89,7 @@ func TestUses(t *testing.T) {
 		}
 	}
 	first, second := one("high"), one("leaves")
-	second.Evictable, second.Leaving = true, true
+	second.Evictable, second.Terminating = true, true
 	first.Used, first.SM, first.Priority, first.Evictable = 7, 80, 1000, true
 	if diff := cmp.Diff([]enforce.Use{first, second}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

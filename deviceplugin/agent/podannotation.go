@@ -182,7 +182,7 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
 		}
 	}
-	for p := range view.Leaving() {
+	for p := range view.Expiring() {
 		if key := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); all[key] == nil {
 			all[key] = &boundPod{uid: p.UID, unrecorded: true}
 		}

@@ -35,7 +35,7 @@ const (
 type publisher struct {
 	*core
 	resources *resources
-	wake      notify.Signal
+	changed   notify.Signal
 
 	// found is what the last round found.
 	found atomic.Pointer[found]
@@ -66,7 +66,7 @@ type writtenCondition struct {
 
 func newPublisher(c *core, r *resources) *publisher {
 	p := &publisher{
-		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
+		core: c, resources: r, changed: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
 		remediation: newRemediation(),
 	}
 	p.found.Store(&found{health: &health.Snapshot{}})
@@ -76,7 +76,7 @@ func newPublisher(c *core, r *resources) *publisher {
 // update takes what a round found.
 func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU, lasting release.Request) {
 	p.found.Store(&found{snapshot, p.resources.shortages(p.now.Load(), snapshot, gpus), gpus, lasting})
-	p.wake.Notify()
+	p.changed.Notify()
 }
 
 // run publishes until ctx ends.
@@ -89,7 +89,7 @@ func (p *publisher) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.wake:
+		case <-p.changed:
 		case <-retry:
 		}
 		retry = nil

@@ -165,10 +165,10 @@ func (a *resources) all() map[string]*served {
 	return maps.Clone(a.served)
 }
 
-// wake has all resources look at the kubelet's directory.
-func (a *resources) wake() {
+// retry has all resources look at the kubelet's directory.
+func (a *resources) retry() {
 	for _, s := range a.all() {
-		s.plugin.Wake()
+		s.plugin.Retry()
 	}
 }
 
@@ -215,7 +215,7 @@ func (a *resources) newShared(name string, inv *inventory.Inventory) refreshed {
 // newCounted makes the resource of percents or of GiB of shared GPUs.
 func newCounted(name string, inv *inventory.Inventory) *sgpu.Counted {
 	if name == inv.Config.Resources.VMemory {
-		return sgpu.NewCounted(sgpu.GiB, inv)
+		return sgpu.NewCounted(sgpu.Memory, inv)
 	}
 	return sgpu.NewCounted(sgpu.Cores, inv)
 }

@@ -107,7 +107,7 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-seen:
-			a.resources.wake()
+			a.resources.retry()
 			a.kubeletStarted.Notify()
 		}
 	}

@@ -100,11 +100,11 @@ func (b *busy) collect(after time.Duration) {
 	}
 }
 
-// settle leaves one pod on the node, so that the kubelet has written down that
+// drain leaves one pod on the node, so that the kubelet has written down that
 // the others have gone, and collects what they had. What is under way has ten
 // seconds to end until no more goroutines and files are there than most; nil
 // does not wait.
-func (b *busy) settle(most *usage) usage {
+func (b *busy) drain(most *usage) usage {
 	b.t.Helper()
 	name := "last" + strconv.Itoa(b.pods)
 	b.admit(name, map[string]int{gpus: 1, hcas: 2})
@@ -158,9 +158,9 @@ func anonymous(tb testing.TB) float64 {
 func TestPodsLeaveNothing(t *testing.T) {
 	b := newBusy(t)
 	b.comeAndGo(2 * batch)
-	before := b.settle(nil)
+	before := b.drain(nil)
 	b.comeAndGo(200)
-	after := b.settle(&before)
+	after := b.drain(&before)
 	// Fewer are welcome.
 	after.Goroutines, after.FDs = max(before.Goroutines, after.Goroutines), max(before.FDs, after.FDs)
 	if diff := cmp.Diff(before, after); diff != "" {
@@ -173,13 +173,13 @@ func BenchmarkPodsLeaveNothing(b *testing.B) {
 	const pods = 10_000
 	n := newBusy(b)
 	n.comeAndGo(10 * batch)
-	before, memory := n.settle(nil), anonymous(b)
+	before, memory := n.drain(nil), anonymous(b)
 	start := time.Now()
 	for b.Loop() {
 		n.comeAndGo(pods)
 	}
 	took := time.Since(start)
-	after := n.settle(&before)
+	after := n.drain(&before)
 	b.ReportMetric(anonymous(b)-memory, "MB-more")
 	b.ReportMetric(memory, "MB-before")
 	b.ReportMetric(float64(after.Goroutines-before.Goroutines), "goroutines-more")

@@ -179,7 +179,7 @@ func TestAnnotationOfAPodThatLeaves(t *testing.T) {
 	r.kubelet.Delete("default", "a")
 	until(t, "the agent's note of that", func() bool {
 		r.shares.woken.Notify()
-		return len(r.state.View().Leaving()) == 1
+		return len(r.state.View().Expiring()) == 1
 	})
 	if err := r.consumer("b", "10/1", nil); err != nil {
 		t.Fatal(err)

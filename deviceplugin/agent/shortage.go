@@ -66,7 +66,7 @@ func (a *resources) shortages(
 		case s != nil && r.Name == c.Resources.SGPU:
 			states = shareStates(inv, snapshot, gpus)
 		}
-		markWithheld(states, inv.Withheld)
+		markUnavailable(states, inv.Unavailable)
 		ill := health.Shortages(r.Name, states)
 		need := !cpuOnly && !allShared(m, c, r.Name) && (rdmaAt(c, r.Name) < 0 || !withoutHCAs)
 		if len(ill) == 0 && r.Count == 0 && need {
@@ -84,9 +84,9 @@ func (a *resources) shortages(
 	return all
 }
 
-// markWithheld gives devices that are withheld for a reason of the plugin's own
+// markUnavailable gives devices that are unavailable for a reason of the plugin's own
 // that cause.
-func markWithheld(states map[string]health.State, why string) {
+func markUnavailable(states map[string]health.State, why string) {
 	for name, state := range states {
 		if why != "" && state.Reason == why {
 			states[name] = health.State{Cause: StateUnwritable, Reason: why}

@@ -11,7 +11,7 @@
 // A State calls four packages in order: it takes a kubelet.Snapshot, has
 // deviceplugin/allocate decide under its lock, writes the deviceplugin/checkpoint
 // entry and then the deviceplugin/cdi spec. It opens no device, decides nothing
-// about health, and never writes to the API server.
+// about health, and writes nothing to the API server but Events of pods.
 package devicestate
 
 import (

@@ -13,11 +13,11 @@ import (
 
 const (
 	// unprepareEvery is how often what gone pods have left behind is looked for,
-	// searchEvery how often while a kubelet starts, and settleFor how long after a
+	// searchEvery how often while a kubelet starts, and debounce how long after a
 	// registration for the first time: the lists of all resources go first.
 	unprepareEvery = 10 * time.Second
 	searchEvery    = time.Second
-	settleFor      = 50 * time.Millisecond
+	debounce       = 50 * time.Millisecond
 	// endedFor is goneFor for a pod that the API server has shown to be gone too. It is
 	// less than unprepareEvery, so that the next look removes what one has found, within
 	// 20 s of the pod's end; equal to it, a look that was early by a millisecond left that
@@ -58,7 +58,7 @@ func (s *State) Run(ctx context.Context) error {
 			case <-tick.C:
 				due = true
 			case <-s.registered:
-				tick.Reset(settleFor)
+				tick.Reset(debounce)
 			}
 		}
 	}

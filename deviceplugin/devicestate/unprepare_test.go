@@ -331,14 +331,14 @@ func TestRegistrationsAreLookedAtOnce(t *testing.T) {
 	for asked() == 0 {
 		<-time.After(time.Millisecond)
 	}
-	<-time.After(settleFor / 2) // The first look has ended.
+	<-time.After(debounce / 2) // The first look has ended.
 	before := asked()
 	const registrations = 10
 	for range registrations {
 		r.Registered()
-		<-time.After(settleFor / 10)
+		<-time.After(debounce / 10)
 	}
-	<-time.After(3 * settleFor)
+	<-time.After(3 * debounce)
 	// A busy machine may be late for some of them.
 	if n := asked() - before; n == 0 || n > registrations/2 {
 		t.Errorf("%d calls of PodResources for %d registrations", n, registrations)

@@ -77,9 +77,9 @@ func (v *View) Allocations() []report.Binding {
 	return all
 }
 
-// Leaving are pods of which entries are left and that the kubelet does not know any
+// Expiring are pods of which entries are left and that the kubelet does not know any
 // more; the API server may still show them.
-func (v *View) Leaving() map[kubelet.Pod]bool {
+func (v *View) Expiring() map[kubelet.Pod]bool {
 	pods := make(map[kubelet.Pod]bool)
 	for device := range v.node.Gone {
 		if e := v.node.Entries[device]; e != nil && e.Owner != nil {

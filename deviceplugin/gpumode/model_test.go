@@ -105,7 +105,7 @@ func (m *model) boot() {
 	ctx, cancel := context.WithCancel(context.Background())
 	tracker := New(m.dir, slog.New(slog.DiscardHandler))
 	var wg sync.WaitGroup
-	wake := make(chan struct{}, 1)
+	changed := make(chan struct{}, 1)
 	m.mu.Lock()
 	m.tracker = tracker
 	m.stream++
@@ -117,7 +117,7 @@ func (m *model) boot() {
 			select {
 			case <-ctx.Done():
 			case <-tracker.Changed():
-			case <-wake:
+			case <-changed:
 			case <-time.After(time.Second):
 			}
 		}
@@ -185,7 +185,7 @@ func TestThousandSwitches(t *testing.T) {
 		m.mu.Unlock()
 		m.drained()
 		pause(time.Minute)
-		m.settled()
+		m.checkQuiet()
 		m.stop()
 		m.wg.Wait()
 		t.Logf("%d pods admitted, %d rejected by Allocate", m.admits, m.rejected)
@@ -208,9 +208,9 @@ func (m *model) drained() {
 	}
 }
 
-// settled is what must hold when all is quiet: every GPU is offered as it is
+// checkQuiet checks what must hold when all is quiet: every GPU is offered as it is
 // configured, in full.
-func (m *model) settled() {
+func (m *model) checkQuiet() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.machine.GPUs {

@@ -23,15 +23,15 @@ type Remedy struct {
 func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) Remedy {
 	var r Remedy
 	var names, reasons []string
-	settled := true
+	stable := true
 	for _, uuid := range slices.Sorted(maps.Keys(now.GPUs)) {
 		state := now.GPUs[uuid]
 		lasting := at.Sub(state.Since) >= p.After
 		if state.Healthy {
-			settled = settled && lasting
+			stable = stable && lasting
 			continue
 		}
-		settled = false
+		stable = false
 		names, reasons = append(names, displayName("GPU", uuid, now.Machine)), append(reasons, state.Reason)
 		if lasting {
 			r.Faulty = append(r.Faulty, uuid)
@@ -41,6 +41,6 @@ func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) 
 	if p.Policy == config.RemediationNone {
 		return Remedy{Message: r.Message}
 	}
-	r.Cordon = len(r.Faulty) > 0 || cordoned && !settled
+	r.Cordon = len(r.Faulty) > 0 || cordoned && !stable
 	return r
 }

@@ -34,8 +34,8 @@ type Inventory struct {
 	// Elsewhere names who has a GPU under another resource or cut another way, by resource and
 	// device ID. Such a GPU is listed and not handed out.
 	Elsewhere map[string]map[string]string
-	// Withheld is why no device is handed out at all; see Withhold.
-	Withheld string
+	// Unavailable is why no device is handed out at all; see AllUnavailable.
+	Unavailable string
 	// Channels are the IMEX channels that pods may ask for; nil if all containers with GPUs
 	// get those of the driver's CDI spec.
 	Channels *Channels
@@ -89,10 +89,10 @@ func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map
 	return inv
 }
 
-// Withhold is the inventory of the same node when no device can be handed out:
+// AllUnavailable is the inventory of the same node when no device can be handed out:
 // each is unhealthy, for that reason if it has no other. Containers that run
 // must not be decided by it.
-func (inv *Inventory) Withhold(reason string) *Inventory {
+func (inv *Inventory) AllUnavailable(reason string) *Inventory {
 	gpus, hcas := make(map[string]GPU, len(inv.GPUs)), make(map[string]string, len(inv.Machine.HCAs))
 	for uuid, gpu := range inv.GPUs {
 		gpu.Unhealthy = cmp.Or(gpu.Unhealthy, reason)
@@ -102,9 +102,9 @@ func (inv *Inventory) Withhold(reason string) *Inventory {
 		name := inv.Machine.HCAs[i].Name
 		hcas[name] = cmp.Or(inv.HCAs[name], reason)
 	}
-	withheld := New(inv.Machine, inv.Config, gpus, hcas)
-	withheld.Elsewhere, withheld.Withheld, withheld.Channels = inv.Elsewhere, reason, inv.Channels
-	return withheld
+	unavailable := New(inv.Machine, inv.Config, gpus, hcas)
+	unavailable.Elsewhere, unavailable.Unavailable, unavailable.Channels = inv.Elsewhere, reason, inv.Channels
+	return unavailable
 }
 
 // Configured is the inventory of a node on which every GPU is in the mode that

@@ -4,4 +4,4 @@ import "context"
 
 // Watch wakes the plugin by its kubelet's directory, which the agent does for all
 // resources at once.
-func (p *Plugin) Watch(ctx context.Context) { WatchDir(ctx, p.options.KubeletDir, p.wake, p.log) }
+func (p *Plugin) Watch(ctx context.Context) { WatchDir(ctx, p.options.KubeletDir, p.retry, p.log) }

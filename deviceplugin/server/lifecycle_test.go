@@ -38,7 +38,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 		{"restart", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){(*kubelet.Kubelet).Restart, (*kubelet.Kubelet).Restart}},
 		{"restart with a pause", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
 			k.Stop()
-			settle(k)
+			pause(k)
 			k.Up()
 		}}},
 		{"wiped directory", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
@@ -48,7 +48,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 		}}},
 		{"wiped directory under a kubelet that restarts later", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
 			k.Wipe()
-			settle(k)
+			pause(k)
 			k.Restart()
 		}}},
 		{"directory removed and made again", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
@@ -92,9 +92,9 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 	}
 }
 
-// settle gives the plugin time to do what it should not; nothing is expected
+// pause gives the plugin time to do what it should not; nothing is expected
 // to happen, so there is nothing to wait for.
-func settle(*kubelet.Kubelet) { <-time.After(50 * time.Millisecond) }
+func pause(*kubelet.Kubelet) { <-time.After(50 * time.Millisecond) }
 
 // The whole list is away for no moment when the plugin's socket is deleted under a
 // kubelet that runs.

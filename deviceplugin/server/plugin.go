@@ -66,8 +66,8 @@ type Plugin struct {
 	log     *slog.Logger
 	list    *advertised
 	metrics *metrics
-	// wake is set when something changed that decides on registrations.
-	wake notify.Signal
+	// retry is set when something changed that decides on registrations.
+	retry notify.Signal
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -100,7 +100,7 @@ type Status struct {
 func New(o Options) *Plugin {
 	return &Plugin{
 		options: o, dir: filepath.Join(o.KubeletDir, pluginDir),
-		log: o.Log.With("resource", o.Name), list: newAdvertised(), metrics: newMetrics(), wake: notify.New(),
+		log: o.Log.With("resource", o.Name), list: newAdvertised(), metrics: newMetrics(), retry: notify.New(),
 	}
 }
 
@@ -136,9 +136,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return nil
 }
 
-// Wake has the Plugin look at the kubelet's directory now, and not at its next
+// Retry has the Plugin look at the kubelet's directory now, and not at its next
 // poll: [WatchDir] sees a change for all resources of the node.
-func (p *Plugin) Wake() { p.wake.Notify() }
+func (p *Plugin) Retry() { p.retry.Notify() }
 
 // Status reports what the Plugin is doing now.
 func (p *Plugin) Status() Status {

@@ -208,7 +208,7 @@ func (p *Plugin) supervise(ctx context.Context) error {
 		}
 		if !register {
 			select {
-			case <-p.wake:
+			case <-p.retry:
 			case <-streams:
 			case <-time.After(wait):
 			case <-ctx.Done():
@@ -235,7 +235,7 @@ func (p *Plugin) supervise(ctx context.Context) error {
 func (p *Plugin) watchOwner(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.noteOwner(p.askOwner(ctx))
-		p.wake.Notify()
+		p.retry.Notify()
 		pause := vacant
 		if !p.Status().Registered {
 			pause = poll

@@ -12,14 +12,14 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// WatchDir signals wake when kubelet.sock or a socket of a plugin comes or goes in
+// WatchDir signals changed when kubelet.sock or a socket of a plugin comes or goes in
 // the kubelet's plugin directory, or that itself does, until ctx ends. Where
 // inotify is not to be had (fs.inotify.max_user_instances is small and shared by
 // all of root's processes) it logs that once, and the slow poll remains.
-func WatchDir(ctx context.Context, kubeletDir string, wake notify.Signal, log *slog.Logger) {
+func WatchDir(ctx context.Context, kubeletDir string, changed notify.Signal, log *slog.Logger) {
 	dir, reported := filepath.Join(kubeletDir, pluginDir), false
 	for ctx.Err() == nil {
-		err := follow(ctx, dir, wake)
+		err := follow(ctx, dir, changed)
 		if err != nil && !reported {
 			log.Warn("directory is not watched, only polled", "dir", dir, "poll", poll, "err", err)
 		}
@@ -34,7 +34,7 @@ func WatchDir(ctx context.Context, kubeletDir string, wake notify.Signal, log *s
 }
 
 // follow watches until the directory goes (nil) or cannot be watched.
-func follow(ctx context.Context, dir string, wake notify.Signal) error {
+func follow(ctx context.Context, dir string, changed notify.Signal) error {
 	watcher, err := newInotify()
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func follow(ctx context.Context, dir string, wake notify.Signal) error {
 	// A missing directory is not an error: the parent reports when it comes.
 	own, err := watcher.add(dir)
 	watching := err == nil
-	wake.Notify()
+	changed.Notify()
 	for {
 		events, err := watcher.read()
 		if ctx.Err() != nil {
@@ -63,15 +63,15 @@ func follow(ctx context.Context, dir string, wake notify.Signal) error {
 		for _, e := range events {
 			switch {
 			case watching && concernsItself(e, own, parent, filepath.Base(dir)):
-				wake.Notify()
+				changed.Notify()
 				return nil
 			case !watching && e.watch == parent && e.name == filepath.Base(dir):
 				own, err = watcher.add(dir)
 				watching = err == nil
-				wake.Notify()
+				changed.Notify()
 			case watching && e.watch == own && relevant(e), e.mask&unix.IN_Q_OVERFLOW != 0:
 				// Of an overflow: events were lost, so look.
-				wake.Notify()
+				changed.Notify()
 			}
 		}
 	}

@@ -23,9 +23,9 @@ func TestAWatchIsSmall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for range watches {
-		wake := notify.New()
-		running.Go(func() { server.WatchDir(ctx, dir, wake, slog.New(slog.DiscardHandler)) })
-		<-wake
+		changed := notify.New()
+		running.Go(func() { server.WatchDir(ctx, dir, changed, slog.New(slog.DiscardHandler)) })
+		<-changed
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

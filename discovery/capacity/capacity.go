@@ -152,7 +152,7 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.SlotsPerGPU))
 		cores.add(g.UUID, Unallocatable(g, c), 100)
 		// A request is for one GPU, so each GPU's memory is rounded by itself.
-		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/1024)
+		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/config.GiB.InMiB())
 	}
 	var missing []string
 	for _, ref := range c.SGPU.GPUs {

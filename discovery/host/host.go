@@ -139,7 +139,7 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 		return last
 	}
 	// Only once the snapshot has what the drivers answered.
-	defer h.options.Release.settle(released, open)
+	defer h.options.Release.note(released, open)
 	if last != nil && reflect.DeepEqual(last, m) {
 		h.logger.Debug("scanned", "took", time.Since(began), "changed", false)
 		return last
@@ -235,9 +235,9 @@ func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
 	m.Probes = append(m.Probes, probe)
 }
 
-// settle is how long events are gathered before a scan. An RDMA device brings
+// debounce is how long events are gathered before a scan. An RDMA device brings
 // a dozen; a pod's network device brings two for each pod.
-const settle = 200 * time.Millisecond
+const debounce = 200 * time.Millisecond
 
 // Run keeps the machine current until ctx ends, and then returns nil: a scan at
 // the start, after kernel events, when a release of the drivers begins or ends,
@@ -264,18 +264,18 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	defer ticker.Stop()
 	h.options.Release.await(ctx)
 	h.Scan(ctx)
-	var settled <-chan time.Time // Nil while there is no burst of events.
+	var quiet <-chan time.Time // Nil while there is no burst of events.
 	for h.restart() == nil {
 		ended := h.options.Release.ended()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-events:
-			if settled == nil {
-				settled = time.After(settle)
+			if quiet == nil {
+				quiet = time.After(debounce)
 			}
-		case <-settled:
-			settled = nil
+		case <-quiet:
+			quiet = nil
 			h.Scan(ctx)
 		case <-h.options.Release.changed():
 			h.Scan(ctx)

@@ -309,7 +309,7 @@ func TestLoop(t *testing.T) {
 			events.Notify()
 		}
 		expect("while events are gathered", 1)
-		<-time.After(settle)
+		<-time.After(debounce)
 		expect("after a burst", 2)
 		<-time.After(DefaultInterval)
 		expect("after the interval", 3)

@@ -16,8 +16,8 @@ import (
 // it, the Host reads it, and notes whether it has a session. A nil Release never
 // lasts.
 type Release struct {
-	// set wakes the Host up, settled the daemon.
-	set, settled notify.Signal
+	// set wakes the Host up, closedChanged the daemon.
+	set, closedChanged notify.Signal
 
 	mu sync.Mutex // guards all below
 	// known is false until the daemon has found out: until then nothing is scanned.
@@ -30,7 +30,7 @@ type Release struct {
 }
 
 // NewRelease is a release of which nothing is known yet.
-func NewRelease() *Release { return &Release{set: notify.New(), settled: notify.New()} }
+func NewRelease() *Release { return &Release{set: notify.New(), closedChanged: notify.New()} }
 
 // Set notes until when the drivers are released; the zero time ends a release.
 func (r *Release) Set(until time.Time) {
@@ -70,16 +70,16 @@ func (r *Release) Closed() (bool, error) {
 	return r.closed, r.fault
 }
 
-// Settled receives when what Closed returns has changed. It has one reader.
-func (r *Release) Settled() <-chan struct{} {
+// ClosedChanged receives when what Closed returns has changed. It has one reader.
+func (r *Release) ClosedChanged() <-chan struct{} {
 	if r == nil {
 		return nil
 	}
-	return r.settled
+	return r.closedChanged
 }
 
-// settle notes how a scan has left the sessions; open is why one stays.
-func (r *Release) settle(released bool, open error) {
+// note takes how a scan has left the sessions; open is why one stays.
+func (r *Release) note(released bool, open error) {
 	if r == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (r *Release) settle(released bool, open error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed != closed || (r.fault == nil) != (open == nil) {
-		r.settled.Notify()
+		r.closedChanged.Notify()
 	}
 	r.closed, r.fault = closed, open
 }

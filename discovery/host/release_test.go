@@ -87,7 +87,7 @@ func TestReleaseEndsTheSessionAndKeepsTheGPUs(t *testing.T) {
 		if closed, err := r.Closed(); open || !closed || err != nil {
 			t.Errorf("released: open %t, closed %t, %v", open, closed, err)
 		}
-		<-r.Settled()
+		<-r.ClosedChanged()
 		<-time.After(9 * time.Minute) // Eighteen scans, by the clock of the bubble.
 		synctest.Wait()
 		if now, again := d.session(); now || again != opened {
@@ -101,7 +101,7 @@ func TestReleaseEndsTheSessionAndKeepsTheGPUs(t *testing.T) {
 			t.Error(err)
 		}
 
-		<-r.Settled() // By itself, at its end.
+		<-r.ClosedChanged() // By itself, at its end.
 		synctest.Wait()
 		closed, _ := r.Closed()
 		if open, _ := d.session(); !open || closed || r.Active() {

@@ -42,31 +42,23 @@ func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
 func (r *Result) Keep(c *config.NodeConfig, labels map[string]string, taints []corev1.Taint) (kept Result, lost bool) {
 	b := builder{config: c, domains: c.Domains, labels: maps.Clone(r.Labels)}
 	decided := []string{b.domains.Usage(), b.domains.ControlPlane()}
-	makers := append([]*config.NodeConfig{c}, c.Others...)
-	allowed := Allowed(makers...).Labels
-	of := func(has func(*config.NodeConfig) bool) bool { return slices.ContainsFunc(makers, has) }
+	all := makers(c)
+	allowed := Allowed(all...).Labels
 	for key, value := range labels {
 		if slices.Contains(decided, key) ||
 			!slices.ContainsFunc(allowed, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
 			continue
 		}
-		lost = lost || r.Labels[key] != value &&
-			of(func(c *config.NodeConfig) bool { return strings.HasPrefix(key, c.Domains.VendorKey("")) })
+		lost = lost || r.Labels[key] != value && slices.ContainsFunc(all, func(c *config.NodeConfig) bool {
+			return strings.HasPrefix(key, c.Domains.VendorKey(""))
+		})
 		b.labels[key] = value
 	}
-	all := b.taints()
-	for _, t := range taints {
-		product := of(func(c *config.NodeConfig) bool { return t.Key == c.Domains.Product() })
-		if !product || !c.Taints.GPUProduct || string(t.Effect) != string(c.Taints.Effect) {
-			continue
-		}
-		same := func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value }
-		lost = lost || !slices.ContainsFunc(r.Taints, same)
-		if at := slices.IndexFunc(all, func(o corev1.Taint) bool { return o.MatchTaint(&t) }); at >= 0 {
-			all[at] = t
-		} else {
-			all = append(all, t)
-		}
-	}
-	return Result{Labels: b.labels, Taints: all, Problems: r.Problems}, lost
+	keptTaints, lostTaint := b.keepTaints(r.Taints, taints)
+	return Result{Labels: b.labels, Taints: keptTaints, Problems: r.Problems}, lost || lostTaint
+}
+
+// makers are the configurations for all makers of a node's GPUs.
+func makers(c *config.NodeConfig) []*config.NodeConfig {
+	return append([]*config.NodeConfig{c}, c.Others...)
 }

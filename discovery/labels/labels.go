@@ -106,33 +106,6 @@ func (b *builder) rules() {
 	}
 }
 
-// taints repeat labels, so that a pod tolerates what it can select.
-func (b *builder) taints() (taints []corev1.Taint) {
-	type taint struct {
-		on  bool
-		key string
-	}
-	all := []taint{
-		{b.config.Taints.GPUProduct, b.domains.Product()},
-		{b.config.Taints.NodeUsage, b.domains.Usage()},
-		{b.config.Taints.ControlPlane, b.domains.ControlPlane()},
-	}
-	for _, other := range b.config.Others {
-		all = append(all, taint{other.Taints.GPUProduct, other.Domains.Product()})
-	}
-	for _, t := range all {
-		value, labeled := b.labels[t.key]
-		if !t.on || !labeled {
-			continue
-		}
-		if t.key == b.domains.ControlPlane() {
-			value = "" // As Kubernetes' own taint of that kind.
-		}
-		taints = append(taints, corev1.Taint{Key: t.key, Value: value, Effect: corev1.TaintEffect(b.config.Taints.Effect)})
-	}
-	return taints
-}
-
 // Keys are what configurations can put on a Node. A "*" in a label's key
 // stands for a part that depends on the hardware; see [wellknown.Match].
 type Keys struct {

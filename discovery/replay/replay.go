@@ -31,8 +31,8 @@ const (
 	// interval is how often the file is read without an event: inotify reports
 	// nothing on some network file systems.
 	interval = 30 * time.Second
-	// settle is how long the file must be quiet before it is read.
-	settle = 50 * time.Millisecond
+	// debounce is how long the file must be quiet before it is read.
+	debounce = 50 * time.Millisecond
 )
 
 // Replay is one replayed machine. Its methods may be called from any goroutine.
@@ -157,7 +157,7 @@ func (r *Replay) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	// An editor writes in pieces, and each would be a bad file.
-	quiet := time.NewTimer(settle)
+	quiet := time.NewTimer(debounce)
 	defer quiet.Stop()
 	for {
 		select {
@@ -165,9 +165,9 @@ func (r *Replay) Run(ctx context.Context) error {
 			return nil
 		case err := <-watcher.Errors:
 			r.logger.Warn("machine file events", "err", err)
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 		case <-watcher.Events:
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 		case <-quiet.C:
 			r.Scan(ctx)
 		case <-ticker.C:

@@ -24,9 +24,9 @@ type Use struct {
 	// is no such limit; SM what it uses.
 	Percent, SM int64
 	// Priority is the pod's. Evictable reports that the container was started with
-	// enforcer evict, and that its pod can be evicted. Leaving: the pod is being deleted.
-	Priority           int32
-	Evictable, Leaving bool
+	// enforcer evict, and that its pod can be evicted. Terminating: the pod is being deleted.
+	Priority               int32
+	Evictable, Terminating bool
 }
 
 // Unknown is a use of memory or of compute that is not known.
@@ -64,8 +64,9 @@ type Action struct {
 	Use
 	Excess Excess
 	Evict  bool
-	// Reason is a sentence without its subject, the container.
-	Reason string
+	// Message is what the Event of the pod contains: a sentence about the container, and what
+	// follows from it.
+	Message string
 }
 
 // CheckUses goes from what containers use at a time to what is to be done, evictions by
@@ -83,15 +84,13 @@ func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timin
 		case !lasts:
 			timing.Since = now
 		}
-		v := Action{Use: *f.use, Excess: f.excess, Reason: f.reason}
 		switch {
 		case f.reason == "": // It is not known.
 		case timing.Reported.IsZero() && now.Sub(timing.Since) >= c.After:
 			timing.Reported = now
-			actions = append(actions, v)
+			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Message: f.warning(c.Grace)})
 		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= c.Grace:
-			v.Evict = true
-			actions = append(actions, v)
+			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Evict: true, Message: f.message()})
 		}
 		timings[subject] = timing
 	}
@@ -101,11 +100,22 @@ func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timin
 	return actions, timings
 }
 
-// finding is an excess; one without a reason may be or not, as the use is not known.
+// finding is an excess; one without a reason may be or not, as the use is not known. A
+// reason is a sentence without its subject, the container.
 type finding struct {
 	use    *Use
 	excess Excess
 	reason string
+}
+
+func (f *finding) message() string { return fmt.Sprintf("container %s %s", f.use.Container, f.reason) }
+
+// warning is the message before an eviction, which is so long after it.
+func (f *finding) warning(grace time.Duration) string {
+	if f.excess == OverCompute {
+		return f.message() + "; nothing limits it (sgpu.enforce.compute)"
+	}
+	return fmt.Sprintf("%s; the pod is evicted if that is so in %s", f.message(), grace)
 }
 
 func findings(fullAt int, uses []Use) []finding {
@@ -124,7 +134,7 @@ func findings(fullAt int, uses []Use) []finding {
 // where its use is not.
 func (u *Use) excess(kind Excess) (reason string, known bool) {
 	switch {
-	case !u.Evictable, u.Leaving:
+	case !u.Evictable, u.Terminating:
 		return "", true
 	case kind == OverMemory && u.Used > u.Share:
 		return fmt.Sprintf("has %d MiB of GPU %d, and its share is %d MiB", mib(u.Used), u.Index, mib(u.Share)), true
@@ -155,18 +165,18 @@ func victims(fullAt int, uses []Use) []finding {
 	var all []finding
 	for _, gpu := range order {
 		var used, shares int64
-		leaves := false
+		terminates := false
 		needy := int32(math.MinInt32)
 		for _, u := range byGPU[gpu] {
 			used, shares = used+max(u.Used, 0), shares+u.Share
-			leaves = leaves || u.Leaving && u.Used != 0
+			terminates = terminates || u.Terminating && u.Used != 0
 			if u.Used != Unknown && u.over() < 0 {
 				needy = max(needy, u.Priority)
 			}
 		}
 		total := byGPU[gpu][0].Total
-		if leaves || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
-			continue // A pod that leaves makes room already.
+		if terminates || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
+			continue // A pod that terminates makes room already.
 		}
 		lower := slices.DeleteFunc(byGPU[gpu], func(u *Use) bool {
 			return !u.Evictable || u.Used <= 0 || u.Priority >= needy

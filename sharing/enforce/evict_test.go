@@ -86,7 +86,7 @@ func TestFullGPU(t *testing.T) {
 	static := use("static", 0, 40, 40)
 	static.Evictable = false
 	leaves := use("leaves", 5, 40, 30)
-	leaves.Leaving = true
+	leaves.Terminating = true
 	unknown := use("low", 0, 40, 0)
 	unknown.Used = Unknown
 	for _, tt := range []struct {
@@ -129,21 +129,22 @@ func TestFullGPU(t *testing.T) {
 	}
 }
 
-// The reason stands behind "container main ".
-func TestReasonOfAnExcess(t *testing.T) {
+// Nothing is done about compute over a share but to report it.
+func TestMessageOfAnExcess(t *testing.T) {
 	busy := use("b", 0, 4, 0)
 	busy.Percent, busy.SM = 30, 80
-	got, _ := CheckUses(config.Evict{FullAt: 50}, time.Unix(0, 0), []Use{use("a", -5, 40, 41), busy, use("high", 7, 40, 1)}, nil)
+	got, _ := CheckUses(config.Evict{FullAt: 50, Grace: time.Minute}, time.Unix(0, 0), []Use{use("a", -5, 40, 41), busy, use("high", 7, 40, 1)}, nil)
 	want := []string{
-		"has 41984 MiB of GPU 3, and its share is 40960 MiB",
-		"has 41984 MiB of GPU 3, which is full, and a container of priority 7 has not all of its share; its own is -5",
-		"uses GPU 3 for 80 % of the time, and its share is 30 %",
+		"container main has 41984 MiB of GPU 3, and its share is 40960 MiB; the pod is evicted if that is so in 1m0s",
+		"container main has 41984 MiB of GPU 3, which is full, and a container of priority 7 has not all of its share; " +
+			"its own is -5; the pod is evicted if that is so in 1m0s",
+		"container main uses GPU 3 for 80 % of the time, and its share is 30 %; nothing limits it (sgpu.enforce.compute)",
 	}
-	var reasons []string
+	var messages []string
 	for _, v := range got {
-		reasons = append(reasons, v.Reason)
+		messages = append(messages, v.Message)
 	}
-	if diff := cmp.Diff(want, reasons); diff != "" {
+	if diff := cmp.Diff(want, messages); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

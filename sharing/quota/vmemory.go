@@ -33,9 +33,9 @@ func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
 	case names.VMemoryUnit == config.MiB && q.Format == resource.BinarySI:
 		return p.bytes(name), 0
 	case names.VMemoryUnit == config.MiB:
-		return p.plain(name, config.MiB, 1), 0
+		return p.plain(name, config.MiB), 0
 	case !hasUnit(q.String()):
-		return p.plain(name, config.GiB, 1024), 0
+		return p.plain(name, config.GiB), 0
 	}
 	if q.Format == resource.DecimalSI && q.CmpInt64(16<<20) < 0 {
 		p.errorf("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), q.Value())
@@ -43,8 +43,9 @@ func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
 	return p.bytes(name), 0
 }
 
-// plain is a number without a unit, each of so many MiB.
-func (p *parser) plain(name string, unit config.MemoryUnit, mib int64) int64 {
+// plain is a number without a unit, in MiB.
+func (p *parser) plain(name string, unit config.MemoryUnit) int64 {
+	mib := unit.InMiB()
 	n, ok := whole(p.limits[corev1.ResourceName(name)], allocation.MaxMemoryMiB/mib)
 	switch {
 	case !ok && unit == config.GiB:
@@ -86,11 +87,7 @@ func (p *parser) otherMemory(names *config.Resources) (mib int64, percent int) {
 
 // defaultMiB is the configured amount of a container that asks for no memory; 0 is none.
 func (p *parser) defaultMiB(names *config.Resources) int64 {
-	n := int64(p.defaults.VMemory)
-	if names.VMemoryUnit != config.MiB {
-		n *= 1024
-	}
-	return min(n, allocation.MaxMemoryMiB)
+	return min(int64(p.defaults.VMemory)*names.VMemoryUnit.InMiB(), allocation.MaxMemoryMiB)
 }
 
 // defaultMemory is what a container has that asks for no memory, for people.

@@ -158,9 +158,9 @@ func (r *race) contender(name, text string, profile map[string]any) (contender, 
 	return c, os.WriteFile(c.config, out, 0o600)
 }
 
-// turn makes the pods, then starts their scheduler, and returns how many it
+// round makes the pods, then starts their scheduler, and returns how many it
 // bound a second, from the first to the last, and the pods as bound.
-func (r *race) turn(ctx context.Context, c contender, pods []*corev1.Pod) (
+func (r *race) round(ctx context.Context, c contender, pods []*corev1.Pod) (
 	perSecond float64, bound map[string]*corev1.Pod, err error,
 ) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)

@@ -28,7 +28,7 @@ const (
 	rateGroups = 256
 	rateSize   = 18
 	rateGangs  = 64
-	rateTurns  = 3
+	rateRounds = 3
 )
 
 // rates lets heddle-scheduler as the chart configures it, kube-scheduler, and
@@ -59,7 +59,7 @@ func rates(ctx context.Context, log io.Writer) (rows []row, err error) {
 		return nil, err
 	}
 	how := fmt.Sprintf("real API server, the chart's values, %d nodes, %d pods, median of %d turns",
-		rateGroups*rateSize, rateGangs*rateSize, rateTurns)
+		rateGroups*rateSize, rateGangs*rateSize, rateRounds)
 	return []row{
 		atLeast("gangs of 18 as installed, to kube-scheduler", gangs[1].ratio, 1.2, "x", how),
 		atLeast("the same, to kube-scheduler without spreading", gangs[2].ratio, 0.9, "x", how),
@@ -75,13 +75,13 @@ type rate struct{ pods, ratio, groups float64 }
 
 func (r *race) rateRounds(ctx context.Context, contenders []contender, pods []*corev1.Pod) ([]rate, error) {
 	all := make([]struct{ pods, ratios, groups []float64 }, len(contenders))
-	for range rateTurns {
+	for range rateRounds {
 		for i, c := range contenders {
-			perSecond, bound, err := r.turn(ctx, c, pods)
+			perSecond, bound, err := r.round(ctx, c, pods)
 			if err != nil {
 				return nil, err
 			}
-			// heddle-scheduler made them; the next turn's gangs have the same names.
+			// heddle-scheduler made them; the next round's gangs have the same names.
 			if _, err := r.cluster.Kubectl(ctx, "delete", "podgroups.scheduling.x-k8s.io", "--all"); err != nil {
 				return nil, err
 			}

@@ -24,10 +24,10 @@ import (
 // The fleet of shares: so many nodes, GPU of a node, pods that come at once,
 // and turns of each scheduler.
 const (
-	shareNodes = 50
-	sharedGPUs = 8
-	shareCount = 600
-	shareTurns = 5
+	shareNodes  = 50
+	sharedGPUs  = 8
+	shareCount  = 600
+	shareRounds = 5
 )
 
 // sgpuScheduler lets heddle-scheduler and the same program without the plugin,
@@ -55,18 +55,18 @@ func sgpuScheduler(ctx context.Context, log io.Writer) (rows []row, err error) {
 		return nil, err
 	}
 	var shares, ratios []float64
-	for range shareTurns {
-		first, bound, err := r.turn(ctx, sharing, sharePods())
+	for range shareRounds {
+		first, bound, err := r.round(ctx, sharing, sharePods())
 		if err = errors.Join(err, checkShares(bound)); err != nil {
 			return nil, err
 		}
-		second, _, err := r.turn(ctx, plain, sharePods())
+		second, _, err := r.round(ctx, plain, sharePods())
 		if err != nil {
 			return nil, err
 		}
 		shares, ratios = append(shares, first), append(ratios, first/second)
 	}
-	how := fmt.Sprintf("%d nodes, real API server, median of %d turns of %d pods", shareNodes, shareTurns, shareCount)
+	how := fmt.Sprintf("%d nodes, real API server, median of %d rounds of %d pods", shareNodes, shareRounds, shareCount)
 	return []row{
 		atLeast("pods with shares of GPUs, to kube-scheduler without GPU", median(ratios), 0.9, "x", how),
 		atLeast("the same, pods a second", median(shares), 20, "", how),

@@ -72,7 +72,7 @@ func New(groups, crossing []v1alpha1.Group) *Trees {
 	root := v1alpha1.Group{Child: groups}
 	s.locate([]*v1alpha1.Group{&root})
 	for i := range crossing {
-		s.settle(&crossing[i])
+		s.findWhole(&crossing[i])
 	}
 	if len(s.whole) == 0 {
 		return nil
@@ -120,9 +120,9 @@ func (s *splitter) locate(around []*v1alpha1.Group) {
 	}
 }
 
-// settle finds where a domain is whole, and the kinds of groups that it crosses. Nodes
+// findWhole finds where a domain is whole, and the kinds of groups that it crosses. Nodes
 // that the tree does not have, or that are in another domain too, do not count.
-func (s *splitter) settle(d *v1alpha1.Group) {
+func (s *splitter) findWhole(d *v1alpha1.Group) {
 	nodes := slices.DeleteFunc(slices.Clone(d.Child), func(n v1alpha1.Group) bool {
 		return s.around[n.Name] == nil || s.domain[n.Name] != d
 	})

@@ -23,6 +23,11 @@ type cabling struct {
 	findings [][]Finding
 }
 
+// expectations are what the tree shows of the rails.
+func (c *cabling) expectations() []Rail {
+	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
+}
+
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
 type cablingCheck struct {

@@ -1,10 +1,9 @@
 package fabric
 
-import (
-	"slices"
+import "slices"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-)
+// This file is about which nodes form a leaf group. The votes are in grouping.go, the first
+// of them in siblings.go.
 
 // leafGroup are the nodes with one outcome of vote 4. It exists in every mode,
 // because cabling is checked by it.
@@ -28,54 +27,55 @@ func newLeafGroup(key string) *leafGroup {
 	return g
 }
 
-// expectations are what the tree shows of the rails.
-func (c *cabling) expectations() []Rail {
-	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
+// groupNodes moves nodes between leaf groups.
+func (b *Builder) groupNodes() {
+	out := b.leaves.vote()
+	for _, moved := range out.moved {
+		n := moved.member.owner
+		if key := n.member.group; moved.was != key || n.group == nil && key != "" {
+			b.place(n, key)
+		}
+		if n.group != nil {
+			b.groups.add(n.group)
+		}
+	}
+	changed := func(key string) {
+		if g := b.leafGroups[key]; g != nil {
+			b.groups.add(g)
+		}
+	}
+	for _, key := range out.groups {
+		changed(key)
+	}
+	for _, id := range b.uplinks {
+		if l := b.leaves.switches[id]; l != nil {
+			for _, v := range l.groups.list {
+				changed(v.id)
+			}
+		}
+	}
+	b.uplinks = nil
 }
 
-// UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers
-// that discover their uplinks, by node: a Ready node with an active link to the
-// leaf, the same one as long as it stays fit, and the leaves spread over the
-// nodes. Every replica assigns alike.
-func (b *Builder) UplinkDiscovery() map[string][]string {
-	chosen, infiniband := map[*leaf]*node{}, set[*leaf]{}
-	for _, n := range b.nodes {
-		for i := range n.ports {
-			p := &n.ports[i]
-			if p.leaf != nil && p.source == v1alpha1.SourceIB {
-				infiniband.add(p.leaf)
-			}
-			if p.leaf == nil || p.state != v1alpha1.LinkActive || !n.Ready {
-				continue
-			}
-			if o := chosen[p.leaf]; o == nil || rank(p.leaf.id, n.Name) < rank(p.leaf.id, o.Name) ||
-				rank(p.leaf.id, n.Name) == rank(p.leaf.id, o.Name) && n.Name < o.Name {
-				chosen[p.leaf] = n
-			}
+// place puts a node into the leaf group with that key, "" for none.
+func (b *Builder) place(n *node, key string) {
+	if g := n.group; g != nil {
+		i, last := slices.Index(g.members, n), len(g.members)-1
+		g.members[i] = g.members[last]
+		g.members[last] = nil
+		g.members = g.members[:last]
+		b.groups.add(g)
+	}
+	n.group, n.block = nil, ""
+	if key != "" {
+		g := b.leafGroups[key]
+		if g == nil {
+			g = newLeafGroup(key)
+			b.leafGroups[key] = g
 		}
+		g.members = append(g.members, n)
+		n.group = g
 	}
-	out := map[string][]string{}
-	for l := range infiniband {
-		if n := chosen[l]; n != nil {
-			out[n.Name] = append(out[n.Name], l.id)
-		}
-	}
-	for _, leaves := range out {
-		slices.Sort(leaves)
-	}
-	return out
-}
-
-// rank orders the candidates of a leaf, by chance that every replica shares
-// (rendezvous hashing).
-func rank(leaf, node string) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a.
-	for _, s := range [2]string{leaf, node} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-		h = (h ^ '/') * 1099511628211
-	}
-	h ^= h >> 32
-	return h * 0x9e3779b97f4a7c15
+	b.tree.move(n)
+	b.tree.show(n)
 }

@@ -74,7 +74,7 @@ func TestCables(t *testing.T) {
 	put()
 	r := c.replica(t, fabric.ModeLeaf)
 	v := r.until(t, "eight reports", reports(8))
-	soon := func(o *publish.Options) { o.Settle = time.Millisecond }
+	soon := func(o *publish.Options) { o.CableDelay = time.Millisecond }
 	c.lead(t, r, publish.Exports{Conditions: true}, soon)
 	name := f.Nodes[1].Name
 	leaf := func() string {
@@ -145,7 +145,7 @@ func TestConditionsAreTakenBack(t *testing.T) {
 	}
 	r := c.replica(t, fabric.ModeLeaf)
 	r.until(t, "four reports", reports(4))
-	c.lead(t, r, publish.Exports{}, func(o *publish.Options) { o.Settle = time.Millisecond })
+	c.lead(t, r, publish.Exports{}, func(o *publish.Options) { o.CableDelay = time.Millisecond })
 	for i := range f.Nodes {
 		eventually(t, "no condition", func() bool { return strings.HasPrefix(c.cabled(f.Nodes[i].Name), "none|True|2/2|") })
 	}

@@ -335,16 +335,16 @@ func contiguous(t *testing.T, root *part, plan placement.Plan, block int) {
 		for _, n := range p.nodes() {
 			in[n] = true
 		}
-		turns := 0
+		changes := 0
 		for rank, node := range plan.Nodes {
 			if next := plan.Nodes[(rank+1)%len(plan.Nodes)]; in[node] != in[next] {
-				turns++
+				changes++
 			}
 			if p.lowest() && in[node] != in[plan.Nodes[rank/block*block]] {
 				t.Fatalf("the block of rank %d is not in one group: %v", rank, plan.Nodes)
 			}
 		}
-		if turns > 2 {
+		if changes > 2 {
 			t.Fatalf("the ranks in %q are not consecutive: %v", p.name, plan.Nodes)
 		}
 	}

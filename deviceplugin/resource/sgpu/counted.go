@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -14,10 +15,10 @@ import (
 // Unit is what a [Counted] resource counts; it begins its device IDs.
 type Unit string
 
-// Cores are percent of compute, GiB of memory.
+// Cores are percent of compute, Memory is in GiB.
 const (
-	Cores Unit = "vcore"
-	GiB   Unit = "vmemory"
+	Cores  Unit = "vcore"
+	Memory Unit = "vmemory"
 )
 
 // Of is how many devices a GPU is worth: whole ones, since a request is for one
@@ -26,7 +27,7 @@ func (u Unit) Of(g *quota.GPU) int {
 	if u == Cores {
 		return quota.Whole
 	}
-	return int(g.Room() / 1024)
+	return int(g.Room() / config.GiB.InMiB())
 }
 
 // Counted is a resource that is only counted, as a [server.Resource]: devices

@@ -251,7 +251,7 @@ func FuzzPrefer(f *testing.F) {
 func TestCounted(t *testing.T) {
 	all := sharedGPUs(2, 16)
 	cores := sgpu.NewCounted(sgpu.Cores, sharing(all))
-	memory := sgpu.NewCounted(sgpu.GiB, sharing(all))
+	memory := sgpu.NewCounted(sgpu.Memory, sharing(all))
 	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
 		t.Errorf("%d cores, %+v", len(devices), devices[17])
 	}
@@ -284,7 +284,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 		slots, cores, memory := 0, 0, 0
 		for _, gpu := range inventory.Configured(m, &c).Shared {
 			if gpu.Unhealthy == "" {
-				slots, cores, memory = slots+gpu.Slots, cores+sgpu.Cores.Of(&gpu), memory+sgpu.GiB.Of(&gpu)
+				slots, cores, memory = slots+gpu.Slots, cores+sgpu.Cores.Of(&gpu), memory+sgpu.Memory.Of(&gpu)
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}

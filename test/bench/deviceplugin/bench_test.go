@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// settle is how long after its start the plugin is idle, quiet how long it is
+	// warmUp is how long after its start the plugin is idle, quiet how long it is
 	// watched then: six scans, and thirty questions whether GPUs are alive.
-	settle = 30 * time.Second
+	warmUp = 30 * time.Second
 	quiet  = time.Minute
 )
 
@@ -30,7 +30,7 @@ func BenchmarkIdle(b *testing.B) {
 		{"", start(b, dgx(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))}, {"least-", startLeast(b, gpusAlone(b))},
 	}
 	for b.Loop() {
-		wait(b, settle)
+		wait(b, warmUp)
 		var before []time.Duration
 		for _, c := range all {
 			before = append(before, c.processorTime(b))
@@ -71,8 +71,10 @@ func wait(b *testing.B, d time.Duration) {
 // plugin on a machine with GPUs alone, as NVIDIA's serves no others, and on one with HCAs.
 func BenchmarkRegistration(b *testing.B) {
 	all := []contender{
-		{"", start(b, gpusAlone(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))},
-		{"least-", startLeast(b, gpusAlone(b))}, {"hcas-", start(b, dgx(b))},
+		{"", start(b, gpusAlone(b))},
+		{"nvidia-", startNVIDIA(b, gpusAlone(b))},
+		{"least-", startLeast(b, gpusAlone(b))},
+		{"hcas-", start(b, dgx(b))},
 	}
 	times := map[string][]time.Duration{}
 	for n := 2; b.Loop(); n++ {

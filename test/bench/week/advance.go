@@ -35,8 +35,8 @@ func (g *gang) stated(now time.Duration) (end time.Time) {
 	return end
 }
 
-// turn is what its place in the queue depends on.
-func (g *gang) turn() queue.Gang {
+// queueKey is what its place in the queue depends on.
+func (g *gang) queueKey() queue.Gang {
 	out := queue.Gang{Created: clock(g.at), Name: fmt.Sprintf("%06d", g.id), Rejected: clock(g.since)}
 	if g.advance != nil {
 		out.Start = g.advance.start
@@ -44,8 +44,8 @@ func (g *gang) turn() queue.Gang {
 	return out
 }
 
-func inTurn(a, b *gang) int {
-	first, second := a.turn(), b.turn()
+func byQueueKey(a, b *gang) int {
+	first, second := a.queueKey(), b.queueKey()
 	return first.Compare(&second)
 }
 
@@ -85,11 +85,11 @@ func (w *week) beside(g *gang, end time.Time) []int32 {
 
 // reserve gives reservations to the gangs that are to have one.
 func (w *week) reserve() {
-	turns := make([]queue.Gang, len(w.waiting))
+	keys := make([]queue.Gang, len(w.waiting))
 	for i, g := range w.waiting {
-		turns[i] = g.turn()
+		keys[i] = g.queueKey()
 	}
-	for _, i := range queue.Due(turns, w.policy.ReserveAfter(), clock(w.now)) {
+	for _, i := range queue.Due(keys, w.policy.ReserveAfter(), clock(w.now)) {
 		g := w.waiting[i]
 		had := g.advance
 		w.giveBack(g)

@@ -173,7 +173,7 @@ func (w *week) fail(node int32) {
 
 // schedule starts the waiting gangs that fit, the oldest first.
 func (w *week) schedule() {
-	slices.SortFunc(w.waiting, inTurn)
+	slices.SortFunc(w.waiting, byQueueKey)
 	left := w.waiting[:0]
 	for _, g := range w.waiting {
 		if nodes := w.place(g, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {

@@ -56,9 +56,9 @@ func (r *rig) killedAt(t *testing.T, folder string, pod *corev1.Pod) {
 	r.plugin.again(t)
 }
 
-// settled waits until a pod runs or has failed, and reports whether it runs. The
+// waitDecided waits until a pod runs or has failed, and reports whether it runs. The
 // only way to fail is the kubelet's: it never repeats an Allocate.
-func (r *rig) settled(t *testing.T, pod string, within time.Duration) bool {
+func (r *rig) waitDecided(t *testing.T, pod string, within time.Duration) bool {
 	t.Helper()
 	p := r.waitPod(t, pod, within, func(p *corev1.Pod) string {
 		if ready(p) || p.Status.Phase == corev1.PodFailed {
@@ -81,7 +81,7 @@ func TestPluginKilledDuringAllocate(t *testing.T) {
 	for i := range 3 {
 		name := fmt.Sprintf("hit-%d", i)
 		r.killedAt(t, "records", r.pod(name, box{gpus: 3, hcas: 3}))
-		if !r.settled(t, name, 60*time.Second) {
+		if !r.waitDecided(t, name, 60*time.Second) {
 			failed++
 			t.Logf("%s: %s", name, r.getPod(t, name).Status.Message)
 		}
@@ -151,11 +151,11 @@ func TestPluginKilledInALoop(t *testing.T) {
 		r.waitRegistered(t)
 		begin := time.Now()
 		for _, p := range pods {
-			if !r.settled(t, p.Name, 60*time.Second) {
+			if !r.waitDecided(t, p.Name, 60*time.Second) {
 				failed++
 			}
 		}
-		t.Logf("settled %.1f s after the last kill", time.Since(begin).Seconds())
+		t.Logf("all decided %.1f s after the last kill", time.Since(begin).Seconds())
 		r.consistent(t)
 		r.remove(t, names(pods)...)
 	}
@@ -252,7 +252,7 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 	if r.getPod(t, "new") != nil {
 		r.waitReady(t, "new", 30*time.Second)
 	}
-	t.Logf("a pod created as the plugin ended: runs %t; %s", r.settled(t, "hasty", 15*time.Second), inShort(r.getPod(t, "hasty")))
+	t.Logf("a pod created as the plugin ended: runs %t; %s", r.waitDecided(t, "hasty", 15*time.Second), inShort(r.getPod(t, "hasty")))
 	r.untouched(t, map[string]life{"small": before["small"]})
 	r.sameDevices(t, before)
 	r.consistent(t)
@@ -345,7 +345,7 @@ func TestRollingUpgrade(t *testing.T) {
 		gap := time.Since(begin)
 		worst, best = max(worst, gap), min(best, gap)
 		t.Logf("gap %d ms, of which the old one's end %d ms", gap.Milliseconds(), ended.Milliseconds())
-		if !r.settled(t, name, 60*time.Second) {
+		if !r.waitDecided(t, name, 60*time.Second) {
 			failed++
 			t.Logf("%s: %s", name, r.getPod(t, name).Status.Message)
 		}

@@ -56,12 +56,12 @@ func TestSGPUChaos(t *testing.T) {
 		begin := time.Now()
 		c.run(t, seed+uint64(round), each)
 		killed := time.Now()
-		r.settle(t)
-		settled := time.Now()
+		r.waitAllDecided(t)
+		quiet := time.Now()
 		r.count(t)
 		after := r.truthful(t)
-		t.Logf("chaos for %.1f s, settled %.1f s after the last kill, looked at for %.1f s",
-			killed.Sub(begin).Seconds(), settled.Sub(killed).Seconds(), time.Since(settled).Seconds())
+		t.Logf("chaos for %.1f s, quiet %.1f s after the last kill, looked at for %.1f s",
+			killed.Sub(begin).Seconds(), quiet.Sub(killed).Seconds(), time.Since(quiet).Seconds())
 		for k, was := range before {
 			if diff := cmp.Diff(was, after[k]); diff != "" {
 				t.Errorf("%s noticed (-before +after):\n%s", k, diff)
@@ -126,11 +126,11 @@ func (r *rig) gone(t *testing.T) {
 	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitQuiet).Seconds())
 }
 
-// settle waits until every pod runs, has ended, waits for a GPU that no pod
+// waitAllDecided waits until every pod runs, has ended, waits for a GPU that no pod
 // can give it, or is gone. None that runs to its end is among them; but a
 // kubelet that restarts admits its pods again, and ends one that has an ordinary
 // init container with devices if it is faster than the plugin.
-func (r *rig) settle(t *testing.T) {
+func (r *rig) waitAllDecided(t *testing.T) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() string {
 		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
@@ -142,16 +142,16 @@ func (r *rig) settle(t *testing.T) {
 			if p.DeletionTimestamp != nil {
 				return p.Name + " is not gone"
 			}
-			if !settled(p) {
-				return fmt.Sprintf("%s is not settled: %s", p.Name, inShort(p))
+			if !decided(p) {
+				return fmt.Sprintf("%s is not decided: %s", p.Name, inShort(p))
 			}
 		}
 		return ""
 	})
 }
 
-// settled: see settle.
-func settled(p *corev1.Pod) bool {
+// decided: see waitAllDecided.
+func decided(p *corev1.Pod) bool {
 	return ready(p) || p.Status.Phase == corev1.PodFailed || p.Spec.NodeName == "" ||
 		p.Status.Phase == corev1.PodSucceeded && len(p.Spec.InitContainers) > 0 || strings.Contains(waitingFor(p), "gets no GPU")
 }

@@ -39,7 +39,7 @@ func wishes() []wish {
 // ever advertised twice, none is lost, and two cards in use keep their mode all
 // the time, which the Node and doctor explain.
 func TestModeSwitchUnderLoad(t *testing.T) {
-	const switches, settled = 50, 10
+	const switches, period = 50, 10
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -66,7 +66,7 @@ func TestModeSwitchUnderLoad(t *testing.T) {
 		if err := r.writeConfig(wishes()[now].config); err != nil {
 			t.Fatal(err)
 		}
-		if i%settled < settled-1 {
+		if i%period < period-1 {
 			sleep(ctx, time.Duration(200+random.IntN(1000))*time.Millisecond)
 			continue
 		}

@@ -70,8 +70,8 @@ func planned(t *testing.T) soakPlan {
 // fault is that of a step, which are counted from 1, and its randomness.
 func (p soakPlan) fault(step int) (soakFault, *rand.Rand) {
 	all := soakFaults()
-	turn, i := (step-1)/len(all), (step-1)%len(all)
-	order := rand.New(rand.NewPCG(p.seed, uint64(turn))).Perm(len(all))
+	round, i := (step-1)/len(all), (step-1)%len(all)
+	order := rand.New(rand.NewPCG(p.seed, uint64(round))).Perm(len(all))
 	return all[order[i]], rand.New(rand.NewPCG(p.seed, 1e6+uint64(step)))
 }
 
@@ -112,7 +112,7 @@ func TestSoak(t *testing.T) {
 			}
 		}
 	}
-	s.settle(t)
+	s.waitAllDecided(t)
 	s.count(t)
 	s.gone(t)
 }
@@ -140,7 +140,7 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 	landed := time.Since(mended)
 	s.invariants(t)
 	if quiet {
-		s.settle(t)
+		s.waitAllDecided(t)
 		s.count(t)
 	}
 	if err := s.churn.problem.Load(); err != nil && fault.except != noAnswers {
@@ -223,7 +223,7 @@ func (s *soak) stuck(t *testing.T) string {
 		since := p.CreationTimestamp.Time
 		if p.DeletionTimestamp != nil {
 			since = p.DeletionTimestamp.Time
-		} else if settled(p) {
+		} else if decided(p) {
 			continue
 		}
 		if time.Since(since) > stuckAfter {

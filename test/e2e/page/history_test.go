@@ -27,7 +27,7 @@ func (r *rig) lead(t *testing.T) {
 	must(t, err)
 	p := publish.New(publish.Options{
 		Latest: r.latest, Objects: objects, Raw: raw, Exports: publish.Exports{Conditions: true}, Templates: export.DefaultTemplates(),
-		Debounce: time.Millisecond, Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Debounce: time.Millisecond, CableDelay: time.Millisecond, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -52,10 +52,10 @@ var (
 type Lister struct {
 	core  rest.Interface
 	clock clock.PassiveClock
-	// turn is held by the one that lists, or uses what was listed.
-	turn   chan struct{}
-	known  *explain.Cluster
-	listed time.Time
+	// listing is held by the one that lists, or uses what was listed.
+	listing chan struct{}
+	known   *explain.Cluster
+	listed  time.Time
 }
 
 // New returns a lister; the clock is the real one if nil.
@@ -63,7 +63,7 @@ func New(core rest.Interface, c clock.PassiveClock) *Lister {
 	if c == nil {
 		c = clock.RealClock{}
 	}
-	return &Lister{core: core, clock: c, turn: make(chan struct{}, 1)}
+	return &Lister{core: core, clock: c, listing: make(chan struct{}, 1)}
 }
 
 // Explain answers for the pod of that name, else for the gang. groups are as of GET /node_group.
@@ -75,9 +75,9 @@ func (l *Lister) Explain(
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for another question: %w", ctx.Err())
-	case l.turn <- struct{}{}:
+	case l.listing <- struct{}{}:
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-l.listing }()
 	if now := l.clock.Now(); l.known == nil || now.Sub(l.listed) > freshFor {
 		l.known = nil // What was listed need not live while it is listed again.
 		known, err := l.list(ctx)

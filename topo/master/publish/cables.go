@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// settle is how long something must stand before it is written: workers
+	// cableDelay is how long something must stand before it is written: workers
 	// that start and links that come up pass through states that are of no use.
-	settle = 5 * time.Second
+	cableDelay = 5 * time.Second
 	// again is the time between two writes for one node, in times of settling: a
 	// link that flaps does not fill the API server.
 	again = 6
@@ -114,7 +114,7 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 		k := c.look(n, snapshot.Cables(holders, e, n.Believed()), full, now)
 		switch {
 		case k == nil:
-		case now.Before(k.since.Add(c.options.Settle)), now.Before(k.wrote.Add(again * c.options.Settle)):
+		case now.Before(k.since.Add(c.options.CableDelay)), now.Before(k.wrote.Add(again * c.options.CableDelay)):
 			waiting = true
 		default:
 			due = append(due, k)
@@ -145,7 +145,7 @@ func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, 
 	if !c.differs(k) {
 		k.since = time.Time{}
 		// What an older CRD pruned differs for ever, and is remembered.
-		if !c.differs(&seen) && now.After(k.wrote.Add(again*c.options.Settle)) {
+		if !c.differs(&seen) && now.After(k.wrote.Add(again*c.options.CableDelay)) {
 			delete(c.known, n.Name)
 		}
 		return nil

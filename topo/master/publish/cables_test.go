@@ -49,7 +49,7 @@ func TestLook(t *testing.T) {
 		{name: "the report went", node: node(well), want: none, due: true},
 	} {
 		c := &cables{
-			Publisher: &Publisher{options: Options{Exports: Exports{Conditions: true}, Settle: settle}}, known: map[string]*nodeCables{},
+			Publisher: &Publisher{options: Options{Exports: Exports{Conditions: true}, CableDelay: cableDelay}}, known: map[string]*nodeCables{},
 		}
 		want := of(tt.want)
 		if tt.wrote {
@@ -71,7 +71,7 @@ func TestLook(t *testing.T) {
 // is as it should be is not remembered.
 func TestLookWaits(t *testing.T) {
 	c := &cables{
-		Publisher: &Publisher{options: Options{Exports: Exports{Conditions: true}, Settle: settle}}, known: map[string]*nodeCables{},
+		Publisher: &Publisher{options: Options{Exports: Exports{Conditions: true}, CableDelay: cableDelay}}, known: map[string]*nodeCables{},
 	}
 	condition := informers.Condition{Status: "True"}
 	good := informers.Cables{Summary: unique.Make(informers.CablesSummary{Condition: condition})}

@@ -81,13 +81,13 @@ func TestSyncAll(t *testing.T) {
 	}{
 		{"fine", []writer{failing{}}, refresh, nil},
 		{"unfinished", []writer{failing{}, failing{errUnfinished}}, 0, nil},
-		{"waiting", []writer{failing{errWaiting}, failing{}}, settle, nil},
+		{"waiting", []writer{failing{errWaiting}, failing{}}, cableDelay, nil},
 		{"waiting and unfinished", []writer{failing{errUnfinished}, failing{errWaiting}}, 0, nil},
 		{"another", []writer{failing{other}, failing{}}, refresh, other},
 		{"both", []writer{failing{errUnfinished}, failing{other}}, 0, other},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := &Publisher{options: Options{Settle: settle}}
+			p := &Publisher{options: Options{CableDelay: cableDelay}}
 			pause, err := p.syncAll(t.Context(), tt.writers, nil, false)
 			if pause != tt.pause || !errors.Is(err, tt.err) {
 				t.Errorf("got %s, %v", pause, err)

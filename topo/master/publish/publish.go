@@ -48,11 +48,11 @@ type Options struct {
 	Force bool
 	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
 	Debounce time.Duration
-	// Settle is how long a change of cables must stand before it is written; 0
+	// CableDelay is how long a change of cables must stand before it is written; 0
 	// means 5 s.
-	Settle   time.Duration
-	Registry prometheus.Registerer
-	Log      *slog.Logger
+	CableDelay time.Duration
+	Registry   prometheus.Registerer
+	Log        *slog.Logger
 }
 
 // Publisher writes while it leads.
@@ -66,8 +66,8 @@ func New(o Options) *Publisher {
 	if o.Debounce == 0 {
 		o.Debounce = time.Second
 	}
-	if o.Settle == 0 {
-		o.Settle = settle
+	if o.CableDelay == 0 {
+		o.CableDelay = cableDelay
 	}
 	return &Publisher{options: o, metrics: newMetrics(o.Registry)}
 }
@@ -146,7 +146,7 @@ func (p *Publisher) syncAll(
 		case errors.Is(err, errUnfinished):
 			pause = 0
 		case errors.Is(err, errWaiting):
-			pause = min(pause, p.options.Settle)
+			pause = min(pause, p.options.CableDelay)
 		case err != nil:
 			faults = append(faults, err)
 		}

@@ -14,9 +14,9 @@ import (
 // This file has what depends on how long gangs wait: the order of the queue, and
 // reservations in advance. Who gets one is in package queue.
 
-// Turn is what the place of a pod in the scheduler's queue depends on: that of its gang,
+// QueueKey is what the place of a pod in the scheduler's queue depends on: that of its gang,
 // whose pods have one place together.
-func (c *Cache) Turn(pod *corev1.Pod) queue.Gang {
+func (c *Cache) QueueKey(pod *corev1.Pod) queue.Gang {
 	m := c.lock(pod)
 	defer c.unlock()
 	if m != nil {

@@ -108,7 +108,7 @@ func TestOwnReservationInAdvance(t *testing.T) {
 }
 
 // The age of a gang is that of its first pod, or of its PodGroup, for all of its pods.
-func TestTurn(t *testing.T) {
+func TestQueueKey(t *testing.T) {
 	c := newCache()
 	now := time.Now().Truncate(time.Second)
 	of := func(name string, labels map[string]string, age time.Duration) *corev1.Pod {
@@ -119,7 +119,7 @@ func TestTurn(t *testing.T) {
 	}
 	old, young := of("old", in("x", "2"), time.Hour), of("young", in("x", "2"), 0)
 	plain := of("plain", nil, time.Minute)
-	first, second, third := c.Turn(young), c.Turn(old), c.Turn(plain)
+	first, second, third := c.QueueKey(young), c.QueueKey(old), c.QueueKey(plain)
 	if first != second || first.Compare(&third) > 0 {
 		t.Errorf("the young member's turn is %v, the old one's %v, that of a pod between %v", first, second, third)
 	}

@@ -35,7 +35,7 @@ func (*Queue) Name() string { return QueueName }
 
 // Less reports whether a comes before b.
 func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
-	first, second := q.turn(a), q.turn(b)
+	first, second := q.key(a), q.key(b)
 	if order := first.Compare(&second); order != 0 {
 		return order < 0
 	}
@@ -56,14 +56,14 @@ func podIn(e framework.QueuedEntityInfo) *corev1.Pod {
 	return nil
 }
 
-// turn is that of a pod. A native PodGroup has that of its first attempt.
-func (q *Queue) turn(e framework.QueuedEntityInfo) queue.Gang {
+// key is what the place of a pod depends on. A native PodGroup has that of its first attempt.
+func (q *Queue) key(e framework.QueuedEntityInfo) queue.Gang {
 	if cache, pod := q.cache.Load(), podIn(e); pod != nil && cache != nil {
-		return cache.Turn(pod)
+		return cache.QueueKey(pod)
 	}
-	turn := queue.Gang{Priority: e.GetPriority(), Created: e.GetTimestamp()}
+	key := queue.Gang{Priority: e.GetPriority(), Created: e.GetTimestamp()}
 	if first := e.GetInitialAttemptTimestamp(); first != nil {
-		turn.Created = *first
+		key.Created = *first
 	}
-	return turn
+	return key
 }

@@ -22,7 +22,7 @@ const long = `Show heddle on a simulated fleet: no cluster, no root, no network.
 
 The fleet is a mixed one: DGX H100 with eight rails, GB200 racks, H20 in
 switchboxes. A real topo-master maps it and serves its page on this machine; the
-scheduler's planner places gangs on it; a cable is put into the wrong switch,
+scheduler's placement puts gangs on it; a cable is put into the wrong switch,
 found and mended; pods share GPUs. Each step names what to look at. At the end
 the page stays until Ctrl-C; with --once, or when the output is no terminal, the
 command ends by itself.`

@@ -28,9 +28,9 @@ type gang struct {
 	requiredLevel string
 }
 
-// scheduler places gangs by heddle-scheduler's own planner. What kube-scheduler does
-// around it, the filters and the binding, is left out: each node has its GPUs and
-// nothing else.
+// scheduler places gangs as heddle-scheduler's planner does, by topo/placement. The rest
+// of that planner, and what kube-scheduler does around it, the filters and the binding, is
+// left out: each node has its GPUs and nothing else.
 type scheduler struct {
 	cluster *cluster
 	tree    *placement.Tree

@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
@@ -152,7 +152,7 @@ type Report struct {
 	Node      string              `json:"node"`
 	Resources []capacity.Resource `json:"resources"`
 	// Findings are problems first.
-	Findings finding.List `json:"findings"`
+	Findings checks.List `json:"findings"`
 	// Plugin is what the device plugin reports; nil if it was not asked, or did
 	// not answer.
 	Plugin *report.Report `json:"devicePlugin,omitempty"`
@@ -161,7 +161,7 @@ type Report struct {
 // diagnose runs all checks, and counts the problems.
 func diagnose(in *input) (r *Report, problems int) {
 	r = &Report{Plugin: in.plugin}
-	l := &finding.List{}
+	l := &checks.List{}
 	var want *labels.Result
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node

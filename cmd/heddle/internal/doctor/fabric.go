@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 )
 
 // topoWorker is the program that reports where the cables of a node end.
@@ -30,7 +30,7 @@ func readTopology(ctx context.Context, client rest.Interface, node string) (*v1a
 // checkSources explains what the topo-worker cannot see: sources that are silent,
 // and what it could not read. A node of which no cable's end is known is in no
 // group, which is a problem; else they are notes.
-func checkSources(l *finding.List, nt *v1alpha1.NodeTopology) {
+func checkSources(l *checks.List, nt *v1alpha1.NodeTopology) {
 	known, active := len(nt.Spec.Path) > 0, false
 	for i := range nt.Spec.Rails {
 		r := &nt.Spec.Rails[i]

@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
 
@@ -43,7 +43,7 @@ func TestSourcesAreExplained(t *testing.T) {
 			"source cluster-manager: is silent since 2023-11-14T22:13:20Z: it answers 503",
 		}, 0},
 	} {
-		l := &finding.List{}
+		l := &checks.List{}
 		checkSources(l, &v1alpha1.NodeTopology{Spec: tt.spec})
 		list, problems := l.Sorted()
 		var got []string

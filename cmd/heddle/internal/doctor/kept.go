@@ -7,7 +7,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -24,7 +24,7 @@ func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
 }
 
 // checkKept reports that the GPU driver is absent.
-func (n *clusterNode) checkKept(l *finding.List, cfg *config.NodeConfig) {
+func (n *clusterNode) checkKept(l *checks.List, cfg *config.NodeConfig) {
 	if until := n.keptUntil(cfg); !until.IsZero() {
 		l.Note("Node "+n.node.Name, "", "its GPU driver is absent; labels and taints of the GPUs are kept until %s",
 			until.UTC().Format(time.RFC3339))
@@ -32,7 +32,7 @@ func (n *clusterNode) checkKept(l *finding.List, cfg *config.NodeConfig) {
 }
 
 // checkReleased reports that the GPUs' driver is released.
-func (n *clusterNode) checkReleased(l *finding.List) {
+func (n *clusterNode) checkReleased(l *checks.List) {
 	name := n.node.Name
 	asked, err := release.Parse(n.node.Annotations[wellknown.GPURelease])
 	switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -90,7 +90,7 @@ func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
 
 // check explains a Node as the API server knows it and, if want is not nil, what
 // it lacks of what its machine should have.
-func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *labels.Result) {
+func (n *clusterNode) check(l *checks.List, cfg *config.NodeConfig, want *labels.Result) {
 	plugin := n.pod(devicePlugin) != nil
 	n.checkConditions(l, plugin)
 	n.checkCordons(l)
@@ -113,7 +113,7 @@ func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *label
 
 // checkConditions explains conditions that are not as they should be. Where the
 // device plugin does not run, its conditions may be old.
-func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
+func (n *clusterNode) checkConditions(l *checks.List, plugin bool) {
 	const onNode = "Run heddle doctor on the node: it shows what can be done about each device."
 	subject := "Node " + n.node.Name
 	for _, c := range n.node.Status.Conditions {
@@ -140,7 +140,7 @@ func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
 }
 
 // checkCordons explains what operators took out: the Node, or GPUs of it.
-func (n *clusterNode) checkCordons(l *finding.List) {
+func (n *clusterNode) checkCordons(l *checks.List) {
 	subject := "Node " + n.node.Name
 	if n.node.Spec.Unschedulable {
 		l.Note(subject, "kubectl uncordon "+n.node.Name, "is cordoned: no new pod comes here")
@@ -154,13 +154,13 @@ func (n *clusterNode) checkCordons(l *finding.List) {
 	}
 }
 
-func noteCordon(l *finding.List, node, uuid, meaning string) {
+func noteCordon(l *checks.List, node, uuid, meaning string) {
 	l.Note("Node "+node, "heddle gpu uncordon "+node+" "+uuid, "GPU %s is cordoned%s", uuid, meaning)
 }
 
 // checkDiscovery reports whether discovery has written to the Node, and if not,
 // why.
-func (n *clusterNode) checkDiscovery(l *finding.List) {
+func (n *clusterNode) checkDiscovery(l *checks.List) {
 	const remove = discovery + " --oneshot --cleanup removes what it left."
 	pod := n.pod(discovery)
 	wrote, when := applied(n.node)
@@ -210,7 +210,7 @@ func writesFile(p *corev1.Pod) bool {
 }
 
 // checkLabels compares the Node with what the machine should have.
-func checkLabels(l *finding.List, node *corev1.Node, want *labels.Result, force bool) {
+func checkLabels(l *checks.List, node *corev1.Node, want *labels.Result, force bool) {
 	desired := nodesync.Desired{Labels: want.Labels, Taints: want.Taints, Force: force}
 	changes, conflicts := nodesync.Preview(node, desired)
 	for _, c := range conflicts {
@@ -227,7 +227,7 @@ func checkLabels(l *finding.List, node *corev1.Node, want *labels.Result, force 
 // equal values discovery becomes an owner too, so what it does not own and would
 // write it has left to them. The Node does not have the value that discovery
 // would have written.
-func checkOwners(l *finding.List, node *corev1.Node, cfg *config.NodeConfig) {
+func checkOwners(l *checks.List, node *corev1.Node, cfg *config.NodeConfig) {
 	if wrote, _ := applied(node); !wrote {
 		return
 	}

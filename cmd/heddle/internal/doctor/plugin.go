@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -64,7 +64,7 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 
 // checkSilence explains that the device plugin did not answer, where an answer
 // was expected.
-func (in *input) checkSilence(l *finding.List) {
+func (in *input) checkSilence(l *checks.List) {
 	switch {
 	case !in.here:
 		l.Note(devicePlugin,
@@ -78,15 +78,15 @@ func (in *input) checkSilence(l *finding.List) {
 
 // checkPlugin explains what the device plugin reports. What the Node reports too
 // is in the list already, and not repeated.
-func checkPlugin(l *finding.List, r *report.Report) {
+func checkPlugin(l *checks.List, r *report.Report) {
 	before := *l
 	for i := range r.Resources {
 		checkServed(l, &r.Resources[i])
 	}
-	var modes finding.List
+	var modes checks.List
 	checkModes(&modes, r)
 	for _, f := range modes {
-		if !slices.ContainsFunc(before, func(b finding.Finding) bool { return b.Message == f.Message }) {
+		if !slices.ContainsFunc(before, func(b checks.Finding) bool { return b.Message == f.Message }) {
 			*l = append(*l, f)
 		}
 	}
@@ -118,7 +118,7 @@ func checkPlugin(l *finding.List, r *report.Report) {
 
 // checkServed explains a resource that the kubelet does not take from the device
 // plugin, and one that is on its way out.
-func checkServed(l *finding.List, r *report.Resource) {
+func checkServed(l *checks.List, r *report.Resource) {
 	subject := "resource " + r.Name
 	switch {
 	case !r.Registered && r.Owner != "":
@@ -138,7 +138,7 @@ func checkServed(l *finding.List, r *report.Resource) {
 
 // checkModes explains GPUs that are handed out otherwise than configured, or not
 // at all.
-func checkModes(l *finding.List, r *report.Report) {
+func checkModes(l *checks.List, r *report.Report) {
 	for i := range r.GPUs {
 		if pending := r.GPUs[i].Pending(); pending != "" {
 			l.Note("Node "+r.Node, "", "%s", pending)
@@ -169,7 +169,7 @@ func rejectedRemedies() map[string]string {
 }
 
 // checkLimits explains what makes limits of shares hold, and what does not.
-func checkLimits(l *finding.List, e *report.Enforcers) {
+func checkLimits(l *checks.List, e *report.Enforcers) {
 	const subject = "limits of shares"
 	switch {
 	case e == nil:
@@ -188,7 +188,7 @@ func checkLimits(l *finding.List, e *report.Enforcers) {
 
 // checkNotEnforced reports what new shares are not kept within, and which containers
 // are not.
-func checkNotEnforced(l *finding.List, r *report.Report) {
+func checkNotEnforced(l *checks.List, r *report.Report) {
 	var what, containers []string
 	if e := r.Enforcers; e != nil && e.Memory == string(config.EnforceNone) {
 		what = append(what, "memory")
@@ -211,7 +211,7 @@ func checkNotEnforced(l *finding.List, r *report.Report) {
 }
 
 // checkMPS explains an MPS daemon that does not work, and one that did not.
-func checkMPS(l *finding.List, d *enforce.Daemon) {
+func checkMPS(l *checks.List, d *enforce.Daemon) {
 	subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
 	restarts := cli.Count(d.Restarts, "restart")
 	switch {

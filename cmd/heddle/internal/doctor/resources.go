@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -69,7 +69,7 @@ func fabricOnly(s config.Selectors) bool {
 
 // check explains a resource that is missing, zero or reduced. That it is not
 // registered is a problem where heddle-device-plugin runs.
-func (e expectation) check(l *finding.List, node *corev1.Node, plugin bool) {
+func (e expectation) check(l *checks.List, node *corev1.Node, plugin bool) {
 	const onNode = "Run heddle doctor on the node: it shows what is wrong with each device."
 	key := corev1.ResourceName(e.resource)
 	capacity, known := node.Status.Capacity[key]
@@ -150,7 +150,7 @@ func namesOffered(node *corev1.Node) resourceNames {
 }
 
 // check reports that names were guessed, if any were.
-func (n resourceNames) check(l *finding.List) {
+func (n resourceNames) check(l *checks.List) {
 	all := n.hcas
 	if n.gpu != "" {
 		all = append([]string{n.gpu}, all...)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 )
 
 // scheduler is the program that places gangs, and the name of its profile in
@@ -111,7 +111,7 @@ func nameOf(name string) string { return cmp.Or(name, corev1.DefaultSchedulerNam
 // check names the pods of a Node that have GPUs, or shares of them, and were for
 // another scheduler than heddle-scheduler, which planned with what they take. It
 // is a problem where both have pods on the Node.
-func (s schedulers) check(l *finding.List, pods []corev1.Pod, cfg *config.NodeConfig) {
+func (s schedulers) check(l *checks.List, pods []corev1.Pod, cfg *config.NodeConfig) {
 	if len(s.names) == 0 {
 		return
 	}

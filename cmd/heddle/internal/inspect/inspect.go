@@ -16,8 +16,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -113,7 +113,7 @@ func Render(s *source.Subject, format string) (string, error) {
 	case formatMatrix:
 		return Matrix(m), nil
 	}
-	var all finding.List
+	var all checks.List
 	all.Machine(m)
 	all.Roles(m, &s.Config.RDMA.Roles)
 	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)

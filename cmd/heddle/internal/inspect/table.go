@@ -8,15 +8,15 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // Table renders what a person wants first on an unknown node: what it is, what
 // is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
-func Table(m *machine.Machine, problems finding.List, wide bool) string {
+func Table(m *machine.Machine, problems checks.List, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m)))

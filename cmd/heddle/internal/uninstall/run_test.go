@@ -58,7 +58,7 @@ func (c *fake) run(phase string, half time.Duration, force bool) error {
 	}
 	u := &uninstall{
 		options: options{namespace: "heddle-system", phase: phase, force: force},
-		api:     api{client}, out: io.Discard, every: time.Millisecond, settled: 20 * time.Millisecond, half: half,
+		api:     api{client}, out: io.Discard, every: time.Millisecond, absence: 20 * time.Millisecond, half: half,
 	}
 	return u.run(c.t.Context())
 }

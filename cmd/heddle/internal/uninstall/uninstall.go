@@ -29,9 +29,9 @@ const (
 	phaseNodes, phaseCapacity = "nodes", "capacity"
 	// every is the time between two questions.
 	every = time.Second
-	// settled is how long entries must stay away: a kubelet writes its Node every
+	// absence is how long entries must stay away: a kubelet writes its Node every
 	// 10 s (nodeStatusUpdateFrequency) if it would change.
-	settled = 25 * time.Second
+	absence = 25 * time.Second
 	// half of the five minutes for which a kubelet keeps the resources of a plugin
 	// that has ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook
 	// no longer than five minutes by default, so each of the two waits for one half.
@@ -75,7 +75,7 @@ for that.`,
 		if err != nil {
 			return err
 		}
-		u := &uninstall{options: o, api: api{client}, out: c.OutOrStdout(), every: every, settled: settled, half: half}
+		u := &uninstall{options: o, api: api{client}, out: c.OutOrStdout(), every: every, absence: absence, half: half}
 		return u.run(c.Context())
 	}
 	return c
@@ -87,7 +87,7 @@ type uninstall struct {
 	api
 
 	out                  io.Writer
-	every, settled, half time.Duration
+	every, absence, half time.Duration
 }
 
 // progress reports what was done: in a hook it is the Job's log.
@@ -159,7 +159,7 @@ func (u *uninstall) forget(ctx context.Context) error {
 		switch {
 		case len(back) > 0:
 			since = time.Now()
-		case time.Since(since) > u.settled:
+		case time.Since(since) > u.absence:
 			u.progress("resources removed from %s", cli.Count(len(waiting), "Node"))
 			return u.forEach(ctx, waiting, func(ctx context.Context, node *corev1.Node) error {
 				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
@@ -168,7 +168,7 @@ func (u *uninstall) forget(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(max(u.every, u.settled/5)):
+		case <-time.After(max(u.every, u.absence/5)):
 		}
 	}
 }

@@ -35,7 +35,7 @@ func ListenService(ctx context.Context, at netip.AddrPort) (net.Listener, error)
 // Serve carries each connection on l to an endpoint, in turn, until ctx ends. It
 // asks for the endpoints every time, so that it never knows a pod that is gone.
 func Serve(ctx context.Context, l net.Listener, endpoints Endpoints) error {
-	var turn atomic.Uint64
+	var next atomic.Uint64
 	return relay(ctx, l, func(ctx context.Context) (net.Conn, error) {
 		all, err := endpoints(ctx)
 		if err != nil {
@@ -45,6 +45,6 @@ func Serve(ctx context.Context, l net.Listener, endpoints Endpoints) error {
 			return nil, fmt.Errorf("no ready endpoint of %s", l.Addr())
 		}
 		d := net.Dialer{Timeout: 5 * time.Second}
-		return d.DialContext(ctx, "tcp4", all[turn.Add(1)%uint64(len(all))])
+		return d.DialContext(ctx, "tcp4", all[next.Add(1)%uint64(len(all))])
 	})
 }

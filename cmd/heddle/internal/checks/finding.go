@@ -1,9 +1,10 @@
-// Package finding explains what is wrong with a machine, or only worth knowing,
-// and what to do about it, in an operator's words.
+// Package checks has the checks of a machine that `heddle doctor` and `heddle inspect`
+// make: what is wrong with it, or only worth knowing, and what to do about it, in an
+// operator's words. Those of the Node and of heddle's daemons are package doctor's.
 //
 // It is pure: it explains what a scan found, and neither reads hardware nor
 // asks an API server.
-package finding
+package checks
 
 import (
 	"fmt"

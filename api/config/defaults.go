@@ -1,0 +1,122 @@
+package config
+
+import (
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// Default is the configuration of a node without any.
+func Default() NodeConfig {
+	c := defaults()
+	c.deriveNames()
+	return c
+}
+
+// defaults are the values under everything that is written out.
+func defaults() NodeConfig {
+	return NodeConfig{
+		Mode:      ModeNative,
+		SGPU:      defaultSGPU(),
+		MIG:       MIG{Strategy: MIGNone},
+		Domains:   wellknown.DefaultDomains(),
+		Resources: Resources{VMemoryUnit: GiB},
+		RDMA: RDMA{RejectedFor: time.Minute, Resources: []RDMAResource{{
+			Name:      wellknown.RDMAResource,
+			Sharers:   defaultSharers,
+			Count:     CountDistinct,
+			Selectors: Selectors{Match: Match{Roles: []machine.Role{machine.RoleFabric}}},
+		}}},
+		Health:        defaultHealth(),
+		Topology:      defaultTopology(),
+		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
+		LabelConflict: Yield,
+
+		KeepWithoutDriver: 15 * time.Minute,
+	}
+}
+
+func defaultSGPU() SGPU {
+	return SGPU{
+		SlotsPerGPU: 16, MemoryOvercommit: 1,
+		Defaults: DefaultShare(),
+		Enforce: Enforce{
+			Memory: EnforceAuto, Compute: EnforceAuto,
+			Evict: Evict{After: 30 * time.Second, Grace: time.Minute, FullAt: 95},
+		},
+		Advertise:   AdvertiseAuto,
+		Unscheduled: UnscheduledPlace,
+		NUMA:        NUMAPrefer,
+		Placement:   PlacementBinpack,
+		RejectedFor: time.Minute,
+		ModeSwitch:  ModeSwitchCordon,
+		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
+	}
+}
+
+// DefaultShare is a GPU to itself.
+func DefaultShare() ShareDefaults {
+	return ShareDefaults{VCore: 100, VMemoryPercentage: 100, Policy: FixedShare}
+}
+
+func defaultHealth() Health {
+	return Health{
+		GPUSilentAfter: 10 * time.Second, GPURecoverAfter: 30 * time.Second,
+		HCADownAfter: 10 * time.Second, HCAUpAfter: 30 * time.Second,
+		Remediation: Remediation{Policy: RemediationNone, After: 2 * time.Minute},
+	}
+}
+
+func defaultTopology() Topology {
+	return Topology{
+		Mode: TopologyAuto, NodeNumber: 2,
+		Sources:        []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
+		ClusterManager: ClusterManager{Interval: 5 * time.Minute},
+	}
+}
+
+// applyPreset sets what the preset changes, unless it is written out.
+func (c *NodeConfig) applyPreset(written bool) {
+	if !written {
+		c.Taints.GPUProduct = c.Preset == PresetScheme
+	}
+}
+
+const defaultSharers = 64
+
+// deriveNames fills what was left to be built from other keys.
+func (c *NodeConfig) deriveNames() {
+	d := c.Domains
+	exclusive := d.GPUResource()
+	if c.Resources.SGPU == exclusive {
+		exclusive += ".exclusive"
+	}
+	for _, name := range []struct {
+		to      *string
+		derived string
+	}{
+		{&c.Resources.GPU, exclusive},
+		{&c.Resources.SGPU, d.SGPUResource()},
+		{&c.Resources.VCore, d.VCoreResource()},
+		{&c.Resources.VMemory, d.VMemoryResource()},
+	} {
+		if *name.to == "" {
+			*name.to = name.derived
+		}
+	}
+	c.RDMA.Resources = slices.Clone(c.RDMA.Resources)
+	for i := range c.RDMA.Resources {
+		r := &c.RDMA.Resources[i]
+		if r.Sharers == 0 {
+			r.Sharers = defaultSharers
+		}
+		if r.Count == "" {
+			r.Count = CountDistinct
+		}
+		if r.Selectors.empty() && r.Selectors.Exclude.empty() {
+			r.Selectors.Roles = []machine.Role{machine.RoleFabric}
+		}
+	}
+}
