@@ -152,7 +152,7 @@ type Driver struct {
 	// CUDA is the highest CUDA version that the driver supports
 	// (nvmlSystemGetCudaDriverVersion_v2): "12.8".
 	CUDA string `json:"cuda"`
-	// Unidentified are GPUs that the driver counts, and that have not told who they are since
+	// Unidentified are GPUs that the driver counts, and that have not reported who they are since
 	// it was loaded: they were lost before.
 	Unidentified int `json:"unidentified,omitempty"`
 }

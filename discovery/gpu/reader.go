@@ -190,7 +190,7 @@ func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, m
 	return r.collect(m, answers)
 }
 
-// locate gives a GPU that has told its UUID alone the bus address that no other has, if it is the
+// locate gives a GPU that has reported its UUID alone the bus address that no other has, if it is the
 // only one of both.
 func (r *Reader) locate(answers []bounded.Answer[machine.GPU]) {
 	free := slices.Clone(r.bus)

@@ -210,7 +210,7 @@ func TestLostAtTheStart(t *testing.T) {
 			t.Errorf("%s: %+v", function, g)
 		}
 	}
-	// It has told its UUID alone, and its place on the bus is the only one without a GPU.
+	// It has reported its UUID alone, and its place on the bus is the only one without a GPU.
 	n.restart()
 	m := n.scan(t, nvidia.Failure{Function: "DeviceGetPciInfo_v3", GPU: 6, Arg: nvidia.Any, Return: nvidia.GPUIsLost})
 	if g := m.GPUs[6]; g.UUID != usual.UUID || g.PCI != usual.PCI || g.Product != usual.Product || g.Health.State != machine.Lost {

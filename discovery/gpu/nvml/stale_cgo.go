@@ -20,7 +20,7 @@ const patience = time.Minute
 
 // longPatience is the same where the container was created beside the driver and has never
 // reached it: no runtime that brings it is there, most likely, and the daemon has other work. The
-// kubelet's back-off begins anew for a container that ran for ten minutes.
+// kubelet's back-off begins again for a container that ran for ten minutes.
 const longPatience = 11 * time.Minute
 
 // loaded is the library that this process has. It stays for the life of the
