@@ -56,7 +56,7 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 			return cli.UsageErrorf(c, "%w", err)
 		}
 		if !ok {
-			return output.Print(c, blocked{}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
+			return output.Print(c, blocked{Pods: []Group{}}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
 				node.Name, taint.Key, *key))
 		}
 		pods, err := cluster.Pods(c.Context(), client, node.Name)
