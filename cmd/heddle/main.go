@@ -30,8 +30,10 @@ import (
 const long = `heddle shows and explains what GPU nodes have.
 
 inspect and doctor read this host, or with --machine FILE a dump of another:
-heddle inspect -o json > FILE. Exit code 0: nothing is wrong; 1: something is;
-2: the command could not find out.`
+heddle inspect -o json > FILE. inspect shows problems and exits with 0.
+
+Exit code 0: the command did its work; 1: it found a problem (doctor, and others
+that say so in their help); 2: it could not find out.`
 
 // version is set by the linker.
 var version = "dev"
