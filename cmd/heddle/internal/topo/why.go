@@ -35,9 +35,15 @@ gangs and NVLink domains that cross groups: what the scheduler wrote is repeated
 heddle why -n team train -o json`,
 	}
 	m.registerServer(c)
-	namespace := c.Flags().StringP("namespace", "n", "default", "`namespace` of the pod or gang")
+	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the pod or gang; default that of the context")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if *namespace == "" {
+			var err error
+			if *namespace, err = m.cluster.Namespace(); err != nil {
+				return err
+			}
+		}
 		known, err := m.known(c, *namespace)
 		if err != nil {
 			return err
