@@ -49,22 +49,35 @@ func TestDocumentedExitCodes(t *testing.T) {
 	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row, -1) {
 		documented = append(documented, "heddle "+name[1])
 	}
-	var walk func(*cobra.Command)
-	walk = func(c *cobra.Command) {
+	for _, c := range below(newCommand("heddle")) {
 		help := strings.Join(strings.Fields(c.Long+" "+c.Short), " ")
-		if c.HasParent() && regexp.MustCompile(`[Ee]xit code 1|exits with 1`).MatchString(help) {
+		if regexp.MustCompile(`[Ee]xit code 1|exits with 1`).MatchString(help) {
 			helped = append(helped, c.CommandPath())
 		}
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
 	}
-	walk(newCommand("heddle"))
 	slices.Sort(documented)
 	slices.Sort(helped)
 	if diff := cmp.Diff(documented, helped); diff != "" {
 		t.Errorf("docs/cli.md and the help differ (-docs +help):\n%s", diff)
 	}
+}
+
+func TestExamplesAreIndented(t *testing.T) {
+	for _, c := range below(newCommand("heddle")) {
+		for line := range strings.Lines(c.Example) {
+			if !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: example %q does not begin with two blanks", c.CommandPath(), line)
+			}
+		}
+	}
+}
+
+// below are the commands of a command, and theirs.
+func below(c *cobra.Command) (all []*cobra.Command) {
+	for _, sub := range c.Commands() {
+		all = append(append(all, sub), below(sub)...)
+	}
+	return all
 }
 
 // checkCommand finds the command, and its flags.
