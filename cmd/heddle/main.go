@@ -71,7 +71,7 @@ func newCommand(program string) *cobra.Command {
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
 		topo.NewCommand(), topo.NewWhyCommand(),
 		configCommand(), demo.NewCommand(),
-		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
+		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(), completionCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root
