@@ -20,8 +20,8 @@ func gangsCommand(at *master) *cobra.Command {
 	}
 	// It is another flag than that of topo, which names topo-master's Service.
 	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the gangs; default all")
-	all := c.Flags().BoolP("all-namespaces", "A", false, "show the gangs of every namespace, which is the default")
-	c.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	all := c.Flags().BoolP("all-namespaces", "A", false,
+		"show the gangs of every namespace, which is the default; it wins over --namespace")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
