@@ -33,7 +33,7 @@ inspect and doctor read this host, or with --machine FILE a dump of another:
 heddle inspect -o json > FILE. inspect shows problems and exits with 0.
 
 Exit code 0: the command did its work; 1: it found a problem (doctor, and others
-that say so in their help); 2: it could not find out.`
+whose help has that code); 2: it could not find out.`
 
 // version is set by the linker.
 var version = "dev"
