@@ -2,9 +2,11 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/heddle-dev/heddle/test/docs"
@@ -36,6 +38,46 @@ func TestDocumentedCommands(t *testing.T) {
 	if found < 30 {
 		t.Errorf("%d commands found", found)
 	}
+}
+
+// TestDocumentedExitCodes compares the commands that docs/cli.md names beside exit code 1 with
+// those that name it in their help.
+func TestDocumentedExitCodes(t *testing.T) {
+	_, row, _ := strings.Cut(docs.Pages(t, "../..")["docs/cli.md"], "| exit code 1 |")
+	row, _, _ = strings.Cut(row, "\n")
+	var documented, helped []string
+	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row, -1) {
+		documented = append(documented, "heddle "+name[1])
+	}
+	for _, c := range below(newCommand("heddle")) {
+		help := strings.Join(strings.Fields(c.Long+" "+c.Short), " ")
+		if regexp.MustCompile(`[Ee]xit code 1|exits with 1`).MatchString(help) {
+			helped = append(helped, c.CommandPath())
+		}
+	}
+	slices.Sort(documented)
+	slices.Sort(helped)
+	if diff := cmp.Diff(documented, helped); diff != "" {
+		t.Errorf("docs/cli.md and the help differ (-docs +help):\n%s", diff)
+	}
+}
+
+func TestExamplesAreIndented(t *testing.T) {
+	for _, c := range below(newCommand("heddle")) {
+		for line := range strings.Lines(c.Example) {
+			if !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: example %q does not begin with two blanks", c.CommandPath(), line)
+			}
+		}
+	}
+}
+
+// below are the commands of a command, and theirs.
+func below(c *cobra.Command) (all []*cobra.Command) {
+	for _, sub := range c.Commands() {
+		all = append(append(all, sub), below(sub)...)
+	}
+	return all
 }
 
 // checkCommand finds the command, and its flags.

@@ -30,8 +30,10 @@ import (
 const long = `heddle shows and explains what GPU nodes have.
 
 inspect and doctor read this host, or with --machine FILE a dump of another:
-heddle inspect -o json > FILE. Exit code 0: nothing is wrong; 1: something is;
-2: the command could not find out.`
+heddle inspect -o json > FILE. inspect shows problems and exits with 0.
+
+Exit code 0: the command did its work; 1: it found a problem (doctor, and others
+whose help has that code); 2: it could not find out.`
 
 // version is set by the linker.
 var version = "dev"
@@ -69,7 +71,7 @@ func newCommand(program string) *cobra.Command {
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
 		topo.NewCommand(), topo.NewWhyCommand(),
 		configCommand(), demo.NewCommand(),
-		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
+		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(), completionCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root

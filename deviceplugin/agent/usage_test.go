@@ -19,11 +19,11 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // procfs makes one: processes that are not in it have ended. A container without
@@ -230,7 +230,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
-			r.now.Store(inventory.Configured(r.machine(), r.resolve(r.Source.Machine())))
+			r.now.Store(inventorytest.Configured(r.machine(), r.resolve(r.Source.Machine())))
 			for range 2 {
 				r.usage.look(t.Context())
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // A container with GPUs gets the channels that its pod asks for, if it may, and else waits.
@@ -54,7 +55,7 @@ func TestChannels(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := config.Default()
-			inv := inventory.Configured(&machine.Machine{}, &c)
+			inv := inventorytest.Configured(&machine.Machine{}, &c)
 			if tt.allowed != "" {
 				inv.Channels = &inventory.Channels{Allowed: tt.allowed, Nodes: map[int]*specs.DeviceNode{
 					0: {Path: "channel0"}, 17: {Path: "channel17"},

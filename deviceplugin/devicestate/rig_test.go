@@ -29,6 +29,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -174,7 +175,7 @@ func (r *rig) inventory() *inventory.Inventory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.config
-	inv := inventory.Configured(r.machine, &c)
+	inv := inventorytest.Configured(r.machine, &c)
 	r.change(inv)
 	return inv
 }

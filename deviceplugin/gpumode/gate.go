@@ -10,6 +10,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -83,7 +84,7 @@ func (t *Tracker) allocate(in config.Mode, ids []string) (uuids map[string]bool,
 	defer t.mu.Unlock()
 	uuids = map[string]bool{}
 	for _, id := range ids {
-		uuid, _, _ := strings.Cut(id, replica)
+		uuid, _, _ := strings.Cut(id, replica.Separator)
 		if parent := t.parents[uuid]; parent != "" {
 			uuid = parent
 		}

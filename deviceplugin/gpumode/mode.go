@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -302,7 +303,7 @@ func (t *Tracker) note(component string, err error) {
 // gpuOf is the GPU that a device is of, and the mode in which it is. Other device
 // plugins have replicas of exclusive GPUs too, under the same resource.
 func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
-	uuid, _, share := strings.Cut(d.ID, replica)
+	uuid, _, share := strings.Cut(d.ID, replica.Separator)
 	if share && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
 		return uuid, config.ModeSGPU
 	}

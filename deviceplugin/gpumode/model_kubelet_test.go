@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -22,7 +23,7 @@ func idOf(uuid string, mode config.Mode, n int) string {
 	if mode == native {
 		return uuid
 	}
-	return uuid + replica + strconv.Itoa(n)
+	return uuid + replica.Separator + strconv.Itoa(n)
 }
 
 // send gives the kubelet a list, some time later.
@@ -55,7 +56,7 @@ func (m *model) send(mode config.Mode, list map[string]bool) {
 
 // checkLocked is what must hold at any time.
 func (m *model) checkLocked() {
-	gpu := func(id string) string { uuid, _, _ := strings.Cut(id, replica); return uuid }
+	gpu := func(id string) string { uuid, _, _ := strings.Cut(id, replica.Separator); return uuid }
 	for id := range m.healthy[shared] {
 		if m.healthy[native][gpu(id)] {
 			m.t.Errorf("%s is offered twice", gpu(id))
@@ -99,7 +100,7 @@ func (m *model) observe() *Observation {
 			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
 		}
 		if p.bound != "" {
-			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + replica}, By: name})
+			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + replica.Separator}, By: name})
 		}
 	}
 	return o

@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 const slots = 4
@@ -222,7 +223,7 @@ func (m *model) checkQuiet() {
 		got := map[config.Mode]int{}
 		for mode, ids := range m.healthy {
 			for id := range ids {
-				if uuid, _, _ := strings.Cut(id, replica); uuid == g.UUID {
+				if uuid, _, _ := strings.Cut(id, replica.Separator); uuid == g.UUID {
 					got[mode]++
 				}
 			}

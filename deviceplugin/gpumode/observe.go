@@ -19,9 +19,6 @@ const (
 	renewEvery = 5 * time.Second
 )
 
-// replica is between the UUID and the number of a share's device ID.
-const replica = "::"
-
 // Device is a device ID of a resource: a UUID, or UUID::number for a share.
 type Device struct{ Resource, ID string }
 

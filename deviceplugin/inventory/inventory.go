@@ -107,16 +107,6 @@ func (inv *Inventory) AllUnavailable(reason string) *Inventory {
 	return unavailable
 }
 
-// Configured is the inventory of a node on which every GPU is in the mode that
-// the configuration wants, and as healthy as the scan has it.
-func Configured(m *machine.Machine, c *config.NodeConfig) *Inventory {
-	gpus := make(map[string]GPU, len(m.GPUs))
-	for i := range m.GPUs {
-		gpus[m.GPUs[i].UUID] = GPU{Mode: Wanted(c, &m.GPUs[i])}
-	}
-	return New(m, c, gpus, nil)
-}
-
 // Wanted is the mode that the configuration gives a GPU. A GPU with MIG is
 // never shared.
 func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {

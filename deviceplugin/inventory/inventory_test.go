@@ -8,6 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -34,7 +35,7 @@ func TestSharedGPUs(t *testing.T) {
 			t.Errorf("GPU %d: NUMA %d", i+1, got[i].NUMA)
 		}
 	}
-	shared := inventory.Configured(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}).Shared
+	shared := inventorytest.Configured(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}).Shared
 	for _, gpu := range shared {
 		if gpu.Zone != 1 {
 			t.Errorf("behind switches: %+v", gpu)
@@ -47,7 +48,7 @@ func TestSharedGPUs(t *testing.T) {
 func TestOneUUIDTwice(t *testing.T) {
 	m := machines.Load(t, "a100-pcie-pairs")
 	m.GPUs[2].UUID = m.GPUs[1].UUID
-	shared := inventory.Configured(m, &config.NodeConfig{Mode: config.ModeSGPU}).Shared
+	shared := inventorytest.Configured(m, &config.NodeConfig{Mode: config.ModeSGPU}).Shared
 	if _, err := allocation.ParseNodeGPUs(quota.Publish(shared).String()); err != nil || len(shared) != len(m.GPUs)-1 {
 		t.Errorf("%d of %d GPUs are shared, error %v", len(shared), len(m.GPUs), err)
 	}

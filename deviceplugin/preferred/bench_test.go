@@ -12,7 +12,7 @@ import (
 func BenchmarkNew16(b *testing.B) {
 	m := switched(plain(16, 8), 3)
 	for b.Loop() {
-		preferred.New(m)
+		preferred.New(nil, m)
 	}
 }
 
@@ -23,8 +23,8 @@ func BenchmarkEveryRequest(b *testing.B) {
 		scores *preferred.Scores
 		n      int
 	}{
-		{"8", preferred.New(hypercube()), 8},
-		{"16", preferred.New(switched(plain(16, 8), 3)), 16},
+		{"8", preferred.New(nil, hypercube()), 8},
+		{"16", preferred.New(nil, switched(plain(16, 8), 3)), 16},
 	} {
 		b.Run(m.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -50,7 +50,7 @@ func BenchmarkEveryRequest(b *testing.B) {
 }
 
 func BenchmarkTable16(b *testing.B) {
-	s := preferred.New(switched(plain(16, 8), 3))
+	s := preferred.New(nil, switched(plain(16, 8), 3))
 	for b.Loop() {
 		s.Table(0xffff)
 	}

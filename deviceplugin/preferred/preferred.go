@@ -67,12 +67,9 @@ type Scores struct {
 }
 
 // New computes the scores of m, whose HCAs have the roles that the
-// configuration gives them.
-func New(m *machine.Machine) *Scores { return Renew(nil, m) }
-
-// Renew is New for a machine that changed: the tables of old, which may be
-// nil, are kept if no link between GPUs did.
-func Renew(old *Scores, m *machine.Machine) *Scores {
+// configuration gives them. The tables of old, the scores of the machine before
+// it changed, are kept if no link between GPUs did; old may be nil.
+func New(old *Scores, m *machine.Machine) *Scores {
 	s := &Scores{n: min(len(m.GPUs), MaxGPUs)}
 	for i := range s.n {
 		if m.GPUs[i].Health.State != machine.Lost {

@@ -143,7 +143,7 @@ func TestChoose(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := preferred.New(test.machine).Choose(test.available, test.must, test.size)
+			got, err := preferred.New(nil, test.machine).Choose(test.available, test.must, test.size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +155,7 @@ func TestChoose(t *testing.T) {
 }
 
 func TestChooseRefusesTheImpossible(t *testing.T) {
-	s := preferred.New(plain(4, 2))
+	s := preferred.New(nil, plain(4, 2))
 	for _, test := range []struct {
 		name            string
 		available, must uint64
@@ -214,7 +214,7 @@ func TestPairs(t *testing.T) {
 		{"NVLinks that one end reports", oneSided, 10_000},
 		{"NVLinks that no machine has", absurd, 10_000_000},
 	} {
-		if got := preferred.New(test.m).Pair(0, 1); got != test.want {
+		if got := preferred.New(nil, test.m).Pair(0, 1); got != test.want {
 			t.Errorf("%s: %d MB/s, want %d", test.name, got, test.want)
 		}
 	}
@@ -224,7 +224,7 @@ func TestPairs(t *testing.T) {
 // 10,000 or 6,000 for the NUMA nodes, and the brute force of the random machines
 // agrees with them.
 func TestTableOfADGX(t *testing.T) {
-	s := preferred.New(machines.Load(t, "dgx-h100"))
+	s := preferred.New(nil, machines.Load(t, "dgx-h100"))
 	for _, test := range []struct {
 		name string
 		free uint64
@@ -263,7 +263,7 @@ func TestAlignedHCAs(t *testing.T) {
 	} {
 		m := machines.Load(t, test.machine)
 		got := []int{}
-		for _, e := range preferred.New(m).Table(^uint64(0)) {
+		for _, e := range preferred.New(nil, m).Table(^uint64(0)) {
 			got = append(got, e.HCAs)
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" {
@@ -273,7 +273,7 @@ func TestAlignedHCAs(t *testing.T) {
 }
 
 func TestChooseAllocatesNothing(t *testing.T) {
-	s := preferred.New(switched(plain(16, 8), 3))
+	s := preferred.New(nil, switched(plain(16, 8), 3))
 	if n := testing.AllocsPerRun(10, func() { _, _ = s.Choose(0xffff, 0, 8) }); n > 0 {
 		t.Errorf("%v allocations for each request", n)
 	}
@@ -281,16 +281,16 @@ func TestChooseAllocatesNothing(t *testing.T) {
 
 func TestRenewKeepsWhatDidNotChange(t *testing.T) {
 	m := hypercube()
-	old := preferred.New(m)
-	lost := preferred.Renew(old, lose(hypercube(), 0))
+	old := preferred.New(nil, m)
+	lost := preferred.New(old, lose(hypercube(), 0))
 	if diff := cmp.Diff(mask(1, 2, 3, 4, 5, 6, 7), lost.Usable()); diff != "" {
 		t.Error(diff)
 	}
-	if a, b := preferred.Annotation(lost.Table(0xfe)), preferred.Annotation(preferred.New(lose(hypercube(), 0)).Table(0xfe)); a != b {
+	if a, b := preferred.Annotation(lost.Table(0xfe)), preferred.Annotation(preferred.New(nil, lose(hypercube(), 0)).Table(0xfe)); a != b {
 		t.Errorf("renewed: %s\nnew: %s", a, b)
 	}
 	connect(m, 0, 7, 8)
-	if got, _ := preferred.Renew(old, m).Choose(0xff, 0, 2); got != mask(0, 7) {
+	if got, _ := preferred.New(old, m).Choose(0xff, 0, 2); got != mask(0, 7) {
 		t.Errorf("a new link is not seen: %v chosen", list(got))
 	}
 }

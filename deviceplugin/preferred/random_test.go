@@ -128,7 +128,7 @@ func TestChoiceIsTheOptimumOfRandomMachines(t *testing.T) {
 	for range machines {
 		m := randomMachine(r, 10)
 		n := len(m.GPUs)
-		s := preferred.New(m)
+		s := preferred.New(nil, m)
 		brute := &bruteForce{s: s, n: n, value: map[uint64]int{}}
 		available := r.Uint64() & (1<<n - 1)
 		if r.IntN(2) == 0 {

@@ -23,15 +23,16 @@ import (
 // Resource is one resource of a node.
 type Resource struct {
 	// Name is what pods ask for: nvidia.com/gpu.
-	Name string
+	Name string `json:"name"`
 	// Count is how many of it pods can get, were the node empty.
-	Count int64
+	Count int64 `json:"count"`
 	// Devices is how many devices it is made of, and Healthy how many of them
 	// can be handed out.
-	Devices, Healthy int
+	Devices int `json:"devices"`
+	Healthy int `json:"healthy"`
 	// Reason is why Count is 0, or why some devices cannot be handed out.
 	// Empty if all can.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 }
 
 // Of lists the resources of a machine: GPUs first, then HCAs in the order of

@@ -34,11 +34,11 @@ type Container struct {
 // of the host, or of a layout that is not known here.
 var ErrNoPod = errors.New("in no pod's cgroup")
 
-// Parse reads the text of /proc/<pid>/cgroup, one line per hierarchy:
+// parse reads the text of /proc/<pid>/cgroup, one line per hierarchy:
 // "id:controllers:path". A path may be relative to the reader's own cgroup
 // namespace ("/../../kubepods-pod….slice/…"). Hierarchies that name no pod do not
 // matter if another does; two that name different ones are an error.
-func Parse(text string) (Container, error) {
+func parse(text string) (Container, error) {
 	var found Container
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -182,7 +182,7 @@ func (p Proc) Container(pid int) (Container, error) {
 	if err != nil {
 		return Container{}, fmt.Errorf("cgroup of process %d: %w", pid, err)
 	}
-	c, err := Parse(string(text))
+	c, err := parse(string(text))
 	if err != nil {
 		return Container{}, fmt.Errorf("process %d: %w", pid, err)
 	}

@@ -67,7 +67,7 @@ func samples() []sample {
 func TestParse(t *testing.T) {
 	for _, tt := range samples() {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Parse(tt.text)
+			got, err := parse(tt.text)
 			text := ""
 			if err != nil {
 				text = err.Error()
@@ -116,7 +116,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(s.text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Parse(text)
+		c, err := parse(text)
 		switch {
 		case err != nil && c != Container{}:
 			t.Errorf("%+v with %v", c, err)

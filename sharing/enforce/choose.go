@@ -22,10 +22,10 @@ const (
 	driverDMem      = 615
 )
 
-// Choose takes for memory and for compute the enforcers that are configured,
+// choose takes for memory and for compute the enforcers that are configured,
 // or with auto the strongest that works on the node. A configured one that
 // cannot work is an error: no weaker one takes its place.
-func Choose(c *config.Enforce, f *Facts) (Choice, error) {
+func choose(c *config.Enforce, f *Facts) (Choice, error) {
 	memory, whyMemory, errMemory := pick("memory", c.Memory, f,
 		config.EnforceDMem, config.EnforcePreload, config.EnforceMPS)
 	order := []config.Enforcer{config.EnforceMPS, config.EnforcePreload}

@@ -141,7 +141,7 @@ func TestChoose(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			facts := full()
 			tt.facts(&facts)
-			got, err := Choose(&tt.c, &facts)
+			got, err := choose(&tt.c, &facts)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

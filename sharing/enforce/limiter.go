@@ -97,7 +97,7 @@ func New(o Options) *Limiter {
 // Configure chooses the enforcers of the containers that start from now on. An
 // error rejects them all, until a configuration that can work.
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
-	choice, err := Choose(c, f)
+	choice, err := choose(c, f)
 	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(config.EnforceMPS) {
 		err = errors.New("sgpu.enforce.mps.exclusiveProcess: this process cannot set compute modes")
 	}

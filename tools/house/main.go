@@ -8,8 +8,8 @@
 // Production code is every .go file that is neither a _test.go nor below test/
 // or tools/, and not generated. Functions as struct fields, methods per type and
 // interfaces with their implementations are counted by go/types over all
-// packages of the root module; an implementation is a non-interface type of
-// production code.
+// packages of the root module and of the schedulers'; an implementation is a
+// non-interface type of production code.
 package main
 
 import (

@@ -27,26 +27,45 @@ type typeMethods struct {
 	files   int
 }
 
-// countTypes loads every package of the root module and of the scheduler's.
+// countTypes loads every package of the root module and of the schedulers'. Implementations
+// are looked for in the same module.
 func countTypes(root string) (typeCounts, error) {
 	var c typeCounts
-	config := &packages.Config{
-		Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedModule |
-			packages.NeedFiles,
-		Dir: root, Fset: token.NewFileSet(),
-	}
-	all, err := packages.Load(config, "./...")
-	if err != nil {
-		return c, fmt.Errorf("load packages of %s: %w", root, err)
-	}
 	base, err := filepath.Abs(root)
 	if err != nil {
 		return c, err
 	}
-	var named []*types.Named
+	for _, module := range []string{".", "cmd/heddle-scheduler", "cmd/heddle-vc-scheduler"} {
+		fset := token.NewFileSet()
+		named, err := namedTypes(filepath.Join(root, module), fset)
+		if err != nil {
+			return c, err
+		}
+		for _, n := range named {
+			c.count(fset, base, n, named)
+		}
+	}
+	slices.SortFunc(c.methods, func(a, b typeMethods) int {
+		return cmp.Or(cmp.Compare(b.methods, a.methods), cmp.Compare(a.name, b.name))
+	})
+	slices.Sort(c.single)
+	slices.Sort(c.fields)
+	return c, nil
+}
+
+// namedTypes are the types of a module's production packages.
+func namedTypes(dir string, fset *token.FileSet) (named []*types.Named, err error) {
+	all, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedModule |
+			packages.NeedFiles,
+		Dir: dir, Fset: fset,
+	}, "./...")
+	if err != nil {
+		return nil, fmt.Errorf("load packages of %s: %w", dir, err)
+	}
 	for _, p := range all {
 		if len(p.Errors) > 0 {
-			return c, fmt.Errorf("load %s: %w", p.PkgPath, p.Errors[0])
+			return nil, fmt.Errorf("load %s: %w", p.PkgPath, p.Errors[0])
 		}
 		if p.Module == nil {
 			continue
@@ -58,7 +77,7 @@ func countTypes(root string) (typeCounts, error) {
 		scope := p.Types.Scope()
 		for _, name := range scope.Names() {
 			object, ok := scope.Lookup(name).(*types.TypeName)
-			if !ok || object.IsAlias() || generated(config.Fset, object) {
+			if !ok || object.IsAlias() || generated(fset, object) {
 				continue
 			}
 			if n, ok := object.Type().(*types.Named); ok {
@@ -66,15 +85,7 @@ func countTypes(root string) (typeCounts, error) {
 			}
 		}
 	}
-	for _, n := range named {
-		c.count(config.Fset, base, n, named)
-	}
-	slices.SortFunc(c.methods, func(a, b typeMethods) int {
-		return cmp.Or(cmp.Compare(b.methods, a.methods), cmp.Compare(a.name, b.name))
-	})
-	slices.Sort(c.single)
-	slices.Sort(c.fields)
-	return c, nil
+	return named, nil
 }
 
 func generated(fset *token.FileSet, o types.Object) bool {

@@ -32,7 +32,7 @@ func (f *Flags) Registry(version string) *prometheus.Registry {
 	return NewRegistry(version)
 }
 
-// Serve is [Serve], or the address of the process that runs other daemons too. What is
+// Serve is [serve], or the address of the process that runs other daemons too. What is
 // restricted is nil for none.
 func (f *Flags) Serve(
 	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
@@ -42,7 +42,7 @@ func (f *Flags) Serve(
 		f.process.join(ctx, f.part, &served{gatherer: g, alive: alive, ready: ready, pods: pods})
 		return nil
 	}
-	return Serve(ctx, log, address, g, alive, ready, pods)
+	return serve(ctx, log, address, g, alive, ready, pods)
 }
 
 // They leave room for the kubelet, Prometheus and people, and are small enough
@@ -54,10 +54,10 @@ const (
 	maxScrapes        = 8
 )
 
-// Serve answers /metrics, /healthz, /readyz and what is restricted on address until ctx
+// serve answers /metrics, /healthz, /readyz and what is restricted on address until ctx
 // ends. alive and ready return what is wrong, empty if nothing is. An empty address
 // serves nothing.
-func Serve(
+func serve(
 	ctx context.Context, log *slog.Logger, address string, g prometheus.Gatherer,
 	alive, ready func() string, pods restricting,
 ) error {

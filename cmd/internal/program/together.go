@@ -147,7 +147,7 @@ func (p *process) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	}
 	group.Go(func() error {
 		all := prometheus.Gatherers{p.registry, prometheus.GathererFunc(p.gather)}
-		return Serve(ctx, log, p.address, all, p.alive, p.ready, p)
+		return serve(ctx, log, p.address, all, p.alive, p.ready, p)
 	})
 	for _, part := range p.named {
 		group.Go(func() error {

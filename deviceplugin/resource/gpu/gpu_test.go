@@ -20,12 +20,12 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -194,7 +194,7 @@ func TestCountedErrorsByTheConfiguration(t *testing.T) {
 		}
 		c := n.config
 		c.Mode = config.ModeSGPU
-		for _, shared := range inventory.Configured(n.machine, &c).Shared {
+		for _, shared := range inventorytest.Configured(n.machine, &c).Shared {
 			if counts := strings.Contains(shared.Unhealthy, "RAS"); counts != (tt.healthy == 0) || strings.Contains(shared.Unhealthy, "MIG") {
 				t.Errorf("%s, cause %q, off %v: a shared GPU is %q", tt.machine, tt.cause, tt.off, shared.Unhealthy)
 			}

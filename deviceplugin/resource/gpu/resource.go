@@ -84,7 +84,7 @@ func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, d
 	s = &snapshot{
 		devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
 	}
-	s.scores = preferred.Renew(old.scores, c.WithRoles(m))
+	s.scores = preferred.New(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		s.uuids = append(s.uuids, g.UUID)

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/state"
 )
 
@@ -46,7 +47,7 @@ func (n *node) inventory() *inventory.Inventory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.config
-	states := maps.Clone(inventory.Configured(n.machine, &c).GPUs)
+	states := maps.Clone(inventorytest.Configured(n.machine, &c).GPUs)
 	for uuid, reason := range n.sick {
 		state := states[uuid]
 		state.Unhealthy = cmp.Or(reason, "unhealthy")

@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -47,7 +48,7 @@ func (n *node) resource() *Resource {
 }
 
 func (n *node) inventory() *inventory.Inventory {
-	inv := inventory.Configured(n.machine, &n.config)
+	inv := inventorytest.Configured(n.machine, &n.config)
 	if n.unhealthy != nil {
 		inv.HCAs = map[string]string{}
 		for i := range n.machine.HCAs {

@@ -19,11 +19,11 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
-	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	base "github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -92,7 +92,7 @@ func newHost(b *testing.B) *host {
 		memory = filepath.Join(dir, "cdi")
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	inv := inventory.Configured(m, &c)
+	inv := inventorytest.Configured(m, &c)
 	for uuid, g := range inv.GPUs {
 		g.CDIEdits = &specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia0"}}}
 		inv.GPUs[uuid] = g
@@ -103,7 +103,7 @@ func newHost(b *testing.B) *host {
 	}, inv)
 	p := server.New(server.Options{
 		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()), Log: slog.New(slog.DiscardHandler),
-		Resource: sgpu.New(base.Options{Name: slotsName, State: h.State}, inventory.Configured(m, &c)),
+		Resource: sgpu.New(base.Options{Name: slotsName, State: h.State}, inventorytest.Configured(m, &c)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup

@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -282,7 +283,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 		c := config.Default()
 		c.Mode = config.ModeSGPU
 		slots, cores, memory := 0, 0, 0
-		for _, gpu := range inventory.Configured(m, &c).Shared {
+		for _, gpu := range inventorytest.Configured(m, &c).Shared {
 			if gpu.Unhealthy == "" {
 				slots, cores, memory = slots+gpu.Slots, cores+sgpu.Cores.Of(&gpu), memory+sgpu.Memory.Of(&gpu)
 			}

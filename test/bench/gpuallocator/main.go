@@ -124,7 +124,7 @@ type pair struct {
 
 func newPair(m *machine.Machine) (*pair, error) {
 	t, err := newTheirs(m)
-	return &pair{n: len(m.GPUs), ours: preferred.New(m), theirs: t}, err
+	return &pair{n: len(m.GPUs), ours: preferred.New(nil, m), theirs: t}, err
 }
 
 // result is the times of both sides and what their choices are worth by the

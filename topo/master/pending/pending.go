@@ -97,49 +97,50 @@ func (l *Lister) Explain(
 
 func (l *Lister) list(ctx context.Context) (*explain.Cluster, error) {
 	out := &explain.Cluster{}
-	for next := ""; ; {
-		var list corev1.NodeList
-		if err := l.page(ctx, "nodes", next, &list); err != nil {
-			return nil, err
-		}
+	err := pages(ctx, l.core, "nodes", MaxNodes, func(list *corev1.NodeList) int {
 		for i := range list.Items {
 			out.Nodes = append(out.Nodes, trimNode(&list.Items[i]))
 		}
-		if len(out.Nodes) > MaxNodes {
-			return nil, ErrTooLarge
-		}
-		if next = list.Continue; next == "" {
-			break
-		}
+		return len(out.Nodes)
+	})
+	if err != nil {
+		return nil, err
 	}
-	for next := ""; ; {
-		var list corev1.PodList
-		if err := l.page(ctx, "pods", next, &list); err != nil {
-			return nil, err
-		}
+	err = pages(ctx, l.core, "pods", MaxPods, func(list *corev1.PodList) int {
 		for i := range list.Items {
 			out.Pods = append(out.Pods, trimPod(&list.Items[i]))
 		}
-		if len(out.Pods) > MaxPods {
-			return nil, ErrTooLarge
-		}
-		if next = list.Continue; next == "" {
-			break
-		}
+		return len(out.Pods)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return out, l.listOthers(ctx, out)
 }
 
-// page reads one page of a list of core/v1.
-func (l *Lister) page(ctx context.Context, resource, next string, into runtime.Object) error {
-	r := l.core.Get().Resource(resource).Param("limit", strconv.Itoa(page))
-	if next != "" {
-		r = r.Param("continue", next)
+// pages reads a list of core/v1, page by page. add returns how many objects it has now,
+// which may be most.
+func pages[T any, P interface {
+	*T
+	runtime.Object
+	metav1.ListInterface
+}](ctx context.Context, core rest.Interface, resource string, most int, add func(P) int) error {
+	for next := ""; ; {
+		r := core.Get().Resource(resource).Param("limit", strconv.Itoa(page))
+		if next != "" {
+			r = r.Param("continue", next)
+		}
+		list := P(new(T))
+		if err := r.Do(ctx).Into(list); err != nil {
+			return fmt.Errorf("list %s: %w", resource, err)
+		}
+		if add(list) > most {
+			return ErrTooLarge
+		}
+		if next = list.GetContinue(); next == "" {
+			return nil
+		}
 	}
-	if err := r.Do(ctx).Into(into); err != nil {
-		return fmt.Errorf("list %s: %w", resource, err)
-	}
-	return nil
 }
 
 // listOthers lists PodGroups and PodDisruptionBudgets. What is not served, or may not be

@@ -128,12 +128,14 @@ func Factory(
 		if err != nil {
 			return nil, err
 		}
-		return New(ctx, args, handle, log, process)
+		return newPlugin(ctx, args, handle, log, process)
 	}
 }
 
-// New makes the plugin and starts its controller, which ends with the context.
-func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, process Process) (*Plugin, error) {
+// newPlugin makes the plugin and starts its controller, which ends with the context.
+func newPlugin(
+	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, process Process,
+) (*Plugin, error) {
 	topology := topologyclient.New(topologyclient.Options{
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,

@@ -92,7 +92,7 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	p, err := New(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
+	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,10 +37,10 @@ var (
 	errTrailer = errors.New("something follows the answer's JSON")
 )
 
-// Decode finds a node in an answer. It reads the answer in pieces, since that
+// decode finds a node in an answer. It reads the answer in pieces, since that
 // may be about every node of a cluster, and keeps this one only. A node that
 // is not there is in no group.
-func Decode(r io.Reader, name string) (worker.Place, error) {
+func decode(r io.Reader, name string) (worker.Place, error) {
 	limited := &io.LimitedReader{R: r, N: MaxAnswer + 1}
 	d := json.NewDecoder(limited)
 	a := answer{found: node{Name: name}}

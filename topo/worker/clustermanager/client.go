@@ -64,7 +64,7 @@ func (c *client) fetch(ctx context.Context, node string) (worker.Place, error) {
 	if err := acceptable(answer); err != nil {
 		return worker.Place{}, err
 	}
-	found, err := Decode(answer.Body, node)
+	found, err := decode(answer.Body, node)
 	if err != nil {
 		return worker.Place{}, c.cause(ctx, err)
 	}

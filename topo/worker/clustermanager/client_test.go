@@ -248,7 +248,7 @@ func TestDecode(t *testing.T) {
 		{"rail out of bounds", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":-1,"switch":"a"}]}]}`, "rails[0]: rail -1, plane 0 is out of bounds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Decode(strings.NewReader(tt.text), "n1")
+			_, err := decode(strings.NewReader(tt.text), "n1")
 			if (err == nil) != (tt.want == "") || (err != nil && !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -264,7 +264,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(page), "```json\n")
 	text, _, _ = strings.Cut(text, "```")
-	got, err := Decode(strings.NewReader(text), "node-1")
+	got, err := decode(strings.NewReader(text), "node-1")
 	want := worker.Place{Path: []string{"switchbox-1", "dragonfly-1"}, Rails: []v1alpha1.Rail{
 		{Switch: &v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf-a"}, SwitchPort: "7"},
 	}}
@@ -277,7 +277,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(`{"nodes":[{"name":"n1","path":["a"],"rails":[{"rail":1,"plane":2,"switch":"\u0000"}]}],"version":"v1"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := Decode(strings.NewReader(string(b)), "n1")
+		n, err := decode(strings.NewReader(string(b)), "n1")
 		if err == nil && (len(n.Path) > worker.MaxPath || len(n.Rails) > worker.MaxRails) {
 			t.Errorf("%+v", n)
 		}

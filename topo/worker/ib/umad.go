@@ -60,7 +60,7 @@ type UMAD struct {
 }
 
 // NewUMAD takes a file of the kernel's interface over which directed-route SMPs
-// and queries may be sent, as this agent.
+// and queries may be sent, both as this agent.
 func NewUMAD(file *os.File, agent uint32) *UMAD {
 	return &UMAD{file: file, agent: agent, administration: agent}
 }

@@ -55,7 +55,9 @@ func registered(file *os.File) (*UMAD, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &UMAD{file: file, agent: agent, administration: second, noSMI: noSMI}, nil
+	u := NewUMAD(file, agent)
+	u.administration, u.noSMI = second, noSMI
+	return u, nil
 }
 
 func register(file *os.File, queue, class, version byte) (agent uint32, err error) {

@@ -74,8 +74,8 @@ var (
 	errTwice   = errors.New("appears twice")
 )
 
-// Parse reads one Ethernet frame.
-func Parse(frame []byte) (Neighbor, error) {
+// parse reads one Ethernet frame.
+func parse(frame []byte) (Neighbor, error) {
 	var n Neighbor
 	body, err := payload(frame)
 	if err != nil {

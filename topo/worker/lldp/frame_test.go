@@ -91,7 +91,7 @@ func TestParse(t *testing.T) {
 		{name: "short time to live", frame: frame(chassis, swp1, tlv(3, 1), end), err: errShort},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Parse(tt.frame)
+			got, err := parse(tt.frame)
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("error %v, want %v", err, tt.err)
 			}
@@ -124,7 +124,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(frame(tlv(1, 5, 1, 10, 0, 0, 1), tlv(2, 7), ttl120))
 	f.Add(append(frame()[:12:12], 0x81, 0x00, 0, 5, 0x88, 0xa8, 0, 5, 0x88, 0xcc))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := Parse(b)
+		n, err := parse(b)
 		if err != nil {
 			return
 		}

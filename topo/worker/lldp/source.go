@@ -181,7 +181,7 @@ func (s *Source) received(d *device, frame []byte, down bool) bool {
 		d.link(false)
 		return true
 	}
-	neighbor, err := Parse(frame)
+	neighbor, err := parse(frame)
 	if err != nil {
 		s.log.Debug("bad LLDP frame", "netdev", d.name, "bytes", len(frame), "err", err)
 		return false

@@ -55,7 +55,9 @@ func (l *List) Note(subject, remedy, format string, args ...any) {
 }
 
 // Sorted puts problems first and keeps the order otherwise. It also counts them.
+// It is never nil: an object has an empty list.
 func (l *List) Sorted() (all List, problems int) {
+	all = List{}
 	for _, f := range *l {
 		if f.Level == Problem {
 			all = slices.Insert(all, problems, f)

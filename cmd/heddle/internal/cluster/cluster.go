@@ -55,6 +55,15 @@ func (f *Flags) config() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
+// Namespace is where an object is that is named without one: the context's, as for kubectl.
+func (f *Flags) Namespace() (string, error) {
+	namespace, _, err := f.config().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return namespace, nil
+}
+
 // Client makes a client for core/v1.
 func (f *Flags) Client() (*Client, error) {
 	config, err := f.config().ClientConfig()

@@ -149,7 +149,8 @@ func (f *flags) resolve(in *input) error {
 // Report is what doctor prints.
 type Report struct {
 	// Node is the name of what it is about.
-	Node      string              `json:"node"`
+	Node string `json:"node"`
+	// Resources are those of the machine; empty if none was read.
 	Resources []capacity.Resource `json:"resources"`
 	// Findings are problems first.
 	Findings checks.List `json:"findings"`
@@ -160,7 +161,7 @@ type Report struct {
 
 // diagnose runs all checks, and counts the problems.
 func diagnose(in *input) (r *Report, problems int) {
-	r = &Report{Plugin: in.plugin}
+	r = &Report{Resources: []capacity.Resource{}, Plugin: in.plugin}
 	l := &checks.List{}
 	var want *labels.Result
 	if m := in.machine; m != nil {

@@ -82,6 +82,54 @@ func TestExitCodeReportsProblems(t *testing.T) {
 	}
 }
 
+// The objects have lower-case keys, and lists that are never null.
+func TestObjects(t *testing.T) {
+	node := h20Node()
+	delete(node.Labels, "nvidia.com/gpu.product")
+	config := serve(t, node, nil)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a machine without GPUs", []string{"--machine", machines + "amd-epyc-no-gpu.json", "-o", "json"}, `{
+  "node": "amd-epyc-no-gpu",
+  "resources": [
+    {
+      "name": "nvidia.com/gpu",
+      "count": 0,
+      "devices": 0,
+      "healthy": 0,
+      "reason": "NVML is absent: no libnvidia-ml.so.1"
+    },
+`},
+		{"a sound machine as YAML", []string{"--machine", machines + "dgx-h100.json", "-o", "yaml"}, `findings: []
+node: dgx-h100
+resources:
+- count: 8
+  devices: 8
+  healthy: 8
+  name: nvidia.com/gpu
+`},
+		{"a Node alone", []string{"--node", "gpu-1", "--kubeconfig", config, "-o", "json"}, `{
+  "node": "gpu-1",
+  "resources": [],
+`},
+		{"a taint that is none", []string{"taints", "--if", "gpuProduct", "--node", "gpu-1", "--kubeconfig", config, "-o", "json"}, `{
+  "taint": null,
+  "pods": []
+}
+`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, _ := doctor(t, tt.args...)
+			if got := out[:min(len(out), len(tt.want))]; got != tt.want {
+				t.Errorf("output begins with (-want +got):\n%s", cmp.Diff(tt.want, got))
+			}
+		})
+	}
+}
+
 func TestBrokenConfigurationIsReported(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cluster-config"), []byte("mode: fast\n"), 0o600); err != nil {

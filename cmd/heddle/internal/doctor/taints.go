@@ -56,14 +56,14 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 			return cli.UsageErrorf(c, "%w", err)
 		}
 		if !ok {
-			return output.Print(c, blocked{}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
+			return output.Print(c, blocked{Pods: []Group{}}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
 				node.Name, taint.Key, *key))
 		}
 		pods, err := cluster.Pods(c.Context(), client, node.Name)
 		if err != nil {
 			return err
 		}
-		return reportBlocked(c, output, node.Name, taint, Blocked(pods.Items, taint))
+		return reportBlocked(c, output, node.Name, taint, blockedBy(pods.Items, taint))
 	}
 	return c
 }
@@ -143,10 +143,10 @@ type Group struct {
 	Pods []string `json:"pods"`
 }
 
-// Blocked returns, by owner, the pods that could not be scheduled to a node
+// blockedBy returns, by owner, the pods that could not be scheduled to a node
 // with this taint: DaemonSets first, then by kind, namespace and name. Pods
 // that have ended do not come back anyway, and static pods ask no scheduler.
-func Blocked(pods []corev1.Pod, taint corev1.Taint) []Group {
+func blockedBy(pods []corev1.Pod, taint corev1.Taint) []Group {
 	byOwner := map[Owner][]string{}
 	for i := range pods {
 		p := &pods[i]

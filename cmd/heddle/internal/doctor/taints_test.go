@@ -40,7 +40,7 @@ func TestBlockedGroupsByOwner(t *testing.T) {
 		{Owner{"Job", "ml", "job"}, []string{"job-x"}},
 		{Owner{"Pod", "default", "train-0"}, []string{"train-0"}},
 	}
-	if diff := cmp.Diff(want, Blocked(pods, taint)); diff != "" {
+	if diff := cmp.Diff(want, blockedBy(pods, taint)); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 }

@@ -50,8 +50,8 @@ as by heddle gpu cordon. Then pods that have devices of heddle are evicted by th
 Eviction API, which heeds PodDisruptionBudgets: one that a budget protects is
 tried again. Pods without devices stay, which is the difference to kubectl drain.
 Pods of DaemonSets, static pods, and, unless --force is given, pods without a
-controller stay too. It waits until the others are gone, and exits with 1 while
-pods are left. kubectl uncordon and heddle gpu uncordon take the cordon back.`,
+controller stay too. It waits for --timeout until the others are gone, and exits
+with 1 while pods are left. kubectl uncordon and heddle gpu uncordon take the cordon back.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
 	api.Register(c)
@@ -91,7 +91,7 @@ func (d *drain) run(ctx context.Context) error {
 	}
 	// The API server is asked under ctx: the client rejects what its rate would let through
 	// only after a deadline, with an error of its own.
-	waiting, cancel := context.WithTimeoutCause(ctx, d.within, fmt.Errorf("not done in %s", d.within))
+	waiting, cancel := context.WithTimeout(ctx, d.within)
 	defer cancel()
 	for {
 		left := slices.DeleteFunc(slices.Clone(found), func(h holder) bool { return h.kept != "" })
@@ -103,13 +103,25 @@ func (d *drain) run(ctx context.Context) error {
 		}
 		select {
 		case <-waiting.Done():
-			return fmt.Errorf("drain node %s: %w: left are %s", d.node, context.Cause(waiting), names(left))
+			return d.end(ctx, left)
 		case <-time.After(poll):
 		}
 		if found, err = d.holders(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// end is for pods that are left: after --timeout they are what was found, and not when the
+// command was interrupted.
+func (d *drain) end(ctx context.Context, left []holder) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("drain node %s: %w: left are %s", d.node, context.Cause(ctx), names(left))
+	}
+	if err := cli.Write(d.c, fmt.Sprintf("Not done in %s: left are %s.\n", d.within, names(left))); err != nil {
+		return err
+	}
+	return cli.ErrFindings
 }
 
 // holders asks which pods have the devices.

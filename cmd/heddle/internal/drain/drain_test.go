@@ -201,8 +201,9 @@ func TestDrain(t *testing.T) {
 func TestDrainInVain(t *testing.T) {
 	s := &server{t: t, pods: []corev1.Pod{pod("job", "Job")}}
 	s.pods[0].DeletionTimestamp = new(metav1.Now())
-	if _, err := s.run("gpu-1", "--timeout", "1s"); err == nil || !strings.Contains(err.Error(), "not done in 1s: left are ml/job") {
-		t.Errorf("%v", err)
+	out, err := s.run("gpu-1", "--timeout", "1s")
+	if code := cli.Exit(err, io.Discard); code != cli.ExitFindings || !strings.HasSuffix(out, "Not done in 1s: left are ml/job.\n") {
+		t.Errorf("exit code %d, %v, output:\n%s", code, err, out)
 	}
 	if _, err := s.run("gpu-1", "--timeout", "1ms"); err == nil || !strings.Contains(err.Error(), "--timeout") {
 		t.Errorf("%v", err)

@@ -63,7 +63,7 @@ reported on stderr.`,
 		if err != nil {
 			return err
 		}
-		text, err := Render(subject, output.Format)
+		text, err := render(subject, output.Format)
 		if err != nil {
 			return err
 		}
@@ -92,9 +92,9 @@ func warnings(s *source.Subject, format string) (all []string) {
 	return all
 }
 
-// Render shows the subject in one of the formats. The dump is what was read;
+// render shows the subject in one of the formats. The dump is what was read;
 // in the others, HCAs have the roles that the configuration gives them.
-func Render(s *source.Subject, format string) (string, error) {
+func render(s *source.Subject, format string) (string, error) {
 	m := s.Config.WithRoles(s.Machine)
 	switch format {
 	case cli.FormatJSON, cli.FormatYAML:
@@ -107,23 +107,23 @@ func Render(s *source.Subject, format string) (string, error) {
 		}
 		return string(b), nil
 	case formatLabels:
-		return Labels(s), nil
+		return labelLines(s), nil
 	case formatResources:
-		return Resources(s), nil
+		return resourceTable(s), nil
 	case formatMatrix:
-		return Matrix(m), nil
+		return matrix(m), nil
 	}
 	var all checks.List
 	all.Machine(m)
 	all.Roles(m, &s.Config.RDMA.Roles)
 	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)
 	sorted, problems := all.Sorted()
-	return Table(m, sorted[:problems], format == cli.FormatWide), nil
+	return table(m, sorted[:problems], format == cli.FormatWide), nil
 }
 
-// Labels renders what feature-discovery would put on the Node: sorted
+// labelLines renders what feature-discovery would put on the Node: sorted
 // key=value lines, then the taints as "taint key=value:effect".
-func Labels(s *source.Subject) string {
+func labelLines(s *source.Subject) string {
 	result := labels.Compute(s.Machine, &s.Config, vendors.All())
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(result.Labels)) {
@@ -145,9 +145,9 @@ func sharedBy(c *config.NodeConfig, resource string) string {
 	return strconv.Itoa(c.RDMA.Resources[at].Sharers)
 }
 
-// Resources renders what the device plugins would offer to pods, and why it is
+// resourceTable renders what the device plugins would offer to pods, and why it is
 // not more.
-func Resources(s *source.Subject) string {
+func resourceTable(s *source.Subject) string {
 	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "SHARED BY", "WHY NOT MORE"}}
 	for _, r := range capacity.Of(s.Machine, &s.Config, vendors.All()) {
 		rows = append(rows, []string{

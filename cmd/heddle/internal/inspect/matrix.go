@@ -10,10 +10,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// Matrix renders the path classes between all GPUs and HCAs, each device's
+// matrix renders the path classes between all GPUs and HCAs, each device's
 // processors and NUMA node, and a legend of the classes that occur. Unlike
 // nvidia-smi topo -m it needs no driver, and lists soft RDMA devices too.
-func Matrix(m *machine.Machine) string {
+func matrix(m *machine.Machine) string {
 	x := affinity.Of(m)
 	if len(x.Devices) == 0 {
 		return "no GPU and no HCA\n"

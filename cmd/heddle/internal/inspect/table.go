@@ -14,9 +14,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// Table renders what a person wants first on an unknown node: what it is, what
+// table renders what a person wants first on an unknown node: what it is, what
 // is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
-func Table(m *machine.Machine, problems checks.List, wide bool) string {
+func table(m *machine.Machine, problems checks.List, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m)))

@@ -25,6 +25,11 @@ func TestGangs(t *testing.T) {
 	}
 	const sum = "\n3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed\n"
 	const stale = "STALE: topo-master has received nothing from the API server since 2023-11-14 22:15:00 UTC\n"
+	const all = `NAMESPACE  NAME  API              STATE    PODS     GPUS  GROUP        NODES         SINCE                    WHY
+ai         big   Volcano          Queued   0 of 18  144   -            -             2023-11-14 22:13:20 UTC  rejected by podgroup ai/big: 2 of 18 fit, since 2023-11-14 22:14:20 UTC
+ai         tf    PodGroup         Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
+zoo        wide  LeaderWorkerSet  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
+` + stale
 	wideNodes := export.Hostlist(far.Nodes)
 	for _, tt := range []struct {
 		name  string
@@ -32,11 +37,7 @@ func TestGangs(t *testing.T) {
 		args  []string
 		want  string
 	}{
-		{"all", sampleGangs(), []string{"gangs"}, `NAMESPACE  NAME  API              STATE    PODS     GPUS  GROUP        NODES         SINCE                    WHY
-ai         big   Volcano          Queued   0 of 18  144   -            -             2023-11-14 22:13:20 UTC  rejected by podgroup ai/big: 2 of 18 fit, since 2023-11-14 22:14:20 UTC
-ai         tf    PodGroup         Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
-zoo        wide  LeaderWorkerSet  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
-` + stale},
+		{"all", sampleGangs(), []string{"gangs"}, all},
 		{"a list of nodes that is too long, from an older topo-master", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
 ai         far   -    Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
 `},
@@ -46,6 +47,7 @@ zoo        wide  LeaderWorkerSet  Unknown  0 of 3  3     -      cpu1,gone,n1    
 		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-A", "-o", "wide"}, "NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES" +
 			strings.Repeat(" ", len(wideNodes)-3) + "SINCE                    WHY\n" +
 			"ai         far   -    Starting  0 of 0  0     -      " + wideNodes + "  2023-11-14 22:13:20 UTC\n"},
+		{"of all namespaces, whichever is named", sampleGangs(), []string{"gangs", "-n", "zoo", "-A"}, all},
 		{"none", snapshot.Gangs{Gangs: []snapshot.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
 		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
 cpu1         node       Ready                       zoo/wide

@@ -45,16 +45,18 @@ type client interface {
 	get(ctx context.Context, path, kind string) ([]byte, error)
 }
 
-// register adds the flags to a command and to those below it.
+// register adds the flags to a command and to those below it, also the former name of
+// --service-namespace, which is that of kubectl's flag for pods.
 func (m *master) register(c *cobra.Command) {
+	m.registerServer(c)
 	set := c.PersistentFlags()
 	set.StringVarP(&m.namespace, "namespace", "n", "", serviceNamespace)
-	m.registerServer(c)
+	_ = set.MarkDeprecated("namespace", "use --service-namespace") // It fails only for a flag that is not there.
 }
 
 const serviceNamespace = "`namespace` of topo-master's Service; default: where one is found"
 
-// registerServer adds them without --namespace, which is of what the command is about.
+// registerServer adds them without --namespace.
 func (m *master) registerServer(c *cobra.Command) {
 	set := c.PersistentFlags()
 	set.StringVar(&m.server, "server", "",

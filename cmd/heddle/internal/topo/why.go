@@ -31,13 +31,19 @@ It works for the pods of any scheduler. Without topo-master the nodes count as i
 scheduler's own state (volumes, affinity to pods, GPU by GPU for shares) are not counted, nor are plans of other
 gangs and NVLink domains that cross groups: what the scheduler wrote is repeated first. Hard rules between the pods
 (topologySpreadConstraints, required anti-affinity) are counted, and what preemption would evict is named.`,
-		Example: `heddle why -n team train-0
-heddle why -n team train -o json`,
+		Example: `  heddle why -n team train-0
+  heddle why -n team train -o json`,
 	}
 	m.registerServer(c)
-	namespace := c.Flags().StringP("namespace", "n", "default", "`namespace` of the pod or gang")
+	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the pod or gang; default that of the context")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if *namespace == "" {
+			var err error
+			if *namespace, err = m.cluster.Namespace(); err != nil {
+				return err
+			}
+		}
 		known, err := m.known(c, *namespace)
 		if err != nil {
 			return err

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// completionCommand is `heddle completion`, in place of cobra's, which exits with 0 without a shell and
+// with an unknown one.
+func completionCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "completion bash|zsh|fish|powershell", Short: "Print the script by which a shell completes heddle's commands",
+		Long: `Print the script by which a shell completes heddle's commands. bash needs its package
+bash-completion, and zsh compinit.`,
+		Example: `  source <(heddle completion bash)                                            this shell alone
+  heddle completion bash > /etc/bash_completion.d/heddle                      every new one
+  heddle completion zsh > "${fpath[1]}/_heddle"
+  heddle completion fish > ~/.config/fish/completions/heddle.fish
+  heddle completion powershell | Out-String | Invoke-Expression`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+	}
+	plain := c.Flags().Bool("no-descriptions", false, "complete without descriptions")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		root, out := c.Root(), c.OutOrStdout()
+		switch {
+		case args[0] == "bash":
+			return root.GenBashCompletionV2(out, !*plain)
+		case args[0] == "fish":
+			return root.GenFishCompletion(out, !*plain)
+		case args[0] == "zsh" && *plain:
+			return root.GenZshCompletionNoDesc(out)
+		case args[0] == "zsh":
+			return root.GenZshCompletion(out)
+		case *plain:
+			return root.GenPowerShellCompletion(out)
+		}
+		return root.GenPowerShellCompletionWithDesc(out)
+	}
+	return c
+}
