@@ -93,8 +93,11 @@ func (l *Library) place() place {
 	// nvcdi searches some directories, and then the cache of the root's dynamic loader.
 	// The names with the driver's version, by which it searches, are where the library is, which need
 	// not be where its name is.
-	if dir, errRel := filepath.Rel(p.root, filepath.Dir(file)); err == nil && errRel == nil && !slices.Contains(searchedDirs(), dir) {
-		p.libraries = []string{filepath.Join(p.root, dir)}
+	if err == nil {
+		dir, errRel := filepath.Rel(p.root, filepath.Dir(file))
+		if errRel == nil && !slices.Contains(searchedDirs(), dir) {
+			p.libraries = []string{filepath.Join(p.root, dir)}
+		}
 	}
 	return p
 }
