@@ -15,9 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
-
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // Facts decide which enforcers work on a node. An error text is empty if there
@@ -130,7 +129,7 @@ func checkLibrary(root, library string) error {
 	if !filepath.IsAbs(library) {
 		return fmt.Errorf("library %s is no absolute path", library)
 	}
-	path, err := onHost(root, library)
+	path, err := hostfile.Path(root, library)
 	if err != nil {
 		return fmt.Errorf("library %s: %w", library, plain(err))
 	}
@@ -149,10 +148,6 @@ func checkLibrary(root, library string) error {
 	return nil
 }
 
-// onHost is where this process sees a file of the node below a root: links are followed as the node
-// does, such as those of /etc/alternatives, which are absolute.
-func onHost(root, path string) (string, error) { return securejoin.SecureJoin(cmp.Or(root, "/"), path) }
-
 // plain drops the path at which the process sees a file: it is not the node's.
 func plain(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
@@ -164,20 +159,9 @@ func plain(err error) error {
 // findControl looks where drivers' packages, driver containers and the installer
 // of Google's images put it.
 func (h *Host) findControl() string {
-	for _, dir := range []string{
-		"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin", "/home/kubernetes/bin/nvidia/bin",
-	} {
-		path := filepath.Join(dir, "nvidia-cuda-mps-control")
-		file, err := onHost(h.MPSRoot, path)
-		if err != nil {
-			continue
-		}
-		info, err := os.Stat(file)
-		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
-			return path
-		}
-	}
-	return ""
+	const name = "nvidia-cuda-mps-control"
+	return hostfile.Program(h.MPSRoot, "/usr/bin/"+name, "/usr/local/nvidia/bin/"+name, "/usr/local/bin/"+name,
+		"/bin/"+name, "/opt/bin/"+name, "/home/kubernetes/bin/nvidia/bin/"+name)
 }
 
 // checkHook looks into the program for the subcommand's name: nvidia-cdi-hook
@@ -187,7 +171,7 @@ func checkHook(root, hook string) error {
 	if hook == "" {
 		return errors.New("no nvidia-cdi-hook is given or found (--cdi-hook)")
 	}
-	path, err := onHost(root, hook)
+	path, err := hostfile.Path(root, hook)
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", hook, plain(err))
 	}

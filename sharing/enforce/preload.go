@@ -19,6 +19,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -193,7 +194,7 @@ func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
 // copy is ever written again. p.mu is held.
 func (p *preload) version() (string, error) {
-	path, err := onHost(p.hostRoot, p.library)
+	path, err := hostfile.Path(p.hostRoot, p.library)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}

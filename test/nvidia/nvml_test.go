@@ -98,3 +98,46 @@ func TestRealLibrary(t *testing.T) {
 		t.Errorf("the module is of another version: %v", err)
 	}
 }
+
+// TestLibraryElsewhere: what is found first is no library, as in the middle of an upgrade, and the
+// library comes into another directory.
+func TestLibraryElsewhere(t *testing.T) {
+	d, c := dgx(t, before)
+	if err := d.Set(c); err != nil {
+		t.Fatal(err)
+	}
+	first := nvml.New(gpu.Options{DriverRoot: d.Root}) // Its functions are those that the process calls from now on.
+	if _, _, err := first.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	none, library := filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"), filepath.Join(root, "lib64/libnvidia-ml.so.1")
+	for _, path := range []string{none, library} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(none, []byte("no ELF"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := nvml.New(gpu.Options{DriverRoot: root})
+	if _, _, err := l.Open(); err == nil {
+		t.Error("a file that is no library opens")
+	}
+	installed, err := filepath.EvalSymlinks(filepath.Join(d.Root, "usr/lib", nvidia.Triple(), "libnvidia-ml.so.1"))
+	if err == nil {
+		err = errors.Join(os.Remove(none), os.Link(installed, library))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if driver, n, err := l.Open(); err != nil || n != 8 || driver.Version != before {
+		t.Errorf("driver %+v, %d GPUs, %v", driver, n, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 const (
@@ -40,7 +40,7 @@ func (t tool) path() (string, error) {
 	for _, name := range []string{
 		"opt/mxdriver/bin/mx-smi", "opt/maca/bin/mx-smi", "usr/local/bin/mx-smi", "usr/bin/mx-smi",
 	} {
-		path, err := t.below(name)
+		path, err := hostfile.Path(t.root, name)
 		if err != nil {
 			return "", fmt.Errorf("find mx-smi: %w", err)
 		}
@@ -54,10 +54,6 @@ func (t tool) path() (string, error) {
 	}
 	return "", fmt.Errorf("%w below %s", errNoTool, t.root)
 }
-
-// below is where this process sees a file of the installation, whose directory may be an absolute
-// link to that of its version.
-func (t tool) below(name string) (string, error) { return securejoin.SecureJoin(t.root, name) }
 
 // answer is what the tool printed to a question, or why it did not.
 type answer struct {
@@ -92,7 +88,7 @@ func (t tool) run(path string, arguments []string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, arguments...)
 	var libraries []string
 	for _, dir := range []string{"opt/mxdriver/lib", "opt/maca/lib"} {
-		if dir, err := t.below(dir); err == nil {
+		if dir, err := hostfile.Path(t.root, dir); err == nil {
 			libraries = append(libraries, dir)
 		}
 	}

@@ -1,11 +1,6 @@
 package nvml
 
-import (
-	"os"
-	"path/filepath"
-
-	securejoin "github.com/cyphar/filepath-securejoin"
-)
+import "github.com/heddle-dev/heddle/internal/hostfile"
 
 // hookPaths are where NVIDIA's toolkit has its CDI hook on a host: as its packages and as
 // gpu-operator install it. The program nvidia-ctk has hooks too, and is not among them: a
@@ -16,17 +11,4 @@ func hookPaths() []string {
 
 // FindHook is the path on the host of the first CDI hook that is there; empty if there is
 // none. This process sees the host's files below root.
-func FindHook(root string) string {
-	for _, path := range hookPaths() {
-		// A link of the host leads to another place of the host.
-		file, err := securejoin.SecureJoin(filepath.Join("/", root), path)
-		if err != nil {
-			continue
-		}
-		info, err := os.Stat(file)
-		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
-			return path
-		}
-	}
-	return ""
-}
+func FindHook(root string) string { return hostfile.Program(root, hookPaths()...) }

@@ -10,9 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
-
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // libraryName is the name that every driver package installs.
@@ -41,30 +40,19 @@ func searchedDirs() []string {
 // is to be loaded. The dynamic loader does not look there, and LD_LIBRARY_PATH would bring the
 // host's libc along.
 func libraryIn(root string) (name, file string, err error) {
-	for _, at := range []string{root, filepath.Join(root, gke)} {
+	for _, at := range []string{"", gke} {
 		for _, dir := range libraryDirs() {
 			name := filepath.Join(at, dir, libraryName)
-			file := within(root, name)
+			file, err := hostfile.Path(root, name)
+			if err != nil {
+				continue
+			}
 			if _, err := os.Stat(file); err == nil {
-				return name, file, nil
+				return filepath.Join(root, name), file, nil
 			}
 		}
 	}
 	return "", "", fmt.Errorf("%w: no %s under %s", gpu.ErrAbsent, libraryName, root)
-}
-
-// within is the file that a path below a root leads to for who has that root as its own: Debian's
-// packages make absolute links, by way of /etc/alternatives, which lead elsewhere from here.
-func within(root, path string) string {
-	relative, err := filepath.Rel(root, path)
-	if err != nil {
-		return path
-	}
-	file, err := securejoin.SecureJoin(root, relative)
-	if err != nil {
-		return path
-	}
-	return file
 }
 
 // place is where a driver is on this node.
