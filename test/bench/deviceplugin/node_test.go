@@ -39,33 +39,24 @@ func here(b *testing.B) (n node, ok bool) {
 }
 
 // dgx is a DGX H100, whose HCAs make 512 shared devices, or this machine.
-func dgx(b *testing.B) node {
-	b.Helper()
-	if n, ok := here(b); ok {
-		return n
-	}
-	tree := sysfstest.New(b)
-	sysfstest.DGXH100(tree)
-	return onTree(b, tree)
-}
+func dgx(b *testing.B) node { b.Helper(); return newNode(b, true) }
 
 // gpusAlone is a DGX whose HCAs have no driver, or this machine: the plugin has one resource, as
 // NVIDIA's has.
-func gpusAlone(b *testing.B) node {
+func gpusAlone(b *testing.B) node { b.Helper(); return newNode(b, false) }
+
+func newNode(b *testing.B, hcas bool) node {
 	b.Helper()
 	if n, ok := here(b); ok {
 		return n
 	}
 	tree := sysfstest.New(b)
 	sysfstest.DGXH100(tree)
-	if err := os.RemoveAll(filepath.Join(tree.Sys(), "class/infiniband")); err != nil {
-		b.Fatal(err)
+	if !hcas {
+		if err := os.RemoveAll(filepath.Join(tree.Sys(), "class/infiniband")); err != nil {
+			b.Fatal(err)
+		}
 	}
-	return onTree(b, tree)
-}
-
-func onTree(b *testing.B, tree *sysfstest.Tree) node {
-	b.Helper()
 	return node{gpus: 8, driver: installDriver(b).Root, flags: []string{
 		"--sysfs-root", tree.Sys(), "--proc-root", tree.Proc(), "--dev-root", tree.Dev(),
 	}}
