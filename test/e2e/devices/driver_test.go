@@ -3,7 +3,9 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/test/cluster/image"
+	"github.com/heddle-dev/heddle/test/nvidia"
 )
 
 // TestDriverUpgrade: pods run on GPUs, the packages of a new driver replace the
@@ -87,14 +90,66 @@ func TestDriverUpgrade(t *testing.T) {
 func TestCUDAProgramFindsItsLibrary(t *testing.T) {
 	beside(t)
 	r, n := newDriverRig(t, "soname")
+	r.runsCUDA(t, n.buildCUDAProgram(t))
+}
+
+// TestDriverInTheNodesNamespace: the driver's root is mounted in the node's namespace alone, and has what
+// Debian's own packages install, behind absolute links. They lead nowhere but below that root.
+func TestDriverInTheNodesNamespace(t *testing.T) {
+	beside(t)
+	r, n := newDriverRig(t, "namespace")
+	program := n.buildCUDAProgram(t)
+	n.behindLinks(t)
+	root := filepath.Join(r.dir, "mounted")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.onNode(t, "mount --bind "+n.Root+" "+root)
+	r.plugin.args[slices.Index(r.plugin.args, n.Root)] = root
+	r.runsCUDA(t, program)
+}
+
+// behindLinks moves the libraries away, as Debian's packages have them: the names that programs are
+// linked with are links to /etc/alternatives, and those lead to the files.
+func (n *nodeWithDriver) behindLinks(t *testing.T) {
+	t.Helper()
+	loader := filepath.Join("/usr/lib", nvidia.Triple())
+	current := filepath.Join(loader, "nvidia/current")
+	all, err := filepath.Glob(filepath.Join(n.Root, loader, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{current, "/etc/alternatives"} {
+		if err := os.MkdirAll(filepath.Join(n.Root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range all {
+		name := filepath.Base(file)
+		err := os.Rename(file, filepath.Join(n.Root, current, name))
+		if strings.HasSuffix(name, ".so.1") {
+			alternative := filepath.Join("/etc/alternatives", name)
+			err = errors.Join(err, os.Symlink(alternative, file),
+				os.Symlink(filepath.Join(current, name), filepath.Join(n.Root, alternative)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// runsCUDA starts the plugin, and a pod with a GPU that runs a program which is linked with the driver.
+func (r *rig) runsCUDA(t *testing.T, program []byte) {
+	t.Helper()
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.waitRegistered(t)
+	r.waitAllocatable(t, gpuResource, 8, waitStart)
 	archive := filepath.Join(r.dir, "cuda.tar")
 	err := image.Pack(archive, image.Spec{
 		Name: "localhost/devices-cuda:1", Files: map[string]string{"/true": "/bin/true"},
-		Data: map[string][]byte{"/cuda": n.buildCUDAProgram(t)}, Entrypoint: []string{loader(), "/cuda"},
+		Data: map[string][]byte{"/cuda": program}, Entrypoint: []string{loader(), "/cuda"},
 	})
 	if err != nil {
 		t.Fatal(err)
