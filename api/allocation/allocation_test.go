@@ -93,8 +93,8 @@ func TestBadAllocations(t *testing.T) {
 			"a container that cannot be", `{"version":1,"node":"n1","containers":{"Main":[{"uuid":"GPU-a"}]}}`,
 			`allocation: "Main" is no name of a container`,
 		},
-		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: "" is no UUID`},
-		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: "GPU-a,GPU-b" is no UUID`},
+		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: invalid UUID ""`},
+		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: invalid UUID "GPU-a,GPU-b"`},
 		{"vcore 101", share("GPU-a", "101", "1"), `allocation: container "main": share 0: vcore: 101 is not between 0 and 100`},
 		{"vcore -1", share("GPU-a", "-1", "1"), `allocation: container "main": share 0: vcore: -1 is not between 0 and 100`},
 		{"memory -1", share("GPU-a", "1", "-1"), `allocation: container "main": share 0: memoryMiB: -1 is not between 0 and 67108864`},
@@ -180,8 +180,8 @@ func TestFreeGPUs(t *testing.T) {
 		{`{"version":2,"held":0,"free":[]}`, "free GPUs: version 2 is unknown, 1 is known"},
 		{`{"version":1,"held":-1,"free":[]}`, "free GPUs: held: -1 is not between 0 and 448"},
 		{`{"version":1,"held":0,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]}`, `free GPUs: device "GPU-a": is there twice`},
-		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": "a b" is no UUID`},
-		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": " " is no UUID`},
+		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": invalid UUID "a b"`},
+		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": invalid UUID " "`},
 		{`{"version":1,"held":0,"free":[],"more":1}`, `free GPUs: json: unknown field "more"`},
 	} {
 		if _, err := allocation.ParseFreeGPUs(tt.text); err == nil || err.Error() != tt.err {

@@ -158,7 +158,7 @@ func CheckUUID(uuid string) error {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
 	}
 	if !ok {
-		return fmt.Errorf("%q is no UUID", wellknown.Clip(uuid))
+		return fmt.Errorf("invalid UUID %q", wellknown.Clip(uuid))
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func TestHealth(t *testing.T) {
 
 // TestDurationsAsNumbers: 0 is one without a unit, and a number to YAML.
 func TestDurationsAsNumbers(t *testing.T) {
-	c := parse(t, "sgpu: {refusedFor: 0}", "- {nodeName: a, sgpu: {refusedFor: 90s}}")
+	c := parse(t, "sgpu: {rejectedFor: 0}", "- {nodeName: a, sgpu: {rejectedFor: 90s}}")
 	if got := c.Cluster.SGPU.RejectedFor; got != 0 {
 		t.Errorf("0 is %s", got)
 	}

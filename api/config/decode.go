@@ -84,7 +84,7 @@ func syntaxFault(file string, err error) *Fault {
 			f.Line, text = line, what
 		}
 	}
-	f.Err = errors.New("no YAML: " + text)
+	f.Err = errors.New("invalid YAML: " + text)
 	return f
 }
 
@@ -140,7 +140,7 @@ func (d *document) checkSection(n *yaml.Node, t reflect.Type, at string) {
 			d.fault(key, name, notRead)
 			continue
 		case twice:
-			d.fault(key, name, "stands here twice; the first is on line %d", first)
+			d.fault(key, name, "duplicate key; the first is on line %d", first)
 		case t.Kind() == reflect.Map:
 			d.check(value, t.Elem(), "", name)
 		case f < 0:

@@ -123,7 +123,7 @@ type ModeSwitch string
 
 // What it does.
 const (
-	ModeSwitchCordon ModeSwitch = "cordon-card"
+	ModeSwitchCordon ModeSwitch = "cordon-gpu"
 	ModeSwitchWait   ModeSwitch = "wait"
 )
 

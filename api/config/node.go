@@ -133,7 +133,7 @@ type RDMA struct {
 	// that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
-	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
+	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// Roles correct what discovery thinks an HCA is for.
 	//
 	// Read by: every daemon of a node.
@@ -151,7 +151,7 @@ type RDMAResource struct {
 	// Count is what a pod gets that asks for n: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
 	// `strict` the same, but fewer is rejected, and the pod evicted after
-	// `rdma.refusedFor`; `all` every HCA whatever n is,
+	// `rdma.rejectedFor`; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
 	// Selectors choose the HCAs. Without any they are those of role fabric.

@@ -62,13 +62,13 @@ type SGPU struct {
 	// of that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
-	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
+	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// ModeSwitch is what a change of mode does with a GPU that pods hold:
-	// `cordon-card` gives it to no new pod and moves it once they have ended,
+	// `cordon-gpu` gives it to no new pod and moves it once they have ended,
 	// `wait` goes on handing it out as before until no pod happens to hold it.
 	//
 	// Read by: heddle-device-plugin.
-	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-card,wait"`
+	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-gpu,wait"`
 	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
 	//
 	// Read by: heddle-device-plugin.

@@ -87,7 +87,7 @@ func (w *walker) object(t reflect.Type, path string) {
 		}
 		switch {
 		case seen[key]:
-			w.fault(len(key)+2, at, "stands here twice")
+			w.fault(len(key)+2, at, "duplicate key")
 		case !known:
 			w.fault(len(key)+2, at, "unknown field%s", hint(key, fields))
 		}

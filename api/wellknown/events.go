@@ -71,20 +71,20 @@ const (
 // Warnings of heddle-device-plugin about pods.
 const (
 	// EventSGPURejected: a container gets no share of a GPU and waits; the reason.
-	EventSGPURejected = "SGPURefused"
-	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.refusedFor`.
+	EventSGPURejected = "SGPURejected"
+	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.rejectedFor`.
 	EventSGPUEvicted = "SGPUEvicted"
 	// EventUnhealthyGPUEvicted: the pod has a GPU that stays unhealthy, and
 	// `health.remediation.policy` is drain.
 	EventUnhealthyGPUEvicted = "UnhealthyGPUEvicted"
 	// EventHCARejected: a container gets fewer HCAs than it requests of a resource with
 	// count strict, and waits.
-	EventHCARejected = "HCARefused"
-	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.refusedFor`.
+	EventHCARejected = "HCARejected"
+	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.rejectedFor`.
 	EventHCAEvicted = "HCAEvicted"
 	// EventIMEXRejected: the pod asks for an IMEX channel that it cannot have on the node, and
 	// waits; the annotation, its value, and what is allowed.
-	EventIMEXRejected = "IMEXRefused"
+	EventIMEXRejected = "IMEXRejected"
 	// EventFewerHCAs: a container has fewer HCAs than it requests.
 	EventFewerHCAs = "FewerHCAs"
 	// EventHCANotLocal: a GPU of the container is far from its HCAs, and the machine has a

@@ -16,7 +16,7 @@ import (
 // TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
 // for 60 %. The agent evicts the pods that a controller recreates, and no others.
 func TestRejectedPodsAreEvicted(t *testing.T) {
-	r, c := sharer(t, "gpus: [0, 1], refusedFor: 1s")
+	r, c := sharer(t, "gpus: [0, 1], rejectedFor: 1s")
 	r.Features = devgpu.Features{IMEX: "0", IMEXByPod: true}
 	r.run()
 	r.list("nvidia.com/sgpu", 32, 0)
@@ -64,7 +64,7 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 // It does not wait for ever; one that gets its HCAs in time stays.
 func TestStrictHCAsEvict(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {hcaDownAfter: 0s, hcaUpAfter: 0s}\nrdma: {refusedFor: 2s, resources: [{name: " + hcas + ", count: strict}]}\n")
+	r.configure("health: {hcaDownAfter: 0s, hcaUpAfter: 0s}\nrdma: {rejectedFor: 2s, resources: [{name: " + hcas + ", count: strict}]}\n")
 	r.run()
 	port := func(state string) {
 		r.alter(func(m *machine.Machine) {
@@ -100,7 +100,7 @@ func TestStrictHCAsEvict(t *testing.T) {
 	ask("second")
 	until(t, "an eviction", func() bool { return len(evicted()) > 0 })
 	r.api.Wait(t, "the Events", func() bool {
-		return has(r.api.warnings, "default/second HCARefused: container main gets no HCA: "+hcas+": 8 HCAs requested, 7 available: ") &&
+		return has(r.api.warnings, "default/second HCARejected: container main gets no HCA: "+hcas+": 8 HCAs requested, 7 available: ") &&
 			has(r.api.warnings, "default/second HCAEvicted: rejected for 2s: "+hcas)
 	})
 	if got := evicted(); !slices.Equal(slices.Compact(got), []string{"second " + uidOf("second")}) {

@@ -99,7 +99,7 @@ func (a *Agent) Report() report.Report {
 		}
 		r.Resources = append(r.Resources, report.Resource{
 			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),
-			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Registered: status.Registered, Owner: status.Owner, LastError: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
 			Reason: a.resources.reason(name, served[name]),
 		})
@@ -159,7 +159,7 @@ func (a *Agent) enforcers() *report.Enforcers {
 	}
 	choice, err := a.Limiter.Choice()
 	if err != nil {
-		return &report.Enforcers{Fault: err.Error()}
+		return &report.Enforcers{LastError: err.Error()}
 	}
 	return &report.Enforcers{
 		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,

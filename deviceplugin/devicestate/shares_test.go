@@ -142,7 +142,7 @@ func TestNodePlaces(t *testing.T) {
 			}
 			r.nothingOvercommitted()
 			if tt.reason != "" {
-				if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/a SGPURefused: container main gets no GPU: ") {
+				if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/a SGPURejected: container main gets no GPU: ") {
 					t.Errorf("events %q, want one", e)
 				}
 				if all := r.Rejections(); len(all) != 1 || all[0].Pod.Name != "a" || all[0].Container != "main" || !all[0].Since.Equal(r.now) {

@@ -89,7 +89,7 @@ func (t *Tracker) allocate(in config.Mode, ids []string) (uuids map[string]bool,
 			uuid = parent
 		}
 		if g, ok := t.gpus[uuid]; ok && (g.mode != in || g.writing) {
-			return nil, fmt.Errorf("GPU %s is handed out as %s by now", uuid, g.mode)
+			return nil, fmt.Errorf("GPU %s is already allocated as %s", uuid, g.mode)
 		}
 		uuids[uuid] = true
 	}

@@ -27,15 +27,15 @@ type Report struct {
 	Problems []Problem `json:"problems"`
 	// GPUIndices maps the UUID of each GPU of the node to its index. A MIG
 	// device has the index of the GPU that it is cut from.
-	GPUIndices map[string]int `json:"gpus"`
+	GPUIndices map[string]int `json:"gpuIndices"`
 	// GPUs are the node's GPUs. UnknownCordoned are the UUIDs of cordoned GPUs
 	// that the node does not have.
-	GPUs            []GPU    `json:"cards,omitempty"`
-	UnknownCordoned []string `json:"strangers,omitempty"`
+	GPUs            []GPU    `json:"gpus,omitempty"`
+	UnknownCordoned []string `json:"unknownCordoned,omitempty"`
 	// Rejected are the pods that wait for shares because their request was
 	// rejected. Enforcers are what enforces the limits of the shares that
 	// containers get from now on; nil if nothing does.
-	Rejected  []Rejection `json:"refused,omitempty"`
+	Rejected  []Rejection `json:"rejected,omitempty"`
 	Enforcers *Enforcers  `json:"enforcers,omitempty"`
 	// Unserved are the resources that the configuration calls for and that
 	// are not served; Problems has the reason.
@@ -76,10 +76,10 @@ type Shared struct {
 	UsedMiB   int64 `json:"usedMiB"`
 	MemoryMiB int64 `json:"memoryMiB"`
 	RoomMiB   int64 `json:"roomMiB,omitempty"`
-	Consumers int   `json:"tenants"`
+	Consumers int   `json:"consumers"`
 	Slots     int   `json:"slots"`
 	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
-	Unhealthy string `json:"against,omitempty"`
+	Unhealthy string `json:"unhealthy,omitempty"`
 }
 
 // Rejection is a pod that gets no share. Kind is request, allocation,
@@ -94,14 +94,14 @@ type Rejection struct {
 	Since     time.Time `json:"since"`
 }
 
-// Enforcers are chosen apart for memory and compute. Fault is why there are
+// Enforcers are chosen apart for memory and compute. LastError is why there are
 // none, and why all shares are rejected.
 type Enforcers struct {
 	Memory     string `json:"memory,omitempty"`
 	WhyMemory  string `json:"whyMemory,omitempty"`
 	Compute    string `json:"compute,omitempty"`
 	WhyCompute string `json:"whyCompute,omitempty"`
-	Fault      string `json:"fault,omitempty"`
+	LastError  string `json:"lastError,omitempty"`
 }
 
 // Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
@@ -136,8 +136,8 @@ type Resource struct {
 	// plugin waits.
 	Registered bool   `json:"registered"`
 	Owner      string `json:"owner,omitempty"`
-	// Fault is why the resource is not registered, as far as it is known.
-	Fault string `json:"fault,omitempty"`
+	// LastError is why the resource is not registered, as far as it is known.
+	LastError string `json:"lastError,omitempty"`
 	// Capacity counts device IDs, Allocatable the healthy ones, Withdrawn
 	// those that are listed for the pods alone that still hold them.
 	Capacity    int `json:"capacity"`

@@ -193,7 +193,7 @@ func TestPreferNeverFailsThePod(t *testing.T) {
 	}
 }
 
-func TestAllocateRefusals(t *testing.T) {
+func TestAllocateRejections(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
@@ -319,7 +319,7 @@ func TestARejectedPreStartIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRejects(t *testing.T) {
 	for _, name := range []string{"", "gpu", "kubernetes.io/gpu", "nvidia.com/", "requests.nvidia.com/gpu"} {
 		p := newPlugin(server.Options{Name: name, KubeletDir: kubelet.Dir(t), Resource: newRack()})
 		if err := p.Run(t.Context()); err == nil {

@@ -88,7 +88,7 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 	case kind == config.EnforceEvict && f.Maker == "":
 		return f.UsageError
 	case !dmem && !mps && kind != config.EnforceEvict:
-		return fmt.Sprintf("no enforcer is called %q", kind)
+		return fmt.Sprintf("unknown enforcer %q", kind)
 	case dmem && f.Maker != "":
 		return f.RegionError
 	case f.Maker != "":

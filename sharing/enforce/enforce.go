@@ -138,7 +138,7 @@ func (l *Limit) check(memory bool) error {
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		if !fileName(c.Share.UUID) {
-			errs = append(errs, fmt.Errorf("GPU %d: %q is no UUID", c.Index, c.Share.UUID))
+			errs = append(errs, fmt.Errorf("GPU %d: invalid UUID %q", c.Index, c.Share.UUID))
 		}
 		if memory && c.Share.MemoryMiB <= 0 {
 			errs = append(errs, fmt.Errorf("GPU %d: its memory is not known, so no limit can hold", c.Index))

@@ -173,7 +173,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		}
 		e, ok := l.enforcers[kind]
 		if !ok {
-			return nil, errors.New("no enforcer is called " + string(kind))
+			return nil, errors.New("unknown enforcer " + string(kind))
 		}
 		more, err := e.edits(ctx, limit)
 		if err != nil {
@@ -275,7 +275,7 @@ func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
 // Daemon is the MPS daemon of a GPU.
 type Daemon struct {
 	// GPU is the UUID, Index the driver's number.
-	GPU   string `json:"card"`
+	GPU   string `json:"gpu"`
 	Index int    `json:"index"`
 	// Since is when the daemon entered State. Reason is the fault now: why the
 	// daemon is Broken, or was before it was started again, or which limits it
@@ -287,13 +287,13 @@ type Daemon struct {
 	// the reason of the last restart; it stays once the daemon runs again.
 	// LastRunning is when it last ran, zero if it never did.
 	Restarts    int       `json:"restarts"`
-	LastError   string    `json:"fault,omitempty"`
-	LastRunning time.Time `json:"well,omitzero"`
+	LastError   string    `json:"lastError,omitempty"`
+	LastRunning time.Time `json:"lastRunning,omitzero"`
 	// Percent and MemoryMiB are the limits of a process that unsets its
 	// environment; 0 MiB is no limit.
 	Percent   int   `json:"percent"`
 	MemoryMiB int64 `json:"memoryMiB"`
-	Clients   int   `json:"tenants"`
+	Clients   int   `json:"consumers"`
 }
 
 // Daemons are the daemons of GPUs with consumers, by UUID.

@@ -240,7 +240,7 @@ func (m *mps) setClients(live func() []Limit) error {
 	}
 	for _, l := range live() {
 		if len(l.GPUs) != 1 {
-			continue // Refused at its start.
+			continue // Rejected at its start.
 		}
 		gpu, err := m.gpu(&l.GPUs[0])
 		if err != nil {

@@ -288,7 +288,7 @@ func TestMPSAfterARestart(t *testing.T) {
 	}
 }
 
-func TestMPSRefuses(t *testing.T) {
+func TestMPSRejects(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	two := share("p1", gpuA, 30, 4096)
 	two.GPUs = append(two.GPUs, share("p1", gpuB, 30, 4096).GPUs...)

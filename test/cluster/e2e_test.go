@@ -261,7 +261,7 @@ func containerdRestart(t *testing.T, c *Cluster) {
 	if err := c.WaitNodeReady(t.Context(), c.Node()); err != nil {
 		t.Fatal(err)
 	}
-	// The kubelet refuses to exec until it has listed the runtime's pods again.
+	// The kubelet does not exec until it has listed the runtime's pods again.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err := poll(ctx, 200*time.Millisecond, func() (bool, error) {

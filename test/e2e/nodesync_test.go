@@ -125,7 +125,7 @@ func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
 }
 
 // TestConflictThatTheCacheDoesNotShow is a writer that comes between our read
-// and our write: the API server's refusal names the keys, the rest is applied.
+// and our write: the API server's rejection names the keys, the rest is applied.
 func TestConflictThatTheCacheDoesNotShow(t *testing.T) {
 	b := shared
 	b.newNode(t, "sync-race", nil)

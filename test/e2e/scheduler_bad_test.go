@@ -26,7 +26,7 @@ func (f *fleet) reported(t *testing.T, within time.Duration, prefix, reason, wor
 	})
 }
 
-// TestGangBadInput is what people write and cannot mean: it is refused with an
+// TestGangBadInput is what people write and cannot mean: it is rejected with an
 // Event that names the key, and others are not disturbed.
 func TestGangBadInput(t *testing.T) {
 	f := newFleet(t)

@@ -132,7 +132,7 @@ func tree(groups ...string) http.HandlerFunc {
 }
 
 // TestTopoMasterLies is a topo-master that answers what cannot be: each answer
-// is refused as a whole, and gangs are placed by the last good map.
+// is rejected as a whole, and gangs are placed by the last good map.
 func TestTopoMasterLies(t *testing.T) {
 	const json = "application/json"
 	origin, err := url.Parse("http://127.0.0.1:19425")

@@ -333,7 +333,7 @@ func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int
 	return nodes
 }
 
-// refused waits until each of n pods has these words as its reason, and no node.
+// rejected waits until each of n pods has these words as its reason, and no node.
 func (f *fleet) rejected(t *testing.T, prefix string, n int, words string) (why string) {
 	t.Helper()
 	eventually(t, 40*time.Second, func() string {

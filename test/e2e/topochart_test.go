@@ -93,7 +93,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 		{"the master labels Nodes under its policy", stepTiers},
 		{"a worker's token writes its own report and no other", stepWorkerToken},
 		{"the master's token writes tiers and walks and nothing else", stepMasterToken},
-		{"what is no NodeTopology is refused", stepValidation},
+		{"what is no NodeTopology is rejected", stepValidation},
 		{"without InfiniBand NET_RAW alone receives LLDP", stepEthernet},
 		{"without exports the labels are taken back, and it answers throughout", stepTakenBack},
 		{"over HTTPS it asks for a token", stepTokens},

@@ -64,7 +64,7 @@ func try(t *testing.T, all []attempt) {
 		err := a.do(t.Context())
 		switch {
 		case a.reject == "" && err != nil:
-			t.Errorf("%s: refused: %v", a.name, err)
+			t.Errorf("%s: rejected: %v", a.name, err)
 		case a.reject != "" && (err == nil || !strings.Contains(err.Error(), a.reject)):
 			t.Errorf("%s: %v, want %q", a.name, err, a.reject)
 		}

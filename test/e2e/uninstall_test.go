@@ -129,7 +129,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected, pluginName},
 		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
 		{"an upgrade of a full node evicts no other pod", stepFull, ""},
-		{"an uninstall refuses while a share is bound", stepHeld, ""},
+		{"an uninstall fails while a share is bound", stepHeld, ""},
 		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
 	} {
 		if step.only != "" && step.only != b.plugin {
@@ -285,10 +285,10 @@ func stepRolled(t *testing.T, b *removable) {
 func stepHeld(t *testing.T, b *removable) {
 	out, err := b.installer.Helm(t.Context(), b.Cluster, "uninstall", b.release, "-n", suite, "--timeout", "2m")
 	if err == nil || !strings.Contains(out+err.Error(), "default/"+sharer) {
-		t.Errorf("uninstall: %v\n%s\nwant a refusal that names the pod", err, out)
+		t.Errorf("uninstall: %v\n%s\nwant an error that names the pod", err, out)
 	}
 	if pods := b.pods(t, b.plugin); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
-		t.Errorf("the device plugin after a refusal: %d pods", len(pods))
+		t.Errorf("the device plugin after the error: %d pods", len(pods))
 	}
 }
 

@@ -293,7 +293,7 @@ func (n *node) names(t *testing.T) []string {
 	return names
 }
 
-func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
+func TestAllocateRejectsWhatNobodyAdvertised(t *testing.T) {
 	n := newNode(t, machineWith(2))
 	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {

@@ -53,7 +53,7 @@ func (s *stored) value() object { return decode(json.RawMessage(s.json)) }
 type Kind struct {
 	// APIVersion and Name as in an object; Plural as in a path.
 	APIVersion, Name, Plural string
-	// Immutable refuses changes of the spec.
+	// Immutable rejects changes of the spec.
 	Immutable bool
 }
 
@@ -119,7 +119,7 @@ func (s *Server) Requests(method, plural string) int {
 	return s.requests[method+" "+plural]
 }
 
-// Down makes the server refuse everything and end all watches; false makes it
+// Down makes the server reject everything and end all watches; false makes it
 // answer again.
 func (s *Server) Down(down bool) {
 	s.mu.Lock()

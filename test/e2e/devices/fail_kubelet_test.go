@@ -155,7 +155,7 @@ func TestCheckpointLost(t *testing.T) {
 	}
 	r.startKubelet(t)
 	r.waitRegistrations(t, mark, resources, 10*time.Second)
-	// At once the plugin may not know yet, and then refuses the start.
+	// At once the plugin may not know yet, and then rejects the start.
 	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
 	r.waitPod(t, "hasty", 30*time.Second, func(p *corev1.Pod) string {
 		if ready(p) || strings.Contains(waiting(p), "which the kubelet has forgotten: delete that pod") {

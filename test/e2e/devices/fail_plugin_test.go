@@ -225,7 +225,7 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 	r.plugin.kill(t)
 	begin := time.Now()
 	starts := map[string]int32{"big": r.crash(t, "big") + 1}
-	// The node still offers all devices, so a pod that comes now is refused.
+	// The node still offers all devices, so a pod that comes now is rejected.
 	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
 	const close = 5 * time.Second
 	if left := d - close - time.Since(begin); left > 0 {
@@ -288,7 +288,7 @@ func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Ti
 	}
 }
 
-// refusal is what the kubelet reports of a container that does not start; it must
+// rejection is what the kubelet reports of a container that does not start; it must
 // name the reason.
 func (r *rig) rejection(t *testing.T, pod string, within time.Duration) (reported string) {
 	t.Helper()

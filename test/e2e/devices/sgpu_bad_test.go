@@ -23,7 +23,7 @@ const (
 	byAPI       = "API server"  // the pod is not created
 	byScheduler = "scheduler"   // it is Pending, unschedulable
 	byKubelet   = "kubelet"     // it has failed, by admission
-	byHeddle    = "SGPURefused" // it waits, and an Event has the reason
+	byHeddle    = "SGPURejected" // it waits, and an Event has the reason
 	byNone      = ""            // it runs
 )
 
@@ -177,7 +177,7 @@ func (r *rig) answered(t *testing.T, b *bad) {
 			t.Errorf("the kubelet reports %q", text)
 		}
 	case byHeddle:
-		r.waitEvent(t, name, "SGPURefused", b.message, waitStart)
+		r.waitEvent(t, name, "SGPURejected", b.message, waitStart)
 		p := r.waitPod(t, name, 20*time.Second, func(p *corev1.Pod) string {
 			if !strings.Contains(waitingFor(p), "gets no GPU") {
 				return fmt.Sprintf("its state has %q", waitingFor(p))

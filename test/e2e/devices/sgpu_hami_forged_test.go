@@ -76,13 +76,13 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 	own.Labels = map[string]string{"hami.io/webhook": "ignore"}
 	r.create(t, past, own)
 	for _, tt := range rows {
-		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.message, waitStart)
+		r.waitEvent(t, "forged-"+tt.name, "SGPURejected", tt.message, waitStart)
 		if !tt.foreign && !tt.unbound {
 			r.waitPhase(t, "forged-"+tt.name, "failed")
 		}
 	}
-	r.waitEvent(t, "forged-past", "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", waitStart)
-	r.waitEvent(t, "forged-own", "SGPURefused", apinames.SGPUAllocation+" is not believed", waitStart)
+	r.waitEvent(t, "forged-past", "SGPURejected", "no scheduler chose a GPU, and sgpu.unscheduled is reject", waitStart)
+	r.waitEvent(t, "forged-own", "SGPURejected", apinames.SGPUAllocation+" is not believed", waitStart)
 	if got := r.count(t); len(got) != 1 || got[full].VCore != 60 {
 		t.Errorf("taken of cards: %+v", got)
 	}

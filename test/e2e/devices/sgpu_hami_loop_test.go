@@ -21,7 +21,7 @@ import (
 // read otherwise one; for a GPU that is full each waits twice as long as the one before; and
 // without a plugin, where the kubelet fails the pod, HAMi's lock keeps the next from the node.
 func hamiLoops(t *testing.T, r *rig, locks *lockLog) {
-	r.configure(t, strings.Replace(hamiConfig, "refusedFor: 0s", fmt.Sprintf("refusedFor: %s", patience), 1))
+	r.configure(t, strings.Replace(hamiConfig, "rejectedFor: 0s", fmt.Sprintf("rejectedFor: %s", patience), 1))
 	defer r.configure(t, hamiConfig)
 	h := r.replay(t, hamirecord.V210)
 	sample := h.Pod(t, "sample-pod") // 60 % of one GPU.

@@ -23,7 +23,7 @@ import (
 )
 
 // hamiConfig is a node for HAMi as docs/hami.md has it.
-const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, refusedFor: 0s, hami: {enabled: true}}\n"
+const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: {enabled: true}}\n"
 
 // TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version:
 // the webhook's part of the pod, the decision, the node lock, the Binding.
@@ -136,7 +136,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 			t.Errorf("the lock of %s was held for %s", name, gone)
 		}
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason, waitStart)
+			r.waitEvent(t, name, "SGPURejected", reason, waitStart)
 			r.waitPhase(t, name, "failed")
 			continue
 		}
@@ -163,7 +163,7 @@ func hamiInits(t *testing.T, r *rig, locks *lockLog) {
 		name := "hami-" + p.Name
 		h.schedule(t, name, p, locks)
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason, waitStart)
+			r.waitEvent(t, name, "SGPURejected", reason, waitStart)
 			continue
 		}
 		r.waitReady(t, name, waitStart)
@@ -195,7 +195,7 @@ func hamiUnlisted(t *testing.T, r *rig, locks *lockLog) {
 	var rejected []string
 	for _, p := range initPods(h) {
 		name := schedule(p)
-		r.waitEvent(t, name, "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", waitStart)
+		r.waitEvent(t, name, "SGPURejected", "no scheduler chose a GPU, and sgpu.unscheduled is reject", waitStart)
 		r.waitPhase(t, name, "failed")
 		rejected = append(rejected, name)
 	}

@@ -57,7 +57,7 @@ func TestHundredSGPUPodsAtOnce(t *testing.T) {
 	t.Logf("the kubelet's ticket names the bound card for %d of %d pods; %d cards in use: %+v",
 		steered, burst, len(byTest), slices.Collect(maps.Values(byTest)))
 	for line := range strings.Lines(r.plugin.log.since(mark)) {
-		if strings.Contains(line, "level=ERROR") || strings.Contains(line, "msg=refused") {
+		if strings.Contains(line, "level=ERROR") || strings.Contains(line, "msg=rejected") {
 			t.Errorf("the plugin complains, and all pods fit: %s", line)
 		}
 	}

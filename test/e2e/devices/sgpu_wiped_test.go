@@ -21,7 +21,7 @@ import (
 func TestSGPUWiped(t *testing.T) {
 	r := sgpu(t)
 	const gpus = 2
-	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], refusedFor: 0s}\n")
+	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], rejectedFor: 0s}\n")
 	r.waitShares(t, gpus*16, gpus*100, gpus*79)
 	r.waitAllocatable(t, gpuResource, 8-gpus, waitStart)
 	r.run(t, besides(r.pod("stays", box{more: share(40, 8)}), box{name: "second", more: share(20, 4)}))
@@ -45,7 +45,7 @@ func TestSGPUWiped(t *testing.T) {
 	r.waitShares(t, gpus*16, gpus*100, gpus*79)
 
 	r.create(t, r.pod("late", box{more: share(30, 4)}))
-	r.waitEvent(t, "late", "SGPURefused", "kept for container", waitStart)
+	r.waitEvent(t, "late", "SGPURejected", "kept for container", waitStart)
 	r.waitEvent(t, r.Node(), "SGPUDrift", "container second of default/stays has a share without a checkpoint entry and a CDI spec", waitStart)
 	if diff := cmp.Diff(annotation, r.getPod(t, "stays").Annotations[apinames.SGPUBound]); diff != "" {
 		t.Errorf("the pod's annotation (-before +after):\n%s", diff)

@@ -21,7 +21,7 @@ import (
 
 // TestSingleNUMANode: with the kubelet's strictest topology policy and pinned
 // processors, GPUs, HCAs and the processor of a container are of one NUMA node,
-// and a pod that fits into none is refused. One of the pods is that of the quick start. The node is shown two NUMA nodes,
+// and a pod that fits into none is rejected. One of the pods is that of the quick start. The node is shown two NUMA nodes,
 // like the machine that the plugin replays.
 func TestSingleNUMANode(t *testing.T) {
 	beside(t)
@@ -41,7 +41,7 @@ func TestSingleNUMANode(t *testing.T) {
 	r.create(t, r.pod("five", box{gpus: 5, hcas: 1}))
 	r.waitPod(t, "five", waitStart, func(p *corev1.Pod) string {
 		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "TopologyAffinityError" {
-			return "five GPUs fit into no NUMA node, and it is not refused"
+			return "five GPUs fit into no NUMA node, and it is not rejected"
 		}
 		return ""
 	})
@@ -214,8 +214,8 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 
 	r.configure(t, sharedGPUs+"sgpu: {numa: require, gpus: [0, 1, 2, 3, 4, 5, 6]}\n")
 	r.waitShares(t, 7*16, 7*100, 7*79)
-	r.create(t, on(0, pinned("refused")))
-	r.waitEvent(t, "refused", "SGPURefused", "only other NUMA nodes than that of its processors, 1, have room", waitStart)
+	r.create(t, on(0, pinned("rejected")))
+	r.waitEvent(t, "rejected", "SGPURejected", "only other NUMA nodes than that of its processors, 1, have room", waitStart)
 }
 
 // topologyPolicy starts the kubelet again with another policy of its topology manager, which is

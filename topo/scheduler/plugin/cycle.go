@@ -280,7 +280,7 @@ func (p *Plugin) plan(
 	begin, result := time.Now(), "placed"
 	r.Reservations = p.cache.Reservations(r.Gangs...)
 	if found, reason = p.planner.Plan(r); reason != "" {
-		result = "refused"
+		result = "rejected"
 	}
 	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
 	if reason != "" && mayPreempt {

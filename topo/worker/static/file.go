@@ -123,7 +123,7 @@ func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
 		case e.key.Kind != yaml.ScalarNode || fancy(e.key) || fancy(e.value):
 			p.fault(e.key, at, "YAML anchors, aliases and tags are not read here")
 		case twice:
-			p.fault(e.key, e.at, "stands here twice; the first is on line %d", line)
+			p.fault(e.key, e.at, "duplicate key; the first is on line %d", line)
 		default:
 			all = append(all, e)
 		}

@@ -126,7 +126,7 @@ func checkServed(l *checks.List, r *report.Resource) {
 			"is served by %s; heddle-device-plugin waits until it is free", r.Owner)
 	case !r.Registered:
 		l.Problem(subject, "See heddle-device-plugin's log and the kubelet's.",
-			"is not registered with the kubelet: %s", cmp.Or(r.Fault, "not yet"))
+			"is not registered with the kubelet: %s", cmp.Or(r.LastError, "not yet"))
 	case r.Owner != "":
 		l.Problem(subject, "Remove the other one.",
 			"is served by heddle-device-plugin, and %s serves it too: devices may be handed out twice", r.Owner)
@@ -156,7 +156,7 @@ func checkModes(l *checks.List, r *report.Report) {
 
 // rejectedRemedies are what to do about a rejected pod, by the kind of rejection.
 func rejectedRemedies() map[string]string {
-	const evicted = " It is evicted after sgpu.refusedFor if a controller made it; else delete it."
+	const evicted = " It is evicted after sgpu.rejectedFor if a controller made it; else delete it."
 	return map[string]string{
 		"request":     "Correct its limits or annotations: no node can give it that.",
 		"allocation":  "Its scheduler chose so." + evicted,
@@ -174,9 +174,9 @@ func checkLimits(l *checks.List, e *report.Enforcers) {
 	switch {
 	case e == nil:
 		return
-	case e.Fault != "":
+	case e.LastError != "":
 		l.Problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
-			"shares are rejected: %s", e.Fault)
+			"shares are rejected: %s", e.LastError)
 		return
 	}
 	for _, reason := range []string{e.WhyMemory, e.WhyCompute} {

@@ -48,7 +48,7 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 		Use: verb + " NODE UUID", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: api.CompleteNodes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !wellknown.IsGPUUUID(args[1]) {
-				return cli.UsageErrorf(c, "%.100q is no UUID of a GPU", args[1])
+				return cli.UsageErrorf(c, "invalid GPU UUID %.100q", args[1])
 			}
 			client, err := api.Client()
 			if err != nil {

@@ -54,7 +54,7 @@ resources that kubelets keep as 0, CDI specs and other files, leases, reports an
 exports. The daemons are deleted first.
 
 helm uninstall does this by itself. By hand it is for what Helm runs no hooks for,
-such as Argo CD, and for what an uninstall without it has left. It refuses while
+such as Argo CD, and for what an uninstall without it has left. It fails while
 pods have devices of heddle, which could not start again, unless --force is given.
 Kubelets keep resources for five minutes after their plugin has ended; it waits
 for that.`,
