@@ -55,7 +55,6 @@ func TestCheck(t *testing.T) {
 		": tool lint ./a ./new ./test/e2e ./test/vm/rdma",
 		"/cmd/scheduler: vet ./...", "/cmd/scheduler: test ./...", "/cmd/scheduler: tool lint ./...",
 		"/test/peers/x: vet ./...", "/test/peers/x: test ./...",
-		": run -C tools/house . -words",
 	}; !cmp.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
 	}
@@ -68,7 +67,6 @@ func TestCheck(t *testing.T) {
 	}
 	if got, want := check(t, repository, bin), []string{
 		": vet -tags e2e,vmguest,grpcnotrace ./a", ": test example.com/heddle/a", ": tool lint ./a",
-		": run -C tools/house . -words",
 	}; !cmp.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
 	}
