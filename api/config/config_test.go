@@ -151,17 +151,6 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestDurationsAsNumbers: 0 is one without a unit, and a number to YAML.
-func TestDurationsAsNumbers(t *testing.T) {
-	c := parse(t, "sgpu: {rejectedFor: 0}", "- {nodeName: a, sgpu: {rejectedFor: 90s}}")
-	if got := c.Cluster.SGPU.RejectedFor; got != 0 {
-		t.Errorf("0 is %s", got)
-	}
-	if got := c.Resolve("a", nil).SGPU.RejectedFor; got != 90*time.Second {
-		t.Errorf("90s is %s", got)
-	}
-}
-
 func TestTopologyLevels(t *testing.T) {
 	c := parse(t, `
 topology:
@@ -199,9 +188,9 @@ func TestFiles(t *testing.T) {
 		files map[string][]byte
 		want  string
 	}{
-		{"unknown", map[string][]byte{"version": []byte("v1"), "node-config": nil}, "node-config: unknown key; known are version, cluster-config and nodes-config"},
+		{"unknown", map[string][]byte{"version": []byte("v1"), "node-config": nil}, "node-config: unknown key; supported are version, cluster-config and nodes-config"},
 		{"no version", map[string][]byte{"cluster-config": nil}, "version: is missing: write v1"},
-		{"other version", map[string][]byte{"version": []byte("v2\n")}, `version:1: "v2\n" is not v1`},
+		{"other version", map[string][]byte{"version": []byte("v2\n")}, `version:1: unsupported version "v2\n"`},
 		{"large", map[string][]byte{"version": []byte("v1"), "cluster-config": make([]byte, config.MaxFile+1)}, "cluster-config: more than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

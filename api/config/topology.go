@@ -62,7 +62,7 @@ type TopologyLevel struct {
 	By LevelEvidence `yaml:"by" required:"true" enum:"path,spine,leaf,nvlink,block"`
 	// Nodes is how many nodes a group has. Levels by `block` need it, others
 	// must not have it.
-	Nodes int `yaml:"nodes" range:"1-4096"`
+	Nodes int `yaml:"nodes" range:"0-4096"`
 }
 
 // LevelKind is what the groups of a level are called.

@@ -81,7 +81,6 @@ func TestEvictionRight(t *testing.T) {
 		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.rejectedFor=0s"}, false},
 		{"never", []string{shared, "config.cluster.sgpu.rejectedFor=0s"}, false},
 		{"never, spelled longer", []string{shared, "config.cluster.sgpu.rejectedFor=0h0.0m0s"}, false},
-		{"never, as a number", []string{shared, "config.cluster.sgpu.rejectedFor=0"}, false},
 		{"soon", []string{shared, "config.cluster.sgpu.rejectedFor=0.5s"}, true},
 		{"never but on some nodes", []string{
 			shared, "config.cluster.sgpu.rejectedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.rejectedFor=10s",
