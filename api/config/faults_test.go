@@ -51,9 +51,8 @@ func TestFaults(t *testing.T) {
 		{"an override that changes the mode", "topology: {mode: custom, levels: [{kind: rack, by: path}]}", "- nodeName: a\n  topology:\n    mode: leaf\n", []string{
 			"nodes-config:2: [0].topology.levels: are for mode custom; mode leaf",
 		}},
-		{"cluster manager in the clear", "topology: {clusterManager: {address: 'http://a.example.com'}}", "", []string{`topology.clusterManager.address: "http://a.example.com" is no URL such as https://`}},
-		{"cluster manager with a password", "topology: {clusterManager: {address: 'https://u:secret@a'}}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
-		{"cluster manager asked too often", "topology: {clusterManager: {interval: 1s}}", "", []string{`topology.clusterManager.interval: 1s is not between 30s and 1h`}},
+		{"cluster manager in the clear", "topology: {clusterManager: 'http://a.example.com'}", "", []string{`topology.clusterManager: "http://a.example.com" is no URL such as https://`}},
+		{"cluster manager with a password", "topology: {clusterManager: 'https://u:secret@a'}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: unsupported value "xid"`, `health.disable[1]: unsupported value "everything"`,
 		}},
@@ -63,8 +62,8 @@ func TestFaults(t *testing.T) {
 		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
 			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
 		}},
-		{"duration", "health: {hcaDownAfter: 10}", "", []string{"health.hcaDownAfter: cannot unmarshal !!int `10` into time.Duration"}},
-		{"a long duration", "health: {gpuRecoverAfter: 2h}", "", []string{"health.gpuRecoverAfter: 2h0m0s is not between 0s and 1h"}},
+		{"duration", "health: {downAfter: 10}", "", []string{"health.downAfter: cannot unmarshal !!int `10` into time.Duration"}},
+		{"a long duration", "health: {upAfter: 2h}", "", []string{"health.upAfter: 2h0m0s is not between 0s and 1h"}},
 		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: unsupported value "Native": supported values are native, sgpu`}},
 		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{
 			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: unsupported value "ethernet": supported values are ether, infiniband`,

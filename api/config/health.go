@@ -22,17 +22,13 @@ type Health struct {
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
-	// GPUSilentAfter is how long a GPU may leave its driver without an answer. A
-	// GPU that the driver calls lost is unhealthy at once.
-	GPUSilentAfter time.Duration `yaml:"gpuSilentAfter" range:"0s-1h"`
-	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
-	// no recovery action, until it is healthy again.
-	GPURecoverAfter time.Duration `yaml:"gpuRecoverAfter" range:"0s-1h"`
-	// HCADownAfter is how long an HCA must be without a good port until it is
-	// unhealthy; `0s` is at once. A link that flaps faster counts as down.
-	HCADownAfter time.Duration `yaml:"hcaDownAfter" range:"0s-1h"`
-	// HCAUpAfter is how long a port must be good until its HCA is healthy again.
-	HCAUpAfter time.Duration `yaml:"hcaUpAfter" range:"0s-1h"`
+	// DownAfter is how long a GPU may leave its driver without an answer, and how long an HCA must be without a good
+	// port, until it is unhealthy; `0s` is at once. A link that flaps faster counts as down. A GPU that the driver
+	// calls lost is unhealthy at once.
+	DownAfter time.Duration `yaml:"downAfter" range:"0s-1h"`
+	// UpAfter is how long a GPU must answer, and the driver ask for no recovery action, and how long a port must be
+	// good, until the device is healthy again.
+	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
 	// Remediation is what is done beyond that about a GPU that stays unhealthy.
 	Remediation Remediation `yaml:"remediation"`
 }
@@ -65,10 +61,7 @@ const (
 type HealthCodes struct {
 	// Fatal are errors of the GPU: it is unhealthy until it has recovered.
 	Fatal []HealthCode `yaml:"fatal"`
-	// Application are errors that end the process and leave the GPU healthy. They
-	// are logged and counted.
-	Application []HealthCode `yaml:"application"`
-	// Ignore are reports that heddle counts and does not log.
+	// Ignore are reports that leave the GPU healthy. heddle counts them and does not log them.
 	Ignore []HealthCode `yaml:"ignore"`
 }
 
@@ -127,7 +120,7 @@ func (v *validator) health(c HealthCodes) {
 		path  string
 		codes []HealthCode
 	}{
-		{"health.xids.fatal", c.Fatal}, {"health.xids.application", c.Application}, {"health.xids.ignore", c.Ignore},
+		{"health.xids.fatal", c.Fatal}, {"health.xids.ignore", c.Ignore},
 	} {
 		for i, code := range list.codes {
 			at := fmt.Sprintf("%s[%d]", list.path, i)

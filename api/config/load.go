@@ -98,7 +98,7 @@ func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
 	l.checkFiles(files)
 	l.errs = slices.Concat(l.errs, l.cluster.Errors, l.nodes.Errors)
 	var c *Config
-	if l.errs == nil {
+	if len(l.cluster.Errors)+len(l.nodes.Errors) == 0 {
 		c = l.build()
 	}
 	if l.errs != nil {

@@ -59,12 +59,6 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
-	// KeepWithoutDriver is how long the Node keeps heddle's labels and taints
-	// while the PCI bus shows GPUs and their driver is absent, as after a reboot:
-	// without them, pods that the taint keeps off would land. `0s` is not at all.
-	//
-	// Read by: heddle-feature-discovery.
-	KeepWithoutDriver time.Duration `yaml:"keepWithoutDriver" range:"0s-24h"`
 	// Labels are rules for labels of your own, one for each key. See "Label
 	// rules" below.
 	//
@@ -158,20 +152,10 @@ type RDMAResource struct {
 	Selectors Selectors `yaml:"selectors"`
 }
 
-// Selectors choose HCAs: of every field that is given, one entry must match,
-// and nothing under exclude may. Virtual functions are chosen by pciAddresses
-// or pfNames only, and functions of NVSwitches never. A physical function whose
-// virtual ones a resource has is chosen by its own address in pciAddresses only.
+// Selectors choose HCAs: of every field that is given, one entry must match. Virtual functions are chosen by
+// pciAddresses or pfNames only, and functions of NVSwitches never. A physical function with virtual functions in a
+// resource is chosen by its own address in pciAddresses only. Names and addresses are globs ("*", "?", "[a-c]").
 type Selectors struct {
-	Match `yaml:",inline"`
-	// Exclude takes out what matches: all fields that are given under it must
-	// match, each by one entry.
-	Exclude Match `yaml:"exclude"`
-}
-
-// Match is the fields by which HCAs are chosen. Names and addresses are globs
-// ("*", "?", "[a-c]").
-type Match struct {
 	// Vendors are PCI vendor numbers, such as `15b3`.
 	Vendors []HexID `yaml:"vendors"`
 	// DeviceIDs are PCI device numbers, such as `1021` (ConnectX-7).

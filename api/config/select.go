@@ -93,20 +93,7 @@ func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, r
 			return false, fmt.Sprintf("%s: %s is not among %s", test.field, test.value, test.wanted)
 		}
 	}
-	if s.Exclude.empty() {
-		return true, ""
-	}
-	var fields []string
-	for _, test := range s.Exclude.tests(m, h) {
-		if !test.given {
-			continue
-		}
-		if !test.matches {
-			return true, ""
-		}
-		fields = append(fields, "exclude."+test.field)
-	}
-	return false, strings.Join(fields, " and ")
+	return true, ""
 }
 
 // test is how one field of a selector fared.
@@ -117,7 +104,7 @@ type test struct {
 	value, wanted string
 }
 
-func (s *Match) tests(m *machine.Machine, h *machine.HCA) []test {
+func (s *Selectors) tests(m *machine.Machine, h *machine.HCA) []test {
 	netdevs, kinds, layers := portsOf(h)
 	address := []string{h.PCI}
 	sameRole := func(r machine.Role, v string) bool { return string(r) == v }
@@ -156,7 +143,7 @@ func compare[T ~string](field string, wanted []T, values []string, same func(T, 
 	return t
 }
 
-func (s *Match) empty() bool {
+func (s *Selectors) empty() bool {
 	return len(s.Vendors)+len(s.DeviceIDs)+len(s.Drivers)+len(s.IfNames)+len(s.LinkTypes)+len(s.LinkLayers)+
 		len(s.PCIAddresses)+len(s.PFNames)+len(s.Roles) == 0
 }

@@ -6,7 +6,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -45,8 +44,10 @@ type Topology struct {
 	// count for nodes of which no switch is known and to which no file and no
 	// server gives groups. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
-	// ClusterManager is a server that knows the groups of nodes.
-	ClusterManager ClusterManager `yaml:"clusterManager"`
+	// ClusterManager is the URL of a server that knows the groups of nodes, `https://…`; every node asks it every five
+	// minutes. docs/topology-sources.md has the question and the answer. User, password and the authority of its
+	// certificate come from a Secret. Empty means none.
+	ClusterManager HTTPSAddress `yaml:"clusterManager"`
 }
 
 // TopologyLevel is one level of groups, of mode `custom`.
@@ -100,17 +101,6 @@ const (
 
 // maxLevels is how many levels a tree can have.
 const maxLevels = 8
-
-// ClusterManager is a server that knows the groups of nodes. What it is asked
-// and answers stands in docs/topology-sources.md. User, password and the
-// authority that signed its certificate come from a Secret.
-type ClusterManager struct {
-	// Address is the URL to ask, `https://…`. Empty means none.
-	Address HTTPSAddress `yaml:"address"`
-	// Interval is the time between two questions: every node of the cluster
-	// asks.
-	Interval time.Duration `yaml:"interval" range:"30s-1h"`
-}
 
 // TopologyMode is a set of levels.
 type TopologyMode string

@@ -158,7 +158,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 
 func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {hcaDownAfter: 0s}")
+	r.configure("health: {downAfter: 0s}")
 	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)

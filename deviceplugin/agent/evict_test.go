@@ -64,7 +64,7 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 // It does not wait for ever; one that gets its HCAs in time stays.
 func TestStrictHCAsEvict(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {hcaDownAfter: 0s, hcaUpAfter: 0s}\nrdma: {rejectedFor: 2s, resources: [{name: " + hcas + ", count: strict}]}\n")
+	r.configure("health: {downAfter: 0s, upAfter: 0s}\nrdma: {rejectedFor: 2s, resources: [{name: " + hcas + ", count: strict}]}\n")
 	r.run()
 	port := func(state string) {
 		r.alter(func(m *machine.Machine) {

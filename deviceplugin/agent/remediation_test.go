@@ -38,7 +38,7 @@ func (r *rig) awaitRemedy(t *testing.T, tainted bool, reason, message string) {
 // that a controller makes again is evicted, and both are undone when the GPU is back.
 func TestRemediation(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {gpuRecoverAfter: 0s, remediation: {policy: drain, after: 1s}}")
+	r.configure("health: {upAfter: 0s, remediation: {policy: drain, after: 1s}}")
 	r.api.EditNode(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}
 	})
@@ -109,7 +109,7 @@ func TestRemediation(t *testing.T) {
 // policy does.
 func TestRemediationIsOff(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {gpuRecoverAfter: 0s, remediation: {after: 0s}}")
+	r.configure("health: {upAfter: 0s, remediation: {after: 0s}}")
 	r.run()
 	r.list(gpus, 8, 0)
 	r.alter(func(m *machine.Machine) {
@@ -122,8 +122,8 @@ func TestRemediationIsOff(t *testing.T) {
 	if tainted, c := r.remedied(); tainted || c.True {
 		t.Errorf("the Node is tainted: %t, %+v", tainted, c)
 	}
-	r.configure("health: {gpuRecoverAfter: 0s, remediation: {policy: cordon, after: 0s}}")
+	r.configure("health: {upAfter: 0s, remediation: {policy: cordon, after: 0s}}")
 	r.awaitRemedy(t, true, reasonCordoned, "fell off the bus")
-	r.configure("health: {gpuRecoverAfter: 0s, remediation: {policy: none, after: 0s}}")
+	r.configure("health: {upAfter: 0s, remediation: {policy: none, after: 0s}}")
 	r.awaitRemedy(t, false, reasonNotNeeded, "")
 }

@@ -119,8 +119,8 @@ func TestDevices(t *testing.T) {
 			name: "a device ID in use is as well as what it is bound to", machine: "h20-4nic",
 			change: func(n *node) {
 				n.config.RDMA.Resources[0].Selectors.IfNames = nil
-				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
-					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
+				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{
+					config.Glob(n.hca("mlx5_0").PCI), config.Glob(n.hca("mlx5_1").PCI),
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
 				n.bound = map[string]string{

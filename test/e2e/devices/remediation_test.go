@@ -33,7 +33,7 @@ func (r *rig) waitRemedy(t *testing.T, tainted bool, reason string) {
 // pod evicted, and its successor waits until the GPU was reset.
 func TestGPURemediation(t *testing.T) {
 	beside(t)
-	r := newRig(t, options{name: "remedy", config: "health: {gpuRecoverAfter: 1s, remediation: {policy: drain, after: 2s}}\n"})
+	r := newRig(t, options{name: "remedy", config: "health: {upAfter: 1s, remediation: {policy: drain, after: 2s}}\n"})
 	other := r.run(t, r.pod("other", box{gpus: 1}))
 	set := r.replicated(t, "train", box{gpus: 1})
 	ready := func(p *corev1.Pod) string {

@@ -20,11 +20,11 @@ import (
 
 // Who answers to bad input.
 const (
-	byAPI       = "API server"  // the pod is not created
-	byScheduler = "scheduler"   // it is Pending, unschedulable
-	byKubelet   = "kubelet"     // it has failed, by admission
+	byAPI       = "API server"   // the pod is not created
+	byScheduler = "scheduler"    // it is Pending, unschedulable
+	byKubelet   = "kubelet"      // it has failed, by admission
 	byHeddle    = "SGPURejected" // it waits, and an Event has the reason
-	byNone      = ""            // it runs
+	byNone      = ""             // it runs
 )
 
 // bad is a pod that asks for something odd.

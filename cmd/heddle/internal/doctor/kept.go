@@ -17,7 +17,7 @@ import (
 // driver; zero if it does not.
 func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
 	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
-	if until := since.Add(cfg.KeepWithoutDriver); err == nil && time.Now().Before(until) {
+	if until := since.Add(config.KeepWithoutDriver); err == nil && time.Now().Before(until) {
 		return until
 	}
 	return time.Time{}

@@ -76,7 +76,7 @@ func TestNode(t *testing.T) {
 	answers := map[string]string{
 		"/api/v1/nodes/gpu-1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "labels": {"a": "b"}}}`,
 		"/api/v1/namespaces/heddle-system/configmaps/heddle-device-config": `{"kind": "ConfigMap", "apiVersion": "v1",
-			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: {address: 'https://me:secret1@x/'}}\n"}}`,
+			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: 'https://me:secret1@x/'}\n"}}`,
 		"/api/v1/namespaces/heddle-system/pods": `{"kind": "PodList", "apiVersion": "v1", "items": [
 			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1",
 				"containers": [{"name": "c", "env": [{"name": "WORD", "value": "secret3"}]}]},

@@ -18,14 +18,14 @@ import (
 )
 
 // withoutDriver keeps what the Node carries of heddle while a GPU driver is
-// absent, for the configured time. The Node is the memory, of the time too: since
+// absent for [config.KeepWithoutDriver]. The Node is the memory, of the time too: since
 // is for its annotation, which stays until the driver is there.
 func (d *daemon) withoutDriver(
 	ctx context.Context, node *corev1.Node, m *machine.Machine, c *config.NodeConfig, want *labels.Result,
 ) (kept labels.Result, since string) {
 	d.metrics.kept.Set(0)
 	reason, released := labels.DriverAbsent(m, d.vendors), d.release.Active()
-	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 && !released {
+	if node == nil || reason == "" {
 		d.absentSince = time.Time{}
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, "")
 		return *want, ""
@@ -47,13 +47,13 @@ func (d *daemon) withoutDriver(
 		return *want, "" // The Node carries nothing that the driver would show.
 	}
 	since = d.absentSince.UTC().Format(time.RFC3339)
-	if time.Since(d.absentSince) >= c.KeepWithoutDriver {
+	if time.Since(d.absentSince) >= config.KeepWithoutDriver {
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-			"%s; labels and taints of the GPUs are not kept any longer than %s, since %s", reason, c.KeepWithoutDriver, since))
+			"%s; labels and taints of the GPUs are not kept any longer than %s, since %s", reason, config.KeepWithoutDriver, since))
 		return *want, since
 	}
 	d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, c.KeepWithoutDriver, since))
+		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, config.KeepWithoutDriver, since))
 	d.metrics.kept.Set(1)
 	return kept, since
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -164,20 +165,15 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 		if got := b.scan(t, &gone); got.Labels["nvidia.com/gpu.count"] != "" || got.DriverAbsentSince != "" {
 			t.Errorf("GPUs that left the bus: %v", got)
 		}
-		b = b.restart(t, map[string]string{"cluster-config": "keepWithoutDriver: 0s\n"})
-		b.scan(t, with)
-		if got := b.scan(t, without); got.Labels["nvidia.com/gpu.count"] != "" || got.DriverAbsentSince != "" {
-			t.Errorf("keepWithoutDriver 0s: %v", got)
-		}
 	})
 }
 
 // A daemon that starts under a release of the driver reads no GPU, and keeps what
-// the Node carries until the release ends, whatever keepWithoutDriver is.
+// the Node carries until the release ends.
 func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		with, without := driven(t)
-		b := newBed(t, map[string]string{"cluster-config": "keepWithoutDriver: 0s\ntaints: {gpuProduct: true}\n"})
+		b := newBed(t, map[string]string{"cluster-config": "taints: {gpuProduct: true}\n"})
 		b.vendors = vendors.All()
 		before := b.scan(t, with)
 		b.release = host.NewRelease()
@@ -194,6 +190,8 @@ func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
 			t.Errorf("under the release (-before +now):\n%s", diff)
 		}
 		ask(time.Now())
+		b.scan(t, without)
+		<-time.After(config.KeepWithoutDriver)
 		if after := b.scan(t, without); len(after.Labels) >= len(before.Labels) {
 			t.Error("after the release, labels of GPUs that are not there stay")
 		}

@@ -73,7 +73,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountNa
 {{- $_ := set $topology "mode" . }}
 {{- end }}
 {{- with .switchbox.clusterManagerAddress }}
-{{- $_ := set $topology "clusterManager" (merge (dict "address" .) ($topology.clusterManager | default dict)) }}
+{{- $_ := set $topology "clusterManager" . }}
 {{- end }}
 {{- end }}
 {{- end }}
