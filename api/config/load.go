@@ -97,10 +97,7 @@ func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
 	}
 	l.checkFiles(files)
 	l.errs = slices.Concat(l.errs, l.cluster.Errors, l.nodes.Errors)
-	var c *Config
-	if len(l.cluster.Errors)+len(l.nodes.Errors) == 0 {
-		c = l.build()
-	}
+	c := l.build()
 	if l.errs != nil {
 		return nil, errors.Join(l.errs...)
 	}
@@ -139,20 +136,20 @@ func (l *loader) checkFiles(files map[string][]byte) {
 func (l *loader) build() *Config {
 	const gpuProduct = "taints.gpuProduct"
 	c := &Config{Cluster: defaults()}
-	l.decode(KeyCluster, l.cluster.Root, &c.Cluster)
+	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
 	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
 	known := map[string]bool{}
 	for _, e := range l.check(&c.Cluster) {
 		known[e.Error()] = true
 		l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w", e.Err)
 	}
-	if l.nodes.Root == nil {
+	if l.nodes.Root == nil || l.nodes.Root.Kind != yaml.SequenceNode {
 		return c
 	}
 	for i, item := range l.nodes.Root.Content {
 		o := Override{NodeConfig: defaults()}
-		l.decode(KeyCluster, l.cluster.Root, &o.NodeConfig)
-		l.decode(KeyNodes, item, &o)
+		l.decode(l.cluster, l.cluster.Root, KeyCluster, &o.NodeConfig)
+		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
 		for _, e := range l.check(&o.NodeConfig) {
@@ -185,11 +182,12 @@ func (l *loader) check(c *NodeConfig) []*strict.Error {
 	return append(v.errs, errs...)
 }
 
-func (l *loader) decode(file string, n *yaml.Node, into any) {
+// decode decodes a part of a document. The document has the errors already, if it has any.
+func (l *loader) decode(d *strict.Document, n *yaml.Node, file string, into any) {
 	if n == nil {
 		return
 	}
-	if err := n.Decode(into); err != nil {
+	if err := n.Decode(into); err != nil && d.Errors == nil {
 		l.addf(file, n.Line, "", "%w", err)
 	}
 }

@@ -77,8 +77,7 @@ func Read(file string, text []byte, into any) *Document {
 		return d
 	}
 	d.Root = node.Content[0]
-	d.index(d.Root, d.Root.Line, "", "")
-	if d.Errors != nil {
+	if d.index(d.Root, d.Root.Line, "", ""); d.Errors != nil {
 		return d
 	}
 	decoder = yaml.NewDecoder(bytes.NewReader(text))

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 func h100(n int) *machine.Machine {
@@ -159,7 +159,7 @@ func of(t *testing.T, m *machine.Machine, text string) []capacity.Resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return capacity.Of(m, &c.Cluster, vendors.All())
+	return capacity.Of(m, &c.Cluster, host.Vendors())
 }
 
 func TestHCAs(t *testing.T) {
@@ -233,7 +233,7 @@ func TestOtherMakersGPU(t *testing.T) {
 		UUID: "GPU-1", PCI: "0000:c1:00.0", Vendor: "amd.com", Health: machine.Health{State: machine.Healthy},
 	}}}
 	c := config.Default()
-	got := capacity.Of(m, &c, vendors.All())[0]
+	got := capacity.Of(m, &c, host.Vendors())[0]
 	want := capacity.Resource{
 		Name:   "nvidia.com/gpu",
 		Reason: "GPU 0000:c1:00.0: it is a GPU of amd.com, and this node serves those of nvidia.com",

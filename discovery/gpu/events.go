@@ -24,15 +24,6 @@ func (e Event) Interrupted() bool { return e.Code == Code{} }
 // ErrNoEvent means that nothing happened in the time given.
 var ErrNoEvent = errors.New("no event")
 
-const (
-	// EventWait bounds one wait, so that a session can be ended. An event
-	// ends the wait at once. Every wait that ends wakes the process up.
-	EventWait = 4 * time.Second
-	// firstBackoff doubles up to lastBackoff while waiting fails.
-	firstBackoff = time.Second
-	lastBackoff  = 30 * time.Second
-)
-
 // Watch sends every event, in order, until ctx ends. A wait that fails is
 // reported as an interruption and repeated after a growing pause: a lost GPU
 // makes every wait fail that includes it. Watch returns at once with ctx, and

@@ -54,9 +54,6 @@ type Pulse struct {
 	Action Action
 }
 
-// PollTimeout bounds one poll of all GPUs.
-const PollTimeout = 2 * time.Second
-
 // Poller asks all GPUs of a vendor whether they are alive and who uses them: a
 // few calls each, where a Reader makes dozens. It never makes a second call of
 // a kind on a GPU before the first has returned. Poll has one caller at a time,

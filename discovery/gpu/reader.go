@@ -79,10 +79,10 @@ type session struct {
 	kept bool
 }
 
-// NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
+// NewReader returns a reader; timeout 0 is ScanTimeout.
 func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
-		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, ScanTimeout),
 		known: map[int]machine.GPU{}, seen: map[string]sighting{},
 	}
 }

@@ -8,7 +8,7 @@
 // time, and remember the last good answers of a GPU that hangs.
 //
 // The package names no vendor. Each has a package of its own below this one,
-// and discovery/gpu/vendors lists them.
+// and package host lists them.
 package gpu
 
 import (

@@ -23,7 +23,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/cpu"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -91,7 +90,7 @@ func New(o Options) *Host {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.GPUs == nil {
-		o.GPUs = vendors.Open(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = OpenGPUs(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{

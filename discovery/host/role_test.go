@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/sysfstest"
@@ -151,7 +150,7 @@ func TestRoles(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			(&memory{}).assign(&tt.machine, nil, vendors.All())
+			(&memory{}).assign(&tt.machine, nil, Vendors())
 			got := rolesOf(&tt.machine)
 			for name, role := range got {
 				if role == machine.RoleFabric {
@@ -178,7 +177,7 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 				vpd[h.PCI] = sysfs.VPD{SwitchManagement: h.Role == machine.RoleNVSwitch}
 				h.Role = ""
 			}
-			(&memory{}).assign(m, vpd, vendors.All())
+			(&memory{}).assign(m, vpd, Vendors())
 			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}
@@ -205,7 +204,7 @@ func TestManyVirtualFunctions(t *testing.T) {
 		})
 	}
 	began := processorTime(t)
-	(&memory{}).assign(&m, nil, vendors.All())
+	(&memory{}).assign(&m, nil, Vendors())
 	// A tenth of a second; many seconds if each HCA looks at each function.
 	if took := processorTime(t) - began; took > 2*time.Second {
 		t.Errorf("%d HCAs took %s of processor time", count, took)

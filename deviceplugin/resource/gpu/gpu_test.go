@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
@@ -134,7 +134,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 				n.config.Resources.GPU = n.config.Domains.GPUResource()
 			}
 			want, got := map[string][2]int{}, map[string][2]int{}
-			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
+			for _, r := range capacity.Of(n.machine, &n.config, host.Vendors()) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
 			for _, resource := range gpu.Names(n.inventory()) {
@@ -188,7 +188,7 @@ func TestCountedErrorsByTheConfiguration(t *testing.T) {
 				healthy++
 			}
 		}
-		counted := capacity.Of(n.machine, &n.config, vendors.All())[0]
+		counted := capacity.Of(n.machine, &n.config, host.Vendors())[0]
 		if healthy != tt.healthy || counted.Healthy != tt.healthy {
 			t.Errorf("%s, cause %q, off %v: %d healthy, %d counted, want %d", tt.machine, tt.cause, tt.off, healthy, counted.Healthy, tt.healthy)
 		}

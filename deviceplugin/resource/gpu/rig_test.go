@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -31,14 +31,14 @@ type node struct {
 
 func newNode(tb testing.TB, m *machine.Machine) *node {
 	tb.Helper()
-	return &node{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
+	return &node{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, host.Vendors(), nil)}
 }
 
 func (n *node) options(tb testing.TB, name string) gpu.Options {
 	tb.Helper()
 	return gpu.Options{
 		Options: resource.Options{Name: name, State: state.New(tb, n.dir, n.inventory()), Driver: n.driver},
-		Vendors: vendors.All(),
+		Vendors: host.Vendors(),
 	}
 }
 

@@ -61,7 +61,7 @@ type smi struct {
 func New(o gpu.Options) *Library {
 	return &Library{
 		fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"),
-		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: toolTimeout},
+		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: gpu.ToolTimeout},
 	}
 }
 
@@ -114,12 +114,12 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 	if s.table.memoryMiB == nil || s.links == nil {
 		questions = append(questions, nil, []string{"topo", "-m"})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.ToolsTimeout)
 	defer cancel()
 	answers, err := l.asking.Do(ctx, func() ([]answer, error) { return l.tool.ask(questions...) })
 	if err != nil {
 		if errors.Is(err, bounded.ErrTimeout) {
-			err = fmt.Errorf("mx-smi did not answer in %s", askTimeout)
+			err = fmt.Errorf("mx-smi did not answer in %s", gpu.ToolsTimeout)
 		}
 		answers = make([]answer, len(questions))
 		for i := range answers {

@@ -47,13 +47,7 @@ func New(o gpu.Options) *Library {
 	return &Library{options: o, gate: semaphore.NewWeighted(allCalls)}
 }
 
-const (
-	allCalls = 1 << 30
-	// closeTimeout bounds how long Close waits for calls: a wait for events
-	// returns after gpu.EventWait, a poll in milliseconds. It is less than
-	// bounded.DefaultTimeout, which bounds Close.
-	closeTimeout = 2 * gpu.EventWait
-)
+const allCalls = 1 << 30
 
 // load makes the interface on first use: a driver container may mount its root
 // after the daemon started.
@@ -173,7 +167,7 @@ func (l *Library) Close() error {
 	if handles, _ := l.handles(); handles == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout)
 	defer cancel()
 	// Who waits for all keeps new calls out.
 	if l.gate.Acquire(ctx, allCalls) != nil {

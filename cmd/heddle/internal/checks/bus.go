@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 // adapter is a network adapter whose makers' drivers give RDMA, or something
@@ -50,7 +50,7 @@ func (l *List) accelerators(m *machine.Machine) {
 		isAccelerator := slices.ContainsFunc([]string{"0x0302", "0x0380", "0x12"}, func(class string) bool {
 			return strings.HasPrefix(f.Class, class)
 		})
-		if isAccelerator && !vendors.All().IsGPU(f) && f.PhysFn == "" {
+		if isAccelerator && !host.Vendors().IsGPU(f) && f.PhysFn == "" {
 			kind := strings.TrimPrefix(f.Vendor, "0x") + ":" + strings.TrimPrefix(f.Device, "0x")
 			at[kind] = append(at[kind], f.Address)
 		}

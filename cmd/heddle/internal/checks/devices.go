@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 // gpus explains GPUs that are unhealthy, or differ from others of their model.
@@ -17,7 +17,7 @@ func (l *List) gpus(m *machine.Machine) {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
-		vendor := vendors.All().Of(m, g)
+		vendor := host.Vendors().Of(m, g)
 		if vendor == nil {
 			vendor = &gpu.Vendor{Link: "link"}
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -116,7 +116,7 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	case "rdma-netlink":
 		remedy = "See that ib_core is loaded, and that this program is in the host's network namespace."
 	}
-	for _, v := range vendors.All() {
+	for _, v := range host.Vendors() {
 		if v.Probe != p.Name {
 			if len(v.OnBus(m.PCI)) > 0 {
 				others = v.Name
@@ -148,7 +148,7 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 func (l *List) excused(m *machine.Machine) {
 	byReason := map[string][]string{}
 	for i := range m.PCI {
-		if f := &m.PCI[i]; vendors.All().IsGPU(f) && gpu.Excuse(f) != "" && m.GPUAt(f.Address) == nil {
+		if f := &m.PCI[i]; host.Vendors().IsGPU(f) && gpu.Excuse(f) != "" && m.GPUAt(f.Address) == nil {
 			byReason[gpu.Excuse(f)] = append(byReason[gpu.Excuse(f)], f.Address)
 		}
 	}
@@ -172,7 +172,7 @@ func (l *List) skipped(m *machine.Machine) {
 	}
 	for _, reason := range reasons {
 		remedy := "See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report."
-		for _, v := range vendors.All() {
+		for _, v := range host.Vendors() {
 			answers := slices.ContainsFunc(m.Probes, func(p machine.Probe) bool {
 				return p.Name == v.Probe && p.State == machine.ProbeOK
 			})

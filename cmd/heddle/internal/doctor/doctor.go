@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -167,7 +167,7 @@ func diagnose(in *input) (r *Report, problems int) {
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
-		result := labels.Compute(m.Machine, &m.Config, vendors.All())
+		result := labels.Compute(m.Machine, &m.Config, host.Vendors())
 		want = in.kept(&result)
 		corrected := m.Config.WithRoles(m.Machine)
 		l.Machine(corrected)
@@ -199,7 +199,7 @@ func diagnose(in *input) (r *Report, problems int) {
 // reports wins where no configuration is given: how many share an HCA, and which
 // are chosen, only it knows then.
 func resources(in *input) []capacity.Resource {
-	all := capacity.Of(in.machine.Machine, &in.machine.Config, vendors.All())
+	all := capacity.Of(in.machine.Machine, &in.machine.Config, host.Vendors())
 	for i := range all {
 		at := slices.IndexFunc(in.counts, func(s report.Resource) bool {
 			return s.Name == all[i].Name && s.Kind == report.KindHCA

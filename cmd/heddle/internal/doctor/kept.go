@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -52,7 +52,7 @@ func (n *clusterNode) checkReleased(l *checks.List) {
 // are there.
 func (in *input) kept(want *labels.Result) *labels.Result {
 	m := in.machine
-	if in.node == nil || in.node.keptUntil(&m.Config).IsZero() || labels.DriverAbsent(m.Machine, vendors.All()) == "" {
+	if in.node == nil || in.node.keptUntil(&m.Config).IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {
 		return want
 	}
 	carried, taints := nodesync.Carried(in.node.node)

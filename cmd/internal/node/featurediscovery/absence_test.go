@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
@@ -94,7 +93,7 @@ labels:
 - {key: example.com/gpus, value: "string(gpu.count)"}
 `}
 		b := newBed(t, text)
-		b.vendors = vendors.All()
+		b.vendors = host.Vendors()
 		up := b.scan(t, with)
 		if len(up.Labels) < 25 || len(up.Taints) != 2 || up.DriverAbsentSince != "" {
 			t.Fatalf("with the driver: %d labels, taints %v, %q", len(up.Labels), up.Taints, up.DriverAbsentSince)
@@ -147,7 +146,7 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		with, without := driven(t)
 		b := newBed(t, nil)
-		b.vendors = vendors.All()
+		b.vendors = host.Vendors()
 		if got := b.scan(t, without); got.DriverAbsentSince != "" || len(b.sink.warnings) > 0 {
 			t.Errorf("a Node that had no GPUs: %v, %q", got, b.sink.warnings)
 		}
@@ -174,7 +173,7 @@ func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		with, without := driven(t)
 		b := newBed(t, map[string]string{"cluster-config": "taints: {gpuProduct: true}\n"})
-		b.vendors = vendors.All()
+		b.vendors = host.Vendors()
 		before := b.scan(t, with)
 		b.release = host.NewRelease()
 		ask := func(until time.Time) {
