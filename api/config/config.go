@@ -35,7 +35,7 @@ type Override struct {
 	// Labels that this configuration decides cannot be used: node.usage,
 	// control-plane, those of rules, and those about sharing and MIG.
 	NodeSelector map[string]string `yaml:"nodeSelector"`
-	// NodeConfig is what holds for these nodes, merged over the cluster's.
+	// NodeConfig is merged over the cluster's.
 	NodeConfig `yaml:",inline"`
 }
 

@@ -23,7 +23,7 @@ func TestFaults(t *testing.T) {
 		{"section that there is not", "fabric: {}", "", []string{"cluster-config:1: fabric: unknown key"}},
 		{"topology", "topology:\n  mode: dragonflies\n  nodeNumber: 0\n  staticFile: topo.yaml\n  sources: [ib, lldp, ib]\n", "", []string{
 			`cluster-config:2: topology.mode: unsupported value "dragonflies": supported values are auto, dragonfly,`, "cluster-config:3: topology.nodeNumber: 0 is not between 1 and 4096",
-			`cluster-config:4: topology.staticFile: "topo.yaml" is no clean path`,
+			`cluster-config:4: topology.staticFile: invalid path "topo.yaml"`,
 		}},
 		{"topology source twice", "topology:\n  sources: [ib, lldp,\n    ib]\n", "", []string{"cluster-config:3: topology.sources[2]: duplicate value ib, the first is entry 0"}},
 		{"levels of no custom mode", "topology:\n  mode: leaf\n  levels: [{kind: rack, by: path}]\n", "", []string{
@@ -38,8 +38,8 @@ func TestFaults(t *testing.T) {
 			"cluster-config:4: topology.levels[0].kind: is missing", "cluster-config:4: topology.levels[0].by: is missing",
 		}},
 		{"kinds of levels", "topology:\n  mode: custom\n  levels:\n  - {kind: Rack, by: path}\n  - {kind: node, by: leaf}\n  - {kind: a-b, by: leafs}\n", "", []string{
-			`cluster-config:4: topology.levels[0].kind: "Rack" is no word of 1 to 20`, `cluster-config:5: topology.levels[1].kind: "node" is what the nodes`,
-			`cluster-config:6: topology.levels[2].kind: "a-b" is no word`, `topology.levels[2].by: unsupported value "leafs"`,
+			`cluster-config:4: topology.levels[0].kind: invalid kind "Rack": want 1 to 20`, `cluster-config:5: topology.levels[1].kind: "node" is the kind of nodes`,
+			`cluster-config:6: topology.levels[2].kind: invalid kind "a-b"`, `topology.levels[2].by: unsupported value "leafs"`,
 		}},
 		{"nodes of levels", "topology:\n  mode: custom\n  levels:\n  - {kind: rack, by: path, nodes: 4}\n  - {kind: pair, by: block}\n", "", []string{
 			"cluster-config:4: topology.levels[0].nodes: is for levels by block, not by path",
@@ -51,13 +51,13 @@ func TestFaults(t *testing.T) {
 		{"an override that changes the mode", "topology: {mode: custom, levels: [{kind: rack, by: path}]}", "- nodeName: a\n  topology:\n    mode: leaf\n", []string{
 			"nodes-config:2: [0].topology.levels: are for mode custom; mode leaf",
 		}},
-		{"cluster manager in the clear", "topology: {clusterManager: 'http://a.example.com'}", "", []string{`topology.clusterManager: "http://a.example.com" is no URL such as https://`}},
+		{"cluster manager in the clear", "topology: {clusterManager: 'http://a.example.com'}", "", []string{`topology.clusterManager: invalid URL "http://a.example.com": want one such as https://`}},
 		{"cluster manager with a password", "topology: {clusterManager: 'https://u:secret@a'}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: unsupported value "xid"`, `health.disable[1]: unsupported value "everything"`,
 		}},
 		{"XID", "health: {xids: {fatal: [79, XID 94, 0]}}", "", []string{
-			`health.xids.fatal[1]: "XID 94" is no XID`, `health.xids.fatal[2]: "0" is no XID`,
+			`health.xids.fatal[1]: invalid XID "XID 94"`, `health.xids.fatal[2]: invalid XID "0"`,
 		}},
 		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
 			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
@@ -147,11 +147,11 @@ func TestFaults(t *testing.T) {
 		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
 		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
 		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
-			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: ",
+			`domains.vendor: "Nvidia" is an invalid DNS domain: want lower-case`, `domains.company: "" is an invalid DNS domain`, "domains.card: ",
 		}},
 		{"GPU twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: duplicate value 0, the first is entry 0"}},
 		{"no GPU", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
-		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: "mellanox" is no PCI number`}},
+		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: invalid PCI number "mellanox"`}},
 		{"override breaks the cluster's text", "labels: [{key: a.com/node.usage, value: node}]", "- {nodeName: x, domains: {company: a.com}}", []string{
 			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])",
 		}},

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Health is what makes a GPU or an HCA unhealthy for new pods, and when it is
+// Health defines when a GPU or an HCA is unhealthy for new pods, and when it is
 // healthy again. Running pods are never touched, but by `remediation`.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
@@ -29,12 +29,12 @@ type Health struct {
 	// UpAfter is how long a GPU must answer, and the driver ask for no recovery action, and how long a port must be
 	// good, until the device is healthy again.
 	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
-	// Remediation is what is done beyond that about a GPU that stays unhealthy.
+	// Remediation is the reaction to a GPU that stays unhealthy.
 	Remediation Remediation `yaml:"remediation"`
 }
 
-// Remediation is what heddle-device-plugin does about its Node while a GPU stays
-// unhealthy, which is not handed out in any case.
+// Remediation is the reaction of heddle-device-plugin while a GPU of its Node stays
+// unhealthy, which is not allocated in any case.
 type Remediation struct {
 	// Policy is `none`; `cordon`, the Node gets the taint
 	// `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the pods that have the
@@ -84,7 +84,7 @@ func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
 }
 
-// Fault is why a GPU that its scan found unhealthy or lost cannot be handed out. It is empty
+// Fault is why a GPU that its scan found unhealthy or lost cannot be allocated. It is empty
 // for a healthy one, and for one with uncorrectable errors where their check is off.
 func (h *Health) Fault(found machine.Health) string {
 	if found.Cause == machine.UncorrectableErrors && !h.Checks(CheckECC) {
@@ -102,7 +102,7 @@ const maxHealthCode = 9999
 // Check returns what is wrong with a number.
 func (c HealthCode) Check() error {
 	if n, err := strconv.Atoi(string(c)); err != nil || n < 1 || n > maxHealthCode || strconv.Itoa(n) != string(c) {
-		return fmt.Errorf("%q is no XID, a number such as 79", string(c))
+		return fmt.Errorf("invalid XID %q: want a number such as 79", string(c))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 // The comments of the fields below are docs/configuration.md: their last
 // paragraph, "Read by", names the programs that act on the key.
 
-// NodeConfig is what heddle does on one node.
+// NodeConfig is the configuration of one node.
 type NodeConfig struct { //nolint:recvcheck // For and its like answer with a changed copy.
 	// Preset changes defaults, and nothing that is written out. `scheme` puts
 	// the taint of the accelerator's model on (`taints.gpuProduct`), as the
@@ -18,7 +18,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-feature-discovery.
 	Preset Preset `yaml:"preset" enum:",scheme"`
-	// Mode is how GPUs are handed out: `native` exclusively, `sgpu` in shares.
+	// Mode is how GPUs are allocated: `native` exclusively, `sgpu` in shares.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
@@ -30,7 +30,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: every program.
 	Domains wellknown.Domains `yaml:"domains"`
-	// Resources are full resource names, for clusters whose names follow no
+	// Resources are full resource names, for clusters with names that follow no
 	// rule. Each default is built from `domains`.
 	//
 	// Read by: heddle-device-plugin, heddle-scheduler.
@@ -45,7 +45,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-topo-worker.
 	Topology Topology `yaml:"topology"`
-	// Usage is what the node is for: the label and the taint
+	// Usage is the purpose of the node: the label and the taint
 	// `<company>/node.usage`. Empty means neither.
 	//
 	// Read by: heddle-feature-discovery.
@@ -64,7 +64,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-feature-discovery.
 	Labels []LabelRule `yaml:"labels"`
-	// LabelConflict is what happens to a label that another field manager
+	// LabelConflict is the treatment of a label that another field manager
 	// owns with another value: `yield` leaves it, reports it in an Event and a
 	// metric, and writes the others; `force` takes it over. Keys below heddle.dev
 	// are heddle's alone, and are taken back with either.
@@ -72,9 +72,8 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// Read by: heddle-feature-discovery.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
-	// Others are this configuration under the names of the other makers whose GPUs
-	// the machine has, with or without a driver, by [NodeConfig.For]. These are handed
-	// out whole.
+	// Others are this configuration under the names of the other makers of GPUs that
+	// the machine has, with or without a driver, by [NodeConfig.For]. These are exclusive.
 	Others []*NodeConfig `yaml:"-" json:"-"`
 
 	// Rules are Labels compiled, in their order; nil for a program that writes no labels.
@@ -83,7 +82,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 
 // MIG is how GPU instances appear.
 type MIG struct {
-	// Strategy is what MIG devices are called, as in NVIDIA's device plugin:
+	// Strategy is how MIG devices are named, as in NVIDIA's device plugin:
 	// `none` does not name them, `single` calls them all
 	// `<vendor>/<card>`, which needs one profile on all GPUs, `mixed` calls
 	// them `<vendor>/mig-<profile>`.
@@ -94,7 +93,7 @@ type MIG struct {
 
 // Resources are the names that pods ask for.
 type Resources struct {
-	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`, or
+	// GPU is an exclusive GPU; default `<vendor>/<card>`, or
 	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
 	// heddle-topo-master, which counts free GPUs by it, reads it at its start alone.
 	//
@@ -106,14 +105,14 @@ type Resources struct {
 	VCore string `yaml:"vcore" json:"vcore"`
 	// VMemory is one GPU's memory, in `vmemoryUnit`; default `<vendor>/vmemory`.
 	VMemory string `yaml:"vmemory" json:"vmemory"`
-	// VMemoryUnit is what a plain number of vmemory counts. HAMi counts `MiB`.
+	// VMemoryUnit is the unit of a plain number of vmemory. HAMi counts `MiB`.
 	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" json:"vmemoryUnit" enum:"GiB,MiB"`
 	// VMemoryPercentage is percent of one GPU's memory, for containers without
-	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`; empty is none.
+	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`. Empty means no such resource.
 	VMemoryPercentage string `yaml:"vmemoryPercentage" json:"vmemoryPercentage"`
 }
 
-// RDMA is how HCAs are handed out.
+// RDMA is how HCAs are allocated.
 type RDMA struct {
 	// Resources are the resources made of HCAs. The default is one,
 	// `rdma/hca_shared_devices_ib`, of all HCAs with role fabric. `[]` is
@@ -142,13 +141,13 @@ type RDMAResource struct {
 	// RoCE has 128 GIDs on a port, two for each address. With 1 the device ID is
 	// the HCA's PCI address, as Multus and CNI plugins need it.
 	Sharers int `yaml:"sharers" range:"1-4096"`
-	// Count is what a pod gets that asks for n: `distinct` n different
+	// Count is how a request for n is served: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
 	// `strict` the same, but fewer is rejected, and the pod evicted after
 	// `rdma.rejectedFor`; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
-	// Selectors choose the HCAs. Without any they are those of role fabric.
+	// Selectors choose the HCAs. Without any, HCAs of role fabric are chosen.
 	Selectors Selectors `yaml:"selectors"`
 }
 
@@ -174,7 +173,7 @@ type Selectors struct {
 	// PFNames choose virtual functions: RDMA names or network devices of
 	// their physical function.
 	PFNames []Glob `yaml:"pfNames"`
-	// Roles are what HCAs are for.
+	// Roles are the purposes of HCAs.
 	Roles []machine.Role `yaml:"roles" enum:"fabric,storage,management,virtual"`
 }
 
@@ -210,7 +209,7 @@ type LabelRule struct {
 	// no other rule makes.
 	Key string `yaml:"key" required:"true"`
 	// Value is a CEL expression that gives a text. An empty text
-	// means no label; what is no valid label value means no label and a
+	// means no label; an invalid label value means no label and a
 	// complaint.
 	Value string `yaml:"value" required:"true"`
 	// When is a CEL expression that gives true or false; without it the rule

@@ -55,7 +55,7 @@ func (v *validator) domains(d wellknown.Domains) {
 		}
 	}
 	if err := wellknown.CheckKey(d.GPU); err != nil || len(d.GPU) > maxGPUWord || strings.Contains(d.GPU, "/") {
-		v.addf("domains.card", "%q is no word of 1 to %d letters, digits, '-', '_' and '.'", d.GPU, maxGPUWord)
+		v.addf("domains.card", "invalid word %q: want 1 to %d letters, digits, '-', '_' and '.'", d.GPU, maxGPUWord)
 	}
 }
 

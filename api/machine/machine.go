@@ -1,7 +1,7 @@
 // Package machine describes what one node has: processors, PCI functions, GPUs,
 // HCAs and NVLink, as plain values.
 //
-// A Machine is what discovery reads and what everything else decides on. Its
+// Discovery reads a Machine, and everything else decides by it. Its
 // JSON form is the dump that `heddle inspect -o json` prints, that `--machine
 // FILE` replays and that test/machines holds. The package reads no hardware
 // and keeps no state.
@@ -39,8 +39,8 @@ type Machine struct {
 	GPUs []GPU         `json:"gpus"`
 	HCAs []HCA         `json:"hcas"`
 
-	// Driver is that of the GPUs, of the first maker in the order of preference if there
-	// are several; OtherDrivers are those of the others. See [Machine.DriverOf].
+	// Driver is the driver of the GPUs, of the first maker in the order of preference if there
+	// are several; OtherDrivers has the others. See [Machine.DriverOf].
 	Driver       Driver   `json:"driver"`
 	OtherDrivers []Driver `json:"otherDrivers,omitempty"`
 	RDMA         RDMA     `json:"rdma"`
@@ -157,7 +157,7 @@ type Driver struct {
 	Unidentified int `json:"unidentified,omitempty"`
 }
 
-// Drivers are those that are loaded, the first maker's first.
+// Drivers are the loaded drivers, the first maker's first.
 func (m *Machine) Drivers() []Driver {
 	if m.Driver == (Driver{}) {
 		return nil
@@ -175,7 +175,7 @@ func (m *Machine) DriverOf(vendor string) Driver {
 	return Driver{}
 }
 
-// AddDriver adds that of one more maker; a zero one is none.
+// AddDriver adds the driver of one more maker, unless it is zero.
 func (m *Machine) AddDriver(d Driver) {
 	switch {
 	case d == Driver{}:
@@ -208,10 +208,10 @@ const (
 	// ProbeFailed means that something is there and could not be read.
 	ProbeFailed ProbeState = "failed"
 	// ProbeTimeout means that a call did not return in its time; the values
-	// are those of the last good read, if there was one.
+	// are from the last good read, if there was one.
 	ProbeTimeout ProbeState = "timeout"
 	// ProbeReleased means that the reader let go of the driver because it was
-	// asked to; the values are those before that, if there are any.
+	// asked to; the values are from before that, if there are any.
 	ProbeReleased ProbeState = "released"
 )
 

@@ -5,7 +5,7 @@ const (
 	// ConditionDevices of heddle-device-plugin: True while every device of every resource
 	// is healthy; False while a device, or a resource, is in no pod's reach.
 	ConditionDevices = "HeddleReady"
-	// ConditionModes of heddle-device-plugin: True while a GPU is handed out in another
+	// ConditionModes of heddle-device-plugin: True while a GPU is allocated in another
 	// mode than the configuration wants; what it waits for.
 	ConditionModes = "HeddleModePending"
 	// ConditionRemediation of heddle-device-plugin: True while the Node is cordoned or drained,
@@ -122,7 +122,7 @@ const (
 	EventDuplicateGUID = "DuplicateGUID"
 	// EventPathContradicts: a path contradicts what most others of its group report.
 	EventPathContradicts = "PathContradicts"
-	// EventFabricFinding: a finding has no reason of its own.
+	// EventFabricFinding: a finding without another reason.
 	EventFabricFinding = "FabricFinding"
 )
 
@@ -142,6 +142,6 @@ const (
 
 // Notices of heddle-scheduler about pods.
 const (
-	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with all of its own gang.
+	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with its whole gang.
 	EventPreempted = "Preempted"
 )

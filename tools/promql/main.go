@@ -52,7 +52,7 @@ func serve(file string) error {
 	return errors.Join(err, s.stop())
 }
 
-// run answers every line, and stops at the first that is no expression.
+// run answers every line, and stops at the first invalid expression.
 func run(in io.Reader, out io.Writer, answer func(expression string) (string, error)) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {

@@ -34,7 +34,7 @@ type server struct {
 type sample struct {
 	Metric map[string]string `json:"metric"`
 	Value  string            `json:"value"`
-	// Number is whether the value is one: a rate of nothing is none.
+	// Number is whether the value is a number: a rate of nothing is not.
 	Number bool `json:"number"`
 }
 

@@ -91,7 +91,7 @@ func TestDevices(t *testing.T) {
 				"nvidia.com/mig-1g.10gb.me": {{ID: "MIG-2-0", Healthy: true, NUMA: []int64{1}}},
 				"nvidia.com/mig-3g.40gb":    {{ID: "MIG-1-0", Healthy: true, NUMA: []int64{0}}},
 			},
-			faults: map[string]string{"GPU-3": "MIG is on, and there are no MIG devices"},
+			faults: map[string]string{"GPU-3": "MIG is on, and MIG devices are missing"},
 		},
 		{
 			name: "one UUID twice", machine: func() *machine.Machine { m := machineWith(2); m.GPUs[1].UUID = "GPU-0"; return m }(),

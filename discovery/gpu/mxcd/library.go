@@ -29,17 +29,17 @@ type Library struct {
 	fs      sysfs.FS
 	devRoot string
 	tool    tool
-	// asking bounds the tool, of which there is one call at a time.
+	// asking bounds the tool, with one call at a time.
 	asking bounded.Call[[]answer]
 	// pause is how many scans the tool is still left alone; only Open uses it.
 	pause int
-	// now is what Open found; calls of GPU may run at once.
+	// now is the result of Open; calls of GPU may run at once.
 	now atomic.Pointer[snapshot]
 }
 
-// snapshot is what one scan found, and never changed.
+// snapshot is the result of one scan. It is never changed.
 type snapshot struct {
-	// addresses are those of the GPUs on the bus, in order, devices their numbers.
+	// addresses are the GPUs on the bus, in order, devices their numbers.
 	addresses, devices []string
 	// nodes are the layout's, one of each GPU, or none.
 	nodes     []map[string]uint64
@@ -47,8 +47,8 @@ type snapshot struct {
 	smi       smi
 }
 
-// smi is what the tool answered: the last good list, table and matrix, and why there
-// is no newer one.
+// smi has the tool's answers: the last good list, table and matrix, and why they
+// are not newer.
 type smi struct {
 	list                      []listed
 	table                     table
@@ -137,7 +137,7 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 	return s
 }
 
-// take parses an answer, and keeps the one before where there is none.
+// take parses an answer, and keeps the one before without a new one.
 func take[T any](into *T, a answer, question []string, parse func(string) (T, error)) error {
 	if errors.Is(a.err, errNoTool) {
 		return a.err
@@ -202,7 +202,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 }
 
 // identity is "GPU-" and the place on the bus. The driver's UUID is known to mx-smi
-// alone: a GPU whose identity came and went with a tool would be two GPUs to a kubelet.
+// alone: if its identity came and went with a tool, it would be two GPUs to a kubelet.
 func identity(address string) string {
 	return "GPU-" + strings.NewReplacer(":", "-", ".", "-").Replace(address)
 }

@@ -52,7 +52,7 @@ func (t tool) path() (string, error) {
 	return "", fmt.Errorf("%w below %s", errNoTool, t.root)
 }
 
-// answer is what the tool printed to a question, or why it did not.
+// answer is the output of the tool, or why it has none.
 type answer struct {
 	text string
 	err  error
@@ -105,7 +105,7 @@ func (t tool) run(path string, arguments []string) (string, error) {
 }
 
 // limited is a buffer that ends a program which prints too much. It embeds no buffer,
-// whose ReadFrom would take all.
+// with a ReadFrom that would take all.
 type limited struct {
 	text bytes.Buffer
 	left int

@@ -14,7 +14,7 @@ import (
 )
 
 // watched is an event set and the GPUs in it. It belongs to the holder of
-// Library.waiting, and to Close once there is none.
+// Library.waiting, and then to Close.
 type watched struct {
 	set nvml.EventSet
 	// gpus are the handles that were registered: the UUID of a GPU that just

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// settled is a GPU whose slow parts were all read, at a time: its device node and
+// settled is a GPU with all slow parts that were read, at a time: its device node and
 // compute capability are the driver's, ECC changes with a reset, for which no
 // session may be open, and NVLinks when they fail. It counts for one session, and
 // until the driver reports an event: a link that failed is among what events are of.

@@ -115,9 +115,9 @@ func (l *List) hcas(m *machine.Machine) {
 			}
 		case machine.RoleNVSwitch:
 			l.Note(h.Name, "",
-				"is the management function of an NVSwitch: it looks like an HCA and is none, so no pod gets it")
+				"is the management function of an NVSwitch and not a network adapter, so no pod gets it")
 		case machine.RoleVirtual:
-			l.Note(h.Name, "", "is soft RDMA (%s): it is no fabric HCA, "+
+			l.Note(h.Name, "", "is soft RDMA (%s), "+
 				"so no pod gets it unless a resource selects role virtual", h.Driver)
 		}
 	}

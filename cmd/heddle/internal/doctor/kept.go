@@ -48,7 +48,7 @@ func (n *clusterNode) checkReleased(l *checks.List) {
 	}
 }
 
-// kept is what the Node should carry: while labels and taints are kept, those that
+// kept adds what the Node should keep: while labels and taints are kept, those that
 // are there.
 func (in *input) kept(want *labels.Result) *labels.Result {
 	m := in.machine

@@ -129,15 +129,14 @@ func checkServed(l *checks.List, r *report.Resource) {
 			"is not registered with the kubelet: %s", cmp.Or(r.LastError, "not yet"))
 	case r.Owner != "":
 		l.Problem(subject, "Remove the other one.",
-			"is served by heddle-device-plugin, and %s serves it too: devices may be handed out twice", r.Owner)
+			"is served by heddle-device-plugin, and %s serves it too: devices may be allocated twice", r.Owner)
 	case r.Withdrawn > 0:
 		l.Note(subject, "", "no longer hands out %s; a device stays listed until no pod holds it",
 			cli.Count(r.Withdrawn, "device ID"))
 	}
 }
 
-// checkModes explains GPUs that are handed out otherwise than configured, or not
-// at all.
+// checkModes explains GPUs that are not allocated as configured, or not at all.
 func checkModes(l *checks.List, r *report.Report) {
 	for i := range r.GPUs {
 		if pending := r.GPUs[i].Pending(); pending != "" {
@@ -154,7 +153,7 @@ func checkModes(l *checks.List, r *report.Report) {
 	}
 }
 
-// rejectedRemedies are what to do about a rejected pod, by the kind of rejection.
+// rejectedRemedies are the actions for a rejected pod, by the kind of rejection.
 func rejectedRemedies() map[string]string {
 	const evicted = " It is evicted after sgpu.rejectedFor if a controller made it; else delete it."
 	return map[string]string{
@@ -229,7 +228,7 @@ func checkMPS(l *checks.List, d *enforce.Daemon) {
 	}
 }
 
-// pluginRemedies are what to do about a problem of the device plugin, by its name.
+// pluginRemedies are the actions for a problem of the device plugin, by its name.
 func pluginRemedies() map[string]string {
 	const disk = "See --state-dir: it must be on a disk that is writable and not full."
 	const noSwitch = disk + " Until then no GPU changes its mode."

@@ -92,7 +92,7 @@ func warnings(s *source.Subject, format string) (all []string) {
 	return all
 }
 
-// render shows the subject in one of the formats. The dump is what was read;
+// render shows the subject in one of the formats. The dump has what was read;
 // in the others, HCAs have the roles that the configuration gives them.
 func render(s *source.Subject, format string) (string, error) {
 	m := s.Config.WithRoles(s.Machine)
@@ -136,7 +136,7 @@ func labelLines(s *source.Subject) string {
 }
 
 // sharedBy is how many containers can have the same HCA of a resource; "-" for
-// resources whose devices one container has alone, and for shares of GPUs.
+// resources with exclusive devices, and for shares of GPUs.
 func sharedBy(c *config.NodeConfig, resource string) string {
 	at := slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == resource })
 	if at < 0 || c.RDMA.Resources[at].Sharers == 1 {
