@@ -35,6 +35,10 @@ type bed struct {
 
 var shared *bed
 
+// patience is how long a test waits for any condition: more than a busy machine takes for
+// anything. How long something may take is no matter of these tests.
+const patience = 3 * time.Minute
+
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == lldpSender {
 		fmt.Fprintln(os.Stderr, sendLLDP(os.Args[2]))
