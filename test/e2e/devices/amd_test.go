@@ -20,7 +20,6 @@ const amdResource = "amd.com/gpu"
 // the HCAs beside them, and can open no other. Nothing that the node or a pod shows
 // is in the words of another maker.
 func TestAMD(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{
 		name: "amd", machine: "amd-mi210-two-hives", config: quickHealth + "domains: {vendor: auto}\n",
 	})

@@ -25,7 +25,6 @@ import (
 // one that is started in its place serves the new driver within 30 s.
 // feature-discovery and topo-worker end in the same way. Running pods see nothing of it.
 func TestDriverUpgrade(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "upgrade")
 	d := newReaders(t, r, n)
 	eventually(t, waitStart, func() string { // The others have one for the length of a scan.
@@ -88,7 +87,6 @@ func TestDriverUpgrade(t *testing.T) {
 // TestCUDAProgramFindsItsLibrary: with the default values, no CDI hook runs, so
 // no hook makes the links that a program's SONAME needs.
 func TestCUDAProgramFindsItsLibrary(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "soname")
 	r.runsCUDA(t, n.buildCUDAProgram(t))
 }
@@ -96,7 +94,6 @@ func TestCUDAProgramFindsItsLibrary(t *testing.T) {
 // TestDriverInTheNodesNamespace: the driver's root is mounted in the node's namespace alone, and has what
 // Debian's own packages install, behind absolute links. They lead nowhere but below that root.
 func TestDriverInTheNodesNamespace(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "namespace")
 	program := n.buildCUDAProgram(t)
 	n.behindLinks(t)

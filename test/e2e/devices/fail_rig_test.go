@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -295,14 +294,4 @@ func (r *rig) onNode(t *testing.T, line string) string {
 		t.Fatalf("%s: %v", line, err)
 	}
 	return out
-}
-
-// sockets are the names of sockets in the kubelet's directory.
-func (r *rig) sockets(t *testing.T) []string {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(r.NodeDir("/var/lib/kubelet/device-plugins"), "*.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return paths
 }

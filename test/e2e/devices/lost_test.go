@@ -10,45 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
-
-// TestGPULostWhileIdle: no pod has it. It leaves allocatable within seconds,
-// the Node has the reason, and it comes back.
-func TestGPULostWhileIdle(t *testing.T) {
-	r := dgx(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
-	lost := r.machine(t)
-	lost.GPUs[5].Health = machine.Health{State: machine.Lost, Reason: "memory: GPU is lost"}
-	whole := r.machine(t)
-	t.Cleanup(func() { _ = r.writeMachine(whole) })
-	if err := r.writeMachine(lost); err != nil {
-		t.Fatal(err)
-	}
-	took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
-	t.Logf("allocatable was 7 after %.1f s", took.Seconds())
-	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU 5: ")
-	r.waitUnavailable(t, gpuResource, string(health.Lost), 1)
-	r.waitEvent(t, r.Node(), wellknown.EventDeviceUnhealthy, "GPU 5 (", waitStart)
-	// The kubelet's capacity keeps it.
-	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
-		t.Errorf("capacity is %d", q.Value())
-	}
-	// No pod gets it.
-	r.run(t, r.pod("seven", box{gpus: 7, hcas: 7}))
-	if s := r.has(t, "seven", "app", 7, 7); !disjoint(s.GPUs, []string{lost.GPUs[5].UUID}) {
-		t.Errorf("the lost GPU was given out: %v", s.GPUs)
-	}
-	if err := r.writeMachine(whole); err != nil {
-		t.Fatal(err)
-	}
-	took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
-	t.Logf("allocatable was 8 again after %.1f s", took.Seconds())
-	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
-	r.waitEvent(t, r.Node(), wellknown.EventDeviceRecovered, "GPU 5 (", waitStart)
-}
 
 // TestGPULostWhileAllocated: its pod runs on, and its status names the device
 // is unhealthy.

@@ -25,8 +25,7 @@ const metaX = quickHealth + "domains: {vendor: metax-tech.com}\n"
 // C500. Two GPUs are two that MetaXLink joins, four are one group of it with its HCAs;
 // the documented configuration turns the node to shares; the documented Job is for its
 // taints. Nothing that the node or a pod shows is in the words of another maker.
-func TestMetaX(t *testing.T) { //nolint:tparallel // Its parts share a rig.
-	beside(t)
+func TestMetaX(t *testing.T) {
 	r := newRig(t, options{name: "metax", machine: "metax-c500-box", config: metaX})
 	r.waitAllocatable(t, "metax-tech.com/gpu", 8, waitStart)
 	r.waitAllocatable(t, hcaResource, 4*64, waitStart)

@@ -304,3 +304,14 @@ func (r *rig) waitEvent(t *testing.T, object, reason, text string, within time.D
 		return fmt.Sprintf("no Event %s about %s with %q, only %q", reason, object, text, messages)
 	})
 }
+
+// waitingFor is why containers of a pod do not run, in the kubelet's words.
+func waitingFor(p *corev1.Pod) string {
+	var all []string
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			all = append(all, w.Message)
+		}
+	}
+	return strings.Join(all, "; ")
+}

@@ -170,10 +170,14 @@ func (r *rig) imageHides(t *testing.T) {
 		t.Fatal(err)
 	}
 	const linked = "localhost/devices-linked:1"
-	r.load(t, image.Spec{
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	err = image.Pack(archive, image.Spec{
 		Name: linked, Files: map[string]string{"/report": filepath.Join(b.dir, "report")}, Entrypoint: []string{"/report"},
 		Links: map[string]string{"/a/b/c": "/etc", "/etc": "system/etc"},
 	})
+	if err = errors.Join(err, r.LoadImage(t.Context(), archive)); err != nil {
+		t.Fatal(err)
+	}
 	const list = "ld.so.preload"
 	r.configMap(t, "list", map[string]string{list: ""})
 	of := func(name, path string) *corev1.Pod {

@@ -20,7 +20,6 @@ import (
 // TestGPURelease: a GPU is reset, and the driver upgraded, while the daemons stay on the node, by the
 // commands of docs/day-2.md. What they would do to the driver the stand-in does.
 func TestGPURelease(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "release")
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")
 	d := newReaders(t, r, n)

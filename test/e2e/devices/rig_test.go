@@ -86,18 +86,46 @@ type rig struct {
 	conn *grpc.ClientConn
 }
 
+// current is the rig that is up. There is one at a time: two clusters on two processors wait
+// for each other.
+var current struct {
+	name string
+	rig  *rig
+}
+
 // newRig makes a rig for one test and takes it down after it.
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
-	r, err := upRig(t.Context(), o)
-	if err != nil {
-		t.Fatal(errors.Join(err, r.down()))
-	}
+	// Before sharedRig, whose own clean-up explains a failure.
 	t.Cleanup(func() {
-		if t.Failed() {
-			r.explain(t)
+		if err := closeRig(); err != nil {
+			t.Error(err)
 		}
-		if err := r.down(); err != nil {
+	})
+	return sharedRig(t, o)
+}
+
+// sharedRig is the rig of that name, which the tests after this one find as it leaves it. A
+// test that fails takes it down.
+func sharedRig(t *testing.T, o options) *rig {
+	t.Helper()
+	if current.name != o.name {
+		if err := closeRig(); err != nil {
+			t.Error(err)
+		}
+		r, err := upRig(context.WithoutCancel(t.Context()), o)
+		if err != nil {
+			t.Fatal(errors.Join(err, r.down()))
+		}
+		current.name, current.rig = o.name, r
+	}
+	r := current.rig
+	t.Cleanup(func() {
+		if !t.Failed() || current.rig != r {
+			return
+		}
+		r.explain(t)
+		if err := closeRig(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,50 +135,52 @@ func newRig(t *testing.T, o options) *rig {
 	return r
 }
 
-// beside runs a test beside others. When it goes on, all tests that run alone have
-// ended, and the rigs that they shared go: an idle cluster takes a tenth of a processor.
-func beside(t *testing.T) {
-	t.Helper()
-	t.Parallel()
-	if err := closeShared(); err != nil {
-		t.Error(err)
+// closeRig takes down the rig that is up, if there is one.
+func closeRig() error {
+	r := current.rig
+	current.name, current.rig = "", nil
+	if r == nil {
+		return nil
 	}
+	return r.down()
 }
 
-// closeShared takes down the rigs of [sharedRig].
-func closeShared() error {
-	once.Lock()
-	defer once.Unlock()
-	var errs []error
-	for _, r := range once.shared {
-		errs = append(errs, r.down())
-	}
-	clear(once.shared)
-	return errors.Join(errs...)
+// failing is a whole rig, whose parts the test stops and breaks, and which it gives back whole.
+func failing(t *testing.T) *rig {
+	t.Helper()
+	r := sharedRig(t, options{name: "fail"})
+	r.whole(t)
+	t.Cleanup(func() { r.whole(t) })
+	return r
 }
 
-// sharedRig is a rig that lives until all tests that run alone have ended. Tests leave
-// it as they found it.
-func sharedRig(t *testing.T, o options) *rig {
+// whole brings up what does not run, and waits until the kubelet serves all
+// devices of the machine.
+func (r *rig) whole(t *testing.T) {
 	t.Helper()
-	if r := once.shared[o.name]; r != nil {
-		t.Cleanup(func() {
-			if t.Failed() {
-				r.explain(t)
-			}
-		})
-		return r
+	if !r.plugin.running() {
+		// Not the test's context: it has ended when this is a clean-up.
+		if err := r.plugin.start(r.ctx(t)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	r, err := upRig(context.WithoutCancel(t.Context()), o)
-	if err != nil {
-		t.Fatal(errors.Join(err, r.down()))
-	}
-	if once.shared == nil {
-		once.shared = map[string]*rig{}
-	}
-	once.shared[o.name] = r
-	r.waitRegistered(t)
-	return sharedRig(t, o)
+	m := r.machine(t)
+	r.within(t, 60*time.Second, func() string {
+		if _, err := r.get(r.ctx(t), "/readyz"); err != nil {
+			return err.Error()
+		}
+		n, err := r.client.CoreV1().Nodes().Get(r.ctx(t), r.Node(), metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if q := n.Status.Allocatable[gpuResource]; q.Value() != int64(len(m.GPUs)) {
+			return fmt.Sprintf("the node has %d GPUs of %d", q.Value(), len(m.GPUs))
+		}
+		if q := n.Status.Allocatable[hcaResource]; q.Value() == 0 {
+			return "the node has no HCAs"
+		}
+		return ""
+	})
 }
 
 // upRig makes a rig. What there is of it is returned also with an error.

@@ -28,7 +28,6 @@ const evictConfig = sharedGPUs + "sgpu: {gpus: [0], refusedFor: 0s, memoryOverco
 // the pod of the lowest priority makes room for one of a higher that has not all of its
 // share, and the others stay.
 func TestOverShareIsEvicted(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "evict")
 	// The processes are this machine's.
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")

@@ -37,18 +37,11 @@ const (
 // sharedCards is the configuration of rigs that share all cards.
 const sharedGPUs = quickHealth + "mode: sgpu\n"
 
-// sgpu is a rig whose cards are all shared and free. The test gives it back
-// like that. Such tests run side by side, because they mostly wait.
+// sgpu is a rig whose GPUs are all shared and free. The test gives it back like that.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
-	beside(t)
-	r := lend(t, "sgpu", options{config: sharedGPUs, kwok: true}, func(r *rig, t *testing.T) {
-		t.Helper()
-		if err := r.writeConfig(sharedGPUs); err != nil {
-			t.Error(err)
-		}
-	})
-	r.waitRegistered(t)
+	r := sharedRig(t, options{name: "sgpu", config: sharedGPUs, kwok: true})
+	r.configure(t, sharedGPUs)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	return r
 }

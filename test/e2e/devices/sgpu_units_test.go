@@ -36,7 +36,6 @@ const theirNode = `{"metadata": {"annotations": {
 // are, through the real API server and kubelet: each has the memory in MiB that it
 // asks for, in the environment of the library that limits it, and the Node keeps what HAMi left.
 func TestHAMiPodsUnchanged(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{name: "theirs", config: theirNames + "sgpu: {gpus: [0, 1]}\n"})
 	r.configure(t, theirNames+"sgpu: {gpus: [0, 1], defaults: {vcore: 0}, enforce: {memory: preload, compute: preload, "+
 		"preload: {library: "+r.library(t)+"}}}\n")
