@@ -63,7 +63,7 @@ func problems(out string) (all []string) {
 
 // TestCLIDoctorOfANode asks about Nodes in three states.
 func TestCLIDoctorOfANode(t *testing.T) {
-	b := shared
+	b := shared(t)
 	cli := b.laptop(t)
 	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 
 // TestCLINamesAMissingNode : a name with a typing error.
 func TestCLINamesAMissingNode(t *testing.T) {
-	cli := shared.laptop(t)
+	cli := shared(t).laptop(t)
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -139,7 +139,7 @@ func (w workload) manifest(node string) string {
 // TestCLITaintsOfTheRealNode has the real controllers make pods on the real
 // node, with the tolerations that they add themselves.
 func TestCLITaintsOfTheRealNode(t *testing.T) {
-	b := shared
+	b := shared(t)
 	cli := b.laptop(t)
 	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
 		t.Fatal(err)

@@ -34,13 +34,10 @@ const cordonedGPU = "GPU-61313477-0e8d-47f7-ac46-372e96f2f690"
 // engine, on what Prometheus' own scrapes have of the daemons of the chart, with
 // the labels that the chart's monitors make.
 func TestDashboards(t *testing.T) {
-	t.Parallel()
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		t.Parallel()
 		showsAll(t, "e2e-dashboards", []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
 	})
 	t.Run(nodeName, func(t *testing.T) {
-		t.Parallel()
 		showsAll(t, "e2e-dashboards-node", []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
 	})
 }

@@ -17,7 +17,7 @@ import (
 // TestEventsOfTheDevicePlugin: the real API server takes its Events, and rejects
 // those that a thief of its token would write.
 func TestEventsOfTheDevicePlugin(t *testing.T) {
-	b := shared
+	b := shared(t)
 	const user = "system:serviceaccount:" + suite + ":heddle-device-plugin"
 	policy := b.helm(t, "template", "heddle", "deploy/helm/heddle", "-n", suite, "--set", "gpuDevice.deploy=true",
 		"-s", "templates/device-plugin/policy-events.yaml")

@@ -31,7 +31,7 @@ const (
 // TestFeatureDiscoveryFromTheChart is the life of the daemon on a real node,
 // step by step; each step stands on those before.
 func TestFeatureDiscoveryFromTheChart(t *testing.T) {
-	b := shared
+	b := shared(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := b.Kubectl(context.WithoutCancel(t.Context()), "-n", suite, "logs", "ds/"+daemon, "--tail=40")

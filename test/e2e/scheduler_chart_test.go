@@ -21,7 +21,7 @@ const podGroupCRD = "podgroups.scheduling.x-k8s.io"
 // their own service account, pods that name no scheduler, and a gang whose size
 // stands in a PodGroup object. The CRD of those outlives the release.
 func TestSchedulerFromTheChart(t *testing.T) {
-	b := shared
+	b := shared(t)
 	if err := b.installer.Image(t.Context(), b.Cluster, schedulerName); err != nil {
 		t.Fatal(err)
 	}

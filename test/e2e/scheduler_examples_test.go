@@ -156,7 +156,7 @@ func TestDocumentedMPIJob(t *testing.T) {
 // TestGangLabels applies the example of the spellings as it is: every gang is one,
 // none starts by half, and all run where there is room.
 func TestGangLabels(t *testing.T) {
-	f := idleFleet(t, shared)
+	f := idleFleet(t, shared(t))
 	err := f.Apply(t.Context(), f.helm(t, "template", "x", "deploy/helm/heddle", "-s", "templates/scheduler/podgroups.yaml",
 		"--set", "gpuScheduler.deploy=true"))
 	if err != nil {

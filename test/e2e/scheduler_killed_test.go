@@ -5,8 +5,6 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"os"
-	"strings"
 	"testing"
 	"time"
 )
@@ -66,7 +64,7 @@ func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]str
 // that came first by name want the rest of it. No node holds more than it has,
 // and what is free is counted once.
 func TestSchedulerKilled(t *testing.T) {
-	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
+	f := idleFleet(t, shared(t), "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
 	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
 	f.replace(t, fast, slow)
@@ -106,57 +104,4 @@ func TestSchedulerKilled(t *testing.T) {
 	}
 	f.gang(t, "over", 1, 1, nil)
 	t.Log(f.rejected(t, "over", 1, "rejected by podgroup over"))
-}
-
-// TestSecondReplica kills the replica that schedules in the middle of a gang:
-// the other one, which has waited for the lease, finishes it.
-func TestSecondReplica(t *testing.T) {
-	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19414/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19414, map[string][]string{leafA: numbered("lease-a", 3), leafB: numbered("lease-b", 3)})
-	f.replace(t, fast, slow)
-	f.start(t)
-	holder := func() string {
-		return f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "-o", "jsonpath={.spec.holderIdentity}")
-	}
-	leads := f.leader(t)
-	f.replace(t, slow, fast)
-	other := f.replica(t, t.Output())
-	t.Cleanup(func() { end(t, other) })
-	// It has every pod and node, and waits.
-	const pods = 24
-	f.halfBound(t, "half", pods)
-	if got := holder(); got != leads {
-		t.Fatalf("%s leads, not %s", got, leads)
-	}
-	f.kill(t)
-	first := f.middle(t, "half", pods)
-	killed := time.Now()
-	f.whole(t, "half", pods, at, first)
-	if got := holder(); got == leads || got == "" {
-		t.Errorf("%q leads after its end", got)
-	}
-	t.Logf("the gang runs %.1f s after the end of the replica", time.Since(killed).Seconds())
-}
-
-// leader waits until a scheduler holds the lease, and that has renewed it.
-func (f *fleet) leader(t *testing.T) (identity string) {
-	t.Helper()
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := ""
-	eventually(t, 30*time.Second, func() string {
-		got := f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "--ignore-not-found",
-			"-o", "jsonpath={.spec.holderIdentity} {.spec.renewTime}")
-		was := before
-		before = got
-		if !strings.HasPrefix(got, host) || was == "" || was == got {
-			return "the lease has " + got
-		}
-		identity, _, _ = strings.Cut(got, " ")
-		return ""
-	})
-	return identity
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
@@ -27,30 +24,6 @@ func withGates(t *testing.T) *bed {
 		FeatureGates:  map[string]bool{"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true},
 		APIServerArgs: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true"},
 	})
-}
-
-// ownBed is a cluster of a test's own. A test that mostly waits for it runs beside others, once
-// those that share a cluster have ended.
-func ownBed(t *testing.T, o cluster.Options) *bed {
-	t.Helper()
-	o.Kwok, o.Replace, o.Log = true, true, t.Output()
-	c, err := cluster.Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Down(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	b := &bed{Cluster: c, installer: shared.installer}
-	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
-		t.Fatal(err)
-	}
-	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // nativeGroup makes a PodGroup of scheduling.k8s.io and its pods.

@@ -22,7 +22,7 @@ import (
 )
 
 // smokeValues install everything that heddle has: seven GPUs of the real node are exclusive,
-// one is shared. There is no DNS, so that the scheduler asks for the map by an address.
+// one is shared(t). There is no DNS, so that the scheduler asks for the map by an address.
 const smokeValues = `
 config:
   cluster: {preset: scheme, usage: hybrid}
@@ -65,7 +65,7 @@ type smoke struct {
 // TestSmoke is the life of one installation on a real cluster, scene by scene, each on top of
 // those before it. `make smoke` runs it alone.
 func TestSmoke(t *testing.T) {
-	s := &smoke{removable: &removable{bed: shared, plugin: pluginName}}
+	s := &smoke{removable: &removable{bed: shared(t), plugin: pluginName}}
 	for _, scene := range []struct {
 		name string
 		run  func(*testing.T, *smoke)

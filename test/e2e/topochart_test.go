@@ -56,7 +56,7 @@ type topoChart struct {
 // TestTopologyFromTheChart is the life of topo-worker and topo-master on a real
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
-	b := &topoChart{bed: shared}
+	b := &topoChart{bed: shared(t)}
 	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // the Node and of the NodeTopology, prints the columns and the Events, and all
 // of it ends when the cable is mended. heddle doctor names the cable.
 func TestFabricCondition(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.topologyCRD(t)
 	reports := map[string]*v1alpha1.NodeTopology{}
 	for i := range 8 {

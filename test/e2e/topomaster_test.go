@@ -135,7 +135,7 @@ func (b *bed) report(t *testing.T, all ...*v1alpha1.NodeTopology) {
 // them writes, a restart loses nothing, and what is ours goes when it is not
 // wanted any more.
 func TestTopoMaster(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.topologyCRD(t)
 	if err := b.Apply(t.Context(), hyperNodeCRD("")); err != nil {
 		t.Fatal(err)

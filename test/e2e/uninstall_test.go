@@ -61,14 +61,11 @@ type removable struct {
 // step by step; each step stands on those before. First with a DaemonSet for each
 // daemon, then with heddle-node.
 func TestUninstallLeavesNothing(t *testing.T) {
-	t.Parallel()
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		t.Parallel()
 		b := &removable{bed: ownBed(t, cluster.Options{Name: "e2e-removed"}), plugin: pluginName}
 		installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.maxSurge=0")
 	})
 	t.Run("heddle-node", func(t *testing.T) {
-		t.Parallel()
 		own := ownBed(t, cluster.Options{Name: "e2e-removed-node"})
 		b := &removable{bed: own, plugin: nodeName, surge: true, library: libraryImage(t, own)}
 		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.preload.image="+libraryName+
