@@ -184,7 +184,7 @@ func TestCableMoves(t *testing.T) {
 	}
 	expect := func(what string, groups map[string][]string, degraded []string, faults ...string) {
 		t.Helper()
-		eventually(t, 20*time.Second, func() string {
+		eventually(t, func() string {
 			placed, bad := m.placed(t)
 			var found []string
 			for _, f := range m.findings(t) {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,8 +167,8 @@ func TestCLITaintsOfTheRealNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.kubectl(t, "apply", "-f", file)
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "taints", "--timeout=60s") })
-	eventually(t, time.Minute, func() string {
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "taints", "--timeout=3m") })
+	eventually(t, func() string {
 		on := b.kubectl(t, "-n", "taints", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}")
 		if n := strings.Count(on, b.Node()); n != len(all) {
 			return fmt.Sprintf("%d of %d pods are on the node", n, len(all))
@@ -206,13 +205,13 @@ func (b *bed) reallyBlocked(t *testing.T, want []string) {
 	const taint = "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule"
 	b.kubectl(t, "taint", "node", b.Node(), taint)
 	t.Cleanup(func() { b.kubectlAfter(t, "taint", "node", b.Node(), taint+"-") })
-	b.kubectl(t, "-n", "taints", "delete", "pods", "-l", "app", "--timeout=60s")
+	b.kubectl(t, "-n", "taints", "delete", "pods", "-l", "app", "--timeout=3m")
 	blocked := map[string]bool{}
 	for _, owner := range want {
 		_, name, _ := strings.Cut(owner, " ")
 		blocked[name] = true
 	}
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		lines := b.kubectl(t, "-n", "taints", "get", "pods", "-l", "app", "-o",
 			`jsonpath={range .items[*]}{.metadata.labels.app} on={.spec.nodeName}{"\n"}{end}`)
 		placed := map[string]bool{}

@@ -18,7 +18,7 @@ func (b *bed) startKueue(t *testing.T) {
 	t.Helper()
 	program, module := b.workloadProgram(t, "sigs.k8s.io/kueue/cmd/kueue")
 	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, "config/components/crd/bases"))
-	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	b.kubectl(t, "create", "namespace", "kueue-system")
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "kueue-system", "--wait=true") })
 	certs := t.TempDir()

@@ -174,7 +174,7 @@ func (b *bed) kubectl(t *testing.T, args ...string) string {
 }
 
 // eventually waits until ok returns "" and fails with its last word.
-func eventually(t *testing.T, within time.Duration, ok func() string) time.Duration {
+func eventually(t *testing.T, ok func() string) time.Duration {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -184,8 +184,8 @@ func eventually(t *testing.T, within time.Duration, ok func() string) time.Durat
 		if why == "" {
 			return time.Since(start)
 		}
-		if time.Since(start) > within {
-			t.Fatalf("after %s: %s", within, why)
+		if time.Since(start) > patience {
+			t.Fatalf("after %s: %s", patience, why)
 		}
 		<-tick.C
 	}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -87,7 +86,7 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	}
 	offers := func(want map[corev1.ResourceName]int64) {
 		t.Helper()
-		eventually(t, time.Minute, func() string {
+		eventually(t, func() string {
 			n := b.node(t, b.Node())
 			for name, want := range want {
 				if got := n.Status.Allocatable[name]; got.Value() != want {
@@ -135,7 +134,7 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		n := b.node(t, b.Node())
 		for key := range n.Labels {
 			if strings.HasPrefix(key, m.vendor+"/") {

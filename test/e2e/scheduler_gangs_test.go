@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +21,7 @@ func (f *fleet) later(t *testing.T, name string) {
 	p := f.pod(name, 0, nil)
 	p.Spec.SchedulerName = schedulerName
 	f.create(t, p)
-	f.running(t, 30*time.Second, name, 1)
+	f.running(t, name, 1)
 }
 
 func (f *fleet) makeSet(t *testing.T, name string, n int, template *corev1.Pod) {
@@ -46,7 +45,7 @@ func (f *fleet) uids(t *testing.T, prefix string) map[string]types.UID {
 // again waits until there are n pods, all of them run, and those named are new.
 func (f *fleet) again(t *testing.T, prefix string, n int, before map[string]types.UID, renewed ...string) {
 	t.Helper()
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		now := f.uids(t, prefix)
 		for _, name := range renewed {
 			if now[name] == "" || now[name] == before[name] {
@@ -55,7 +54,7 @@ func (f *fleet) again(t *testing.T, prefix string, n int, before map[string]type
 		}
 		return ""
 	})
-	f.running(t, 30*time.Second, prefix, n)
+	f.running(t, prefix, n)
 }
 
 // priority makes a priority class.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"testing"
-	"time"
 )
 
 const (
@@ -21,7 +20,7 @@ const (
 func (f *fleet) halfBound(t *testing.T, name string, n int) {
 	t.Helper()
 	f.gang(t, name, n, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if got := len(f.bound(t, name)); got < n/4 {
 			return fmt.Sprintf("%d pods are bound", got)
 		}
@@ -44,7 +43,7 @@ func (f *fleet) middle(t *testing.T, name string, n int) map[string]string {
 // bound, and no node has more than its 8 GPUs.
 func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]string) (leaf string) {
 	t.Helper()
-	for node, pods := range f.running(t, time.Minute, name, n) {
+	for node, pods := range f.running(t, name, n) {
 		if pods > 8 || leaf != "" && at[node] != leaf {
 			t.Errorf("%d pods of %s on %s of leaf %s", pods, name, node, at[node])
 		}
@@ -75,7 +74,7 @@ func TestSchedulerKilled(t *testing.T) {
 	first := f.middle(t, "half", pods)
 	f.gang(t, "eager", pods-len(first), 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
 	f.start(t)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if got := len(f.bound(t, "half")); got <= len(first) {
 			return fmt.Sprintf("%d pods are bound, as before", got)
 		}

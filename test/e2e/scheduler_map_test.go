@@ -17,7 +17,7 @@ func TestMapGone(t *testing.T) {
 	gang := func(name string, n, gpus int, leaf string) {
 		t.Helper()
 		f.gang(t, name, n, gpus, map[string]string{inOneLeaf: "leaf", "heddle.dev/gang-without-map": "wait"})
-		for node := range f.running(t, patience, name, n) {
+		for node := range f.running(t, name, n) {
 			if at[node] != leaf {
 				t.Errorf("%s is on %s", name, node)
 			}

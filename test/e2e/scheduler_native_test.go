@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -69,13 +68,13 @@ func TestNativePodGroups(t *testing.T) {
 		leaf string
 	}{{"three", 3, leafB}, {"four", 4, leafA}} {
 		f.nativeGroup(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-		for node := range f.running(t, 40*time.Second, tt.gang, tt.n) {
+		for node := range f.running(t, tt.gang, tt.n) {
 			if used[node] != "" || at[node] != tt.leaf {
 				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
 			}
 			used[node] = tt.gang
 		}
-		eventually(t, 10*time.Second, func() string {
+		eventually(t, func() string {
 			if got := f.scheduled(t, tt.gang); !strings.HasPrefix(got, "True") {
 				return tt.gang + " shows " + got
 			}
@@ -89,7 +88,7 @@ func TestNativePodGroups(t *testing.T) {
 	}
 	// One GPU node is no room for two; two are.
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "three-0", "three-1", "--force", "--grace-period=0")
-	f.running(t, 40*time.Second, "more", 2)
+	f.running(t, "more", 2)
 	if n := len(f.podsOf(t, "three")); n != 1 {
 		t.Errorf("three has %d pods", n)
 	}

@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +19,7 @@ func podGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "crd", podGroupCRD, "--ignore-not-found") })
-	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=30s")
+	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=3m")
 }
 
 // labeledGroup is the field of a PodGroup at the path; "" if there is none.
@@ -30,9 +29,9 @@ func (f *fleet) labeledGroup(t *testing.T, name, path string) string {
 }
 
 // shows waits until a PodGroup shows this.
-func (f *fleet) shows(t *testing.T, within time.Duration, name, path, want string) {
+func (f *fleet) shows(t *testing.T, name, path, want string) {
 	t.Helper()
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		if got := f.labeledGroup(t, name, path); got != want {
 			return fmt.Sprintf("%s of %s is %q, want %q", path, name, got, want)
 		}
@@ -70,30 +69,30 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 	f.userPodGroup(t, "mine", 2)
 	mine := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}")
 	f.gang(t, "mine", 2, 1, nil)
-	f.running(t, 30*time.Second, "job", 3)
-	f.running(t, 30*time.Second, "mine", 2)
+	f.running(t, "job", 3)
+	f.running(t, "mine", 2)
 	const all = "{.metadata.labels.app\\.kubernetes\\.io/managed-by} {.spec.minMember} {.metadata.ownerReferences[*].uid} " +
 		"{.status.phase} {.status.scheduled} {.status.running}"
-	f.shows(t, 20*time.Second, "job", all, fmt.Sprintf("heddle-scheduler 3 %s Running 3 3", operator.UID))
+	f.shows(t, "job", all, fmt.Sprintf("heddle-scheduler 3 %s Running 3 3", operator.UID))
 	t.Log("\n" + f.kubectl(t, "-n", f.namespace, "get", "podgroups.scheduling.x-k8s.io"))
 
 	f.kubectl(t, "-n", f.namespace, "label", "pods", "job-0", "job-1", "job-2", gangLeast+"=2", "--overwrite")
-	f.shows(t, 20*time.Second, "job", "{.spec.minMember}", "2")
+	f.shows(t, "job", "{.spec.minMember}", "2")
 
 	// It is deleted in mid-flight: the gang runs on, and it is made again.
 	uid := f.labeledGroup(t, "job", "{.metadata.uid}")
 	f.kubectl(t, "-n", f.namespace, "delete", "podgroups.scheduling.x-k8s.io", "job")
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := f.labeledGroup(t, "job", "{.metadata.uid}"); got == "" || got == uid {
 			return fmt.Sprintf("its uid is %q, and was %q", got, uid)
 		}
 		return ""
 	})
-	f.running(t, time.Second, "job", 3)
+	f.running(t, "job", 3)
 
 	// No pod is left: ours goes, and the user's stays as it was.
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
-	f.shows(t, 40*time.Second, "job", "{.metadata.uid}", "")
+	f.shows(t, "job", "{.metadata.uid}", "")
 	if got := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}"); got != mine {
 		t.Errorf("the user's is %s, and was %s:\n%s", got, mine, f.labeledGroup(t, "mine", "{}"))
 	}

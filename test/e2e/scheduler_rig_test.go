@@ -77,7 +77,7 @@ func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
 		f.clear(t)
 	})
-	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
+	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=3m")
 	args := []string{
 		"template", "x", "deploy/helm/heddle", "-n", f.namespace,
 		"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/deployment.yaml",
@@ -193,7 +193,7 @@ func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
 			t.Error(err)
 		}
 	})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := api.List(t.Context(), ours)
 		if err != nil {
 			return err.Error()
@@ -232,7 +232,7 @@ func (f *fleet) assign(t *testing.T) {
 	for _, kind := range []string{"mutatingadmissionpolicybinding", "mutatingadmissionpolicy"} {
 		t.Cleanup(func() { f.kubectlAfter(t, "delete", kind, schedulerName) })
 	}
-	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
+	eventually(t, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 }
 
 // goesTo returns which scheduler a new pod would go to, if not to this one.
@@ -313,9 +313,9 @@ func (f *fleet) podsOf(t *testing.T, prefix string) (pods []corev1.Pod) {
 }
 
 // running waits until n pods run, and returns where.
-func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int) (nodes map[string]int) {
+func (f *fleet) running(t *testing.T, prefix string, n int) (nodes map[string]int) {
 	t.Helper()
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		nodes = map[string]int{}
 		running := 0
 		var why []string
@@ -338,7 +338,7 @@ func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int
 // refused waits until each of n pods has these words as its reason, and no node.
 func (f *fleet) rejected(t *testing.T, prefix string, n int, words string) (why string) {
 	t.Helper()
-	eventually(t, 40*time.Second, func() string {
+	eventually(t, func() string {
 		pods := f.podsOf(t, prefix)
 		for i := range pods {
 			if why = whyNot(&pods[i]); !strings.Contains(why, words) || pods[i].Spec.NodeName != "" {

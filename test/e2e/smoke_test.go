@@ -135,7 +135,7 @@ func smokeInstall(t *testing.T, s *smoke) {
 }
 
 func smokeLabels(t *testing.T, s *smoke) {
-	s.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", patience)
+	s.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
 	want := map[string]string{
 		"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "heddle.dev/node.usage": "training", "heddle.dev/rdma.hca.count": "8",
 	}
@@ -146,7 +146,7 @@ func smokeLabels(t *testing.T, s *smoke) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	eventually(t, patience, func() string {
+	eventually(t, func() string {
 		taints := s.kubectl(t, "get", "node", s.Node(), "-o", `jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}`)
 		for _, want := range []string{
 			"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule", "heddle.dev/node.usage=training:NoSchedule",
@@ -158,7 +158,7 @@ func smokeLabels(t *testing.T, s *smoke) {
 		return ""
 	})
 	s.kubectl(t, "label", "node", s.Node(), "nvidia.com/gpu.count-")
-	s.waitLabel(t, "nvidia.com/gpu.count", "8", patience)
+	s.waitLabel(t, "nvidia.com/gpu.count", "8")
 }
 
 // run creates a pod on the real node and waits until it is ready.
@@ -215,7 +215,7 @@ func (s *smoke) exclusive(t *testing.T, pod string, others ...string) {
 
 func (s *smoke) waitAllocatable(t *testing.T, resource corev1.ResourceName, want int64) {
 	t.Helper()
-	eventually(t, patience, func() string {
+	eventually(t, func() string {
 		if got := s.bed.node(t, s.Node()).Status.Allocatable[resource]; got.Value() != want {
 			return fmt.Sprintf("allocatable %s is %s, want %d", resource, got.String(), want)
 		}
@@ -317,7 +317,7 @@ func smokeMap(t *testing.T, s *smoke) {
 	}
 	s.report(t, reports...)
 	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"smoke-a0",`, leafA)
-	eventually(t, patience, func() string {
+	eventually(t, func() string {
 		body, err := s.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://"+smokeMapIP+":9001/node_group")
 		if err != nil || !strings.Contains(body, want) || !strings.Contains(body, "smoke-b1") {
 			return fmt.Sprintf("/node_group: %v, %s", err, body)
@@ -338,7 +338,7 @@ func (s *smoke) gang(t *testing.T, name, class string) {
 		p.Spec.SchedulerName, p.Spec.PriorityClassName = "", class
 		s.fleet.create(t, p)
 	}
-	nodes := s.fleet.running(t, patience, name, n)
+	nodes := s.fleet.running(t, name, n)
 	for node := range nodes {
 		if s.at[node] != leafA {
 			t.Errorf("the gang is on %v", nodes)
@@ -353,7 +353,7 @@ func smokePreemption(t *testing.T, s *smoke) {
 	if left := s.fleet.uids(t, "low"); len(left) != 0 {
 		t.Errorf("%v of the preempted gang are left", left)
 	}
-	eventually(t, patience, func() string {
+	eventually(t, func() string {
 		list, err := s.client.CoreV1().Events(s.fleet.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Preempted"})
 		if err != nil || len(list.Items) != 4 {
 			return fmt.Sprintf("%d Events Preempted, want 4; %v", len(list.Items), err)
@@ -372,7 +372,7 @@ func smokePage(t *testing.T, s *smoke) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, patience, func() string {
+	eventually(t, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		dom, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

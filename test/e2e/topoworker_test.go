@@ -30,7 +30,7 @@ func (b *bed) topologyCRD(t *testing.T) {
 	if err := b.Apply(t.Context(), string(text)); err != nil {
 		t.Fatal(err)
 	}
-	b.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s")
+	b.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=3m")
 }
 
 // TestFullestTopologyIsValid applies the largest report that a worker makes.

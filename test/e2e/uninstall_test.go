@@ -175,10 +175,10 @@ func (b *removable) hostFiles(t *testing.T) []string {
 const sharer = "sharer"
 
 func stepWritten(t *testing.T, b *removable) {
-	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", 30*time.Second)
+	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
 	b.reportOf(t, b.Node())
 	b.shareOnNode(t, sharer)
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		n := b.bed.node(t, b.Node())
 		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "HeddleReady" }) {
 			return "no condition HeddleReady"
@@ -270,7 +270,7 @@ func stepRolled(t *testing.T, b *removable) {
 			t.Errorf("helm %s: the container with a share (-before +after):\n%s", args[0], diff)
 		}
 	}
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		left := b.bed.node(t, b.Node()).Status.Allocatable["nvidia.com/sgpu"]
 		if left.IsZero() {
 			return "no shares after the rollback"
@@ -298,7 +298,7 @@ func stepRemoved(t *testing.T, b *removable) {
 		_, err := b.installer.Helm(t.Context(), b.Cluster, "uninstall", b.release, "-n", suite)
 		done <- err
 	}()
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		select {
 		case err := <-done:
 			t.Fatalf("the uninstall ended while the plugin was there: %v", err)
@@ -336,7 +336,7 @@ func stepRemoved(t *testing.T, b *removable) {
 // noticed that the plugin is gone, and all pods have ended.
 func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
 	t.Helper()
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		n := b.node(t, b.Node())
 		left := n.Status.Allocatable[resource]
 		if !left.IsZero() || n.Annotations["heddle.dev/uninstalled-resources"] == "" {
@@ -348,7 +348,7 @@ func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
 		t.Fatal(err)
 	}
 	// What it finds in the Node and does not know, it would keep.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if left, there := b.node(t, b.Node()).Status.Capacity[resource]; there {
 			return "shares are left in the Node: " + left.String()
 		}

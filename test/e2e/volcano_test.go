@@ -56,7 +56,7 @@ func newVolcano(t *testing.T) *volcano {
 	for _, crds := range []string{"volcano", "jobflow"} {
 		f.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, "config/crd", crds, "bases"))
 	}
-	f.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	f.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	f.kubectl(t, "create", "namespace", "volcano-system")
 	t.Cleanup(func() { f.kubectlAfter(t, "delete", "namespace", "volcano-system", "--wait=false") })
 	f.runWorkload(t, controllers, "--kubeconfig", f.Kubeconfig(), "--leader-elect=false", "--listen-address=127.0.0.1:19501")
@@ -143,13 +143,13 @@ func (v *volcano) schedule(t *testing.T, document int, edit *strings.Replacer) {
 func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string]string {
 	t.Helper()
 	// The webhooks answer a moment after they started, and the queue is made by then.
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if out, err := v.Kubectl(t.Context(), "-n", v.namespace, "apply", "-f", v.example(file)); err != nil {
 			return err.Error() + out
 		}
 		return ""
 	})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		phase := v.kubectl(t, "-n", v.namespace, "get", "jobs.batch.volcano.sh", job, "-o", "jsonpath={.status.state.phase}")
 		if phase == "Completed" {
 			return ""
@@ -164,7 +164,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 	// that one: the Event about its binding has its node.
 	var nodes map[string]string
 	on := regexp.MustCompile(` to (?:node )?(fly-\d+)`)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := v.client.CoreV1().Events(v.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod"})
 		if err != nil {
 			return err.Error()

@@ -23,8 +23,8 @@ func TestAMD(t *testing.T) {
 	r := newRig(t, options{
 		name: "amd", machine: "amd-mi210-two-hives", config: quickHealth + "domains: {vendor: auto}\n",
 	})
-	r.waitAllocatable(t, amdResource, 8, waitStart)
-	r.waitAllocatable(t, hcaResource, 4*64, waitStart)
+	r.waitAllocatable(t, amdResource, 8)
+	r.waitAllocatable(t, hcaResource, 4*64)
 	if n := r.allocatable(t, gpuResource); n > 0 {
 		t.Errorf("the node offers %d of %s", n, gpuResource)
 	}

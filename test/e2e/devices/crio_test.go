@@ -53,13 +53,13 @@ func (r *rig) sharesOnCRIO(t *testing.T) {
 	r.create(t,
 		r.pod("more", box{more: share(30, 4), env: map[string]string{"CUDA_DEVICE_SM_LIMIT_0": "100"}}),
 		r.pod("from", box{more: share(30, 4), envFrom: "words"}))
-	r.waitWaiting(t, "more", "sets CUDA_DEVICE_SM_LIMIT_0, which the limits", waitStart)
-	r.waitWaiting(t, "from", "sets CUDA_REDIRECT, which the limits", waitStart)
+	r.waitWaiting(t, "more", "sets CUDA_DEVICE_SM_LIMIT_0, which the limits")
+	r.waitWaiting(t, "from", "sets CUDA_REDIRECT, which the limits")
 	r.remove(t, "more", "from")
 
 	hides := r.hidesNoLimit(t)
 	replaced := hides("replaced", "/etc/ld.so.preload")
 	r.create(t, replaced)
-	r.waitWaiting(t, replaced.Name, "hides /etc/ld.so.preload", waitStart)
+	r.waitWaiting(t, replaced.Name, "hides /etc/ld.so.preload")
 	r.remove(t, replaced.Name)
 }

@@ -27,7 +27,7 @@ import (
 func TestDriverUpgrade(t *testing.T) {
 	r, n := newDriverRig(t, "upgrade")
 	d := newReaders(t, r, n)
-	eventually(t, waitStart, func() string { // The others have one for the length of a scan.
+	eventually(t, func() string { // The others have one for the length of a scan.
 		if holders, err := n.Holders(); err != nil || !slices.Equal(holders, []int{r.plugin.pid()}) {
 			return fmt.Sprintf("the driver's session is held by %v, %v, want the plugin alone", holders, err)
 		}
@@ -41,7 +41,7 @@ func TestDriverUpgrade(t *testing.T) {
 
 	n.libraries(t, n.Root, driverAfter)
 	n.set(t)
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		for name, n := range d.ended() {
 			if n == 0 {
 				return name + " goes on with a library that is not installed any more"
@@ -55,11 +55,11 @@ func TestDriverUpgrade(t *testing.T) {
 		}
 	}
 	// Until the module is replaced too, nothing can use a GPU.
-	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch", waitStart)
+	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch")
 	swapped := time.Now()
 	n.control.Kernel = driverAfter
 	n.set(t)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		out, err := r.get(t.Context(), "/metrics")
 		if err != nil {
 			return err.Error()
@@ -142,7 +142,7 @@ func (r *rig) runsCUDA(t *testing.T, program []byte) {
 		t.Fatal(err)
 	}
 	r.waitRegistered(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitAllocatable(t, gpuResource, 8)
 	archive := filepath.Join(r.dir, "cuda.tar")
 	err := image.Pack(archive, image.Spec{
 		Name: "localhost/devices-cuda:1", Files: map[string]string{"/true": "/bin/true"},
@@ -159,7 +159,7 @@ func (r *rig) runsCUDA(t *testing.T, program []byte) {
 	p.Spec.RestartPolicy = "Never"
 	r.create(t, p)
 	var log string
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		if p := r.getPod(t, "cuda"); p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
 			return inShort(p)
 		}

@@ -43,8 +43,8 @@ rdma:
   - {name: ` + hcaResource + `, sharers: 2}
   - {name: ` + vfResource + `, sharers: 1, selectors: {pfNames: [mlx5_0]}}
 `})
-	r.waitAllocatable(t, vfResource, 2, waitStart)
-	r.waitAllocatable(t, hcaResource, 7*2, waitStart)
+	r.waitAllocatable(t, vfResource, 2)
+	r.waitAllocatable(t, hcaResource, 7*2)
 	m := r.machine(t)
 	vfs := m.HCAs[len(m.HCAs)-2:]
 	one := func(name string) *corev1.Pod {
@@ -90,7 +90,7 @@ rdma:
 		}
 	})
 	r.stopContainer(t, "a", "app")
-	r.waitRestart(t, "a", "app", 1, waitStart)
+	r.waitRestart(t, "a", "app", 1)
 	if s := r.has(t, "a", "app", 0, 1); !slices.Equal(s.HCAs, first) {
 		t.Errorf("pod a had %v and has %v", first, s.HCAs)
 	}

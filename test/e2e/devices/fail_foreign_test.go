@@ -56,8 +56,8 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitLog(t, mark, "leaving the resource to a conflicting plugin", 10*time.Second)
-	r.waitRegistrations(t, mark, 1, 10*time.Second) // HCAs are served.
+	r.waitLog(t, mark, "leaving the resource to a conflicting plugin")
+	r.waitRegistrations(t, mark, 1) // HCAs are served.
 	want := fmt.Sprintf("heddle_resource_claimed{owner=%q,resource=%q} 1", owner, gpuResource)
 	if lines := r.metrics(t, "heddle_resource_claimed"); !slices.Contains(lines, want) {
 		t.Errorf("metrics have %q, want %q", lines, want)
@@ -68,7 +68,7 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	if served := r.served(t, gpuResource); served.Registered || served.Owner != owner {
 		t.Errorf("doctor gets %+v", served)
 	}
-	r.waitAllocatable(t, gpuResource, 0, 30*time.Second)
+	r.waitAllocatable(t, gpuResource, 0)
 	if got := registrations(r.plugin.log.since(mark)); got != 1 {
 		t.Errorf("%d registrations, want that of HCAs alone", got)
 	}
@@ -77,9 +77,9 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	r.waitRegistrations(t, mark, resources, 3*time.Minute)
+	r.waitRegistrations(t, mark, resources)
 	t.Logf("served %.0f s after the DeviceClass went", time.Since(begin).Seconds())
-	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
+	r.waitAllocatable(t, gpuResource, 8)
 	r.lands(t, "own")
 	r.consistent(t)
 }

@@ -26,28 +26,28 @@ func TestCheckpointLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.startKubelet(t)
-	r.waitRegistrations(t, mark, resources, 10*time.Second)
+	r.waitRegistrations(t, mark, resources)
 	// At once the plugin may not know yet, and then refuses the start.
 	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
-	r.waitPod(t, "hasty", 30*time.Second, func(p *corev1.Pod) string {
+	r.waitPod(t, "hasty", func(p *corev1.Pod) string {
 		if ready(p) || strings.Contains(waiting(p), "which the kubelet has forgotten: delete that pod") {
 			return ""
 		}
 		return "it neither runs nor gets the reason why not"
 	})
-	r.waitEvent(t, "big", "DevicesLost", "delete the pod", 30*time.Second)
+	r.waitEvent(t, "big", "DevicesLost", "delete the pod")
 	r.run(t, r.pod("new", box{gpus: 2, hcas: 2}))
 	r.untouched(t, before)
 	r.exclusive(t, "big", "small", "hasty", "new")
 	r.crash(t, "small")
 	begin := time.Now()
-	r.waitWaiting(t, "small", "no devices found", 30*time.Second)
-	r.waitEvent(t, "small", "DevicesLost", "delete the pod", 45*time.Second)
+	r.waitWaiting(t, "small", "no devices found")
+	r.waitEvent(t, "small", "DevicesLost", "delete the pod")
 	t.Logf("Event DevicesLost %.1f s after the container ended", time.Since(begin).Seconds())
 	// Made again it has devices.
 	r.remove(t, "small", "big")
 	r.lands(t, "newer")
-	r.waitReady(t, "hasty", 30*time.Second)
+	r.waitReady(t, "hasty")
 	r.consistent(t)
 }
 

@@ -55,9 +55,9 @@ func (r *rig) killedAt(t *testing.T, folder string, pod *corev1.Pod) {
 
 // waitDecided waits until a pod runs or has failed, and reports whether it runs. The
 // only way to fail is the kubelet's: it never repeats an Allocate.
-func (r *rig) waitDecided(t *testing.T, pod string, within time.Duration) bool {
+func (r *rig) waitDecided(t *testing.T, pod string) bool {
 	t.Helper()
-	p := r.waitPod(t, pod, within, func(p *corev1.Pod) string {
+	p := r.waitPod(t, pod, func(p *corev1.Pod) string {
 		if ready(p) || p.Status.Phase == corev1.PodFailed {
 			return ""
 		}
@@ -78,7 +78,7 @@ func TestPluginKilledDuringAllocate(t *testing.T) {
 	for i := range 3 {
 		name := fmt.Sprintf("hit-%d", i)
 		r.killedAt(t, "records", r.pod(name, box{gpus: 3, hcas: 3}))
-		if !r.waitDecided(t, name, 60*time.Second) {
+		if !r.waitDecided(t, name) {
 			failed++
 			t.Logf("%s: %s", name, r.getPod(t, name).Status.Message)
 		}
@@ -106,8 +106,8 @@ func TestPluginDown(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitRegistrations(t, mark, resources, waitStart)
-	r.waitRestart(t, "big", "app", n+1, waitQuiet)
+	r.waitRegistrations(t, mark, resources)
+	r.waitRestart(t, "big", "app", n+1)
 	r.lands(t, "new")
 	r.untouched(t, map[string]life{"small": before["small"]})
 	r.sameDevices(t, before)
@@ -135,10 +135,10 @@ func TestNodeReboot(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitRegistrations(t, mark, resources, waitStart)
+	r.waitRegistrations(t, mark, resources)
 	back := map[string]life{}
 	for _, pod := range pods {
-		p := r.waitPod(t, pod, waitQuiet, func(p *corev1.Pod) string {
+		p := r.waitPod(t, pod, func(p *corev1.Pod) string {
 			if p.Status.Phase == corev1.PodFailed || ready(p) && status(p, "app").ContainerID != before[pod].ID {
 				return ""
 			}

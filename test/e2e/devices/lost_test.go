@@ -4,7 +4,6 @@ package devices
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +15,7 @@ import (
 // is unhealthy.
 func TestGPULostWhileAllocated(t *testing.T) {
 	r := dgx(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitAllocatable(t, gpuResource, 8)
 	before := r.run(t, r.pod("holder", box{gpus: 2, hcas: 2}))
 	s := r.has(t, "holder", "app", 2, 2)
 	whole := r.machine(t)
@@ -36,13 +35,13 @@ func TestGPULostWhileAllocated(t *testing.T) {
 		if err := r.writeMachine(m); err != nil {
 			t.Fatal(err)
 		}
-		took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
+		took := r.waitAllocatable(t, gpuResource, 7)
 		t.Logf("gone %t: allocatable was 7 after %.1f s", gone, took.Seconds())
 		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Unhealthy", s.GPUs[1]: "Healthy"})
 		if err := r.writeMachine(whole); err != nil {
 			t.Fatal(err)
 		}
-		took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
+		took = r.waitAllocatable(t, gpuResource, 8)
 		t.Logf("gone %t: allocatable was 8 again after %.1f s", gone, took.Seconds())
 		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Healthy", s.GPUs[1]: "Healthy"})
 	}
@@ -62,7 +61,7 @@ func TestGPULostWhileAllocated(t *testing.T) {
 // waitHealth waits until a pod's status shows this for its container's GPUs.
 func (r *rig) waitHealth(t *testing.T, pod string, want map[string]string) {
 	t.Helper()
-	r.waitPod(t, pod, 30*time.Second, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		got := map[string]string{}
 		for _, s := range status(p, "app").AllocatedResourcesStatus {
 			if s.Name == gpuResource {

@@ -92,7 +92,7 @@ func (r *rig) migrate(t *testing.T, m *migration) {
 	}
 	r.waitOwn(t, m.resource)
 	t.Logf("%s is heddle's after %.1f s", m.resource, time.Since(begin).Seconds())
-	r.waitAllocatable(t, m.resource, m.ours, waitStart)
+	r.waitAllocatable(t, m.resource, m.ours)
 	r.untouched(t, before)
 	r.run(t, r.pod("after", m.manifest))
 	after := r.lives(t, "before", "after")
@@ -123,7 +123,7 @@ func (r *rig) migrate(t *testing.T, m *migration) {
 func (r *rig) startsOver(t *testing.T, pod string) {
 	t.Helper()
 	before := r.lives(t, pod)
-	r.waitRestart(t, pod, "app", r.crash(t, pod)+1, waitStart)
+	r.waitRestart(t, pod, "app", r.crash(t, pod)+1)
 	r.sameDevices(t, before)
 }
 
@@ -131,7 +131,7 @@ func (r *rig) startsOver(t *testing.T, pod string) {
 // The Node shows those of a plugin that has ended for a moment more.
 func (r *rig) waitHealthyDevices(t *testing.T, resource string, want int) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		all, err := podresources.NewPodResourcesListerClient(r.conn).GetAllocatableResources(
 			t.Context(), &podresources.AllocatableResourcesRequest{})
 		got := 0
@@ -145,7 +145,7 @@ func (r *rig) waitHealthyDevices(t *testing.T, resource string, want int) {
 		}
 		return ""
 	})
-	r.waitAllocatable(t, resource, int64(want), waitStart)
+	r.waitAllocatable(t, resource, int64(want))
 }
 
 // converted is what `heddle config convert` prints.
@@ -167,7 +167,7 @@ func (r *rig) converted(t *testing.T, from, text string) string {
 // waitOwn waits until heddle serves a resource.
 func (r *rig) waitOwn(t *testing.T, resource string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		if text, err := r.get(t.Context(), "/readyz"); err != nil {
 			return fmt.Sprint(text, err)
 		}
@@ -200,7 +200,7 @@ func (p *mellanoxPlugin) start(t *testing.T, r *rig) {
 	if err := p.process.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		if text := p.process.log.since(mark); !strings.Contains(text, "ListAndWatch called by kubelet") {
 			return "the kubelet has not its list: " + text
 		}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -148,11 +147,11 @@ func (r *rig) hidesNoLimit(t *testing.T) (hides func(name, path string) *corev1.
 	}
 	hides = func(name, path string) *corev1.Pod { return mounts(name, "/x", empty, path) }
 	r.create(t, hides("hides", "/x/link/ld.so.preload"))
-	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload", 45*time.Second)
+	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload")
 	r.create(t, mounts("prepared", "/x", filepath.Join(region, "region.cache"), "/usr/local/vgpu/region/region.cache"))
-	r.waitWaiting(t, "prepared", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.waitWaiting(t, "prepared", "hides /usr/local/vgpu/region")
 	r.create(t, mounts("linked", "/a/b/c/d", region, "/a/b/c/d/vgpu/region"))
-	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region")
 	r.remove(t, "prepared", "linked")
 	r.imageHides(t)
 	// Beside heddle's mounts.
@@ -193,8 +192,8 @@ func (r *rig) imageHides(t *testing.T) {
 		return p
 	}
 	r.create(t, of("image-link", "/a/b/c/"+list), of("image-etc", "/system/etc/"+list))
-	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload", 45*time.Second)
-	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload", 45*time.Second)
+	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload")
+	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload")
 	r.remove(t, "image-link", "image-etc")
 	// The image alone hides nothing.
 	r.run(t, of("image-alone", ""))

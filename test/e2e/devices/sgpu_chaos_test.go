@@ -57,7 +57,7 @@ func (r *rig) gone(t *testing.T) {
 	}
 	r.remove(t, names(all)...)
 	r.run(t, tolerating(r.pod("last", box{hcas: 1})))
-	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitQuiet).Seconds())
+	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t).Seconds())
 }
 
 // waitAllDecided waits until every pod runs, has ended, waits for a GPU that no pod
@@ -66,7 +66,7 @@ func (r *rig) gone(t *testing.T) {
 // init container with devices if it is faster than the plugin.
 func (r *rig) waitAllDecided(t *testing.T) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
@@ -97,7 +97,7 @@ func (r *rig) truthful(t *testing.T) map[string]string {
 	t.Helper()
 	// A pod's annotation is written when its containers run already.
 	var consumers map[string]*corev1.Pod
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		consumers = r.consumers(t)
 		for name, p := range consumers {
 			if _, err := boundTo(p); err != nil {

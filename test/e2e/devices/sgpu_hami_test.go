@@ -54,7 +54,7 @@ func hamiNode(t *testing.T, r *rig, _ *lockLog) {
 		want[g.UUID] = g
 	}
 	// What is left is written at most every 30 s, and earlier tests took some.
-	eventually(t, waitStart, func() string { return cmp.Diff(want, r.hamiGPUs(t)) })
+	eventually(t, func() string { return cmp.Diff(want, r.hamiGPUs(t)) })
 }
 
 // hamiExample: the documented pod gets the card that HAMi chose.
@@ -83,7 +83,7 @@ func hamiExample(t *testing.T, r *rig, locks *lockLog) {
 	p.Annotations = recorded.Admitted().Annotations
 	r.create(t, &p)
 	t.Logf("the lock was gone %d ms after the binding", h.place(t, p.Name, recorded, locks).Milliseconds())
-	r.waitReady(t, p.Name, waitStart)
+	r.waitReady(t, p.Name)
 	r.hasShares(t, p.Name, c.Name, 0, recordedShares(t, recorded)[c.Name]...)
 	if got := r.waitBound(t, p.Name, c.Name); got.By != allocation.ByHAMi {
 		t.Errorf("the annotation has %+v", got)
@@ -121,7 +121,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 			t.Errorf("the lock of %s was held for %s", name, gone)
 		}
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason, waitStart)
+			r.waitEvent(t, name, "SGPURefused", reason)
 			r.waitPhase(t, name, "failed")
 			continue
 		}
@@ -130,7 +130,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 		running[name] = p
 	}
 	for name, p := range running {
-		r.waitReady(t, name, waitStart)
+		r.waitReady(t, name)
 		for container, shares := range recordedShares(t, p) {
 			r.hasShares(t, name, container, 0, shares...)
 			want.add(shares)

@@ -185,7 +185,7 @@ func (r *rig) killComponent(t *testing.T, component string) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		if r.componentPID(t, component) != 0 {
 			return component + " lives"
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -75,10 +74,10 @@ func severalShares(t *testing.T, r *rig) {
 	r.count(t)
 
 	r.stopContainer(t, "several", "app")
-	running := r.waitRestart(t, "several", "app", 1, waitStart)
+	running := r.waitRestart(t, "several", "app", 1)
 	r.hasShares(t, "several", "app", 0, app...)
 	r.killContainer(t, status(running, "pair").ContainerID)
-	r.waitRestart(t, "several", "pair", 1, waitStart)
+	r.waitRestart(t, "several", "pair", 1)
 	r.hasShares(t, "several", "pair", 0, pair...)
 	r.hasShares(t, "several", "second", 0, second...)
 	if n := len(r.bindings(t)["several/app"]); n != 1 {
@@ -100,7 +99,7 @@ func sidecarShare(t *testing.T, r *rig) {
 	t.Logf("sidecar on %v, init container on %v, app container on %v", side, before, app)
 	r.count(t)
 	r.stopContainer(t, "beside", "side")
-	r.waitRestart(t, "beside", "side", 1, waitStart)
+	r.waitRestart(t, "beside", "side", 1)
 	r.hasShares(t, "beside", "side", 0, side...)
 	r.hasShares(t, "beside", "app", 0, app...)
 }
@@ -116,7 +115,7 @@ func besideHCAs(t *testing.T, r *rig) {
 	r.create(t, pods...)
 	seen := map[string]bool{}
 	for i, p := range pods {
-		r.waitReady(t, p.Name, waitStart)
+		r.waitReady(t, p.Name)
 		want := slices.Repeat([]allocation.Share{slice(70, 1)}, max(1, i-1))
 		var gpus []int
 		for _, s := range r.hasShares(t, p.Name, "app", len(want), want...) {
@@ -147,7 +146,7 @@ func ownWords(t *testing.T, r *rig) {
 	r.run(t, p)
 	right := func() {
 		t.Helper()
-		r.waitPod(t, "words", 20*time.Second, func(p *corev1.Pod) string {
+		r.waitPod(t, "words", func(p *corev1.Pod) string {
 			if b, err := boundTo(p); err != nil || b.Containers["app"].Shares[0].VCore != 10 {
 				return "its annotation is not put right: " + p.Annotations[apinames.SGPUBound]
 			}
@@ -157,7 +156,7 @@ func ownWords(t *testing.T, r *rig) {
 	right()
 	mine := r.hasShares(t, "words", "app", 0, slice(10, 1))
 	// No enforcer is configured here, and what the pod's annotation left out of that changes nothing.
-	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted", waitStart)
+	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted")
 	if diff := cmp.Diff([]string{"memory", "compute"}, r.waitBound(t, "words", "app").NotEnforced); diff != "" {
 		t.Errorf("notEnforced in the annotation (-want +got):\n%s", diff)
 	}

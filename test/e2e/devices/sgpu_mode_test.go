@@ -38,8 +38,8 @@ func TestModeSwitch(t *testing.T) {
 	r.configure(t, wishes()[1].config)
 	r.waitModes(t, wishes()[1].shared, held{-1, -1})
 	r.create(t, r.pod("whole", box{gpus: 1}), r.pod("part", box{more: share(60, 4)}))
-	r.waitReady(t, "whole", waitStart)
-	r.waitReady(t, "part", waitStart)
+	r.waitReady(t, "whole")
+	r.waitReady(t, "part")
 	holders := held{
 		whole: r.index(t, r.has(t, "whole", "app", 1, 0).GPUs[0]),
 		part:  r.index(t, r.hasShares(t, "part", "app", 0, slice(60, 4))[0].UUID),
@@ -77,7 +77,7 @@ func (r *rig) explained(t *testing.T, h held) {
 		if err := r.writeConfig(tt.wish.config); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, waitStart, func() string {
+		eventually(t, func() string {
 			if pending, message := r.pending(t); !pending || message != tt.message {
 				return fmt.Sprintf("HeddleModePending is %t with %q, want %q", pending, message, tt.message)
 			}
@@ -145,7 +145,7 @@ func (r *rig) waitModes(t *testing.T, share []int, h held) time.Duration {
 	}
 	gpus := r.indices(t)
 	// A busy kubelet answers late, and without its answer no GPU moves.
-	return eventually(t, 3*waitStart, func() string {
+	return eventually(t, func() string {
 		whole, shared, err := r.lists(t.Context(), gpus)
 		if err != nil {
 			return err.Error()

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +48,7 @@ func sgpu(t *testing.T) *rig {
 // waitShares waits until the Node offers this much.
 func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		got := [3]int64{r.allocatable(t, slotResource), r.allocatable(t, coreResource), r.allocatable(t, memoryResource)}
 		if want := [3]int64{slots, cores, gib}; got != want {
 			return fmt.Sprintf("allocatable sgpu, vcore and vmemory are %v, want %v", got, want)
@@ -135,7 +134,7 @@ func (s *seen) shares() ([]allocation.Share, error) {
 func (r *rig) account(t *testing.T) *account.Report {
 	t.Helper()
 	got := &account.Report{}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		text, err := r.get(t.Context(), account.Path)
 		if err = errors.Join(err, json.Unmarshal([]byte(text), got)); err != nil {
 			return err.Error()

@@ -34,8 +34,6 @@ const (
 	defaultSeed = 10912843
 	// churners make a pod each at a time.
 	churners = 16
-	// readyWithin is how long daemons may take after a fault to be ready.
-	readyWithin = 30 * time.Second
 	// moreThanAtRest is what a daemon may have more of than at rest, for requests under way.
 	moreGoroutines, moreDescriptors = 60, 40
 )
@@ -137,7 +135,7 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 	served := time.Since(mended)
 	recovered := s.serving(t)
 	s.lands(t)
-	eventually(t, waitStart, func() string { return s.stuck(t) })
+	eventually(t, func() string { return s.stuck(t) })
 	landed := time.Since(mended)
 	s.invariants(t)
 	if quiet {
@@ -162,7 +160,7 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 func (s *soak) kubeletServes(t *testing.T) {
 	t.Helper()
 	socket := s.NodeDir("/var/lib/kubelet/device-plugins/kubelet.sock")
-	eventually(t, 3*time.Minute, func() string {
+	eventually(t, func() string {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			return err.Error()
@@ -185,7 +183,7 @@ func (s *soak) lands(t *testing.T) {
 		}
 	}
 	for _, p := range pods {
-		eventually(t, stuckAfter, func() string {
+		eventually(t, func() string {
 			s.revive(t)
 			now, err := s.client.CoreV1().Pods(namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
 			if err != nil {
@@ -277,7 +275,7 @@ func (s *soak) shared(t *testing.T) string {
 // invariants hold after every step.
 func (s *soak) invariants(t *testing.T) {
 	t.Helper()
-	eventually(t, waitStart, func() string { return s.shared(t) })
+	eventually(t, func() string { return s.shared(t) })
 	after := s.truthful(t)
 	for k := range after {
 		s.looked[k] = true
@@ -290,12 +288,12 @@ func (s *soak) invariants(t *testing.T) {
 	if diff := cmp.Diff(s.records, s.shareRecords(t, names(s.anchors)...)); diff != "" {
 		t.Errorf("checkpoint entries of pods that ran all the time (-before +after):\n%s", diff)
 	}
-	eventually(t, waitStart, func() string { return s.asKubelet(t) })
-	eventually(t, readyWithin, func() string {
+	eventually(t, func() string { return s.asKubelet(t) })
+	eventually(t, func() string {
 		n := s.node(t)
 		return cmp.Diff(s.labels, n.Labels) + cmp.Diff(s.taints, n.Spec.Taints, byKey())
 	})
-	eventually(t, 30*time.Second, func() string { return s.grown(t) })
+	eventually(t, func() string { return s.grown(t) })
 }
 
 // asKubelet compares checkpoint entries with what the kubelet reports; empty if

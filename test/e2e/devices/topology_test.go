@@ -31,11 +31,11 @@ func TestSingleNUMANode(t *testing.T) {
 	split := runtime.NumCPU() / 2
 	r.twoNUMANodes(t, split)
 	t.Logf("ready %s after its start", r.plugin.again(t))
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitAllocatable(t, hcaResource, 8*64, waitStart)
+	r.waitAllocatable(t, gpuResource, 8)
+	r.waitAllocatable(t, hcaResource, 8*64)
 
 	r.create(t, r.pod("five", box{gpus: 5, hcas: 1}))
-	r.waitPod(t, "five", waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, "five", func(p *corev1.Pod) string {
 		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "TopologyAffinityError" {
 			return "five GPUs fit into no NUMA node, and it is not refused"
 		}
