@@ -80,7 +80,7 @@ spec:
 		return b.kubectl(t, "get", "pod", filler, "--ignore-not-found", "-o", "jsonpath={.metadata.uid} {.status.phase}")
 	}
 	before, old := uid(), b.pods(t, b.plugin)
-	b.rolled(t, true, "upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "gpuDevice.maxSurge=auto,gpuDevice.interval=11s")
+	b.rolled(t, "upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "gpuDevice.maxSurge=auto,gpuDevice.interval=11s")
 	if after := uid(); after != before {
 		t.Errorf("the pod that fills the node was %q and is %q", before, after)
 	}
