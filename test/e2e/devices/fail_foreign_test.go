@@ -130,12 +130,12 @@ func TestForeignPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.waitLog(t, mark, "leaving the resource to a conflicting plugin", 10*time.Second)
-	if !strings.Contains(r.plugin.log.since(mark), "owner=device-plugins/nvidia-gpu.sock") {
+	if !strings.Contains(r.plugin.log.since(mark), "another device plugin (sockets: nvidia-gpu.sock)") {
 		t.Error("the log does not name the other plugin")
 	}
 	// The rest is served.
 	r.waitRegistrations(t, mark, 1, 10*time.Second)
-	if out := r.unready(t); !strings.Contains(out, "nvidia.com/gpu is served by device-plugins/nvidia-gpu.sock") {
+	if out := r.unready(t); !strings.Contains(out, "nvidia.com/gpu is served by another device plugin (sockets: nvidia-gpu.sock)") {
 		t.Errorf("readyz: %s", out)
 	}
 	pause(t, 6*time.Second) // Longer than the plugin's poll.
