@@ -86,7 +86,7 @@ func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
 		if hca == "" || e.Owner == nil || own || counted[key] {
 			return
 		}
-		if !n.Forgotten[*e.Owner] && e.Decision <= n.Since && !holders.Has(e.Owner.Pod, e.Resource, id) {
+		if n.Uncertain[*e.Owner] == "" && e.Decision <= n.Since && !holders.Has(e.Owner.Pod, e.Resource, id) {
 			return
 		}
 		counted[key] = true

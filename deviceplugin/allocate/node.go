@@ -35,9 +35,9 @@ type Node struct {
 	// Since is the number of the last decision before Snapshot was taken: an
 	// entry with a later one is of a container that the snapshot may not have.
 	Since uint64
-	// Forgotten are the containers that run and of which the kubelet has lost the
-	// devices, Unsure those of which it may have while it starts.
-	Forgotten, Unsure map[kubelet.Container]bool
+	// Uncertain are containers that have the devices of their entries although the
+	// kubelet does not know, or may not know yet, with the reason.
+	Uncertain map[kubelet.Container]string
 	// Unrecorded are the allocations of shares that have no entries and no CDI
 	// specs: no other pod gets the GPUs that their device IDs name.
 	Unrecorded []kubelet.Allocation
@@ -184,7 +184,7 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:
 		return !n.Gone[e.Device]
-	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since,
+	case n.Uncertain[*e.Owner] != "", e.Decision > n.Since,
 		n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
 		return true
 	case n.Snapshot.Gone(e.Owner.Pod):
@@ -225,11 +225,8 @@ func (n *Node) checkEntries(a *kubelet.Allocation, id string) error {
 		if e.Resource != a.Resource || e.Owner == nil || e.Owner.Pod.Same(a.Pod) || !slices.Contains(e.IDs, id) {
 			continue
 		}
-		switch {
-		case n.Forgotten[*e.Owner]:
-			return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", a.Resource, id, e.Owner)
-		case n.Unsure[*e.Owner]:
-			return fmt.Errorf("%s %s may be in use by %s: the kubelet has just started", a.Resource, id, e.Owner)
+		if reason := n.Uncertain[*e.Owner]; reason != "" {
+			return fmt.Errorf("%s %s may be in use by %s: %s", a.Resource, id, e.Owner, reason)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package devicestate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -58,30 +59,32 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	defer s.mu.Unlock()
 	s.rejections.keep(seen.Snapshot)
 	node := s.nodeLocked(seen)
-	u := &Usage{GPUs: node.SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil}
-	s.drifts = nil
-	drifting := s.lastingDriftsLocked(u.GPUs, len(node.Unsure) > 0)
-	for d := range drifting {
-		if !s.drifting[d] {
-			u.Drifts = append(u.Drifts, d)
+	u := &Usage{GPUs: node.SharedGPUs(), Incomplete: seen.CheckpointErr != nil}
+	now := s.lastingDriftsLocked(u.GPUs, seen.Starting())
+	maps.DeleteFunc(s.drifts, func(d Drift, returned bool) bool { return returned && !now[d] })
+	for d := range now {
+		s.drifts[d] = s.drifts[d] // A new one was not returned.
+	}
+	for d, returned := range s.drifts {
+		if !returned {
+			u.Drifts, s.drifts[d] = append(u.Drifts, d), true
 		}
 	}
-	s.drifting = drifting
 	slices.SortFunc(u.Drifts, func(x, y Drift) int { return strings.Compare(x.Kind+x.Message, y.Kind+y.Message) })
 	return u, nil
 }
 
 // lastingDriftsLocked are the differences that last. While a kubelet starts, shares
-// of pods that may be gone are counted beside those of pods that came after them:
-// that is unsure, and no GPU has too many consumers by it. It is for holders of mu.
-func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]bool {
+// of pods that may be gone are counted beside those of pods that came after them,
+// so no GPU is over-committed by it. It is for holders of mu.
+func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
-		if message := overcommitted(&gpus[i]); message != "" && !unsure {
+		if message := overcommitted(&gpus[i]); message != "" && !starting {
 			drifting[Drift{DriftOvercommit, message}] = true
 		}
 	}
-	for _, a := range s.unrecorded {
+	for _, a := range s.unrecordedLocked() {
 		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry and a CDI spec, which "+
 			"were lost or are another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
 			a.Container, len(a.IDs))}] = true
@@ -90,7 +93,7 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]boo
 		if e.Kind != cdi.SGPU || e.Owner == nil {
 			continue
 		}
-		if _, unreported := s.unreported[*e.Owner]; s.forgotten[*e.Owner] && !unreported {
+		if u, found := s.uncertain[*e.Owner]; found && u.unrecorded == nil && u.reported {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}

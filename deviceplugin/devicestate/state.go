@@ -95,24 +95,13 @@ type State struct {
 	entries map[string]*checkpoint.Entry
 	// gone is since when an entry has had no pod.
 	gone map[string]time.Time
-	// forgotten are the containers that have devices by their entries and none by
-	// the kubelet: it lost its checkpoint.
-	forgotten map[kubelet.Container]bool
-	// unreported are those of them that have had no Event yet, and since when they are
-	// forgotten: a kubelet that rejects a pod knows the pod for a moment without its devices.
-	unreported map[kubelet.Container]time.Time
-	// unrecorded are the allocations of shares that have lost their entries and
-	// specs, and whose pods are there.
-	unrecorded []kubelet.Allocation
-	// drifts are the differences that were found and not returned yet, drifting
-	// those that are still there.
-	drifts   []Drift
-	drifting map[Drift]bool
+	// uncertain are the containers whose devices the kubelet or the checkpoint has
+	// lost.
+	uncertain map[kubelet.Container]uncertain
+	// drifts are the differences that are there; true for those that were returned.
+	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
-	// confirmed are the entries that the kubelet has reported; nil
-	// before the first [State.Held].
-	confirmed map[string]bool
 	// probed is when Unwritable last wrote to the state directory.
 	probed time.Time
 }
@@ -137,9 +126,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
-		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool),
-		unreported: make(map[kubelet.Container]time.Time),
-		drifting:   make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
+		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
+		drifts: make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
 	}
 	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
 	s.inventory.Store(inv)
@@ -232,7 +220,7 @@ func (s *State) observeBoth(ctx context.Context) (*observation, error) {
 func (s *State) nodeLocked(o *observation) *allocate.Node {
 	return &allocate.Node{
 		Name: s.options.NodeName, Inventory: s.inventory.Load(), Snapshot: o.Snapshot, Since: o.since,
-		Entries: s.entries, Forgotten: s.forgotten, Unsure: s.unsureLocked(o.Starting()), Unrecorded: s.unrecorded,
+		Entries: s.entries, Uncertain: s.uncertainLocked(o.Starting()), Unrecorded: s.unrecordedLocked(),
 	}
 }
 
@@ -246,8 +234,8 @@ func (s *State) applyLocked(entries ...*checkpoint.Entry) {
 		}
 		s.entries[e.Device] = e
 		delete(s.gone, e.Device)
-		s.unrecorded = slices.DeleteFunc(slices.Clone(s.unrecorded), func(a kubelet.Allocation) bool {
-			return e.HasShares(a.Container)
+		maps.DeleteFunc(s.uncertain, func(c kubelet.Container, u uncertain) bool {
+			return u.unrecorded != nil && e.HasShares(c)
 		})
 	}
 }

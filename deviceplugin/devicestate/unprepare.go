@@ -67,7 +67,12 @@ func (s *State) Run(ctx context.Context) error {
 func (s *State) reportsSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.unreported) > 0
+	for _, u := range s.uncertain {
+		if !u.reported {
+			return true
+		}
+	}
+	return false
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes

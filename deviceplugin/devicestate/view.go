@@ -26,7 +26,7 @@ func (s *State) View() *View {
 	defer s.mu.Unlock()
 	node := allocate.Node{
 		Inventory: s.inventory.Load(), Entries: maps.Clone(s.entries), Gone: make(map[string]bool, len(s.gone)),
-		Unrecorded: s.unrecorded,
+		Unrecorded: s.unrecordedLocked(),
 	}
 	for device := range s.gone {
 		node.Gone[device] = true
