@@ -18,11 +18,11 @@ import (
 // maxQuoted is how much of an annotation an error repeats, in bytes.
 const maxQuoted = 128
 
-// Channels are the device nodes of the IMEX channels that a container with GPUs gets
+// channels are the device nodes of the IMEX channels that a container with GPUs gets
 // because its pod asks for them; none where that is not how containers get them. pod is nil
 // if it is not known: then the container waits, since it may be one that must have them, or
 // one whose annotation is to be rejected.
-func (n *Node) Channels(
+func (n *Node) channels(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod,
 ) ([]*specs.DeviceNode, error) {
 	offered := n.Inventory.Channels

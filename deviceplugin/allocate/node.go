@@ -193,10 +193,10 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	return slices.ContainsFunc(e.IDs, func(id string) bool { return holders.Has(e.Owner.Pod, e.Resource, id) })
 }
 
-// CheckExclusive returns why a container cannot have the exclusive GPUs that the
+// checkExclusive returns why a container cannot have the exclusive GPUs that the
 // kubelet gave it: another one still has them, or a share of them. HCAs can be
 // shared, and are chosen when the container starts; so are shares.
-func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
+func (n *Node) checkExclusive(held []kubelet.Allocation) error {
 	var u *usage
 	for i := range held {
 		a := &held[i]

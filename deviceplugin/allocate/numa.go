@@ -51,9 +51,9 @@ func numbers(nodes []int) string {
 	return strings.Join(texts, ", ")
 }
 
-// NUMAWarnings are about shares that were decided and are far from the processors
+// numaWarnings are about shares that were decided and are far from the processors
 // that their container has to itself.
-func (n *Node) NUMAWarnings(decided []*checkpoint.Entry) []Warning {
+func (n *Node) numaWarnings(decided []*checkpoint.Entry) []Warning {
 	var all []Warning
 	for _, e := range decided {
 		nodes := n.processorNodes(*e.Owner)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
 
 const channel0 = "/dev/nvidia-caps-imex-channels/channel0"
@@ -71,20 +70,6 @@ func TestChannelsByAnnotation(t *testing.T) {
 		if got := r.Rejections(); len(got) > 0 {
 			t.Errorf("asks for %q: rejections %+v", text, got)
 		}
-	}
-}
-
-// A container with HCAs alone has no use for channels, whatever its pod asks for.
-func TestNoChannelsWithoutGPUs(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	byRequest(r)
-	r.wants("a", asksForChannels("7"), corev1.Container{Name: "main"}, corev1.Container{Name: "side"})
-	p := pod("a", testkubelet.Container{Name: "main"}, testkubelet.Container{Name: "side"})
-	side := asks{hcas: r.deviceIDs("mlx5_9")}
-	names := r.allocate(p, "side", side)
-	r.start(side)
-	if got := r.mustEnter(names); slices.Contains(got.Nodes, channel0) {
-		t.Errorf("nodes %q", got.Nodes)
 	}
 }
 

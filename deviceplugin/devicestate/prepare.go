@@ -112,34 +112,18 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 }
 
 // decide finds or makes what a container is given, of all its resources together,
-// and remembers it. Only files are still to be written. Shares are decided for all
-// containers of the pod, see [allocate.Node.Shares], and here alone: one pod after
-// the other, by what the kubelet has and what was decided since.
+// and remembers it. Only files are still to be written. Shares are decided here
+// alone: one pod after the other, by what the kubelet has and what was decided since.
 func (s *State) decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
 ) (shares []*checkpoint.Entry, result *allocate.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.nodeLocked(seen)
-	if err := node.CheckExclusive(held); err != nil {
-		return nil, nil, err
-	}
-	// Before the shares: a pod that is rejected holds none.
-	channels, err := node.Channels(c, held, pod)
+	shares, result, err = s.nodeLocked(seen).Decide(c, held, pod)
+	s.applyLocked(shares...)
 	if err != nil {
-		return nil, nil, err
-	}
-	if slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
-		if shares, err = node.Shares(c, pod); err != nil {
-			return nil, nil, err
-		}
-		s.applyLocked(shares...)
-	}
-	if result, err = node.Container(c, held); err != nil {
 		return shares, nil, err
 	}
-	result.Channels = channels
-	result.Warnings = slices.Concat(result.Warnings, node.NetworkWarnings(pod, result), node.NUMAWarnings(shares))
 	for i := range result.Grants {
 		s.applyLocked(result.Grants[i].Entry)
 	}

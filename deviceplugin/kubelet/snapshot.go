@@ -81,6 +81,9 @@ type Snapshot struct {
 	starting bool
 }
 
+// NewSnapshot makes a snapshot of PodResources alone.
+func NewSnapshot(pods []*podresources.PodResources) *Snapshot { return newSnapshot(pods, nil, nil) }
+
 func newSnapshot(pods []*podresources.PodResources, entries []entry, quantities []string) *Snapshot {
 	s := &Snapshot{pods: pods, listed: make(map[Pod]bool, len(pods))}
 	for _, p := range pods {

@@ -1,4 +1,4 @@
-package devicestate
+package allocate
 
 import (
 	"slices"
@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/hamirecord"
@@ -21,28 +20,18 @@ import (
 // hamiRig is the recorded node.
 func hamiRig(t *testing.T) *rig {
 	t.Helper()
-	r := shareRig(t)
-	r.options.NodeName = hamirecord.Node
-	r.restart()
-	r.reconfigure(func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" })
+	r := shareRig(t, func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" })
+	r.name = hamirecord.Node
 	return r
 }
 
-// schedule makes a pod known as HAMi bound it.
-func (r *rig) schedule(pod *corev1.Pod) {
-	known := r.wants(pod.Name, pod.Annotations, pod.Spec.Containers...)
-	known.Spec.NodeName, known.Spec.SchedulerName = pod.Spec.NodeName, pod.Spec.SchedulerName
-	known.Spec.InitContainers = pod.Spec.InitContainers
-}
-
-// TestRecordedHAMi: every container gets the GPUs and the amounts that unmodified
-// HAMi recorded for it.
+// Every container gets the GPUs and the amounts that unmodified HAMi recorded for it.
 func TestRecordedHAMi(t *testing.T) {
 	for _, version := range hamirecord.Versions() {
 		for _, p := range hamirecord.Load(t, version).Pods {
 			t.Run(version+"/"+p.Name, func(t *testing.T) {
 				r := hamiRig(t)
-				r.schedule(p.Bound())
+				r.known[p.Name] = p.Bound()
 				// Without an annotation no container's shares are looked up.
 				chosen, _ := hami.ParsePodShares(p.Written.Annotations[wellknown.HAMiAllocation])
 				next := 0
@@ -54,16 +43,16 @@ func TestRecordedHAMi(t *testing.T) {
 					if count.IsZero() {
 						continue
 					}
-					want := asks{}
+					var ids []string
 					for range count.Value() {
-						want[slots] = append(want[slots], r.slot(next, 0))
+						ids = append(ids, r.slot(next, 0))
 						next++
 					}
-					r.allocate(pod(p.Name), c.Name, want)
-					err := r.prepareShares(want)
+					r.allocate(p.Name, c.Name, slots, ids...)
+					_, err := r.start(p.Name, c.Name)
 					if p.Name == "nvuse" { // HAMi does not read this spelling, and chose another GPU.
-						if all := r.Rejections(); err == nil || len(all) != 1 || all[0].Kind != allocate.RejectedRequest {
-							t.Errorf("error %v, rejections %+v", err, all)
+						if rejected(err) != RejectedRequest {
+							t.Errorf("error %v", err)
 						}
 						continue
 					}
@@ -72,12 +61,7 @@ func TestRecordedHAMi(t *testing.T) {
 					}
 					// App containers are last in every version.
 					wanted := chosen.Of(at + len(chosen) - len(p.Submitted.Containers))
-					var got []allocation.Share
-					for _, b := range r.View().Allocations() {
-						if b.Container == c.Name {
-							got = append(got, b.Shares...)
-						}
-					}
+					got := r.sharesOf(p.Name, c.Name)
 					byUUID := func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) }
 					slices.SortFunc(got, byUUID)
 					slices.SortFunc(wanted, byUUID)
@@ -103,27 +87,23 @@ func hamiPod(name, uuid, share string, limits, annotations map[string]string) *c
 	return p.Bound()
 }
 
-// TestHAMisRounding: sixteen containers that fill a GPU by HAMi's account fit.
+// Sixteen containers that fill a GPU by HAMi's account fit.
 func TestHAMisRounding(t *testing.T) {
 	r := hamiRig(t)
-	uuid := r.gpuIDs(0)[0]
+	limits := map[string]string{slots: "1", "nvidia.com/vcore": "5", "nvidia.com/vmemory": "5345M"}
 	for i := range 16 {
-		p := hamiPod("p"+string(rune('a'+i)), uuid, `"compute":5,"vRam":5097`,
-			map[string]string{slots: "1", "nvidia.com/vcore": "5", "nvidia.com/vmemory": "5345M"}, nil)
-		r.schedule(p)
-		want := asks{slots: {r.slot(0, i)}}
-		r.allocate(pod(p.Name), "main", want)
-		if err := r.prepareShares(want); err != nil {
-			t.Fatalf("container %d: %v", i+1, err)
-		}
+		name := "p" + itoa(i)
+		r.known[name] = hamiPod(name, r.uuid(0), `"compute":5,"vRam":5097`, limits, nil)
+		r.allocate(name, "main", slots, r.slot(0, i))
+		r.mustStart(name, "main")
 	}
 	if g := r.nothingOvercommitted()[0]; g.UsedMiB != 16*5097 {
 		t.Errorf("%d MiB are taken", g.UsedMiB)
 	}
 }
 
-// TestHAMiWithoutPolicies: HAMi 2.6 sends a pod without a policy to a GPU with
-// burst-share consumers. The pod takes theirs; one that wants another is rejected.
+// HAMi 2.6 sends a pod without a policy to a GPU with burst-share consumers. The pod
+// takes theirs; one that wants another is rejected.
 func TestHAMiWithoutPolicies(t *testing.T) {
 	const key = "metax-tech.com/sgpu-qos-policy"
 	r := hamiRig(t)
@@ -137,10 +117,9 @@ func TestHAMiWithoutPolicies(t *testing.T) {
 		{"default", nil, false},
 		{"fixed", map[string]string{key: "fixed-share"}, true},
 	} {
-		r.schedule(hamiPod(tt.name, r.gpuIDs(0)[0], `"compute":30,"vRam":8192`, limits, tt.annotations))
-		want := asks{slots: {r.slot(0, i)}}
-		r.allocate(pod(tt.name), "main", want)
-		if err := r.prepareShares(want); (err != nil) != tt.rejected {
+		r.known[tt.name] = hamiPod(tt.name, r.uuid(0), `"compute":30,"vRam":8192`, limits, tt.annotations)
+		r.allocate(tt.name, "main", slots, r.slot(0, i))
+		if _, err := r.start(tt.name, "main"); (err != nil) != tt.rejected {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
