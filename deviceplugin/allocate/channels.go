@@ -76,13 +76,13 @@ func chosenChannels(text string, offered *inventory.Channels) ([]*specs.DeviceNo
 	return nodes, nil
 }
 
-// allowedChannels is what a pod may ask for, for a person.
+// allowedChannels describes the channels that a pod may request.
 func allowedChannels(offered *inventory.Channels) string {
 	if offered.Allowed != gpu.AllChannels {
 		return offered.Allowed
 	}
 	if len(offered.Nodes) == 0 {
-		return "all that it has, which is none"
+		return "all that it has, and it has none"
 	}
 	return "all that it has, " + numbers(slices.Sorted(maps.Keys(offered.Nodes)))
 }

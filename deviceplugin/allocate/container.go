@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Result is what one container is given.
+// Result has the devices of one container.
 type Result struct {
 	Grants   []Grant
 	Devices  cdi.Devices
@@ -38,7 +38,7 @@ type Grant struct {
 	Nodes []string
 }
 
-// Warning is what a container was given that is not what it requests.
+// Warning describes a difference between the devices of a container and its request.
 type Warning struct{ Reason, Message string }
 
 // Decide decides what a container that starts is given, of all its resources
@@ -123,7 +123,7 @@ func (n *Node) container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 	return d.result, nil
 }
 
-// part is what a container has of one resource: an entry, or several that are not
+// part is the allocation of one resource to a container: an entry, or several that are not
 // distinguishable.
 type part struct {
 	allocation *kubelet.Allocation

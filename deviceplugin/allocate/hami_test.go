@@ -1,18 +1,12 @@
 package allocate
 
 import (
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/hamirecord"
 )
@@ -23,55 +17,6 @@ func hamiRig(t *testing.T) *rig {
 	r := shareRig(t, func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" })
 	r.name = hamirecord.Node
 	return r
-}
-
-// Every container gets the GPUs and the amounts that unmodified HAMi recorded for it.
-func TestRecordedHAMi(t *testing.T) {
-	for _, version := range hamirecord.Versions() {
-		for _, p := range hamirecord.Load(t, version).Pods {
-			t.Run(version+"/"+p.Name, func(t *testing.T) {
-				r := hamiRig(t)
-				r.known[p.Name] = p.Bound()
-				// Without an annotation no container's shares are looked up.
-				chosen, _ := hami.ParsePodShares(p.Written.Annotations[wellknown.HAMiAllocation])
-				next := 0
-				for at, c := range p.Submitted.Containers {
-					count := resource.MustParse("0")
-					if n, ok := c.Limits[slots]; ok {
-						count = resource.MustParse(n)
-					}
-					if count.IsZero() {
-						continue
-					}
-					var ids []string
-					for range count.Value() {
-						ids = append(ids, r.slot(next, 0))
-						next++
-					}
-					r.allocate(p.Name, c.Name, slots, ids...)
-					_, err := r.start(p.Name, c.Name)
-					if p.Name == "nvuse" { // HAMi does not read this spelling, and chose another GPU.
-						if rejected(err) != RejectedRequest {
-							t.Errorf("error %v", err)
-						}
-						continue
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					// App containers are last in every version.
-					wanted := chosen.Of(at + len(chosen) - len(p.Submitted.Containers))
-					got := r.sharesOf(p.Name, c.Name)
-					byUUID := func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) }
-					slices.SortFunc(got, byUUID)
-					slices.SortFunc(wanted, byUUID)
-					if diff := cmp.Diff(wanted, got); diff != "" {
-						t.Errorf("container %s (-recorded +got):\n%s", c.Name, diff)
-					}
-				}
-			})
-		}
-	}
 }
 
 // hamiPod is a pod of one container as HAMi binds it.

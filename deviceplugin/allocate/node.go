@@ -2,7 +2,7 @@
 // given: from what it requests, what the kubelet's snapshot and the checkpoint
 // have of all containers, and the node's inventory.
 //
-// It is pure: a [Node] is what is known at one moment, and the answers are
+// It is pure: a [Node] is the state at one moment, and the answers are
 // values. Files, the kubelet and the API server are deviceplugin/devicestate's.
 package allocate
 
@@ -21,9 +21,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
-// Node is what is known of a node at one moment. Nothing in it is changed.
+// Node is the state of a node at one moment. It is never changed.
 type Node struct {
-	// Name is what schedulers call the node.
+	// Name is the node's name for schedulers.
 	Name      string
 	Inventory *inventory.Inventory
 	// Snapshot is nil where the kubelet was not asked. Then all entries count but
@@ -60,7 +60,7 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 			return kind, err
 		}
 	}
-	return "", fmt.Errorf("resource %s is none of this node's", resource)
+	return "", fmt.Errorf("unknown resource %s", resource)
 }
 
 // rdmaResource is the configuration of an RDMA resource; nil if there is none.
@@ -131,8 +131,8 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Lost are the allocations of shares of which there is no entry. What they stand
-// for may be in their CDI specs. If it is not, they are [Node.Unrecorded] until
+// Lost returns the allocations of shares without an entry. Their shares
+// may be in their CDI specs. If they are not, they are [Node.Unrecorded] until
 // their pods are gone.
 func (n *Node) Lost() []kubelet.Allocation {
 	return slices.DeleteFunc(slices.Clone(n.Snapshot.Allocations), func(a kubelet.Allocation) bool {

@@ -32,7 +32,7 @@ func (n *Node) processorNodes(c kubelet.Container) []int {
 	return nodes
 }
 
-// far reports whether a device is known to be of a NUMA node that is none of nodes;
+// far reports whether a device is known to be of a NUMA node outside of nodes;
 // nothing is far from a container without processors of its own.
 func far(nodes []int, device int) bool {
 	return len(nodes) > 0 && device >= 0 && !slices.Contains(nodes, device)

@@ -19,7 +19,7 @@ import (
 // is lost.
 const EnvShares = "HEDDLE_SHARES"
 
-// Sharing is what a container has of shared GPUs, as its checkpoint entry and,
+// Sharing has a container's shares of GPUs, as its checkpoint entry and,
 // as [EnvShares], its CDI spec have it.
 type Sharing struct {
 	// Shares stand behind the device IDs, in their order; Policy is the QoS policy
@@ -49,7 +49,7 @@ func parseSharing(content []byte, device string) (*Sharing, error) {
 	}
 	at := slices.IndexFunc(spec.Devices, func(d specs.Device) bool { return d.Name == device })
 	if at < 0 {
-		return nil, errors.New("it is of another device")
+		return nil, errors.New("the spec is of another device")
 	}
 	for _, env := range spec.Devices[at].ContainerEdits.Env {
 		text, ok := strings.CutPrefix(env, EnvShares+"=")

@@ -72,25 +72,3 @@ func TestChannelsByAnnotation(t *testing.T) {
 		}
 	}
 }
-
-// A pod that is rejected for its channels holds no share.
-func TestChannelsOfShares(t *testing.T) {
-	r := shareRig(t)
-	byRequest(r)
-	p := r.wants("a", asksForChannels("2"), sharer("main", "60/4"))
-	want := asks{slots: {r.slot(0, 0)}}
-	names := r.allocate(pod("a"), "main", want)
-	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), "channel 2 is not allowed") {
-		t.Fatalf("a channel that is not allowed: %v", err)
-	}
-	if got := r.gpusOf("a", "main"); len(got) > 0 {
-		t.Errorf("it holds GPUs %v", got)
-	}
-	p.Annotations = asksForChannels("0")
-	if err := r.prepareShares(want); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.mustEnter(names); !slices.Contains(got.Nodes, channel0) || !slices.Contains(got.Nodes, "/dev/nvidia0") {
-		t.Errorf("nodes %q", got.Nodes)
-	}
-}

@@ -76,7 +76,7 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 
 // lastingDriftsLocked are the differences that last. While a kubelet starts, shares
 // of pods that may be gone are counted beside those of pods that came after them,
-// so no GPU is over-committed by it. It is for holders of mu.
+// so no GPU is over-committed by it. The caller holds mu.
 func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
@@ -100,7 +100,7 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]b
 	return drifting
 }
 
-// overcommitted is what is too much on a GPU.
+// overcommitted describes what exceeds a GPU; empty if nothing does.
 func overcommitted(g *quota.GPU) string {
 	switch {
 	case g.VCore > quota.Whole:

@@ -41,13 +41,13 @@ type Held struct {
 	Unlisted bool
 }
 
-// admitted is the holder of what Allocate gave out and the kubelet does not
+// admitted is the holder of devices that Allocate returned and the kubelet does not
 // report yet.
 const admitted = "a pod that is being admitted"
 
 // Held are the devices of all resources that pods hold: by PodResources or
 // the kubelet's checkpoint, by the entries where the kubelet has lost its own or may
-// have, and what was given out and is in neither of them yet. A container with
+// have, and those of answers that are in neither of them yet. A container with
 // shares also holds those of the GPUs that it has, which need not be those of its
 // device IDs: such an ID has no number. It fails if PodResources or the
 // kubelet's checkpoint cannot be read.

@@ -31,8 +31,8 @@ const prepareTimeout = 25 * time.Second
 // Prepare decides what stands behind the CDI names of every container that holds
 // exactly these IDs, for all its resources together, and puts the specs into
 // the CDI directory. For a container that is prepared already it changes nothing
-// but what its HCAs' state or its pod's environment changed. It is what
-// PreStartContainer does; an error keeps the container from starting, and the
+// but what its HCAs' state or its pod's environment changed. It implements
+// PreStartContainer; an error keeps the container from starting, and the
 // kubelet tries again.
 func (s *State) Prepare(ctx context.Context, resource string, ids []string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
@@ -176,7 +176,7 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 	return nil
 }
 
-// shareEdits are what the GPUs and the limits of shares need; none for other
+// shareEdits returns the edits for the GPUs and the limits of shares; none for other
 // resources. It notes in the entry what the limits are enforced by.
 func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.ContainerEdits, error) {
 	if g.Entry.Kind != cdi.SGPU {

@@ -16,7 +16,7 @@ import (
 )
 
 // restore makes up for entries of shares that were lost: removed, or not parsed.
-// Without them their GPUs would be given out again. It takes them from the CDI
+// Without them their GPUs would be allocated again. It takes them from the CDI
 // specs. Where those are lost too, the GPUs that the containers' device IDs name
 // stay out of use until their pods are gone.
 func (s *State) restore(seen *observation) {
@@ -128,8 +128,8 @@ const (
 )
 
 // uncertainLocked are the containers with entries that the kubelet has forgotten
-// or, while it starts, may have: those of pods that are not known to be gone. It
-// is for holders of mu.
+// or, while it starts, may have: those of pods that are not known to be gone. The
+// caller holds mu.
 func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	all := make(map[kubelet.Container]string, len(s.uncertain))
 	if starting {
@@ -147,7 +147,7 @@ func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	return all
 }
 
-// unrecordedLocked are the allocations without an entry. It is for holders of mu.
+// unrecordedLocked are the allocations without an entry. The caller holds mu.
 func (s *State) unrecordedLocked() []kubelet.Allocation {
 	var all []kubelet.Allocation
 	for _, u := range s.uncertain {
@@ -157,7 +157,7 @@ func (s *State) unrecordedLocked() []kubelet.Allocation {
 }
 
 // deviceIDsLocked are those of a resource that some containers have, each with who
-// has it. It is for holders of mu.
+// has it. The caller holds mu.
 func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]string) map[string]string {
 	ids := make(map[string]string)
 	for _, e := range s.entries {

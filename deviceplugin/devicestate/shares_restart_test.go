@@ -192,52 +192,6 @@ func TestOvercommitFromOutside(t *testing.T) {
 	}
 }
 
-// TestMemoryOvercommit: shares may have 1.5 times the memory of a GPU. What they have is
-// named as too much once the configuration takes it back, and no pod loses its share.
-func TestMemoryOvercommit(t *testing.T) {
-	r := shareRig(t, "0")
-	overcommit := func(ratio float64) { r.reconfigure(func(c *config.NodeConfig) { c.SGPU.MemoryOvercommit = ratio }) }
-	overcommit(1.5)
-	for i, name := range []string{"a", "b", "c"} {
-		r.start(r.consumer(name, "10/39", r.slot(0, i)))
-	}
-	if drifts := r.driftsNow(); len(drifts) != 0 {
-		t.Errorf("drifts %v", drifts)
-	}
-	if g := r.View().GPUs()[0]; g.UsedMiB != 3*39<<10 || g.MemoryMiB != 81559 {
-		t.Errorf("%d of %d MiB are taken", g.UsedMiB, g.MemoryMiB)
-	}
-	for text, want := range map[string]string{"10/39": "2.4 GiB of 119.5 left; needs 39", "10/80": "79.6 GiB in all; needs 80"} {
-		err := r.prepareShares(r.consumer("late-"+text[3:], text, r.slot(0, 3+len(r.specs.pods))))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", text, err, want)
-		}
-	}
-	overcommit(1)
-	if drifts := r.driftsNow(); len(drifts) != 1 || !strings.Contains(drifts[0], "119808 MiB of 81559") {
-		t.Errorf("drifts %v", drifts)
-	}
-	if n := len(r.View().Allocations()); n != 3 {
-		t.Errorf("%d containers have shares", n)
-	}
-}
-
-// TestOldPodsCountAfterAKubeletsStart: it may not list its pods yet.
-func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.kubelet.Delete("default", "a") // As if it were not known yet.
-	late := r.consumer("b", "60/40", r.slot(0, 1))
-	r.Registered()
-	if err := r.prepareShares(late); err == nil {
-		t.Error("it has the GPU of a pod that the kubelet may not know yet")
-	}
-	r.pass(goneFor + time.Second)
-	if err := r.prepareShares(late); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestNoPodIsGoneWhileAKubeletStarts: a kubelet with which the plugin has not registered
 // yet is known by its sockets. What pods and Nodes show must not waver.
 func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
@@ -293,20 +247,4 @@ func (s startsMeanwhile) List(
 ) (*podresources.ListPodResourcesResponse, error) {
 	s.start()
 	return s.PodResourcesListerClient.List(ctx, in, opts...)
-}
-
-// TestNoPodIsGoneWhenAKubeletStartsMeanwhile: a question may wait for a kubelet
-// that starts, which then answers without any pod.
-func TestNoPodIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.pass(goneFor + time.Minute)
-	r.podResources = startsMeanwhile{r.podResources, func() {
-		r.touch(r.kubelet.PodResourcesSocket(), r.now)
-		r.kubelet.Delete("default", "a")
-	}}
-	r.restart()
-	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 60 || len(r.View().Allocations()) != 1 {
-		t.Errorf("taken %+v, allocations %+v", gpus[0], r.View().Allocations())
-	}
 }

@@ -43,9 +43,9 @@ type Limiter interface {
 	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
 }
 
-// Options are what a State works with.
+// Options configure a State.
 type Options struct {
-	// NodeName is what schedulers call this node.
+	// NodeName is the node's name for schedulers.
 	NodeName string
 	Kubelet  *kubelet.Reader
 	// API and Limiter may be nil.
@@ -215,7 +215,7 @@ func (s *State) observeBoth(ctx context.Context) (*observation, error) {
 	return seen, err
 }
 
-// nodeLocked is what is known now, for package allocate. It is for holders of mu,
+// nodeLocked returns the current state, for package allocate. It is for holders of mu,
 // as long as they use it.
 func (s *State) nodeLocked(o *observation) *allocate.Node {
 	return &allocate.Node{
@@ -224,7 +224,7 @@ func (s *State) nodeLocked(o *observation) *allocate.Node {
 	}
 }
 
-// applyLocked puts the entries of one decision into force. It is for holders of mu.
+// applyLocked puts the entries of one decision into force. The caller holds mu.
 func (s *State) applyLocked(entries ...*checkpoint.Entry) {
 	for _, e := range entries {
 		s.decisions++
@@ -251,13 +251,13 @@ const (
 	problemSpace        = "space"
 )
 
-// Problems are what is wrong now, by name.
+// Problems returns the current problems, by name.
 func (s *State) Problems() []report.Problem {
 	s.problems.note(problemDisk, s.checkpoint.SyncErr())
 	return s.problems.list()
 }
 
-// problems are what is wrong now.
+// problems are the current problems.
 type problems struct {
 	log     *slog.Logger
 	mu      sync.Mutex // guards what follows

@@ -157,8 +157,8 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	return expired
 }
 
-// unclaimed reports whether an entry has no holder yet and may get one. One of a time to come was made
-// before the clock was set back.
+// unclaimed reports whether an entry has no holder yet and may get one. One with a time in the
+// future was made before the clock was set back.
 func unclaimed(e *checkpoint.Entry, now time.Time) bool {
 	return e.Owner == nil && now.Sub(e.Created).Abs() < unclaimedFor
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
-// Facts decide which enforcers work on a node. An error text is empty if there
-// is no error.
+// Facts decide which enforcers work on a node. An error text is empty without an
+// error.
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
@@ -121,7 +121,7 @@ func checkLibrary(root, library string) error {
 		return errors.New("sgpu.enforce.preload.library names no library")
 	}
 	if !filepath.IsAbs(library) {
-		return fmt.Errorf("library %s is no absolute path", library)
+		return fmt.Errorf("library %s is not an absolute path", library)
 	}
 	path, err := hostfile.Path(root, library)
 	if err != nil {
@@ -135,7 +135,7 @@ func checkLibrary(root, library string) error {
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 	switch want, known := machines[runtime.GOARCH]; {
 	case f.Type != elf.ET_DYN:
-		return fmt.Errorf("library %s: %s is no shared object", library, f.Type)
+		return fmt.Errorf("library %s: %s is not a shared object", library, f.Type)
 	case known && f.Machine != want:
 		return fmt.Errorf("library %s is for %s, the node is %s", library, f.Machine, want)
 	}

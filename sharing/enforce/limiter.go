@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Options are what a Limiter works with.
+// Options configure a Limiter.
 type Options struct {
 	// StateDir is the limiter's own, on a disk, and has the same path on the node.
 	StateDir string
@@ -114,7 +114,7 @@ func (p *preload) configure(library string) {
 
 func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
 
-// Choice is what new containers get, or the reason why they are rejected.
+// Choice returns the enforcers of new containers, or the reason why they are rejected.
 func (l *Limiter) Choice() (Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,7 +177,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	return edits, nil
 }
 
-// mountsHook has the mounts looked at when all the container's are made: a deeper one
+// mountsHook checks the mounts when all of the container's are made: a deeper one
 // of the pod comes after these, and may be in one of them, or end in the same place
 // through a link in a volume or an image. In place of a path memory has tmpfs.
 func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
@@ -188,8 +188,8 @@ func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
 	return hook
 }
 
-// envHook has the variables looked at as the container gets them: a runtime may let the pod's
-// win over those of CDI.
+// envHook checks the variables as the container gets them: a runtime may prefer the pod's
+// to those of CDI.
 func envHook(path string, env []string) *cdi.Hook {
 	args := append([]string{filepath.Base(path), "env"}, env...)
 	return &cdi.Hook{HookName: "createRuntime", Path: path, Args: args}

@@ -63,7 +63,7 @@ type mps struct {
 	path                 string
 	multiUser, exclusive bool
 	gpus                 map[string]*mpsGPU
-	// wanted is what was last written. Until the live containers are known
+	// wanted was written last. Until the live containers are known
 	// (synced), the daemons of an earlier process stay.
 	wanted          wantedDaemons
 	written, synced bool

@@ -70,7 +70,7 @@ type daemon struct {
 
 	mu sync.Mutex // guards what follows
 	// status has the limits that are set, and LastRunning of runs that have ended.
-	status Daemon
+	status   Daemon
 	want     daemonLimits
 	stopping bool
 }
