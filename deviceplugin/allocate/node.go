@@ -38,8 +38,8 @@ type Node struct {
 	// Uncertain are containers that have the devices of their entries although the
 	// kubelet does not know, or may not know yet, with the reason.
 	Uncertain map[kubelet.Container]string
-	// Unrecorded are the allocations of shares that have no entries and no CDI
-	// specs: no other pod gets the GPUs that their device IDs name.
+	// Unrecorded are the allocations of shares without entries: no other pod gets the
+	// GPUs that their device IDs name.
 	Unrecorded []kubelet.Allocation
 }
 
@@ -131,10 +131,8 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Lost returns the allocations of shares without an entry. Their shares
-// may be in their CDI specs. If they are not, they are [Node.Unrecorded] until
-// their pods are gone.
-func (n *Node) Lost() []kubelet.Allocation {
+// Unaccounted returns the allocations of shares without an entry.
+func (n *Node) Unaccounted() []kubelet.Allocation {
 	return slices.DeleteFunc(slices.Clone(n.Snapshot.Allocations), func(a kubelet.Allocation) bool {
 		return !n.HasShares(&a) && !n.sharesByOthers(&a) || n.Snapshot.Gone(a.Pod) || !n.lost(&a)
 	})

@@ -8,21 +8,19 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Kinds of [Drift].
 const (
-	// DriftRecord: a container had shares and no entry, and got one.
-	DriftRecord = "record"
 	// DriftLost: a container has shares, and the kubelet has forgotten its
 	// devices. They stay its own.
 	DriftLost = "lost"
 	// DriftOvercommit: containers have more of a GPU than there is, because
 	// the GPU or the configuration changed. No new pod gets it.
 	DriftOvercommit = "overcommit"
-	// DriftUnrecorded: a container has shares, and there is neither an entry nor a CDI
-	// spec of it.
+	// DriftUnrecorded: a container has shares without an entry.
 	DriftUnrecorded = "unrecorded"
 	// DriftAnnotation: a pod's annotation was not what its containers have, and was
 	// corrected.
@@ -85,9 +83,9 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]b
 		}
 	}
 	for _, a := range s.unrecordedLocked() {
-		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry and a CDI spec, which "+
-			"were lost or are another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
-			a.Container, len(a.IDs))}] = true
+		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry, which was lost or is "+
+			"another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
+			a.Container, len(replica.Devices(a.IDs)))}] = true
 	}
 	for _, e := range s.entries {
 		if e.Kind != cdi.SGPU || e.Owner == nil {

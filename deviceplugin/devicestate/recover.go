@@ -2,46 +2,41 @@ package devicestate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// restore makes up for entries of shares that were lost: removed, or not parsed.
-// Without them their GPUs would be allocated again. It takes them from the CDI
-// specs. Where those are lost too, the GPUs that the containers' device IDs name
-// stay out of use until their pods are gone.
-func (s *State) restore(seen *observation) {
+// findUnrecorded finds allocations of shares without an entry: entries were removed
+// or damaged, or another device plugin made the allocation. Without the entry it is
+// not known which GPUs the container has: those that its device IDs name, or those in
+// its pod's annotation. All of them stay out of use until the pod is gone, or the
+// container starts again and gets an entry.
+func (s *State) findUnrecorded(seen *observation) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	// Who may have forgotten what does not matter here, and takes time to find.
 	node := allocate.Node{Inventory: s.inventory.Load(), Snapshot: seen.Snapshot, Entries: s.entries}
-	lost := node.Lost()
-	s.mu.Unlock()
 	unrecorded := make(map[kubelet.Container][]kubelet.Allocation)
-	for i := range lost {
-		a := &lost[i]
-		if s.restoreEntries(a) || s.pods.isGone(a.Pod) {
+	for _, a := range node.Unaccounted() {
+		if s.pods.isGone(a.Pod) {
 			continue
 		}
 		if pod, _ := s.api.Watched(a.Pod); pod != nil {
 			a.Namespace, a.Pod.Name = pod.Namespace, pod.Name
+			a.IDs = slices.Concat(a.IDs, boundGPUs(pod, a.Name))
 		}
 		if !seen.Gone(a.Pod) {
-			unrecorded[a.Container] = append(unrecorded[a.Container], *a)
+			unrecorded[a.Container] = append(unrecorded[a.Container], a)
 		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.entries { // Others may have started meanwhile.
-		maps.DeleteFunc(unrecorded, func(c kubelet.Container, _ []kubelet.Allocation) bool { return e.HasShares(c) })
 	}
 	before := len(s.unrecordedLocked())
 	maps.DeleteFunc(s.uncertain, func(_ kubelet.Container, u uncertain) bool { return u.unrecorded != nil })
@@ -53,48 +48,18 @@ func (s *State) restore(seen *observation) {
 	}
 }
 
-// restoreEntries makes the entries of an allocation again from its CDI specs, and
-// reports whether there was one. A container that has not started has no spec.
-func (s *State) restoreEntries(a *kubelet.Allocation) (restored bool) {
-	for _, text := range a.CDINames {
-		name, ok := cdi.ParseName(text)
-		if !ok || name.Kind != cdi.SGPU || !name.MadeFor(a.Resource, a.IDs) {
-			continue
-		}
-		sharing, err := s.cdi.ReadSharing(name)
-		if err == nil && len(sharing.Shares) != len(a.IDs) {
-			err = fmt.Errorf("%d shares for %d device IDs", len(sharing.Shares), len(a.IDs))
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			s.options.Log.Warn("CDI spec is unreadable", "device", name.Device, "err", err)
-		default:
-			restored = true
-			s.restoreEntry(&checkpoint.Entry{
-				Kind: name.Kind, Device: name.Device, Resource: a.Resource, IDs: a.IDs, Created: s.options.Now().UTC(),
-				Owner: &a.Container, Sharing: *sharing,
-			})
-		}
+// boundGPUs are the shared GPUs of a container by its pod's annotation, which this
+// node wrote and others may have changed.
+func boundGPUs(pod *corev1.Pod, container string) []string {
+	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
+	if err != nil {
+		return nil
 	}
-	return restored
-}
-
-// restoreEntry adds an entry that was lost.
-func (s *State) restoreEntry(e *checkpoint.Entry) {
-	s.mu.Lock()
-	if s.entries[e.Device] != nil {
-		s.mu.Unlock()
-		return
+	var uuids []string
+	for _, share := range bound.Containers[container].Shares {
+		uuids = append(uuids, share.UUID)
 	}
-	s.entries[e.Device] = e
-	s.drifts[Drift{DriftRecord, fmt.Sprintf(
-		"the checkpoint entry of %s was lost and is restored from its CDI spec", e.Owner)}] = false
-	s.mu.Unlock()
-	if err := s.checkpoint.Write(e); err != nil {
-		s.options.Log.Warn("restored checkpoint entry is not on disk yet", "device", e.Device, "err", err)
-	}
-	s.changed.Notify()
+	return uuids
 }
 
 // Forgotten are the device IDs of a resource that running containers have and
@@ -116,7 +81,7 @@ type uncertain struct {
 	// reported: its Event was made. A kubelet that rejects a pod knows the pod for a
 	// moment without its devices, which is not worth one.
 	reported bool
-	// unrecorded are the allocations of shares without an entry and a CDI spec; none
+	// unrecorded are the allocations of shares without an entry; none
 	// of a container with entries, which the kubelet has forgotten.
 	unrecorded []kubelet.Allocation
 }

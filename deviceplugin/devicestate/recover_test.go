@@ -108,8 +108,8 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.wipe()
-	const message = "unrecorded: container main of default/a has a share without a checkpoint entry and a CDI spec, " +
-		"which were lost or are another device plugin's; no other pod gets the 1 GPUs that it may have until the pod is gone"
+	const message = "unrecorded: container main of default/a has a share without a checkpoint entry, " +
+		"which was lost or is another device plugin's; no other pod gets the 1 GPUs that it may have until the pod is gone"
 	if diff := cmp.Diff([]string{message}, r.driftsNow()); diff != "" {
 		t.Errorf("drifts (-want +got):\n%s", diff)
 	}

@@ -189,7 +189,7 @@ type observation struct {
 	since uint64
 }
 
-// observe asks the kubelet, and restores the entries that were lost.
+// observe asks the kubelet, and finds the shares without an entry.
 func (s *State) observe(ctx context.Context) (*observation, error) {
 	s.mu.Lock()
 	since := s.decisions
@@ -202,7 +202,7 @@ func (s *State) observe(ctx context.Context) (*observation, error) {
 	}
 	s.problems.note(problemCheckpoint, snapshot.CheckpointErr)
 	o := &observation{Snapshot: snapshot, since: since}
-	s.restore(o)
+	s.findUnrecorded(o)
 	return o, nil
 }
 

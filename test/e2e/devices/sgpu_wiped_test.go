@@ -46,7 +46,7 @@ func TestSGPUWiped(t *testing.T) {
 
 	r.create(t, r.pod("late", box{more: share(30, 4)}))
 	r.waitEvent(t, "late", "SGPURefused", "kept for container", waitStart)
-	r.waitEvent(t, r.Node(), "SGPUDrift", "container second of default/stays has a share without a checkpoint entry and a CDI spec", waitStart)
+	r.waitEvent(t, r.Node(), "SGPUDrift", "container second of default/stays has a share without a checkpoint entry", waitStart)
 	if diff := cmp.Diff(annotation, r.getPod(t, "stays").Annotations[apinames.SGPUBound]); diff != "" {
 		t.Errorf("the pod's annotation (-before +after):\n%s", diff)
 	}

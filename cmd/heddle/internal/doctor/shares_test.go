@@ -197,7 +197,7 @@ func TestSharesWithFindings(t *testing.T) {
 				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{gpu7},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  container main has a share without a checkpoint entry and a CDI spec, which were lost"},
+			[]string{"problem  pod ml/x\n  container main has a share without a checkpoint entry, which was lost"},
 			"",
 		},
 		{
