@@ -170,35 +170,3 @@ func checkPlacement(t *testing.T, id, part string, pod *corev1.PodSpec) {
 		t.Errorf("%s: probes %v, %v", id, c.LivenessProbe, c.ReadinessProbe)
 	}
 }
-
-// The pod of helm test goes where the uninstall does, unless it has values of its own.
-func TestPlacementOfHelmTest(t *testing.T) {
-	pod := get[*corev1.Pod](t, render(t, "--set", "uninstall.nodeSelector.pool=infra,uninstall.tolerations[0].key=infra"), "Pod/heddle-test").Spec
-	if pod.NodeSelector["pool"] != "infra" || pod.Tolerations[len(pod.Tolerations)-1].Key != "infra" {
-		t.Errorf("node selector %v, tolerations %v", pod.NodeSelector, pod.Tolerations)
-	}
-}
-
-// What a GitOps controller renders again and again must not differ.
-func TestRenderingsAreEqual(t *testing.T) {
-	args := []string{"template", generated, chartDir, "-n", namespace, "--set", everything, "--set", "monitoring.deploy=true,networkPolicy.deploy=true"}
-	first, err := helm(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := helm(t, args...); err != nil || first != again {
-		t.Errorf("two renderings differ (%v):\n%s", err, cmp.Diff(first, again))
-	}
-}
-
-// helm test runs the command that lists the daemons.
-func TestHelmTest(t *testing.T) {
-	pod := get[*corev1.Pod](t, render(t), "Pod/heddle-test")
-	if want := []string{"status", "--namespace=" + namespace}; !slices.Equal(pod.Spec.Containers[0].Args, want) ||
-		pod.Annotations["helm.sh/hook"] != "test" {
-		t.Errorf("arguments %v, hook %q", pod.Spec.Containers[0].Args, pod.Annotations["helm.sh/hook"])
-	}
-	if render(t, "--set", "tests.deploy=false")["Pod/heddle-test"] != nil {
-		t.Error("it is there although it is off")
-	}
-}
