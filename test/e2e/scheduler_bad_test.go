@@ -52,7 +52,7 @@ func TestGangBadInput(t *testing.T) {
 		change func(i int, p *corev1.Pod)
 		words  string
 	}{
-		{"slices", func(_ int, p *corev1.Pod) { p.Annotations[size] = "7" }, "slices of 7 GPUs are no multiple of the 2 GPUs of a pod"},
+		{"slices", func(_ int, p *corev1.Pod) { p.Annotations[size] = "7" }, "invalid slice size 7: want a multiple of the 2 GPUs of a pod"},
 		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members have 8 and 16"},
 		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: "sometimes" is none of once-satisfied`},
 		{"number", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "five" }, gangLeast + `: "five" is not 1 to 100000`},
