@@ -69,7 +69,7 @@ func badInput(r *rig, t *testing.T) []bad {
 		{name: "vcore-negative", limits: l("1", "-1", "4"), by: byAPI, message: "must be greater than or equal to 0"},
 		{name: "vcore-half", limits: l("1", "500m", "4"), by: byAPI, message: "must be an integer"},
 		{name: "vcore-801", limits: l("1", "801", "4"), by: byScheduler, message: "Insufficient nvidia.com/vcore"},
-		{name: "vmemory-0", limits: l("1", "60", "0"), by: byHeddle, message: "nvidia.com/vmemory: 0 is no memory"},
+		{name: "vmemory-0", limits: l("1", "60", "0"), by: byHeddle, message: "nvidia.com/vmemory: invalid amount 0"},
 		{name: "vmemory-80", limits: l("1", "60", "80"), by: byHeddle, message: "none of 8 GPUs can give 60 % of compute and 80 GiB"},
 		{name: "vmemory-700", limits: l("1", "60", "700"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
 		{name: "vmemory-suffix", limits: l("1", "60", "4Gi"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
