@@ -87,11 +87,11 @@ func TestBadAllocations(t *testing.T) {
 		{"another type", "[]", "allocation: json: cannot unmarshal array into Go value of type allocation.Allocation"},
 		{"a later version", `{"version":2,"node":"n1"}`, "allocation: version 2 is unknown, 1 is known"},
 		{"an unknown field", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
-		{"no node", `{"version":1,"containers":{}}`, `allocation: node "" is no name of a Node`},
+		{"no node", `{"version":1,"containers":{}}`, `allocation: invalid node name ""`},
 		{"no shares", whole("[]"), `allocation: container "main": 0 shares; a container has 1 to 64`},
 		{
 			"a container that cannot be", `{"version":1,"node":"n1","containers":{"Main":[{"uuid":"GPU-a"}]}}`,
-			`allocation: "Main" is no name of a container`,
+			`allocation: invalid container name "Main"`,
 		},
 		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: invalid UUID ""`},
 		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: invalid UUID "GPU-a,GPU-b"`},
@@ -133,7 +133,7 @@ func TestBadBoundAndNodeGPUs(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"by no component", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
 		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
-		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no label`},
+		{"no policy", bound("", "node"), `bound shares: container "main": invalid policy ""`},
 		{"another version", `{"version":0,"cards":[]}`, "GPUs: version 0 is unknown, 1 is known"},
 		{"more memory than can be", gpu(`,"memoryMiB":67108865`), `GPUs: GPU "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
 		{"no more room than memory", gpu(`,"memoryMiB":2,"roomMiB":2`), `GPUs: GPU "GPU-a": roomMiB: not more than memoryMiB`},

@@ -371,7 +371,7 @@ func physical(m *machine.Machine, h *machine.HCA) *machine.HCA {
 	return &m.HCAs[at]
 }
 
-// PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of
+// PortsDown returns why an HCA cannot carry traffic as far as one scan knows: none of
 // its ports is active. Empty if one is.
 func PortsDown(h *machine.HCA) string {
 	if len(h.Ports) == 0 {

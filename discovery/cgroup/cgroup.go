@@ -159,7 +159,7 @@ func idOf(name string) string {
 	return id
 }
 
-// maxFile bounds what is read of a cgroup file: a dozen paths.
+// maxFile bounds the bytes read of a cgroup file, enough for a dozen paths.
 const maxFile = 64 << 10
 
 // hostPIDs is the first PID namespace of a kernel (PROC_PID_INIT_INO).

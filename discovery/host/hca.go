@@ -44,7 +44,7 @@ type vpd struct {
 	skipped     []machine.Skipped
 }
 
-// readVPD reads the vital product data that can matter: that of Mellanox
+// readVPD reads the vital product data that can matter: from Mellanox
 // functions with an RDMA device, and of DMA functions. Virtual functions have
 // none, and most NICs are complete without.
 func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs.VPD {

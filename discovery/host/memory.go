@@ -23,7 +23,7 @@ type memory struct {
 	gpus  map[string]bool
 }
 
-// assign gives every HCA its role: the one that it had if there is neither a
+// assign gives every HCA its role: the role that it had if there is neither a
 // new device nor a better rate, else a new one.
 func (k *memory) assign(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gpu.Vendors) {
 	if k.rates == nil {

@@ -65,7 +65,7 @@ type builder struct {
 	problems []Problem
 }
 
-// set sets a label to any text, made valid; what is unknown sets none.
+// set sets a label to any text, made valid. An empty text sets no label.
 func (b *builder) set(key, value string) {
 	if value = wellknown.Value(value); value != "" {
 		b.labels[key] = value

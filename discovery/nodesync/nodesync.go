@@ -63,7 +63,7 @@ type Conflict struct {
 	// Kind is "label" or "taint".
 	Kind string
 	Key  string
-	// Want is the desired value, Have the one that the Node has.
+	// Want is the desired value, Have the current value.
 	Want, Have string
 	// Manager is the other writer's field manager; empty where none is recorded.
 	Manager string
@@ -138,7 +138,7 @@ func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Res
 // node lifecycle controller.
 const writeAttempts = 5
 
-// write writes what is planned for the Node; no patch is nothing to do. The API
+// write sends the planned patch, if any, to the API server. The API
 // server answers with a conflict if another client wrote the Node since it was
 // read: then it is read and planned for again.
 func (s *Syncer) write(

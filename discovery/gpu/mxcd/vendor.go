@@ -59,7 +59,7 @@ func modelOf(device string) model {
 	}[device]
 }
 
-// product is a GPU's name: the tool's, else that of its number.
+// product returns a GPU's name by the tool, else by its PCI device number.
 func product(listed, device string) string {
 	return cmp.Or(listed, modelOf(device).name, "MetaX GPU "+device)
 }

@@ -18,7 +18,7 @@ type holder struct {
 	// devices are those that it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
 	// resources.
 	devices []string
-	// kept is why it is not evicted; empty if it is.
+	// kept is the reason why the pod is not evicted; empty if it is.
 	kept string
 }
 
@@ -90,7 +90,7 @@ func requested(r *report.Report, p *corev1.Pod) []string {
 	return slices.Compact(names)
 }
 
-// kept is why a pod is not evicted, by the rules of kubectl drain.
+// kept returns why a pod is not evicted, by the rules of kubectl drain.
 func kept(p *corev1.Pod, force bool) string {
 	owner := metav1.GetControllerOf(p)
 	switch {
