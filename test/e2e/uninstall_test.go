@@ -106,9 +106,7 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"a support bundle has the node's machine and logs", stepBundle},
 		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
 		{"a drain takes pods from a GPU and from the node", stepDrained},
-		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
-		{"an upgrade of a full node evicts no other pod", stepFull},
 		{"an uninstall is rejected while a share is bound", stepHeld},
 		{"an uninstall leaves the Node and the host as before", stepRemoved},
 	} {
