@@ -52,7 +52,7 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 		r.alter(port(machine.PortDown))
 		r.list(hcas, 448, 64)
 		// The list does not wait until a call that hangs times out.
-		if took := time.Since(began); took >= publishTimeout {
+		if took := time.Since(began); took >= 10*time.Second {
 			t.Errorf("a dead port was in the list after %s", took)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -43,18 +44,9 @@ const (
 	FaultCordonSaving = "cordon-file"
 )
 
-// GPU is how one GPU is handed out.
+// GPU is the mode of one GPU, as it is reported and as new pods get it.
 type GPU struct {
-	// Index is the driver's number of it.
-	Index int
-	UUID  string
-	// Mode is how it is handed out now, empty while that is not known; Wanted is
-	// what the configuration asks for.
-	Mode, Wanted config.Mode
-	// Until is what a change of mode waits for, such as "default/train ends";
-	// empty if there is none.
-	Until    string
-	Cordoned bool
+	report.GPU
 	// Offered is the mode in which it is offered: Mode, or empty while a change
 	// is being written.
 	Offered config.Mode
@@ -220,7 +212,10 @@ func (t *Tracker) GPUs() []GPU {
 	for _, uuid := range t.present {
 		g := t.gpus[uuid]
 		now := GPU{
-			Index: t.indices[uuid], UUID: uuid, Mode: g.mode, Wanted: g.wanted, Until: g.until(), Cordoned: t.cordoned[uuid],
+			GPU: report.GPU{
+				Index: t.indices[uuid], UUID: uuid, Mode: string(g.mode), Wanted: string(g.wanted), Until: g.until(),
+				Cordoned: t.cordoned[uuid],
+			},
 			Offered: g.mode, Unavailable: g.unavailable(),
 		}
 		switch {

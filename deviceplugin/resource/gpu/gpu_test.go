@@ -108,7 +108,7 @@ func TestDevices(t *testing.T) {
 			for _, name := range gpu.Names(n.inventory()) {
 				r := gpu.New(n.options(t, name), n.inventory())
 				got[name] = r.Devices()
-				maps.Copy(faults, r.Faults())
+				maps.Copy(faults, r.Snapshot().Faults())
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("devices (-want +got):\n%s", diff)
@@ -338,7 +338,7 @@ func TestAnnotation(t *testing.T) {
 		{map[string]bool{"GPU-0": true}, `{"1":{"score":0,"loss":0,"hcas":0}}`},
 		{map[string]bool{"GPU-0": true, "GPU-2": true}, `{}`},
 	} {
-		if got := r.Annotation(test.held); got != test.want {
+		if got := r.Snapshot().Annotation(test.held); got != test.want {
 			t.Errorf("held %v: %s, want %s", test.held, got, test.want)
 		}
 	}
@@ -356,7 +356,7 @@ func TestFree(t *testing.T) {
 		{map[string]bool{"GPU-0": true}, `{"version":1,"held":1,"free":[{"uuid":"GPU-2"}]}`},
 		{map[string]bool{"GPU-0": true, "GPU-1": true, "GPU-2": true}, `{"version":1,"held":3,"free":[]}`},
 	} {
-		got := r.Free(test.held).String()
+		got := r.Snapshot().Free(test.held).String()
 		if _, err := allocation.ParseFreeGPUs(got); got != test.want || err != nil {
 			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
 		}
@@ -364,7 +364,7 @@ func TestFree(t *testing.T) {
 	n = newNode(t, cut(machineWith(2), 1, "1g.10gb", 2))
 	n.config = parse(t, "mig: {strategy: single}")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
-	if got := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory()).Free(nil).String(); got != want {
+	if got := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory()).Snapshot().Free(nil).String(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -392,7 +392,7 @@ func TestCallsAtOnce(t *testing.T) {
 				if _, err := r.Allocate(t.Context(), chosen); err != nil {
 					t.Error(err)
 				}
-				r.Annotation(nil)
+				r.Snapshot().Annotation(nil)
 			}
 		})
 	}

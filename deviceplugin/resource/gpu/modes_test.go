@@ -38,7 +38,7 @@ func TestGPUsFollowTheirPresentMode(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{held: false, free: true}, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{held: modes[3].Unavailable}, r.Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{held: modes[3].Unavailable}, r.Snapshot().Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
 	// What is wrong with the GPU itself comes first, and holds for MIG devices.
@@ -47,14 +47,14 @@ func TestGPUsFollowTheirPresentMode(t *testing.T) {
 	n.config.MIG.Strategy = config.MIGMixed
 	modes[5] = inventory.GPU{Mode: config.ModeNative, Unavailable: "cordoned"}
 	r.Refresh(now())
-	if diff := cmp.Diff(map[string]string{held: "lost: it fell off the bus"}, r.Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{held: "lost: it fell off the bus"}, r.Snapshot().Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, gpu.Names(now())); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	o.Name = "nvidia.com/mig-1g.10gb"
-	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, gpu.New(o, now()).Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, gpu.New(o, now()).Snapshot().Faults()); diff != "" {
 		t.Errorf("faults of MIG devices (-want +got):\n%s", diff)
 	}
 }

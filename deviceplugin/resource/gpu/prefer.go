@@ -62,7 +62,7 @@ func (r *Resource) withoutUsed(free, must []device, size int) []device {
 
 // known are the devices of IDs, in the machine's order; IDs that are not in the
 // snapshot any more are left out.
-func (s *snapshot) known(ids []string) ([]device, error) {
+func (s *Snapshot) known(ids []string) ([]device, error) {
 	var devices []device
 	seen := make(map[string]bool, len(ids))
 	for _, id := range ids {
@@ -89,12 +89,12 @@ func merge(a, b []device) []device {
 	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
 }
 
-func (s *snapshot) accepted(sel Selector, d *device) bool {
+func (s *Snapshot) accepted(sel Selector, d *device) bool {
 	return sel.accepts(d.id, s.uuids[d.gpu])
 }
 
 // choose picks size devices of free that include must.
-func (s *snapshot) choose(free, must []device, size int) ([]string, error) {
+func (s *Snapshot) choose(free, must []device, size int) ([]string, error) {
 	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= preferred.MaxGPUs })
 	if !whole {
 		return pack(free, must, size)

@@ -43,11 +43,11 @@ type Options struct {
 type Resource struct {
 	*resource.Resource
 	options Options
-	now     atomic.Pointer[snapshot]
+	now     atomic.Pointer[Snapshot]
 }
 
-// snapshot is what a resource is at one time.
-type snapshot struct {
+// Snapshot is a resource at one moment. It is never changed.
+type Snapshot struct {
 	devices map[string]device
 	// vendors are those of the machine's GPUs.
 	vendors devgpu.Vendors
@@ -66,7 +66,7 @@ func New(o Options, inv *inventory.Inventory) *Resource {
 		o.Driver = nil
 	}
 	r := &Resource{Resource: resource.New(o.Options), options: o}
-	r.now.Store(&snapshot{})
+	r.now.Store(&Snapshot{})
 	r.Refresh(inv)
 	return r
 }
@@ -79,9 +79,9 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 	r.Offer(devices)
 }
 
-func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
+func (r *Resource) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
-	s = &snapshot{
+	s = &Snapshot{
 		devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
 	}
 	s.scores = preferred.New(old.scores, c.WithRoles(m))
@@ -107,14 +107,19 @@ func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, d
 	return s, devices
 }
 
-// Faults are the reasons of unhealthy devices, by ID.
-func (r *Resource) Faults() map[string]string { return maps.Clone(r.now.Load().faults) }
+// Snapshot is the resource as the last [Resource.Refresh] left it.
+func (r *Resource) Snapshot() *Snapshot { return r.now.Load() }
 
-// Free are the devices that a pod can get while containers hold the IDs in held.
-func (r *Resource) Free(held map[string]bool) *allocation.FreeGPUs {
-	s := r.now.Load()
+// IDs are the device IDs, sorted.
+func (s *Snapshot) IDs() []string { return slices.Sorted(maps.Keys(s.devices)) }
+
+// Faults are the reasons why devices are unhealthy, by ID. Callers must not change them.
+func (s *Snapshot) Faults() map[string]string { return s.faults }
+
+// Free lists the devices that a pod can get while containers hold the IDs in held.
+func (s *Snapshot) Free(held map[string]bool) *allocation.FreeGPUs {
 	free := &allocation.FreeGPUs{Version: allocation.Version, Held: len(held), Free: []allocation.FreeGPU{}}
-	for _, id := range slices.Sorted(maps.Keys(s.devices)) {
+	for _, id := range s.IDs() {
 		if held[id] || s.faults[id] != "" {
 			continue
 		}
@@ -130,8 +135,7 @@ func (r *Resource) Free(held map[string]bool) *allocation.FreeGPUs {
 // Annotation is the value of [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]
 // while containers hold the IDs in held: what requests for whole GPUs of every
 // size would get.
-func (r *Resource) Annotation(held map[string]bool) string {
-	s := r.now.Load()
+func (s *Snapshot) Annotation(held map[string]bool) string {
 	var free uint64
 	for id, d := range s.devices {
 		if !held[id] && !d.instance && s.faults[id] == "" && d.gpu < preferred.MaxGPUs {

@@ -23,8 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	reported "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -203,8 +203,8 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	}
 	r.waitLog(t, mark, "leaving the resource to a conflicting plugin", 10*time.Second)
 	r.waitRegistrations(t, mark, 1, 10*time.Second) // HCAs are served.
-	r.waitCondition(t, corev1.ConditionFalse, string(agent.ServedByOthers), gpuResource+": it is left to "+owner)
-	r.waitUnavailable(t, gpuResource, string(agent.ServedByOthers), 1)
+	r.waitCondition(t, corev1.ConditionFalse, string(publish.ServedByOthers), gpuResource+": it is left to "+owner)
+	r.waitUnavailable(t, gpuResource, string(publish.ServedByOthers), 1)
 	want := fmt.Sprintf("heddle_resource_claimed{owner=%q,resource=%q} 1", owner, gpuResource)
 	if lines := r.metrics(t, "heddle_resource_claimed"); !slices.Contains(lines, want) {
 		t.Errorf("metrics have %q, want %q", lines, want)

@@ -1,4 +1,4 @@
-package agent
+package usage
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // consumer is a container's part of a GPU.
@@ -22,7 +23,15 @@ type consumer struct{ namespace, pod, uid, container, gpu string }
 // the SMs; unknown where that is not certain.
 type consumed struct{ bytes, sm int64 }
 
-const unknown int64 = -1
+const unknown = enforce.Unknown
+
+// usedBy is what a container uses of a GPU.
+func usedBy(used map[consumer]consumed, b *report.Binding, gpu string) consumed {
+	if now, ok := used[consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}]; ok {
+		return now
+	}
+	return consumed{unknown, unknown}
+}
 
 func plus(a, b int64) int64 {
 	if a == unknown || b == unknown {

@@ -1,29 +1,35 @@
-package agent
+package usage
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/test/inventorytest"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 // procfs makes one: processes that are not in it have ended. A container without
@@ -48,6 +54,19 @@ func procfs(t *testing.T, hostPIDs bool, all map[int]cgroup.Container) cgroup.Pr
 		}
 	}
 	return cgroup.Proc{Root: root}
+}
+
+// uidOf is a pod's UID, as long as a real one.
+func uidOf(pod string) string {
+	sum := sha256.Sum256([]byte(pod))
+	h := hex.EncodeToString(sum[:])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, "-")
+}
+
+func podOf(name string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID(uidOf(name))
+	return p
 }
 
 // process is where one of a pod's container runs.
@@ -176,7 +195,7 @@ func TestAttribute(t *testing.T) {
 }
 
 func TestContainerNames(t *testing.T) {
-	p := wish("a", nil, nil)
+	p := podOf("a")
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ContainerID: "containerd://1f"}, {Name: "waits"}}
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
 	want := map[cgroup.Container]string{{PodUID: uidOf("a"), ID: "1f"}: "main", {PodUID: uidOf("a"), ID: "2e"}: "sidecar"}
@@ -186,128 +205,113 @@ func TestContainerNames(t *testing.T) {
 	}
 }
 
-// shareSeries are the series of shares, with GPU-x for the UUID of a GPU.
-func (r *rig) shareSeries(uuid string) []string {
-	r.t.Helper()
-	families, err := r.pods.Gather()
-	if err != nil {
-		r.t.Fatal(err)
+// fakeDriver hands out the same usage again and again.
+type fakeDriver struct {
+	uuid  string
+	usage devgpu.Usage
+}
+
+func (d fakeDriver) Pulse(string) (devgpu.Action, error) { return devgpu.ActionNone, nil }
+
+func (d fakeDriver) Usage(uuid string, _ uint64) (devgpu.Usage, error) {
+	if uuid != d.uuid {
+		return devgpu.Usage{}, devgpu.ErrAbsent
 	}
-	var all []string
+	return d.usage, nil
+}
+
+func (fakeDriver) WaitEvent(time.Duration) (devgpu.Event, error) {
+	return devgpu.Event{}, devgpu.ErrNoEvent
+}
+
+// series are all series, with GPU-x for the UUID of a GPU.
+func series(t *testing.T, uuid string, all ...prometheus.Collector) []string {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(all...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			var labels []string
 			for _, l := range m.GetLabel() {
 				labels = append(labels, l.GetName()+"="+strings.ReplaceAll(l.GetValue(), uuid, "GPU-x"))
 			}
-			all = append(all, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetGauge().GetValue()))
+			value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			found = append(found, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), value))
 		}
 	}
-	slices.Sort(all)
-	return all
-}
-
-// The agent reports that nothing is measured: once in the log, in the report and in the metrics.
-func TestWhyNothingIsMeasured(t *testing.T) {
-	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
-	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{})}
-	for _, tt := range []struct {
-		name, config string
-		usage        devgpu.Pollers
-		hostPIDs     bool
-		wantLog      string
-		want         map[string]float64
-	}{
-		{"it is", shared, usage, true, "", map[string]float64{"": 1}},
-		{"no hostPID", shared, usage, false, "gpuDevice.usageMetrics", map[string]float64{"": 0}},
-		{"a replayed machine", shared, nil, true, "replayed", map[string]float64{"": 0}},
-		{"nothing is shared", "mode: native\n", usage, false, "", map[string]float64{}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var log strings.Builder
-			r := newRig(t, "dgx-h100", func(o *Options) {
-				o.GPUs, o.Processes = tt.usage, procfs(t, tt.hostPIDs, nil)
-				o.Log = slog.New(slog.NewTextHandler(&log, nil))
-			})
-			r.configure(tt.config)
-			r.now.Store(inventorytest.Configured(r.machine(), r.resolve(r.Source.Machine())))
-			for range 2 {
-				r.usage.look(t.Context())
-			}
-			lines := 0
-			if tt.wantLog != "" {
-				lines = 1
-			}
-			if got := strings.Count(log.String(), "is not measured"); got != lines || !strings.Contains(log.String(), tt.wantLog) {
-				t.Errorf("log:\n%s", &log)
-			}
-			if got := r.report().Unmeasured; (got == "") != (tt.wantLog == "") || !strings.Contains(got, tt.wantLog) {
-				t.Errorf("report: %q", got)
-			}
-			if diff := cmp.Diff(tt.want, r.samples(metric)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", metric, diff)
-			}
-		})
-	}
+	slices.Sort(found)
+	return found
 }
 
 func TestUsageMetrics(t *testing.T) {
+	m := machines.Load(t, "dgx-h100")
+	uuid := m.GPUs[0].UUID
+	c := config.Default()
+	round := &publish.Round{Inventory: inventorytest.Configured(m, &c), Sharing: true}
+	entry := state.Entry(cdi.SGPU, "nvidia.com/sgpu", uuid+"::0", uuid)
+	entry.Owner.Pod.UID, entry.Owner.Name = uidOf("runs"), "main"
+	entry.Shares[0].VCore, entry.Shares[0].MemoryMiB, entry.Policy, entry.By = 60, 4096, "fixed-share", "node"
+	const labels = "{container=main,gpu=GPU-x,namespace=default,pod=runs} "
+	has := []string{
+		"heddle_share_info{by=node,container=main,enforcer_compute=,enforcer_memory=,gpu=GPU-x,namespace=default,pod=runs,policy=fixed-share} 1",
+		"heddle_share_memory_bytes" + labels + "4.294967296e+09",
+		"heddle_share_vcore_percent" + labels + "60",
+	}
+	used := []string{
+		"heddle_share_memory_used_bytes" + labels + "1.073741824e+09", "heddle_share_sm_used_percent" + labels + "55",
+	}
+	const evictions = "heddle_overuse_evictions_total"
 	for _, tt := range []struct {
-		name     string
-		hostPIDs bool
-		used     []string
+		name             string
+		replayed         bool
+		hostPIDs         bool
+		sharing          bool
+		why              string
+		used, measurable []string
 	}{
-		{"in the host's PID namespace", true, []string{
-			"heddle_share_memory_used_bytes{container=main,gpu=GPU-x,namespace=default,pod=a} 1.073741824e+09",
-			"heddle_share_sm_used_percent{container=main,gpu=GPU-x,namespace=default,pod=a} 55",
-		}},
-		{"in its own", false, nil},
+		{"in the host's PID namespace", false, true, true, "", used, []string{"heddle_share_usage_measured{} 1"}},
+		{"in its own", false, false, true, "gpuDevice.usageMetrics", nil, []string{"heddle_share_usage_measured{} 0"}},
+		{"a replayed machine", true, true, true, "replayed", nil, []string{"heddle_share_usage_measured{} 0"}},
+		{"nothing is shared", false, true, false, "", used, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := sharer(t, "gpus: [0]")
-			uuid := r.source.get().GPUs[0].UUID
-			r.Processes = procfs(t, tt.hostPIDs, map[int]cgroup.Container{41: process("a", "main")})
-			// A driver that hands out the same sample again and again.
-			r.GPUs = devgpu.Pollers{devgpu.NewPoller(&fakeDriver{known: []string{uuid}, usage: devgpu.Usage{
-				Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
-			}})}
-			r.run()
-			r.list("nvidia.com/sgpu", 16, 0)
-			if tt.hostPIDs {
-				until(t, "the first sample, without processes", func() bool {
-					r.usage.mu.Lock()
-					defer r.usage.mu.Unlock()
-					return !r.usage.at.IsZero()
-				})
+			o := Options{
+				Processes: procfs(t, tt.hostPIDs, map[int]cgroup.Container{41: process("runs", "main")}),
+				State:     state.New(t, t.TempDir(), round.Inventory, entry),
 			}
-			if got := r.shareSeries(uuid); got != nil {
-				t.Errorf("without a share: %q", got)
+			if !tt.replayed {
+				o.GPUs = devgpu.Pollers{devgpu.NewPoller(fakeDriver{uuid, devgpu.Usage{
+					Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
+				}})}
 			}
-			if err := r.consumer("a", "60/4", nil); err != nil {
-				t.Fatal(err)
+			r := *round
+			r.Sharing = tt.sharing
+			meter := New(o, &r)
+			if got := meter.Unmeasured(); (got == "") != (tt.why == "") || !strings.Contains(got, tt.why) {
+				t.Errorf("unmeasured: %q", got)
 			}
-			labels := "{container=main,gpu=GPU-x,namespace=default,pod=a} "
-			want := []string{
-				"heddle_share_info{by=node,container=main,enforcer_compute=,enforcer_memory=,gpu=GPU-x,namespace=default,pod=a,policy=fixed-share} 1",
-				"heddle_share_memory_bytes" + labels + "4.294967296e+09",
-				"heddle_share_vcore_percent" + labels + "60",
-			}
-			if diff := cmp.Diff(want, r.shareSeries(uuid)); diff != "" {
+			if diff := cmp.Diff(has, series(t, uuid, meter)); diff != "" {
 				t.Errorf("before the GPUs were asked (-want +got):\n%s", diff)
 			}
-			if tt.hostPIDs {
-				r.usage.take(t.Context())
+			if tt.why == "" {
+				meter.measure(t.Context())
 			}
-			want = append(want, tt.used...)
-			slices.Sort(want)
-			if diff := cmp.Diff(want, r.shareSeries(uuid)); diff != "" {
+			want := slices.Sorted(slices.Values(slices.Concat(has, tt.used)))
+			if diff := cmp.Diff(want, series(t, uuid, meter)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			r.usage.mu.Lock()
-			r.usage.at = r.usage.at.Add(-usageFor)
-			r.usage.mu.Unlock()
-			if got := r.shareSeries(uuid); len(got) != 3 {
-				t.Errorf("no GPU answered for a long time, and the series are %q", got)
+			public := slices.DeleteFunc(series(t, uuid, meter.Public()...), func(s string) bool { return strings.HasPrefix(s, evictions) })
+			if diff := cmp.Diff(tt.measurable, slices.Clip(append([]string(nil), public...))); diff != "" {
+				t.Errorf("public (-want +got):\n%s", diff)
+			}
+			meter.at = meter.at.Add(-validFor)
+			if diff := cmp.Diff(has, series(t, uuid, meter)); diff != "" {
+				t.Errorf("no GPU answered for a long time (-want +got):\n%s", diff)
 			}
 		})
 	}
