@@ -138,10 +138,10 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.releases = newReleases(&a.Options)
 	a.requests = newRequests(&a.Options, a.state, inv)
 	a.resources = &resources{
-		Options: &a.Options, state: a.state, modes: a.modes, driver: a.driver.spec, pods: a.pods, requests: a.requests,
+		Options: &a.Options, state: a.state, driver: a.driver.spec, pods: a.pods, requests: a.requests,
 		registered: notify.New(), running: map[string]*running{},
 	}
-	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, release.Request{})
+	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, nil, release.Request{})
 	before.Wanted = a.resources.wanted(before)
 	a.last.Store(before)
 	a.shares = newShares(&a.Options, a.state, before)

@@ -91,14 +91,22 @@ func (a *Agent) watchModes(ctx context.Context) error {
 func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
+	o := &gpumode.Observation{Asked: time.Now()}
 	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return &gpumode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
 	}
-	o := &gpumode.Observation{}
 	for _, d := range answer.GetDevices() {
 		for _, id := range d.GetDeviceIds() {
 			o.Offered = append(o.Offered, gpumode.Device{Resource: d.GetResourceName(), ID: id})
+		}
+	}
+	// Before what pods hold: a call that ends in between has recorded its devices.
+	for name, s := range a.resources.all() {
+		for _, id := range s.plugin.InFlight() {
+			o.Held = append(o.Held, gpumode.Held{
+				Device: gpumode.Device{Resource: name, ID: id}, By: "a pod that is being admitted",
+			})
 		}
 	}
 	held, err := a.state.Held(ctx)

@@ -12,10 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
-	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -33,7 +31,6 @@ const askTimeout = time.Second
 type resources struct {
 	*Options
 	state    *devicestate.State
-	modes    *gpumode.Tracker
 	driver   *cdi.DriverSpec
 	pods     podresources.PodResourcesListerClient
 	requests *requests
@@ -170,15 +167,8 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 		s.gpus = gpu.New(gpu.Options{Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors}, inv)
 		s.resource = selectedGPUs{s.gpus, a.requests}
 	}
-	gated := server.Resource(s.resource)
-	switch kind { //nolint:exhaustive // The others are not in a mode.
-	case publish.Replicas:
-		gated = a.modes.Gate(config.ModeSGPU, gated)
-	case publish.GPUs:
-		gated = a.modes.Gate(config.ModeNative, gated)
-	}
 	s.plugin = server.New(server.Options{
-		Name: name, KubeletDir: a.KubeletDir, Resource: gated,
+		Name: name, KubeletDir: a.KubeletDir, Resource: s.resource,
 		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
 		CountedOnly: kind == publish.Counted, Log: a.Log, Registerer: a.Registerer,
 	})

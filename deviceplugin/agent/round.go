@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
@@ -28,23 +29,24 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
 		a.modes.Cordon(text)
 	}
-	withdrawals := a.modes.Round(m, c)
+	a.modes.Round(m, c)
+	modes := a.modes.GPUs()
 	lasting, reset := a.releases.round(m)
 	for _, uuid := range reset {
 		a.monitor.Reset(uuid)
 	}
-	inv := a.inventory(m, c, found, lasting)
+	inv := a.inventory(c, found, modes, lasting)
 	a.state.Update(inv)
 	if reason := a.state.Unwritable(); reason != "" {
 		inv = inv.AllUnavailable(reason)
 	}
 	a.driver.update(m)
 	a.requests.update(inv)
-	r := a.newRound(inv, found, lasting)
+	r := a.newRound(inv, found, modes, lasting)
 	r.Wanted = a.resources.update(ctx, group, r, a.driver.known() && a.modes.Known())
 	r.Served = a.resources.served()
 	r.Seen = r.See(a.last.Load().Seen)
-	a.modes.Published(withdrawals)
+	a.modes.Published(modes)
 	a.last.Store(r)
 	a.publisher.Update(r)
 	a.meter.Update(r)
@@ -64,10 +66,10 @@ func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
 
 // inventory is the node in this round, under a release of GPUs or none.
 func (a *Agent) inventory(
-	m *machine.Machine, c *config.NodeConfig, found *health.Snapshot, lasting release.Request,
+	c *config.NodeConfig, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
 ) *inventory.Inventory {
-	gpus := make(map[string]inventory.GPU, len(m.GPUs))
-	for _, now := range a.modes.GPUs() {
+	gpus := make(map[string]inventory.GPU, len(modes))
+	for _, now := range modes {
 		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
 		if h, known := found.GPUs[now.UUID]; known && !h.Healthy {
 			state.Unhealthy = cmp.Or(h.Reason, "unhealthy")
@@ -88,15 +90,17 @@ func (a *Agent) inventory(
 			hcas[found.Machine.HCAs[i].Name] = reason
 		}
 	}
-	inv := inventory.New(m, c, gpus, hcas)
+	inv := inventory.New(found.Machine, c, gpus, hcas)
 	inv.Elsewhere, inv.Channels = a.resources.elsewhere(inv), a.driver.imexChannels()
 	return inv
 }
 
 // newRound is a round before the resources have its inventory.
-func (a *Agent) newRound(inv *inventory.Inventory, found *health.Snapshot, lasting release.Request) *publish.Round {
+func (a *Agent) newRound(
+	inv *inventory.Inventory, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
+) *publish.Round {
 	r := &publish.Round{
-		Node: a.NodeName, Vendors: a.Vendors, Inventory: inv, Health: found, Modes: a.modes.GPUs(), Release: lasting,
+		Node: a.NodeName, Vendors: a.Vendors, Inventory: inv, Health: found, Modes: modes, Release: lasting,
 		Sharing: inv.Config.Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU),
 	}
 	// CDI alone can bring GPUs that are chosen when a container starts.

@@ -16,9 +16,11 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -93,6 +95,17 @@ func (r *Resource) Answer(ids []string, driver ...string) (*v1beta1.ContainerAll
 		}
 	}
 	return response, nil
+}
+
+// CheckMode rejects a GPU that is in another mode, or about to be: the kubelet may ask for
+// one of an old list. Without this the GPU could be held in both.
+func CheckMode(inv *inventory.Inventory, in config.Mode, uuids []string) error {
+	for _, uuid := range uuids {
+		if g, known := inv.GPUs[uuid]; known && g.Mode != in {
+			return fmt.Errorf("GPU %s is no longer allocated as %s", uuid, in)
+		}
+	}
+	return nil
 }
 
 // check rejects IDs, which are sorted, that the resource never had.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -48,7 +49,8 @@ type Resource struct {
 
 // Snapshot is a resource at one moment. It is never changed.
 type Snapshot struct {
-	devices map[string]device
+	inventory *inventory.Inventory
+	devices   map[string]device
 	// vendors are those of the machine's GPUs.
 	vendors devgpu.Vendors
 	// faults are why devices are unhealthy, by ID.
@@ -66,7 +68,7 @@ func New(o Options, inv *inventory.Inventory) *Resource {
 		o.Driver = nil
 	}
 	r := &Resource{Resource: resource.New(o.Options), options: o}
-	r.now.Store(&Snapshot{})
+	r.now.Store(&Snapshot{inventory: inv})
 	r.Refresh(inv)
 	return r
 }
@@ -82,7 +84,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 func (r *Resource) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
 	s = &Snapshot{
-		devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
+		inventory: inv, devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
 	}
 	s.scores = preferred.New(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
@@ -150,6 +152,9 @@ func (s *Snapshot) Annotation(held map[string]bool) string {
 // the container by it.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	ids = slices.Sorted(slices.Values(ids))
+	if err := resource.CheckMode(r.now.Load().inventory, config.ModeNative, ids); err != nil {
+		return nil, err
+	}
 	answer, err := r.Answer(ids, ids...)
 	switch {
 	case err != nil:

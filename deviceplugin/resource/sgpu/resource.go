@@ -12,9 +12,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -24,11 +26,14 @@ import (
 )
 
 // Resource is the replicas of shared GPUs, as a [server.Resource].
-type Resource struct{ *resource.Resource }
+type Resource struct {
+	*resource.Resource
+	now atomic.Pointer[inventory.Inventory]
+}
 
 // New makes the resource and takes its first snapshot.
 func New(o resource.Options, inv *inventory.Inventory) *Resource {
-	r := &Resource{resource.New(o)}
+	r := &Resource{Resource: resource.New(o)}
 	r.Refresh(inv)
 	return r
 }
@@ -39,6 +44,7 @@ func New(o resource.Options, inv *inventory.Inventory) *Resource {
 // A slot is as healthy as the GPU that it names, or once bound, as the one that it
 // stands for; so all slots of an unused GPU go together.
 func (r *Resource) Refresh(inv *inventory.Inventory) {
+	r.now.Store(inv)
 	var shared []quota.GPU
 	if inv.Config.Resources.SGPU == r.Name {
 		shared = inv.Shared
@@ -86,5 +92,8 @@ func Prefer(available, must, wanted []string, size int) ([]string, error) {
 // Allocate implements [server.Allocator]: it names what the driver's spec brings
 // every container with a GPU.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+	if err := resource.CheckMode(r.now.Load(), config.ModeSGPU, replica.Devices(ids)); err != nil {
+		return nil, err
+	}
 	return r.Answer(ids, cdi.CommonDevice)
 }
