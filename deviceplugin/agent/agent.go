@@ -28,7 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/usage"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -55,7 +55,7 @@ type Options struct {
 	Processes cgroup.Proc
 	// Generator makes the driver's static CDI spec.
 	Generator devgpu.EditsGenerator
-	Strategy  gpu.Strategy
+	Strategy  resource.Strategy
 	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
@@ -129,7 +129,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter
 	}
-	if o.Strategy != gpu.Envvar {
+	if o.Strategy != resource.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
 		options.GPUEnv = o.Vendors.Present(inv.Machine).HiddenEnv()
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -63,7 +62,7 @@ func (r *requests) update(inv *inventory.Inventory) { r.now.Store(inv) }
 
 // selectedGPUs is a resource with devices that pods may select.
 type selectedGPUs struct {
-	*gpu.Resource
+	*resource.GPUs
 	requests *requests
 }
 
@@ -74,7 +73,7 @@ func (g selectedGPUs) Prefer(available, must []string, size int) ([]string, erro
 
 // PreStart implements [server.Allocator]. What the pod asked for never fails its start.
 func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
-	err := g.Resource.PreStart(ctx, ids)
+	err := g.GPUs.PreStart(ctx, ids)
 	if err == nil {
 		g.requests.check(g.Name, ids)
 	}
@@ -83,22 +82,22 @@ func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
 
 // expectedShares is a resource of shares for pods that may be known.
 type expectedShares struct {
-	*sgpu.Resource
+	*resource.Shares
 	requests *requests
 }
 
 // Prefer implements [server.Resource].
 func (e expectedShares) Prefer(available, must []string, size int) ([]string, error) {
-	return sgpu.Prefer(available, must, e.requests.shareGPUs(size), size)
+	return resource.PreferShares(available, must, e.requests.shareGPUs(size), size)
 }
 
 // awaits reports whether the kubelet may be asking for a pod: it sets a start time when
 // it admits one, which is when it asks.
-func awaits(p *corev1.Pod, resource string, size int) bool {
+func awaits(p *corev1.Pod, name string, size int) bool {
 	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return false
 	}
-	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool { return asksFor(&c, resource, size) })
+	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool { return asksFor(&c, name, size) })
 }
 
 // containersOf are the containers of a pod in the order in which the kubelet admits them.
@@ -107,22 +106,22 @@ func containersOf(p *corev1.Pod) []corev1.Container {
 }
 
 // asksFor reports whether a container asks for that number of devices.
-func asksFor(c *corev1.Container, resource string, size int) bool {
-	n, ok := c.Resources.Limits[corev1.ResourceName(resource)]
+func asksFor(c *corev1.Container, name string, size int) bool {
+	n, ok := c.Resources.Limits[corev1.ResourceName(name)]
 	return ok && n.Value() == int64(size)
 }
 
 // selector is what all pods select that are bound to this node, ask for that number of
 // devices, and that the kubelet has not admitted yet; none if they do not agree.
-func (r *requests) selector(resource string, size int) gpu.Selector {
-	pods := r.API.Await(selectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
-	return common(pods, r.domainsOf(resource))
+func (r *requests) selector(name string, size int) resource.Selector {
+	pods := r.API.Await(selectTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
+	return common(pods, r.domainsOf(name))
 }
 
 // domainsOf has the vendor of a resource, which prefixes the annotations of its pods.
-func (r *requests) domainsOf(resource string) wellknown.Domains {
+func (r *requests) domainsOf(name string) wellknown.Domains {
 	d := r.now.Load().Config.Domains
-	vendor, _, _ := strings.Cut(resource, "/")
+	vendor, _, _ := strings.Cut(name, "/")
 	if slices.ContainsFunc(wellknown.Vendors(), func(v wellknown.Vendor) bool { return v.Domain == vendor }) {
 		d.Vendor = vendor
 	}
@@ -131,15 +130,15 @@ func (r *requests) domainsOf(resource string) wellknown.Domains {
 
 // common is what pods select if they select the same. Annotations that contradict each
 // other select nothing; the pod gets an Event when it starts.
-func common(pods []*corev1.Pod, domains wellknown.Domains) gpu.Selector {
-	var all gpu.Selector
+func common(pods []*corev1.Pod, domains wellknown.Domains) resource.Selector {
+	var all resource.Selector
 	for i, p := range pods {
-		one, err := gpu.SelectorOf(p.Annotations, domains)
+		one, err := resource.SelectorOf(p.Annotations, domains)
 		if err != nil {
-			one = gpu.Selector{}
+			one = resource.Selector{}
 		}
 		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
-			return gpu.Selector{}
+			return resource.Selector{}
 		}
 		all = one
 	}
@@ -152,8 +151,8 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) gpu.Selector {
 // the first one that it has not admitted yet. A wrong one costs nothing but a device ID
 // that names another GPU than its container gets.
 func (r *requests) shareGPUs(size int) []string {
-	resource := r.now.Load().Config.Resources.SGPU
-	waiting := r.API.Await(shareTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
+	name := r.now.Load().Config.Resources.SGPU
+	waiting := r.API.Await(shareTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
 	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
@@ -163,7 +162,7 @@ func (r *requests) shareGPUs(size int) []string {
 	for _, p := range waiting {
 		for _, c := range containersOf(p) {
 			switch {
-			case !asksFor(&c, resource, size):
+			case !asksFor(&c, name, size):
 				continue
 			case r.claim(expectation{p.UID, c.Name}):
 				return r.gpusFor(p, &c)
@@ -213,9 +212,9 @@ func (r *requests) gpusFor(p *corev1.Pod, container *corev1.Container) []string 
 
 // check makes an Event on the pod that starts if it has GPUs that it does not accept, or
 // asks for some that the node does not have. A pod that is not watched yet is not checked.
-func (r *requests) check(resource string, ids []string) {
+func (r *requests) check(name string, ids []string) {
 	for _, b := range r.state.View().Allocations() {
-		_, has := b.CDINames[resource]
+		_, has := b.CDINames[name]
 		if !has || slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(b.GPUs, id) }) {
 			continue
 		}
@@ -223,7 +222,7 @@ func (r *requests) check(resource string, ids []string) {
 		if pod == nil {
 			continue
 		}
-		selector, err := gpu.SelectorOf(pod.Annotations, r.domainsOf(resource))
+		selector, err := resource.SelectorOf(pod.Annotations, r.domainsOf(name))
 		if err == nil && !selector.None() {
 			err = selector.Check(r.now.Load().Machine, ids)
 		}

@@ -17,9 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
@@ -51,7 +48,7 @@ type running struct {
 	plugin   *server.Plugin
 	resource refreshed
 	// gpus is the resource if its devices are GPUs; nil for others.
-	gpus *gpu.Resource
+	gpus *resource.GPUs
 	kind publish.Kind
 	// stop ends the plugin.
 	stop context.CancelFunc
@@ -101,7 +98,7 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publis
 
 // wanted are the resources that the configuration calls for on this machine.
 func (a *resources) wanted(r *publish.Round) []string {
-	names := append(gpu.Names(r.Inventory), a.shareNames(r)...)
+	names := append(resource.GPUNames(r.Inventory), a.shareNames(r)...)
 	for i := range r.Inventory.Config.RDMA.Resources {
 		names = append(names, r.Inventory.Config.RDMA.Resources[i].Name)
 	}
@@ -154,17 +151,17 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 	switch kind {
 	case publish.HCAs:
 		options.Driver = nil
-		s.resource = rdma.New(options, inv)
+		s.resource = resource.NewHCAs(options, inv)
 	case publish.Replicas:
-		s.resource = expectedShares{sgpu.New(options, inv), a.requests}
+		s.resource = expectedShares{resource.NewShares(options, inv), a.requests}
 	case publish.Counted:
-		unit := sgpu.Cores
+		unit := resource.Cores
 		if name == inv.Config.Resources.VMemory {
-			unit = sgpu.Memory
+			unit = resource.Memory
 		}
-		s.resource = sgpu.NewCounted(unit, inv)
+		s.resource = resource.NewCounted(unit, inv)
 	case publish.GPUs:
-		s.gpus = gpu.New(gpu.Options{Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors}, inv)
+		s.gpus = resource.NewGPUs(resource.GPUOptions{Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors}, inv)
 		s.resource = selectedGPUs{s.gpus, a.requests}
 	}
 	s.plugin = server.New(server.Options{
@@ -222,7 +219,7 @@ func (a *resources) served() map[string]publish.Served {
 		if s.gpus != nil {
 			now.GPUs = s.gpus.Snapshot()
 		}
-		if hcas, ok := s.resource.(*rdma.Resource); ok {
+		if hcas, ok := s.resource.(*resource.HCAs); ok {
 			now.Reason = hcas.Reason()
 		}
 		all[name] = now
@@ -237,7 +234,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 	served, view := a.all(), a.state.View()
 	recorded, _, _ := view.Resources()
 	all := map[string]map[string]string{}
-	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
+	for _, name := range slices.Concat(resource.GPUNames(inv), recorded, slices.Collect(maps.Keys(served))) {
 		if s := served[name]; s != nil && s.gpus == nil {
 			continue
 		}

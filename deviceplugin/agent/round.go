@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 )
 
 // round looks at the node once, and gives every part what it found.
@@ -104,7 +104,7 @@ func (a *Agent) newRound(
 		Sharing: inv.Config.Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU),
 	}
 	// CDI alone can bring GPUs that are chosen when a container starts.
-	if r.Sharing && a.Strategy == gpu.Envvar {
+	if r.Sharing && a.Strategy == resource.Envvar {
 		r.WithoutShares = "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a container's " +
 			"GPUs before it starts, and a share's GPU is chosen then; shares take cdi"
 	}

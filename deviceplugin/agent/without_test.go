@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestSharesWithoutCDI(t *testing.T) {
 	const why = "mode is sgpu, and no share is served: --device-list-strategy is envvar"
 	r := newRig(t, "dgx-h100", func(o *Options) {
-		o.Strategy, o.Generator = gpu.Envvar, anyNodes{}
+		o.Strategy, o.Generator = resource.Envvar, anyNodes{}
 	})
 	r.configure("mode: sgpu\nsgpu: {gpus: [0]}\n")
 	r.run()
@@ -67,5 +67,5 @@ func TestGPUsWithoutASpec(t *testing.T) {
 			return !c.True && strings.Contains(c.Message, "libcuda.so.580.159.04: not found")
 		})
 	})
-	newRig(t, "dgx-h100", func(o *Options) { o.Generator, o.Strategy = noSpec{}, gpu.Envvar }).run().list(gpus, 8, 0)
+	newRig(t, "dgx-h100", func(o *Options) { o.Generator, o.Strategy = noSpec{}, resource.Envvar }).run().list(gpus, 8, 0)
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
@@ -96,12 +95,12 @@ func (s *scene) make(t *testing.T) *Round {
 		inv = s.state(inv)
 	}
 	r := &Round{
-		Node: "gpu-1", Vendors: vendors.All(), Inventory: inv, Health: found, Modes: modes, Wanted: gpu.Names(inv),
+		Node: "gpu-1", Vendors: vendors.All(), Inventory: inv, Health: found, Modes: modes, Wanted: resource.GPUNames(inv),
 		Served: map[string]Served{}, Usage: Usage{At: now, NodeKnown: true, Holders: map[string]map[string]bool{}},
 	}
 	for _, name := range r.Wanted {
 		options := resource.Options{Name: name, State: state.New(t, t.TempDir(), inv)}
-		r.Served[name] = Served{Kind: GPUs, GPUs: gpu.New(gpu.Options{Options: options, Vendors: r.Vendors}, inv).Snapshot()}
+		r.Served[name] = Served{Kind: GPUs, GPUs: resource.NewGPUs(resource.GPUOptions{Options: options, Vendors: r.Vendors}, inv).Snapshot()}
 	}
 	for i := range c.RDMA.Resources {
 		r.Wanted = append(r.Wanted, c.RDMA.Resources[i].Name)

@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -59,7 +59,7 @@ type Served struct {
 	Kind   Kind
 	Status server.Status
 	// GPUs is nil unless Kind is GPUs.
-	GPUs *gpu.Snapshot
+	GPUs *resource.Snapshot
 	// Reason is why a resource of HCAs has fewer devices than it could.
 	Reason string
 }

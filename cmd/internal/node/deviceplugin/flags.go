@@ -11,7 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devices "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
@@ -77,7 +77,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: "+
 		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir; "+
 		"check: fail unless the one that serves answers, for its probes")
-	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
+	fs.StringVar(&o.strategy, "device-list-strategy", string(resource.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
@@ -109,7 +109,7 @@ func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe || o.mpsKe
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
 	switch {
-	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
+	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
@@ -143,7 +143,7 @@ func (o *options) checkRequest() error {
 		return nil
 	case o.imexRequest != imexAnnotation:
 		return fmt.Errorf("%q is neither all nor annotation", o.imexRequest)
-	case o.strategy == string(gpu.Envvar):
+	case o.strategy == string(resource.Envvar):
 		return errors.New("annotation needs --device-list-strategy=cdi: with envvar a container's environment is made " +
 			"before its pod is known")
 	case o.imex == "":

@@ -1,4 +1,4 @@
-package sgpu_test
+package resource_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -20,8 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	base "github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
@@ -54,8 +53,8 @@ func (k *known) add(name, vcore, vmemory string) testkubelet.Pod {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
 	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
-		"nvidia.com/sgpu": resource.MustParse("1"), "nvidia.com/vcore": resource.MustParse(vcore),
-		"nvidia.com/vmemory": resource.MustParse(vmemory),
+		"nvidia.com/sgpu": quantity.MustParse("1"), "nvidia.com/vcore": quantity.MustParse(vcore),
+		"nvidia.com/vmemory": quantity.MustParse(vmemory),
 	}}}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,16 +67,16 @@ func (k *known) add(name, vcore, vmemory string) testkubelet.Pod {
 
 const slotsName = "nvidia.com/sgpu"
 
-// host is a node with a kubelet, the plugin of sgpu and its device state.
-type host struct {
+// sharesHost is a node with a kubelet, the plugin of sgpu and its device state.
+type sharesHost struct {
 	*testkubelet.Kubelet
 	*devicestate.State
 	pods *known
 }
 
-func newHost(b *testing.B) *host {
+func newHost(b *testing.B) *sharesHost {
 	b.Helper()
-	h := &host{Kubelet: testkubelet.Start(b, testkubelet.Dir(b)), pods: &known{all: map[string]*corev1.Pod{}}}
+	h := &sharesHost{Kubelet: testkubelet.Start(b, testkubelet.Dir(b)), pods: &known{all: map[string]*corev1.Pod{}}}
 	m, c := machines.Load(b, "dgx-h100"), config.Default()
 	c.Mode = config.ModeSGPU
 	conn, err := kubelet.Dial(h.PodResourcesSocket())
@@ -103,7 +102,7 @@ func newHost(b *testing.B) *host {
 	}, inv)
 	p := server.New(server.Options{
 		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()), Log: slog.New(slog.DiscardHandler),
-		Resource: sgpu.New(base.Options{Name: slotsName, State: h.State}, inventorytest.Configured(m, &c)),
+		Resource: resource.NewShares(resource.Options{Name: slotsName, State: h.State}, inventorytest.Configured(m, &c)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup
@@ -118,14 +117,14 @@ func newHost(b *testing.B) *host {
 }
 
 // admit and start are what the kubelet does for one pod.
-func (h *host) admit(b *testing.B, name, vcore, vmemory string) {
+func (h *sharesHost) admit(b *testing.B, name, vcore, vmemory string) {
 	b.Helper()
 	if err := h.AdmitPod(b.Context(), h.pods.add(name, vcore, vmemory)); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (h *host) start(b *testing.B, name string) {
+func (h *sharesHost) start(b *testing.B, name string) {
 	b.Helper()
 	if _, err := h.StartContainer(b.Context(), "default", name, "main"); err != nil {
 		b.Error(err)
@@ -133,7 +132,7 @@ func (h *host) start(b *testing.B, name string) {
 }
 
 // remove deletes a pod that has ended.
-func (h *host) remove(name string) {
+func (h *sharesHost) remove(name string) {
 	h.pods.mu.Lock()
 	delete(h.pods.all, name)
 	h.pods.mu.Unlock()

@@ -1,16 +1,12 @@
-package rdma
+package resource_test
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -25,12 +21,10 @@ import (
 	"github.com/heddle-dev/heddle/test/state"
 )
 
-const name = "rdma/hca_shared_devices_ib"
-
-var _ server.Resource = (*Resource)(nil)
+const hcasName = "rdma/hca_shared_devices_ib"
 
 // node is a machine and a configuration that tests change.
-type node struct {
+type hcaNode struct {
 	machine   *machine.Machine
 	config    config.NodeConfig
 	tb        testing.TB
@@ -39,15 +33,15 @@ type node struct {
 	unhealthy func(*machine.HCA) string
 }
 
-func (n *node) resource() *Resource {
+func (n *hcaNode) resource() *resource.HCAs {
 	var entries []*checkpoint.Entry
 	for id, hca := range n.bound {
-		entries = append(entries, state.Entry(cdi.RDMA, name, id, hca))
+		entries = append(entries, state.Entry(cdi.RDMA, hcasName, id, hca))
 	}
-	return New(resource.Options{Name: name, State: state.New(n.tb, n.dir, n.inventory(), entries...)}, n.inventory())
+	return resource.NewHCAs(resource.Options{Name: hcasName, State: state.New(n.tb, n.dir, n.inventory(), entries...)}, n.inventory())
 }
 
-func (n *node) inventory() *inventory.Inventory {
+func (n *hcaNode) inventory() *inventory.Inventory {
 	inv := inventorytest.Configured(n.machine, &n.config)
 	if n.unhealthy != nil {
 		inv.HCAs = map[string]string{}
@@ -60,20 +54,20 @@ func (n *node) inventory() *inventory.Inventory {
 	return inv
 }
 
-func newNode(tb testing.TB, file string) *node {
+func newHCANode(tb testing.TB, file string) *hcaNode {
 	tb.Helper()
-	n := &node{tb: tb, dir: tb.TempDir(), machine: machines.Load(tb, file), config: config.Default()}
+	n := &hcaNode{tb: tb, dir: tb.TempDir(), machine: machines.Load(tb, file), config: config.Default()}
 	n.config.RDMA.Resources = slices.Clone(n.config.RDMA.Resources)
 	n.config.RDMA.Resources[0].Sharers = 2
 	return n
 }
 
-func (n *node) hca(rdma string) *machine.HCA {
+func (n *hcaNode) hca(rdma string) *machine.HCA {
 	return &n.machine.HCAs[slices.IndexFunc(n.machine.HCAs, func(h machine.HCA) bool { return h.Name == rdma })]
 }
 
 // lines are device IDs as text, with the HCA's RDMA name in place of its address.
-func (n *node) lines(devices []server.Device) []string {
+func (n *hcaNode) lines(devices []server.Device) []string {
 	var lines []string
 	ids := n.machine.HCAIDs()
 	for _, d := range devices {
@@ -93,10 +87,10 @@ func (n *node) lines(devices []server.Device) []string {
 	return lines
 }
 
-func TestDevices(t *testing.T) {
+func TestHCAs(t *testing.T) {
 	for _, tt := range []struct {
 		name, machine string
-		change        func(*node)
+		change        func(*hcaNode)
 		want          []string
 		reason        string
 	}{
@@ -109,7 +103,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "a port that is down", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{config.Glob(n.hca("mlx5_1").PCI)}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
 			},
@@ -117,7 +111,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "a device ID in use is as well as what it is bound to", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.IfNames = nil
 				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
 					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
@@ -133,7 +127,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "health is what the monitor reports", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Sharers = 1
 				n.unhealthy = func(h *machine.HCA) string {
 					if h.Name == "mlx5_3" {
@@ -148,12 +142,12 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "all is one device ID for each sharer", machine: "h20-4nic",
-			change: func(n *node) { n.config.RDMA.Resources[0].Count = config.CountAll },
+			change: func(n *hcaNode) { n.config.RDMA.Resources[0].Count = config.CountAll },
 			want:   []string{"all/0 well []", "all/1 well []"},
 		},
 		{
 			name: "all, and none is well", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Count = config.CountAll
 				n.unhealthy = func(*machine.HCA) string { return "ill" }
 			},
@@ -166,7 +160,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "soft devices by their GUID", machine: "soft-rdma-only",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.Roles = []machine.Role{"virtual"}
 				n.config.RDMA.Resources[0].Sharers = 1
 			},
@@ -174,11 +168,11 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "it is not configured any more", machine: "h20-4nic",
-			change: func(n *node) { n.config.RDMA.Resources = nil }, reason: "it is not configured any more",
+			change: func(n *hcaNode) { n.config.RDMA.Resources = nil }, reason: "it is not configured any more",
 		},
 		{
 			name: "HCAs of one pod each are not offered while a pod has them under a replica's ID", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Sharers = 1
 				n.bound = map[string]string{
 					replica.ID(n.hca("mlx5_0").PCI, 7): n.hca("mlx5_2").PCI,
@@ -190,7 +184,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name: "an exclusive HCA is recognized", machine: "h20-4nic",
-			change: func(n *node) {
+			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{config.Glob(n.hca("mlx5_1").PCI)}
 				n.machine.RDMA = machine.RDMA{NetnsMode: "exclusive"}
 			},
@@ -200,7 +194,7 @@ func TestDevices(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := newNode(t, tt.machine)
+			n := newHCANode(t, tt.machine)
 			if tt.change != nil {
 				tt.change(n)
 			}
@@ -222,10 +216,10 @@ func TestDevices(t *testing.T) {
 }
 
 // TestEveryMachine: IDs are unique, and zero has a reason.
-func TestEveryMachine(t *testing.T) {
+func TestHCAsOfEveryMachine(t *testing.T) {
 	for _, file := range machines.Names(t) {
 		t.Run(file, func(t *testing.T) {
-			n := newNode(t, file)
+			n := newHCANode(t, file)
 			devices := n.resource().Devices()
 			seen := make(map[string]bool)
 			for _, d := range devices {
@@ -241,33 +235,7 @@ func TestEveryMachine(t *testing.T) {
 	}
 }
 
-func TestRefreshReportsOnlyChanges(t *testing.T) {
-	n := newNode(t, "h20-4nic")
-	r := n.resource()
-	changed := func() bool {
-		select {
-		case <-r.Changed():
-			return true
-		default:
-			return false
-		}
-	}
-	if !changed() {
-		t.Error("the first list is no change")
-	}
-	r.Refresh(n.inventory())
-	if changed() {
-		t.Error("nothing changed")
-	}
-	n.hca("mlx5_0").Ports[0].State = machine.PortDown
-	r.Refresh(n.inventory())
-	r.Refresh(n.inventory())
-	if !changed() || changed() {
-		t.Error("a port went down: want one signal")
-	}
-}
-
-func TestPrefer(t *testing.T) {
+func TestPreferHCAs(t *testing.T) {
 	const a, b, c = "0000:0a:00.0", "0000:b0:00.0", "10000:01:00.0"
 	all := func(hcas ...string) (ids []string) {
 		for _, hca := range hcas {
@@ -295,7 +263,7 @@ func TestPrefer(t *testing.T) {
 		{"HCAs of one pod each, in PCI order", []string{c, b, a}, nil, 2, []string{a, b}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := new(Resource).Prefer(tt.available, tt.must, tt.size)
+			got, err := new(resource.HCAs).Prefer(tt.available, tt.must, tt.size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,43 +278,25 @@ func TestPrefer(t *testing.T) {
 	}{
 		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x::"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
 	} {
-		if got, err := new(Resource).Prefer(tt.available, tt.must, tt.size); err == nil {
+		if got, err := new(resource.HCAs).Prefer(tt.available, tt.must, tt.size); err == nil {
 			t.Errorf("Prefer(%v, %v, %d) = %v, want an error", tt.available, tt.must, tt.size, got)
 		}
 	}
 }
 
-func TestAllocate(t *testing.T) {
-	n := newNode(t, "h20-4nic")
+func TestAllocateHCAs(t *testing.T) {
+	n := newHCANode(t, "h20-4nic")
 	r := n.resource()
 	ids := []string{r.Devices()[0].ID, r.Devices()[2].ID}
 	got, err := r.Allocate(t.Context(), ids)
 	if err != nil || len(got.GetCdiDevices()) != 1 {
 		t.Fatalf("%v, %v", got, err)
 	}
-	if made, ok := cdi.ParseName(got.GetCdiDevices()[0].GetName()); !ok || made.Kind != cdi.RDMA || !made.MadeFor(name, ids) {
+	if made, ok := cdi.ParseName(got.GetCdiDevices()[0].GetName()); !ok || made.Kind != cdi.RDMA || !made.MadeFor(hcasName, ids) {
 		t.Errorf("name %s", made)
 	}
 	if len(got.GetEnvs())+len(got.GetDevices())+len(got.GetMounts())+len(got.GetAnnotations()) != 0 {
 		t.Errorf("more than a name: %v", got)
-	}
-	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
-		t.Errorf("a device that was not offered: %v", err)
-	}
-	n.machine.HCAs = nil
-	r.Refresh(n.inventory())
-	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
-		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
-	}
-	if err := r.PreStart(t.Context(), ids); err == nil || !strings.Contains(err.Error(), "no container holds exactly") {
-		t.Errorf("no pod runs: %v", err)
-	}
-	records := filepath.Join(n.dir, state.Records)
-	if err := errors.Join(os.RemoveAll(records), os.WriteFile(records, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("error %v", err)
 	}
 }
 

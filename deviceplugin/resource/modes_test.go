@@ -1,4 +1,4 @@
-package gpu_test
+package resource_test
 
 import (
 	"testing"
@@ -8,14 +8,14 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
 // TestGPUsFollowTheirPresentMode: the configuration wants all shared, and one still
 // is native, because a pod has it.
 func TestGPUsFollowTheirPresentMode(t *testing.T) {
-	n := newNode(t, machines.Load(t, "dgx-h100"))
+	n := newGPUNode(t, machines.Load(t, "dgx-h100"))
 	n.config.Mode = config.ModeSGPU
 	o := n.options(t, "nvidia.com/gpu")
 	// The modes by index: two GPUs are still native.
@@ -29,7 +29,7 @@ func TestGPUsFollowTheirPresentMode(t *testing.T) {
 		}
 		return inventory.New(n.machine, &n.config, states, nil)
 	}
-	r := gpu.New(o, now())
+	r := resource.NewGPUs(o, now())
 	got := map[string]bool{}
 	for _, d := range r.Devices() {
 		got[d.ID] = d.Healthy
@@ -50,11 +50,11 @@ func TestGPUsFollowTheirPresentMode(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{held: "lost: it fell off the bus"}, r.Snapshot().Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, gpu.Names(now())); diff != "" {
+	if diff := cmp.Diff([]string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, resource.GPUNames(now())); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	o.Name = "nvidia.com/mig-1g.10gb"
-	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, gpu.New(o, now()).Snapshot().Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, resource.NewGPUs(o, now()).Snapshot().Faults()); diff != "" {
 		t.Errorf("faults of MIG devices (-want +got):\n%s", diff)
 	}
 }

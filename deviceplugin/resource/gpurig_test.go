@@ -1,4 +1,4 @@
-package gpu_test
+package resource_test
 
 import (
 	"cmp"
@@ -12,14 +12,13 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/state"
 )
 
 // node is everything around a resource that a test changes.
-type node struct {
+type gpuNode struct {
 	mu      sync.Mutex
 	machine *machine.Machine
 	config  config.NodeConfig
@@ -29,21 +28,21 @@ type node struct {
 	dir string
 }
 
-func newNode(tb testing.TB, m *machine.Machine) *node {
+func newGPUNode(tb testing.TB, m *machine.Machine) *gpuNode {
 	tb.Helper()
-	return &node{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
+	return &gpuNode{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
 }
 
-func (n *node) options(tb testing.TB, name string) gpu.Options {
+func (n *gpuNode) options(tb testing.TB, name string) resource.GPUOptions {
 	tb.Helper()
-	return gpu.Options{
+	return resource.GPUOptions{
 		Options: resource.Options{Name: name, State: state.New(tb, n.dir, n.inventory()), Driver: n.driver},
 		Vendors: vendors.All(),
 	}
 }
 
 // inventory is the node as it is now.
-func (n *node) inventory() *inventory.Inventory {
+func (n *gpuNode) inventory() *inventory.Inventory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.config

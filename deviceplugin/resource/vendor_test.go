@@ -1,4 +1,4 @@
-package gpu_test
+package resource_test
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -109,12 +109,12 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("spec %s, %v", spec, err)
 	}
 	show(string(spec))
-	n := newNode(t, m)
+	n := newGPUNode(t, m)
 	n.config = c
-	for _, strategy := range []gpu.Strategy{gpu.CDI, gpu.Envvar} {
+	for _, strategy := range []resource.Strategy{resource.CDI, resource.Envvar} {
 		o := n.options(t, "acme.example/gpu")
 		o.Vendors, o.Driver, o.Strategy = sources.Vendors(), driver, strategy
-		answer, err := gpu.New(o, n.inventory()).Allocate(t.Context(), []string{"ACME-1"})
+		answer, err := resource.NewGPUs(o, n.inventory()).Allocate(t.Context(), []string{"ACME-1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestAnotherVendor(t *testing.T) {
 			t.Fatal(err)
 		}
 		show(string(text))
-		want := map[gpu.Strategy]string{gpu.CDI: "none", gpu.Envvar: "ACME-1"}[strategy]
+		want := map[resource.Strategy]string{resource.CDI: "none", resource.Envvar: "ACME-1"}[strategy]
 		if got := answer.Envs["ACME_VISIBLE_DEVICES"]; got != want {
 			t.Errorf("strategy %s: %q, want %q", strategy, got, want)
 		}

@@ -1,4 +1,4 @@
-package gpu
+package resource
 
 import (
 	"cmp"
@@ -13,10 +13,61 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
-	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
+
+// GPUNames lists the resources of the node's GPUs: full GPUs first, whether there are
+// any or not, then one for every MIG profile under strategy mixed, and those of other makers.
+func GPUNames(inv *inventory.Inventory) []string {
+	profiles := map[string]bool{}
+	for i := range inv.Machine.GPUs {
+		for _, d := range devicesOf(inv, i) {
+			if d.resource != inv.Config.Resources.GPU {
+				profiles[d.resource] = true
+			}
+		}
+	}
+	return append([]string{inv.Config.Resources.GPU}, slices.Sorted(maps.Keys(profiles))...)
+}
+
+// device is a GPU or a MIG device that a container can have.
+type device struct {
+	id       string
+	resource string
+	// gpu is the place in the machine's GPUs of the GPU, or of the one that it
+	// was cut from; instance distinguishes the two.
+	gpu      int
+	instance bool
+	vendor   *devgpu.Vendor
+	// unhealthy is why it cannot be handed out, as far as the scan and the modes
+	// know.
+	unhealthy string
+}
+
+// devicesOf lists what the GPU at an index is handed out as: itself, its MIG
+// devices, or nothing if it is shared. Where no GPU is changing its mode it
+// agrees with discovery/capacity.
+func devicesOf(inv *inventory.Inventory, index int) []device {
+	g, c := &inv.Machine.GPUs[index], inv.Config
+	unavailable := inv.GPUs[g.UUID].Unavailable
+	switch {
+	case inv.GPUs[g.UUID].Mode != config.ModeNative:
+		return nil
+	case len(g.MIG.Devices) == 0 || c.InstanceResource(g, "") == "":
+		reason := cmp.Or(capacity.Unallocatable(g, c), unavailable)
+		return []device{{id: g.UUID, resource: c.GPUResource(g), gpu: index, unhealthy: reason}}
+	}
+	var devices []device
+	reason := cmp.Or(c.Health.Fault(g.Health), unavailable)
+	for i := range g.MIG.Devices {
+		d := &g.MIG.Devices[i]
+		resource := c.InstanceResource(g, d.Profile)
+		devices = append(devices, device{id: d.UUID, resource: resource, gpu: index, instance: true, unhealthy: reason})
+	}
+	return devices
+}
 
 // Strategy is how a container runtime learns which GPUs a container has.
 type Strategy string
@@ -30,20 +81,20 @@ const (
 	Envvar Strategy = "envvar"
 )
 
-// Options are what a Resource works with. Its name is one of [Names].
-type Options struct {
-	resource.Options
+// GPUOptions are what a GPUs works with. Its name is one of [GPUNames].
+type GPUOptions struct {
+	Options
 	Strategy Strategy
 	Features devgpu.Features
 	// Vendors are those whose GPUs the node may have.
 	Vendors devgpu.Vendors
 }
 
-// Resource is one resource of GPUs for [server.Plugin]. Its methods may be
+// GPUs is one resource of GPUs for [server.Plugin]. Its methods may be
 // called at once.
-type Resource struct {
-	*resource.Resource
-	options Options
+type GPUs struct {
+	*base
+	options GPUOptions
 	now     atomic.Pointer[Snapshot]
 }
 
@@ -60,28 +111,28 @@ type Snapshot struct {
 	scores *preferred.Scores
 }
 
-var _ server.Resource = (*Resource)(nil)
+var _ server.Resource = (*GPUs)(nil)
 
-// New makes a resource of the machine as it is now.
-func New(o Options, inv *inventory.Inventory) *Resource {
+// NewGPUs makes a resource of the machine as it is now.
+func NewGPUs(o GPUOptions, inv *inventory.Inventory) *GPUs {
 	if o.Strategy == Envvar {
 		o.Driver = nil
 	}
-	r := &Resource{Resource: resource.New(o.Options), options: o}
+	r := &GPUs{base: newBase(o.Options), options: o}
 	r.now.Store(&Snapshot{inventory: inv})
 	r.Refresh(inv)
 	return r
 }
 
 // Refresh takes a new snapshot.
-func (r *Resource) Refresh(inv *inventory.Inventory) {
+func (r *GPUs) Refresh(inv *inventory.Inventory) {
 	s, devices := r.look(r.now.Load(), inv)
 	// The kubelet may ask for what it is offered at once.
 	r.now.Store(s)
 	r.Offer(devices)
 }
 
-func (r *Resource) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devices []server.Device) {
+func (r *GPUs) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
 	s = &Snapshot{
 		inventory: inv, devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
@@ -103,14 +154,14 @@ func (r *Resource) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, d
 			if fault != "" {
 				s.faults[d.id] = fault
 			}
-			devices = append(devices, server.Device{ID: d.id, Healthy: fault == "", NUMA: resource.NUMA(m.Function(g.PCI))})
+			devices = append(devices, server.Device{ID: d.id, Healthy: fault == "", NUMA: numaOf(m.Function(g.PCI))})
 		}
 	}
 	return s, devices
 }
 
-// Snapshot is the resource as the last [Resource.Refresh] left it.
-func (r *Resource) Snapshot() *Snapshot { return r.now.Load() }
+// Snapshot is the resource as the last [GPUs.Refresh] left it.
+func (r *GPUs) Snapshot() *Snapshot { return r.now.Load() }
 
 // IDs are the device IDs, sorted.
 func (s *Snapshot) IDs() []string { return slices.Sorted(maps.Keys(s.devices)) }
@@ -150,9 +201,9 @@ func (s *Snapshot) Annotation(held map[string]bool) string {
 // Allocate implements [server.Allocator]. Neither topology nor the health of other
 // GPUs may fail a pod. The name is recorded with both strategies: PreStart finds
 // the container by it.
-func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+func (r *GPUs) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	ids = slices.Sorted(slices.Values(ids))
-	if err := resource.CheckMode(r.now.Load().inventory, config.ModeNative, ids); err != nil {
+	if err := checkMode(r.now.Load().inventory, config.ModeNative, ids); err != nil {
 		return nil, err
 	}
 	answer, err := r.Answer(ids, ids...)
@@ -168,7 +219,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 
 // hidden is the environment by which no vendor's own runtime adds anything to
 // what CDI brings.
-func (r *Resource) hidden() map[string]string {
+func (r *GPUs) hidden() map[string]string {
 	env := map[string]string{}
 	for _, v := range r.now.Load().vendors {
 		maps.Copy(env, v.Environment.Hidden())
@@ -178,7 +229,7 @@ func (r *Resource) hidden() map[string]string {
 
 // environment is what runtimes without CDI need, by vendor. An ID that has just
 // left the snapshot is of the first vendor.
-func (r *Resource) environment(ids []string) map[string]string {
+func (r *GPUs) environment(ids []string) map[string]string {
 	s, env := r.now.Load(), map[string]string{}
 	for i, v := range s.vendors {
 		own := slices.DeleteFunc(slices.Clone(ids), func(id string) bool {

@@ -1,4 +1,4 @@
-package gpu
+package resource
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 )
 
 // Prefer implements [server.Resource].
-func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {
+func (r *GPUs) Prefer(available, must []string, size int) ([]string, error) {
 	return r.PreferFor(Selector{}, available, must, size)
 }
 
@@ -24,7 +24,7 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 // from the GPUs with the fewest left. What the selector accepts comes first; if
 // that does not suffice, the others fill up, and the check at the start of the
 // container reports it.
-func (r *Resource) PreferFor(selector Selector, available, must []string, size int) ([]string, error) {
+func (r *GPUs) PreferFor(selector Selector, available, must []string, size int) ([]string, error) {
 	s := r.now.Load()
 	free, err := s.known(available)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *Resource) PreferFor(selector Selector, available, must []string, size i
 
 // withoutUsed leaves out what containers have although the kubelet offers it,
 // if enough is left. If not, the start of the container is rejected until they are gone.
-func (r *Resource) withoutUsed(free, must []device, size int) []device {
+func (r *GPUs) withoutUsed(free, must []device, size int) []device {
 	used := r.State.Forgotten(r.Name)
 	if len(used) == 0 {
 		return free

@@ -1,4 +1,4 @@
-package gpu_test
+package resource_test
 
 import (
 	"errors"
@@ -16,11 +16,10 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -30,7 +29,7 @@ import (
 	"github.com/heddle-dev/heddle/test/state"
 )
 
-func TestDevices(t *testing.T) {
+func TestGPUs(t *testing.T) {
 	faulty := machineWith(4)
 	faulty.GPUs[1].Health = machine.Health{State: machine.Lost, Reason: "GPU is lost"}
 	faulty.PCI[3].NUMA = nil
@@ -99,14 +98,14 @@ func TestDevices(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(t, test.machine)
+			n := newGPUNode(t, test.machine)
 			n.config = parse(t, test.config)
 			if test.sick != nil {
 				n.sick = test.sick
 			}
 			got, faults := map[string][]server.Device{}, map[string]string{}
-			for _, name := range gpu.Names(n.inventory()) {
-				r := gpu.New(n.options(t, name), n.inventory())
+			for _, name := range resource.GPUNames(n.inventory()) {
+				r := resource.NewGPUs(n.options(t, name), n.inventory())
 				got[name] = r.Devices()
 				maps.Copy(faults, r.Snapshot().Faults())
 			}
@@ -124,10 +123,10 @@ func TestDevices(t *testing.T) {
 }
 
 // The capacity that users see is what the kubelet receives.
-func TestDevicesAgreeWithCapacity(t *testing.T) {
-	for _, name := range machines.Names(t) {
+func TestGPUsAgreeWithCapacity(t *testing.T) {
+	for _, file := range machines.Names(t) {
 		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
-			n := newNode(t, machines.Load(t, name))
+			n := newGPUNode(t, machines.Load(t, file))
 			n.config.MIG.Strategy = strategy
 			if len(n.machine.GPUs) > 0 && n.machine.GPUs[0].Vendor != "" {
 				n.config.Domains.Vendor = n.machine.GPUs[0].Vendor
@@ -137,23 +136,23 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
-			for _, resource := range gpu.Names(n.inventory()) {
+			for _, name := range resource.GPUNames(n.inventory()) {
 				healthy := 0
-				devices := gpu.New(n.options(t, resource), n.inventory()).Devices()
+				devices := resource.NewGPUs(n.options(t, name), n.inventory()).Devices()
 				for _, d := range devices {
 					if d.Healthy {
 						healthy++
 					}
 				}
-				got[resource] = [2]int{len(devices), healthy}
+				got[name] = [2]int{len(devices), healthy}
 			}
-			for resource := range want {
-				if _, listed := got[resource]; !listed {
-					delete(want, resource) // HCAs.
+			for name := range want {
+				if _, listed := got[name]; !listed {
+					delete(want, name) // HCAs.
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s, MIG %s: devices and healthy ones (-capacity +plugin):\n%s", name, strategy, diff)
+				t.Errorf("%s, MIG %s: devices and healthy ones (-capacity +plugin):\n%s", file, strategy, diff)
 			}
 		}
 	}
@@ -178,12 +177,12 @@ func TestCountedErrorsByTheConfiguration(t *testing.T) {
 		for i := range m.GPUs {
 			m.GPUs[i].Health = machine.Health{State: machine.Unhealthy, Cause: tt.cause, Reason: "RAS counts 2"}
 		}
-		n := newNode(t, m)
+		n := newGPUNode(t, m)
 		n.config.Health.Disable = tt.off
 		n.config.Domains.Vendor = "amd.com"
 		n.config.Resources.GPU = n.config.Domains.GPUResource()
 		healthy := 0
-		for _, d := range gpu.New(n.options(t, n.config.Resources.GPU), n.inventory()).Devices() {
+		for _, d := range resource.NewGPUs(n.options(t, n.config.Resources.GPU), n.inventory()).Devices() {
 			if d.Healthy {
 				healthy++
 			}
@@ -202,62 +201,34 @@ func TestCountedErrorsByTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestRefreshReportsOnlyChanges(t *testing.T) {
-	n := newNode(t, machineWith(2))
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
-	changed := func() bool {
-		select {
-		case <-r.Changed():
-			return true
-		default:
-			return false
-		}
-	}
-	changed()
-	r.Refresh(n.inventory())
-	if changed() {
-		t.Error("reported a change where there is none")
-	}
-	n.sick["GPU-1"] = "XID 79"
-	before := r.Devices()
-	r.Refresh(n.inventory())
-	r.Refresh(n.inventory())
-	if !changed() || changed() {
-		t.Error("one change, not reported once")
-	}
-	if !before[1].Healthy || r.Devices()[1].Healthy {
-		t.Errorf("before %v, after %v", before, r.Devices())
-	}
-}
-
-func TestAllocate(t *testing.T) {
+func TestAllocateGPUs(t *testing.T) {
 	void := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
 	for _, test := range []struct {
 		name   string
-		change func(*gpu.Options)
+		change func(*resource.GPUOptions)
 		want   *v1beta1.ContainerAllocateResponse
 	}{
 		{"CDI", nil, &v1beta1.ContainerAllocateResponse{Envs: void, CdiDevices: []*v1beta1.CDIDevice{
 			{Name: "heddle.dev/gpu"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
 		}}},
 		{
-			"environment", func(o *gpu.Options) { o.Strategy, o.Driver = gpu.Envvar, nil },
+			"environment", func(o *resource.GPUOptions) { o.Strategy, o.Driver = resource.Envvar, nil },
 			&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}},
 		},
-		{"environment with features", func(o *gpu.Options) {
-			o.Strategy = gpu.Envvar
+		{"environment with features", func(o *resource.GPUOptions) {
+			o.Strategy = resource.Envvar
 			o.Features = devgpu.Features{GDRCopy: true, GDS: true}
 		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
 			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled",
 		}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(t, machineWith(4))
+			n := newGPUNode(t, machineWith(4))
 			o := n.options(t, "nvidia.com/gpu")
 			if test.change != nil {
 				test.change(&o)
 			}
-			r := gpu.New(o, n.inventory())
+			r := resource.NewGPUs(o, n.inventory())
 			got, err := r.Allocate(t.Context(), []string{"GPU-2", "GPU-0"})
 			if err != nil {
 				t.Fatal(err)
@@ -284,7 +255,7 @@ func TestAllocate(t *testing.T) {
 }
 
 // names are the checkpoint's files.
-func (n *node) names(t *testing.T) []string {
+func (n *gpuNode) names(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(n.dir, state.Records, "*"))
 	if err != nil {
@@ -293,9 +264,9 @@ func (n *node) names(t *testing.T) []string {
 	return names
 }
 
-func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
-	n := newNode(t, machineWith(2))
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
+func TestAllocateRejectsUnknownIDs(t *testing.T) {
+	n := newGPUNode(t, machineWith(2))
+	r := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory())
 	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
 		if got, err := r.Allocate(t.Context(), ids); err == nil {
 			t.Errorf("%v: %v and no error", ids, got)
@@ -312,10 +283,11 @@ func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
 	}
 }
 
-// The kubelet may have chosen a GPU just before it left.
-func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
-	n := newNode(t, machineWith(2))
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
+// The kubelet may have chosen a GPU just before it left, but not one that is in another
+// mode by now.
+func TestAllocateTakesWhatHasLeft(t *testing.T) {
+	n := newGPUNode(t, machineWith(2))
+	r := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory())
 	n.machine = machineWith(1)
 	r.Refresh(n.inventory())
 	if len(r.Devices()) != 1 {
@@ -324,55 +296,26 @@ func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
 	if _, err := r.Allocate(t.Context(), []string{"GPU-1"}); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestAnnotation(t *testing.T) {
-	n := newNode(t, machineWith(3))
-	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
-	for _, test := range []struct {
-		held map[string]bool
-		want string
-	}{
-		{nil, `{"1":{"score":0,"loss":4000,"hcas":0},"2":{"score":12000,"loss":4000,"hcas":0}}`},
-		{map[string]bool{"GPU-0": true}, `{"1":{"score":0,"loss":0,"hcas":0}}`},
-		{map[string]bool{"GPU-0": true, "GPU-2": true}, `{}`},
-	} {
-		if got := r.Snapshot().Annotation(test.held); got != test.want {
-			t.Errorf("held %v: %s, want %s", test.held, got, test.want)
-		}
+	n.config.Mode = config.ModeSGPU
+	r.Refresh(n.inventory())
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); err == nil || !strings.Contains(err.Error(), "no longer allocated as native") {
+		t.Errorf("a GPU that is shared: %v", err)
 	}
 }
 
-func TestFree(t *testing.T) {
-	n := newNode(t, machineWith(3))
-	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
-	for _, test := range []struct {
-		held map[string]bool
-		want string
-	}{
-		{nil, `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"GPU-2"}]}`},
-		{map[string]bool{"GPU-0": true}, `{"version":1,"held":1,"free":[{"uuid":"GPU-2"}]}`},
-		{map[string]bool{"GPU-0": true, "GPU-1": true, "GPU-2": true}, `{"version":1,"held":3,"free":[]}`},
-	} {
-		got := r.Snapshot().Free(test.held).String()
-		if _, err := allocation.ParseFreeGPUs(got); got != test.want || err != nil {
-			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
-		}
-	}
-	n = newNode(t, cut(machineWith(2), 1, "1g.10gb", 2))
+func TestFreeMIGDevices(t *testing.T) {
+	n := newGPUNode(t, cut(machineWith(2), 1, "1g.10gb", 2))
 	n.config = parse(t, "mig: {strategy: single}")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
-	if got := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory()).Snapshot().Free(nil).String(); got != want {
+	if got := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory()).Snapshot().Free(nil).String(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 // Calls and refreshes at once, for the race detector.
 func TestCallsAtOnce(t *testing.T) {
-	n := newNode(t, machineWith(8))
-	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
+	n := newGPUNode(t, machineWith(8))
+	r := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory())
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {

@@ -1,13 +1,4 @@
-// Package rdma hands out HCAs: it finds what a node's RDMA resources are made of
-// and serves each of them to the kubelet.
-//
-// The number that a pod asks for is a number of HCAs. A device ID is a replica of
-// an HCA, so that several pods can share an HCA and every ID has one holder. Which
-// HCAs a container really gets is decided when it starts, beside its GPUs, by the
-// device state. With one sharer the ID is the HCA's PCI address, and the container
-// gets that one. The package itself opens no device, writes no file, and knows
-// nothing of pods.
-package rdma
+package resource
 
 import (
 	"cmp"
@@ -23,26 +14,25 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// Resource is one RDMA resource, as a [server.Resource].
-type Resource struct {
-	*resource.Resource
+// HCAs is one RDMA resource, as a [server.Resource].
+type HCAs struct {
+	*base
 	// reason is why there are fewer IDs than there could be.
 	reason atomic.Pointer[string]
 }
 
-// New makes the resource and takes its first snapshot.
-func New(o resource.Options, inv *inventory.Inventory) *Resource {
-	r := &Resource{Resource: resource.New(o)}
+// NewHCAs makes the resource and takes its first snapshot.
+func NewHCAs(o Options, inv *inventory.Inventory) *HCAs {
+	r := &HCAs{base: newBase(o)}
 	r.Refresh(inv)
 	return r
 }
 
 // Refresh takes a new snapshot.
-func (r *Resource) Refresh(inv *inventory.Inventory) {
+func (r *HCAs) Refresh(inv *inventory.Inventory) {
 	devices, reason := r.look(inv)
 	r.reason.Store(&reason)
 	r.Offer(devices)
@@ -50,24 +40,24 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 
 // Reason is why there are none or fewer healthy IDs than the HCAs could give;
 // empty if nothing is wrong.
-func (r *Resource) Reason() string { return *r.reason.Load() }
+func (r *HCAs) Reason() string { return *r.reason.Load() }
 
 // Prefer chooses replicas of as many different HCAs as there are, of those with
 // the most free replicas first, then in PCI order. Which HCAs are beside the
 // container's GPUs is not known yet: they are chosen when it starts.
-func (*Resource) Prefer(available, must []string, size int) ([]string, error) {
+func (*HCAs) Prefer(available, must []string, size int) ([]string, error) {
 	return replica.PreferOwn(available, must, size, func(a, b *replica.Device) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 }
 
 // Allocate implements [server.Allocator].
-func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+func (r *HCAs) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	return r.Answer(ids)
 }
 
 // look makes the devices of an inventory, with the reason why there are not more.
-func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
+func (r *HCAs) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
 	c := inv.Config
 	m := c.WithRoles(inv.Machine)
 	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.Name })
@@ -116,7 +106,7 @@ func replicas(
 	devices := make([]server.Device, 0, len(members)*entry.Sharers)
 	for _, member := range members {
 		h := &m.HCAs[member.Index]
-		near := resource.NUMA(cmp.Or(m.Function(h.PCI), m.Function(h.PhysFn)))
+		near := numaOf(cmp.Or(m.Function(h.PCI), m.Function(h.PhysFn)))
 		for slot := range entry.Sharers {
 			id := allocate.DeviceID(entry, member.ID, slot)
 			d := server.Device{ID: id, Healthy: well[member.ID], NUMA: near}

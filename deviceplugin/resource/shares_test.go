@@ -1,10 +1,7 @@
-package sgpu_test
+package resource_test
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -26,10 +22,8 @@ import (
 	"github.com/heddle-dev/heddle/test/state"
 )
 
-const name = "nvidia.com/sgpu"
-
 // node is a machine whose GPUs can be changed.
-type node struct {
+type shareNode struct {
 	gpus []quota.GPU
 	// dir is the device state's.
 	dir string
@@ -43,16 +37,16 @@ func sharedGPUs(n, slots int) []quota.GPU {
 	return all
 }
 
-func (n *node) resource(t *testing.T, bound ...*checkpoint.Entry) *sgpu.Resource {
+func (n *shareNode) resource(t *testing.T, bound ...*checkpoint.Entry) *resource.Shares {
 	t.Helper()
 	n.dir = t.TempDir()
-	return sgpu.New(resource.Options{
-		Name: name, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
+	return resource.NewShares(resource.Options{
+		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
 	}, n.inventory())
 }
 
 // inventory is a node with the shared GPUs as they are.
-func (n *node) inventory() *inventory.Inventory { return sharing(n.gpus) }
+func (n *shareNode) inventory() *inventory.Inventory { return sharing(n.gpus) }
 
 func sharing(gpus []quota.GPU) *inventory.Inventory {
 	c := config.Default()
@@ -60,7 +54,7 @@ func sharing(gpus []quota.GPU) *inventory.Inventory {
 }
 
 // well lists the healthy devices.
-func well(r *sgpu.Resource) []string {
+func well(r *resource.Shares) []string {
 	var ids []string
 	for _, d := range r.Devices() {
 		if d.Healthy {
@@ -80,7 +74,7 @@ func changed(r interface{ Changed() <-chan struct{} }) bool {
 }
 
 func TestSlotsGoWithTheirGPU(t *testing.T) {
-	n := &node{gpus: sharedGPUs(2, 2)}
+	n := &shareNode{gpus: sharedGPUs(2, 2)}
 	r := n.resource(t)
 	changed(r)
 	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
@@ -97,7 +91,7 @@ func TestSlotsGoWithTheirGPU(t *testing.T) {
 		t.Errorf("GPU 0 is ill: healthy (-want +got):\n%s", diff)
 	}
 	// A slot in use is as well as the GPU that it stands for.
-	r = n.resource(t, state.Entry(cdi.SGPU, name, "GPU-0::1", "GPU-1"), state.Entry(cdi.SGPU, name, "GPU-1::0", "GPU-0"))
+	r = n.resource(t, state.Entry(cdi.SGPU, slotsName, "GPU-0::1", "GPU-1"), state.Entry(cdi.SGPU, slotsName, "GPU-1::0", "GPU-0"))
 	changed(r)
 	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
 		t.Errorf("bound: healthy (-want +got):\n%s", diff)
@@ -109,8 +103,8 @@ func TestSlotsGoWithTheirGPU(t *testing.T) {
 	}
 }
 
-func TestAllocate(t *testing.T) {
-	n := &node{gpus: sharedGPUs(1, 4)}
+func TestAllocateShares(t *testing.T) {
+	n := &shareNode{gpus: sharedGPUs(1, 4)}
 	r := n.resource(t)
 	answer, err := r.Allocate(t.Context(), []string{"GPU-0::1"})
 	if err != nil {
@@ -120,36 +114,15 @@ func TestAllocate(t *testing.T) {
 	for _, d := range answer.GetCdiDevices() {
 		devices = append(devices, d.GetName())
 	}
-	if made, ok := cdi.ParseName(devices[0]); !ok || made.Kind != cdi.SGPU || !made.MadeFor(name, []string{"GPU-0::1"}) {
+	if made, ok := cdi.ParseName(devices[0]); !ok || made.Kind != cdi.SGPU || !made.MadeFor(slotsName, []string{"GPU-0::1"}) {
 		t.Errorf("name %s", devices[0])
 	}
 	if diff := cmp.Diff([]string{"driver.heddle.dev/gpu=common"}, devices[1:]); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
 		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
 	}
-	n.gpus = nil // The GPU has left; a kubelet that knew of it may still ask.
-	r.Refresh(n.inventory())
-	if _, err := r.Allocate(t.Context(), []string{"GPU-0::2"}); err != nil {
-		t.Error(err)
-	}
-	err = r.PreStart(t.Context(), []string{"GPU-0::1"})
-	if err == nil || !strings.Contains(err.Error(), "no container holds exactly") {
-		t.Errorf("no pod runs: %v", err)
-	}
-	for _, ids := range [][]string{nil, {"GPU-0::4"}, {"GPU-1::0"}, {"GPU-0"}} {
-		if _, err := r.Allocate(t.Context(), ids); err == nil {
-			t.Errorf("%v are given out", ids)
-		}
-	}
-	records := filepath.Join(n.dir, state.Records)
-	if err := errors.Join(os.RemoveAll(records), os.WriteFile(records, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Allocate(t.Context(), []string{"GPU-0::1"}); err == nil {
-		t.Error("a name that is not on disk is given out")
-	}
 }
 
-func TestPrefer(t *testing.T) {
+func TestPreferShares(t *testing.T) {
 	all := func(counts ...int) []string {
 		var ids []string
 		for gpu, n := range counts {
@@ -180,7 +153,7 @@ func TestPrefer(t *testing.T) {
 		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := sgpu.Prefer(tt.available, tt.must, tt.wanted, tt.size)
+			got, err := resource.PreferShares(tt.available, tt.must, tt.wanted, tt.size)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %s", err, tt.err)
@@ -196,7 +169,7 @@ func TestPrefer(t *testing.T) {
 
 // FuzzPrefer: the answer is of the available slots, has what is given, and is
 // as long as asked; no GPU is taken twice while another has none.
-func FuzzPrefer(f *testing.F) {
+func FuzzPreferShares(f *testing.F) {
 	f.Add(uint64(0x0f0f), uint64(1), uint64(2), 3)
 	f.Add(uint64(1)<<63, uint64(0), uint64(0), 1)
 	f.Fuzz(func(t *testing.T, free, must, wanted uint64, size int) {
@@ -216,7 +189,7 @@ func FuzzPrefer(f *testing.F) {
 				gpus = append(gpus, gpu)
 			}
 		}
-		got, err := sgpu.Prefer(available, given, gpus, size)
+		got, err := resource.PreferShares(available, given, gpus, size)
 		if err != nil {
 			if size <= len(available) && size >= len(given) {
 				t.Fatalf("%d of %v with %v: %v", size, available, given, err)
@@ -251,8 +224,8 @@ func FuzzPrefer(f *testing.F) {
 
 func TestCounted(t *testing.T) {
 	all := sharedGPUs(2, 16)
-	cores := sgpu.NewCounted(sgpu.Cores, sharing(all))
-	memory := sgpu.NewCounted(sgpu.Memory, sharing(all))
+	cores := resource.NewCounted(resource.Cores, sharing(all))
+	memory := resource.NewCounted(resource.Memory, sharing(all))
 	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
 		t.Errorf("%d cores, %+v", len(devices), devices[17])
 	}
@@ -277,7 +250,7 @@ func TestCounted(t *testing.T) {
 
 // TestGPUsAgreeWithCapacity: what is offered is what `heddle inspect -o
 // resources` reports.
-func TestGPUsAgreeWithCapacity(t *testing.T) {
+func TestSharesAgreeWithCapacity(t *testing.T) {
 	for _, file := range machines.Names(t) {
 		m := machines.Load(t, file)
 		c := config.Default()
@@ -285,7 +258,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 		slots, cores, memory := 0, 0, 0
 		for _, gpu := range inventorytest.Configured(m, &c).Shared {
 			if gpu.Unhealthy == "" {
-				slots, cores, memory = slots+gpu.Slots, cores+sgpu.Cores.Of(&gpu), memory+sgpu.Memory.Of(&gpu)
+				slots, cores, memory = slots+gpu.Slots, cores+resource.Cores.Of(&gpu), memory+resource.Memory.Of(&gpu)
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
