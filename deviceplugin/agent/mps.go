@@ -117,7 +117,8 @@ func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string 
 	for _, b := range allocations {
 		uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
 		if uses && (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) {
-			messages[kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}] = "container " + b.Container + ": " + c.message
+			pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
+			messages[pod] = "container " + b.Container + ": " + c.message
 		}
 	}
 	return messages

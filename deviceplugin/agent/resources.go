@@ -161,7 +161,9 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 		}
 		s.resource = resource.NewCounted(unit, inv)
 	case publish.GPUs:
-		s.gpus = resource.NewGPUs(resource.GPUOptions{Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors}, inv)
+		s.gpus = resource.NewGPUs(resource.GPUOptions{
+			Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
+		}, inv)
 		s.resource = selectedGPUs{s.gpus, a.requests}
 	}
 	s.plugin = server.New(server.Options{
@@ -244,15 +246,25 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 				all[name][id] = holder
 			}
 		}
-		for other, s := range served {
-			if other == name || s.gpus == nil {
-				continue
+		for id, other := range listedAs(served, name) {
+			if all[name][id] == "" {
+				all[name][id] = "the kubelet has it as " + other
 			}
-			for _, id := range s.plugin.IDs() {
-				if all[name][id] == "" {
-					all[name][id] = "the kubelet has it as " + other
-				}
-			}
+		}
+	}
+	return all
+}
+
+// listedAs are the GPUs that the kubelet has under other resources than name, with one of
+// those.
+func listedAs(served map[string]*running, name string) map[string]string {
+	all := map[string]string{}
+	for other, s := range served {
+		if other == name || s.gpus == nil {
+			continue
+		}
+		for _, id := range s.plugin.IDs() {
+			all[id] = other
 		}
 	}
 	return all

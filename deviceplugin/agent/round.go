@@ -105,8 +105,8 @@ func (a *Agent) newRound(
 	}
 	// CDI alone can bring GPUs that are chosen when a container starts.
 	if r.Sharing && a.Strategy == resource.Envvar {
-		r.WithoutShares = "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a container's " +
-			"GPUs before it starts, and a share's GPU is chosen then; shares take cdi"
+		r.WithoutShares = "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a " +
+			"container's GPUs before it starts, and a share's GPU is chosen then; shares take cdi"
 	}
 	return r
 }

@@ -121,7 +121,8 @@ func (t *shares) run(ctx context.Context) error {
 
 // reconcile compares once, and writes what differs.
 func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
-	if annotated, _ := t.API.Annotation(wellknown.SharedGPUs); !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
+	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
+	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
 		return
 	}
 	if t.Limiter != nil {

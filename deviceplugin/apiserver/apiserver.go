@@ -275,7 +275,8 @@ func (c *Client) ShowPodAnnotation(ctx context.Context, p *corev1.Pod, key, valu
 	if value == "" {
 		text = nil
 	}
-	written, err := c.patchPod(ctx, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p.UID, map[string]*string{key: text})
+	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	written, err := c.patchPod(ctx, name, p.UID, map[string]*string{key: text})
 	if err == nil {
 		err = c.podWatch.Update(written)
 	}

@@ -110,8 +110,9 @@ func observe(g gpuState, u *usage, how config.ModeSwitch) (next gpuState, moves 
 	}
 	g.holders, g.others = u.held[g.mode], u.held[other(g.mode)]
 	free := len(g.holders) == 0 && !u.offered[g.mode]
+	waits := g.mode != g.wanted && len(g.holders) > 0 && how == config.ModeSwitchWait
 	switch {
-	case g.mode == g.wanted && len(g.others) == 0, len(g.holders) > 0 && g.mode != g.wanted && how == config.ModeSwitchWait:
+	case waits, g.mode == g.wanted && len(g.others) == 0:
 		g.enter(open)
 	case g.mode == g.wanted, g.phase == open:
 		g.enter(draining)

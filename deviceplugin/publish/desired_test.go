@@ -35,7 +35,7 @@ const (
 	slots = "nvidia.com/sgpu"
 )
 
-var now = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // A constant.
+var now = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 
 // scene is a node to make a Round of.
 type scene struct {
@@ -231,15 +231,15 @@ func scenes(t *testing.T) map[string]*scene {
 
 // golden is a Status as testdata has it.
 type golden struct {
-	Notices     map[string]health.NodeEvent
-	Conditions  []health.Condition
-	Annotations map[string]string
-	Taint       bool              `json:",omitempty"`
-	TaintNotice *health.NodeEvent `json:",omitempty"`
-	Evict       []string          `json:",omitempty"`
-	Reason      string            `json:",omitempty"`
-	Remediation *health.Condition `json:",omitempty"`
-	Unavailable []health.Shortage `json:",omitempty"`
+	Notices     map[string]health.NodeEvent `json:"notices"`
+	Conditions  []health.Condition          `json:"conditions"`
+	Annotations map[string]string           `json:"annotations"`
+	Taint       bool                        `json:"taint,omitempty"`
+	TaintNotice *health.NodeEvent           `json:"taintNotice,omitempty"`
+	Evict       []string                    `json:"evict,omitempty"`
+	Reason      string                      `json:"reason,omitempty"`
+	Remediation *health.Condition           `json:"remediation,omitempty"`
+	Unavailable []health.Shortage           `json:"unavailable,omitempty"`
 }
 
 func TestDesired(t *testing.T) {

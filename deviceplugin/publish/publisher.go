@@ -164,7 +164,8 @@ func (p *Publisher) ask(ctx context.Context, r *Round) error {
 func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	held, err := p.State.Held(ctx)
 	return slices.DeleteFunc(p.State.View().Allocations(), func(b report.Binding) bool {
-		return err == nil && !slices.ContainsFunc(held, func(h devicestate.Held) bool { return h.Pod == b.Namespace+"/"+b.Pod })
+		holds := func(h devicestate.Held) bool { return h.Pod == b.Namespace+"/"+b.Pod }
+		return err == nil && !slices.ContainsFunc(held, holds)
 	})
 }
 

@@ -135,7 +135,8 @@ func (r *GPUs) Refresh(inv *inventory.Inventory) {
 func (r *GPUs) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
 	s = &Snapshot{
-		inventory: inv, devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
+		inventory: inv, vendors: r.options.Vendors.Present(inv.Machine),
+		devices: map[string]device{}, faults: map[string]string{},
 	}
 	s.scores = preferred.New(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {

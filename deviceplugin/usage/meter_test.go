@@ -254,7 +254,7 @@ func TestUsageMetrics(t *testing.T) {
 	c := config.Default()
 	round := &publish.Round{Inventory: inventorytest.Configured(m, &c), Sharing: true}
 	entry := state.Entry(cdi.SGPU, "nvidia.com/sgpu", uuid+"::0", uuid)
-	entry.Owner.Pod.UID, entry.Owner.Name = uidOf("runs"), "main"
+	entry.Owner.UID, entry.Owner.Name = uidOf("runs"), "main"
 	entry.Shares[0].VCore, entry.Shares[0].MemoryMiB, entry.Policy, entry.By = 60, 4096, "fixed-share", "node"
 	const labels = "{container=main,gpu=GPU-x,namespace=default,pod=runs} "
 	has := []string{

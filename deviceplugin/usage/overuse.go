@@ -61,7 +61,9 @@ func (o *overuse) check(ctx context.Context, c config.Evict, now time.Time, uses
 
 // uses are what all containers with shares have and use. A terminating pod is not evicted
 // again; nor is a static pod: it would come back at once, and the API server cannot end it.
-func uses(m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods []*corev1.Pod) []enforce.Use {
+func uses(
+	m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods []*corev1.Pod,
+) []enforce.Use {
 	byUID := make(map[string]*corev1.Pod, len(pods))
 	for _, p := range pods {
 		// The kubelet knows a static pod by the hash of its file.
