@@ -40,7 +40,7 @@ func TestEventsAndConditions(t *testing.T) {
 // The page has every cause for which a device is in no pod's reach.
 func TestCauses(t *testing.T) {
 	rows := [][]string{{"reason", "what it is"}}
-	for _, file := range []string{"deviceplugin/health/health.go", "deviceplugin/agent/shortage.go"} {
+	for _, file := range []string{"deviceplugin/health/health.go", "deviceplugin/publish/shortage.go"} {
 		constants(t, file, func(about string, spec *ast.ValueSpec) {
 			if strings.HasPrefix(about, "The causes") {
 				name := spec.Names[0].Name
