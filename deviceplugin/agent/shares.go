@@ -80,7 +80,7 @@ func newShares(o *Options, state *devicestate.State, before *publish.Round) *sha
 		}),
 	}
 	for _, kind := range []string{
-		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit,
+		devicestate.DriftLost, devicestate.DriftOvercommit,
 		devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
 	} {
 		t.drift.WithLabelValues(kind)
