@@ -60,9 +60,6 @@ type Args struct {
 	PodGroups bool `json:"podGroups"`
 	// Gangs is what gangs may ask of each other.
 	Gangs GangArgs `json:"gangs"`
-	// LeaderElection is the Lease of the scheduler's election; without a name the plugin
-	// does not look at it.
-	LeaderElection LeaseArgs `json:"leaderElection"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
@@ -75,12 +72,6 @@ type GangArgs struct {
 	// ReserveAfter is how long a gang waits for room before some is reserved for it; 0 is
 	// for ever.
 	ReserveAfter metav1.Duration `json:"reserveAfter"`
-}
-
-// LeaseArgs are as in the scheduler's configuration, which plugins do not see.
-type LeaseArgs struct {
-	ResourceNamespace string `json:"resourceNamespace"`
-	ResourceName      string `json:"resourceName"`
 }
 
 // defaultTopoMaster is topo-master's Service in its own namespace.
@@ -139,8 +130,6 @@ func (a *Args) check() error {
 	fault(a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration,
 		"interval, maxAge: not positive, or maxAge is shorter than interval")
 	fault(a.Gangs.ReserveAfter.Duration < 0, "gangs: reserveAfter is negative")
-	fault((a.LeaderElection.ResourceName == "") != (a.LeaderElection.ResourceNamespace == ""),
-		"leaderElection: resourceName and resourceNamespace need each other")
 	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
 		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
 	fault(a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread,

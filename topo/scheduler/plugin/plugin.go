@@ -110,7 +110,6 @@ type Plugin struct {
 	planner    *planner.Planner
 	preemptor  *preemption.Preemptor
 	controller *controller.Controller
-	lease      *lease
 	scored     scored
 	// measured is when the free capacity was taken last.
 	measured time.Time
@@ -161,9 +160,6 @@ func newPlugin(
 	if err != nil {
 		return nil, err
 	}
-	if p.lease, err = newLease(handle.ClientSet(), args.LeaderElection, process.Elections); err != nil {
-		return nil, err
-	}
 	if process.Registerer != nil {
 		err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer))
 		if err != nil {
@@ -171,7 +167,6 @@ func newPlugin(
 		}
 	}
 	p.done.Go(func() { p.controller.Run(ctx) })
-	p.done.Go(func() { reportUnsynced(ctx, handle.SharedInformerFactory(), log) })
 	return p, nil
 }
 
@@ -260,13 +255,9 @@ func (p *Plugin) Permit(
 
 // Bind binds pods that share GPUs, and leaves all others to the next plugin. A node that was
 // deleted while the pod was on its way takes none: the API server would bind to it all the same.
-// Nor does a process bind that may not be the leader any longer.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
 	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
 		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
-	}
-	if err := p.lease.lost(ctx); err != nil {
-		return framework.AsStatus(fmt.Errorf("another scheduler may lead: %w", err)) // Tried again soon.
 	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }

@@ -37,8 +37,6 @@ func TestArgs(t *testing.T) {
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
 		{"gangs", `{"gangs":{"crossNamespaceGroups":true,"reserveAfter":"5m"}}`, ""},
 		{"reserveAfter", `{"gangs":{"reserveAfter":"-5m"}}`, "reserveAfter is negative"},
-		{"a Lease", `{"leaderElection":{"resourceNamespace":"heddle-system","resourceName":"heddle-scheduler"}}`, ""},
-		{"a Lease without its namespace", `{"leaderElection":{"resourceName":"heddle-scheduler"}}`, "need each other"},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
