@@ -54,7 +54,7 @@ func TestGangBadInput(t *testing.T) {
 	}{
 		{"slices", func(_ int, p *corev1.Pod) { p.Annotations[size] = "7" }, "slices of 7 GPUs are no multiple of the 2 GPUs of a pod"},
 		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members have 8 and 16"},
-		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: "sometimes" is none of once-satisfied`},
+		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: unsupported value "sometimes": supported are once-satisfied`},
 		{"number", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "five" }, gangLeast + `: "five" is not 1 to 100000`},
 		{"zero", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "0" }, gangLeast + `: "0" is not 1 to 100000`},
 		{"groups", func(_ int, p *corev1.Pod) { p.Annotations[gangGroups] = "never" }, gangGroups + `: "never" is no list`},
