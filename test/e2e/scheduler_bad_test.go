@@ -57,7 +57,7 @@ func TestGangBadInput(t *testing.T) {
 		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: unsupported value "sometimes": supported are once-satisfied`},
 		{"number", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "five" }, gangLeast + `: "five" is not 1 to 100000`},
 		{"zero", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "0" }, gangLeast + `: "0" is not 1 to 100000`},
-		{"groups", func(_ int, p *corev1.Pod) { p.Annotations[gangGroups] = "never" }, gangGroups + `: "never" is no list`},
+		{"groups", func(_ int, p *corev1.Pod) { p.Annotations[gangGroups] = "never" }, gangGroups + `: invalid list "never"`},
 		{"orphan", func(_ int, p *corev1.Pod) { delete(p.Labels, gangName) }, gangLeast + " without the name of a gang"},
 		{"twofold", func(_ int, p *corev1.Pod) { p.Labels["pod-group.scheduling.sigs.k8s.io"] = "other" }, `is "other"`},
 	} {
