@@ -318,7 +318,8 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 	}
 	var words []string
 	if err := json.Unmarshal([]byte(text), &words); err != nil {
-		return nil, fmt.Errorf(`invalid list %q: must be JSON such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
+		return nil, fmt.Errorf(
+			`invalid list %q: must be JSON such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
 	}
 	groups := []types.NamespacedName{self}
 	for _, word := range words {

@@ -89,7 +89,9 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 // Commit takes over the plan for a unit of a snapshot. current is false, and nothing changes, if
 // a gang of the unit changed since the snapshot. For the member's own unit the results are as in
 // [Snapshot]; for the others they are empty.
-func (c *Cache) Commit(pod *corev1.Pod, unit []planner.Gang, plan *planner.Plan) (node, rejection string, current bool) {
+func (c *Cache) Commit(
+	pod *corev1.Pod, unit []planner.Gang, plan *planner.Plan,
+) (node, rejection string, current bool) {
 	m := c.lock(pod)
 	defer c.unlock()
 	reason := plan.Reason
