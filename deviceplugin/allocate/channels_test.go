@@ -63,7 +63,7 @@ func TestChannels(t *testing.T) {
 			}
 			n := &Node{Inventory: inv}
 			main := kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "a"}, Name: "main"}
-			nodes, err := n.Channels(main, []kubelet.Allocation{{Container: main, Resource: tt.resource}}, tt.pod)
+			nodes, err := n.channels(main, []kubelet.Allocation{{Container: main, Resource: tt.resource}}, tt.pod)
 			var got []string
 			for _, node := range nodes {
 				got = append(got, node.Path)

@@ -81,6 +81,16 @@ func try(path string) (*Lock, error) {
 	return nil, err
 }
 
+// Held reports whether a process has the directory.
+func Held(path string) bool {
+	dir, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }() // This unlocks it, too.
+	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // same reports whether the directory is still at its path. One that was removed meanwhile
 // is not the one that the next process locks.
 func same(dir *os.File, path string) bool {
