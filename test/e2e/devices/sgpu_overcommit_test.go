@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,7 +19,6 @@ const overcommittedGPU = sharedGPUs + "sgpu: {gpus: [0], refusedFor: 0s, memoryO
 // TestMemoryOvercommit: on a real kubelet, three pods of 39 GiB run on one GPU of 79.6, each
 // with its own limit, and the fourth waits with the reason. The label is what the GPU has.
 func TestMemoryOvercommit(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{name: "overcommit", config: sharedGPUs + "sgpu: {gpus: [0]}\n"})
 	r.waitShares(t, 16, 100, 79)
 	r.configure(t, overcommittedGPU+r.library(t)+"}}}\n")
@@ -40,7 +38,7 @@ func TestMemoryOvercommit(t *testing.T) {
 	// The fourth waits for the default scheduler, which counts 2 of 119 left. One that asks for
 	// all memory, which the kubelet does not count, waits on the node.
 	r.create(t, r.pod("over-3", box{more: share(10, 39)}), r.pod("over-all", box{more: share(10, 0)}))
-	r.waitPod(t, "over-3", 45*time.Second, func(p *corev1.Pod) string {
+	r.waitPod(t, "over-3", func(p *corev1.Pod) string {
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodScheduled && strings.Contains(c.Message, "Insufficient "+memoryResource) {
 				return ""
@@ -48,8 +46,8 @@ func TestMemoryOvercommit(t *testing.T) {
 		}
 		return fmt.Sprintf("its conditions are %+v", p.Status.Conditions)
 	})
-	r.waitWaiting(t, "over-all", "2.4 GiB of 119.5 left; needs 79.7", 45*time.Second)
-	eventually(t, waitStart, func() string {
+	r.waitWaiting(t, "over-all", "2.4 GiB of 119.5 left; needs 79.7")
+	eventually(t, func() string {
 		gpus := r.published(t).GPUs
 		if len(gpus) != 1 || gpus[0].MemoryMiB != 81559 || gpus[0].RoomMiB != 122338 || gpus[0].Taken.MemoryMiB != 3*39<<10 {
 			return "published " + r.published(t).String()

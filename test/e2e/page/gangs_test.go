@@ -4,14 +4,10 @@ package page
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -110,44 +106,6 @@ func TestGangs(t *testing.T) {
 	b.clean()
 }
 
-// Everything is within reach of the keys.
-func TestGangKeys(t *testing.T) {
-	r := gangs(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
-	b.shortcut("g")
-	first := `document.activeElement?.dataset.gang`
-	b.until(first + ` === 'gang:zoo/crash'`)
-	b.keys(kb.ArrowDown, kb.ArrowDown, kb.ArrowDown)
-	b.until(first + ` === 'gang:ai/llama'`)
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
-	// The focus is not lost with the list, and the arrows go back to it.
-	b.until(`document.activeElement?.id === 'tab-detail'`)
-	b.keys(kb.ArrowLeft)
-	b.until(`document.activeElement?.id === 'tab-gangs' && !document.querySelector('#gangs').hidden`)
-	b.shortcut("g")
-	b.until(first + ` === 'gang:ai/llama'`)
-	// The search finds them, first of all, and lights their nodes.
-	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "llama"))
-	b.until(`document.querySelector('#hits [role=option] .name')?.textContent === 'ai/llama'`)
-	if got := value[string](b, `document.querySelector('#found').textContent`); got != "4 nodes" {
-		t.Errorf("found %s", got)
-	}
-	b.shot("gangs-light-search")
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
-	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = 'is:queued'; q.dispatchEvent(new Event('input')); })()`)
-	if got := value[string](b, `document.querySelector('#hits').innerText.replace(/\s+/g, ' ').trim()`); got != "ai/next Queued · 3 pods · 24 GPUs" {
-		t.Errorf("is:queued finds %q", got)
-	}
-	// An address names a gang, also in a new window.
-	b.load("/?again#gang:ai/next")
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/next'`)
-	b.clean()
-}
-
 // What happens to a gang is seen without a reload.
 func TestGangsLive(t *testing.T) {
 	r := gangs(t)
@@ -170,51 +128,6 @@ func TestGangsLive(t *testing.T) {
 	if !value[bool](b, `window.sameDocument === true`) {
 		t.Error("the page was loaded again")
 	}
-	b.clean()
-}
-
-// TestManyGangs is 600 gangs on 5,000 nodes.
-func TestManyGangs(t *testing.T) {
-	r := large(t)
-	rng := rand.New(rand.NewPCG(5, 6))
-	at := 0
-	for i := range 600 {
-		name := fmt.Sprintf("job-%03d", i)
-		namespace := fmt.Sprint("team-", i%7)
-		if i%20 == 3 {
-			for rank := range 4 {
-				r.member(namespace, name, rank, "", rejected("rejected by podgroup: 3 of 4 fit", time.Hour))
-			}
-			continue
-		}
-		for rank := range 1 + rng.IntN(14) {
-			r.member(namespace, name, rank, r.fabric.Nodes[at%5000].Name, runs(time.Duration(i)*time.Minute))
-			at++
-		}
-	}
-	b := open(t, r.server.URL)
-	b.load("/")
-	b.until(`document.querySelector('#sum-gangs').textContent === '600'`)
-	b.click("#tab-gangs")
-	b.shot("5000-gangs-light")
-	var took []float64
-	for n := range 3 { // The fastest counts: the machine has other work.
-		took = append(took, value[float64](b, painted(fmt.Sprintf(`document.querySelectorAll('[data-state=Running] .gang')[%d].click();`, n))))
-	}
-	t.Logf("gangs of 5,000 nodes' map are lit after %.0f ms", took)
-	if slices.Min(took) > 1000 {
-		t.Errorf("choosing a gang takes %.0f ms", took)
-	}
-	b.shot("5000-gangs-light-chosen")
-	b.scheme("dark")
-	b.shot("5000-gangs-dark-chosen")
-	b.size(390, 844)
-	b.load("/?phone")
-	b.click("#tab-gangs")
-	if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
-		t.Errorf("on a phone the page is %d pixels wide", wide)
-	}
-	b.shot("5000-gangs-phone")
 	b.clean()
 }
 
