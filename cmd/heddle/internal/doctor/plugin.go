@@ -240,13 +240,12 @@ func pluginRemedies() map[string]string {
 		"podresources": "See the kubelet: its socket pod-resources/kubelet.sock must answer.",
 		"checkpoint": "Containers that run are untouched; " +
 			"ordinary init containers cannot start until the kubelet writes it again.",
-		"driver":      "Containers with these GPUs wait for it: see the driver's installation.",
-		"modes":       corrupt,
-		"cordon":      corrupt,
-		"modes-file":  noSwitch,
-		"cordon-file": noSwitch,
-		"shares":      "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
-		"config":      "The last good configuration is in use: heddle config validate.",
+		"driver":     "Containers with these GPUs wait for it: see the driver's installation.",
+		"modes":      corrupt,
+		"cordon":     corrupt,
+		"modes-file": noSwitch,
+		"shares":     "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
+		"config":     "The last good configuration is in use: heddle config validate.",
 	}
 }
 
