@@ -2,7 +2,6 @@ package featurediscovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -21,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // daemon is the loop: whenever the machine, the configuration or the Node
@@ -54,41 +53,25 @@ type daemon struct {
 	last labels.Result
 }
 
-// run works until ctx ends and returns nil. What fails is retried with backoff,
-// and shows in the log, in metrics and in /readyz.
+// run works until ctx ends and returns nil. Failed rounds are retried with backoff and
+// show in the log, in metrics and in /readyz.
 func (d *daemon) run(ctx context.Context) error {
 	ticker := time.NewTicker(d.interval)
 	defer ticker.Stop()
-	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 7, Cap: time.Minute}
-	backoff := fresh
-	for {
-		var retry <-chan time.Time
-		switch err := d.round(ctx, d.machines.Machine()); {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errNotYet):
-			d.log.DebugContext(ctx, "waiting", "for", err)
-		case err != nil:
-			delay := backoff.Step()
-			d.log.ErrorContext(ctx, "labels not written, will retry", "err", err, "retry_in", delay)
-			retry = time.After(delay)
-		default:
-			backoff = fresh
-		}
+	var retry notify.Retry
+	for ctx.Err() == nil {
+		failed := retry.After(ctx, d.log, d.round(ctx, d.machines.Machine()))
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-d.machines.Changed():
 		case <-d.configs.Changed():
 		case <-d.nodeChanged():
 		case <-ticker.C:
-		case <-retry:
+		case <-failed:
 		}
 	}
+	return nil
 }
-
-// errNotYet means that a source has no value yet.
-var errNotYet = errors.New("not yet")
 
 // round computes once what the Node should carry, and passes it to the sink.
 func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
@@ -97,13 +80,13 @@ func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 	var nodeLabels map[string]string
 	if d.node != nil {
 		if node = d.node.Node(); node == nil {
-			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.nodeName)
+			return fmt.Errorf("%w: the API server has not shown Node %s", notify.ErrNotYet, d.nodeName)
 		}
 		nodeLabels = node.Labels
 		d.release.Set(program.Released(node.Annotations))
 	}
 	if m == nil {
-		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
+		return fmt.Errorf("%w: no scan of the machine is finished", notify.ErrNotYet)
 	}
 	d.reportConfig(ctx)
 	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels).For(m)
