@@ -97,6 +97,9 @@ func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {
 func checkArgs(t *testing.T, binary string, args []string) {
 	t.Helper()
 	known := flagNames(t, binary)
+	if daemon, own := strings.CutPrefix(binary, "heddle-"); own && len(args) > 0 && args[0] == daemon {
+		args = args[1:]
+	}
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !known[name] {
@@ -112,6 +115,9 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 	found := map[string]bool{}
 	var paths []string
 	daemon := strings.ReplaceAll(strings.TrimPrefix(binary, "heddle-"), "-", "")
+	if daemon == "mps" {
+		daemon = "deviceplugin"
+	}
 	for _, dir := range []string{binary, "internal/node/" + daemon, "internal/program"} {
 		files, err := filepath.Glob(root + "/cmd/" + dir + "/*.go")
 		if err != nil {

@@ -87,7 +87,7 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 				t.Errorf("an update of the chart ends the daemons: %s", set.UpdateStrategy.Type)
 			}
 			pod := set.Template.Spec
-			checkFlags(t, devicePlugin, pod)
+			checkFlags(t, "heddle-mps", pod)
 			c := pod.Containers[0]
 			var add []corev1.Capability
 			if c.SecurityContext.Capabilities != nil {
@@ -271,50 +271,44 @@ func TestLibraryOfAnImage(t *testing.T) {
 	if pod := devicePod(t, renderDevice(t)); pod.InitContainers != nil {
 		t.Errorf("without an image there are %v", pod.InitContainers)
 	}
-	for _, combined := range []string{"false", "true"} {
-		objects := renderDevice(t, "--set", "combined="+combined, "--set", "gpuDevice.preload.image="+image,
-			"--set", "gpuDevice.preload.path=/opt/libvgpu.so", "--set", "config.cluster.sgpu.slotsPerGPU=4",
-			"--set", "gpuDevice.driverAccess=host")
-		daemon := "heddle-device-plugin"
-		if combined == "true" {
-			daemon = "heddle-node"
+	objects := renderDevice(t, "--set", "gpuDevice.preload.image="+image,
+		"--set", "gpuDevice.preload.path=/opt/libvgpu.so", "--set", "config.cluster.sgpu.slotsPerGPU=4",
+		"--set", "gpuDevice.driverAccess=host")
+	pod := devicePod(t, objects)
+	if len(pod.InitContainers) != 2 {
+		t.Fatalf("init containers %v", pod.InitContainers)
+	}
+	program, bring := pod.InitContainers[0], pod.InitContainers[1]
+	if program.Image != pod.Containers[0].Image || bring.Image != image {
+		t.Errorf("images %s and %s", program.Image, bring.Image)
+	}
+	const hook = "/heddle-cdi-hook"
+	commands := [][]string{
+		{"/usr/local/bin" + hook, "copy", "/usr/local/bin" + hook, "/copy" + hook},
+		{"/copy" + hook, "copy", "/opt/libvgpu.so", "/library/libvgpu.so"},
+	}
+	if diff := cmp.Diff(commands, [][]string{program.Command, bring.Command}); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+	for _, c := range pod.InitContainers {
+		s := c.SecurityContext
+		if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+			!cmp.Equal(s.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}) {
+			t.Errorf("%s has %+v", c.Name, s)
 		}
-		pod := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+daemon).Spec.Template.Spec
-		if len(pod.InitContainers) != 2 {
-			t.Fatalf("init containers %v", pod.InitContainers)
+		if !slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}) {
+			t.Errorf("%s has %v", c.Name, c.Env)
 		}
-		program, bring := pod.InitContainers[0], pod.InitContainers[1]
-		if program.Image != pod.Containers[0].Image || bring.Image != image {
-			t.Errorf("images %s and %s", program.Image, bring.Image)
-		}
-		const hook = "/heddle-cdi-hook"
-		commands := [][]string{
-			{"/usr/local/bin" + hook, "copy", "/usr/local/bin" + hook, "/copy" + hook},
-			{"/copy" + hook, "copy", "/opt/libvgpu.so", "/library/libvgpu.so"},
-		}
-		if diff := cmp.Diff(commands, [][]string{program.Command, bring.Command}); diff != "" {
-			t.Errorf("commands (-want +got):\n%s", diff)
-		}
-		for _, c := range pod.InitContainers {
-			s := c.SecurityContext
-			if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
-				!cmp.Equal(s.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}) {
-				t.Errorf("%s has %+v", c.Name, s)
-			}
-			if !slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}) {
-				t.Errorf("%s has %v", c.Name, c.Env)
-			}
-		}
-		only := pod
-		only.Containers = []corev1.Container{bring}
-		if diff := cmp.Diff(map[string]string{library: "rw"}, hostPaths(only)); diff != "" {
-			t.Errorf("host paths (-want +got):\n%s", diff)
-		}
-		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config").Data["cluster-config"]
-		for _, want := range []string{"library: " + library + "/libvgpu.so", "slotsPerGPU: 4"} {
-			if !strings.Contains(config, want) {
-				t.Errorf("the configuration lacks %q:\n%s", want, config)
-			}
+	}
+	only := pod
+	only.Containers = []corev1.Container{bring}
+	if diff := cmp.Diff(map[string]string{library: "rw"}, hostPaths(only)); diff != "" {
+		t.Errorf("host paths (-want +got):\n%s", diff)
+	}
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config").Data["cluster-config"]
+	for _, want := range []string{"library: " + library + "/libvgpu.so", "slotsPerGPU: 4"} {
+		if !strings.Contains(config, want) {
+			t.Errorf("the configuration lacks %q:\n%s", want, config)
 		}
 	}
 }

@@ -224,29 +224,22 @@ func TestRemediationIsAllowed(t *testing.T) {
 		{"drain of some nodes", "config.nodes[0].nodeName=n1,config.nodes[0].health.remediation.policy=drain", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, process := range []string{devicePlugin, "heddle-node"} {
-				set := tt.set
-				if process == "heddle-node" {
-					set += ",combined=true"
+			objects := renderDevice(t, "--set", tt.set)
+			p := policyOf(t, objects, devicePlugin)
+			for effect, deny := range map[corev1.TaintEffect][]string{
+				corev1.TaintEffectNoSchedule: nil,
+				corev1.TaintEffectNoExecute:  {devicePlugin + " may not add taints of effect NoExecute"},
+			} {
+				a := deviceAttempt()
+				a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: effect})
+				if diff := cmp.Diff(deny, p.denials(t, a)); diff != "" {
+					t.Errorf("%s: denials (-want +got):\n%s", effect, diff)
 				}
-				objects := renderDevice(t, "--set", set)
-				p := policyOf(t, objects, process)
-				for effect, deny := range map[corev1.TaintEffect][]string{
-					corev1.TaintEffectNoSchedule: nil,
-					corev1.TaintEffectNoExecute:  {process + " may not add taints of effect NoExecute"},
-				} {
-					a := deviceAttempt()
-					a.user()["username"] = "system:serviceaccount:heddle-system:" + process
-					a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: effect})
-					if diff := cmp.Diff(deny, p.denials(t, a)); diff != "" {
-						t.Errorf("%s, %s: denials (-want +got):\n%s", process, effect, diff)
-					}
-				}
-				role := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin)
-				evicts := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods/eviction") })
-				if evicts != tt.evicts {
-					t.Errorf("%s may evict: %t", process, evicts)
-				}
+			}
+			role := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin)
+			evicts := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods/eviction") })
+			if evicts != tt.evicts {
+				t.Errorf("it may evict: %t", evicts)
 			}
 		})
 	}

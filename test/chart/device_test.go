@@ -257,14 +257,11 @@ func TestDaemonsShareTheNode(t *testing.T) {
 // A rollout changes one node at a time, and keeps it from starts no longer than calls
 // in flight may take.
 func TestDeviceRollout(t *testing.T) {
-	for _, combined := range []string{"false", "true"} {
-		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
-		for set, want := range map[string][2]string{"auto": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}, "null": {"<nil>", "1"}} {
-			ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set+",combined="+combined), "DaemonSet/"+name)
-			u := ds.Spec.UpdateStrategy.RollingUpdate
-			if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
-				t.Errorf("%s, maxSurge=%s: surge and unavailable %v, want %v", name, set, got, want)
-			}
+	for set, want := range map[string][2]string{"1": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}} {
+		ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set), "DaemonSet/"+devicePlugin)
+		u := ds.Spec.UpdateStrategy.RollingUpdate
+		if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
+			t.Errorf("maxSurge=%s: surge and unavailable %v, want %v", set, got, want)
 		}
 	}
 	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
@@ -285,17 +282,14 @@ func TestDeviceRollout(t *testing.T) {
 // The scheduler finds room for a pod without requests wherever one pod more may be, so the
 // second one of an update evicts no other. A request that is missing is the limit.
 func TestDevicePluginAsksForNoRoom(t *testing.T) {
-	for name, set := range map[string]string{devicePlugin: "combined=false", "heddle-node": "combined=true"} {
-		set += ",gpuDevice.preload.image=registry.example.com/library:1"
-		spec := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", set), "DaemonSet/"+name).Spec.Template.Spec
-		if len(spec.InitContainers) == 0 {
-			t.Errorf("%s: no init containers", name)
-		}
-		for _, c := range append(spec.InitContainers, spec.Containers...) {
-			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-				if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
-					t.Errorf("%s, container %s requests %s of %s, there: %v", name, c.Name, got.String(), resource, there)
-				}
+	spec := devicePod(t, renderDevice(t, "--set", "gpuDevice.preload.image=registry.example.com/library:1"))
+	if len(spec.InitContainers) == 0 {
+		t.Error("no init containers")
+	}
+	for _, c := range append(spec.InitContainers, spec.Containers...) {
+		for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
+				t.Errorf("container %s requests %s of %s, there: %v", c.Name, got.String(), resource, there)
 			}
 		}
 	}

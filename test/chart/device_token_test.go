@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
@@ -28,22 +27,12 @@ func TestDeviceTokens(t *testing.T) {
 		open       bool
 	}{
 		{"the default", "gpuDevice.deploy=true", false},
-		{"in one process", "combined=true", false},
 		{"open", "gpuDevice.authenticate=false", true},
-		{"open, in one process", "gpuDevice.authenticate=false,combined=true", true},
-		{"values of an older release", "gpuDevice.authenticate=null", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			objects := renderDevice(t, "--set", tt.sets)
-			name := devicePlugin
-			if strings.Contains(tt.sets, "combined") {
-				name = "heddle-node"
-			}
-			args := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0].Args
-			if at := slices.Index(args, "--authenticate=false"); (at >= 0) != tt.open {
+			if args := devicePod(t, objects).Containers[0].Args; slices.Contains(args, "--authenticate=false") != tt.open {
 				t.Errorf("arguments: %q", args)
-			} else if name == "heddle-node" && tt.open && at < slices.Index(args, "device-plugin") {
-				t.Errorf("it is no flag of the process: %q", args)
 			}
 			want := []string{
 				"authentication.k8s.io tokenreviews create", "authorization.k8s.io subjectaccessreviews create",
@@ -77,11 +66,8 @@ func TestDeviceTokens(t *testing.T) {
 func TestMonitorsToken(t *testing.T) {
 	const on = "monitoring.deploy=true,topoDiscovery.deploy=true"
 	for sets, want := range map[string]map[string]any{
-		on: {}, on + ",monitoring.tokenSecret=null": {},
+		on:                                    {},
 		on + ",monitoring.tokenSecret.name=s": {devicePlugin: map[string]any{"name": "s", "key": "token"}},
-		on + ",combined=true,monitoring.tokenSecret.name=s,monitoring.tokenSecret.key=k": {
-			"heddle-node": map[string]any{"name": "s", "key": "k"},
-		},
 	} {
 		got := map[string]any{}
 		for id, object := range renderDevice(t, "--set", sets) {

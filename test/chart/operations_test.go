@@ -124,34 +124,23 @@ func TestPlacementOfEveryPart(t *testing.T) {
 		"Job/heddle-uninstall-nodes":  "uninstall", "Job/heddle-uninstall-capacity": "uninstall", "Pod/heddle-test": "tests",
 	}
 	const all = everything + ",gpuDevice.mps=true"
-	for name, tt := range map[string]struct {
-		set   string
-		parts map[string]string
-	}{
-		"apart": {all, apart},
-		"combined": {all + ",combined=true,gpuLabel.deploy=false,topoDiscovery.deploy=false", map[string]string{
-			"DaemonSet/heddle-node": "gpuDevice", "DaemonSet/heddle-mps": "gpuDevice", "Deployment/heddle-scheduler": "gpuScheduler",
-			"Job/heddle-uninstall-nodes": "uninstall", "Job/heddle-uninstall-capacity": "uninstall", "Pod/heddle-test": "tests",
-		}},
-	} {
-		args := []string{"--set", tt.set}
-		for _, part := range tt.parts {
-			args = append(args, "--set", part+".priorityClassName=own,"+part+".tolerations[0].key=k-"+strings.ReplaceAll(part, ".", "-"),
-				"--set-json", part+`.affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}`)
+	args := []string{"--set", all}
+	for _, part := range apart {
+		args = append(args, "--set", part+".priorityClassName=own,"+part+".tolerations[0].key=k-"+strings.ReplaceAll(part, ".", "-"),
+			"--set-json", part+`.affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}`)
+	}
+	found := pods(render(t, args...))
+	for id, part := range apart {
+		if _, there := found[id]; !there {
+			t.Errorf("there is no %s, of %s", id, part)
 		}
-		found := pods(render(t, args...))
-		for id, part := range tt.parts {
-			if _, there := found[id]; !there {
-				t.Errorf("%s: there is no %s, of %s", name, id, part)
-			}
-		}
-		for id, pod := range found {
-			checkPlacement(t, name+": "+id, tt.parts[id], &pod.Spec)
-		}
-		for id, pod := range pods(render(t, "--set", tt.set)) {
-			if pod.Spec.PriorityClassName != "system-node-critical" {
-				t.Errorf("%s: %s: priority %q", name, id, pod.Spec.PriorityClassName)
-			}
+	}
+	for id, pod := range found {
+		checkPlacement(t, id, apart[id], &pod.Spec)
+	}
+	for id, pod := range pods(render(t, "--set", all)) {
+		if pod.Spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("%s: priority %q", id, pod.Spec.PriorityClassName)
 		}
 	}
 }
@@ -182,19 +171,19 @@ func TestPlacementOfHelmTest(t *testing.T) {
 // and ask where the keeper serves. The kubelet expands no variables there.
 func TestProbesOfMPS(t *testing.T) {
 	c := pods(render(t, "--set", everything+",gpuDevice.mps=true"))["DaemonSet/heddle-mps"].Spec.Containers[0]
-	want := []string{"/usr/local/bin/heddle-device-plugin", "--mps-keeper=check", "--state-dir=/var/lib/heddle/device-plugin"}
+	want := []string{"/usr/local/bin/heddle-node", "mps", "--check", "--state-dir=/var/lib/heddle/device-plugin"}
 	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 		if diff := cmp.Diff(want, p.Exec.Command); diff != "" {
 			t.Errorf("command (-want +got):\n%s", diff)
 		}
-		for _, flag := range p.Exec.Command[1:] {
+		for _, flag := range p.Exec.Command[2:] {
 			name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
-			if !flagNames(t, "heddle-device-plugin")[name] {
+			if !flagNames(t, "heddle-mps")[name] {
 				t.Errorf("there is no flag %s", flag)
 			}
 		}
-		if !slices.Contains(c.Args, p.Exec.Command[2]) {
-			t.Errorf("it asks at %s, the keeper has %v", p.Exec.Command[2], c.Args)
+		if !slices.Contains(c.Args, p.Exec.Command[3]) {
+			t.Errorf("it asks at %s, the keeper has %v", p.Exec.Command[3], c.Args)
 		}
 	}
 	if l := c.LivenessProbe; l.PeriodSeconds*l.FailureThreshold < 300 {

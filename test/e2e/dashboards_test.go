@@ -35,20 +35,9 @@ const cordonedGPU = "GPU-61313477-0e8d-47f7-ac46-372e96f2f690"
 // the labels that the chart's monitors make.
 func TestDashboards(t *testing.T) {
 	t.Parallel()
-	t.Run("a DaemonSet for each", func(t *testing.T) {
-		t.Parallel()
-		showsAll(t, "e2e-dashboards", []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
-	})
-	t.Run(nodeName, func(t *testing.T) {
-		t.Parallel()
-		showsAll(t, "e2e-dashboards-node", []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
-	})
-}
-
-func showsAll(t *testing.T, name string, programs []string, more string) {
-	t.Helper()
-	b := ownBed(t, cluster.Options{Name: name})
-	values := b.observed(t, programs, observedValues+more)
+	b := ownBed(t, cluster.Options{Name: "e2e-dashboards"})
+	programs := []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}
+	values := b.observed(t, programs, observedValues)
 	all := b.dashboards(t)
 	p := b.prometheus(t, values)
 	f := &fleet{bed: b, namespace: "observed"}
@@ -135,11 +124,11 @@ func queriesOf(t *testing.T, all map[string]*grafana.Dashboard) (must []grafana.
 	return must
 }
 
-// observed installs these programs, and returns the file of the chart's values.
-func (b *bed) observed(t *testing.T, binaries []string, text string) (values string) {
+// observed installs all programs, and returns the file of the chart's values.
+func (b *bed) observed(t *testing.T, workloads []string, text string) (values string) {
 	t.Helper()
 	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, binaries...); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, nodeName, topoMasterName, schedulerName); err != nil {
 		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices")
@@ -169,7 +158,7 @@ func (b *bed) observed(t *testing.T, binaries []string, text string) (values str
 	b.kubectl(t, "-n", suite, "create", "configmap", "removable", "--from-file=machine.json="+dump)
 	if err := b.installer.Chart(ctx, b.Cluster, "--values", values); err != nil {
 		t.Error(err)
-		for _, what := range binaries {
+		for _, what := range workloads {
 			out, _ := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", "-l", "app.kubernetes.io/name="+what, "--tail=20")
 			t.Logf("%s:\n%s", what, out)
 		}

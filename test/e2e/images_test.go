@@ -25,7 +25,7 @@ const cdiHook, vcScheduler = "heddle-cdi-hook", "vc-scheduler"
 // released are the images of a release. But for vc-scheduler, which stands in Volcano's chart,
 // the other tests install them in the real containerd.
 func released() []string {
-	return []string{"heddle", nodeName, daemon, pluginName, topoWorkerName, topoMasterName, schedulerName, vcScheduler}
+	return []string{"heddle", nodeName, topoMasterName, schedulerName, vcScheduler}
 }
 
 // makeImages runs `release images` with the tag and registry of the images that the tests install.
@@ -162,9 +162,8 @@ func (i *ociImage) inspect(t *testing.T) {
 		t.Errorf("no certificate authorities: %v", err)
 	}
 	want := []string{i.name}
-	if i.name == pluginName || i.name == nodeName {
+	if i.name == nodeName {
 		want = []string{cdiHook, i.name}
-		slices.Sort(want)
 	}
 	files, err := os.ReadDir(filepath.Join(root, programs))
 	if err != nil {
@@ -226,12 +225,9 @@ func inspectBill(t *testing.T, file, name string) {
 	}
 	decodeFile(t, file, &bill)
 	want := []string{"libc6", "ca-certificates", name}
-	switch name {
-	case pluginName, nodeName:
+	if name == nodeName {
 		// The second is the hook's.
 		want = append(want, "github.com/NVIDIA/go-nvml", "github.com/cyphar/filepath-securejoin")
-	case daemon:
-		want = append(want, "github.com/NVIDIA/go-nvml")
 	}
 	for _, want := range want {
 		if !slices.ContainsFunc(bill.Packages, func(p struct{ Name string }) bool { return p.Name == want }) {

@@ -52,11 +52,11 @@ func (b *bed) topology(t *testing.T) v1alpha1.NodeTopology {
 // startTopoWorker runs the worker of a replayed node and returns how to stop it.
 func (b *bed) startTopoWorker(t *testing.T, machine, config string) (stop func()) {
 	t.Helper()
-	binary, err := b.installer.Build(t.Context(), "heddle-topo-worker")
+	binary, err := b.installer.Build(t.Context(), nodeName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "--node-name", topoNode, "--machine", machine,
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "topo-worker", "--node-name", topoNode, "--machine", machine,
 		"--config", config, "--kubeconfig", b.Kubeconfig(), "--interval", "1s", "--metrics-address", "", "--log-level", "info")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = t.Output()

@@ -48,37 +48,20 @@ uninstall: {affinity: *real}
 type removable struct {
 	*bed
 	release string
-	plugin  string // The program that has the device plugin.
+	plugin  string // The DaemonSet that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
-	// surge: an update starts the next plugin beside the one that serves.
-	surge bool
-	// library is what gpuDevice.preload.image brings; nil without one.
+	// library is what gpuDevice.preload.image brings.
 	library []byte
 }
 
 // TestUninstallLeavesNothing is the life of an installation with a share running,
-// step by step; each step stands on those before. First with a DaemonSet for each
-// daemon, then with heddle-node.
+// step by step; each step stands on those before.
 func TestUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
-	t.Run("a DaemonSet for each", func(t *testing.T) {
-		t.Parallel()
-		b := &removable{bed: ownBed(t, cluster.Options{Name: "e2e-removed"}), plugin: pluginName}
-		installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.maxSurge=0")
-	})
-	t.Run("heddle-node", func(t *testing.T) {
-		t.Parallel()
-		own := ownBed(t, cluster.Options{Name: "e2e-removed-node"})
-		b := &removable{bed: own, plugin: nodeName, surge: true, library: libraryImage(t, own)}
-		installAndRemove(t, b, []string{nodeName}, "--set", "combined=true,gpuDevice.preload.image="+libraryName+
-			",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
-	})
-}
-
-func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...string) {
-	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, append([]string{"heddle", topoMasterName}, onNodes...)...); err != nil {
+	ctx, own := t.Context(), ownBed(t, cluster.Options{Name: "e2e-removed"})
+	b := &removable{bed: own, plugin: pluginName, library: libraryImage(t, own)}
+	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices-"+b.plugin)
@@ -99,10 +82,10 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	b.kubectl(t, "-n", suite, "create", "configmap", "removable", "--from-file=machine.json="+dump)
 	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
 	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
-	if b.plugin == pluginName {
-		b.plainManifest(t)
-	}
-	if err := b.installer.Chart(ctx, b.Cluster, append(values, "--values", file, "--set", "gpuDevice.replayDevices="+nodes)...); err != nil {
+	b.plainManifest(t)
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", file, "--set", "gpuDevice.replayDevices="+nodes+
+		",gpuDevice.preload.image="+libraryName+
+		",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload"); err != nil {
 		t.Fatal(err)
 	}
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
@@ -117,24 +100,19 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *removable)
-		only string // The program that has the device plugin, where once is enough.
 	}{
-		{"every daemon writes something", stepWritten, ""},
-		{"a library out of an image is in the container with a share", stepLibrary, nodeName},
-		{"a support bundle has the node's machine and logs", stepBundle, ""},
-		{"names of pods are for the node and for those who may have them", stepNamesOfPods, ""},
-		{"connections with unfinished headers cost a daemon little", stepUnfinished, pluginName},
-		{"topo-master answers beside idle connections", stepIdle, pluginName},
-		{"a drain takes pods from a GPU and from the node", stepDrained, nodeName},
-		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected, pluginName},
-		{"an upgrade and a rollback leave a running share alone", stepRolled, ""},
-		{"an upgrade of a full node evicts no other pod", stepFull, ""},
-		{"an uninstall refuses while a share is bound", stepHeld, ""},
-		{"an uninstall leaves the Node and the host as before", stepRemoved, ""},
+		{"every daemon writes something", stepWritten},
+		{"a library out of an image is in the container with a share", stepLibrary},
+		{"a support bundle has the node's machine and logs", stepBundle},
+		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
+		{"connections with unfinished headers cost a daemon little", stepUnfinished},
+		{"topo-master answers beside idle connections", stepIdle},
+		{"a drain takes pods from a GPU and from the node", stepDrained},
+		{"an upgrade and a rollback leave a running share alone", stepRolled},
+		{"an upgrade of a full node evicts no other pod", stepFull},
+		{"an uninstall refuses while a share is bound", stepHeld},
+		{"an uninstall leaves the Node and the host as before", stepRemoved},
 	} {
-		if step.only != "" && step.only != b.plugin {
-			continue
-		}
 		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
 		}
@@ -249,7 +227,7 @@ func (b *removable) gap(ctx context.Context) (longest time.Duration) {
 const surgeGap = 2 * time.Second
 
 // rolled runs a command of Helm that starts another device plugin, and waits for its end.
-func (b *removable) rolled(t *testing.T, surge bool, args ...string) {
+func (b *removable) rolled(t *testing.T, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	gap := make(chan time.Duration)
@@ -257,8 +235,8 @@ func (b *removable) rolled(t *testing.T, surge bool, args ...string) {
 	b.helm(t, append(args, "-n", suite, "--wait", "--timeout", "2m")...)
 	cancel()
 	longest := <-gap
-	t.Logf("helm %s, with a surge %t: no plugin for %s", args[0], surge, longest)
-	if surge && longest > surgeGap {
+	t.Logf("helm %s: no plugin for %s", args[0], longest)
+	if longest > surgeGap {
 		t.Errorf("helm %s: no plugin for %s", args[0], longest)
 	}
 }
@@ -268,7 +246,7 @@ func stepRolled(t *testing.T, b *removable) {
 	for _, args := range [][]string{
 		{"upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "logLevel=debug"}, {"rollback", b.release, "1"},
 	} {
-		b.rolled(t, b.surge, args...)
+		b.rolled(t, args...)
 		if diff := cmp.Diff(before, b.life(t)); diff != "" {
 			t.Errorf("helm %s: the container with a share (-before +after):\n%s", args[0], diff)
 		}

@@ -193,7 +193,7 @@ func (i *Installer) Pack(_ context.Context, binary string) (archive string, err 
 	const dir, hook = "/usr/local/bin/", "heddle-cdi-hook"
 	program := filepath.Join(i.Dir, binary)
 	files := map[string]string{dir + binary: program}
-	if binary == "heddle-device-plugin" || binary == "heddle-node" {
+	if binary == "heddle-node" {
 		files[dir+hook] = filepath.Join(i.Dir, hook)
 	}
 	archive = program + ".tar"

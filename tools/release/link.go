@@ -72,7 +72,7 @@ func (l *linker) program(arch, name string) string { return filepath.Join(l.dir,
 
 // withHook are programs, and the second program where an image of one has that.
 func withHook(names []string) []string {
-	if slices.Contains(names, devicePlugin) || slices.Contains(names, node) {
+	if slices.Contains(names, node) {
 		return append(slices.Clone(names), mountsHook)
 	}
 	return names

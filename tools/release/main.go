@@ -30,15 +30,12 @@ import (
 // volcano is heddle-vc-scheduler: it stands in for the image of this name in Volcano's chart.
 const volcano = "vc-scheduler"
 
-// The images of the device plugin, alone and in heddle-node, have a second program, which
-// the plugin puts on the node.
-const devicePlugin, node, mountsHook = "heddle-device-plugin", "heddle-node", "heddle-cdi-hook"
+// The image of the node's daemons has a second program, which the device plugin copies to the
+// node.
+const node, mountsHook = "heddle-node", "heddle-cdi-hook"
 
 // binaries are the images, each named for its program.
-var binaries = []string{
-	"heddle", node, "heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
-	volcano,
-}
+var binaries = []string{"heddle", node, "heddle-topo-master", "heddle-scheduler", volcano}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -122,7 +122,7 @@ func TestMigrationFromGPUFeatureDiscovery(t *testing.T) {
 		})
 	}
 	label(func(value string) string { return "=" + value })
-	p := &process{rig: r, binary: b.labeler, log: &journal{}, args: []string{
+	p := &process{rig: r, binary: b.node, daemon: labelerDaemon, log: &journal{}, args: []string{
 		"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config"), "--interval", "1s",
 	}}
 	if err := p.start(t.Context()); err != nil {

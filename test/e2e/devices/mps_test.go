@@ -52,10 +52,10 @@ func (r *rig) mpsKeeper(t *testing.T) (keeper *process, state string) {
 		t.Fatal(err)
 	}
 	mps := []string{"--state-dir", state, "--mps-root", root, "--mps-shm-dir", r.dir + "/shm"}
-	keeper = &process{rig: r, binary: r.plugin.binary, log: &journal{}, args: append(mps, "--mps-keeper=serve", "--node-name", r.Node())}
+	keeper = &process{rig: r, binary: r.plugin.binary, daemon: mpsDaemon, log: &journal{}, args: mps}
 	r.plugin.extra = slices.Concat(mps, []string{"--mps-keeper=use"})
 	check := func() string { // As the chart's probes do.
-		out, err := exec.CommandContext(t.Context(), r.plugin.binary, "--mps-keeper=check", "--node-name="+r.Node(), "--state-dir="+state).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), r.plugin.binary, mpsDaemon, "--check", "--state-dir="+state).CombinedOutput()
 		if err != nil {
 			return fmt.Sprintf("%v: %s", err, out)
 		}

@@ -36,7 +36,7 @@ func TestPreloadFromAnImage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	r.load(t, image.Spec{
-		Name:  install.Registry + "/heddle-device-plugin:" + install.Tag,
+		Name:  install.Registry + "/" + nodeProgram + ":" + install.Tag,
 		Files: map[string]string{"/usr/local/bin/heddle-cdi-hook": filepath.Join(b.dir, "heddle-cdi-hook")},
 	})
 	programs := pastPrograms(t, dir)

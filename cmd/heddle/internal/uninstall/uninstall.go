@@ -115,7 +115,7 @@ func (u *uninstall) run(ctx context.Context) error {
 
 // cleanUp takes away all but what kubelets keep for themselves.
 func (u *uninstall) cleanUp(ctx context.Context) error {
-	plugin, err := u.plugin(ctx)
+	plugin, err := u.daemonSet(ctx, devicePlugin)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
-	node         = cluster.NodeProgram
 	mps          = "heddle-mps"
 	topoWorker   = "heddle-topo-worker"
 	topoMaster   = "heddle-topo-master"
@@ -37,16 +36,6 @@ func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonS
 		return nil, err
 	}
 	return &ds, nil
-}
-
-// plugin is the DaemonSet that has the device plugin; nil if there is none.
-func (u *uninstall) plugin(ctx context.Context) (*appsv1.DaemonSet, error) {
-	for _, name := range []string{devicePlugin, node} {
-		if ds, err := u.daemonSet(ctx, name); ds != nil || err != nil {
-			return ds, err
-		}
-	}
-	return nil, nil //nolint:nilnil // None is an answer here.
 }
 
 // stop ends all daemons, and has the device plugin's pods clean their hosts first.
@@ -78,7 +67,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	if err != nil {
 		return "", err
 	}
-	all := []string{node, discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
+	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
@@ -148,26 +137,14 @@ const (
 	removeAt = "/remove"
 )
 
-const devicePart = "device-plugin"
-
 // cleanerArgs are the arguments of a device plugin that cleans its host.
 func cleanerArgs(args []string) []string {
-	// The names of daemons among heddle-node's arguments, before the flags of each.
-	parts := []string{devicePart, "feature-discovery", "topo-worker"}
-	kept := []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"}
-	var clean []string
-	if !slices.Contains(args, devicePart) {
-		clean = append(clean, cleanupFlag)
-	}
-	for own, rest := true, args; len(rest) > 0; rest = rest[1:] {
-		if slices.Contains(parts, rest[0]) {
-			own = rest[0] == devicePart
-			if own {
-				clean = append(clean, devicePart, cleanupFlag)
-			}
-		}
-		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(kept, name) {
-			clean = append(clean, rest[0])
+	clean := []string{"device-plugin", cleanupFlag}
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address":
+			clean = append(clean, arg)
 		}
 	}
 	return clean

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -20,10 +19,8 @@ const defaultShm = "/dev/shm"
 
 // The values of --mps-keeper.
 const (
-	keeperNone  = "none"
-	keeperUse   = "use"
-	keeperServe = "serve"
-	keeperCheck = "check"
+	keeperNone = "none"
+	keeperUse  = "use"
 )
 
 // The values of --imex-request.
@@ -62,21 +59,15 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"directory with a character device for every GPU of a replayed machine, named by UUID")
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's --root-dir")
 	fs.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs go; the container runtime must watch it")
-	fs.StringVar(&o.stateDir, "state-dir", "/var/lib/heddle/device-plugin",
-		"what outlives a restart; the same path on the host and in the container")
 	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
 		"where the container runtime sees what --driver-root is here; empty: at the same path")
 	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host, or auto: where NVIDIA's toolkit "+
 		"installs it; empty: CDI specs without hooks")
 	fs.StringVar(&o.hostRoot, "host-root", "",
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
-	fs.StringVar(&o.mpsRoot, "mps-root", "",
-		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
-	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
-		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
-	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: "+
-		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir; "+
-		"check: fail unless the one that serves answers, for its probes")
+	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
+	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "what runs the MPS daemons, which end with it: "+
+		"none, this process; use, heddle-node mps with this --state-dir")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
@@ -94,18 +85,6 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"false: answer everyone who reaches --metrics-address")
 }
 
-// Reads overrides [program.Host]: one that cleans the host, or keeps MPS daemons, reads
-// no machine, and other daemons of the process must not wait for it.
-func (o *options) Reads() *program.Host {
-	if o.cleanup || o.isKeeper() {
-		return nil
-	}
-	return &o.Host
-}
-
-// isKeeper is true for heddle-mps and its probes.
-func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe || o.mpsKeeper == keeperCheck }
-
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
 	switch {
@@ -114,8 +93,8 @@ func (o *options) Check() error {
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
-	if !slices.Contains([]string{keeperNone, keeperUse, keeperServe, keeperCheck}, o.mpsKeeper) {
-		return fmt.Errorf("--mps-keeper: %q is none of none, use, serve and check", o.mpsKeeper)
+	if o.mpsKeeper != keeperNone && o.mpsKeeper != keeperUse {
+		return fmt.Errorf("--mps-keeper: %q is neither none nor use", o.mpsKeeper)
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

@@ -45,7 +45,7 @@ type seen struct {
 // newLimiter makes a limiter. modes are nil for a replayed machine.
 func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
 	if o.mpsKeeper != keeperUse {
-		if err := o.openShm(); err != nil {
+		if err := openShm(o.mpsRoot, o.mpsShmDir); err != nil {
 			return nil, err
 		}
 	}

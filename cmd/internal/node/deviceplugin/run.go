@@ -35,40 +35,44 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// Enter has one process at a time write checkpoints, CDI specs and annotations, or remove
-// them: a rolling update with gpuDevice.maxSurge starts the next one beside the one that
-// serves, which ends once the next one's container runs. A pod that was deleted by force may
-// run on as well. The process that keeps MPS daemons writes none of these.
-func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error) {
-	if o.isKeeper() {
-		return nil, nil //nolint:nilnil // It does not matter.
-	}
+// lock waits until no other process writes checkpoints, CDI specs and annotations, or
+// removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
+// serving one, which ends once the next one's container runs. A force-deleted pod may still
+// run as well. It returns nil if there is nothing to clean.
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // There is nothing to clean, and none is made.
+		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
 	return dirlock.Take(ctx, o.stateDir, log)
 }
 
-// Run wires the daemon and runs it. It fails on a bad configuration, on a bad
-// machine file and without a machine: a daemon that starts wrong should not
-// start.
+// Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
-	o.SmallHeap()
-	registry, pods := o.Registry(o.version), prometheus.NewRegistry()
-	if o.cleanup {
-		if err := o.clean(ctx); err != nil {
-			return err
-		}
-		log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
-		well := func() string { return "" }
-		return o.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
+	lock, err := o.lock(ctx, log)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // It ends while it waits.
+	case err != nil:
+		return err
+	case lock != nil:
+		defer func() { _ = lock.Close() }() // The end of the process releases it in any case.
 	}
-	switch o.mpsKeeper {
-	case keeperServe:
-		return o.keepMPS(ctx, log)
-	case keeperCheck:
-		return enforce.CheckKeeper(ctx, enforce.KeeperSocket(o.stateDir), checkTimeout)
+	registry := program.NewRegistry(o.version)
+	if !o.cleanup {
+		return o.serve(ctx, registry, log)
 	}
+	if err := o.clean(ctx); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
+	well := func() string { return "" }
+	return program.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
+}
+
+// serve wires the daemon and runs it. It fails on an invalid configuration, on an invalid
+// machine file and without a machine.
+func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log *slog.Logger) error {
+	pods := prometheus.NewRegistry()
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return err
@@ -122,7 +126,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	restricted := &program.Restricted{
 		Metrics: pods, Path: report.Path, Handler: a, Open: !o.authenticate, Auth: o.auth(log),
 	}
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
+	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -63,8 +63,7 @@ func (o *options) Check() error {
 // Run implements [program.Daemon]. It fails on a bad configuration and on a bad
 // machine file: a daemon that starts wrong should not start.
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	o.SmallHeap()
-	registry := o.Registry(o.version)
+	registry := program.NewRegistry(o.version)
 	d := &daemon{
 		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: vendors.All(), log: log,
 		metrics: newMetrics(registry), warned: map[string]string{},
@@ -98,7 +97,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		group.Go(func() error { return d.node.Run(ctx) })
 	}
 	group.Go(func() error { return d.run(ctx) })
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready, nil) })
+	group.Go(func() error {
+		return program.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready, nil)
+	})
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -88,7 +88,7 @@ type parts struct {
 // and on a bad machine file: a worker that starts wrong should not start. The
 // sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	p := &parts{registry: o.Registry(o.version)}
+	p := &parts{registry: program.NewRegistry(o.version)}
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,6 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 
 // Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	o.SmallHeap()
 	if o.oneshot {
 		return once(ctx, o, log, stdout)
 	}
@@ -167,7 +166,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return o.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready, nil)
+		return program.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready, nil)
 	})
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()

@@ -36,20 +36,9 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
-{{/* Whether who asks the device plugin for what names pods needs a token: "true" or "". Values
-     of an older release have no such key. */}}
-{{- define "heddle.authenticates" -}}
-{{- if or (not (hasKey .Values.gpuDevice "authenticate")) .Values.gpuDevice.authenticate }}true{{ end }}
-{{- end }}
-
-{{/* The service account of a node's daemon: dict "root" $ "name" <daemon>. */}}
-{{- define "heddle.accountName" -}}
-{{ if .root.Values.combined }}heddle-node{{ else }}{{ .name }}{{ end }}
-{{- end }}
-
-{{/* The same as the API server names it. */}}
+{{/* The service account of a daemon as the API server names it: dict "root" $ "name" <daemon>. */}}
 {{- define "heddle.account" -}}
-system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountName" . }}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 
 {{/* The image with the library of enforcer preload, empty for none, and where an init
@@ -114,11 +103,6 @@ annotations:
 {{/* Priority class of a part, which may have its own. */}}
 {{- define "heddle.priority" -}}
 {{ .part.priorityClassName | default .root.Values.priorityClassName }}
-{{- end }}
-
-{{/* Tolerations of a DaemonSet; values of an older release have none. */}}
-{{- define "heddle.tolerations" -}}
-{{- if hasKey . "tolerations" }}{{ toYaml .tolerations }}{{ else }}- operator: Exists{{ end }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}
