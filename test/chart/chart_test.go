@@ -12,9 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 // Scripts and people find objects by name whatever the release is called.
@@ -44,48 +42,6 @@ func TestObjectsOfADefaultInstall(t *testing.T) {
 		t.Errorf("configuration in namespace %q (-want +got):\n%s", config.Namespace, diff)
 	}
 	checkConfig(t, config)
-	var roles []rbacv1.PolicyRule
-	roles = append(roles, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/heddle-feature-discovery").Rules...)
-	roles = append(roles, get[*rbacv1.Role](t, objects, "Role/heddle-feature-discovery-events").Rules...)
-	wantRoles := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
-	}
-	if diff := cmp.Diff(wantRoles, roles); diff != "" {
-		t.Errorf("permissions (-want +got):\n%s", diff)
-	}
-}
-
-func TestDaemonSet(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"host", []string{
-			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullPolicy=Always",
-			"--set", "imagePullSecrets[0].name=pull", "--set", "gpuLabel.driverAccess=host",
-			"--set", "gpuLabel.driverRoot=/run/nvidia/driver",
-		}},
-		{"replay", []string{
-			"--set", "gpuLabel.machineConfigMap=dgx", "--set", "gpuLabel.machineKey=dgx-h100.json",
-			"--set", "gpuLabel.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
-			"--set", "gpuLabel.cleanup=true", "--set", "gpuLabel.maxUnavailable=3", "--set", "gpuLabel.metricsPort=19101",
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "daemonset-"+tt.name, "feature-discovery", tt.args...)
-		})
-	}
-}
-
-// compare renders the DaemonSet of a part of the chart and compares it with a
-// golden file, and its arguments with the flags of its program.
-func compare(t *testing.T, golden, part string, args ...string) {
-	t.Helper()
-	objects := renderGolden(t, golden, append([]string{"-s", "templates/" + part + "/daemonset.yaml"}, args...)...)
-	binary := "heddle-" + part
-	checkFlags(t, binary, get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+binary).Spec.Template.Spec)
 }
 
 // checkFlags holds the arguments of a pod against the flags of its program.
@@ -153,105 +109,37 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 	return found
 }
 
-// Least privilege by default, and what "host" takes stated once.
-func TestPrivileges(t *testing.T) {
-	pod := daemonSet(t, render(t)).Spec.Template.Spec
-	want := &corev1.SecurityContext{
-		RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), RunAsGroup: new(int64(65532)),
-		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
-		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-	}
-	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("default (-want +got):\n%s", diff)
-	}
-	for _, v := range pod.Volumes {
-		if v.HostPath != nil {
-			t.Errorf("default mounts %s of the host", v.HostPath.Path)
-		}
-	}
-	for _, m := range pod.Containers[0].VolumeMounts {
-		if m.SubPath != "" {
-			t.Errorf("mount %s has a subPath, which never sees a changed ConfigMap", m.Name)
-		}
-	}
-	if pod.HostPID || pod.HostIPC || !pod.HostNetwork {
-		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
-	}
-
-	// A declared port of a pod on the host's network is a host port. The
-	// scheduler evicts pods of lower priority that have it, on every node.
-	if ports := pod.Containers[0].Ports; len(ports) != 0 {
-		t.Errorf("the pod claims ports of the node: %v", ports)
-	}
-
-	pod = daemonSet(t, render(t, "--set", "gpuLabel.driverAccess=host")).Spec.Template.Spec
-	want = &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
-	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("host (-want +got):\n%s", diff)
-	}
-}
-
 func TestRejected(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
-		{"topoDiscovery.mode=torus", "/topoDiscovery/mode"},
-		{"topoDiscovery.worker.metricsPort=0", "/topoDiscovery/worker/metricsPort"},
 		{"topoDiscovery.deploy=true,topoDiscovery.worker.metricsPort=9101", "gpuLabel.metricsPort and topoDiscovery.worker.metricsPort are both 9101"},
 		{"topoDiscovery.switchbox.clusterManagerAddress=http://manager.example.com", "/topoDiscovery/switchbox/clusterManagerAddress"},
 		{"topoDiscovery.switchbox.clusterManagerUser=me@example", "/topoDiscovery/switchbox/clusterManagerUser"},
 		{"topoDiscovery.switchbox.clusterManagerUser=bWU=,topoDiscovery.switchbox.existingSecret=x", "give existingSecret, or user, password and authority"},
 		{"topoDiscovery.deploy=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
 		{"topoDiscovery.deploy=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
-		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
 		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
-		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
 		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
 		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
-		{"gpuScheduler.assign=all", "/gpuScheduler/assign"},
-		{"gpuScheduler.replicas=0", "/gpuScheduler/replicas"},
 		{"gpuScheduler.map.address=heddle-topo-master:9001", "/gpuScheduler/map/address"},
 		{"gpuScheduler.podGroups[0]=scheduling.volcano.sh", "/gpuScheduler/podGroups/0"},
-		{"gpuScheduler.shares=best", "/gpuScheduler/shares"},
 		{"gpuScheduler.map.maxAge=5", "/gpuScheduler/map/maxAge"},
-		{"gpuScheduler.map.without=guess", "/gpuScheduler/map/without"},
 		{"gpuScheduler.gpuAware.weight=-1", "/gpuScheduler/gpuAware/weight"},
 		{"topoDiscovery.master.tlsAuthorityKey=a/b", "/topoDiscovery/master/tlsAuthorityKey"},
 		{"gpuDevice.sGPUHybrid=true", "additional properties 'sGPUHybrid' not allowed"},
-		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},
-		{"gpuDevice.driverAccess=none", "/gpuDevice/driverAccess"},
-		{"gpuDevice.driverRoot=run/nvidia", "/gpuDevice/driverRoot"},
 		{"gpuDevice.driverRoot=/run: x", "/gpuDevice/driverRoot"},
 		{"gpuDevice.deviceListStrategy=volume-mounts", "/gpuDevice/deviceListStrategy"},
 		{"gpuDevice.cdiHook=nvidia-cdi-hook", "/gpuDevice/cdiHook"},
 		{"gpuDevice.imexChannels=none", "/gpuDevice/imexChannels"},
-		{"gpuDevice.imexRequest=label", "/gpuDevice/imexRequest"},
 		{"gpuDevice.imexRequest=annotation", "needs gpuDevice.imexChannels"},
 		{"gpuDevice.imexRequest=annotation,gpuDevice.imexChannels=0,gpuDevice.deviceListStrategy=envvar", "needs gpuDevice.deviceListStrategy: cdi"},
 		{"gpuDevice.kubeletDir=/var/lib/kubelet/", "/gpuDevice/kubeletDir"},
 		{"gpuDevice.kubeletDir=/" + strings.Repeat("k", 48), "/gpuDevice/kubeletDir"},
-		{"gpuDevice.cdiDir=", "/gpuDevice/cdiDir"},
-		{"gpuDevice.interval=60", "/gpuDevice/interval"},
-		{"gpuDevice.metricsPort=0", "/gpuDevice/metricsPort"},
-		{"gpuDevice.machineKey=../x", "/gpuDevice/machineKey"},
-		{"gpuDevice.replayDevices=dev", "/gpuDevice/replayDevices"},
-		{"gpuDevice.maxUnavailable=0", "/gpuDevice/maxUnavailable"},
-		{"gpuDevice.maxSurge=-1", "/gpuDevice/maxSurge"},
-		{"gpuDevice.maxSurge=automatic", "/gpuDevice/maxSurge"},
 		{"gpuDevice.maxSurge=0%", "/gpuDevice/maxSurge"},
-		{"gpuDevice.mps=yes", "/gpuDevice/mps"},
-		{"gpuDevice.preloadDir=vgpu", "/gpuDevice/preloadDir"},
-		{"gpuDevice.preload.image=a b", "/gpuDevice/preload/image"},
-		{"gpuDevice.preload.path=libvgpu.so", "/gpuDevice/preload/path"},
-		{"gpuDevice.preload.library=/libvgpu.so", "library"},
 		{"gpuDevice.deploy=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
 		{"gpuDevice.replayDevices=/run/x", "set gpuDevice.machineConfigMap too"},
-		{"gpuLabels.deploy=true", "additional properties 'gpuLabels' not allowed"},
 		{"gpuLabel.driverAccess=none", "/gpuLabel/driverAccess"},
-		{"gpuLabel.interval=60", "/gpuLabel/interval"},
-		{"gpuLabel.metricsPort=0", "/gpuLabel/metricsPort"},
 		{"registry=https://registry.example.com", "/registry"},
 		{"registry=", "--set registry=DOMAIN/PROJECT"},
-		{"imagePullPolicy=always", "/imagePullPolicy"},
 		{"config.cluster.domains.vendor=Example_com", "/config/cluster/domains/vendor"},
 		{"config.cluster.domains.company=example.com/x", "/config/cluster/domains/company"},
 		{"config.cluster.mod=sgpu", "additional properties 'mod' not allowed"},
@@ -272,27 +160,9 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-func TestExistingConfigMap(t *testing.T) {
-	objects := render(t, "--set", "config.existingConfigMap=mine")
-	if objects["ConfigMap/heddle-device-config"] != nil {
-		t.Error("the chart makes a ConfigMap that no daemon reads")
-	}
-	for _, v := range daemonSet(t, objects).Spec.Template.Spec.Volumes {
-		if v.Name == "config" && (v.ConfigMap == nil || v.ConfigMap.Name != "mine") {
-			t.Errorf("volume config is %v, want ConfigMap mine", v.VolumeSource)
-		}
-	}
-}
-
 func TestWithoutDaemons(t *testing.T) {
 	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false,gpuDevice.deploy=false", "--no-hooks")))
 	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestLint(t *testing.T) {
-	if _, err := helm(t, "lint", "--strict", "--quiet", chartDir); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,16 +1,13 @@
 package chart
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -259,25 +256,5 @@ func TestDevicePolicyKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A kubelet lists 50 images and more; every write of the condition passes by
-// them and by other owners' labels.
-func TestDevicePolicyOnALargeNode(t *testing.T) {
-	a := deviceAttempt()
-	a.request["subResource"] = "status"
-	for i := range 300 {
-		key := fmt.Sprintf("other.example.com/label-%d", i)
-		for _, n := range []*corev1.Node{a.old, a.new} {
-			n.Labels[key], n.Annotations[key] = "x", strings.Repeat("x", 500)
-			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{key, key + "@sha256"}, SizeBytes: 1})
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(key)})
-			n.ManagedFields = append(n.ManagedFields, managed(key, metav1.ManagedFieldsOperationUpdate, key))
-		}
-	}
-	a.new.Status.Conditions[0].Status = corev1.ConditionFalse
-	if got := policyOf(t, renderDevice(t), devicePlugin).denials(t, a); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }

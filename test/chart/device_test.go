@@ -1,11 +1,9 @@
 package chart
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,42 +22,6 @@ func renderDevice(t *testing.T, args ...string) rendered {
 func devicePod(t *testing.T, r rendered) corev1.PodSpec {
 	t.Helper()
 	return get[*appsv1.DaemonSet](t, r, "DaemonSet/"+devicePlugin).Spec.Template.Spec
-}
-
-func TestObjectsOfTheDevicePlugin(t *testing.T) {
-	objects := renderDevice(t)
-	got := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(id string) bool {
-		return !strings.Contains(id, devicePlugin)
-	})
-	want := []string{
-		"ClusterRole/heddle-device-plugin",
-		"ClusterRoleBinding/heddle-device-plugin",
-		"DaemonSet/heddle-device-plugin",
-		"ServiceAccount/heddle-device-plugin",
-		"ValidatingAdmissionPolicy/heddle-device-plugin",
-		"ValidatingAdmissionPolicy/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicy/heddle-device-plugin-pods",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-	wantRules := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"deviceclasses"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
-	}
-	rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin).Rules
-	if diff := cmp.Diff(wantRules, rules); diff != "" {
-		t.Errorf("permissions (-want +got):\n%s", diff)
-	}
 }
 
 // Evicting takes a right that no policy narrows, so it is given only where a
@@ -118,56 +80,6 @@ func TestEvictionRight(t *testing.T) {
 	}
 }
 
-// The two daemons know nothing of each other.
-func TestDevicePluginAlone(t *testing.T) {
-	got := slices.Sorted(maps.Keys(renderDevice(t, "--set", "gpuLabel.deploy=false", "--set", "admissionPolicy.deploy=false", "--no-hooks")))
-	want := []string{
-		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-metrics-reader", "ClusterRoleBinding/heddle-device-plugin",
-		"ConfigMap/heddle-device-config",
-		"DaemonSet/heddle-device-plugin", "ServiceAccount/heddle-device-plugin",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestDeviceDaemonSet(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"host", []string{
-			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullSecrets[0].name=pull",
-			"--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.driverRoot=/run/nvidia/driver",
-			"--set", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "--set", "gpuDevice.gdrcopy=true",
-			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.takeover=true",
-			"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi",
-			"--set", "gpuDevice.deviceListStrategy=envvar",
-		}},
-		{"replay", []string{
-			"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.machineKey=dgx-h100.json",
-			"--set", "gpuDevice.replayDevices=/run/replay", "--set", "gpuDevice.driverAccess=host",
-			"--set", "gpuDevice.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
-			"--set", "gpuDevice.maxUnavailable=10%", "--set", "gpuDevice.metricsPort=19102",
-		}},
-		{"mps", []string{"--set", "gpuDevice.mps=true"}},
-		{"preload", []string{"--set", "gpuDevice.preload.image=registry.example.com/vgpu:1"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "device-"+tt.name, "device-plugin", append([]string{"--set", "gpuDevice.deploy=true"}, tt.args...)...)
-		})
-	}
-}
-
-func TestChannelsByRequest(t *testing.T) {
-	const flag = "--imex-request=annotation"
-	pod := devicePod(t, renderDevice(t, "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.imexRequest=annotation"))
-	if args := pod.Containers[0].Args; !slices.Contains(args, "--imex-channels=0") || !slices.Contains(args, flag) {
-		t.Errorf("arguments %v, want --imex-channels=0 and %s", args, flag)
-	}
-}
-
 // What the configuration asks of enforcers and the chart does not give is
 // refused before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {
@@ -180,41 +92,18 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"mps, and it is there", "gpuDevice.mps=true,config.cluster.sgpu.enforce.compute=mps", ""},
 		{"mps of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.sgpu.enforce.compute=mps", ""},
 		{"mps in a driver container", "gpuDevice.mps=true," + host + "," + driver, "use driverAccess: runtime"},
-		{"mps by the runtime, with a driver container", "gpuDevice.mps=true," + driver, ""},
 		{"a library on the host", library, ""},
 		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
-		{"a library elsewhere", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vg", "set gpuDevice.preloadDir to a directory above it"},
-		{"a library that is seen", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vgpu", ""},
 		{"a library of an image", image, ""},
-		{"a library of an image, by name", image + ",config.cluster.sgpu.enforce.memory=preload", ""},
-		{"a library of an image, with a driver container", driver + "," + image, ""},
-		{"a library of an image, and its own path", image + ",config.cluster.sgpu.enforce.preload.library=/var/lib/heddle/device-plugin/library/libvgpu.so", ""},
 		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preload.library in config is /usr/local/vgpu/libvgpu.so: leave that out"},
-		{"a library of an image, and none", image + ",config.cluster.sgpu.enforce.preload.library=", ""},
-		{"a library of an image, and an empty section", image + ",config.cluster.sgpu.enforce=null", ""},
 		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preload.library=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image, and a ConfigMap", image + ",config.existingConfigMap=mine," + library, ""},
-		{"values of an older release", "gpuDevice.preload=null," + library, ""},
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
-		{"dmem on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
-		{"dmem, and its hook", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,config.cluster.sgpu.enforce.memory=dmem", ""},
 		{"evict, and nothing is measured", "config.cluster.sgpu.enforce.memory=evict", "asks for evict: set gpuDevice.usageMetrics too"},
-		{"evict, and it is measured", "gpuDevice.usageMetrics=true,config.cluster.sgpu.enforce.memory=evict", ""},
 		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preload.library too"},
-		{
-			"preload of nothing, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload",
-			"asks for preload: set sgpu.enforce.preload.library too",
-		},
-		{"preload, of a node's own library", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload,config.nodes[0].sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so", ""},
 		{"preload, of the cluster's library", library + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload", ""},
 		{"empty overrides", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
 		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
-		{"shares without CDI, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
-		{
-			"shares without CDI, of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar",
-			"mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi",
-		},
-		{"no shares, and no CDI", "gpuDevice.deviceListStrategy=envvar", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.deploy=true", "--set", tt.sets)
@@ -222,76 +111,6 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
-	}
-}
-
-// Both daemons are on every node's network, and a declared port would make the
-// scheduler evict the pod that has it.
-func TestDaemonsShareTheNode(t *testing.T) {
-	objects := renderDevice(t)
-	ports := map[string]string{}
-	for _, name := range []string{"heddle-feature-discovery", devicePlugin} {
-		ds := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name)
-		c := ds.Spec.Template.Spec.Containers[0]
-		if len(c.Ports) != 0 {
-			t.Errorf("%s claims ports of the node: %v", name, c.Ports)
-		}
-		for _, arg := range c.Args {
-			if port, ok := strings.CutPrefix(arg, "--metrics-address=:"); ok {
-				ports[port] = name
-				if c.LivenessProbe.HTTPGet.Port.String() != port || c.ReadinessProbe.HTTPGet.Port.String() != port {
-					t.Errorf("%s listens on %s and is probed elsewhere", name, port)
-				}
-			}
-		}
-		want := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-		if diff := cmp.Diff(want, ds.Spec.Template.Spec.Tolerations); diff != "" {
-			t.Errorf("%s tolerates (-want +got):\n%s", name, diff)
-		}
-	}
-	if len(ports) != 2 {
-		t.Errorf("ports %v, want one each", ports)
-	}
-}
-
-// A rollout changes one node at a time, and keeps it from starts no longer than calls
-// in flight may take.
-func TestDeviceRollout(t *testing.T) {
-	for set, want := range map[string][2]string{"1": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}} {
-		ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set), "DaemonSet/"+devicePlugin)
-		u := ds.Spec.UpdateStrategy.RollingUpdate
-		if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
-			t.Errorf("maxSurge=%s: surge and unavailable %v, want %v", set, got, want)
-		}
-	}
-	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
-	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String(); got != "1" {
-		t.Errorf("maxSurge %s", got)
-	}
-	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.
-	const drain = 11 * time.Second
-	grace := time.Duration(*ds.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
-	if grace <= drain || grace > 2*drain {
-		t.Errorf("grace period %s for a drain of %s", grace, drain)
-	}
-	if got := ds.Spec.Template.Spec.PriorityClassName; got != "system-node-critical" {
-		t.Errorf("priority class %s", got)
-	}
-}
-
-// The scheduler finds room for a pod without requests wherever one pod more may be, so the
-// second one of an update evicts no other. A request that is missing is the limit.
-func TestDevicePluginAsksForNoRoom(t *testing.T) {
-	spec := devicePod(t, renderDevice(t, "--set", "gpuDevice.preload.image=registry.example.com/library:1"))
-	if len(spec.InitContainers) == 0 {
-		t.Error("no init containers")
-	}
-	for _, c := range append(spec.InitContainers, spec.Containers...) {
-		for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
-				t.Errorf("container %s requests %s of %s, there: %v", c.Name, got.String(), resource, there)
-			}
-		}
 	}
 }
 
@@ -317,6 +136,27 @@ func TestBindAddress(t *testing.T) {
 			}
 			if live.Host != address || ready.Host != address || live.Path != "/healthz" || ready.Path != "/readyz" {
 				t.Errorf("%s is probed at %+v and %+v", name, live, ready)
+			}
+		}
+	}
+}
+
+// What has one name on the host and inside: the kubelet dials sockets and the
+// container runtime reads CDI specs by the paths that the daemon writes.
+func TestDevicePathsAreTheHosts(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi"},
+		{"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.replayDevices=/run/replay"},
+	} {
+		pod := devicePod(t, renderDevice(t, args...))
+		inside := map[string]string{}
+		for _, m := range pod.Containers[0].VolumeMounts {
+			inside[m.Name] = m.MountPath
+		}
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
+				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
 			}
 		}
 	}

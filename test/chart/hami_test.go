@@ -1,8 +1,6 @@
 package chart
 
 import (
-	"maps"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -176,26 +174,5 @@ func TestPodsPolicy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A pod may have hundreds of annotations, labels and containers.
-func TestPodsPolicyOnALargePod(t *testing.T) {
-	large := func() *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}}
-		p.Spec.NodeName = "n1"
-		for i := range 200 {
-			key := "other.example.com/key-" + strings.Repeat("x", i%20) + string(rune('a'+i%26)) + string(rune('a'+i/26))
-			p.Labels[key], p.Annotations[key] = "x", strings.Repeat("x", 500)
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: key, Env: []corev1.EnvVar{{Name: key, Value: key}}})
-		}
-		return p
-	}
-	a := &podAttempt{old: large(), new: large(), request: updating("train", devicePlugin, "n1")}
-	a.new.Annotations = maps.Clone(a.new.Annotations)
-	a.new.Annotations[wellknown.HAMiBindPhase] = "success"
-	p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
-	if got := p.denied(t, a.in(t, p)); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }

@@ -234,9 +234,4 @@ func get[T any](t *testing.T, r rendered, id string) T {
 	return object
 }
 
-func daemonSet(t *testing.T, r rendered) *appsv1.DaemonSet {
-	t.Helper()
-	return get[*appsv1.DaemonSet](t, r, "DaemonSet/heddle-feature-discovery")
-}
-
 func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }

@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +15,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-
-	"github.com/heddle-dev/heddle/topo/master/httpapi"
 )
 
 const schedulerName = "heddle-scheduler"
@@ -27,27 +24,6 @@ var podGroups = []string{"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup"}
 
 // mutating is what an API server from 1.36 on serves.
 var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
-
-func TestScheduler(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", []string{"--set", "topoDiscovery.deploy=true"}},
-		{"assign", append([]string{
-			"-s", "templates/scheduler/assign.yaml", "--set", "gpuScheduler.assign=gpu-pods",
-			"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "gpuScheduler.replicas=1",
-			"--set", "gpuScheduler.map.without=wait", "--set", "gpuScheduler.map.maxAge=1m",
-		}, mutating...)},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			renderGolden(t, "scheduler-"+tt.name, append([]string{
-				"-s", "templates/scheduler/deployment.yaml", "-s", "templates/scheduler/config.yaml",
-				"-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
-			}, tt.args...)...)
-		})
-	}
-}
 
 // The chart's configuration is the documented one, which cmd/heddle-scheduler
 // holds against kube-scheduler's own validation.
@@ -113,9 +89,9 @@ func TestSchedulerKnowsNames(t *testing.T) {
 // Values that are no whole numbers, and the limits of requests, arrive as they are.
 func TestSchedulerWeightsAndRates(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",
-		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5},"clientConnection":{"qps":62.5,"burst":125}}`)
+		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5}}`)
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
-	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`, `clientConnection: {"burst":125,"qps":62.5}`} {
+	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`} {
 		if !strings.Contains(config, want) {
 			t.Errorf("no %s in\n%s", want, config)
 		}
@@ -164,121 +140,6 @@ func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 	}
 }
 
-// A topo-master that asks for tokens gets one that is good for nothing else, by a
-// certificate that is judged by its authority.
-func TestSchedulerAsksASecuredMaster(t *testing.T) {
-	const secured = "gpuScheduler.deploy=true,topoDiscovery.deploy=true,topoDiscovery.master.tlsSecret=topo-tls"
-	ca := corev1.VolumeProjection{Secret: &corev1.SecretProjection{
-		LocalObjectReference: corev1.LocalObjectReference{Name: "topo-tls"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
-	}}
-	selfSigned := *ca.DeepCopy()
-	selfSigned.Secret.Items[0].Key = "tls.crt"
-	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-		Audience: httpapi.Audience, ExpirationSeconds: new(int64(3600)), Path: "token",
-	}}
-	for _, tt := range []struct {
-		name, set string
-		args      map[string]any
-		volume    []corev1.VolumeProjection
-		may       bool
-	}{
-		{
-			name: "certificate and token", set: secured + ",topoDiscovery.master.authenticate=true",
-			args: map[string]any{
-				"topoMaster": "https://heddle-topo-master." + namespace + ".svc:9001/node_group",
-				"caFile":     "/etc/heddle-topo-master/ca.crt", "tokenFile": "/etc/heddle-topo-master/token",
-			},
-			volume: []corev1.VolumeProjection{ca, token}, may: true,
-		},
-		{
-			name: "a certificate of its own", set: secured + ",topoDiscovery.master.tlsAuthorityKey=tls.crt",
-			args: map[string]any{
-				"topoMaster": "https://heddle-topo-master." + namespace + ".svc:9001/node_group",
-				"caFile":     "/etc/heddle-topo-master/ca.crt",
-			},
-			volume: []corev1.VolumeProjection{selfSigned},
-		},
-		{
-			name: "another place", set: secured + ",gpuScheduler.map.address=http://elsewhere/node_group",
-			args: map[string]any{"topoMaster": "http://elsewhere/node_group"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			objects := render(t, "--set", tt.set)
-			var config struct {
-				Profiles []struct {
-					PluginConfig []struct {
-						Name string
-						Args map[string]any
-					} `yaml:"pluginConfig"`
-				}
-			}
-			if err := yaml.Unmarshal([]byte(get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]), &config); err != nil {
-				t.Fatal(err)
-			}
-			got := map[string]any{}
-			for _, key := range []string{"topoMaster", "caFile", "tokenFile"} {
-				if value, ok := config.Profiles[0].PluginConfig[0].Args[key]; ok {
-					got[key] = value
-				}
-			}
-			if diff := cmp.Diff(tt.args, got); diff != "" {
-				t.Errorf("arguments (-want +got):\n%s", diff)
-			}
-			pod := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName).Spec.Template.Spec
-			var volume []corev1.VolumeProjection
-			for _, v := range pod.Volumes {
-				if v.Projected != nil {
-					volume = v.Projected.Sources
-				}
-			}
-			if diff := cmp.Diff(tt.volume, volume); diff != "" || len(pod.Containers[0].VolumeMounts) != 1+min(len(tt.volume), 1) {
-				t.Errorf("%d mounts, volume (-want +got):\n%s", len(pod.Containers[0].VolumeMounts), diff)
-			}
-			may := false
-			for _, rule := range get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules {
-				may = may || cmp.Equal(rule, rbacv1.PolicyRule{NonResourceURLs: []string{"/node_group"}, Verbs: []string{"get"}})
-			}
-			if may != tt.may {
-				t.Errorf("it may ask: %t", may)
-			}
-		})
-	}
-}
-
-func TestSchedulerPermissions(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true")
-	wantOwn := []rbacv1.PolicyRule{
-		{APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"volumeattachments"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"create", "patch", "delete"}},
-		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups/status"}, Verbs: []string{"patch"}},
-	}
-	if diff := cmp.Diff(wantOwn, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, role := range []string{"kube-scheduler", "volume-scheduler"} {
-		got := get[*rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding/heddle-scheduler-as-"+role)
-		if got.RoleRef.Name != "system:"+role || got.Subjects[0].Name != schedulerName {
-			t.Errorf("%s: %v %v", got.Name, got.RoleRef, got.Subjects)
-		}
-	}
-	reader := get[*rbacv1.RoleBinding](t, objects, "RoleBinding/heddle-scheduler-authentication")
-	if reader.Namespace != "kube-system" || reader.RoleRef.Name != "extension-apiserver-authentication-reader" {
-		t.Errorf("%s/%s gives %s", reader.Namespace, reader.Name, reader.RoleRef.Name)
-	}
-	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-		{
-			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{schedulerName},
-			Verbs: []string{"get", "update"},
-		},
-	}
-	if diff := cmp.Diff(want, get[*rbacv1.Role](t, objects, "Role/"+schedulerName).Rules); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
 // A policy that fails must not keep pods out of the cluster.
 func TestAssignFailsOpen(t *testing.T) {
 	args := []string{"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods"}
@@ -321,47 +182,6 @@ func TestPodGroupsThatNobodyMakes(t *testing.T) {
 		if !strings.Contains(config, "podGroups: false") {
 			t.Errorf("%s, and its configuration makes some:\n%s", groups, config)
 		}
-	}
-}
-
-// The kinds of the Prometheus Operator are made on demand alone, and the alerts
-// are of metrics that there are.
-func TestSchedulerMonitoring(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true")
-	if objects["PrometheusRule/"+schedulerName] != nil || objects["ServiceMonitor/"+schedulerName] != nil {
-		t.Error("made although it is off")
-	}
-	objects = render(t, "--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.monitoring=true,gpuScheduler.monitoringLabels.release=prom")
-	service := get[*corev1.Service](t, objects, "Service/"+schedulerName)
-	pod := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName).Spec.Template
-	port := pod.Spec.Containers[0].Ports[0]
-	if got := service.Spec.Ports[0]; got.TargetPort.StrVal != port.Name || got.Port != port.ContainerPort {
-		t.Errorf("the Service has %v, the pod %v", got, port)
-	}
-	for key, value := range service.Spec.Selector {
-		if pod.Labels[key] != value {
-			t.Errorf("the Service wants %s=%s, the pods have %v", key, value, pod.Labels)
-		}
-	}
-	source := goSource(t, root+"/topo/scheduler")
-	rule, err := yaml.Marshal(get[map[string]any](t, objects, "PrometheusRule/"+schedulerName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	metrics := regexp.MustCompile(`heddle_scheduler_(\w+)`).FindAllStringSubmatch(string(rule), -1)
-	for _, m := range metrics {
-		if !strings.Contains(source, `"`+m[1]+`",`) && !strings.Contains(source, `"`+m[0]+`",`) {
-			t.Errorf("there is no metric %s", m[0])
-		}
-	}
-	for _, want := range []string{"HeddleGangRejected", "> 1200", "HeddleMapTooOld", "{{ $labels.namespace }}/{{ $labels.podgroup }}", "release: prom"} {
-		if !strings.Contains(string(rule), want) {
-			t.Errorf("the rule lacks %q:\n%s", want, rule)
-		}
-	}
-	objects = render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.monitoring=true")
-	if rule, _ := yaml.Marshal(objects["PrometheusRule/"+schedulerName]); strings.Contains(string(rule), "HeddleMapTooOld") {
-		t.Error("without a map none can be too old")
 	}
 }
 

@@ -2,14 +2,12 @@ package chart
 
 import (
 	"encoding/base64"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 const (
@@ -20,51 +18,6 @@ const (
 func renderTopo(t *testing.T, args ...string) rendered {
 	t.Helper()
 	return render(t, append([]string{"--set", "topoDiscovery.deploy=true"}, args...)...)
-}
-
-func TestTopoWorker(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"ethernet", []string{"--set", "topoDiscovery.worker.infiniband=false"}},
-		{"host", []string{
-			"--set", "topoDiscovery.worker.driverAccess=host", "--set", "topoDiscovery.worker.driverRoot=/run/nvidia/driver",
-			"--set", "topoDiscovery.switchbox.existingSecret=manager", "--set", "topoDiscovery.worker.staticConfigMap=racks",
-		}},
-		{"replay", []string{
-			"--set", "topoDiscovery.worker.machineConfigMap=dgx", "--set", "topoDiscovery.worker.machineKey=dgx-h100.json",
-			"--set", "topoDiscovery.worker.metricsPort=19103", "--set", "topoDiscovery.worker.infiniband=false",
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "topo-worker-"+tt.name, "topo-worker", append(tt.args, "--set", "topoDiscovery.deploy=true")...)
-		})
-	}
-}
-
-func TestTopoMaster(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"secure", []string{
-			"--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true",
-			"--set", "topoDiscovery.master.exports={labels,hypernodes,kueue}", "--set", "topoDiscovery.mode=leaf",
-			"--set", "config.existingConfigMap=mine", "--set", "topoDiscovery.master.replicas=3",
-		}},
-		{"nothing-written", []string{"--set-json", "topoDiscovery.master.exports=[]", "--set", "topoDiscovery.master.countPods=false"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			objects := renderGolden(t, "topo-master-"+tt.name, append([]string{
-				"-s", "templates/topo-master/deployment.yaml", "-s", "templates/topo-master/service.yaml",
-				"-s", "templates/topo-master/rbac.yaml", "--set", "topoDiscovery.deploy=true",
-			}, tt.args...)...)
-			checkFlags(t, topoMaster, get[*appsv1.Deployment](t, objects, "Deployment/"+topoMaster).Spec.Template.Spec)
-		})
-	}
 }
 
 // The command of other suites, whose `echo` puts a newline into user and
@@ -112,77 +65,5 @@ func TestTopologyOfTheConfiguration(t *testing.T) {
 		"    interval: 10m\n  mode: dragonfly\n  nodeNumber: 4\n"
 	if diff := cmp.Diff(want, config.Data["cluster-config"]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestTopoPermissions(t *testing.T) {
-	objects := renderTopo(t)
-	got := map[string][]rbacv1.PolicyRule{}
-	for _, name := range []string{topoWorker, topoMaster} {
-		got[name] = get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+name).Rules
-	}
-	got["lease"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster).Rules
-	got["events"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster+"-events").Rules
-	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
-	}
-	lease := rule("coordination.k8s.io", "leases", "get", "update")
-	lease.ResourceNames = []string{topoMaster}
-	podGroups := rule("", "podgroups", "list")
-	podGroups.APIGroups = []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io", "scheduling.k8s.io"}
-	want := map[string][]rbacv1.PolicyRule{
-		topoWorker: {
-			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
-			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-		},
-		topoMaster: {
-			rule("", "nodes", "list", "watch", "patch"), rule("", "nodes/status", "patch"), rule("", "pods", "list", "watch"),
-			podGroups, rule("policy", "poddisruptionbudgets", "list"),
-			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
-			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
-		},
-		"events": {rule("", "events", "create", "list", "watch")},
-		"lease":  {rule("coordination.k8s.io", "leases", "create"), lease},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// Without InfiniBand the worker is root with one capability, and sees nothing
-// of the host's files.
-func TestTopoWorkerWithoutInfiniBand(t *testing.T) {
-	pod := get[*appsv1.DaemonSet](t, renderTopo(t, "--set", "topoDiscovery.worker.infiniband=false"),
-		"DaemonSet/"+topoWorker).Spec.Template.Spec
-	s := pod.Containers[0].SecurityContext
-	if s.Privileged != nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
-		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) {
-		t.Errorf("security context %v", s)
-	}
-	for _, v := range pod.Volumes {
-		if v.HostPath != nil {
-			t.Errorf("it mounts %s of the host", v.HostPath.Path)
-		}
-	}
-	if len(pod.Containers[0].Ports) != 0 || pod.HostPID || !pod.HostNetwork {
-		t.Errorf("ports %v, hostPID %v, hostNetwork %v", pod.Containers[0].Ports, pod.HostPID, pod.HostNetwork)
-	}
-}
-
-// The M_Keys of a fabric reach the worker as files.
-func TestMKeySecret(t *testing.T) {
-	objects := renderTopo(t, "--set", "topoDiscovery.worker.mKeySecret=m-keys")
-	spec := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-topo-worker").Spec.Template.Spec
-	flag, mounts, volume := "--m-key-secret=/etc/heddle-m-keys", spec.Containers[0].VolumeMounts, "m-keys"
-	if !slices.Contains(spec.Containers[0].Args, flag) {
-		t.Errorf("no %s among %v", flag, spec.Containers[0].Args)
-	}
-	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool {
-		return m.Name == volume && m.MountPath == "/etc/heddle-m-keys" && m.ReadOnly
-	}) || !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
-		return v.Name == volume && v.Secret != nil && v.Secret.SecretName == "m-keys"
-	}) {
-		t.Errorf("the Secret is not mounted: %v, %v", mounts, spec.Volumes)
 	}
 }

@@ -45,7 +45,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
      container puts the library on the node. It is in the state directory, which an
      uninstall clears. */}}
 {{- define "heddle.preloadImage" -}}
-{{ if include "heddle.devicePlugin" . }}{{ (.Values.gpuDevice.preload | default dict).image | default "" }}{{ end }}
+{{ if include "heddle.devicePlugin" . }}{{ .Values.gpuDevice.preload.image }}{{ end }}
 {{- end }}
 
 {{- define "heddle.preloadLibrary" -}}
@@ -95,14 +95,9 @@ annotations:
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/* Where the steps for an alert stand: dict "root" $ "alert" <name>. */}}
+{{/* Where the steps for an alert stand: its name. */}}
 {{- define "heddle.runbook" -}}
-{{ (.root.Values.monitoring | default dict).runbooks | default "https://github.com/heddle-dev/heddle/blob/main/docs/alerts.md" }}#{{ lower .alert }}
-{{- end }}
-
-{{/* Priority class of a part, which may have its own. */}}
-{{- define "heddle.priority" -}}
-{{ .part.priorityClassName | default .root.Values.priorityClassName }}
+https://github.com/heddle-dev/heddle/blob/main/docs/alerts.md#{{ lower . }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}
@@ -114,6 +109,21 @@ readOnlyRootFilesystem: true
 allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* The security context of a daemon that runs as root; of a list, with these capabilities. */}}
+{{- define "heddle.root" -}}
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+  {{- if kindIs "slice" . }}
+  add: [{{ join ", " . }}]
+  {{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
