@@ -37,7 +37,7 @@ func makeImages(t *testing.T, b *bed, out, arches string, names ...string) {
 	}, names...)...)
 	cmd.Dir = filepath.Join(b.installer.Root, "tools/release")
 	text, err := cmd.CombinedOutput()
-	if strings.Contains(string(text), "the mirror has no more") {
+	if strings.Contains(string(text), "the mirror no longer has") {
 		t.Skip("the pinned packages of the base are not on this mirror any more: release lock")
 	}
 	if err != nil {

@@ -113,7 +113,7 @@ func (w *Worker) Round(ctx context.Context) error {
 	default:
 	}
 	if w.Machines.Machine() == nil {
-		return fmt.Errorf("%w: no scan of the machine is finished", notify.ErrNotYet)
+		return fmt.Errorf("%w: the machine has not been scanned", notify.ErrNotYet)
 	}
 	if err := w.load(ctx); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	devices "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// defaultShm is where programs share memory.
+// defaultShm is the usual directory of shared memory.
 const defaultShm = "/dev/shm"
 
 // The values of --mps-keeper.
@@ -29,10 +29,10 @@ const (
 	imexAnnotation = "annotation"
 )
 
-// Name is the program's.
+// Name is the name of the daemon.
 const Name = "heddle-device-plugin"
 
-// New is a daemon of this version.
+// New returns the daemon of this version.
 func New(version string) program.Daemon { return &options{version: version} }
 
 type options struct {
@@ -69,23 +69,23 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "what runs the MPS daemons, which end with it: "+
 		"none, this process; use, heddle-node mps with this --state-dir")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
-		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove heddle's files in --cdi-dir and --kubelet-dir, "+
+		"and the directories --state-dir and --mps-shm-dir, then stay idle, for a DaemonSet")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")
 	fs.StringVar(&o.imex, "imex-channels", "",
 		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
 	fs.StringVar(&o.imexRequest, "imex-request", imexAll, "which containers with GPUs get them: all; or annotation, "+
 		"those whose pods name them in annotation "+wellknown.IMEXChannels)
-	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
+	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource even if another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
-	fs.BoolVar(&o.authenticate, "authenticate", true, "answer who asks from outside of the node with names of pods, in "+
-		"/v1/bindings and metrics, only if the API server lets the user of the bearer token get that path; "+
-		"false: answer everyone who reaches --metrics-address")
+	fs.BoolVar(&o.authenticate, "authenticate", true, "answer requests from outside of the node with names of pods, in "+
+		"/v1/bindings and metrics, only if the API server allows the user of the bearer token to get that path; "+
+		"false: answer every client of --metrics-address")
 }
 
-// Check finds what the flag package cannot, and fills the node's name.
+// Check implements [program.Daemon].
 func (o *options) Check() error {
 	switch {
 	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
@@ -105,7 +105,7 @@ func (o *options) Check() error {
 	return o.CheckHost()
 }
 
-// checkChannels accepts what [devices.Features] has as IMEX channels.
+// checkChannels validates the IMEX channels of [devices.Features].
 func checkChannels(list string) error {
 	if list == "" || list == devices.AllChannels {
 		return nil

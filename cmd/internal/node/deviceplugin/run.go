@@ -80,7 +80,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	registry.MustRegister(program.ConfigValid(Name, configs))
 	api := o.apiServer(log)
 	under, before := o.startsUnder(ctx, api, log)
-	// They are for events too, of a machine that is real.
+	// A replayed machine has no events.
 	if !o.IsReplay() {
 		o.Hold = true
 		o.Release, o.Before = host.NewRelease(), before
@@ -94,9 +94,9 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	if err != nil {
 		return err
 	}
-	// The first list that the kubelet gets must be whole.
+	// The first list that the kubelet receives must be complete.
 	if from.Scan(ctx) == nil {
-		return errors.New("no machine: nothing could be read")
+		return errors.New("the machine cannot be read")
 	}
 	conn, err := kubelet.Dial(kubelet.PodResourcesSocket(o.kubeletDir))
 	if err != nil {
@@ -131,19 +131,18 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	return group.Wait()
 }
 
-// Requests that wait for the review of their token: few, as each has a connection that a
-// probe may need.
+// Limits of requests that wait for the review of their token: few, since each occupies a
+// connection that a probe may need.
 const (
 	maxReviews          = 8
 	maxReviewsPerSource = 2
 )
 
-// nodeTimeout is how long a start waits for the Node: an API server may be away.
+// nodeTimeout bounds how long a start waits for the Node: the API server may be unavailable.
 const nodeTimeout = 3 * time.Second
 
-// startsUnder is the release of the GPUs that the process starts under, the zero
-// one for none, and the machine before it. The Node decides, and where it cannot be
-// read, what an earlier process saved.
+// startsUnder returns the active release of the GPUs, zero for none, and the machine before
+// it. The Node decides; if it cannot be read, the state that an earlier process saved.
 func (o *options) startsUnder(
 	ctx context.Context, api *apiserver.Client, log *slog.Logger,
 ) (under release.Request, before *machine.Machine) {
@@ -157,7 +156,7 @@ func (o *options) startsUnder(
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	if node, err := api.ReadNode(ctx); err == nil {
-		// One that does not parse asks for nothing; the agent reports it.
+		// An invalid request is ignored; the agent reports it.
 		under, _ = release.Parse(node.Annotations[wellknown.GPURelease])
 	}
 	if !under.Active(time.Now()) {
@@ -173,7 +172,7 @@ func (o *options) features() gpu.Features {
 	}
 }
 
-// generator makes the devices of real GPUs, or of those of a machine file.
+// generator returns the generator of CDI edits for real GPUs, or for those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {
 	if o.IsReplay() {
 		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: vendors.All()}
@@ -181,7 +180,7 @@ func (o *options) generator() gpu.EditsGenerator {
 	return o.GPUs
 }
 
-// computeModes are the first vendor's that has some; nil for none.
+// computeModes returns those of the first vendor that has some, or nil.
 func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	for _, source := range gpus {
 		if modes, ok := source.Library.(enforce.ComputeModes); ok {
@@ -191,27 +190,27 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	return nil
 }
 
-// auth is nil where there is no API server, which apiServer has logged, or no token is needed.
+// auth returns nil without an API server, which apiServer logs, and if no token is needed.
 func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
 	}
-	// What strangers can have the node ask the API server for is apart from the node's own
-	// requests, and small: a token takes three of them at most.
+	// Requests that clients can cause are limited apart from the node's own: a token takes at
+	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
 	auth, err := tokenauth.New(config, tokenauth.Options{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
-		log.Warn("no token is admitted", "err", err)
+		log.Warn("tokens are not admitted", "err", err)
 		return nil
 	}
 	return auth
 }
 
-// apiServer is nil where there is none: devices are served all the same.
+// apiServer returns nil without an API server: devices are served all the same.
 func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err == nil {
@@ -222,6 +221,6 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 			return apiserver.New(client, o.NodeName, log)
 		}
 	}
-	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
+	log.Warn("no API server: Events, conditions and hints that respect the pod's environment are off", "err", err)
 	return nil
 }
