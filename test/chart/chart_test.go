@@ -159,10 +159,3 @@ func TestRejected(t *testing.T) {
 		})
 	}
 }
-
-func TestWithoutDaemons(t *testing.T) {
-	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false,gpuDevice.deploy=false", "--no-hooks")))
-	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -208,38 +207,6 @@ func TestDevicePolicy(t *testing.T) {
 
 func unhealthyGPU() corev1.Taint {
 	return corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: corev1.TaintEffectNoSchedule}
-}
-
-// Where remediation is on, of one node at least, the taint may be added, with no other
-// effect; to evict pods takes the policy drain.
-func TestRemediationIsAllowed(t *testing.T) {
-	for _, tt := range []struct {
-		name, set string
-		evicts    bool
-	}{
-		{"cordon", "config.cluster.health.remediation.policy=cordon", false},
-		{"drain of some nodes", "config.nodes[0].nodeName=n1,config.nodes[0].health.remediation.policy=drain", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			objects := renderDevice(t, "--set", tt.set)
-			p := policyOf(t, objects, devicePlugin)
-			for effect, deny := range map[corev1.TaintEffect][]string{
-				corev1.TaintEffectNoSchedule: nil,
-				corev1.TaintEffectNoExecute:  {devicePlugin + " may not add taints of effect NoExecute"},
-			} {
-				a := deviceAttempt()
-				a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: effect})
-				if diff := cmp.Diff(deny, p.denials(t, a)); diff != "" {
-					t.Errorf("%s: denials (-want +got):\n%s", effect, diff)
-				}
-			}
-			role := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin)
-			evicts := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods/eviction") })
-			if evicts != tt.evicts {
-				t.Errorf("it may evict: %t", evicts)
-			}
-		})
-	}
 }
 
 // The policy allows exactly what the code writes, and looks at nothing but

@@ -140,19 +140,6 @@ func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 	}
 }
 
-// A policy that fails must not keep pods out of the cluster.
-func TestAssignFailsOpen(t *testing.T) {
-	args := []string{"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods"}
-	p := get[*admissionv1.MutatingAdmissionPolicy](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicy/"+schedulerName)
-	if *p.Spec.FailurePolicy != admissionv1.Ignore || p.Spec.ParamKind != nil {
-		t.Errorf("failurePolicy %s, paramKind %v", *p.Spec.FailurePolicy, p.Spec.ParamKind)
-	}
-	b := get[*admissionv1.MutatingAdmissionPolicyBinding](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicyBinding/"+schedulerName)
-	if b.Spec.PolicyName != p.Name {
-		t.Errorf("it binds %s", b.Spec.PolicyName)
-	}
-}
-
 // People's PodGroups outlive the release.
 func TestPodGroupsAreKept(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.podGroups={scheduling.x-k8s.io,scheduling.sigs.k8s.io}")

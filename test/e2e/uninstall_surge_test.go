@@ -42,7 +42,7 @@ spec:
   - {name: c, image: %q, resources: {requests: {cpu: %s, memory: %q}}}
 `, filler, b.Node(), cluster.PauseImage, left.Cpu(), left.Memory()))
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "pod", filler, "--ignore-not-found") })
-	b.kubectl(t, "wait", "pod/"+filler, "--for=condition=Ready", "--timeout=60s")
+	b.kubectl(t, "wait", "pod/"+filler, "--for=condition=Ready", "--timeout=3m")
 	uid := func() string {
 		return b.kubectl(t, "get", "pod", filler, "--ignore-not-found", "-o", "jsonpath={.metadata.uid} {.status.phase}")
 	}
