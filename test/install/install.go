@@ -1,7 +1,6 @@
-// Package install puts heddle into a cluster of test/cluster the way an
-// operator would: the images of a release, and the Helm chart. It builds
-// everything from the working tree, and pulls nothing but the Debian packages
-// that the images stand on.
+// Package install installs heddle in a cluster of test/cluster as an operator would: with the images
+// of a release, and the Helm chart. It builds everything from the working tree, and downloads only
+// the Debian packages of the images' base.
 package install
 
 import (

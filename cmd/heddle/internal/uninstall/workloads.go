@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-// The daemons' names, which the chart fixes.
+// The names of the chart's DaemonSets and Deployments.
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
@@ -28,7 +28,7 @@ func (u *uninstall) path(kind, name string) string {
 	return "/apis/apps/v1/namespaces/" + u.namespace + "/" + kind + "/" + name
 }
 
-// daemonSet reads one; nil if there is none.
+// daemonSet returns a DaemonSet, or nil if there is none.
 func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	var ds appsv1.DaemonSet
 	there, err := u.read(ctx, u.path("daemonsets", name), &ds)
@@ -38,7 +38,7 @@ func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonS
 	return &ds, nil
 }
 
-// stop ends all daemons, and has the device plugin's pods clean their hosts first.
+// stop deletes all daemons, after the device plugin's pods have cleaned their hosts.
 func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	for kind, names := range map[string][]string{
 		"daemonsets": {discovery, mps, topoWorker}, "deployments": {topoMaster, scheduler},
@@ -60,8 +60,7 @@ func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	return u.until(ctx, u.running)
 }
 
-// running names a daemon that still runs; those of nodes that are away are
-// not waited for.
+// running names a daemon that still runs on a ready node.
 func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	away, err := u.away(ctx)
 	if err != nil {
@@ -76,7 +75,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	return waitsFor, err
 }
 
-// away are the Nodes whose kubelet does not report.
+// away returns the Nodes that are not ready.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
 	err := u.nodes(ctx, func(node *corev1.Node) { away[node.Name] = isAway(node) })
@@ -89,8 +88,8 @@ func isAway(node *corev1.Node) bool {
 	})
 }
 
-// cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's
-// files, and waits until that is done on every node that is not away.
+// cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's files, and
+// waits until it has done so on every ready node.
 func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	patch, err := cleaner(plugin)
 	if err != nil {
@@ -122,7 +121,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 		want := int(ds.Status.DesiredNumberScheduled)
 		if err != nil || ds.Status.ObservedGeneration >= ds.Generation && done+lost >= want {
 			if err == nil && lost > 0 {
-				u.progress("the files of %d nodes stay: they are away", lost)
+				u.progress("the files of %d nodes stay: the nodes are not ready", lost)
 			}
 			return "", err
 		}
@@ -132,12 +131,12 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 
 const (
 	cleanupFlag = "--cleanup"
-	// removeAt is where the directory above heddle's is in the container: no process
-	// can remove a mount point.
+	// removeAt is where the parent of heddle's directory is mounted: a mount point cannot be
+	// removed.
 	removeAt = "/remove"
 )
 
-// cleanerArgs are the arguments of a device plugin that cleans its host.
+// cleanerArgs returns the arguments of a device plugin that cleans its host.
 func cleanerArgs(args []string) []string {
 	clean := []string{"device-plugin", cleanupFlag}
 	for _, arg := range args {
@@ -150,7 +149,7 @@ func cleanerArgs(args []string) []string {
 	return clean
 }
 
-// cleaner is the patch that makes the device plugin's pods remove their files.
+// cleaner returns the patch that makes the device plugin's pods remove their files.
 func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	spec := &plugin.Spec.Template.Spec
 	kept := []string{"device-plugins", "cdi"}
@@ -165,7 +164,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		case slices.Contains(kept, v.Name):
 			volumes = append(volumes, v)
 		case flag != "" && v.HostPath != nil:
-			// The state is in heddle's directory, which goes too.
+			// The state is in heddle's directory, which is removed too.
 			above := filepath.Dir(v.HostPath.Path)
 			if filepath.Base(above) == "heddle" {
 				above = filepath.Dir(above)
@@ -187,10 +186,10 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	}
 	clean := map[string]any{"name": container.Name, "args": args, "volumeMounts": mounts}
 	return map[string]any{"spec": map[string]any{
-		// Without a surge: the one that cleans would be ready by the answers of the one that serves.
+		// With a surge, the pod that serves would answer the probes of the one that cleans.
 		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 0, "maxUnavailable": "100%"}},
 		"template": map[string]any{"spec": map[string]any{
-			// One of them would put the library to preload into the state again.
+			// One of them would install the library to preload again.
 			"containers": []any{clean}, "volumes": volumes, "initContainers": nil,
 		}},
 	}}, nil
