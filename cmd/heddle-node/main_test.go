@@ -31,7 +31,6 @@ func TestMistakes(t *testing.T) {
 			Name: "a bad flag of a daemon", Args: []string{"device-plugin", "--interval=1ms"}, Err: program.ErrUsage,
 			Stderr: "heddle-node device-plugin: --interval: 1ms is less than 1s",
 		},
-		{Name: "MPS without a keeper", Args: []string{"mps", "--check", "--state-dir=/nowhere"}, Stderr: "/nowhere"},
 	})
 }
 

@@ -26,7 +26,7 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// Durability is what a written file survives.
+// Durability says which failures a written file survives.
 type Durability bool
 
 const (

@@ -80,6 +80,16 @@ func try(path string) (*Lock, error) {
 	return nil, err
 }
 
+// Held reports whether a process holds the directory.
+func Held(path string) bool {
+	dir, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }() // This unlocks it, too.
+	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // same reports whether the directory is still at its path: if it was removed meanwhile, the
 // next process locks another one.
 func same(dir *os.File, path string) bool {

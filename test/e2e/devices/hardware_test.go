@@ -233,7 +233,7 @@ func TestHardwareMPS(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps-keeper=use")
+	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -17,12 +17,6 @@ import (
 // defaultShm is the usual directory of shared memory.
 const defaultShm = "/dev/shm"
 
-// The values of --mps-keeper.
-const (
-	keeperNone = "none"
-	keeperUse  = "use"
-)
-
 // The values of --imex-request.
 const (
 	imexAll        = "all"
@@ -46,9 +40,8 @@ type options struct {
 	hostRoot, mpsRoot, mpsShmDir string
 	strategy, metricsAddress     string
 	imex, imexRequest            string
-	takeover, gdrcopy, gds       bool
+	takeover, gdrcopy, gds, mps  bool
 	cleanup, authenticate        bool
-	mpsKeeper                    string
 }
 
 // Register implements [program.Daemon].
@@ -66,8 +59,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.hostRoot, "host-root", "",
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
 	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
-	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "what runs the MPS daemons, which end with it: "+
-		"none, this process; use, heddle-node mps with this --state-dir")
+	fs.BoolVar(&o.mps, "mps", false, "enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove heddle's files in --cdi-dir and --kubelet-dir, "+
 		"and the directories --state-dir and --mps-shm-dir, then stay idle, for a DaemonSet")
@@ -92,9 +84,6 @@ func (o *options) Check() error {
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
-	}
-	if o.mpsKeeper != keeperNone && o.mpsKeeper != keeperUse {
-		return fmt.Errorf("--mps-keeper: %q is neither none nor use", o.mpsKeeper)
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

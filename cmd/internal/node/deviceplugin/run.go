@@ -121,7 +121,6 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
-	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	restricted := &program.Restricted{
 		Metrics: pods, Path: report.Path, Handler: a, Open: !o.authenticate, Auth: o.auth(log),
