@@ -4,8 +4,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -14,7 +12,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 const schedulerName = "heddle-scheduler"
@@ -98,30 +95,6 @@ func TestSchedulerWeightsAndRates(t *testing.T) {
 	}
 }
 
-// The gates, and the admission of a native gang's pods without GPUs: all of its
-// pods must have one scheduler.
-func TestGenericWorkload(t *testing.T) {
-	const gates = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
-	for _, on := range []bool{false, true} {
-		args := append(append([]string{
-			"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods,gpuScheduler.genericWorkload=" + strconv.FormatBool(on),
-		}, mutating...), podGroups...)
-		objects := render(t, args...)
-		d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
-		if got := slices.Contains(d.Spec.Template.Spec.Containers[0].Args, gates); got != on {
-			t.Errorf("with genericWorkload=%t the scheduler runs with %v", on, d.Spec.Template.Spec.Containers[0].Args)
-		}
-		p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
-		if got := strings.Contains(p.Spec.MatchConditions[2].Expression, "|| has(object.spec.schedulingGroup)"); got != on {
-			t.Errorf("with genericWorkload=%t: %s", on, p.Spec.MatchConditions[2].Expression)
-		}
-	}
-	_, err := helm(t, "template", generated, chartDir, "--set", "gpuScheduler.deploy=true,gpuScheduler.genericWorkload=true")
-	if err == nil || !strings.Contains(err.Error(), "scheduling.k8s.io/v1beta1") {
-		t.Errorf("without the API: %v", err)
-	}
-}
-
 // Another configuration makes other pods, since kube-scheduler reads it once.
 func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 	const key = "heddle.dev/scheduler-config"
@@ -149,25 +122,6 @@ func TestPodGroupsAreKept(t *testing.T) {
 		annotations, _ := metadata["annotations"].(map[string]any)
 		if annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("%s goes with the release: %v", group, annotations)
-		}
-	}
-}
-
-// Who makes no PodGroups may write none.
-func TestPodGroupsThatNobodyMakes(t *testing.T) {
-	for _, groups := range []string{`[]`, `["scheduling.sigs.k8s.io"]`} {
-		objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json", "gpuScheduler.podGroups="+groups)
-		want := []rbacv1.PolicyRule{{
-			APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"},
-		}}
-		rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules
-		podGroups := slices.DeleteFunc(rules, func(r rbacv1.PolicyRule) bool { return !slices.Contains(r.Resources, "podgroups") })
-		if diff := cmp.Diff(want, podGroups); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", groups, diff)
-		}
-		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
-		if !strings.Contains(config, "podGroups: false") {
-			t.Errorf("%s, and its configuration makes some:\n%s", groups, config)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devices "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
@@ -60,7 +60,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
 	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
 	fs.BoolVar(&o.mps, "mps", false, "enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
-	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
+	fs.StringVar(&o.strategy, "device-list-strategy", string(resource.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove heddle's files in --cdi-dir and --kubelet-dir, "+
 		"and the directories --state-dir and --mps-shm-dir, then stay idle, for a DaemonSet")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
@@ -80,7 +80,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 // Check implements [program.Daemon].
 func (o *options) Check() error {
 	switch {
-	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
+	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
@@ -111,7 +111,7 @@ func (o *options) checkRequest() error {
 		return nil
 	case o.imexRequest != imexAnnotation:
 		return fmt.Errorf("%q is neither all nor annotation", o.imexRequest)
-	case o.strategy == string(gpu.Envvar):
+	case o.strategy == string(resource.Envvar):
 		return errors.New("annotation needs --device-list-strategy=cdi: with envvar a container's environment is made " +
 			"before its pod is known")
 	case o.imex == "":
