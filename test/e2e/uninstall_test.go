@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-const pluginName = "heddle-device-plugin"
+const pluginName, nodeName = "heddle-device-plugin", "heddle-node"
 
 // removableValues are values with which every daemon of a node writes something.
 const removableValues = `
