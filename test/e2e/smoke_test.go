@@ -104,7 +104,8 @@ func (s *smoke) explain(t *testing.T) {
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},
 		{"get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "custom-columns=O:.involvedObject.name,R:.reason,M:.message"},
-		{"-n", suite, "logs", "ds/" + s.plugin, "--tail=40"}, {"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
+		{"-n", suite, "logs", "ds/" + s.plugin, "--tail=40"},
+		{"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
 	} {
 		out, err := s.Kubectl(ctx, args...)
 		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -133,7 +134,7 @@ func smokeInstall(t *testing.T, s *smoke) {
 	s.kubectl(t, "-n", suite, "create", "configmap", "smoke", "--from-file=machine.json="+dump)
 	s.applied(t, `{apiVersion: v1, kind: Service, metadata: {name: smoke-map, namespace: `+suite+`}, spec: {clusterIP: `+smokeMapIP+`,
 		selector: {app.kubernetes.io/name: `+topoMasterName+`}, ports: [{port: 9001, targetPort: api}]}}`)
-	s.removable.node, s.files = s.nodeJSON(t), s.hostFiles(t)
+	s.node, s.files = s.nodeJSON(t), s.hostFiles(t)
 	if err := s.installer.Chart(ctx, s.Cluster, "--values", values, "--set", "gpuDevice.replayDevices="+nodes); err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +421,7 @@ func smokeUninstall(t *testing.T, s *smoke) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.removable.node, s.nodeJSON(t)); diff != "" {
+	if diff := cmp.Diff(s.node, s.nodeJSON(t)); diff != "" {
 		t.Errorf("the Node (-before +after):\n%s", diff)
 	}
 	if diff := cmp.Diff(s.files, s.hostFiles(t)); diff != "" {
