@@ -73,44 +73,6 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 	})
 }
 
-func TestAMindChangedBackReturnsTheGPUAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m := &kubelet{}, two()
-		tracker, stop := start(t, t.TempDir(), k)
-		defer stop()
-		round(tracker, m, configured(native, cordon))
-		k.set(func() {
-			k.offered = []Device{{gpus, "GPU-a"}}
-			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
-		})
-		round(tracker, m, configured(shared, cordon))
-		tracker.Round(m, configured(native, cordon))
-		for i, g := range m.GPUs {
-			if is, reason := offered(tracker, &g, native); !is || reason != "" {
-				t.Errorf("GPU %d: %t, %q", i, is, reason)
-			}
-		}
-		want(t, tracker, "as before", "native of native", "native of native")
-	})
-}
-
-func TestPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m, c := &kubelet{}, two(), configured(shared, wait, "1")
-		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}, {Device: Device{gpus, "GPU-a"}, By: "ml/other"}}
-		tracker, stop := start(t, t.TempDir(), k)
-		defer stop()
-		round(tracker, m, c)
-		want(t, tracker, "in use", "native of native", "native of sgpu until ml/train ends")
-		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "" {
-			t.Errorf("offered as before: %t, %q", is, reason)
-		}
-		k.set(func() { k.held = nil })
-		later(tracker, m, c, 3*time.Second)
-		want(t, tracker, "free", "native of native", "sgpu of sgpu")
-	})
-}
-
 // TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
 // and one with an init container that runs.
 func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
@@ -147,12 +109,6 @@ func TestRestart(t *testing.T) {
 		problem       string
 	}{
 		{
-			"first start of all", "", &kubelet{}, share,
-			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
-			[]string{"sgpu of sgpu", "sgpu of sgpu"},
-			false, "",
-		},
-		{
 			"first start, and pods have GPUs",
 			"",
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
@@ -169,31 +125,10 @@ func TestRestart(t *testing.T) {
 			false, "",
 		},
 		{
-			"no kubelet: the modes of before", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native"}}`,
-			&kubelet{down: true}, configured(native, cordon),
-			[]string{"sgpu of native until it is known who holds it", "native of native"},
-			[]string{"sgpu of native until it is known who holds it", "native of native"},
-			true, "",
-		},
-		{
 			"in the middle of a switch", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native","GPU-gone":"sgpu"}}`,
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/b"}}}, share,
 			[]string{"sgpu of sgpu", "native of sgpu until it is known who holds it"},
 			[]string{"sgpu of sgpu", "native of sgpu until ml/b ends"},
-			true, "",
-		},
-		{
-			"bound to another GPU than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-a::0"}, By: "ml/b"}, {Device: Device{sgpus, "GPU-b::"}, By: "ml/b"}}}, configured(native, cordon),
-			[]string{"sgpu of native until it is known who holds it", "sgpu of native until it is known who holds it"},
-			[]string{"sgpu of native until ml/b ends", "sgpu of native until ml/b ends"},
-			true, "",
-		},
-		{
-			"the disk has an older state", `{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
-			[]string{"native of native", "native of native"},
-			[]string{"native of native", "sgpu of native until ml/b ends"},
 			true, "",
 		},
 		{
