@@ -22,7 +22,7 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 		k, m, dir := &kubelet{}, two(), t.TempDir()
 		tracker, stop := start(t, dir, k)
 		defer stop()
-		alone := configured(native, cordon)
+		alone := configured(native)
 		round(tracker, m, alone)
 		want(t, tracker, "first start", "native of native", "native of native")
 		if asked := k.asked; asked != 1 {
@@ -32,7 +32,7 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 			k.offered = []Device{{gpus, "GPU-a"}, {gpus, "GPU-b"}, {"rdma/x", "a::0"}}
 			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
 		})
-		share := configured(shared, cordon)
+		share := configured(shared)
 		tracker.Round(m, share)
 		for i, g := range m.GPUs {
 			if is, reason := offered(tracker, &g, native); !is || !strings.HasPrefix(reason, "moves to sgpu when ") {
@@ -77,7 +77,7 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 // and one with an init container that runs.
 func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, m, share := &kubelet{}, two(), configured(shared, cordon, "0")
+		k, m, share := &kubelet{}, two(), configured(shared, "0")
 		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Unverified: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Unverified: true}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
@@ -96,7 +96,7 @@ func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	share := configured(shared, cordon)
+	share := configured(shared)
 	for _, tt := range []struct {
 		name string
 		// file is what is on disk; empty is nothing.
@@ -112,7 +112,7 @@ func TestRestart(t *testing.T) {
 			"first start, and pods have GPUs",
 			"",
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
-			configured(native, cordon),
+			configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false, "",
@@ -133,7 +133,7 @@ func TestRestart(t *testing.T) {
 		},
 		{
 			"half a file", `{"version":1,"modes":{"GPU-a":"sg`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false,
@@ -187,7 +187,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		k, m, c := &kubelet{}, two(), configured(shared, cordon, "1")
+		k, m, c := &kubelet{}, two(), configured(shared, "1")
 		tracker, stop := start(t, dir, k)
 		defer stop()
 		// A directory in the way of the new file.
@@ -222,7 +222,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 		k := &kubelet{held: []Held{{Device: Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, By: "ml/b"}}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
-		round(tracker, m, configured(shared, cordon))
+		round(tracker, m, configured(shared))
 		want(t, tracker, "MIG", "sgpu of sgpu", "native of native")
 		tracker.Cordon("GPU-b")
 		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != Cordoned {
@@ -232,7 +232,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 }
 
 func TestCordon(t *testing.T) {
-	m, dir, c := two(), t.TempDir(), configured(native, cordon)
+	m, dir, c := two(), t.TempDir(), configured(native)
 	tracker := New(dir, slog.New(slog.DiscardHandler))
 	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, phase: draining}}
 	tracker.Round(m, c)

@@ -137,7 +137,8 @@ func (t *tally) of(c consumer) int64 {
 	return t.sums[c]
 }
 
-// add attributes the use of a process to its container; an empty name is unknown. After an error it may be any container's.
+// add attributes the use of a process to its container; an empty name is unknown. After
+// an error it may be any container's.
 func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
 	t.lost = t.lost || err != nil
 	holders := t.pods[in.PodUID]
