@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -53,7 +52,7 @@ func numbers(nodes []int) string {
 
 // numaWarnings are about shares that were decided and are far from the processors
 // that their container has to itself.
-func (n *Node) numaWarnings(decided []*checkpoint.Entry) []Warning {
+func (n *Node) numaWarnings(decided []*Entry) []Warning {
 	var all []Warning
 	for _, e := range decided {
 		nodes := n.processorNodes(*e.Owner)

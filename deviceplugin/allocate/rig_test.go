@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -43,7 +42,7 @@ type rig struct {
 	change  func(*inventory.Inventory)
 	pods    []*podresources.PodResources
 	known   map[string]*corev1.Pod
-	entries map[string]*checkpoint.Entry
+	entries map[string]*Entry
 	// warnings are those since they were last taken.
 	warnings []Warning
 }
@@ -52,7 +51,7 @@ func newRig(t *testing.T, name string, change ...func(*config.NodeConfig)) *rig 
 	t.Helper()
 	r := &rig{
 		t: t, name: "gpu-1", machine: machines.Load(t, name), config: config.Default(), change: func(*inventory.Inventory) {},
-		known: map[string]*corev1.Pod{}, entries: map[string]*checkpoint.Entry{},
+		known: map[string]*corev1.Pod{}, entries: map[string]*Entry{},
 	}
 	for _, f := range change {
 		if f != nil {
@@ -88,7 +87,7 @@ func (r *rig) allocate(pod, container, resource string, ids ...string) {
 		r.t.Fatal(err)
 	}
 	name := cdi.NewName(kind, resource, ids)
-	r.entries[name.Device] = &checkpoint.Entry{Kind: kind, Device: name.Device, Resource: resource, IDs: ids}
+	r.entries[name.Device] = &Entry{Kind: kind, Device: name.Device, Resource: resource, IDs: ids}
 	c := r.listed(pod, container)
 	c.Devices = append(c.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: ids})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -59,7 +58,7 @@ type shareRequest struct {
 	container kubelet.Container
 	phase     quota.Phase
 	ids       []string
-	entries   []*checkpoint.Entry
+	entries   []*Entry
 	runAs     *int64
 	// order is the container's in its pod's list.
 	order int
@@ -74,7 +73,7 @@ func (r *shareRequest) reject(kind, format string, args ...any) error {
 // the next would keep both from others. Containers that have shares keep them,
 // whatever the pod's annotations have become. It returns the entries that this
 // changes; pod is nil if it is not known.
-func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.Entry, error) {
+func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*Entry, error) {
 	waiting, err := n.waiting(starts)
 	if err != nil || len(waiting) == 0 {
 		return nil, err
@@ -91,7 +90,7 @@ func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.
 	slices.SortStableFunc(waiting, func(x, y shareRequest) int {
 		return cmp.Or(compareBool(x.phase.Terminates(), y.phase.Terminates()), cmp.Compare(x.order, y.order))
 	})
-	var changed []*checkpoint.Entry
+	var changed []*Entry
 	u := n.usage()
 	for i := range waiting {
 		r := &waiting[i]
@@ -124,7 +123,7 @@ func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
 		if err != nil {
 			return nil, err
 		}
-		has := func(e *checkpoint.Entry) bool { return e.HasShares(a.Container) }
+		has := func(e *Entry) bool { return e.HasShares(a.Container) }
 		if len(entries) == 0 || slices.ContainsFunc(entries, has) {
 			continue
 		}

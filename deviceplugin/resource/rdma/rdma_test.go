@@ -14,8 +14,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -40,7 +40,7 @@ type node struct {
 }
 
 func (n *node) resource() *Resource {
-	var entries []*checkpoint.Entry
+	var entries []*allocate.Entry
 	for id, hca := range n.bound {
 		entries = append(entries, state.Entry(cdi.RDMA, name, id, hca))
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -43,7 +43,7 @@ func sharedGPUs(n, slots int) []quota.GPU {
 	return all
 }
 
-func (n *node) resource(t *testing.T, bound ...*checkpoint.Entry) *sgpu.Resource {
+func (n *node) resource(t *testing.T, bound ...*allocate.Entry) *sgpu.Resource {
 	t.Helper()
 	n.dir = t.TempDir()
 	return sgpu.New(resource.Options{
