@@ -327,6 +327,26 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// Shares may have 1.5 times the memory of a GPU, and a container no more than the GPU.
+func TestMemoryOvercommit(t *testing.T) {
+	r := shareRig(t, shareOnly("0"), func(c *config.NodeConfig) { c.SGPU.MemoryOvercommit = 1.5 })
+	for i, tt := range []struct{ text, reason string }{
+		{"10/39", ""},
+		{"10/39", ""},
+		{"10/39", ""},
+		{"10/39", "2.4 GiB of 119.5 left; needs 39"},
+		{"10/80", "79.6 GiB in all; needs 80"},
+	} {
+		err := r.consumer("p"+itoa(i), tt.text, 0, i)
+		if (err == nil) != (tt.reason == "") || err != nil && !strings.Contains(err.Error(), tt.reason) {
+			t.Errorf("container %d: %v, want %q", i, err, tt.reason)
+		}
+	}
+	if g := r.node().SharedGPUs()[0]; g.UsedMiB != 3*39<<10 || g.MemoryMiB != 81559 {
+		t.Errorf("%d of %d MiB are taken", g.UsedMiB, g.MemoryMiB)
+	}
+}
+
 // The GPUs of all containers of a pod are decided when the first one starts, or
 // none is.
 func TestAllOfAPodOrNothing(t *testing.T) {

@@ -128,28 +128,6 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	}
 }
 
-// TestGPUOfAnotherPluginsPod: another device plugin served the resource before, with
-// device IDs of the same form. Its container has all of the GPU as far as is known.
-func TestGPUOfAnotherPluginsPod(t *testing.T) {
-	r := shareRig(t, "0", "1")
-	r.spec("theirs")
-	r.kubelet.Assign(pod("theirs"), "main", slots, []string{r.slot(0, 0)},
-		&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": r.gpuIDs(0)[0]}})
-	const kept = "kept for container main of default/theirs: no checkpoint entry has its share"
-	r.start(r.consumer("a", "30/10", r.slot(0, 1)))
-	if diff := cmp.Diff([]int{1}, r.gpusOf("a", "main")); diff != "" {
-		t.Errorf("the GPU of heddle's pod (-want +got):\n%s", diff)
-	}
-	if got := r.View().GPUs()[0].Unhealthy; got != kept {
-		t.Errorf("GPU 0: %q", got)
-	}
-	r.kubelet.Delete("default", "theirs")
-	r.start(r.consumer("b", "80/40", r.slot(0, 2)))
-	if diff := cmp.Diff([]int{0}, r.gpusOf("b", "main")); diff != "" {
-		t.Errorf("the other pod has gone (-want +got):\n%s", diff)
-	}
-}
-
 // TestReplicasOfAnotherPlugin: what heddle hands out whole is shared by pods of another
 // plugin, under the same name or another one.
 func TestReplicasOfAnotherPlugin(t *testing.T) {
