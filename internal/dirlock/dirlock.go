@@ -25,7 +25,7 @@ const (
 // Lock is held until it is closed, or its process ends, however it does.
 type Lock struct{ dir *os.File }
 
-// Take makes the directory if there is none, and waits until no other process has it.
+// Take makes a missing directory, and waits until no other process has it.
 //
 // It is a flock(2) of the directory itself: a file in it could not be made on a full
 // disk, and a second one would take its place when all in the directory is removed.

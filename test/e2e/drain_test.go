@@ -85,7 +85,7 @@ spec:
 	})
 
 	b.kubectl(t, "uncordon", b.Node())
-	if out, code := cli.run(t, "gpu", "uncordon", b.Node(), gpu); code != 0 || !strings.Contains(out, "is handed out again") {
+	if out, code := cli.run(t, "gpu", "uncordon", b.Node(), gpu); code != 0 || !strings.Contains(out, "is allocated again") {
 		t.Errorf("uncordon of the GPU: exit %d\n%s", code, out)
 	}
 	if got := b.kubectl(t, "get", "node", b.Node(), "-o", cordonedByGPU+"{.spec.unschedulable}"); got != "" {

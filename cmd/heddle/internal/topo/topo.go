@@ -58,7 +58,7 @@ are accepted too.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		path, ok := formats()[*format]
 		if !ok {
-			return cli.UsageErrorf(c, "--format %q is none of %s", *format, short)
+			return cli.UsageErrorf(c, "invalid --format %q: want one of %s", *format, short)
 		}
 		body, err := at.get(c, "/v1/export/"+path, *kind)
 		if err != nil {
