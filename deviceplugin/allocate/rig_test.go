@@ -128,12 +128,12 @@ func (r *rig) start(pod, container string) (*Result, error) {
 	return result, err
 }
 
-// mustStart is start of a container that is given what it asks for.
-func (r *rig) mustStart(pod, container string) *Result {
+// mustStart is start of container main, which is given what it asks for.
+func (r *rig) mustStart(pod string) *Result {
 	r.t.Helper()
-	result, err := r.start(pod, container)
+	result, err := r.start(pod, "main")
 	if err != nil {
-		r.t.Fatalf("container %s of %s: %v", container, pod, err)
+		r.t.Fatalf("container main of %s: %v", pod, err)
 	}
 	return result
 }
@@ -169,7 +169,7 @@ func (r *rig) take(name, text string, gpu int) {
 	r.t.Helper()
 	r.wants(name, r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(gpu, text)}}), sharer("main", text))
 	r.allocate(name, "main", slots, r.slot(gpu, 0))
-	r.mustStart(name, "main")
+	r.mustStart(name)
 }
 
 // sharesOf are the shares of a container.
@@ -182,10 +182,10 @@ func (r *rig) sharesOf(pod, container string) (all []allocation.Share) {
 	return all
 }
 
-// gpusOf are the GPUs of a container's shares by index.
-func (r *rig) gpusOf(pod, container string) []int {
+// gpusOf are the GPUs of the shares of pod a's container main, by index.
+func (r *rig) gpusOf() []int {
 	var indices []int
-	for _, s := range r.sharesOf(pod, container) {
+	for _, s := range r.sharesOf("a", "main") {
 		at := slices.IndexFunc(r.machine.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID })
 		indices = append(indices, r.machine.GPUs[at].Index)
 	}

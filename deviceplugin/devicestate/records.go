@@ -29,8 +29,8 @@ const (
 	syncAfter = 5 * time.Second
 )
 
-// records is the directory of the checkpoint's entries, a file for each CDI name. Its methods are safe for use by several
-// goroutines.
+// records is the directory of the checkpoint's entries, a file for each CDI name. Its
+// methods are safe for use by several goroutines.
 //
 // Its run fsyncs files some seconds after they were written, off the path of every start: a
 // disk that is busy takes 100 ms and more for that. That is for loss of power

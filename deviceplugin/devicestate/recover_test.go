@@ -38,15 +38,6 @@ func (r *rig) driftsNow() []string {
 	return all
 }
 
-func (r *rig) incomplete() bool {
-	r.tb.Helper()
-	usage, err := r.Reconcile(r.tb.Context())
-	if err != nil {
-		r.tb.Fatal(err)
-	}
-	return usage.Incomplete
-}
-
 func (r *rig) rejects(why string, want asks, reason string) {
 	r.tb.Helper()
 	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), reason) {

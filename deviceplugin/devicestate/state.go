@@ -96,7 +96,7 @@ type State struct {
 	// uncertain are the containers whose devices the kubelet or the checkpoint has
 	// lost.
 	uncertain map[kubelet.Container]uncertain
-	// drifts are the differences that are there; true for those that were returned.
+	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
