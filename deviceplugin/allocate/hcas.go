@@ -43,7 +43,7 @@ func DeviceID(r *config.RDMAResource, hca string, sharer int) string {
 // isExact reports whether device IDs are HCAs' own, see [DeviceID].
 func isExact(ids []string) bool { return !slices.ContainsFunc(ids, replica.IsReplica) }
 
-// Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
+// Members returns the HCAs of resource r, in the order of m.HCAs, with roles as
 // corrected, with the health that the inventory has of them.
 func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
 	ids := m.HCAIDs()

@@ -62,7 +62,7 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	return "", fmt.Errorf("unknown resource %s", resource)
 }
 
-// rdmaResource is the configuration of an RDMA resource; nil if there is none.
+// rdmaResource returns the configuration of an RDMA resource, or nil.
 func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
 	for i := range c.RDMA.Resources {
 		if c.RDMA.Resources[i].Name == resource {
@@ -115,7 +115,7 @@ func (n *Node) entriesOf(a *kubelet.Allocation) ([]*Entry, error) {
 	return entries, nil
 }
 
-// entriesFor are those of entriesOf without the kubelet's checkpoint.
+// entriesFor is entriesOf without the kubelet's checkpoint.
 func (n *Node) entriesFor(a *kubelet.Allocation) ([]*Entry, error) {
 	var entries []*Entry
 	for _, e := range n.Entries {

@@ -32,7 +32,7 @@ func (n *Node) processorNodes(c kubelet.Container) []int {
 }
 
 // far reports whether a device is known to be of a NUMA node outside of nodes;
-// nothing is far from a container without processors of its own.
+// nothing is far from a container without exclusive processors.
 func far(nodes []int, device int) bool {
 	return len(nodes) > 0 && device >= 0 && !slices.Contains(nodes, device)
 }

@@ -69,7 +69,7 @@ func (r *shareRequest) reject(kind, format string, args ...any) error {
 }
 
 // shares decides which GPUs the containers of a pod share when one of them
-// starts, of all of them or of none: a pod that has one of its GPUs and waits for
+// starts, for all of them or for none: a pod that has one of its GPUs and waits for
 // the next would keep both from others. Containers that have shares keep them,
 // whatever the pod's annotations have become. It returns the entries that this
 // changes; pod is nil if it is not known.
@@ -79,7 +79,7 @@ func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*Entry, erro
 		return nil, err
 	}
 	if pod == nil {
-		return nil, fmt.Errorf("%s is not known yet, and so neither is what it requests", starts.Pod)
+		return nil, fmt.Errorf("%s is not known yet, nor are its requests", starts.Pod)
 	}
 	for i := range waiting {
 		if err := n.parseRequest(&waiting[i], pod); err != nil {
@@ -217,7 +217,7 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 	return shares, by, nil
 }
 
-// adoptPolicy gives a container whose pod sets no QoS policy that of the consumers of
+// adoptPolicy gives a container without a QoS policy in its pod that of the consumers of
 // the first GPU that has some. HAMi 2.6 knows no policies: it would choose that GPU
 // again and again.
 func (r *shareRequest) adoptPolicy(gpus []quota.GPU, uuids []string) {

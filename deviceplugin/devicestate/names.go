@@ -18,7 +18,7 @@ import (
 
 // namesFile has the entries that have no owner yet, one a line. A pod's admission
 // waits until its names are there, and appending a line takes a fraction of the
-// time of a file of its own: no inode is made. An entry leaves it when it gets a
+// time of a separate file: no inode is made. An entry leaves it when it gets a
 // file, or is removed: at once if it is the last, else with maxDropped others.
 const (
 	namesFile  = "names.jsonl"

@@ -36,7 +36,7 @@ import (
 
 // Limiter enforces the limits of shares.
 type Limiter interface {
-	// Edits are what a container needs for its limits, before each of its
+	// Edits returns the edits for a container's limits, before each of its
 	// starts. The error keeps it from starting, and the kubelet tries again.
 	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
 }

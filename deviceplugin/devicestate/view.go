@@ -130,7 +130,7 @@ func (v *View) Limits() []enforce.Limit {
 }
 
 // Assigned is which HCA stands behind a device ID of an RDMA resource now, or
-// which GPU behind one of shares: the health of an ID in use is that of its
+// which GPU behind one of shares: the health of an ID in use is the health of its
 // device.
 func (v *View) Assigned(resource string) map[string]string {
 	assigned := make(map[string]string)
