@@ -81,11 +81,12 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 }
 
 // published is what a node publishes, whatever its pods take.
-func (s *Scheduler) published(info framework.NodeInfo) *published {
-	if had := s.states.load(info.Node()); had != nil {
+func (s *Scheduler) published(node *corev1.Node) *published {
+	if had := s.states.load(node); had != nil {
 		return &had.published
 	}
-	return &s.state(info).published
+	now := s.publishedBy(node)
+	return &now
 }
 
 // topology is that of a node.
