@@ -108,7 +108,7 @@ func (s *smoke) explain(t *testing.T) {
 
 func smokeInstall(t *testing.T, s *smoke) {
 	ctx := t.Context()
-	err := s.installer.Image(ctx, s.Cluster, "heddle", topoMasterName, daemon, pluginName, topoWorkerName, schedulerName)
+	err := s.installer.Image(ctx, s.Cluster, "heddle", topoMasterName, nodeName, schedulerName)
 	if err != nil {
 		t.Fatal(err)
 	}

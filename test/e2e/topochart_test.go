@@ -57,7 +57,7 @@ type topoChart struct {
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
 	b := &topoChart{bed: shared(t)}
-	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
+	if err := b.installer.Image(t.Context(), b.Cluster, nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	values := filepath.Join(t.TempDir(), "values.yaml")

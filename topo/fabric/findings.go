@@ -10,80 +10,103 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// cabling is the outcome of a leaf group's cabling check.
-type cabling struct {
-	// rails are what the group expects, by rail and plane; without a leaf if it
-	// does not know.
-	rails []Rail
-	// own are the group's leaves, by the links that end there; leaves are those
-	// that it expects nodes with GPUs on, sorted.
-	own    votes
-	leaves []string
-	// findings are the faults of the members, in their order.
-	findings [][]Finding
+// leafGroup are the nodes with one outcome of vote 4. It exists in every mode, because
+// cables are checked by it.
+type leafGroup struct {
+	// leaf is the anchor, key its ID.
+	leaf int32
+	key  string
+	// members and foreign, the leaves that are foreign to the group, are what
+	// everything below follows from.
+	members []member
+	foreign []int32
+	outcome
+	// spine is the ID that stands for the groups that share spines with this one, "" if
+	// no uplinks are known.
+	spine string
 }
 
-// expectations are what the tree shows of the rails.
-func (c *cabling) expectations() []Rail {
-	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
+// outcome is what a leaf group's cables show.
+type outcome struct {
+	// rails are the leaves that the group expects, by rail and plane.
+	rails []Rail
+	// own are the group's leaves, by the links that end there; expected are those
+	// where nodes with GPUs belong.
+	own      tally[int32]
+	expected []int32
+	// findings are the faults of the members, blocks the parts of the group that they
+	// are in, in the order of members; without blocks the group is not cut.
+	findings [][]Finding
+	blocks   []string
+}
+
+// member is a node of a leaf group.
+type member struct {
+	node  *node
+	links *links
+	whole whole
+}
+
+// equal reports whether two groups have the same outcome.
+func (g *leafGroup) equal(o *leafGroup) bool {
+	return o != nil && slices.Equal(g.members, o.members) && slices.Equal(g.foreign, o.foreign)
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
 type cablingCheck struct {
-	group  *leafGroup
-	own    votes
+	*leafGroup
+	ids    []string // Of switches.
 	shapes map[*shape]*wiring
 }
 
 // wiring is how the members of one shape are cabled.
 type wiring struct {
-	*shape
+	whole
 	// members counts them, rails are by position.
 	members int
 	rails   []railPorts
 	// most is how many ports of one rail are on a leaf, at most.
-	most map[*leaf]int32
+	most map[int32]int32
 	// byRail is set if the shape is wired by rail at all.
 	byRail bool
 }
 
 // railPorts are the ports of a wiring on one rail and plane.
 type railPorts struct {
-	Rail     // With the leaf that is expected.
-	leaves   map[*leaf]int32
+	Rail
 	position int32
-	// agree is how many ports are on the expected leaf.
-	agree int32
-	names votes
-	// dark counts the members of which the port never had a link.
+	leaves   tally[int32]
+	// leaf is expected, and agree is how many ports are on it.
+	leaf, agree int32
+	names       tally[string]
+	// dark counts the members whose port never had a link.
 	dark int
 }
 
-func check(g *leafGroup) cabling {
-	c := cablingCheck{group: g, shapes: map[*shape]*wiring{}}
+// check fills in what follows from a group's members.
+func (g *leafGroup) check(ids []string) {
+	c := cablingCheck{leafGroup: g, ids: ids, shapes: map[*shape]*wiring{}}
 	c.count()
 	for _, w := range c.shapes {
 		c.expect(w)
 	}
 	c.name()
-	out := cabling{own: c.own, rails: c.rails(), leaves: c.leaves(), findings: make([][]Finding, len(g.members))}
-	for i, n := range g.members {
-		out.findings[i] = c.findings(n)
+	g.rails = c.expectations()
+	g.findings = make([][]Finding, len(g.members))
+	for i := range g.members {
+		g.findings[i] = c.faults(&g.members[i])
 	}
-	return out
 }
 
-// wiring is that of a node's shape, made if need be.
-func (c *cablingCheck) wiring(n *node) *wiring {
-	w := c.shapes[n.shape.whole]
+// wiring is that of a member's shape, made if need be.
+func (c *cablingCheck) wiring(m *member) *wiring {
+	w := c.shapes[m.whole.shape]
 	if w == nil {
-		w = &wiring{shape: n.shape.whole, most: map[*leaf]int32{}}
+		w = &wiring{whole: m.whole, most: map[int32]int32{}}
 		w.rails = make([]railPorts, len(w.positions))
 		for i, at := range w.positions {
-			w.rails[i] = railPorts{
-				Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at, leaves: map[*leaf]int32{},
-			}
+			w.rails[i] = railPorts{Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at}
 		}
 		c.shapes[w.shape] = w
 	}
@@ -101,42 +124,41 @@ func (w *wiring) rail(p *port, i int) *railPorts {
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
-	for _, n := range c.group.members {
-		c.wiring(n).count(n)
+	for i := range c.members {
+		c.wiring(&c.members[i]).count(c.members[i].links.ports)
 	}
 	for _, w := range c.shapes {
 		for i := range w.rails {
-			for l, n := range w.rails[i].leaves {
-				if c.foreign(l) {
-					continue
+			for _, l := range w.rails[i].leaves.list {
+				if !slices.Contains(c.foreign, l.value) {
+					c.own.add(l.value, l.n)
+					w.most[l.value] = max(w.most[l.value], l.n)
 				}
-				c.own.add(l.id, n)
-				w.most[l] = max(w.most[l], n)
 			}
 		}
 	}
 }
 
 // count adds the ports of a member.
-func (w *wiring) count(n *node) {
+func (w *wiring) count(ports []port) {
 	w.members++
-	for i := range n.ports {
-		p := &n.ports[i]
+	for i := range ports {
+		p := &ports[i]
 		r := w.rail(p, i)
-		if p.leaf != nil {
-			r.leaves[p.leaf]++
+		if p.leaf != 0 {
+			r.leaves.add(p.leaf, 1)
 		}
-		if p.neverUp() && (i == 0 || n.ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
+		if p.neverUp() && (i == 0 || ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
 			r.dark++
 		}
 	}
 }
 
-func (c *cablingCheck) foreign(l *leaf) bool { return l.groups.foreign(c.group.key) }
-
 // fits reports whether a rail is one of those that a shape usually has at a leaf
 // of the group: at least half as many ports as the rail with the most.
-func (w *wiring) fits(l *leaf, r *railPorts) bool { return 2*r.leaves[l] >= w.most[l] && w.most[l] > 0 }
+func (w *wiring) fits(leaf int32, r *railPorts) bool {
+	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
+}
 
 // expect decides which leaf is right at each rail, and whether the shape is
 // wired by rail.
@@ -144,59 +166,62 @@ func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
 	for i := range w.rails {
 		r := &w.rails[i]
-		for l, n := range r.leaves {
-			if w.fits(l, r) && c.prefers(l, n, r) {
-				r.Leaf.ID, r.agree = l.id, n
+		for _, l := range r.leaves.list {
+			if w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+				r.leaf, r.agree = l.value, l.n
 			}
-			if w.most[l] > 0 {
-				total += n
+			if w.most[l.value] > 0 {
+				total += l.n
 			}
 		}
 		agree += r.agree
+		if r.Leaf.ID = c.ids[r.leaf]; r.leaf != 0 && w.hasGPUs() {
+			c.expected = append(c.expected, r.leaf)
+		}
 	}
 	w.byRail = 4*agree >= 3*total
 }
 
 // prefers reports whether a leaf with n of a rail's ports is a better
-// expectation than what the rail has: more of its ports, more of the group's,
-// the lesser ID.
-func (c *cablingCheck) prefers(l *leaf, n int32, r *railPorts) bool {
+// expectation than the one that the rail has: more of its ports, more of the
+// group's, the lesser ID.
+func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
 	if n != r.agree {
 		return n > r.agree
 	}
-	if x, y := c.own.count(l.id), c.own.count(r.Leaf.ID); x != y {
+	if x, y := c.own.count(leaf), c.own.count(r.leaf); x != y {
 		return x > y
 	}
-	return l.id < r.Leaf.ID
+	return c.ids[leaf] < c.ids[r.leaf]
 }
 
 // name gives the expected leaves the names that most of their ports saw.
 func (c *cablingCheck) name() {
-	for _, n := range c.group.members {
-		w := c.shapes[n.shape.whole]
-		for i := range n.ports {
-			p := &n.ports[i]
-			if r := w.rail(p, i); p.leaf != nil && p.leaf.id == r.Leaf.ID && p.far.Name != "" {
+	for i := range c.members {
+		w, ports := c.wiring(&c.members[i]), c.members[i].links.ports
+		for j := range ports {
+			p := &ports[j]
+			if r := w.rail(p, j); p.leaf != 0 && p.leaf == r.leaf && p.far.Name != "" {
 				r.names.add(p.far.Name, 1)
 			}
 		}
 	}
 	for _, w := range c.shapes {
 		for i := range w.rails {
-			w.rails[i].Leaf.Name = w.rails[i].names.most()
+			w.rails[i].Leaf.Name = w.rails[i].names.most(cmp.Compare[string])
 		}
 	}
 }
 
-// rails are what the group expects, of nodes with GPUs if it has any: of two
+// expectations are what the group expects, of nodes with GPUs if it has any: of two
 // shapes that expect different leaves behind a rail, what the one with more
 // members does.
-func (c *cablingCheck) rails() []Rail {
+func (c *cablingCheck) expectations() []Rail {
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
 		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
 	})
-	if slices.ContainsFunc(all, func(w *wiring) bool { return w.accelerators != "" }) {
-		all = slices.DeleteFunc(all, func(w *wiring) bool { return w.accelerators == "" })
+	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
+		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
 	}
 	var out []Rail
 	for _, w := range all {
@@ -209,37 +234,23 @@ func (c *cablingCheck) rails() []Rail {
 			}
 		}
 	}
-	return out
+	return slices.DeleteFunc(out, func(r Rail) bool { return r.Leaf == (Switch{}) })
 }
 
-// leaves are those that nodes with GPUs are expected on.
-func (c *cablingCheck) leaves() []string {
-	var out []string
-	for _, w := range c.shapes {
-		for i := range w.rails {
-			if id := w.rails[i].Leaf.ID; id != "" && w.accelerators != "" {
-				out = append(out, id)
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// findings are the faults of one member.
-func (c *cablingCheck) findings(n *node) []Finding {
+// faults are the findings of one member.
+func (c *cablingCheck) faults(m *member) []Finding {
 	var out []Finding
-	w := c.shapes[n.shape.whole]
-	missing, shifted := w.missing(n)
-	for i := range n.ports {
-		p := &n.ports[i]
+	w := c.wiring(m)
+	missing, shifted := w.missing(m.links)
+	for i := range m.links.ports {
+		p := &m.links.ports[i]
 		r := w.rail(p, i)
 		if w.unused(p, r) {
 			continue
 		}
 		if kind := c.fault(w, p, r, shifted); kind != "" {
-			f := p.finding(n.Name)
-			f.Kind, f.Group = kind, c.group.key
+			f := p.finding(m.node.Name, c.ids)
+			f.Kind, f.Group = kind, c.key
 			if w.expects {
 				f.Expected = r.Leaf
 			}
@@ -248,7 +259,7 @@ func (c *cablingCheck) findings(n *node) []Finding {
 	}
 	for _, r := range missing {
 		out = append(out, Finding{
-			Kind: Missing, Node: n.Name, Group: c.group.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
+			Kind: Missing, Node: m.node.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
 		})
 	}
 	sortFindings(out)
@@ -266,7 +277,7 @@ func (p *port) neverUp() bool {
 // had links. Fewer than three nodes prove nothing, and nothing is expected of a
 // node without GPUs.
 func (w *wiring) unused(p *port, r *railPorts) bool {
-	return p.neverUp() && (w.accelerators == "" || w.members > few && 2*r.dark > w.members)
+	return p.neverUp() && (!w.hasGPUs() || w.members > few && 2*r.dark > w.members)
 }
 
 // fault is what is wrong with a port, "" if nothing is.
@@ -274,15 +285,15 @@ func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fau
 	switch {
 	case p.state != v1alpha1.LinkActive:
 		return Dead
-	case p.leaf == nil:
+	case p.leaf == 0:
 		return Unseen
-	case p.leaf.id == r.Leaf.ID || !w.expects:
+	case p.leaf == r.leaf || !w.expects:
 		return ""
-	case c.foreign(p.leaf):
+	case slices.Contains(c.foreign, p.leaf):
 		return Miscabled
-	case w.members <= few || !w.byRail || shifted || r.Leaf.ID == "":
+	case w.members <= few || !w.byRail || shifted || r.leaf == 0:
 		return ""
-	case !w.fits(p.leaf, r) || r.agree > r.leaves[p.leaf]:
+	case !w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf):
 		return Miscabled
 	}
 	return ""
@@ -293,12 +304,12 @@ func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fau
 // the cables of those behind it are on leaves that were not theirs, the last one's
 // leaf among them, the lost rails are those with no port left for them, and the
 // others' numbers prove nothing.
-func (w *wiring) missing(n *node) (rails []*railPorts, shifted bool) {
+func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	if n.shape == w.shape || !w.expects {
 		return nil, false
 	}
 	var lacked, strayed []*railPorts
-	elsewhere := map[string]int{}
+	var elsewhere tally[int32]
 	at := 0
 	for i := range w.rails {
 		r := &w.rails[i]
@@ -307,19 +318,19 @@ func (w *wiring) missing(n *node) (rails []*railPorts, shifted bool) {
 			continue
 		}
 		for ; at < len(n.ports) && n.ports[at].position() == r.position; at++ {
-			if l := n.ports[at].leaf; l != nil && l.id != r.Leaf.ID {
-				elsewhere[l.id]++
+			if l := n.ports[at].leaf; l != 0 && l != r.leaf {
+				elsewhere.add(l, 1)
 				strayed = append(strayed, r)
 			}
 		}
 	}
-	reached := func(r *railPorts) bool { return elsewhere[r.Leaf.ID] > 0 }
+	reached := func(r *railPorts) bool { return elsewhere.count(r.leaf) > 0 }
 	if !w.byRail || !slices.ContainsFunc(lacked, reached) {
 		return lacked, false
 	}
 	lost := slices.DeleteFunc(append(strayed, lacked...), func(r *railPorts) bool {
-		elsewhere[r.Leaf.ID]--
-		return elsewhere[r.Leaf.ID] >= 0
+		elsewhere.add(r.leaf, -1)
+		return elsewhere.count(r.leaf) >= 0
 	})
 	if len(lost) < len(lacked) {
 		return lacked, true
@@ -327,25 +338,28 @@ func (w *wiring) missing(n *node) (rails []*railPorts, shifted bool) {
 	return lost[:len(lacked)], true
 }
 
-func (p *port) finding(node string) Finding {
+// finding is one about a port, without its kind.
+func (p *port) finding(node string, ids []string) Finding {
 	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
 	if p.since > 0 {
 		f.Since = wellknown.Moment(time.Unix(p.since, 0))
 	}
-	if p.leaf != nil {
-		f.Found = Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.switchPort.Value()}
+	if p.leaf != 0 {
+		f.Found = Switch{ID: ids[p.leaf], Name: p.far.Name, Port: p.switchPort.Value()}
 	}
 	return f
 }
 
 // alone are the findings of a node that is in no leaf group.
-func (n *node) alone() []Finding {
+func (l *links) alone(node string) []Finding {
+	if l == nil {
+		return nil
+	}
 	var out []Finding
-	for i := range n.ports {
-		p := &n.ports[i]
-		f := p.finding(n.Name)
+	for i := range l.ports {
+		f := l.ports[i].finding(node, nil)
 		f.Kind = Unseen
-		if p.state != v1alpha1.LinkActive {
+		if l.ports[i].state != v1alpha1.LinkActive {
 			f.Kind = Dead
 		}
 		out = append(out, f)
