@@ -42,13 +42,8 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-<<<<<<< HEAD
-// newLimiter makes a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
-=======
 // newLimiter returns a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
->>>>>>> main
+func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
 		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,

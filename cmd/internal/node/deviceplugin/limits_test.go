@@ -135,16 +135,8 @@ func TestProgramsOfMPS(t *testing.T) {
 		{"no heddle-mps", root, false, "heddle-mps is not deployed (gpuDevice.mps)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-<<<<<<< HEAD
-			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsKeeper: tt.keeper, mpsShmDir: defaultShm}
-			l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-=======
 			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mps: tt.mps, mpsShmDir: defaultShm}
-			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
->>>>>>> main
+			l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			c := config.Default()
 			if err := l.Configure(m, &c); err != nil {
 				t.Fatal(err)
