@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-BINARIES := heddle heddle-node heddle-feature-discovery heddle-device-plugin heddle-topo-worker heddle-topo-master
+BINARIES := heddle heddle-node heddle-topo-master
 # Modules of their own: kube-scheduler with a plugin, and Volcano's scheduler with two.
 SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
@@ -66,7 +66,7 @@ test: ## Unit and integration tests, with the race detector where there are goro
 	$(TEST) -race -timeout 15m -skip '^TestFleets$$' $$($(CONCURRENT))
 	$(TEST) -timeout 15m $$(comm -13 <($(CONCURRENT)) <(go list ./... | sort))
 	go test -vet=off -timeout 15m -run '^TestFleets$$' ./topo/fabric # A simulation without goroutines.
-	for dir in $(SCHEDULERS) tools/release tools/dashboards tools/promql; do go test -C $$dir -vet=off -timeout 15m ./...; done
+	for dir in $(SCHEDULERS) tools/release tools/dashboards; do go test -C $$dir -vet=off -timeout 15m ./...; done
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words

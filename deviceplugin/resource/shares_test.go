@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -37,7 +37,7 @@ func sharedGPUs(n, slots int) []quota.GPU {
 	return all
 }
 
-func (n *shareNode) resource(t *testing.T, bound ...*checkpoint.Entry) *resource.Shares {
+func (n *shareNode) resource(t *testing.T, bound ...*allocate.Entry) *resource.Shares {
 	t.Helper()
 	n.dir = t.TempDir()
 	return resource.NewShares(resource.Options{

@@ -57,7 +57,7 @@ type topoChart struct {
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
 	b := &topoChart{bed: shared(t)}
-	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
+	if err := b.installer.Image(t.Context(), b.Cluster, nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	values := filepath.Join(t.TempDir(), "values.yaml")
@@ -91,9 +91,6 @@ func TestTopologyFromTheChart(t *testing.T) {
 		{"a privileged worker without InfiniBand is ready", stepPrivileged},
 		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
 		{"the master labels Nodes under its policy", stepTiers},
-		{"a worker's token writes its own report and no other", stepWorkerToken},
-		{"the master's token writes tiers and walks and nothing else", stepMasterToken},
-		{"what is no NodeTopology is refused", stepValidation},
 		{"without InfiniBand NET_RAW alone receives LLDP", stepEthernet},
 		{"without exports the labels are taken back, and it answers throughout", stepTakenBack},
 		{"over HTTPS it asks for a token", stepTokens},

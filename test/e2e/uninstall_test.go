@@ -45,7 +45,7 @@ uninstall: {affinity: *real}
 type removable struct {
 	*bed
 	release string
-	plugin  string // The program that has the device plugin.
+	plugin  string // The DaemonSet that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
 	// library is what gpuDevice.preload.image brings.
@@ -55,15 +55,9 @@ type removable struct {
 // TestUninstallLeavesNothing is the life of an installation with a share running, step by
 // step; each step stands on those before.
 func TestUninstallLeavesNothing(t *testing.T) {
-	own := ownBed(t, cluster.Options{Name: "e2e-removed"})
+	ctx, own := t.Context(), ownBed(t, cluster.Options{Name: "e2e-removed"})
 	b := &removable{bed: own, plugin: pluginName, library: libraryImage(t, own)}
-	installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.preload.image="+libraryName+
-		",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
-}
-
-func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...string) {
-	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, append([]string{"heddle", topoMasterName}, onNodes...)...); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices-"+b.plugin)
@@ -85,7 +79,9 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
 	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
 	b.plainManifest(t)
-	if err := b.installer.Chart(ctx, b.Cluster, append(values, "--values", file, "--set", "gpuDevice.replayDevices="+nodes)...); err != nil {
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", file, "--set", "gpuDevice.replayDevices="+nodes+
+		",gpuDevice.preload.image="+libraryName+
+		",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload"); err != nil {
 		t.Fatal(err)
 	}
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
@@ -105,12 +101,8 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"a library out of an image is in the container with a share", stepLibrary},
 		{"a support bundle has the node's machine and logs", stepBundle},
 		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
-		{"connections with unfinished headers cost a daemon little", stepUnfinished},
-		{"topo-master answers beside idle connections", stepIdle},
 		{"a drain takes pods from a GPU and from the node", stepDrained},
-		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
-		{"an upgrade of a full node evicts no other pod", stepFull},
 		{"an uninstall is rejected while a share is bound", stepHeld},
 		{"an uninstall leaves the Node and the host as before", stepRemoved},
 	} {
@@ -302,4 +294,18 @@ func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
 	if err := b.StartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// shareOnNode runs a pod with a share of a GPU of the real node.
+func (b *bed) shareOnNode(t *testing.T, name string) {
+	t.Helper()
+	pod := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": "default"}, "spec": {
+		"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+		"nodeSelector": {"kubernetes.io/hostname": %q}, "containers": [{"name": "main", "image": %q,
+		"resources": {"limits": {"nvidia.com/sgpu": 1, "nvidia.com/vcore": 30, "nvidia.com/vmemory": 8}}}]}}`,
+		name, b.Node(), cluster.PauseImage)
+	if err := b.Apply(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=3m")
 }
