@@ -9,7 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too,
@@ -24,7 +24,7 @@ func TestResourceLeavesTheConfiguration(t *testing.T) {
 	lateNames := r.allocate(pod("late"), "main", late)
 	dark := asks{hcas: r.deviceIDs("mlx5_6/1")}
 	r.allocate(pod("dark"), "main", dark)
-	all := asks{hcas: []string{replica.ID(allocate.AllHCAs, 0)}}
+	all := asks{hcas: []string{inventory.ReplicaID(allocate.AllHCAs, 0)}}
 	r.allocate(pod("all"), "main", all)
 	r.down("mlx5_6")
 	r.reconfigure(func(c *config.NodeConfig) { c.RDMA.Resources = nil })

@@ -28,7 +28,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -250,7 +249,7 @@ func (r *rig) deviceIDs(names ...string) []string {
 			continue
 		}
 		slot, _ := strconv.Atoi(cmp.Or(number, "0"))
-		ids[i] = replica.ID(all[at], slot)
+		ids[i] = inventory.ReplicaID(all[at], slot)
 	}
 	return ids
 }

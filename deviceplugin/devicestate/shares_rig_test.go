@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -41,7 +40,7 @@ func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 }
 
 // slot is the device ID of a share that names a GPU.
-func (r *rig) slot(gpu, number int) string { return replica.ID(r.gpuIDs(gpu)[0], number) }
+func (r *rig) slot(gpu, number int) string { return inventory.ReplicaID(r.gpuIDs(gpu)[0], number) }
 
 // ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
 // GPU, "2:60/4" of two; what is left out is not asked for.
