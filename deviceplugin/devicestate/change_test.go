@@ -15,7 +15,7 @@ import (
 // TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too,
 // and who was given it and has not started gets the HCAs that are named.
 func TestResourceLeavesTheConfiguration(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
@@ -60,7 +60,7 @@ func TestResourceLeavesTheConfiguration(t *testing.T) {
 // name, and the fault names it until the pod has gone.
 func TestGPUsOfAnotherName(t *testing.T) {
 	const renamed = "example.com/gpu"
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	for _, tc := range []struct{ id, parent, want string }{

@@ -122,7 +122,7 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 // TestReplicasOfAnotherPlugin: what heddle hands out whole is shared by pods of another
 // plugin, under the same name or another one.
 func TestReplicasOfAnotherPlugin(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	for i, resource := range []string{gpus, "nvidia.com/gpu.shared"} {
 		name := fmt.Sprint("theirs-", i)
 		r.spec(name)

@@ -106,11 +106,11 @@ func (p *podSpecs) takeEvents() []string {
 	return events
 }
 
-func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig {
+func newRig(tb testing.TB, change ...func(*config.NodeConfig)) *rig {
 	tb.Helper()
 	dir := testkubelet.Dir(tb)
 	r := &rig{
-		tb: tb, kubelet: testkubelet.Start(tb, dir), machine: machines.Load(tb, name),
+		tb: tb, kubelet: testkubelet.Start(tb, dir), machine: machines.Load(tb, "dgx-h100"),
 		config: config.Default(), specs: &podSpecs{pods: map[string]*corev1.Pod{}}, now: time.Now(),
 		change: func(*inventory.Inventory) {}, kubeletDir: dir,
 	}

@@ -24,7 +24,7 @@ const slots = "nvidia.com/sgpu"
 // shareRig is a node whose GPUs are shared, or some of them.
 func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 	tb.Helper()
-	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, refs })
+	r := newRig(tb, func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, refs })
 	r.options.NodeName = "gpu-1"
 	r.change = func(inv *inventory.Inventory) {
 		for i := range inv.Machine.GPUs {
