@@ -24,10 +24,10 @@ const (
 // terminate already if that is enough, else those of the fewest gangs. The search ends with the
 // context.
 func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
-	priority, may := r.preemptor()
-	if !may || !AnyBelow(r.Nodes, priority) {
+	if !r.MayPreempt() {
 		return Plan{}
 	}
+	priority, _ := r.preemptor()
 	e := newEviction(p, r, ReadVictims(r.Nodes, c, priority, r.keys()...))
 	set, ok := e.choose(ctx)
 	if !ok {
