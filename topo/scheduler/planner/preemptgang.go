@@ -88,7 +88,7 @@ type eviction struct {
 	// gpus is how many GPUs each victim frees, and lacking how many must become free at least.
 	gpus    []int64
 	lacking int64
-	// places are those of the last plan, made without the pods of a set, and taken their nodes.
+	// places are the result of the last plan, made without the pods of a set, and taken their nodes.
 	places  []Place
 	without []int
 	taken   map[string]bool
