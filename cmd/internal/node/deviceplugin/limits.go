@@ -43,7 +43,7 @@ type seen struct {
 }
 
 // newLimiter returns a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
+func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
 		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
@@ -61,7 +61,7 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
 			MPS: o.mps, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
 		},
-	}, nil
+	}
 }
 
 // mountsHook is the program, next to this one, that checks a container's mounts and variables.

@@ -40,10 +40,7 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l, err := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
 	limit := &enforce.Limit{
 		Pod: "u", Container: "main", Policy: quota.FixedShare,
 		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
@@ -97,13 +94,11 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 func TestLimiterLooksForTheHook(t *testing.T) {
 	root := t.TempDir()
 	o := &options{stateDir: t.TempDir(), hostRoot: root, cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
-	l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 	const hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 	c := config.Default()
 	for _, want := range []string{"", hook, ""} {
+		var err error
 		path := filepath.Join(root, hook)
 		if want != "" {
 			err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o700))
@@ -141,10 +136,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mps: tt.mps, mpsShmDir: defaultShm}
-			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			c := config.Default()
 			if err := l.Configure(m, &c); err != nil {
 				t.Fatal(err)

@@ -113,10 +113,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
-	limits, err := newLimiter(o, computeModes(o.GPUs), log)
-	if err != nil {
-		return err
-	}
+	limits := newLimiter(o, computeModes(o.GPUs), log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })

@@ -1,4 +1,4 @@
-package checkpoint_test
+package devicestate
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
 // entry is one of shares, with all that an entry can have.
-func entry() *checkpoint.Entry {
+func fullEntry() *allocate.Entry {
 	ids := []string{"GPU-0::1"}
-	return &checkpoint.Entry{
+	return &allocate.Entry{
 		Kind: cdi.SGPU, Device: cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", ids).Device, Resource: "nvidia.com/sgpu", IDs: ids,
 		Created: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
 		Owner:   &kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "a", UID: "u"}, Name: "main"},
@@ -30,7 +30,7 @@ func entry() *checkpoint.Entry {
 	}
 }
 
-func write(t *testing.T, path, content string) {
+func writeFile(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
@@ -38,8 +38,8 @@ func write(t *testing.T, path, content string) {
 }
 
 func TestEntryComesBackAsItWas(t *testing.T) {
-	dir, e := t.TempDir(), entry()
-	if err := checkpoint.NewDir(dir).Write(e); err != nil {
+	dir, e := t.TempDir(), fullEntry()
+	if err := newRecords(dir).write(e); err != nil {
 		t.Fatal(err)
 	}
 	// The file is read across upgrades: its names do not change.
@@ -50,17 +50,17 @@ func TestEntryComesBackAsItWas(t *testing.T) {
 	if diff := cmp.Diff(want, string(content)); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
-	all, err := checkpoint.NewDir(dir).Load()
-	if diff := cmp.Diff(map[string]*checkpoint.Entry{e.Device: e}, all); diff != "" || err != nil {
+	all, err := newRecords(dir).load()
+	if diff := cmp.Diff(map[string]*allocate.Entry{e.Device: e}, all); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 }
 
 // TestWhatCannotBeRead is set aside for a person, and does not hide the others.
 func TestWhatCannotBeRead(t *testing.T) {
-	dir, e := t.TempDir(), entry()
-	d := checkpoint.NewDir(dir)
-	if err := d.Write(e); err != nil {
+	dir, e := t.TempDir(), fullEntry()
+	d := newRecords(dir)
+	if err := d.write(e); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(filepath.Join(dir, e.Device+".json"))
@@ -79,11 +79,11 @@ func TestWhatCannotBeRead(t *testing.T) {
 	} {
 		device := cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", e.IDs).Device
 		path := filepath.Join(dir, device+".json")
-		write(t, path, strings.Replace(bad, e.Device, device, 1))
+		writeFile(t, path, strings.Replace(bad, e.Device, device, 1))
 		set = append(set, path)
 	}
-	write(t, filepath.Join(dir, "notes.json"), "of a person")
-	all, err := d.Load()
+	writeFile(t, filepath.Join(dir, "notes.json"), "of a person")
+	all, err := d.load()
 	if len(all) != 1 || all[e.Device] == nil || err == nil || strings.Count(err.Error(), "set aside") != len(set) {
 		t.Errorf("%d entries, error %v", len(all), err)
 	}
@@ -92,7 +92,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if all, err = d.Load(); len(all) != 1 || err != nil {
+	if all, err = d.load(); len(all) != 1 || err != nil {
 		t.Errorf("after that %d entries, error %v", len(all), err)
 	}
 }
@@ -101,14 +101,14 @@ func TestWhatCannotBeRead(t *testing.T) {
 // aside of devices that no container has.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
-	kept, dropped := entry().Device, entry().Device
+	kept, dropped := fullEntry().Device, fullEntry().Device
 	for _, name := range []string{".heddle-1.tmp", kept + ".json.corrupt", dropped + ".json.corrupt", "notes.json"} {
-		write(t, filepath.Join(dir, name), "{")
+		writeFile(t, filepath.Join(dir, name), "{")
 	}
-	d := checkpoint.NewDir(dir)
+	d := newRecords(dir)
 	left := func(before time.Time) []string {
 		t.Helper()
-		if err := d.Sweep(map[string]bool{kept: true}, before); err != nil {
+		if err := d.sweep(map[string]bool{kept: true}, before); err != nil {
 			t.Error(err)
 		}
 		files, err := os.ReadDir(dir)
@@ -131,9 +131,9 @@ func TestSweep(t *testing.T) {
 }
 
 func TestNoDirectory(t *testing.T) {
-	d := checkpoint.NewDir(filepath.Join(t.TempDir(), "none"))
-	all, err := d.Load()
-	if err = errors.Join(err, d.Sweep(nil, time.Now()), d.Remove(entry())); len(all) != 0 || err != nil {
+	d := newRecords(filepath.Join(t.TempDir(), "none"))
+	all, err := d.load()
+	if err = errors.Join(err, d.sweep(nil, time.Now()), d.remove(fullEntry())); len(all) != 0 || err != nil {
 		t.Errorf("%d entries, error %v", len(all), err)
 	}
 }

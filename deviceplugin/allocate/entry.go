@@ -1,10 +1,4 @@
-// Package checkpoint keeps on disk what each answer of Allocate stands for: one
-// file for each CDI name of an answer. The files outlive the process and
-// are read across upgrades.
-//
-// The package keeps no entries in memory and knows no kubelet: who may still
-// have what an entry names is deviceplugin/devicestate's business.
-package checkpoint
+package allocate
 
 import (
 	"encoding/json"
@@ -19,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Entry is one answer of Allocate: the CDI name, what for,
-// and once known, to which container and what it stands for. An entry is never
-// changed, but replaced.
+// Entry is one answer of Allocate, as the checkpoint on disk has it: the CDI name,
+// what for, and once known, to which container and what it stands for. Entries are
+// read across upgrades. An entry is never changed, but replaced.
 type Entry struct {
 	// Kind and Device are the CDI name.
 	Kind     cdi.Kind  `json:"kind"`
@@ -63,8 +57,8 @@ func (e *Entry) OwnedBy(c kubelet.Container) bool { return e.Owner != nil && e.O
 // HasShares reports whether a container has its shares by the entry.
 func (e *Entry) HasShares(c kubelet.Container) bool { return len(e.Shares) > 0 && e.OwnedBy(c) }
 
-// parse reads the entry of a device.
-func parse(content []byte, device string) (*Entry, error) {
+// ParseEntry reads the entry of a device.
+func ParseEntry(content []byte, device string) (*Entry, error) {
 	var e Entry
 	if err := json.Unmarshal(content, &e); err != nil {
 		return nil, err

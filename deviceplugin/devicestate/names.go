@@ -1,4 +1,4 @@
-package checkpoint
+package devicestate
 
 import (
 	"bytes"
@@ -11,22 +11,23 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // namesFile has the entries that have no owner yet, one a line. A pod's admission
 // waits until its names are there, and appending a line takes a fraction of the
-// time of a file of its own: no inode is made. An entry leaves it when it gets a
+// time of a separate file: no inode is made. An entry leaves it when it gets a
 // file, or is removed: at once if it is the last, else with maxDropped others.
 const (
 	namesFile  = "names.jsonl"
 	maxDropped = 256
 )
 
-// Add records an entry that has no owner. It is not put on the disk: after a loss
+// add records an entry that has no owner. It is not put on the disk: after a loss
 // of power the name in the kubelet's checkpoint is worth as much.
-func (d *Dir) Add(e *Entry) error {
+func (d *records) add(e *allocate.Entry) error {
 	line, err := json.Marshal(e)
 	if err == nil {
 		d.mu.Lock()
@@ -42,7 +43,7 @@ func (d *Dir) Add(e *Entry) error {
 }
 
 // appendLocked adds a line whole or not at all. The caller holds mu.
-func (d *Dir) appendLocked(line []byte) error {
+func (d *records) appendLocked(line []byte) error {
 	f, err := d.openNamesLocked()
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func (d *Dir) appendLocked(line []byte) error {
 // a file takes as long as all else that Allocate does; another one is opened when the path
 // leads to another file: the list was written again, or the directory was replaced. The caller
 // holds mu.
-func (d *Dir) openNamesLocked() (*os.File, error) {
+func (d *records) openNamesLocked() (*os.File, error) {
 	path := filepath.Join(d.path, namesFile)
 	if info, err := os.Stat(path); err == nil && d.names != nil && os.SameFile(info, d.namesInfo) {
 		return d.names, nil
@@ -90,7 +91,7 @@ func (d *Dir) openNamesLocked() (*os.File, error) {
 }
 
 // dropName forgets a name. Until the next restart that is enough.
-func (d *Dir) dropName(device string) error {
+func (d *records) dropName(device string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.added[device] == nil {
@@ -105,7 +106,7 @@ func (d *Dir) dropName(device string) error {
 
 // writeNamesLocked makes the list of what was added and not dropped. The caller
 // holds mu.
-func (d *Dir) writeNamesLocked() error {
+func (d *records) writeNamesLocked() error {
 	d.dropped = 0
 	path := filepath.Join(d.path, namesFile)
 	if len(d.added) == 0 {
@@ -125,7 +126,7 @@ func (d *Dir) writeNamesLocked() error {
 // loadNames adds the entries of the list that have no file to all, and writes the
 // list again with these alone. A line that was cut off is of a name that no
 // container got.
-func (d *Dir) loadNames(all map[string]*Entry) error {
+func (d *records) loadNames(all map[string]*allocate.Entry) error {
 	path := filepath.Join(d.path, namesFile)
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,7 +147,7 @@ func (d *Dir) loadNames(all map[string]*Entry) error {
 		if json.Unmarshal(line, &named) != nil || !cdi.IsDevice(named.Device) || all[named.Device] != nil {
 			continue
 		}
-		if e, err := parse(line, named.Device); err == nil {
+		if e, err := allocate.ParseEntry(line, named.Device); err == nil {
 			all[named.Device], d.added[named.Device] = e, line
 		}
 	}

@@ -1,4 +1,4 @@
-package checkpoint
+package devicestate
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -28,16 +29,16 @@ const (
 	syncAfter = 5 * time.Second
 )
 
-// Dir is the directory of the entries. Its methods are safe for use by several
-// goroutines.
+// records is the directory of the checkpoint's entries, a file for each CDI name. Its
+// methods are safe for use by several goroutines.
 //
-// Its Run fsyncs files some seconds after they were written, off the path of every start: a
+// Its run fsyncs files some seconds after they were written, off the path of every start: a
 // disk that is busy takes 100 ms and more for that. That is for loss of power
 // alone. What a process has written outlives it however it ends, in the order in
 // which it was written: an entry before its CDI spec. After a loss
 // of power no container is left. The kubelet's checkpoint has the names then, and
 // what a container had in the last moment is decided again when it starts.
-type Dir struct {
+type records struct {
 	path string
 
 	mu sync.Mutex // guards all below
@@ -55,15 +56,15 @@ type Dir struct {
 	namesInfo os.FileInfo
 }
 
-// NewDir makes a Dir of a path, which need not be there.
-func NewDir(path string) *Dir {
-	return &Dir{path: path, written: make(map[string]bool), added: make(map[string][]byte), unsynced: notify.New()}
+// newRecords makes records of a path, which need not be there.
+func newRecords(path string) *records {
+	return &records{path: path, written: make(map[string]bool), added: make(map[string][]byte), unsynced: notify.New()}
 }
 
-// Load reads all entries, by device. What cannot be read is set aside, and the
+// load reads all entries, by device. What cannot be read is set aside, and the
 // other entries are returned beside the error.
-func (d *Dir) Load() (map[string]*Entry, error) {
-	all := make(map[string]*Entry)
+func (d *records) load() (map[string]*allocate.Entry, error) {
+	all := make(map[string]*allocate.Entry)
 	files, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, nil
@@ -79,9 +80,9 @@ func (d *Dir) Load() (map[string]*Entry, error) {
 		}
 		path := filepath.Join(d.path, f.Name())
 		content, err := os.ReadFile(path)
-		var e *Entry
+		var e *allocate.Entry
 		if err == nil {
-			e, err = parse(content, device)
+			e, err = allocate.ParseEntry(content, device)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("checkpoint entry %s, set aside: %w", f.Name(), err),
@@ -94,8 +95,8 @@ func (d *Dir) Load() (map[string]*Entry, error) {
 	return all, errors.Join(errs...)
 }
 
-// Write replaces an entry. It is on the disk some seconds later; see [Dir.Run].
-func (d *Dir) Write(e *Entry) error {
+// write replaces an entry. It is on the disk some seconds later; see [records.run].
+func (d *records) write(e *allocate.Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
 		name := e.Device + jsonSuffix
@@ -117,16 +118,16 @@ func (d *Dir) Write(e *Entry) error {
 // probeSize is more than an entry has.
 const probeSize = 64 << 10
 
-// Probe reports why no entry could be written now, such as a full disk.
-func (d *Dir) Probe() error {
+// probe reports why no entry could be written now, such as a full disk.
+func (d *records) probe() error {
 	if err := atomicfile.Probe(d.path, probeSize); err != nil {
 		return fmt.Errorf("no room for checkpoint entries: %w", err)
 	}
 	return nil
 }
 
-// Remove removes an entry, if it is there.
-func (d *Dir) Remove(e *Entry) error {
+// remove removes an entry, if it is there.
+func (d *records) remove(e *allocate.Entry) error {
 	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -134,21 +135,21 @@ func (d *Dir) Remove(e *Entry) error {
 	return errors.Join(err, d.dropName(e.Device))
 }
 
-// Sweep removes entries that were set aside and that keep does not have, and
+// sweep removes entries that were set aside and that keep does not have, and
 // what writes before a time that were cut off left.
-func (d *Dir) Sweep(keep map[string]bool, before time.Time) error {
+func (d *records) sweep(keep map[string]bool, before time.Time) error {
 	return cdi.SweepDir(d.path, "", jsonSuffix+corruptSuffix, keep, before)
 }
 
-// SyncErr is why the last fsync failed.
-func (d *Dir) SyncErr() error {
+// lastSyncErr is why the last fsync failed.
+func (d *records) lastSyncErr() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.syncErr
 }
 
-// Run puts on the disk what is written, until ctx ends and all is there.
-func (d *Dir) Run(ctx context.Context) {
+// run puts on the disk what is written, until ctx ends and all is there.
+func (d *records) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,7 +165,7 @@ func (d *Dir) Run(ctx context.Context) {
 	}
 }
 
-func (d *Dir) sync() {
+func (d *records) sync() {
 	d.mu.Lock()
 	names := d.written
 	d.written = make(map[string]bool)
