@@ -80,7 +80,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 		t.Errorf("a healthy Node and its machine: exit %d\n%s", code, out)
 	}
 
-	b.newNode(t, "doctor-conflict", nil)
+	b.newNode(t, "doctor-conflict")
 	b.kubectl(t, "label", "node", "doctor-conflict", "--field-manager=nfd-master",
 		"nvidia.com/gpu.replicas=10", "nvidia.com/gpu.count=8", "nvidia.com/gfd.timestamp=1795223568")
 	label("doctor-conflict")
@@ -99,7 +99,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 		t.Errorf("the same, with the machine: exit %d, problems (-want +got):\n%s", code, diff)
 	}
 
-	b.newNode(t, "doctor-bare", nil)
+	b.newNode(t, "doctor-bare")
 	out, code = cli.run(t, "doctor", "--node", "doctor-bare")
 	want = []string{"heddle-feature-discovery: has no pod here, so the Node has none of heddle's labels"}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {

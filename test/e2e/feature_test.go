@@ -206,7 +206,7 @@ func stepGoodConfig(t *testing.T, b *bed) {
 // stepPolicy writes as the daemon's service account would, with the claims
 // that a token of a pod on node1 has.
 func stepPolicy(t *testing.T, b *bed) {
-	b.newNode(t, "neighbor", nil)
+	b.newNode(t, "neighbor")
 	as := func(extra map[string][]string) kubernetes.Interface {
 		config := rest.CopyConfig(b.config)
 		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + suite + ":" + daemon, Extra: extra}

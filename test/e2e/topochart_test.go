@@ -82,7 +82,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 		}
 	})
 	for _, node := range []string{"chart-a", "chart-b"} {
-		b.newNode(t, node, nil)
+		b.newNode(t, node)
 	}
 	for _, step := range []struct {
 		name string

@@ -60,9 +60,3 @@ func stepBundle(t *testing.T, b *removable) {
 		t.Errorf("resources by the bundle's configuration:\n%s", out)
 	}
 }
-
-type podEvent struct {
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	Reason    string `json:"reason"`
-}
