@@ -174,8 +174,8 @@ func (m *model) admit() {
 	m.pods[name] = p
 	tracker := m.tracker
 	hesitates := time.Duration(m.random.Int64N(int64(300 * time.Millisecond)))
-	if m.random.IntN(50) == 0 {
-		hesitates = 5 * time.Second // So that some are rejected.
+	if m.random.IntN(10) == 0 {
+		hesitates = time.Duration(m.random.Int64N(int64(5 * time.Second))) // So that some are rejected.
 	}
 	m.mu.Unlock()
 	m.wg.Go(func() {
