@@ -104,50 +104,15 @@ func (p *parser) read(content *document) map[string]worker.Place {
 	for _, name := range names {
 		nodes[name] = p.node("nodes."+name, content.Nodes[name])
 	}
-	nodes := p.entries(f["nodes"], "nodes")
-	for _, e := range nodes {
-		p.nodes[e.key.Value] = p.node(e.value, e.at)
-	}
-	if p.circles(); p.faults != nil {
-		return
-	}
-	for _, e := range nodes {
-		place := p.nodes[e.key.Value]
-		p.derive(e, &place)
-		p.nodes[e.key.Value] = place
-	}
-}
-
-// entry is a key of a section, and its place in the file.
-type entry struct {
-	key, value *yaml.Node
-	at         string
-}
-
-// entries returns the entries of a section, each key once; nil for any other node.
-func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
-	if n == nil {
+	if p.circles(); p.Errors != nil {
 		return nil
 	}
-	if n.Kind != yaml.MappingNode {
-		p.fault(n, at, "is not a mapping")
-		return nil
+	for _, name := range names {
+		place := nodes[name]
+		p.derive("nodes."+name, &place)
+		nodes[name] = place
 	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		e := entry{n.Content[i], n.Content[i+1], at + "." + n.Content[i].Value}
-		line, twice := seen[e.key.Value]
-		seen[e.key.Value] = e.key.Line
-		switch {
-		case e.key.Kind != yaml.ScalarNode || fancy(e.key) || fancy(e.value):
-			p.fault(e.key, at, "YAML anchors, aliases and tags are not read here")
-		case twice:
-			p.fault(e.key, e.at, "duplicate key, first on line %d", line)
-		default:
-			all = append(all, e)
-		}
-	}
-	return all
+	return nodes
 }
 
 // inOrder are the keys of a section in the order of the file.
@@ -157,25 +122,9 @@ func inOrder[V any](p *parser, section string, values map[string]V) []string {
 	})
 }
 
-func fancy(n *yaml.Node) bool {
-	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
-}
-
-// text is empty for no value.
-func (p *parser) text(n *yaml.Node, at string) string {
-	if n == nil {
-		return ""
-	}
-	if n.Kind != yaml.ScalarNode || fancy(n) || n.ShortTag() == "!!null" {
-		p.fault(n, at, "is not a string")
-		return ""
-	}
-	return n.Value
-}
-
-// group reads a group's name.
-func (p *parser) group(n *yaml.Node, at string) string {
-	name := p.text(n, at)
+// group checks the name of a group.
+func (p *parser) group(at, name string) bool {
+	err := wellknown.CheckValue(name)
 	if name == "" {
 		err = errors.New("empty name")
 	}
@@ -210,9 +159,9 @@ func (p *parser) node(at string, n node) (out worker.Place) {
 	return out
 }
 
-func (p *parser) path(n *yaml.Node, at string) (path []string) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > worker.MaxPath {
-		p.fault(n, at, "is not a list of 1 to %d groups", worker.MaxPath)
+func (p *parser) path(at string, names []string) []string {
+	if len(names) == 0 || len(names) > worker.MaxPath {
+		p.Add(at, "%d groups: want 1 to %d", len(names), worker.MaxPath)
 		return nil
 	}
 	for i, name := range names {
