@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net"
@@ -72,23 +71,4 @@ func TestProbesBesideIdleConnections(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A reader of events stays, however little time others have for a request.
-func TestWatchOutlivesTheReadTimeout(t *testing.T) {
-	t.Parallel()
-	f, api, _ := flooded(t)
-	resp, err := http.Get("http://" + api + "/v1/watch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	time.AfterFunc(12*time.Second, func() { f.put("dragonfly-1", "n2") })
-	events := bufio.NewScanner(resp.Body)
-	for events.Scan() {
-		if events.Text() == "id: 2" {
-			return
-		}
-	}
-	t.Errorf("the stream ended: %v", events.Err())
 }
