@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported --exports "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
 		{Name: "a label key twice", Args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, Err: program.ErrUsage, Stderr: "both make"},
-		{Name: "bad levels", Args: []string{"--namespace=x", "--levels=rack=shelf"}, Err: program.ErrUsage, Stderr: "none of path"},
+		{Name: "bad levels", Args: []string{"--namespace=x", "--levels=rack=shelf"}, Err: program.ErrUsage, Stderr: `unknown evidence "shelf"`},
 		{Name: "levels of a preset", Args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, Err: program.ErrUsage, Stderr: "mode custom"},
 		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
 		{Name: "tokens in the clear", Args: []string{"--namespace=x", "--authenticate"}, Err: program.ErrUsage, Stderr: "in the clear"},
