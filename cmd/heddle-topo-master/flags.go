@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,21 +22,20 @@ import (
 
 type options struct {
 	program.Flags
-	listen, probeListen            string
-	mode                           string
-	nodeNumber                     int
-	levels                         []fabric.Level
-	staleAfter                     time.Duration
-	gpuResource                    string
-	countPods, leaderElect         bool
-	exports                        publish.Exports
-	templates                      []export.Template
-	labelConflicts                 string
-	namespace, lease, identity     string
-	tlsCert, tlsKey                string
-	authenticate                   bool
-	levelText, exportText, keyText string
-	rate                           rate
+	listen, probeListen        string
+	mode                       string
+	nodeNumber                 int
+	levels                     []fabric.Level
+	staleAfter                 time.Duration
+	gpuResource                string
+	countPods, leaderElect     bool
+	exports                    publish.Exports
+	labelConflicts             string
+	namespace, lease, identity string
+	tlsCert, tlsKey            string
+	authenticate               bool
+	levelText, exportText      string
+	rate                       rate
 }
 
 // Register implements [program.Daemon].
@@ -56,12 +56,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"resource of whole GPUs; empty: resources.gpu of the configuration, as it is when the program starts")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
-		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), "+
-			"kueue, kai, with commas between, or none; "+
-			"what is not named is taken back")
-	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate)+","+string(export.NumberedTemplate),
-		"keys of the labels, with commas between; {kind} is the kind of group, {tier} 1 for the lowest kind "+
-			"that the fleet has, {tier0} 0; topograph: NVIDIA topograph's keys")
+		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
+			"Nodes, and Events), hypernode (Volcano), kueue, kai, with commas between, or none; what is not named is removed")
 	fs.StringVar(&o.labelConflicts, "label-conflicts", "yield",
 		"what to do with a label that another field manager holds with another value: yield or force")
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "write only while holding the lease; false: always write")
@@ -110,24 +106,23 @@ func (o *options) Check() error {
 
 // parts reads the flags that are lists.
 func (o *options) parts() error {
-	for key := range strings.SplitSeq(o.keyText, ",") {
-		o.templates = append(o.templates, export.Template(strings.TrimSpace(key)))
+	names := []string{
+		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI, "none", "",
 	}
-	if err := export.CheckTemplates(o.templates); err != nil {
-		return fmt.Errorf("--tier-labels: %w", err)
-	}
-	exports := map[string]*bool{
-		"labels": &o.exports.Labels, "conditions": &o.exports.Conditions, "hypernodes": &o.exports.HyperNodes,
-		"kueue": &o.exports.Kueue, "kai": &o.exports.KAI, "none": new(bool), "": new(bool),
-	}
+	on := map[string]bool{}
 	for word := range strings.SplitSeq(o.exportText, ",") {
-		on := exports[strings.TrimSpace(word)]
-		if on == nil {
-			return fmt.Errorf("--exports: %.40q is none of labels, conditions, hypernodes, kueue, kai, none", word)
+		word = strings.TrimSpace(word)
+		if !slices.Contains(names, word) {
+			return fmt.Errorf("--exports: unsupported value %.40q; supported: %s", word, strings.Join(names[:7], ", "))
 		}
-		*on = true
+		on[word] = true
 	}
-	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels {
+	o.exports = publish.Exports{
+		Labels:     export.LabelSets{Kinds: on[export.FormatLabels], Topograph: on["topograph"]},
+		Conditions: on["conditions"], HyperNodes: on[export.FormatHyperNode],
+		Kueue: on[export.FormatKueue], KAI: on[export.FormatKAI],
+	}
+	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels.Kinds {
 		return errors.New("--exports: kueue and kai read the labels: name labels too")
 	}
 	if o.levelText != "" {

@@ -31,9 +31,8 @@ func TestRun(t *testing.T) {
 	programtest.Run(t, "heddle-topo-master", run, program.ErrUsage, []programtest.Case{
 		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
 		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `"torus" is none`},
-		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `"nfd" is none`},
+		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported value "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
-		{Name: "a label key twice", Args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, Err: program.ErrUsage, Stderr: "both make"},
 		{Name: "bad levels", Args: []string{"--namespace=x", "--levels=rack=shelf"}, Err: program.ErrUsage, Stderr: "none of path"},
 		{Name: "levels of a preset", Args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, Err: program.ErrUsage, Stderr: "mode custom"},
 		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
@@ -291,7 +290,7 @@ const (
 
 // The whole program: it serves, leads and labels; and it stops with its context.
 func TestTheProgram(t *testing.T) {
-	p := launch(t, "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}")
+	p := launch(t, "--levels", "rack=path", "--exports", "topograph")
 	p.answers(t, inRack)
 	for path, want := range map[string]map[string]string{
 		"/": {

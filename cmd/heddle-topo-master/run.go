@@ -23,7 +23,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/certificate"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/pending"
@@ -117,7 +116,7 @@ func (d *daemon) build() error {
 	}
 	d.source = informers.New(informers.Options{
 		Core: d.core, Topology: topology, GPUs: o.gpus(cluster), Pods: o.countPods,
-		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
+		Manager: publish.FieldManager,
 	})
 	if o.exports.Conditions {
 		d.history = informers.NewHistory(d.core, publish.FieldManager)
@@ -137,7 +136,7 @@ func (d *daemon) build() error {
 func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{
-		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
+		Latest: d.builder.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
 		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.countPods {
@@ -175,7 +174,7 @@ func (d *daemon) publisher() (*publish.Publisher, error) {
 	}
 	return publish.New(publish.Options{
 		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
-		Templates: d.options.templates, Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
+		Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
 	}), nil
 }
 

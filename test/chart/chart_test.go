@@ -197,7 +197,7 @@ func TestRejected(t *testing.T) {
 		{"topoDiscovery.deploy=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
 		{"topoDiscovery.deploy=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
 		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
-		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
+		{"topoDiscovery.master.exports[0]=rack", "/topoDiscovery/master/exports/0"},
 		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
 		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
 		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},

@@ -52,7 +52,7 @@ func TestTopoMaster(t *testing.T) {
 		{"default", nil},
 		{"secure", []string{
 			"--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true",
-			"--set", "topoDiscovery.master.exports={labels,hypernodes,kueue}", "--set", "topoDiscovery.mode=leaf",
+			"--set", "topoDiscovery.master.exports={labels,hypernode,kueue}", "--set", "topoDiscovery.mode=leaf",
 			"--set", "config.existingConfigMap=mine", "--set", "topoDiscovery.master.replicas=3",
 		}},
 		{"nothing-written", []string{"--set-json", "topoDiscovery.master.exports=[]", "--set", "topoDiscovery.master.countPods=false"}},

@@ -181,7 +181,7 @@ func (b *bed) observed(t *testing.T, binaries []string, text string) (values str
 	}
 	address := strings.TrimSpace(b.kubectl(t, "-n", suite, "get", "service", topoMasterName, "-o", "jsonpath={.spec.clusterIP}"))
 	b.helm(t, "upgrade", strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q")), "deploy/helm/heddle", "-n", suite,
-		"--reuse-values", "--wait", "--timeout", "2m", "--set-json", `topoDiscovery.master.exports=["labels","conditions","hypernodes"]`,
+		"--reuse-values", "--wait", "--timeout", "2m", "--set-json", `topoDiscovery.master.exports=["labels","conditions","hypernode"]`,
 		"--set", "gpuScheduler.map.address=http://"+address+":9001/node_group")
 	return values
 }

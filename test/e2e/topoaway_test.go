@@ -82,8 +82,8 @@ func TestAPIServerRestart(t *testing.T) {
 	b.report(t, reportOf("away-a2", b.node(t, "away-a2").UID, leafB))
 	eventually(t, time.Minute, agreed("["+group(leafA, "away-a1")+","+group(leafB, "away-a2", "away-b1")+"]\n"))
 	eventually(t, time.Minute, func() string {
-		if got := b.node(t, "away-a2").Labels["heddle.dev/topology.tier-1"]; got != "leaf-"+leafB {
-			return "the leader writes tier " + got
+		if got := b.node(t, "away-a2").Labels["heddle.dev/topology.leaf"]; got != "leaf-"+leafB {
+			return "the leader writes leaf " + got
 		}
 		return ""
 	})

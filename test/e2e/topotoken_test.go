@@ -117,7 +117,7 @@ func stepWorkerToken(t *testing.T, b *topoChart) {
 		{"its own report deleted", func(ctx context.Context) error {
 			return own.Delete().AbsPath(nodeTopologies + node).Do(ctx).Error()
 		}, rbac + "delete"},
-		{"its own Node's label", edit("/api/v1/nodes/"+node, `{"metadata": {"labels": {"`+tierOne+`": "x"}}}`), rbac + "patch"},
+		{"its own Node's label", edit("/api/v1/nodes/"+node, `{"metadata": {"labels": {"`+leafLabel+`": "x"}}}`), rbac + "patch"},
 		{"all reports read", func(ctx context.Context) error {
 			return own.Get().AbsPath(strings.TrimSuffix(nodeTopologies, "/")).Do(ctx).Error()
 		}, rbac + "list"},
@@ -157,8 +157,8 @@ func stepMasterToken(t *testing.T, b *topoChart) {
 		rbac   = "is forbidden: User \"system:serviceaccount:heddle-system:heddle-topo-master\" cannot "
 	)
 	try(t, []attempt{
-		{"a tier", edit(node, label("heddle.dev/topology.tier-7")), ""},
-		{"the tier taken away", edit(node, `{"metadata": {"labels": {"heddle.dev/topology.tier-7": null}}}`), ""},
+		{"a label", edit(node, label("heddle.dev/topology.rack")), ""},
+		{"the label removed", edit(node, `{"metadata": {"labels": {"heddle.dev/topology.rack": null}}}`), ""},
 		{"who walks", edit(nodeTopologies+b.Node()+"#status", `{"status": {"walk": ["leaf-x"]}}`), ""},
 		{"what a GPU is", edit(node, label("nvidia.com/gpu.product")), policy},
 		{"a role", edit(node, label("node-role.kubernetes.io/control-plane")), policy},

@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
@@ -265,10 +266,10 @@ func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
 	c.fill(f, rand.New(rand.NewPCG(1, 1)))
 	leader, follower := c.replica(t, fabric.ModeLeaf), c.replica(t, fabric.ModeLeaf)
 	leader.until(t, "all reports", reports(16))
-	c.lead(t, leader, publish.Exports{Labels: true})
+	c.lead(t, leader, publish.Exports{Labels: export.LabelSets{Kinds: true}})
 	labeled := func(v *snapshot.Snapshot) bool {
 		for _, d := range v.Nodes {
-			if d.Node == nil || len(d.Node.Labels) != 1 {
+			if d.Node == nil || len(d.Node.Labels) != 2 {
 				return false
 			}
 		}

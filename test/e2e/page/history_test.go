@@ -26,7 +26,7 @@ func (r *rig) lead(t *testing.T) {
 	raw, err := informers.CoreClient(r.config)
 	must(t, err)
 	p := publish.New(publish.Options{
-		Latest: r.latest, Objects: objects, Raw: raw, Exports: publish.Exports{Conditions: true}, Templates: export.DefaultTemplates(),
+		Latest: r.latest, Objects: objects, Raw: raw, Exports: publish.Exports{Conditions: true},
 		Debounce: time.Millisecond, CableDelay: time.Millisecond, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -185,7 +185,7 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 	var items any
 	var err error
 	switch r.PathValue("format") {
-	case export.FormatSlurmTree:
+	case export.FormatSlurm:
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmTree(b, now.Tree) })
 		return
 	case export.FormatSlurmBlock:
@@ -195,17 +195,16 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 	case export.FormatSlurmYAML:
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmYAML(b, now.Tree, tiers) })
 		return
-	case export.FormatHyperNodes:
+	case export.FormatHyperNode:
 		items, err = export.HyperNodes(now.Tree, tiers, true)
 	case export.FormatKueue:
-		items, err = export.Topologies(export.KueueGroup+"/"+export.KueueVersion, now.Tree, tiers, s.options.Templates)
+		items, err = export.Topologies(export.KueueGroup+"/"+export.KueueVersion, now.Tree)
 	case export.FormatKAI:
-		items, err = export.Topologies(export.KAIGroup+"/"+export.KAIVersion, now.Tree, tiers, s.options.Templates)
-	case export.FormatNodes:
-		items = export.LabeledNodes(now.Tree, tiers, s.options.Templates)
+		items, err = export.Topologies(export.KAIGroup+"/"+export.KAIVersion, now.Tree)
+	case export.FormatLabels:
+		items = export.LabeledNodes(now.Tree)
 	default:
-		http.Error(w, "the formats are slurm-tree, slurm-block, slurm-yaml, hypernodes, kueue-topology, kai-topology "+
-			"and node-labels", http.StatusNotFound)
+		http.Error(w, "the formats are "+strings.Join(export.Formats(), ", "), http.StatusNotFound)
 		return
 	}
 	if err != nil {

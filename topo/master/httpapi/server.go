@@ -24,7 +24,6 @@ import (
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
@@ -36,9 +35,6 @@ const Audience = "heddle-topo-master"
 // Options are what a Server needs.
 type Options struct {
 	Latest *snapshot.Latest
-	// Templates are those of the Node labels; the first is Kueue's. None means
-	// export.DefaultTemplates.
-	Templates []export.Template
 	// UI is served at /, beginning with its index.html.
 	UI fs.FS
 	// Policy is the Content-Security-Policy of those files, empty for none.
@@ -70,9 +66,6 @@ type Server struct {
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
-	if len(o.Templates) == 0 {
-		o.Templates = export.DefaultTemplates()
-	}
 	return &Server{
 		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
 		writers: sync.Pool{New: func() any { return bufio.NewWriterSize(nil, room) }},

@@ -167,17 +167,6 @@ func asYAML(t *testing.T, v any) string {
 	return string(b)
 }
 
-func TestExportFormats(t *testing.T) {
-	for name, want := range map[string]string{
-		"slurm": "slurm-tree", "slurm-tree": "slurm-tree", "slurm-block": "slurm-block", "kueue": "kueue-topology",
-		"hypernode": "hypernodes", "hypernodes": "hypernodes", "nodes": "node-labels", "labels": "node-labels",
-	} {
-		if got := formats()[name]; got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-}
-
 func TestThroughTheAPIServer(t *testing.T) {
 	s := server(t, sample())
 	config := filepath.Join(t.TempDir(), "kubeconfig")
@@ -270,7 +259,7 @@ func TestFaults(t *testing.T) {
 		want string
 	}{
 		{"an unknown verb", []string{"map"}, `unknown command "map"`},
-		{"no format", []string{"export"}, "none of slurm"},
+		{"no format", []string{"export"}, "supported: slurm"},
 		{"an unknown format", []string{"export", "--format", "xml"}, `"xml"`},
 		{"a format of nothing", []string{"tree", "--format", "slurm"}, "unknown flag: --format"},
 		{"no URL", []string{"--server", "10.0.0.7:9001"}, "no URL"},
