@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -25,10 +26,13 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/certificate"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/ui"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
+
+// The largest cluster that GET /v1/why lists: some 100 MB for a moment.
+const explainNodes, explainPods = 5_000, 50_000
 
 // daemon is what the flags and the configuration result in.
 type daemon struct {
@@ -140,7 +144,7 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.countPods {
-		options.Pending = pending.New(d.core, nil)
+		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	}
 	if o.authenticate {
 		options.Auth, err = tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})

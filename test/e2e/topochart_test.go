@@ -90,7 +90,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 	}{
 		{"a privileged worker without InfiniBand is ready", stepPrivileged},
 		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
-		{"the master labels Nodes under its policy", stepLabels},
+		{"the master labels Nodes under its policy", stepGroupLabels},
 		{"a worker's token writes its own report and no other", stepWorkerToken},
 		{"the master's token writes labels and walks and nothing else", stepMasterToken},
 		{"what is no NodeTopology is refused", stepValidation},
@@ -162,7 +162,7 @@ func stepAnswers(t *testing.T, b *topoChart) {
 	}
 }
 
-func stepLabels(t *testing.T, b *topoChart) {
+func stepGroupLabels(t *testing.T, b *topoChart) {
 	b.waitLeaf(t, "chart-a", "leaf-b83fd20000000c01")
 	b.waitLeaf(t, "chart-b", "leaf-b83fd20000000c01")
 	// One of the two walks the leaf, if it is Ready still.

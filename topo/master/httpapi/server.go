@@ -25,8 +25,8 @@ import (
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // Audience is that of tokens for topo-master alone.
@@ -47,7 +47,7 @@ type Options struct {
 	// History has the Events about cables; nil for none.
 	History *informers.History
 	// Pending answers why pods have no node; nil where no pods are watched.
-	Pending *pending.Lister
+	Pending *explain.Lister
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
