@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // nodeState is what a node publishes, and what its shared GPUs have left at a
@@ -34,35 +35,35 @@ type nodeState struct {
 type published struct {
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
-	topology *topology
+	topology affinity.Table
 }
 
-func (s *Scheduler) publishedBy(node *corev1.Node) (p published) {
+func publishedBy(node *corev1.Node) (p published) {
 	p.shared, _ = allocation.ParseNodeGPUs(node.Annotations[wellknown.SharedGPUs])
 	p.free, _ = allocation.ParseFreeGPUs(node.Annotations[wellknown.FreeGPUs])
-	of := topologyKey{text: node.Annotations[wellknown.GPUTopology]}
-	if p.free != nil {
-		of.gpu = p.free.Resource
-	}
-	p.topology = s.topologies.of(of)
+	p.topology = affinity.ParseTable(node.Annotations[wellknown.GPUTopology])
 	return p
 }
 
-// state is computed again only for what changed: Filter and Score need it of every
-// node for every pod, and between two pods one node at most gets one pod. States are by
-// Node object, which never changes: a name costs an allocation for each look.
+// state computes again only what changed: Filter and Score need it of every node for
+// every pod, and between two pods at most one node gets a pod.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
-	had := s.states.load(node)
+	had := s.stateOf(node)
 	if had != nil && had.generation == generation && had.count == len(pods) {
-		return had // Nothing is allocated for the many nodes of which nothing changed.
+		return had
 	}
 	now := &nodeState{generation: generation, count: len(pods)}
 	if had != nil {
 		now.published = had.published
 	} else {
-		now.published = s.publishedBy(node)
-		had = s.states.replace(node.Name, node)
+		now.published = publishedBy(node)
+		had = &nodeState{}
+		if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
+			if last, ok := s.states.LoadAndDelete(before); ok {
+				had, _ = last.(*nodeState)
+			}
+		}
 	}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
@@ -76,24 +77,30 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		}
 		now.left = now.take()
 	}
-	s.states.store(node, now)
+	s.states.Store(node, now)
 	return now
 }
 
-// published is what a node publishes, whatever its pods take.
+// stateOf returns the last state of a Node object, nil if there is none.
+func (s *Scheduler) stateOf(node *corev1.Node) *nodeState {
+	state, _ := s.states.Load(node)
+	had, _ := state.(*nodeState)
+	return had
+}
+
+// published returns what a node publishes, whatever its pods take.
 func (s *Scheduler) published(info framework.NodeInfo) *published {
-	if had := s.states.load(info.Node()); had != nil {
+	if had := s.stateOf(info.Node()); had != nil {
 		return &had.published
 	}
 	return &s.state(info).published
 }
 
-// topology is that of a node.
-func (s *Scheduler) topology(info framework.NodeInfo) *topology {
-	if known := s.states.topology(info.Node()); known != nil {
-		return known
+// ForgetNode drops the state of a node that is gone.
+func (s *Scheduler) ForgetNode(name string) {
+	if node, ok := s.nodes.LoadAndDelete(name); ok {
+		s.states.Delete(node)
 	}
-	return s.state(info).topology
 }
 
 // take counts what pods take of the published GPUs. What the node itself counts
