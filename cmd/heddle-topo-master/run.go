@@ -23,7 +23,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/certificate"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
@@ -157,7 +156,7 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	}
 	var secure *tls.Config
 	if o.tlsCert != "" {
-		pair, err := certificate.Load(o.tlsCert, o.tlsKey)
+		pair, err := loadCertificate(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
-	"github.com/heddle-dev/heddle/topo/worker/nodelabels"
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
 
@@ -126,7 +125,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + o.version, Changed: wo.Changed, Log: log,
 	})
 	p.registry.MustRegister(managerAge(manager))
-	wo.Sources = append(wo.Sources, static.New(log), manager, nodelabels.Source{})
+	wo.Sources = append(wo.Sources, static.New(log), manager, worker.NodeLabels{})
 	p.worker = worker.New(wo)
 	p.runners = append(p.runners, configs, p.machines, manager)
 	return p, nil

@@ -1,4 +1,4 @@
-package nodelabels
+package worker
 
 import (
 	"testing"
@@ -6,7 +6,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 func TestGroupsOfLabels(t *testing.T) {
@@ -20,8 +19,8 @@ func TestGroupsOfLabels(t *testing.T) {
 		{"top first", []config.LabelKey{"topology.kubernetes.io/zone", "example.com/rack"}, []string{"z1", "r7"}},
 		{"a level that the Node lacks", []config.LabelKey{"example.com/hall", "example.com/row", "example.com/rack"}, []string{"r7"}},
 	} {
-		q := worker.Query{Labels: labels, Topology: config.Topology{PathLabels: tt.keys}}
-		if diff := cmp.Diff(worker.Report{Path: tt.want}, Source{}.Discover(t.Context(), q)); diff != "" {
+		q := Query{Labels: labels, Topology: config.Topology{PathLabels: tt.keys}}
+		if diff := cmp.Diff(Report{Path: tt.want}, NodeLabels{}.Discover(t.Context(), q)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
