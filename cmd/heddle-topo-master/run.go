@@ -94,11 +94,9 @@ func (d *daemon) connect() error {
 	return err
 }
 
-// gpus are the resources of whole GPUs: one of each maker where the configuration has auto.
-func (o *options) gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
-	if o.gpuResource != "" {
-		return []corev1.ResourceName{corev1.ResourceName(o.gpuResource)}
-	}
+// gpus returns the resources of whole GPUs: one for each vendor where the configuration
+// has auto.
+func gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
 	for _, c := range cluster.Each() {
 		names = append(names, corev1.ResourceName(c.Resources.GPU))
 	}
@@ -118,7 +116,7 @@ func (d *daemon) build() error {
 		return fmt.Errorf("topology levels: %w", err)
 	}
 	d.source = informers.New(informers.Options{
-		Core: d.core, Topology: topology, GPUs: o.gpus(cluster), Pods: o.countPods,
+		Core: d.core, Topology: topology, GPUs: gpus(cluster), Pods: o.countPods,
 		Manager: publish.FieldManager,
 	})
 	if o.exports.Conditions {

@@ -144,26 +144,3 @@ func TestFilterGoesByRoom(t *testing.T) {
 		t.Errorf("beside 8 GiB: 8 GiB, room for 12, for less, and a smaller GPU (-want +got):\n%s", diff)
 	}
 }
-
-// BenchmarkState is what Filter needs of every node for every pod, beside a node's
-// worth of pods that share its GPUs.
-func BenchmarkState(b *testing.B) {
-	s := scheduler()
-	i := holding(node(0))
-	for range 60 {
-		i.pods = append(i.pods, podInfo{pod: pod("p", 1, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 1).String()})})
-	}
-	for _, tt := range []struct {
-		name string
-		next int64
-	}{{"same", 0}, {"changed", 1}} {
-		b.Run(tt.name, func(b *testing.B) {
-			for b.Loop() {
-				i.generation += tt.next
-				if s.state(i).left == nil {
-					b.Fatal("no GPUs")
-				}
-			}
-		})
-	}
-}
