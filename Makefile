@@ -14,20 +14,34 @@ GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
 	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'"
 # Without vet, whose checks `make lint` has.
 TEST := $(GOTESTSUM) --format pkgname -- -vet=off
-# Each takes seconds to minutes: a run that is cut off has shown how far it came.
-E2E := $(GOTESTSUM) --format testname -- -vet=off
-# A part of the end-to-end tests beside another, with its own file of results.
-part = $(subst tests.json,$(1).json,$(E2E)) -tags e2e,grpcnotrace -count=1 -timeout 60m -p 1
-# The tests of test/e2e that take half of its time: gangs and schedulers.
-GANGS := Gang|Scheduler|PodGroup|Preemption|Kueue|Volcano|Migration|MPIJob|TFSmoke|Member|Replica|MapGone|TopoMaster(Stale|Lies)|Starve|ThousandShared|Slices|Assignment|Why|NodeNotReady
+# End-to-end tests run one after another: two clusters on two processors wait for each other. Each test is
+# named as it ends: a run that is cut off has shown how far it came.
+E2E := $(GOTESTSUM) --format testname -- -vet=off -tags e2e,grpcnotrace -count=1 -p 1 -parallel 1 -timeout 60m
+# The packages with goroutines: those that import sync or errgroup.
+CONCURRENT := go list -f '{{$$p := .ImportPath}}{{range .Imports}}{{if or (eq . "sync") (eq . "golang.org/x/sync/errgroup")}}{{println $$p}}{{end}}{{end}}' ./... | sort -u
+
+# The groups of `make e2e`, in order. Those of ./test/e2e are told apart by the names of their tests.
+GROUPS_OF_E2E := cluster devices gangs fabric install page versions soak
+GANGS := Gang|Scheduler|PodGroup|Preemption|Kueue|Volcano|Migration|MPIJob|TFSmoke|Member|Replica|MapGone|TopoMaster(Stale|Lies)|Starve|ThousandShared|Slices|Assignment|Why|NodeNotReady|Documented
+FABRIC := Topo|Cable|Fabric|APIServerRestart|Dashboards
+VERSIONS := ^(TestVersions|TestOldestKubelet|TestCRIO)$$
+e2e_cluster := ./test/cluster/... ./test/demo/... ./test/vm/...
+e2e_devices := -skip '^TestSoak$$|$(VERSIONS)' ./test/e2e/devices/...
+e2e_gangs := -run '$(GANGS)' ./test/e2e
+e2e_fabric := -run '$(FABRIC)' -skip '$(GANGS)' ./test/e2e
+e2e_install := -skip '^TestSmoke$$|$(GANGS)|$(FABRIC)' ./test/e2e
+e2e_page := ./test/e2e/page/...
+e2e_versions := -run '$(VERSIONS)' ./test/e2e/versions/... ./test/e2e/devices
+e2e_soak := -run '^TestSoak$$' ./test/e2e/devices
+GROUP ?= $(GROUPS_OF_E2E)
+
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 NODES ?= 73
-SOAK ?= 5m
-# Of the soak of make e2e, whose first nine steps are nine of the hardest faults. HEDDLE_SOAK_SEED overrides it.
-E2E_SEED := 10912843
+# Steps of the soak: each of its faults once.
+SOAK ?= 20
 # Real machines, as public sources show them; tests that read them skip without.
 export HEDDLE_FIXTURES ?=
 # What is compiled does not depend on where the repository lies, so that another clone
@@ -48,52 +62,36 @@ build: ## Build the binaries into bin/
 	for dir in $(SCHEDULERS); do go build -C $$dir -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .; done
 
 .PHONY: test
-test: ## Unit and integration tests, with the race detector
-	$(TEST) -race -timeout 15m -skip '^TestFleets$$' $$(go list ./... | grep -v '/test/bench/week$$')
-	# Simulations of values without goroutines, ten and twenty times slower with -race.
-	go test -vet=off -timeout 15m ./test/bench/week
-	go test -vet=off -timeout 15m -run '^TestFleets$$' ./topo/fabric
-	go test -C cmd/heddle-scheduler -vet=off -race -timeout 15m ./...
-	go test -C cmd/heddle-vc-scheduler -vet=off -timeout 15m ./... # Volcano's tests would be compiled once more for -race.
-	go test -C tools/release ./...
-	go test -C tools/dashboards ./...
-	go test -C tools/promql ./...
-	go test -C tools/house ./...
+test: ## Unit and integration tests, with the race detector where there are goroutines
+	$(TEST) -race -timeout 15m -skip '^TestFleets$$' $$($(CONCURRENT))
+	$(TEST) -timeout 15m $$(comm -13 <($(CONCURRENT)) <(go list ./... | sort))
+	go test -vet=off -timeout 15m -run '^TestFleets$$' ./topo/fabric # A simulation without goroutines.
+	for dir in $(SCHEDULERS) tools/release tools/dashboards tools/promql; do go test -C $$dir -vet=off -timeout 15m ./...; done
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words
 	tools/check.sh
 
+.PHONY: smoke
+smoke: ## One real cluster with heddle installed: GPUs, shares, HCAs, restarts, labels, the map, a gang, preemption, the page, uninstall
+	$(E2E) -run '^TestSmoke$$' ./test/e2e
+
 .PHONY: e2e
-e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: twenty minutes more)
-	@# Two halves of test/e2e side by side, each with a cluster of its own and small packages after it. Then
-	@# the devices by themselves: they start a hundred pods at once, and where they wait they run three
-	@# clusters on two processors. They run whatever became of the others.
-	failed=0; \
-	( beside=0; \
-	  HEDDLE_E2E=e2e-gangs $(call part,gangs) -run '$(GANGS)' ./test/e2e || beside=1; \
-	  $(call part,page) ./test/e2e/page/... || beside=1; \
-	  exit $$beside ) & half=$$!; \
-	$(call part,others) -skip '$(GANGS)' ./test/e2e || failed=1; \
-	$(call part,small) ./test/cluster/... ./test/e2e/versions/... ./test/demo/... ./test/vm/... || failed=1; \
-	wait $$half || failed=1; \
-	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$${HEDDLE_SOAK_SEED:-$(E2E_SEED)} \
-	  $(call part,devices) -parallel $$(( $$(nproc) * 3 / 2 )) ./test/e2e/devices/... || failed=1; \
-	exit $$failed
+e2e: ## All end-to-end tests, or GROUP=cluster|devices|gangs|fabric|install|page|versions|soak; needs root
+	@failed= times=; \
+	$(foreach g,$(GROUP),echo "== $(g)"; begin=$$SECONDS; \
+	HEDDLE_VERSIONS=all HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) $(E2E) $(e2e_$(g)) || failed+=" $(g)"; \
+	times+=" $(g) $$((SECONDS - begin))"; ) \
+	echo "seconds:$$times"; [[ -z $$failed ]] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: soak
-soak: ## Random faults of everything on a real node for SOAK (5m), one after another; SEED=N repeats them, STEP=N one of them
+soak: ## SOAK (20) random faults of everything on a real node, one after another; SEED=N chooses others, STEP=N repeats one of them
 	HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) HEDDLE_SOAK_STEP=$(STEP) \
 	  go test -tags e2e,grpcnotrace -run '^TestSoak$$' -count=1 -timeout 0 -v ./test/e2e/devices
 
 .PHONY: hardware
 hardware: ## The tests of real GPUs with all that they need, for a machine without Go: dist/hardware
 	tools/hardware.sh
-
-.PHONY: e2e-versions
-e2e-versions: ## The chart and heddle-scheduler on the API servers of all supported versions of Kubernetes, the device plugin with the oldest kubelet and with CRI-O
-	HEDDLE_VERSIONS=all $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 90m ./test/e2e/versions/...
-	HEDDLE_VERSIONS=all $(E2E) -tags e2e,grpcnotrace -count=1 -timeout 30m -run '^(TestOldestKubelet|TestCRIO)$$' ./test/e2e/devices
 
 .PHONY: lint
 lint: ## golangci-lint, helm lint, the words, and whether generated files are current

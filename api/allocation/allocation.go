@@ -66,7 +66,7 @@ const (
 type Bound struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
-	// Containers are those that have been started, by container name.
+	// Containers lists the started containers by name.
 	Containers map[string]BoundContainer `json:"containers"`
 }
 
@@ -77,7 +77,7 @@ type BoundContainer struct {
 	Policy string `json:"policy"`
 	// By is the component that chose the GPUs: [ByScheduler], [ByHAMi] or [ByNode].
 	By string `json:"by"`
-	// NotEnforced are what of the shares no enforcer limits, and is only counted:
+	// NotEnforced lists the parts of the shares that are counted and not limited:
 	// memory, compute.
 	NotEnforced []string `json:"notEnforced,omitempty"`
 }
@@ -95,7 +95,7 @@ func (c BoundContainer) check() error {
 	}
 	for _, what := range c.NotEnforced {
 		if !isLabel(what) {
-			return fmt.Errorf("notEnforced: %q is no label", wellknown.Clip(what))
+			return fmt.Errorf("notEnforced: invalid label %q", wellknown.Clip(what))
 		}
 	}
 	return errors.Join(CheckShares(c.Shares), checkPolicy(c.Policy))

@@ -87,14 +87,14 @@ func TestBadAllocations(t *testing.T) {
 		{"another type", "[]", "allocation: json: cannot unmarshal array into Go value of type allocation.Allocation"},
 		{"a later version", `{"version":2,"node":"n1"}`, "allocation: version 2 is unknown, 1 is known"},
 		{"an unknown field", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
-		{"no node", `{"version":1,"containers":{}}`, `allocation: node "" is no name of a Node`},
+		{"no node", `{"version":1,"containers":{}}`, `allocation: invalid node name ""`},
 		{"no shares", whole("[]"), `allocation: container "main": 0 shares; a container has 1 to 64`},
 		{
 			"a container that cannot be", `{"version":1,"node":"n1","containers":{"Main":[{"uuid":"GPU-a"}]}}`,
-			`allocation: "Main" is no name of a container`,
+			`allocation: invalid container name "Main"`,
 		},
-		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: "" is no UUID`},
-		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: "GPU-a,GPU-b" is no UUID`},
+		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: invalid UUID ""`},
+		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: invalid UUID "GPU-a,GPU-b"`},
 		{"vcore 101", share("GPU-a", "101", "1"), `allocation: container "main": share 0: vcore: 101 is not between 0 and 100`},
 		{"vcore -1", share("GPU-a", "-1", "1"), `allocation: container "main": share 0: vcore: -1 is not between 0 and 100`},
 		{"memory -1", share("GPU-a", "1", "-1"), `allocation: container "main": share 0: memoryMiB: -1 is not between 0 and 67108864`},
@@ -133,7 +133,7 @@ func TestBadBoundAndNodeGPUs(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"by no component", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
 		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
-		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no label`},
+		{"no policy", bound("", "node"), `bound shares: container "main": invalid policy ""`},
 		{"another version", `{"version":0,"cards":[]}`, "GPUs: version 0 is unknown, 1 is known"},
 		{"more memory than can be", gpu(`,"memoryMiB":67108865`), `GPUs: GPU "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
 		{"no more room than memory", gpu(`,"memoryMiB":2,"roomMiB":2`), `GPUs: GPU "GPU-a": roomMiB: not more than memoryMiB`},
@@ -180,8 +180,8 @@ func TestFreeGPUs(t *testing.T) {
 		{`{"version":2,"held":0,"free":[]}`, "free GPUs: version 2 is unknown, 1 is known"},
 		{`{"version":1,"held":-1,"free":[]}`, "free GPUs: held: -1 is not between 0 and 448"},
 		{`{"version":1,"held":0,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]}`, `free GPUs: device "GPU-a": is there twice`},
-		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": "a b" is no UUID`},
-		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": " " is no UUID`},
+		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": invalid UUID "a b"`},
+		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": invalid UUID " "`},
 		{`{"version":1,"held":0,"free":[],"more":1}`, `free GPUs: json: unknown field "more"`},
 	} {
 		if _, err := allocation.ParseFreeGPUs(tt.text); err == nil || err.Error() != tt.err {

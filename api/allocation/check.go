@@ -26,7 +26,7 @@ const (
 	MaxGPUs       = 64
 )
 
-// MaxText bounds an annotation, in bytes: all of an object together have so many.
+// MaxText bounds an annotation, in bytes; the API server has the same limit for all of an object.
 const MaxText = 256 << 10
 
 const (
@@ -93,14 +93,14 @@ func checkPod[C any](version int, node string, containers map[string]C, check fu
 		return err
 	}
 	if node == "" || len(node) > maxName {
-		return fmt.Errorf("node %q is no name of a Node", wellknown.Clip(node))
+		return fmt.Errorf("invalid node name %q", wellknown.Clip(node))
 	}
 	if len(containers) > MaxContainers {
 		return fmt.Errorf("%d containers; at most %d", len(containers), MaxContainers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(containers)) {
 		if !isLabel(name) {
-			return fmt.Errorf("%q is no name of a container", wellknown.Clip(name))
+			return fmt.Errorf("invalid container name %q", wellknown.Clip(name))
 		}
 		if err := check(containers[name]); err != nil {
 			return fmt.Errorf("container %q: %w", name, err)
@@ -125,7 +125,7 @@ func isLabel(s string) bool {
 
 func checkPolicy(policy string) error {
 	if !isLabel(policy) {
-		return fmt.Errorf("policy %q is no label", wellknown.Clip(policy))
+		return fmt.Errorf("invalid policy %q", wellknown.Clip(policy))
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func CheckShares(shares []Share) error {
 	return nil
 }
 
-// CheckUUID takes letters, digits and -_.:/, of which none is special in a comma
+// CheckUUID accepts letters, digits and -_.:/, none of them special in a comma
 // list of UUIDs.
 func CheckUUID(uuid string) error {
 	ok := len(uuid) > 0 && len(uuid) <= maxUUID
@@ -158,7 +158,7 @@ func CheckUUID(uuid string) error {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
 	}
 	if !ok {
-		return fmt.Errorf("%q is no UUID", wellknown.Clip(uuid))
+		return fmt.Errorf("invalid UUID %q", wellknown.Clip(uuid))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // HCACounts are how many different HCAs one container can have on a Node: the
 // annotation heddle.dev/hca-counts. The capacity of a resource whose HCAs are shared
-// counts places, of which an HCA has many.
+// counts places, many for each HCA.
 type HCACounts struct {
 	Version int `json:"version"`
 	// HCAs are by resource. A resource that is not among them has no such limit.

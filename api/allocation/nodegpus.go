@@ -38,11 +38,11 @@ type GPU struct {
 	Policy string `json:"policy,omitempty"`
 	// Exclusive reports that one consumer has the GPU exclusively.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Taken is what the consumers have.
+	// Taken is the part that the consumers have.
 	Taken Taken `json:"taken"`
 }
 
-// Taken is what is taken of a GPU.
+// Taken is the allocated part of a GPU.
 type Taken struct {
 	VCore     int   `json:"vcore"`
 	MemoryMiB int64 `json:"memoryMiB"`

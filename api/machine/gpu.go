@@ -43,11 +43,11 @@ type GPU struct {
 	// Fabric is the GPU's registration with the NVLink fabric; nil where
 	// there is none to register with.
 	Fabric *Fabric `json:"fabric"`
-	// Health is what the scan that found the GPU reports about it.
+	// Health is the state of the GPU in the scan that found it.
 	Health Health `json:"health"`
 	// VGPU is the host's vGPU software, if this GPU is a virtual one.
 	VGPU *VGPU `json:"vgpu,omitempty"`
-	// Attributes are what the maker's own node labels report, by their names after
+	// Attributes has the values of the vendor's own node labels, by their names after
 	// the domain and the word: cu-count for amd.com/gpu.cu-count.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
@@ -56,7 +56,7 @@ type GPU struct {
 // another maker is cut.
 type MIG struct {
 	// Mode is the name of the mode of a maker that has several: SPX/NPS1, CPX/NPS4.
-	// A GPU that one of these cuts is handed out as its instances alone.
+	// A partitioned GPU is allocated by instance only.
 	Mode string `json:"mode,omitempty"`
 	// Capable reports whether the GPU has the mode, Enabled whether it is on now.
 	Capable bool `json:"capable"`
@@ -101,7 +101,7 @@ type MIGDevice struct {
 	EncoderEngines int `json:"encoderEngines"`
 	JPEGEngines    int `json:"jpegEngines"`
 	OFAEngines     int `json:"ofaEngines"`
-	// Minor is that of the instance's own device node, as GPU.Minor has it; nil
+	// Minor is the minor number of the instance's own device node, like GPU.Minor; nil
 	// where it has none.
 	Minor *int `json:"minor,omitempty"`
 }
@@ -112,13 +112,13 @@ const PeerNVSwitch = "nvswitch"
 
 // NVLink is all active links of a GPU to one peer.
 type NVLink struct {
-	// Kind is what the maker calls its links, XGMI; empty is NVLink.
+	// Kind is the vendor's name for its links, such as XGMI. Empty means NVLink.
 	Kind string `json:"kind,omitempty"`
 	// Peer is the PCI address of another GPU, or [PeerNVSwitch].
 	Peer string `json:"peer"`
 	// Links is how many.
 	Links int `json:"links"`
-	// MBps is what the links carry together in one direction, in 10^6
+	// MBps is the bandwidth of all links in one direction, in 10^6
 	// bytes a second (NVML's maximum per link times links); nil if unknown.
 	MBps *int64 `json:"mbps"`
 }
@@ -187,7 +187,7 @@ type VGPU struct {
 	HostDriverBranch  string `json:"hostDriverBranch"`
 }
 
-// LinkKind is what the links of the GPU are called; NVLink if it has none.
+// LinkKind returns the name of the GPU's links, NVLink by default.
 func (g *GPU) LinkKind() string {
 	if len(g.NVLinks) > 0 && g.NVLinks[0].Kind != "" {
 		return g.NVLinks[0].Kind

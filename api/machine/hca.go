@@ -41,7 +41,7 @@ type HCA struct {
 	// GPU (15b3:2100), joined with this one by the VPD's V3 field and not
 	// by the PCI tree; empty on all but ConnectX-8 and later.
 	DataDirect string `json:"dataDirect,omitempty"`
-	// Role is what the device is for.
+	// Role is the purpose of the device.
 	Role Role `json:"role"`
 	// Ports, by number.
 	Ports []Port `json:"ports"`
@@ -49,7 +49,7 @@ type HCA struct {
 	CharDevices CharDevices `json:"charDevices"`
 }
 
-// Role is what an HCA is for.
+// Role is the purpose of an HCA.
 type Role string
 
 // The roles of an HCA.
@@ -81,7 +81,7 @@ const (
 	Ethernet   = "Ethernet"
 )
 
-// DefaultSubnetPrefix is that of fabrics whose subnet manager sets no other.
+// DefaultSubnetPrefix is the subnet prefix of fabrics whose subnet manager sets none.
 const DefaultSubnetPrefix = "fe80:0000:0000:0000"
 
 // Port is /sys/class/infiniband/NAME/ports/N.

@@ -1,7 +1,7 @@
 // Package machine describes what one node has: processors, PCI functions, GPUs,
 // HCAs and NVLink, as plain values.
 //
-// A Machine is what discovery reads and what everything else decides on. Its
+// A Machine is the result of discovery, on which everything else decides. Its
 // JSON form is the dump that `heddle inspect -o json` prints, that `--machine
 // FILE` replays and that test/machines holds. The package reads no hardware
 // and keeps no state.
@@ -40,7 +40,7 @@ type Machine struct {
 	HCAs []HCA         `json:"hcas"`
 
 	// Driver is that of the GPUs, of the first maker in the order of preference if there
-	// are several; OtherDrivers are those of the others. See [Machine.DriverOf].
+	// are several; OtherDrivers has the others. See [Machine.DriverOf].
 	Driver       Driver   `json:"driver"`
 	OtherDrivers []Driver `json:"otherDrivers,omitempty"`
 	RDMA         RDMA     `json:"rdma"`
@@ -157,7 +157,7 @@ type Driver struct {
 	Unidentified int `json:"unidentified,omitempty"`
 }
 
-// Drivers are those that are loaded, the first maker's first.
+// Drivers returns the loaded drivers, in the order of preference.
 func (m *Machine) Drivers() []Driver {
 	if m.Driver == (Driver{}) {
 		return nil
@@ -175,7 +175,7 @@ func (m *Machine) DriverOf(vendor string) Driver {
 	return Driver{}
 }
 
-// AddDriver adds that of one more maker; a zero one is none.
+// AddDriver adds the driver of one more vendor. It ignores a zero driver.
 func (m *Machine) AddDriver(d Driver) {
 	switch {
 	case d == Driver{}:

@@ -75,7 +75,7 @@ func parse(text string, r *Request) error {
 	}
 	for _, uuid := range r.GPUs {
 		if !wellknown.IsGPUUUID(uuid) {
-			return fmt.Errorf("%.100q is no UUID of a GPU", uuid)
+			return fmt.Errorf("invalid GPU UUID %.100q", uuid)
 		}
 	}
 	return nil

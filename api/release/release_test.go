@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 			"",
 		},
 		{"no end", `{"gpus":["GPU-a"]}`, release.Request{}, "needs an end"},
-		{"no UUID", `{"until":"2026-11-22T23:30:00Z","gpus":["a b"]}`, release.Request{}, `"a b" is no UUID`},
+		{"no UUID", `{"until":"2026-11-22T23:30:00Z","gpus":["a b"]}`, release.Request{}, `invalid GPU UUID "a b"`},
 		{"a typo", `{"unti":"2026-11-22T23:30:00Z"}`, release.Request{}, "unti"},
 		{"two values", `{"until":"2026-11-22T23:30:00Z"}{}`, release.Request{}, "follows"},
 		{"no JSON", "10m", release.Request{}, "heddle.dev/gpu-release"},

@@ -38,7 +38,7 @@ func ParseCordoned(text string) ([]string, error) {
 		case IsGPUUUID(word):
 			uuids = append(uuids, word)
 		case len(errs) < 3:
-			errs = append(errs, fmt.Errorf("%s: %.100q is no UUID of a GPU", CordonedGPUs, word))
+			errs = append(errs, fmt.Errorf("%s: invalid GPU UUID %.100q", CordonedGPUs, word))
 		}
 	}
 	slices.Sort(uuids)

@@ -19,7 +19,7 @@ func TestParseCordoned(t *testing.T) {
 	}{
 		{"none", "", []string{}, ""},
 		{"blanks, repeats and empty words", " GPU-b,GPU-a ,,GPU-b", []string{"GPU-a", "GPU-b"}, ""},
-		{"what is no UUID does not spoil the others", "GPU-a,../x,GPU-b::1", []string{"GPU-a"}, `"../x" is no UUID of a GPU`},
+		{"what is no UUID does not spoil the others", "GPU-a,../x,GPU-b::1", []string{"GPU-a"}, `invalid GPU UUID "../x"`},
 		{"far too long", strings.Repeat("GPU-a,", 10000), nil, "has 60000 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -24,7 +24,7 @@ func copyFile(args []string) error {
 	case err != nil:
 		return fmt.Errorf("copy: in the image: %w", err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("copy: in the image: %s is no file", from)
+		return fmt.Errorf("copy: in the image: %s is not a file", from)
 	case info.Size() == 0 || info.Size() > maxCopy:
 		return fmt.Errorf("copy: in the image: %s has %d bytes; 1 to %d can be copied", from, info.Size(), maxCopy)
 	}

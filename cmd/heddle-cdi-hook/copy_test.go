@@ -53,7 +53,7 @@ func TestCopyFileRejects(t *testing.T) {
 		{"nothing", "want a file of the image", nil},
 		{"no target", "want a file of the image", []string{empty}},
 		{"no such file", "in the image: stat " + dir + "/none", []string{dir + "/none", to}},
-		{"a directory", dir + " is no file", []string{dir, to}},
+		{"a directory", dir + " is not a file", []string{dir, to}},
 		{"empty", "empty has 0 bytes", []string{empty, to}},
 		{"large", "large has 67108865 bytes", []string{large, to}},
 		{"nowhere", "to the node:", []string{"copy.go", empty + "/to"}},

@@ -15,7 +15,7 @@ const controller = "dmem"
 
 // limitMemory limits regions of device memory, "drm/0000:03:00.0/vram=BYTES", for the cgroup of
 // the container that the runtime's state names (cgroup v2, Linux 6.14: dmem.max takes "region
-// bytes"). The controller is on for no cgroup by itself: it is turned on from the root down.
+// bytes"). The controller is off in every cgroup until it is enabled from the root down.
 func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 	var state struct {
 		PID int `json:"pid"`
@@ -29,7 +29,7 @@ func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 	}
 	path, ok := unified(string(text))
 	if !ok {
-		return fmt.Errorf("the container's process is in no cgroup of version 2 of its own: %q", text)
+		return fmt.Errorf("the container's process has no cgroup v2: %q", text)
 	}
 	for _, limit := range limits {
 		region, bytes, ok := strings.Cut(limit, "=")

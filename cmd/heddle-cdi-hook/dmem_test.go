@@ -20,8 +20,8 @@ func TestLimitMemory(t *testing.T) {
 	}{
 		"turned on":      {"0::/kubepods.slice/pod7/app\n", "cpu memory", `{"pid": 7}`, region + "=1073741824", region + " 1073741824", ""},
 		"on already":     {"12:cpu:/x\n0::/kubepods.slice/pod7/app\n", "cpu dmem", `{"pid": 7}`, region + "=0", region + " 0", ""},
-		"cgroup v1":      {"12:cpu:/kubepods/pod7/app\n", "", `{"pid": 7}`, region + "=1", "", "in no cgroup of version 2"},
-		"the root":       {"0::/\n", "", `{"pid": 7}`, region + "=1", "", "in no cgroup of version 2 of its own"},
+		"cgroup v1":      {"12:cpu:/kubepods/pod7/app\n", "", `{"pid": 7}`, region + "=1", "", "has no cgroup v2"},
+		"the root":       {"0::/\n", "", `{"pid": 7}`, region + "=1", "", "has no cgroup v2"},
 		"leads up":       {"0::/../../kubepods.slice/pod7/app\n", "cpu", `{"pid": 7}`, region + "=2", region + " 2", ""},
 		"not there":      {"0::/gone\n", "", `{"pid": 7}`, region + "=1", "", "limit the memory of " + region},
 		"no number":      {"0::/kubepods.slice/pod7/app\n", "", `{"pid": 7}`, region + "=max", "", "is not region=bytes"},

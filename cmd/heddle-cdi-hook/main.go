@@ -59,7 +59,7 @@ func main() {
 // maxJSON bounds what is read of the runtime's files.
 const maxJSON = 16 << 20
 
-// bundle is what the runtime made of the container.
+// bundle is the container as the runtime made it.
 type bundle struct {
 	Root struct {
 		Path string `json:"path"`

@@ -14,7 +14,7 @@ import (
 )
 
 // ncclFile is where NCCL reads its variables, after the environment and the user's own
-// file, of which none is replaced (NCCL 2.27, src/misc/param.cc, initEnv).
+// file, none of which is replaced (NCCL 2.27, src/misc/param.cc, initEnv).
 const ncclFile = "etc/nccl.conf"
 
 // addNCCL adds variables to the container's file for NCCL: a process that sshd starts, as
@@ -73,7 +73,7 @@ func openInRoot(root, path string) (*os.File, error) {
 	}
 	file := os.NewFile(uintptr(fd), path)
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is no file", path), err, file.Close())
+		return nil, errors.Join(fmt.Errorf("%s is not a file", path), err, file.Close())
 	}
 	return file, nil
 }

@@ -74,7 +74,7 @@ func (o *options) Check() error {
 	case o.labelConflicts != "yield" && o.labelConflicts != "force":
 		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)
 	case o.staleAfter <= 0:
-		return fmt.Errorf("--stale-after: %s is no time", o.staleAfter)
+		return fmt.Errorf("invalid --stale-after %s: want a positive duration", o.staleAfter)
 	case (o.tlsCert == "") != (o.tlsKey == ""):
 		return errors.New("--tls-cert and --tls-key go together")
 	case o.authenticate && o.tlsCert == "":
@@ -106,7 +106,7 @@ func (o *options) parts() error {
 	for word := range strings.SplitSeq(o.exportText, ",") {
 		word = strings.TrimSpace(word)
 		if !slices.Contains(names, word) {
-			return fmt.Errorf("--exports: unsupported value %.40q; supported: %s", word, strings.Join(names[:7], ", "))
+			return fmt.Errorf("unsupported --exports %.40q: want %s", word, strings.Join(names[:7], ", "))
 		}
 		on[word] = true
 	}
@@ -148,14 +148,14 @@ const (
 	defaultBurst = 200
 )
 
-// readRate reads the environment. What is no number above 0 is an error, and so
+// readRate reads the environment. An invalid number is an error, and so
 // are two spellings that disagree.
 func readRate(lookup func(string) (string, bool)) (rate, error) {
 	r := rate{defaultQPS, defaultBurst}
 	if text, ok := lookup(envQPS); ok {
 		v, err := strconv.ParseFloat(text, 32)
 		if err != nil || !(v > 0) || math.IsInf(v, 0) {
-			return r, fmt.Errorf("%s: %.40q is no number above 0", envQPS, text)
+			return r, fmt.Errorf("%s: invalid number %.40q: want a number above 0", envQPS, text)
 		}
 		r.qps = v
 	}
@@ -167,7 +167,7 @@ func readRate(lookup func(string) (string, bool)) (rate, error) {
 		}
 		v, err := strconv.ParseInt(text, 10, 32)
 		if err != nil || v < 1 {
-			return r, fmt.Errorf("%s: %.40q is no whole number above 0", name, text)
+			return r, fmt.Errorf("%s: invalid number %.40q: want a whole number above 0", name, text)
 		}
 		if first != "" && int(v) != r.burst {
 			return r, fmt.Errorf("%s is %d and %s is %d: set one of them", first, r.burst, name, v)

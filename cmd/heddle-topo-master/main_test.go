@@ -30,11 +30,11 @@ func TestRun(t *testing.T) {
 	programtest.Run(t, "heddle-topo-master", run, program.ErrUsage, []programtest.Case{
 		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
 		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `"torus" is none`},
-		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported value "nfd"`},
+		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported --exports "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
 		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
 		{Name: "tokens in the clear", Args: []string{"--namespace=x", "--authenticate"}, Err: program.ErrUsage, Stderr: "in the clear"},
-		{Name: "QPS is no number", Args: []string{"--namespace=x"}, Env: map[string]string{"CLIENT_GO_QPS": "many"}, Err: program.ErrUsage, Stderr: `CLIENT_GO_QPS: "many"`},
+		{Name: "QPS is no number", Args: []string{"--namespace=x"}, Env: map[string]string{"CLIENT_GO_QPS": "many"}, Err: program.ErrUsage, Stderr: `CLIENT_GO_QPS: invalid number "many"`},
 		{Name: "no API server", Args: []string{"--namespace=x"}, Stderr: "--kubeconfig"},
 		{Name: "custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, Stderr: "cluster-config:1: topology.levels: are missing"},
 		{Name: "mode custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, Stderr: "topology.levels"},

@@ -33,7 +33,7 @@ import (
 // The largest cluster that GET /v1/why lists: some 100 MB for a moment.
 const explainNodes, explainPods = 5_000, 50_000
 
-// daemon is what the flags and the configuration result in.
+// daemon is the result of flags and configuration.
 type daemon struct {
 	options  *options
 	log      *slog.Logger
@@ -133,7 +133,7 @@ func (d *daemon) build() error {
 	return nil
 }
 
-// server is what serves the API, and keeps its certificate current.
+// server serves the API and keeps its certificate current.
 func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{

@@ -166,9 +166,9 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	uuid := r.report().Bindings[0].Shares[0].UUID
 	other := r.report().Bindings[1].Shares[0].UUID
 	now := time.Now().UTC().Truncate(time.Second)
-	well := enforce.Daemon{GPU: other, Index: 5, State: enforce.Running, Since: now, LastRunning: now, Clients: 1}
+	well := enforce.Daemon{GPU: other, Index: 5, State: enforce.Running, Since: now, LastRunning: now, Consumers: 1}
 	dead := enforce.Daemon{
-		GPU: uuid, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Clients: 1,
+		GPU: uuid, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Consumers: 1,
 		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 	}
 	l.set(dead, well)

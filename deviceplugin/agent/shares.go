@@ -80,7 +80,7 @@ func newShares(c *core, h *hamiNode) *shares {
 		}),
 	}
 	for _, kind := range []string{
-		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit,
+		devicestate.DriftLost, devicestate.DriftOvercommit,
 		devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
 	} {
 		t.drift.WithLabelValues(kind)

@@ -44,7 +44,7 @@ func TestWipedNode(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.api.Wait(t, "the Event", func() bool {
-		return has(r.api.notices, "SGPUDrift container main of default/a has a share without a checkpoint entry and a CDI spec")
+		return has(r.api.notices, "SGPUDrift container main of default/a has a share without a checkpoint entry")
 	})
 	if got := c.boundOf("a"); len(got) != 1 {
 		t.Errorf("the annotation was changed: %q", got)

@@ -18,11 +18,11 @@ import (
 // maxQuoted is how much of an annotation an error repeats, in bytes.
 const maxQuoted = 128
 
-// Channels are the device nodes of the IMEX channels that a container with GPUs gets
+// channels are the device nodes of the IMEX channels that a container with GPUs gets
 // because its pod asks for them; none where that is not how containers get them. pod is nil
 // if it is not known: then the container waits, since it may be one that must have them, or
 // one whose annotation is to be rejected.
-func (n *Node) Channels(
+func (n *Node) channels(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod,
 ) ([]*specs.DeviceNode, error) {
 	offered := n.Inventory.Channels
@@ -76,13 +76,13 @@ func chosenChannels(text string, offered *inventory.Channels) ([]*specs.DeviceNo
 	return nodes, nil
 }
 
-// allowedChannels is what a pod may ask for, for a person.
+// allowedChannels describes the channels that a pod may request.
 func allowedChannels(offered *inventory.Channels) string {
 	if offered.Allowed != gpu.AllChannels {
 		return offered.Allowed
 	}
 	if len(offered.Nodes) == 0 {
-		return "all that it has, which is none"
+		return "all that it has, and it has none"
 	}
 	return "all that it has, " + numbers(slices.Sorted(maps.Keys(offered.Nodes)))
 }

@@ -42,11 +42,11 @@ func TestChannels(t *testing.T) {
 		{"another one", "0,3", gpus, ask("0,17"), "", prefix + `"0,17": channel 17 is not allowed; allowed on this node: 0,3`},
 		{"the node has none", "0,3", gpus, ask("3"), "", prefix + `"3": the node has no channel 3; allowed on this node: 0,3`},
 		{"the node has none of all", "all", gpus, ask("3"), "", prefix + `"3": the node has no channel 3; allowed on this node: all that it has, 0, 17`},
-		{"all", "all", gpus, ask("all"), "", prefix + `"all": "all" is no channel: want numbers such as 0; allowed on this node: all that it has, 0, 17`},
-		{"nothing", "0", gpus, ask(""), "", prefix + `"": "" is no channel: want numbers such as 0; allowed on this node: 0`},
+		{"all", "all", gpus, ask("all"), "", prefix + `"all": invalid IMEX channel "all": want numbers such as 0; allowed on this node: all that it has, 0, 17`},
+		{"nothing", "0", gpus, ask(""), "", prefix + `"": invalid IMEX channel "": want numbers such as 0; allowed on this node: 0`},
 		{
 			"a hostile value", "0", gpus, ask(long), "",
-			prefix + `"` + long[:125] + `...": "` + long[:29] + `..." is no channel: want numbers such as 0; allowed on this node: 0`,
+			prefix + `"` + long[:125] + `...": invalid IMEX channel "` + long[:29] + `...": want numbers such as 0; allowed on this node: 0`,
 		},
 		{
 			"a pod that is not known", "0", gpus, nil, "", "default/a is not known yet, and so neither is whether its annotation " +
@@ -63,7 +63,7 @@ func TestChannels(t *testing.T) {
 			}
 			n := &Node{Inventory: inv}
 			main := kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "a"}, Name: "main"}
-			nodes, err := n.Channels(main, []kubelet.Allocation{{Container: main, Resource: tt.resource}}, tt.pod)
+			nodes, err := n.channels(main, []kubelet.Allocation{{Container: main, Resource: tt.resource}}, tt.pod)
 			var got []string
 			for _, node := range nodes {
 				got = append(got, node.Path)

@@ -3,8 +3,10 @@ package allocate
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -14,12 +16,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Result is what one container is given.
+// Result has the devices of one container.
 type Result struct {
 	Grants   []Grant
 	Devices  cdi.Devices
 	Warnings []Warning
-	// Channels are the nodes of IMEX channels; see [Node.Channels].
+	// Channels are the nodes of IMEX channels that the pod asks for.
 	Channels []*specs.DeviceNode
 	// Changed: it is not what the container was given before.
 	Changed bool
@@ -36,12 +38,43 @@ type Grant struct {
 	Nodes []string
 }
 
-// Warning is what a container was given that is not what it requests.
+// Warning describes a difference between the devices of a container and its request.
 type Warning struct{ Reason, Message string }
 
-// Container decides what a container is given, of all its resources together.
-// Its shares were decided before: see [Node.Shares].
-func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Result, error) {
+// Decide decides what a container that starts is given, of all its resources
+// together. It returns the entries of its pod's shares that this changes, also
+// beside an error that came after them; pod is nil if it is not known.
+func (n *Node) Decide(
+	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod,
+) (shares []*checkpoint.Entry, r *Result, err error) {
+	if err := n.checkExclusive(held); err != nil {
+		return nil, nil, err
+	}
+	// Before the shares: a pod that is rejected holds none.
+	channels, err := n.channels(c, held, pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	with := *n
+	if slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return n.HasShares(&a) }) {
+		if shares, err = n.shares(c, pod); err != nil {
+			return nil, nil, err
+		}
+		with.Entries = maps.Clone(n.Entries)
+		for _, e := range shares {
+			with.Entries[e.Device] = e
+		}
+	}
+	if r, err = with.container(c, held); err != nil {
+		return shares, nil, err
+	}
+	r.Channels = channels
+	r.Warnings = slices.Concat(r.Warnings, n.networkWarnings(pod, r), n.numaWarnings(shares))
+	return shares, r, nil
+}
+
+// container decides what a container is given once its shares are decided.
+func (n *Node) container(c kubelet.Container, held []kubelet.Allocation) (*Result, error) {
 	d := decision{
 		node: n, topology: newTopology(n.Inventory.Config.WithRoles(n.Inventory.Machine)), container: c,
 		result: &Result{Devices: cdi.Devices{
@@ -90,7 +123,7 @@ func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 	return d.result, nil
 }
 
-// part is what a container has of one resource: an entry, or several that are not
+// part is the allocation of one resource to a container: an entry, or several that are not
 // distinguishable.
 type part struct {
 	allocation *kubelet.Allocation

@@ -26,7 +26,7 @@ type Member struct {
 	// Index is its place in the machine's HCAs, ID its identity.
 	Index int
 	ID    string
-	// Unhealthy is why it cannot be handed out now; empty if it can.
+	// Unhealthy is the reason why it cannot be allocated now; empty if it can.
 	Unhealthy string
 }
 
@@ -58,7 +58,7 @@ func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResourc
 	return members
 }
 
-// unhealthy is why an HCA of resource r cannot be handed out now; empty if it can.
+// unhealthy returns the reason why an HCA of resource r cannot be allocated now; empty if it can.
 func unhealthy(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource, h *machine.HCA) string {
 	if inv.HCAs == nil {
 		return capacity.Unhealthy(m, r, h, capacity.PortsDown)
@@ -86,7 +86,7 @@ func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
 		if hca == "" || e.Owner == nil || own || counted[key] {
 			return
 		}
-		if !n.Forgotten[*e.Owner] && e.Decision <= n.Since && !holders.Has(e.Owner.Pod, e.Resource, id) {
+		if n.Uncertain[*e.Owner] == "" && e.Decision <= n.Since && !holders.Has(e.Owner.Pod, e.Resource, id) {
 			return
 		}
 		counted[key] = true
@@ -180,7 +180,7 @@ func (d *decision) all(members []Member) []pick {
 	return d.topology.choose(&hcaRequest{n: len(among), gpus: d.gpus, among: among})
 }
 
-// request is what is to be chosen for a part, and why which HCAs are not among
+// request is a choice to make for a part, and why HCAs are excluded from
 // the candidates.
 func (d *decision) request(
 	p part, r *config.RDMAResource, members []Member, used hcaUsage,

@@ -47,7 +47,7 @@ func (t *topology) class(gpu, hca int) affinity.Class {
 	return t.matrix.At(t.gpuRow[gpu], t.hcaRow[hca])
 }
 
-// hcaRequest is what is to be chosen: n HCAs for a container with these GPUs.
+// hcaRequest is a choice to make: n HCAs for a container with these GPUs.
 type hcaRequest struct {
 	n    int
 	gpus []int
@@ -105,7 +105,7 @@ type choice struct {
 	load []int
 }
 
-// offer is what an HCA is worth next.
+// offer is the value of an HCA as the next choice.
 type offer struct {
 	hca int
 	// at is the index in gpus of the nearest one, -1 without GPUs.
@@ -139,7 +139,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// weight makes classes numbers of which 31 of one kind are less than one of the
+// weight maps classes to numbers such that 31 of one kind are less than one of the
 // next: no machine has 32 GPUs.
 func weight(c affinity.Class) int64 { return 1 << (5 * int64(c.Kind)) }
 

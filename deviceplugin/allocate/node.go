@@ -2,7 +2,7 @@
 // given: from what it requests, what the kubelet's snapshot and the checkpoint
 // have of all containers, and the node's inventory.
 //
-// It is pure: a [Node] is what is known at one moment, and the answers are
+// It is pure: a [Node] is the state at one moment, and the answers are
 // values. Files, the kubelet and the API server are deviceplugin/devicestate's.
 package allocate
 
@@ -21,9 +21,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
-// Node is what is known of a node at one moment. Nothing in it is changed.
+// Node is the state of a node at one moment. It is never changed.
 type Node struct {
-	// Name is what schedulers call the node.
+	// Name is the node's name for schedulers.
 	Name      string
 	Inventory *inventory.Inventory
 	// Snapshot is nil where the kubelet was not asked. Then all entries count but
@@ -35,11 +35,11 @@ type Node struct {
 	// Since is the number of the last decision before Snapshot was taken: an
 	// entry with a later one is of a container that the snapshot may not have.
 	Since uint64
-	// Forgotten are the containers that run and of which the kubelet has lost the
-	// devices, Unsure those of which it may have while it starts.
-	Forgotten, Unsure map[kubelet.Container]bool
-	// Unrecorded are the allocations of shares that have no entries and no CDI
-	// specs: no other pod gets the GPUs that their device IDs name.
+	// Uncertain are containers that have the devices of their entries although the
+	// kubelet does not know, or may not know yet, with the reason.
+	Uncertain map[kubelet.Container]string
+	// Unrecorded are the allocations of shares without entries: no other pod gets the
+	// GPUs that their device IDs name.
 	Unrecorded []kubelet.Allocation
 }
 
@@ -60,7 +60,7 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 			return kind, err
 		}
 	}
-	return "", fmt.Errorf("resource %s is none of this node's", resource)
+	return "", fmt.Errorf("unknown resource %s", resource)
 }
 
 // rdmaResource is the configuration of an RDMA resource; nil if there is none.
@@ -131,10 +131,8 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Lost are the allocations of shares of which there is no entry. What they stand
-// for may be in their CDI specs. If it is not, they are [Node.Unrecorded] until
-// their pods are gone.
-func (n *Node) Lost() []kubelet.Allocation {
+// Unaccounted returns the allocations of shares without an entry.
+func (n *Node) Unaccounted() []kubelet.Allocation {
 	return slices.DeleteFunc(slices.Clone(n.Snapshot.Allocations), func(a kubelet.Allocation) bool {
 		return !n.HasShares(&a) && !n.sharesByOthers(&a) || n.Snapshot.Gone(a.Pod) || !n.lost(&a)
 	})
@@ -184,7 +182,7 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:
 		return !n.Gone[e.Device]
-	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since,
+	case n.Uncertain[*e.Owner] != "", e.Decision > n.Since,
 		n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
 		return true
 	case n.Snapshot.Gone(e.Owner.Pod):
@@ -193,10 +191,10 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	return slices.ContainsFunc(e.IDs, func(id string) bool { return holders.Has(e.Owner.Pod, e.Resource, id) })
 }
 
-// CheckExclusive returns why a container cannot have the exclusive GPUs that the
+// checkExclusive returns why a container cannot have the exclusive GPUs that the
 // kubelet gave it: another one still has them, or a share of them. HCAs can be
 // shared, and are chosen when the container starts; so are shares.
-func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
+func (n *Node) checkExclusive(held []kubelet.Allocation) error {
 	var u *usage
 	for i := range held {
 		a := &held[i]
@@ -225,11 +223,8 @@ func (n *Node) checkEntries(a *kubelet.Allocation, id string) error {
 		if e.Resource != a.Resource || e.Owner == nil || e.Owner.Pod.Same(a.Pod) || !slices.Contains(e.IDs, id) {
 			continue
 		}
-		switch {
-		case n.Forgotten[*e.Owner]:
-			return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", a.Resource, id, e.Owner)
-		case n.Unsure[*e.Owner]:
-			return fmt.Errorf("%s %s may be in use by %s: the kubelet has just started", a.Resource, id, e.Owner)
+		if reason := n.Uncertain[*e.Owner]; reason != "" {
+			return fmt.Errorf("%s %s may be in use by %s: %s", a.Resource, id, e.Owner, reason)
 		}
 	}
 	return nil

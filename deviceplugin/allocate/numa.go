@@ -32,7 +32,7 @@ func (n *Node) processorNodes(c kubelet.Container) []int {
 	return nodes
 }
 
-// far reports whether a device is known to be of a NUMA node that is none of nodes;
+// far reports whether a device is known to be of a NUMA node outside of nodes;
 // nothing is far from a container without processors of its own.
 func far(nodes []int, device int) bool {
 	return len(nodes) > 0 && device >= 0 && !slices.Contains(nodes, device)
@@ -51,9 +51,9 @@ func numbers(nodes []int) string {
 	return strings.Join(texts, ", ")
 }
 
-// NUMAWarnings are about shares that were decided and are far from the processors
+// numaWarnings are about shares that were decided and are far from the processors
 // that their container has to itself.
-func (n *Node) NUMAWarnings(decided []*checkpoint.Entry) []Warning {
+func (n *Node) numaWarnings(decided []*checkpoint.Entry) []Warning {
 	var all []Warning
 	for _, e := range decided {
 		nodes := n.processorNodes(*e.Owner)

@@ -23,10 +23,10 @@ const (
 	networkStatus  = "k8s.v1.cni.cncf.io/network-status"
 )
 
-// NetworkWarnings are about HCAs of a result that the pod, nil if it is not known,
+// networkWarnings are about HCAs of a result that the pod, nil if it is not known,
 // cannot use in its network namespace. What a network of the pod brings is not known
 // here, so a pod that has one is believed.
-func (n *Node) NetworkWarnings(pod *corev1.Pod, r *Result) []Warning {
+func (n *Node) networkWarnings(pod *corev1.Pod, r *Result) []Warning {
 	if pod == nil || pod.Spec.HostNetwork || !r.Changed {
 		return nil
 	}

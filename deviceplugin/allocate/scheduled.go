@@ -75,7 +75,7 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 	return true
 }
 
-// Annotations are those of a pod by which it was scheduled.
+// Annotations returns those of a pod by which it was scheduled.
 func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	c := inv.Config
 	if !c.SGPU.HAMi.Enabled {

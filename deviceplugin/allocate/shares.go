@@ -69,12 +69,12 @@ func (r *shareRequest) reject(kind, format string, args ...any) error {
 	return &RejectedError{r.container.Name, kind, fmt.Sprintf(format, args...)}
 }
 
-// Shares decides which GPUs the containers of a pod share when one of them
+// shares decides which GPUs the containers of a pod share when one of them
 // starts, of all of them or of none: a pod that has one of its GPUs and waits for
 // the next would keep both from others. Containers that have shares keep them,
 // whatever the pod's annotations have become. It returns the entries that this
 // changes; pod is nil if it is not known.
-func (n *Node) Shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.Entry, error) {
+func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.Entry, error) {
 	waiting, err := n.waiting(starts)
 	if err != nil || len(waiting) == 0 {
 		return nil, err

@@ -18,7 +18,7 @@ type consumer struct {
 	quota.Claim
 }
 
-// usage is what containers have of GPUs.
+// usage has the parts of GPUs that containers have.
 type usage struct {
 	*Node
 	consumers []consumer
@@ -96,7 +96,7 @@ func later(a, b *checkpoint.Entry) bool {
 // SharedGPUs are the inventory's with all that is taken.
 func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(nil, quota.Phase{}) }
 
-// SharedGPUsWithout are the inventory's with what containers have whose GPUs were not
+// SharedGPUsWithout returns the inventory's with the shares of containers with GPUs not
 // chosen by a component.
 func (n *Node) SharedGPUsWithout(by string) []quota.GPU {
 	other := *n

@@ -28,7 +28,7 @@ type DeviceGPU struct {
 	// without HCAs.
 	HCA   string `json:"hca,omitempty"`
 	Class string `json:"class,omitempty"`
-	// Share is what the container has of the GPU; nil for an exclusive one.
+	// Share is the container's part of the GPU; nil for an exclusive one.
 	Share *DeviceShare `json:"share,omitempty"`
 }
 

@@ -54,7 +54,7 @@ type DriverSpec struct {
 	generating chan struct{}
 
 	mu sync.Mutex // guards all below
-	// made is what the spec was made of, empty if it must be made again; lacks is
+	// made identifies the input of the spec, empty if it must be made again; lacks is
 	// what the node lacked then.
 	made   string
 	lacks  error
@@ -126,7 +126,7 @@ func (d *DriverSpec) Names(ids []string) []string {
 	return out
 }
 
-// GPUEdits are what a container needs of one GPU beside [CommonDevice]: its
+// GPUEdits returns the edits for one GPU beside [CommonDevice]: its
 // device nodes. They are not to be changed. The error means that the spec has no
 // such GPU, now or any more.
 func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {

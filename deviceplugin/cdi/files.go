@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,8 +21,6 @@ const (
 	// minVersion is the lowest that allows device names which begin with a digit,
 	// and hostPath. Runtimes reject specs that are newer than themselves.
 	minVersion = "0.5.0"
-	// maxSpec is the largest spec that is read back, in bytes.
-	maxSpec = 1 << 20
 
 	specPrefix = "heddle-"
 	jsonSuffix = ".json"
@@ -118,21 +115,6 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 			}
 		}
 	}
-}
-
-// ReadSharing reads the sharing of a container back from its spec. The error is
-// [fs.ErrNotExist] if there is no spec: the container has not started yet.
-func (f *Files) ReadSharing(n Name) (*Sharing, error) {
-	file, err := os.Open(filepath.Join(f.SpecDir, specFile(n)))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, maxSpec))
-	if err != nil {
-		return nil, err
-	}
-	return parseSharing(content, n.Device)
 }
 
 // Remove removes the files of a name.

@@ -24,7 +24,7 @@ const (
 	corruptSuffix = ".corrupt"
 	// syncAfter is how long files are gathered before fsync, which holds up all that
 	// is written to a disk meanwhile, the entries of containers that start with it.
-	// ext4 takes as long by itself (its mount option commit).
+	// ext4 takes as long (its mount option commit).
 	syncAfter = 5 * time.Second
 )
 
@@ -34,7 +34,7 @@ const (
 // Its Run fsyncs files some seconds after they were written, off the path of every start: a
 // disk that is busy takes 100 ms and more for that. That is for loss of power
 // alone. What a process has written outlives it however it ends, in the order in
-// which it was written: an entry before the CDI spec that it is of. After a loss
+// which it was written: an entry before its CDI spec. After a loss
 // of power no container is left. The kubelet's checkpoint has the names then, and
 // what a container had in the last moment is decided again when it starts.
 type Dir struct {

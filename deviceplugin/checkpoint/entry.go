@@ -1,5 +1,5 @@
 // Package checkpoint keeps on disk what each answer of Allocate stands for: one
-// file for each CDI name that was given out. The files outlive the process and
+// file for each CDI name of an answer. The files outlive the process and
 // are read across upgrades.
 //
 // The package keeps no entries in memory and knows no kubelet: who may still
@@ -19,7 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Entry is one answer of Allocate: the CDI name that was given out, what for,
+// Entry is one answer of Allocate: the CDI name, what for,
 // and once known, to which container and what it stands for. An entry is never
 // changed, but replaced.
 type Entry struct {
@@ -31,7 +31,7 @@ type Entry struct {
 	Created  time.Time `json:"created"`
 	// Owner is nil until the container starts for the first time.
 	Owner *kubelet.Container `json:"owner,omitempty"`
-	// Modes are those of the GPUs that IDs are partitions of, when these were given out.
+	// Modes are the modes of the GPUs that IDs are partitions of, at the time of Allocate.
 	Modes map[string]string `json:"modes,omitempty"`
 	// HCAs are the identities of the HCAs that stand behind IDs, in their order;
 	// empty for an ID that got none.
@@ -71,7 +71,7 @@ func parse(content []byte, device string) (*Entry, error) {
 	}
 	switch name, ok := cdi.ParseName(e.Name().String()); {
 	case !ok || name.Device != device:
-		return nil, fmt.Errorf("it is of %q", e.Name())
+		return nil, fmt.Errorf("the entry is of %q", e.Name())
 	case e.Resource == "" || len(e.IDs) == 0:
 		return nil, errors.New("resource or device IDs are missing")
 	case len(e.HCAs) > len(e.IDs):

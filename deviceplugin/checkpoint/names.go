@@ -41,7 +41,7 @@ func (d *Dir) Add(e *Entry) error {
 	return nil
 }
 
-// appendLocked adds a line whole or not at all. It is for holders of mu.
+// appendLocked adds a line whole or not at all. The caller holds mu.
 func (d *Dir) appendLocked(line []byte) error {
 	f, err := d.openNamesLocked()
 	if err != nil {
@@ -59,8 +59,8 @@ func (d *Dir) appendLocked(line []byte) error {
 
 // openNamesLocked returns the list's file, open to be appended to. It stays open, since to open
 // a file takes as long as all else that Allocate does; another one is opened when the path
-// leads to another file: the list was written again, or the directory was replaced. It is for
-// holders of mu.
+// leads to another file: the list was written again, or the directory was replaced. The caller
+// holds mu.
 func (d *Dir) openNamesLocked() (*os.File, error) {
 	path := filepath.Join(d.path, namesFile)
 	if info, err := os.Stat(path); err == nil && d.names != nil && os.SameFile(info, d.namesInfo) {
@@ -103,8 +103,8 @@ func (d *Dir) dropName(device string) error {
 	return d.writeNamesLocked()
 }
 
-// writeNamesLocked makes the list of what was added and not dropped. It is for
-// holders of mu.
+// writeNamesLocked makes the list of what was added and not dropped. The caller
+// holds mu.
 func (d *Dir) writeNamesLocked() error {
 	d.dropped = 0
 	path := filepath.Join(d.path, namesFile)
@@ -137,7 +137,7 @@ func (d *Dir) loadNames(all map[string]*Entry) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(content) > 0 && content[len(content)-1] != '\n' {
-		content = append(content, '\n') // The next line is not to go on in the last one.
+		content = append(content, '\n') // The next line must not continue the last one.
 	}
 	for line := range bytes.Lines(content) {
 		var named struct {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
 
 const channel0 = "/dev/nvidia-caps-imex-channels/channel0"
@@ -71,41 +70,5 @@ func TestChannelsByAnnotation(t *testing.T) {
 		if got := r.Rejections(); len(got) > 0 {
 			t.Errorf("asks for %q: rejections %+v", text, got)
 		}
-	}
-}
-
-// A container with HCAs alone has no use for channels, whatever its pod asks for.
-func TestNoChannelsWithoutGPUs(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	byRequest(r)
-	r.wants("a", asksForChannels("7"), corev1.Container{Name: "main"}, corev1.Container{Name: "side"})
-	p := pod("a", testkubelet.Container{Name: "main"}, testkubelet.Container{Name: "side"})
-	side := asks{hcas: r.deviceIDs("mlx5_9")}
-	names := r.allocate(p, "side", side)
-	r.start(side)
-	if got := r.mustEnter(names); slices.Contains(got.Nodes, channel0) {
-		t.Errorf("nodes %q", got.Nodes)
-	}
-}
-
-// A pod that is rejected for its channels holds no share.
-func TestChannelsOfShares(t *testing.T) {
-	r := shareRig(t)
-	byRequest(r)
-	p := r.wants("a", asksForChannels("2"), sharer("main", "60/4"))
-	want := asks{slots: {r.slot(0, 0)}}
-	names := r.allocate(pod("a"), "main", want)
-	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), "channel 2 is not allowed") {
-		t.Fatalf("a channel that is not allowed: %v", err)
-	}
-	if got := r.gpusOf("a", "main"); len(got) > 0 {
-		t.Errorf("it holds GPUs %v", got)
-	}
-	p.Annotations = asksForChannels("0")
-	if err := r.prepareShares(want); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.mustEnter(names); !slices.Contains(got.Nodes, channel0) || !slices.Contains(got.Nodes, "/dev/nvidia0") {
-		t.Errorf("nodes %q", got.Nodes)
 	}
 }

@@ -3,25 +3,24 @@ package devicestate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Kinds of [Drift].
 const (
-	// DriftRecord: a container had shares and no entry, and got one.
-	DriftRecord = "record"
 	// DriftLost: a container has shares, and the kubelet has forgotten its
 	// devices. They stay its own.
 	DriftLost = "lost"
 	// DriftOvercommit: containers have more of a GPU than there is, because
 	// the GPU or the configuration changed. No new pod gets it.
 	DriftOvercommit = "overcommit"
-	// DriftUnrecorded: a container has shares, and there is neither an entry nor a CDI
-	// spec of it.
+	// DriftUnrecorded: a container has shares without an entry.
 	DriftUnrecorded = "unrecorded"
 	// DriftAnnotation: a pod's annotation was not what its containers have, and was
 	// corrected.
@@ -58,46 +57,48 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	defer s.mu.Unlock()
 	s.rejections.keep(seen.Snapshot)
 	node := s.nodeLocked(seen)
-	u := &Usage{GPUs: node.SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil}
-	s.drifts = nil
-	drifting := s.lastingDriftsLocked(u.GPUs, len(node.Unsure) > 0)
-	for d := range drifting {
-		if !s.drifting[d] {
-			u.Drifts = append(u.Drifts, d)
+	u := &Usage{GPUs: node.SharedGPUs(), Incomplete: seen.CheckpointErr != nil}
+	now := s.lastingDriftsLocked(u.GPUs, seen.Starting())
+	maps.DeleteFunc(s.drifts, func(d Drift, returned bool) bool { return returned && !now[d] })
+	for d := range now {
+		s.drifts[d] = s.drifts[d] // A new one was not returned.
+	}
+	for d, returned := range s.drifts {
+		if !returned {
+			u.Drifts, s.drifts[d] = append(u.Drifts, d), true
 		}
 	}
-	s.drifting = drifting
 	slices.SortFunc(u.Drifts, func(x, y Drift) int { return strings.Compare(x.Kind+x.Message, y.Kind+y.Message) })
 	return u, nil
 }
 
 // lastingDriftsLocked are the differences that last. While a kubelet starts, shares
-// of pods that may be gone are counted beside those of pods that came after them:
-// that is unsure, and no GPU has too many consumers by it. It is for holders of mu.
-func (s *State) lastingDriftsLocked(gpus []quota.GPU, unsure bool) map[Drift]bool {
+// of pods that may be gone are counted beside those of pods that came after them,
+// so no GPU is over-committed by it. The caller holds mu.
+func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
-		if message := overcommitted(&gpus[i]); message != "" && !unsure {
+		if message := overcommitted(&gpus[i]); message != "" && !starting {
 			drifting[Drift{DriftOvercommit, message}] = true
 		}
 	}
-	for _, a := range s.unrecorded {
-		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry and a CDI spec, which "+
-			"were lost or are another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
-			a.Container, len(a.IDs))}] = true
+	for _, a := range s.unrecordedLocked() {
+		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry, which was lost or is "+
+			"another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
+			a.Container, len(replica.Devices(a.IDs)))}] = true
 	}
 	for _, e := range s.entries {
 		if e.Kind != cdi.SGPU || e.Owner == nil {
 			continue
 		}
-		if _, unreported := s.unreported[*e.Owner]; s.forgotten[*e.Owner] && !unreported {
+		if u, found := s.uncertain[*e.Owner]; found && u.unrecorded == nil && u.reported {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}
 	return drifting
 }
 
-// overcommitted is what is too much on a GPU.
+// overcommitted describes what exceeds a GPU; empty if nothing does.
 func overcommitted(g *quota.GPU) string {
 	switch {
 	case g.VCore > quota.Whole:

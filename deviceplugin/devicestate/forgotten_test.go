@@ -38,7 +38,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 	want := asks{gpus: r.gpuIDs(1, 2)}
 	names := r.allocate(pod("b"), "main", want)
 	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil ||
-		!strings.Contains(err.Error(), "is in use by container main of default/a, which the kubelet has forgotten: delete that pod") {
+		!strings.Contains(err.Error(), "may be in use by container main of default/a: the kubelet has forgotten its devices; delete that pod") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := r.enter(names); err == nil {

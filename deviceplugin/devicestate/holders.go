@@ -25,7 +25,7 @@ func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range deviceIDs(s.entries, resource, s.forgotten) {
+	for id := range s.deviceIDsLocked(resource, s.uncertainLocked(false)) {
 		held[id] = true
 	}
 	return held, nil
@@ -41,13 +41,13 @@ type Held struct {
 	Unlisted bool
 }
 
-// admitted is the holder of what Allocate gave out and the kubelet does not
+// admitted is the holder of devices that Allocate returned and the kubelet does not
 // report yet.
 const admitted = "a pod that is being admitted"
 
 // Held are the devices of all resources that pods hold: by PodResources or
 // the kubelet's checkpoint, by the entries where the kubelet has lost its own or may
-// have, and what was given out and is in neither of them yet. A container with
+// have, and those of answers that are in neither of them yet. A container with
 // shares also holds those of the GPUs that it has, which need not be those of its
 // device IDs: such an ID has no number. It fails if PodResources or the
 // kubelet's checkpoint cannot be read.
@@ -72,13 +72,13 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 			held = append(held, Held{Resource: shares, ID: uuid + replica.Separator, Pod: c.Pod.String()})
 		}
 	}
-	s.confirmLocked(liveDevices(seen))
+	live := liveDevices(seen)
 	for _, e := range s.entries {
 		by := ""
 		switch {
-		case !s.confirmed[e.Device] && unclaimed(e, s.options.Now()):
+		case !live[e.Device] && unclaimed(e, s.options.Now()):
 			by = admitted
-		case e.Owner != nil && (node.Forgotten[*e.Owner] || node.Unsure[*e.Owner]):
+		case e.Owner != nil && node.Uncertain[*e.Owner] != "":
 			by = e.Owner.Pod.String()
 		default:
 			continue
@@ -88,15 +88,4 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 		}
 	}
 	return held, nil
-}
-
-// confirmLocked notes the entries that the kubelet reports, which have
-// the names that Allocate gave. It is for holders of mu.
-func (s *State) confirmLocked(live map[string]bool) {
-	for device := range s.confirmed {
-		if s.entries[device] != nil {
-			live[device] = true
-		}
-	}
-	s.confirmed = live
 }

@@ -73,33 +73,6 @@ func TestHundredAtOnce(t *testing.T) {
 	t.Logf("%d starts: %d calls of PodResources, %d rejected", n+8, calls, rejected)
 }
 
-// TestSharersHoldAtOnce starts as many containers at once as there are
-// device IDs, with all of them on one side and all GPUs on the other.
-func TestSharersHoldAtOnce(t *testing.T) {
-	r := newRig(t, "h20-4nic", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 2 })
-	var wants []asks
-	var names []map[string]string
-	for i := range 8 {
-		want := asks{gpus: r.gpuIDs(i), hcas: r.deviceIDs(fmt.Sprintf("mlx5_%d/%d", 3-i/2, i%2))}
-		wants, names = append(wants, want), append(names, r.allocate(pod(fmt.Sprint(i)), "main", want))
-	}
-	var all sync.WaitGroup
-	for i := range wants {
-		all.Go(func() {
-			if err := r.Prepare(t.Context(), hcas, wants[i][hcas]); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	for i := range names {
-		got := r.mustEnter(map[string]string{hcas: names[i][hcas]})
-		if want := fmt.Sprintf("mlx5_%d", i/2); !slices.Equal(got.given(), []string{want}) {
-			t.Errorf("GPU %d has %v, want %s", i, got.given(), want)
-		}
-	}
-}
-
 func BenchmarkPrepare(b *testing.B) {
 	r := newRig(b, "dgx-h100")
 	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
@@ -151,25 +124,5 @@ func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
 	}
 	if got := r.mustEnter(names); slices.Contains(got.given(), "mlx5_0") {
 		t.Errorf("two containers have %v", got.given())
-	}
-}
-
-// TestDeviceIDsKeepTheirHCA when another device ID of the container gets another.
-func TestDeviceIDsKeepTheirHCA(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_10", "mlx5_9")}
-	r.allocate(pod("a"), "main", want)
-	r.start(want)
-	first := r.View().Assigned(hcas)
-	r.down("mlx5_0")
-	r.start(want)
-	kept := 0
-	for id, hca := range r.View().Assigned(hcas) {
-		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[id] == hca {
-			kept++
-		}
-	}
-	if kept != 1 {
-		t.Errorf("first %v, then %v", first, r.View().Assigned(hcas))
 	}
 }

@@ -31,7 +31,7 @@ type API interface {
 // container starts, without hints.
 const podTimeout = 3 * time.Second
 
-// pods is what the API server has about pods.
+// pods reads pods from the API server.
 type pods struct {
 	api API
 	log *slog.Logger

@@ -31,8 +31,8 @@ const prepareTimeout = 25 * time.Second
 // Prepare decides what stands behind the CDI names of every container that holds
 // exactly these IDs, for all its resources together, and puts the specs into
 // the CDI directory. For a container that is prepared already it changes nothing
-// but what its HCAs' state or its pod's environment changed. It is what
-// PreStartContainer does; an error keeps the container from starting, and the
+// but what its HCAs' state or its pod's environment changed. It implements
+// PreStartContainer; an error keeps the container from starting, and the
 // kubelet tries again.
 func (s *State) Prepare(ctx context.Context, resource string, ids []string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
@@ -112,34 +112,18 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 }
 
 // decide finds or makes what a container is given, of all its resources together,
-// and remembers it. Only files are still to be written. Shares are decided for all
-// containers of the pod, see [allocate.Node.Shares], and here alone: one pod after
-// the other, by what the kubelet has and what was decided since.
+// and remembers it. Only files are still to be written. Shares are decided here
+// alone: one pod after the other, by what the kubelet has and what was decided since.
 func (s *State) decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
 ) (shares []*checkpoint.Entry, result *allocate.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.nodeLocked(seen)
-	if err := node.CheckExclusive(held); err != nil {
-		return nil, nil, err
-	}
-	// Before the shares: a pod that is rejected holds none.
-	channels, err := node.Channels(c, held, pod)
+	shares, result, err = s.nodeLocked(seen).Decide(c, held, pod)
+	s.applyLocked(shares...)
 	if err != nil {
-		return nil, nil, err
-	}
-	if slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
-		if shares, err = node.Shares(c, pod); err != nil {
-			return nil, nil, err
-		}
-		s.applyLocked(shares...)
-	}
-	if result, err = node.Container(c, held); err != nil {
 		return shares, nil, err
 	}
-	result.Channels = channels
-	result.Warnings = slices.Concat(result.Warnings, node.NetworkWarnings(pod, result), node.NUMAWarnings(shares))
 	for i := range result.Grants {
 		s.applyLocked(result.Grants[i].Entry)
 	}
@@ -192,7 +176,7 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 	return nil
 }
 
-// shareEdits are what the GPUs and the limits of shares need; none for other
+// shareEdits returns the edits for the GPUs and the limits of shares; none for other
 // resources. It notes in the entry what the limits are enforced by.
 func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.ContainerEdits, error) {
 	if g.Entry.Kind != cdi.SGPU {

@@ -2,96 +2,64 @@ package devicestate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// restore makes up for entries of shares that were lost: removed, or not parsed.
-// Without them their GPUs would be given out again. It takes them from the CDI
-// specs. Where those are lost too, the GPUs that the containers' device IDs name
-// stay out of use until their pods are gone.
-func (s *State) restore(seen *observation) {
+// findUnrecorded finds allocations of shares without an entry: entries were removed
+// or damaged, or another device plugin made the allocation. Without the entry it is
+// not known which GPUs the container has: those that its device IDs name, or those in
+// its pod's annotation. All of them stay out of use until the pod is gone, or the
+// container starts again and gets an entry.
+func (s *State) findUnrecorded(seen *observation) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	// Who may have forgotten what does not matter here, and takes time to find.
 	node := allocate.Node{Inventory: s.inventory.Load(), Snapshot: seen.Snapshot, Entries: s.entries}
-	lost := node.Lost()
-	s.mu.Unlock()
-	var unrecorded []kubelet.Allocation
-	for i := range lost {
-		a := &lost[i]
-		if s.restoreEntries(a) || s.pods.isGone(a.Pod) {
+	unrecorded := make(map[kubelet.Container][]kubelet.Allocation)
+	for _, a := range node.Unaccounted() {
+		if s.pods.isGone(a.Pod) {
 			continue
 		}
 		if pod, _ := s.api.Watched(a.Pod); pod != nil {
 			a.Namespace, a.Pod.Name = pod.Namespace, pod.Name
+			a.IDs = slices.Concat(a.IDs, boundGPUs(pod, a.Name))
 		}
 		if !seen.Gone(a.Pod) {
-			unrecorded = append(unrecorded, *a)
+			unrecorded[a.Container] = append(unrecorded[a.Container], a)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.entries { // Others may have started meanwhile.
-		unrecorded = slices.DeleteFunc(unrecorded, func(a kubelet.Allocation) bool { return e.HasShares(a.Container) })
+	before := len(s.unrecordedLocked())
+	maps.DeleteFunc(s.uncertain, func(_ kubelet.Container, u uncertain) bool { return u.unrecorded != nil })
+	for c, all := range unrecorded {
+		s.uncertain[c] = uncertain{since: s.options.Now(), reported: true, unrecorded: all}
 	}
-	if len(unrecorded) != len(s.unrecorded) {
+	if len(s.unrecordedLocked()) != before {
 		s.changed.Notify()
 	}
-	s.unrecorded = unrecorded
 }
 
-// restoreEntries makes the entries of an allocation again from its CDI specs, and
-// reports whether there was one. A container that has not started has no spec.
-func (s *State) restoreEntries(a *kubelet.Allocation) (restored bool) {
-	for _, text := range a.CDINames {
-		name, ok := cdi.ParseName(text)
-		if !ok || name.Kind != cdi.SGPU || !name.MadeFor(a.Resource, a.IDs) {
-			continue
-		}
-		sharing, err := s.cdi.ReadSharing(name)
-		if err == nil && len(sharing.Shares) != len(a.IDs) {
-			err = fmt.Errorf("%d shares for %d device IDs", len(sharing.Shares), len(a.IDs))
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			s.options.Log.Warn("CDI spec is unreadable", "device", name.Device, "err", err)
-		default:
-			restored = true
-			s.restoreEntry(&checkpoint.Entry{
-				Kind: name.Kind, Device: name.Device, Resource: a.Resource, IDs: a.IDs, Created: s.options.Now().UTC(),
-				Owner: &a.Container, Sharing: *sharing,
-			})
-		}
+// boundGPUs are the shared GPUs of a container by its pod's annotation, which this
+// node wrote and others may have changed.
+func boundGPUs(pod *corev1.Pod, container string) []string {
+	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
+	if err != nil {
+		return nil
 	}
-	return restored
-}
-
-// restoreEntry adds an entry that was lost.
-func (s *State) restoreEntry(e *checkpoint.Entry) {
-	s.mu.Lock()
-	if s.entries[e.Device] != nil {
-		s.mu.Unlock()
-		return
+	var uuids []string
+	for _, share := range bound.Containers[container].Shares {
+		uuids = append(uuids, share.UUID)
 	}
-	s.entries[e.Device] = e
-	s.drifts = append(s.drifts, Drift{DriftRecord, fmt.Sprintf(
-		"the checkpoint entry of %s was lost and is restored from its CDI spec", e.Owner)})
-	s.mu.Unlock()
-	if err := s.checkpoint.Write(e); err != nil {
-		s.options.Log.Warn("restored checkpoint entry is not on disk yet", "device", e.Device, "err", err)
-	}
-	s.changed.Notify()
+	return uuids
 }
 
 // Forgotten are the device IDs of a resource that running containers have and
@@ -103,33 +71,62 @@ func (s *State) Forgotten(resource string) map[string]string {
 	starting := s.kubelet.Starting()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return deviceIDs(s.entries, resource, s.forgotten, s.unsureLocked(starting))
+	return s.deviceIDsLocked(resource, s.uncertainLocked(starting))
 }
 
-// unsureLocked are the containers of which a kubelet that starts may have
-// forgotten the devices: those of pods that are not known to be gone. It is for
-// holders of mu.
-func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
-	if !starting {
-		return nil
-	}
-	unsure := make(map[kubelet.Container]bool, len(s.entries))
-	for _, e := range s.entries {
-		if e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
-			unsure[*e.Owner] = true
+// uncertain is a container whose devices stay out of use until its pod is gone:
+// the kubelet, or the checkpoint, has lost what it has.
+type uncertain struct {
+	since time.Time
+	// reported: its Event was made. A kubelet that rejects a pod knows the pod for a
+	// moment without its devices, which is not worth one.
+	reported bool
+	// unrecorded are the allocations of shares without an entry; none
+	// of a container with entries, which the kubelet has forgotten.
+	unrecorded []kubelet.Allocation
+}
+
+// Reasons of [allocate.Node.Uncertain].
+const (
+	forgottenByKubelet = "the kubelet has forgotten its devices; delete that pod"
+	kubeletStarts      = "the kubelet has just started"
+)
+
+// uncertainLocked are the containers with entries that the kubelet has forgotten
+// or, while it starts, may have: those of pods that are not known to be gone. The
+// caller holds mu.
+func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
+	all := make(map[kubelet.Container]string, len(s.uncertain))
+	if starting {
+		for _, e := range s.entries {
+			if e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
+				all[*e.Owner] = kubeletStarts
+			}
 		}
 	}
-	return unsure
+	for c, u := range s.uncertain {
+		if u.unrecorded == nil {
+			all[c] = forgottenByKubelet
+		}
+	}
+	return all
 }
 
-// deviceIDs are those of a resource that some containers have, each with who has it.
-func deviceIDs(
-	entries map[string]*checkpoint.Entry, resource string, of ...map[kubelet.Container]bool,
-) map[string]string {
+// unrecordedLocked are the allocations without an entry. The caller holds mu.
+func (s *State) unrecordedLocked() []kubelet.Allocation {
+	var all []kubelet.Allocation
+	for _, u := range s.uncertain {
+		all = append(all, u.unrecorded...)
+	}
+	return all
+}
+
+// deviceIDsLocked are those of a resource that some containers have, each with who
+// has it. The caller holds mu.
+func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]string) map[string]string {
 	ids := make(map[string]string)
-	for _, e := range entries {
-		has := func(some map[kubelet.Container]bool) bool { return some[*e.Owner] }
-		if e.Resource == resource && e.Owner != nil && slices.ContainsFunc(of, has) {
+	for _, e := range s.entries {
+		if e.Resource == resource && e.Owner != nil && some[*e.Owner] != "" {
 			for _, id := range e.IDs {
 				ids[id] = e.Owner.String()
 			}
@@ -146,35 +143,32 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	s.mu.Lock()
 	found := make(map[kubelet.Container]bool)
 	for _, e := range s.entries {
-		if e.Owner != nil && lacks(*e.Owner) && !s.forgotten[*e.Owner] && e.Decision <= seen.since {
+		if e.Owner == nil || !lacks(*e.Owner) || e.Decision > seen.since {
+			continue
+		}
+		if _, known := s.uncertain[*e.Owner]; !known {
 			found[*e.Owner] = true
 		}
 	}
-	maps.DeleteFunc(s.forgotten, func(c kubelet.Container, _ bool) bool { return !lacks(c) })
-	maps.DeleteFunc(s.unreported, func(c kubelet.Container, _ time.Time) bool { return !lacks(c) })
+	maps.DeleteFunc(s.uncertain, func(c kubelet.Container, u uncertain) bool { return u.unrecorded == nil && !lacks(c) })
 	s.mu.Unlock()
 	for c := range found {
 		if !s.pods.exists(ctx, c.Pod) {
-			continue // Another pod has its name by now.
+			delete(found, c) // Another pod has its name.
 		}
-		s.mu.Lock()
-		if !s.forgotten[c] {
-			s.forgotten[c], s.unreported[c] = true, s.options.Now()
-		}
-		s.mu.Unlock()
 	}
-	s.reportForgotten()
-}
-
-// reportForgotten makes the Event of containers whose devices have been forgotten for long
-// enough.
-func (s *State) reportForgotten() {
 	s.mu.Lock()
 	var lasting []kubelet.Container
-	for c, since := range s.unreported {
-		if s.options.Now().Sub(since) >= forgottenFor {
+	for c := range found {
+		if _, known := s.uncertain[c]; !known {
+			s.uncertain[c] = uncertain{since: s.options.Now()}
+		}
+	}
+	for c, u := range s.uncertain {
+		if !u.reported && s.options.Now().Sub(u.since) >= forgottenFor {
+			u.reported = true
+			s.uncertain[c] = u
 			lasting = append(lasting, c)
-			delete(s.unreported, c)
 		}
 	}
 	s.mu.Unlock()

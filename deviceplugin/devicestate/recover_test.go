@@ -14,7 +14,6 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
 
 // wipe removes all of heddle's files on the disk while the plugin is down.
@@ -109,8 +108,8 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.wipe()
-	const message = "unrecorded: container main of default/a has a share without a checkpoint entry and a CDI spec, " +
-		"which were lost or are another device plugin's; no other pod gets the 1 GPUs that it may have until the pod is gone"
+	const message = "unrecorded: container main of default/a has a share without a checkpoint entry, " +
+		"which was lost or is another device plugin's; no other pod gets the 1 GPUs that it may have until the pod is gone"
 	if diff := cmp.Diff([]string{message}, r.driftsNow()); diff != "" {
 		t.Errorf("drifts (-want +got):\n%s", diff)
 	}
@@ -199,56 +198,6 @@ func TestSiblingsKeepRunning(t *testing.T) {
 	r.rejects("another pod", r.consumer("thief", "50/10", r.slot(1, 1)), "kept for container two of default/p")
 	r.start(two)
 	r.nothingOvercommitted()
-}
-
-// TestRecoveredSiblingsShareAGPU: both containers of a pod, and only that pod's,
-// get the GPU again that they shared.
-func TestRecoveredSiblingsShareAGPU(t *testing.T) {
-	r := shareRig(t, "0")
-	r.wants("p", nil, sharer("one", "40/10"), sharer("two", "40/10"))
-	one, two := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(0, 1)}}
-	r.allocate(pod("p"), "one", one)
-	r.allocate(pod("p"), "two", two)
-	r.start(one)
-	r.start(two)
-	r.wipe()
-	r.start(one)
-	r.rejects("another pod", r.consumer("thief", "10/10", r.slot(0, 2)), "kept for container two of default/p")
-	r.start(two)
-	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 80 {
-		t.Errorf("taken: %+v", gpus[0])
-	}
-}
-
-// TestRecoveredWithoutTheKubeletsCheckpoint: PodResources alone has the holders.
-func TestRecoveredWithoutTheKubeletsCheckpoint(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	late := r.consumer("b", "60/4", r.slot(0, 1))
-	r.wipe()
-	r.writeCheckpoint("{")
-	if _, err := r.Allocate(slots, late[slots]); err != nil {
-		t.Fatal(err)
-	}
-	r.rejects("without checkpoint", late, kept)
-	if !r.incomplete() {
-		t.Error("it is taken for known which containers have shares")
-	}
-}
-
-// TestRecoveredInitContainer, which only the kubelet's checkpoint has.
-func TestRecoveredInitContainer(t *testing.T) {
-	r := shareRig(t, "0")
-	p := r.wants("p", nil, corev1.Container{Name: "main"})
-	p.Spec.InitContainers = []corev1.Container{sharer("init", "60/10")}
-	want := asks{slots: {r.slot(0, 0)}}
-	r.allocate(pod("p", testkubelet.Container{Name: "init", Kind: testkubelet.Init}), "init", want)
-	r.start(want)
-	r.wipe()
-	r.rejects("another pod", r.consumer("b", "60/4", r.slot(0, 1)), "kept for container init of default/p")
-	if got := r.View().Allocations(); len(got) != 1 || !got[0].Unrecorded || got[0].Container != "init" {
-		t.Errorf("allocations %+v", got)
-	}
 }
 
 // TestKeptWhileThePodIsThere, or may be.

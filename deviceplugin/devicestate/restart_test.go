@@ -11,7 +11,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 )
 
 // TestRestartInEveryGap kills the plugin, the kubelet or both after every step
@@ -132,25 +131,5 @@ func TestEntriesLost(t *testing.T) {
 				t.Errorf("at the next start (-first +next):\n%s", diff)
 			}
 		})
-	}
-}
-
-// TestEntryOfNoResource: what is recorded is served after a restart, so a name
-// that is none must not get that far.
-func TestEntryOfNoResource(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	for _, resource := range []string{hcas, "gpu"} {
-		ids := []string{"a::0"}
-		name := cdi.NewName(cdi.RDMA, resource, ids)
-		if err := r.checkpoint.Write(&checkpoint.Entry{Kind: name.Kind, Device: name.Device, Resource: resource, IDs: ids}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.restart()
-	if _, got, _ := r.View().Resources(); !slices.Equal(got, []string{hcas}) {
-		t.Errorf("resources %v", got)
-	}
-	if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0].Reason, `set aside: its resource: `) {
-		t.Errorf("problems %v", p)
 	}
 }

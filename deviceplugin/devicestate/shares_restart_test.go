@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // TestSharesOutliveRestartsInEveryGap kills the plugin, the kubelet or both
@@ -74,52 +74,46 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 	}
 }
 
-// TestLostEntriesAreRestored from the specs: what containers have must be known before
-// any of them starts again.
-func TestLostEntriesAreRestored(t *testing.T) {
+// Entries that were lost leave their containers the GPUs that they have, and those that
+// their device IDs name, until they start again.
+func TestLostEntries(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {
-			r := shareRig(t, "0")
-			p := r.wants("p", nil, sharer("main", "50/10"))
-			p.Spec.InitContainers = []corev1.Container{sharer("init", "70/10")}
-			init, main := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(0, 1)}}
-			r.allocate(pod("p"), "init", init)
+			r := shareRig(t, "0", "1", "2")
+			share := allocation.Share{UUID: r.gpuIDs(1)[0], VCore: 50, MemoryMiB: 4096}
+			p := r.wants("p", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", "50/4"))
+			main := asks{slots: {r.slot(0, 0)}} // It has GPU 1.
 			names := r.allocate(pod("p"), "main", main)
-			r.start(init)
 			r.start(main)
-			before, bindings := r.mustEnter(names), r.View().Allocations()
+			before := r.mustEnter(names)
+			bound := allocation.Bound{Version: allocation.Version, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{
+				"main": {Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler},
+			}}
+			p.Annotations[wellknown.SGPUBound] = bound.String()
 			records, err := filepath.Glob(filepath.Join(r.options.StateDir, "records", "*.json"))
-			if err != nil || len(records) != 2 {
+			if err != nil || len(records) != 1 {
 				t.Fatalf("%v: %v", records, err)
 			}
-			for _, path := range records {
-				if err = os.Remove(path); how == "corrupt" {
-					err = os.WriteFile(path, []byte("{"), 0o600)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+			if err = os.Remove(records[0]); how == "corrupt" {
+				err = os.WriteFile(records[0], []byte("{"), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 			r.restart()
-			if err := r.prepareShares(r.consumer("thief", "31/1", r.slot(0, 2))); err == nil {
-				t.Error("another pod has what is taken")
+			r.start(r.consumer("other", "10/1", r.slot(0, 3)))
+			if got := r.gpusOf("other", "main"); !slices.Equal(got, []int{2}) {
+				t.Errorf("another pod has GPUs %v", got)
 			}
-			if err := r.prepareShares(r.consumer("other", "30/1", r.slot(0, 3))); err != nil {
-				t.Errorf("what is left cannot be had: %v", err)
-			}
-			if drifts := r.driftsNow(); len(drifts) != 2 || !strings.HasPrefix(drifts[0], DriftRecord) {
+			if drifts := r.driftsNow(); len(drifts) != 1 || !strings.HasPrefix(drifts[0], DriftUnrecorded) {
 				t.Errorf("drifts %v", drifts)
-			}
-			got := slices.DeleteFunc(r.View().Allocations(), func(b report.Binding) bool { return b.Pod == "other" })
-			if diff := cmp.Diff(bindings, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("bindings (-before +now):\n%s", diff)
 			}
 			r.start(main)
 			if diff := cmp.Diff(before, r.mustEnter(names)); diff != "" {
 				t.Errorf("at the next start (-first +next):\n%s", diff)
 			}
-			if drifts := r.driftsNow(); len(drifts) > 0 {
-				t.Errorf("reported again: %v", drifts)
+			if got := r.View().Allocations(); len(got) != 2 || got[1].Unrecorded {
+				t.Errorf("bindings %+v", got)
 			}
 		})
 	}
@@ -192,52 +186,6 @@ func TestOvercommitFromOutside(t *testing.T) {
 	}
 }
 
-// TestMemoryOvercommit: shares may have 1.5 times the memory of a GPU. What they have is
-// named as too much once the configuration takes it back, and no pod loses its share.
-func TestMemoryOvercommit(t *testing.T) {
-	r := shareRig(t, "0")
-	overcommit := func(ratio float64) { r.reconfigure(func(c *config.NodeConfig) { c.SGPU.MemoryOvercommit = ratio }) }
-	overcommit(1.5)
-	for i, name := range []string{"a", "b", "c"} {
-		r.start(r.consumer(name, "10/39", r.slot(0, i)))
-	}
-	if drifts := r.driftsNow(); len(drifts) != 0 {
-		t.Errorf("drifts %v", drifts)
-	}
-	if g := r.View().GPUs()[0]; g.UsedMiB != 3*39<<10 || g.MemoryMiB != 81559 {
-		t.Errorf("%d of %d MiB are taken", g.UsedMiB, g.MemoryMiB)
-	}
-	for text, want := range map[string]string{"10/39": "2.4 GiB of 119.5 left; needs 39", "10/80": "79.6 GiB in all; needs 80"} {
-		err := r.prepareShares(r.consumer("late-"+text[3:], text, r.slot(0, 3+len(r.specs.pods))))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", text, err, want)
-		}
-	}
-	overcommit(1)
-	if drifts := r.driftsNow(); len(drifts) != 1 || !strings.Contains(drifts[0], "119808 MiB of 81559") {
-		t.Errorf("drifts %v", drifts)
-	}
-	if n := len(r.View().Allocations()); n != 3 {
-		t.Errorf("%d containers have shares", n)
-	}
-}
-
-// TestOldPodsCountAfterAKubeletsStart: it may not list its pods yet.
-func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.kubelet.Delete("default", "a") // As if it were not known yet.
-	late := r.consumer("b", "60/40", r.slot(0, 1))
-	r.Registered()
-	if err := r.prepareShares(late); err == nil {
-		t.Error("it has the GPU of a pod that the kubelet may not know yet")
-	}
-	r.pass(goneFor + time.Second)
-	if err := r.prepareShares(late); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestNoPodIsGoneWhileAKubeletStarts: a kubelet with which the plugin has not registered
 // yet is known by its sockets. What pods and Nodes show must not waver.
 func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
@@ -293,20 +241,4 @@ func (s startsMeanwhile) List(
 ) (*podresources.ListPodResourcesResponse, error) {
 	s.start()
 	return s.PodResourcesListerClient.List(ctx, in, opts...)
-}
-
-// TestNoPodIsGoneWhenAKubeletStartsMeanwhile: a question may wait for a kubelet
-// that starts, which then answers without any pod.
-func TestNoPodIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.pass(goneFor + time.Minute)
-	r.podResources = startsMeanwhile{r.podResources, func() {
-		r.touch(r.kubelet.PodResourcesSocket(), r.now)
-		r.kubelet.Delete("default", "a")
-	}}
-	r.restart()
-	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 60 || len(r.View().Allocations()) != 1 {
-		t.Errorf("taken %+v, allocations %+v", gpus[0], r.View().Allocations())
-	}
 }

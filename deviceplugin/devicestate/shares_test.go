@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -77,92 +77,6 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	}
 }
 
-func TestNodePlaces(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(*config.NodeConfig)
-		before []string // consumers, "vcore/GiB" on device IDs of GPU 0, 1, 2…
-		ask    string
-		ids    []int
-		want   []int
-		reason string
-	}{
-		{name: "the GPU that the device ID names, of equal ones", ask: "10/1", ids: []int{5}, want: []int{5}},
-		{name: "the fullest that suffices", before: []string{"30/1", "50/1"}, ask: "40/1", ids: []int{0}, want: []int{1}},
-		{
-			name: "spread", change: func(c *config.NodeConfig) { c.SGPU.Placement = config.PlacementSpread },
-			before: []string{"30/1"}, ask: "40/1", ids: []int{0}, want: []int{1},
-		},
-		{name: "several GPUs", ask: "2:10/1", ids: []int{6, 4}, want: []int{4, 6}},
-		{name: "a GPU alone", before: []string{"1/1"}, ask: "/4", ids: []int{0}, want: []int{1}},
-		{name: "an exclusive GPU", ask: "", ids: []int{2}, want: []int{2}},
-		{
-			name: "two with 40 % left", before: []string{"60/1", "60/1"}, ask: "60/1", ids: []int{0},
-			change: func(c *config.NodeConfig) { c.SGPU.GPUs = []config.GPURef{"0", "1"} },
-			reason: "container main gets no GPU: none of 2 GPUs can give 60 % of compute and 1 GiB. " +
-				"GPUs 0-1: 40 % of 100 left; needs 60",
-		},
-		{
-			name: "no scheduler chose", change: func(c *config.NodeConfig) { c.SGPU.Unscheduled = config.UnscheduledReject },
-			ask: "10/1", ids: []int{0},
-			reason: "container main gets no GPU: no scheduler chose a GPU, and sgpu.unscheduled is reject",
-		},
-		{name: "more memory than any GPU", ask: "10/100", ids: []int{0}, reason: "79.6 GiB in all; needs 100"},
-		{name: "more cards than there are", ask: "9:10/1", ids: []int{0, 1, 2, 3, 4, 5, 6, 7, 0}, reason: "9 GPUs are requested and the node shares 8"},
-		{name: "vcore 0", ask: "0/1", ids: []int{0}, reason: "nvidia.com/vcore: 0 is not 1 to 100 percent"},
-		{name: "vcore 101", ask: "101/1", ids: []int{0}, reason: "nvidia.com/vcore: 101 is not 1 to 100 percent"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := shareRig(t)
-			if tt.change != nil {
-				r.reconfigure(tt.change)
-			}
-			for i, text := range tt.before {
-				// Each on the GPU that it names, by annotation.
-				share := r.share(i, text)
-				r.wants("before-"+string(rune('a'+i)), r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", text))
-				want := asks{slots: {r.slot(i, 0)}}
-				r.allocate(pod("before-"+string(rune('a'+i))), "main", want)
-				r.start(want)
-			}
-			r.wants("a", nil, sharer("main", tt.ask))
-			want := asks{}
-			for i, gpu := range tt.ids {
-				want[slots] = append(want[slots], r.slot(gpu, 8+i))
-			}
-			names := r.allocate(pod("a"), "main", want)
-			for range 3 {
-				err := r.prepareShares(want)
-				if tt.reason == "" && err != nil {
-					t.Fatal(err)
-				}
-				if tt.reason != "" && (err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.reason))) {
-					t.Fatalf("error %v\nwant  %s", err, tt.reason)
-				}
-			}
-			r.nothingOvercommitted()
-			if tt.reason != "" {
-				if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/a SGPURefused: container main gets no GPU: ") {
-					t.Errorf("events %q, want one", e)
-				}
-				if all := r.Rejections(); len(all) != 1 || all[0].Pod.Name != "a" || all[0].Container != "main" || !all[0].Since.Equal(r.now) {
-					t.Errorf("rejected: %+v", all)
-				}
-				if _, err := r.enter(names); err == nil {
-					t.Error("a rejected container can start")
-				}
-				return
-			}
-			if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" {
-				t.Errorf("GPUs (-want +got):\n%s", diff)
-			}
-			if len(r.Rejections()) > 0 {
-				t.Errorf("rejected: %+v", r.Rejections())
-			}
-		})
-	}
-}
-
 // share is a part of a GPU, "vcore/GiB".
 func (r *rig) share(gpu int, text string) allocation.Share {
 	list := ask(text)
@@ -181,8 +95,12 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 	if err := r.prepareShares(third); err == nil {
 		t.Fatal("it got a GPU")
 	}
-	if got := r.Rejections(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != allocate.RejectedFull {
+	_ = r.prepareShares(third) // It is reported once.
+	if got := r.Rejections(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != allocate.RejectedFull || !got[0].Since.Equal(r.now) {
 		t.Errorf("rejected %+v", got)
+	}
+	if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/third "+wellknown.EventSGPURejected+": container main gets no GPU: ") {
+		t.Errorf("events %q, want one", e)
 	}
 	r.kubelet.Delete("default", "first")
 	r.consumer("other", "1/1", r.slot(1, 1)) // The kubelet forgets the devices of gone pods when it admits the next.
@@ -191,22 +109,6 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{0}, r.gpusOf("third", "main")); diff != "" || len(r.Rejections()) > 0 {
 		t.Errorf("GPUs (-want +got):\n%srejected %v", diff, r.Rejections())
-	}
-}
-
-// TestAllOfAPodOrNothing: a pod that could have one of its GPUs takes none.
-func TestAllOfAPodOrNothing(t *testing.T) {
-	r := shareRig(t, "0")
-	r.wants("two", nil, sharer("a", "60/1"), sharer("b", "60/1"))
-	a, b := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(0, 1)}}
-	r.allocate(pod("two"), "a", a)
-	r.allocate(pod("two"), "b", b)
-	if err := r.prepareShares(a); err == nil || !strings.Contains(err.Error(), "container b gets no GPU") {
-		t.Fatalf("error %v", err)
-	}
-	r.start(r.consumer("one", "90/1", r.slot(0, 2)))
-	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "one" {
-		t.Errorf("bindings %+v", got)
 	}
 }
 
@@ -227,70 +129,6 @@ func TestPodIsDecidedAtOnce(t *testing.T) {
 	r.start(b)
 	if got := r.mustEnter(names); len(got.Devices.GPUs) != 1 || got.Devices.GPUs[0].Share.VCore != 50 {
 		t.Errorf("it sees %+v", got.Devices)
-	}
-}
-
-func TestPhasesOfAPod(t *testing.T) {
-	always := corev1.ContainerRestartPolicyAlways
-	sidecar := func(c corev1.Container) corev1.Container {
-		c.RestartPolicy = &always
-		return c
-	}
-	for _, tt := range []struct {
-		name  string
-		init  []corev1.Container
-		apps  []corev1.Container
-		fits  string // what another pod can still have
-		wants string // what it cannot
-		none  bool   // the pod itself does not fit
-	}{
-		{name: "an init container and one app", init: []corev1.Container{sharer("i", "30/1")}, apps: []corev1.Container{sharer("a", "60/1")}, fits: "40/1", wants: "41/1"},
-		{name: "a larger init container", init: []corev1.Container{sharer("i", "70/1")}, apps: []corev1.Container{sharer("a", "60/1")}, fits: "30/1", wants: "31/1"},
-		{
-			name: "init containers run one by one", init: []corev1.Container{sharer("i", "70/1"), sharer("j", "80/1")},
-			apps: []corev1.Container{sharer("a", "40/1"), sharer("b", "40/1")}, fits: "20/1", wants: "21/1",
-		},
-		{
-			name: "a sidecar runs beside what comes after it",
-			init: []corev1.Container{sharer("i", "80/1"), sidecar(sharer("s", "20/1")), sharer("j", "70/1")},
-			apps: []corev1.Container{sharer("a", "60/1")}, fits: "10/1", wants: "11/1",
-		},
-		{
-			name: "alone in its phase", init: []corev1.Container{sharer("i", "100/1")}, apps: []corev1.Container{sharer("a", "100/1")},
-			wants: "1/1",
-		},
-		{name: "too much beside its sidecar", init: []corev1.Container{sidecar(sharer("s", "50/1"))}, apps: []corev1.Container{sharer("a", "60/1")}, none: true},
-		{name: "memory too", init: []corev1.Container{sharer("i", "1/70")}, apps: []corev1.Container{sharer("a", "1/40")}, fits: "1/9", wants: "1/10"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := shareRig(t, "0")
-			p := r.wants("p", nil, tt.apps...)
-			p.Spec.InitContainers = tt.init
-			var all []asks
-			for i, c := range append(append([]corev1.Container{}, tt.init...), tt.apps...) {
-				want := asks{slots: {r.slot(0, i)}}
-				r.allocate(pod("p"), c.Name, want)
-				all = append(all, want)
-			}
-			for _, want := range all {
-				if err := r.prepareShares(want); (err != nil) != tt.none {
-					t.Fatalf("error %v", err)
-				}
-			}
-			if tt.none {
-				return
-			}
-			if tt.wants != "" {
-				if err := r.prepareShares(r.consumer("more", tt.wants, r.slot(0, 14))); err == nil {
-					t.Errorf("another pod has %s", tt.wants)
-				}
-			}
-			if tt.fits != "" {
-				if err := r.prepareShares(r.consumer("fits", tt.fits, r.slot(0, 15))); err != nil {
-					t.Errorf("another pod does not get %s: %v", tt.fits, err)
-				}
-			}
-		})
 	}
 }
 

@@ -43,9 +43,9 @@ type Limiter interface {
 	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
 }
 
-// Options are what a State works with.
+// Options configure a State.
 type Options struct {
-	// NodeName is what schedulers call this node.
+	// NodeName is the node's name for schedulers.
 	NodeName string
 	Kubelet  *kubelet.Reader
 	// API and Limiter may be nil.
@@ -95,24 +95,13 @@ type State struct {
 	entries map[string]*checkpoint.Entry
 	// gone is since when an entry has had no pod.
 	gone map[string]time.Time
-	// forgotten are the containers that have devices by their entries and none by
-	// the kubelet: it lost its checkpoint.
-	forgotten map[kubelet.Container]bool
-	// unreported are those of them that have had no Event yet, and since when they are
-	// forgotten: a kubelet that rejects a pod knows the pod for a moment without its devices.
-	unreported map[kubelet.Container]time.Time
-	// unrecorded are the allocations of shares that have lost their entries and
-	// specs, and whose pods are there.
-	unrecorded []kubelet.Allocation
-	// drifts are the differences that were found and not returned yet, drifting
-	// those that are still there.
-	drifts   []Drift
-	drifting map[Drift]bool
+	// uncertain are the containers whose devices the kubelet or the checkpoint has
+	// lost.
+	uncertain map[kubelet.Container]uncertain
+	// drifts are the differences that are there; true for those that were returned.
+	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
-	// confirmed are the entries that the kubelet has reported; nil
-	// before the first [State.Held].
-	confirmed map[string]bool
 	// probed is when Unwritable last wrote to the state directory.
 	probed time.Time
 }
@@ -137,9 +126,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
-		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool),
-		unreported: make(map[kubelet.Container]time.Time),
-		drifting:   make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
+		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
+		drifts: make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
 	}
 	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
 	s.inventory.Store(inv)
@@ -201,7 +189,7 @@ type observation struct {
 	since uint64
 }
 
-// observe asks the kubelet, and restores the entries that were lost.
+// observe asks the kubelet, and finds the shares without an entry.
 func (s *State) observe(ctx context.Context) (*observation, error) {
 	s.mu.Lock()
 	since := s.decisions
@@ -214,7 +202,7 @@ func (s *State) observe(ctx context.Context) (*observation, error) {
 	}
 	s.problems.note(problemCheckpoint, snapshot.CheckpointErr)
 	o := &observation{Snapshot: snapshot, since: since}
-	s.restore(o)
+	s.findUnrecorded(o)
 	return o, nil
 }
 
@@ -227,16 +215,16 @@ func (s *State) observeBoth(ctx context.Context) (*observation, error) {
 	return seen, err
 }
 
-// nodeLocked is what is known now, for package allocate. It is for holders of mu,
+// nodeLocked returns the current state, for package allocate. It is for holders of mu,
 // as long as they use it.
 func (s *State) nodeLocked(o *observation) *allocate.Node {
 	return &allocate.Node{
 		Name: s.options.NodeName, Inventory: s.inventory.Load(), Snapshot: o.Snapshot, Since: o.since,
-		Entries: s.entries, Forgotten: s.forgotten, Unsure: s.unsureLocked(o.Starting()), Unrecorded: s.unrecorded,
+		Entries: s.entries, Uncertain: s.uncertainLocked(o.Starting()), Unrecorded: s.unrecordedLocked(),
 	}
 }
 
-// applyLocked puts the entries of one decision into force. It is for holders of mu.
+// applyLocked puts the entries of one decision into force. The caller holds mu.
 func (s *State) applyLocked(entries ...*checkpoint.Entry) {
 	for _, e := range entries {
 		s.decisions++
@@ -246,8 +234,8 @@ func (s *State) applyLocked(entries ...*checkpoint.Entry) {
 		}
 		s.entries[e.Device] = e
 		delete(s.gone, e.Device)
-		s.unrecorded = slices.DeleteFunc(slices.Clone(s.unrecorded), func(a kubelet.Allocation) bool {
-			return e.HasShares(a.Container)
+		maps.DeleteFunc(s.uncertain, func(c kubelet.Container, u uncertain) bool {
+			return u.unrecorded != nil && e.HasShares(c)
 		})
 	}
 }
@@ -263,13 +251,13 @@ const (
 	problemSpace        = "space"
 )
 
-// Problems are what is wrong now, by name.
+// Problems returns the current problems, by name.
 func (s *State) Problems() []report.Problem {
 	s.problems.note(problemDisk, s.checkpoint.SyncErr())
 	return s.problems.list()
 }
 
-// problems are what is wrong now.
+// problems are the current problems.
 type problems struct {
 	log     *slog.Logger
 	mu      sync.Mutex // guards what follows

@@ -67,7 +67,12 @@ func (s *State) Run(ctx context.Context) error {
 func (s *State) reportsSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.unreported) > 0
+	for _, u := range s.uncertain {
+		if !u.reported {
+			return true
+		}
+	}
+	return false
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes
@@ -152,8 +157,8 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	return expired
 }
 
-// unclaimed reports whether an entry has no holder yet and may get one. One of a time to come was made
-// before the clock was set back.
+// unclaimed reports whether an entry has no holder yet and may get one. One with a time in the
+// future was made before the clock was set back.
 func unclaimed(e *checkpoint.Entry, now time.Time) bool {
 	return e.Owner == nil && now.Sub(e.Created).Abs() < unclaimedFor
 }

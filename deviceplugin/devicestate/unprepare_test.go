@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -216,47 +215,6 @@ func TestNameOfAPodUsedAgain(t *testing.T) {
 	}
 }
 
-// TestNameUsedAgainWithoutCheckpoint: without the kubelet's checkpoint a container
-// starts again under the name, and with the device IDs, of one that is gone. Each
-// keeps its own entry.
-func TestNameUsedAgainWithoutCheckpoint(t *testing.T) {
-	for _, api := range []bool{true, false} {
-		r := newRig(t, "dgx-h100")
-		r.specs.unknown = !api
-		want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_3")}
-		old := r.allocate(pod("web-0"), "main", want)
-		r.start(want)
-		r.kubelet.Delete("default", "web-0")
-		p := pod("web-0")
-		p.UID = "another"
-		if api {
-			meta := metav1.ObjectMeta{Namespace: "default", Name: "web-0", UID: "another"}
-			r.specs.pods["default/web-0"] = &corev1.Pod{ObjectMeta: meta}
-		}
-		names := r.allocate(p, "main", want)
-		r.start(want)
-		path := filepath.Join(r.kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
-		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.writeCheckpoint("{")
-		r.start(want)
-		r.writeCheckpoint(string(whole))
-		r.restart()
-		r.collect()
-		r.pass(goneFor)
-		r.collect()
-		r.mustEnter(names)
-		if _, err := r.enter(old); err == nil {
-			t.Errorf("API server %v: the old pod's spec is left", api)
-		}
-		if b := r.View().Allocations(); len(b) != 1 || b[0].UID != "another" {
-			t.Errorf("API server %v: allocations: %+v", api, b)
-		}
-	}
-}
-
 // TestCollectLeavesWhatIsBeingWritten: to a clock that was just set by an hour
 // every file is old.
 func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
@@ -284,37 +242,6 @@ func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
 	}
 	close(done)
 	wg.Wait()
-}
-
-// TestRoundsLeakNothing: files and goroutines, over many pods.
-func TestRoundsLeakNothing(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9", "mlx5_3")}
-	before := runtime.NumGoroutine()
-	for i := range 60 {
-		p := pod(fmt.Sprint("p", i))
-		r.allocate(p, "main", want)
-		r.start(want)
-		r.kubelet.Delete("default", p.Name)
-		r.pass(unclaimedFor)
-		if _, err := r.Holders(t.Context(), hcas); err != nil { // The kubelet notices the end when it is asked.
-			t.Fatal(err)
-		}
-		if i%10 == 9 {
-			r.collect()
-		}
-	}
-	r.pass(goneFor)
-	r.collect()
-	if n := r.left(); n != 0 {
-		t.Errorf("%d files are left", n)
-	}
-	if after := runtime.NumGoroutine(); after > before+10 {
-		t.Errorf("%d goroutines, and %d before", after, before)
-	}
-	if len(r.entries) != 0 || len(r.gone) != 0 {
-		t.Errorf("%d records, %d of them gone", len(r.entries), len(r.gone))
-	}
 }
 
 // The kubelet that registers several resources gets the lists of all before it is asked anything.

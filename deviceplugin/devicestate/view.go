@@ -16,17 +16,17 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// View is what a State knew at one moment, without asking the kubelet. It is never
+// View is the content of a State at one moment, without a request to the kubelet. It is never
 // changed.
 type View struct{ node allocate.Node }
 
-// View is what the State knows now.
+// View returns the current content.
 func (s *State) View() *View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node := allocate.Node{
 		Inventory: s.inventory.Load(), Entries: maps.Clone(s.entries), Gone: make(map[string]bool, len(s.gone)),
-		Unrecorded: s.unrecorded,
+		Unrecorded: s.unrecordedLocked(),
 	}
 	for device := range s.gone {
 		node.Gone[device] = true
@@ -34,7 +34,7 @@ func (s *State) View() *View {
 	return &View{node}
 }
 
-// Allocations are those of all containers that have started, by namespace, pod
+// Allocations returns those of all started containers, by namespace, pod
 // and container; with those that have not and have their shares already.
 func (v *View) Allocations() []report.Binding {
 	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
@@ -77,7 +77,7 @@ func (v *View) Allocations() []report.Binding {
 	return all
 }
 
-// Expiring are pods of which entries are left and that the kubelet does not know any
+// Expiring returns pods that have entries and that the kubelet does not know any
 // more; the API server may still show them.
 func (v *View) Expiring() map[kubelet.Pod]bool {
 	pods := make(map[kubelet.Pod]bool)
@@ -115,7 +115,7 @@ func newBinding(c kubelet.Container, entries []*checkpoint.Entry) report.Binding
 // without asking the kubelet.
 func (v *View) GPUs() []quota.GPU { return v.node.SharedGPUs() }
 
-// GPUsWithout are the shared GPUs with what is taken by containers whose GPUs were not
+// GPUsWithout returns the shared GPUs with what is taken by containers with GPUs not
 // chosen by a component.
 func (v *View) GPUsWithout(by string) []quota.GPU { return v.node.SharedGPUsWithout(by) }
 
@@ -153,7 +153,7 @@ func (v *View) Assigned(resource string) map[string]string {
 
 // UnderReplicas names, by HCA of an RDMA resource, a container that has it under a
 // device ID that is a replica's, or that was given such an ID and has not started. It
-// was given out when pods shared the HCAs, which one pod has alone now.
+// was allocated when pods shared the HCAs, which one pod has alone now.
 func (v *View) UnderReplicas(resource string) map[string]string {
 	held := make(map[string]string)
 	for _, e := range v.node.Entries {
@@ -173,7 +173,7 @@ func (v *View) UnderReplicas(resource string) map[string]string {
 	return held
 }
 
-// Resources are those, sorted, that names were given out for and that containers
+// Resources returns those, sorted, that Allocate was called for and that containers
 // may still have, whether or not they are in the configuration: a container starts
 // only while its resources are served.
 func (v *View) Resources() (gpus, hcas, slots []string) {
@@ -197,7 +197,7 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 // Elsewhere names the container that has a GPU otherwise than as this resource, empty if
 // none: as another resource, that was renamed or is of another MIG strategy; or the GPU that
 // it is cut from, its parent; or a partition of it, or one that overlaps it, when the GPU's
-// partition mode has changed under the container. A container that has not started counts: its devices are given out.
+// partition mode has changed under the container. A container that has not started counts: its devices are allocated.
 func (v *View) Elsewhere(resource, id, parent string) string {
 	for _, a := range v.node.Unrecorded {
 		if devices := replica.Devices(a.IDs); slices.Contains(devices, id) || slices.Contains(devices, parent) {
@@ -232,7 +232,7 @@ func (v *View) Elsewhere(resource, id, parent string) string {
 	return ""
 }
 
-// names reports whether names were given out for a resource, which may have left
+// names reports whether Allocate was called for a resource, which may have left
 // the configuration since.
 func (v *View) names(resource string) bool {
 	for _, e := range v.node.Entries {

@@ -11,7 +11,7 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// gpu is what is known of one GPU.
+// gpu is the state of one GPU.
 type gpu struct {
 	// seen means that a machine had it, present that the last one does.
 	seen, present bool
@@ -74,7 +74,7 @@ func (g *gpu) event(now time.Time, code devgpu.Code, h *config.Health) {
 	g.goodSince = time.Time{}
 }
 
-// fault is what is wrong with the GPU now, apart from errors of the past.
+// fault returns the GPU's current fault, apart from past errors.
 func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 	lost := h.Checks(config.CheckLost)
 	switch {
@@ -113,7 +113,7 @@ func (g *gpu) cleared(h *config.Health) bool {
 	return g.away.After(g.latch.at)
 }
 
-// update renews the state and returns when it may change by itself; zero is
+// update renews the state and returns when it may change without an event; zero is
 // never.
 func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 	g.release(h)
@@ -162,7 +162,7 @@ func (g *gpu) answers(h *config.Health) bool {
 	return g.silentSince.IsZero() || !h.Checks(config.CheckLost)
 }
 
-// obstacle is what a GPU waits for that has an error behind it.
+// obstacle returns what a GPU waits for after an error.
 func (g *gpu) obstacle(h *config.Health) string {
 	switch {
 	case !g.answers(h):

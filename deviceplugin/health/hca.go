@@ -11,14 +11,14 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// hca is what is known of one HCA.
+// hca is the state of one HCA.
 type hca struct {
 	present bool
 	// transient is a device that may go without a fault: a virtual function, or
 	// soft RDMA.
 	transient bool
 	pci       string
-	// fault is what the last scan found wrong.
+	// fault is the fault that the last scan found.
 	fault fault
 	// best is the highest rate that a port had while it was active.
 	best map[int]float64
@@ -33,7 +33,7 @@ type fault struct {
 	reason string
 }
 
-// like is what ports must have in common to be compared.
+// like holds what ports must have in common to be compared.
 type like struct{ vendor, device, layer string }
 
 // usualRates are the rates, in 10^9 bits a second, that more than half of at
@@ -69,7 +69,7 @@ func usualRates(m *machine.Machine) map[like]float64 {
 }
 
 // see takes a scan. An HCA is as good as its best port: a second port without
-// a cable is no fault.
+// a cable is not a fault.
 func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health) {
 	s.present, s.pci = true, h.PCI
 	s.transient = h.PhysFn != "" || h.Virtual
@@ -126,7 +126,7 @@ func (s *hca) port(p *machine.Port, usual float64, rate bool) fault {
 	return fault{}
 }
 
-// update renews the state and returns when it may change by itself; zero is
+// update renews the state and returns when it may change without an event; zero is
 // never.
 func (s *hca) update(now time.Time, h *config.Health) time.Time {
 	f, down := s.fault, h.HCADownAfter

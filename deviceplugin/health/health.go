@@ -89,7 +89,7 @@ func (s *Snapshot) equal(t *Snapshot) bool {
 }
 
 // changed are the devices, sorted, that became healthy or unhealthy, or whose
-// cause changed. A device that is healthy at first sight is no change.
+// cause changed. A device that is healthy when first seen is not a change.
 func changed(from, to map[string]State) []string {
 	var ids []string
 	for id, is := range to {

@@ -28,7 +28,7 @@ type Source interface {
 	Changed() <-chan struct{}
 }
 
-// Options are what a Monitor works with.
+// Options configures a Monitor.
 type Options struct {
 	Source Source
 	// Config is the first configuration; see [Monitor.Configure].
@@ -71,7 +71,7 @@ func New(o Options) *Monitor {
 	return m
 }
 
-// Snapshot is the health of now. It is never nil.
+// Snapshot returns the current health. It is never nil.
 func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 
 // Changed receives when Snapshot differs from what it was: health or machine.

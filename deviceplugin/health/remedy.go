@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// Remedy is what remediation is to do about a node.
+// Remedy is the action that remediation takes on a node.
 type Remedy struct {
 	// Cordon is whether the Node is to be cordoned.
 	Cordon bool

@@ -104,7 +104,7 @@ func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll b
 	return code, code.Severity == devgpu.Fatal || code.Severity == devgpu.Driver
 }
 
-// severityOf is what is configured for a report, else the vendor's catalog.
+// severityOf returns the configured severity of a report, else the severity in the vendor's catalog.
 func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severity {
 	has := func(list []config.HealthCode) bool {
 		return slices.ContainsFunc(list, func(c config.HealthCode) bool { return c.Is(code.Number) })

@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// entry is what the kubelet's checkpoint has of one container and resource.
+// entry is the kubelet's checkpoint of one container and resource.
 type entry struct {
 	uid, container, resource string
 	// ids are sorted; cdiNames are the CDI devices of Allocate's answer.

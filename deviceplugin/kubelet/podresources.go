@@ -46,7 +46,7 @@ const (
 	// clients together, and rejects the rest with ResourceExhausted.
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 500 * time.Millisecond
-	// The lister therefore asks less often by itself: callers that wait meanwhile
+	// The lister therefore limits its own rate: callers that wait meanwhile
 	// share the answer.
 	listsPerSecond = 95
 	listsAtOnce    = 8

@@ -32,7 +32,7 @@ type Reader struct {
 	// started is when a kubelet started, or registered the plugin, last.
 	started time.Time
 	// known is when the sockets of the kubelet were made that registered the plugin last. The clock
-	// may have been set since, or between the two: what they are compared with is no time of now.
+	// may have been set since, or between the two: they are compared with the times of files, not with the current time.
 	known [2]time.Time
 }
 

@@ -54,7 +54,7 @@ func (c Container) Same(d Container) bool { return c.Name == d.Name && c.Pod.Sam
 // String is "container main of default/train".
 func (c Container) String() string { return "container " + c.Name + " of " + c.Pod.String() }
 
-// Allocation is what one container holds of one resource.
+// Allocation has the devices of one resource that one container holds.
 type Allocation struct {
 	Container
 	Resource string
@@ -80,6 +80,9 @@ type Snapshot struct {
 	listed   map[Pod]bool
 	starting bool
 }
+
+// NewSnapshot makes a snapshot of PodResources alone.
+func NewSnapshot(pods []*podresources.PodResources) *Snapshot { return newSnapshot(pods, nil, nil) }
 
 func newSnapshot(pods []*podresources.PodResources, entries []entry, quantities []string) *Snapshot {
 	s := &Snapshot{pods: pods, listed: make(map[Pod]bool, len(pods))}
@@ -126,7 +129,7 @@ func (s *Snapshot) where(matches func(*Allocation) bool) (found []Allocation) {
 }
 
 // CPUs are the processors that a container has to itself, which the kubelet's CPU
-// manager gives out; none for one that shares them, and for an ordinary init
+// manager allocated; none for one that shares them, and for an ordinary init
 // container, which PodResources does not list.
 func (s *Snapshot) CPUs(c Container) []int64 {
 	for _, p := range s.pods {
@@ -269,7 +272,7 @@ func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 	return all
 }
 
-// index is what PodResources lists. Both maps lead into allocations.
+// index has the allocations that PodResources lists. Both maps lead into them.
 type index struct {
 	allocations []Allocation
 	// at is by container, resource and IDs: within one resource an ID has one
@@ -319,7 +322,7 @@ type held struct {
 }
 
 // heldBy are a container's, by resource: PodResources has one ContainerDevices for
-// each ID, because each has a topology of its own.
+// each ID, because each has its own topology.
 func heldBy(c *podresources.ContainerResources) []held {
 	var all []held
 	for _, d := range c.GetDevices() {

@@ -7,7 +7,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// The rungs of the ways that are no NVLinks, in MB/s. Their order is that of
+// The rungs of the ways without NVLink, in MB/s. Their order is that of
 // [affinity.Kind], and all are below one NVLink of the first generation (20
 // GB/s), so that any NVLink beats any of them; their sizes are what PCIe 4.0
 // x16 leaves of its 25 GB/s over switches, host bridges and sockets.
@@ -67,7 +67,7 @@ func pathsOf(m *machine.Machine) (*affinity.Matrix, []int) {
 	return paths, places
 }
 
-// rung is what the way through PCIe and the processors counts.
+// rung returns the score of the way through PCIe and the processors.
 func rung(m *machine.Machine, paths *affinity.Matrix, a, b int) int64 {
 	switch paths.At(a, b).Kind {
 	case affinity.PIX:
@@ -102,7 +102,7 @@ func near(cpu *machine.CPU, a, b *int) bool {
 	return distance > 0 && distance < farDistance
 }
 
-// bandwidth is what NVLinks carry between two GPUs, in MB/s: the direct ones,
+// bandwidth returns the NVLink bandwidth between two GPUs, in MB/s: the direct ones,
 // else, if both have links to NVSwitches, as much as the one with less has. Of
 // direct links only what both ends report counts.
 func bandwidth(a, b *machine.GPU) int64 {

@@ -10,7 +10,7 @@
 // All figures are bandwidths in MB/s, 10^6 bytes a second in one direction, as
 // [machine.NVLink] has them:
 //
-//   - pair(i, j) is what two GPUs have between them: the NVLinks' bandwidth plus
+//   - pair(i, j) is the connection between two GPUs: the NVLinks' bandwidth plus
 //     a rung for the way through PCIe and the processors (see pair.go). The rung
 //     counts for GPUs with NVLink too, since traffic to host memory and HCAs
 //     goes that way: of equal NVLinks, those on one NUMA node go together.
@@ -52,7 +52,7 @@ const MaxExact = 16
 // MaxGPUs is how many GPUs a mask can name; more are never chosen.
 const MaxGPUs = 64
 
-// Scores is what a machine's GPUs are to each other. It is immutable. Bit i of
+// Scores has the score of each pair of a machine's GPUs. It is immutable. Bit i of
 // every mask is the GPU m.GPUs[i].
 type Scores struct {
 	n int

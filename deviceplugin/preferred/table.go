@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// Entry is what a request for N GPUs would get of a machine now.
+// Entry describes the GPUs that a request for N GPUs would get now.
 type Entry struct {
 	N int
 	// Score is score(S) of the best choice, Loss what it costs the rest, both

@@ -42,10 +42,9 @@ type advertised struct {
 	// offered are the Resource's, and withdrawn the other listed devices, by ID.
 	offered   []Device
 	withdrawn map[string]*withdrawal
-	// calls are those of Allocate for listed IDs. Of a node's thousands of
-	// replicas only those that pods get have any.
+	// calls of Allocate, by listed ID. Only IDs that pods get have any.
 	calls map[string]calls
-	// now is what streams send.
+	// now is the list that streams send.
 	now listVersion
 	// streams maps a live stream to the generation it has sent.
 	streams map[uint64]uint64
@@ -245,7 +244,7 @@ func rejection(resource string, unknown []string) string {
 	return fmt.Sprintf("%s: device IDs that were never advertised here: %s%s", resource, strings.Join(unknown, ", "), more)
 }
 
-// counts are what the gauges show.
+// counts are the values of the gauges.
 type counts struct {
 	capacity, allocatable, withdrawn, streams int
 }

@@ -22,46 +22,46 @@ const (
 	// sockets.
 	registryDir = "plugins_registry"
 	infoTimeout = 500 * time.Millisecond
-	// unnoticed is how long a kubelet may show the devices of a plugin that has ended:
-	// heddle's own, when this process has taken over from another one. In that time it
-	// is asked so many times more; it answers a hundred questions a second.
-	unnoticed     = 300 * time.Millisecond
-	unnoticedAsks = 3
-	// maxSockets bounds what is looked at; a node has a dozen plugins.
+	// goneAfter is how long a kubelet may list the devices of a plugin that has
+	// ended: those of heddle's own process that this one replaces. It is asked
+	// goneAsks more times until then; it answers a hundred questions a second.
+	goneAfter = 300 * time.Millisecond
+	goneAsks  = 3
+	// maxSockets bounds how many sockets are read; a node has a dozen plugins.
 	maxSockets = 64
 )
 
-// Conflict names another device plugin of the resource on this node, empty for
-// none. In this order it finds: a socket in plugins_registry that names the
-// resource; a socket in device-plugins that another process listens on and that
-// is named after the resource; devices that the kubelet has without any socket of
-// heddle being alive (pods nil: not looked at). It never watches another plugin's
-// devices: some hand a change to one stream only.
+// Conflict names another device plugin of the resource on this node, or returns
+// "". The kubelet decides: a plugin conflicts if its socket in plugins_registry
+// names the resource, or if the kubelet has healthy devices of the resource while
+// no process of heddle serves it (pods nil: not asked). It never watches another
+// plugin's devices: some send a change to one stream only.
 func Conflict(
 	ctx context.Context, kubeletDir, resource string, pods podresources.PodResourcesListerClient,
 ) (string, error) {
 	owner, err := registered(ctx, filepath.Join(kubeletDir, registryDir), resource)
-	if owner != "" {
-		return owner, nil
+	if owner != "" || err != nil {
+		return owner, err
 	}
-	others, mine, listErr := neighbors(ctx, filepath.Join(kubeletDir, pluginDir), resource)
-	if err = errors.Join(err, listErr); err != nil {
+	dir := filepath.Join(kubeletDir, pluginDir)
+	names, err := sockets(dir)
+	if err != nil || pods == nil {
 		return "", err
 	}
-	for _, name := range others {
-		if serves(name, resource) {
-			return pluginDir + "/" + name, nil
+	var others []string
+	for _, name := range names {
+		switch {
+		case strings.HasPrefix(name, socketPrefix(resource)) && alive(ctx, filepath.Join(dir, name)):
+			return "", nil
+		case name != kubeletSocket && !strings.HasPrefix(name, namePrefix):
+			others = append(others, name)
 		}
 	}
-	if mine || pods == nil {
-		return "", nil
-	}
-	n, err := leftAllocatable(ctx, pods, resource)
-	if err != nil || n == 0 {
+	offered, err := stillOffered(ctx, pods, resource)
+	if err != nil || !offered {
 		return "", err
 	}
-	slices.Sort(others)
-	return fmt.Sprintf("another device plugin with %d devices (sockets: %s)", n, strings.Join(others, ", ")), nil
+	return fmt.Sprintf("another device plugin (sockets: %s)", strings.Join(others, ", ")), nil
 }
 
 // registered asks the sockets of plugins_registry which resource they serve.
@@ -73,7 +73,7 @@ func registered(ctx context.Context, dir, resource string) (string, error) {
 	for _, name := range names {
 		info, err := info(ctx, filepath.Join(dir, name))
 		if err != nil {
-			// A stale socket, or a plugin that is busy: no claim.
+			// A stale socket, or a busy plugin, claims nothing.
 			continue
 		}
 		if info.GetType() == pluginregistration.DevicePlugin && info.GetName() == resource {
@@ -94,27 +94,6 @@ func info(ctx context.Context, path string) (*pluginregistration.PluginInfo, err
 	return pluginregistration.NewRegistrationClient(conn).GetInfo(ctx, &pluginregistration.InfoRequest{})
 }
 
-// neighbors lists the live sockets of other plugins, and reports whether one of
-// the resource's own is alive.
-func neighbors(ctx context.Context, dir, resource string) (others []string, mine bool, err error) {
-	names, err := sockets(dir)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, name := range names {
-		own := strings.HasPrefix(name, socketPrefix(resource))
-		if name == kubeletSocket || strings.HasPrefix(name, namePrefix) && !own || !alive(ctx, filepath.Join(dir, name)) {
-			continue
-		}
-		if own {
-			mine = true
-		} else {
-			others = append(others, name)
-		}
-	}
-	return others, mine, nil
-}
-
 // sockets lists the sockets in a directory; a missing one has none.
 func sockets(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -133,64 +112,34 @@ func sockets(dir string) ([]string, error) {
 	return names, nil
 }
 
-// serves reports whether a socket is named after the resource, as common plugins
-// name theirs: nvidia-gpu.sock for nvidia.com/gpu, amd.com_gpu.sock,
-// hca_shared_devices_a.sock for rdma/hca_shared_devices_a.
-func serves(file, resource string) bool {
-	domain, name, _ := strings.Cut(resource, "/")
-	vendor, _, _ := strings.Cut(domain, ".")
-	base := strings.ToLower(strings.TrimSuffix(file, filepath.Ext(file)))
-	front, ok := strings.CutSuffix(base, strings.ToLower(name))
-	if !ok {
-		return false
-	}
-	switch strings.TrimRight(front, "-_.") {
-	case "":
-		return true
-	case front:
-		// No separator: gpu is not the end of sgpu.
-		return false
-	case domain, vendor:
-		return true
-	default:
-		return false
-	}
-}
-
-// leftAllocatable is what is left of allocatable once the kubelet has noticed the end of a
-// plugin. A question without an answer changes nothing.
-func leftAllocatable(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (int, error) {
-	n, err := allocatable(ctx, pods, resource)
-	for range unnoticedAsks {
-		if err != nil || n == 0 {
-			return n, err
+// stillOffered reports whether the kubelet has healthy devices of a resource, after
+// it had time to notice the end of their plugin.
+func stillOffered(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (bool, error) {
+	found, err := offered(ctx, pods, resource)
+	for range goneAsks {
+		if err != nil || !found {
+			return found, err
 		}
 		select {
 		case <-ctx.Done():
-			return n, nil
-		case <-time.After(unnoticed / unnoticedAsks):
+			return found, nil
+		case <-time.After(goneAfter / goneAsks):
 		}
-		if again, err := allocatable(ctx, pods, resource); err == nil {
-			n = again
+		// A question without an answer changes nothing.
+		if again, err := offered(ctx, pods, resource); err == nil {
+			found = again
 		}
 	}
-	return n, nil
+	return found, nil
 }
 
-// allocatable counts the healthy devices that the kubelet has of a resource.
-func allocatable(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (int, error) {
+// offered reports whether the kubelet has healthy devices of a resource.
+func offered(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (bool, error) {
 	resp, err := pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
-		return 0, fmt.Errorf("allocatable resources: %w", err)
+		return false, fmt.Errorf("allocatable resources: %w", err)
 	}
-	ids := map[string]bool{}
-	for _, d := range resp.GetDevices() {
-		if d.GetResourceName() != resource {
-			continue
-		}
-		for _, id := range d.GetDeviceIds() {
-			ids[id] = true
-		}
-	}
-	return len(ids), nil
+	return slices.ContainsFunc(resp.GetDevices(), func(d *podresources.ContainerDevices) bool {
+		return d.GetResourceName() == resource && len(d.GetDeviceIds()) > 0
+	}), nil
 }

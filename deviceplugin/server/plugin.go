@@ -77,7 +77,7 @@ type Plugin struct {
 	ownerKnown, holdersKnown bool
 }
 
-// Status is what a Plugin is doing now.
+// Status is the current state of a Plugin.
 type Status struct {
 	// Registered reports whether the running kubelet took the registration.
 	// Registrations counts them.
@@ -182,7 +182,7 @@ func (p *Plugin) NeedsHolders() bool {
 }
 
 // SetHolders takes the device IDs that pods hold, from a question that was asked
-// at a time: they show what the kubelet handed out more than a minute before
+// at a time: they show what the kubelet allocated more than a minute before
 // that. After an error no ID leaves the list. Call it before Run, so that the
 // first list has all that pods hold, and then as long as [Plugin.NeedsHolders].
 func (p *Plugin) SetHolders(ids map[string]bool, asked time.Time, err error) {
@@ -260,7 +260,7 @@ func (p *Plugin) noteFailure(err error) {
 	p.log.Warn("registration failed", "err", err)
 }
 
-// IDs are those that the kubelet is shown now, sorted.
+// IDs returns the listed device IDs, sorted.
 func (p *Plugin) IDs() []string {
 	var ids []string
 	for _, d := range p.list.current().devices {

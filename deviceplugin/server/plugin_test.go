@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -336,21 +335,6 @@ func heddleSockets(t *testing.T, k *kubelet.Kubelet) []string {
 		t.Fatal(err)
 	}
 	return paths
-}
-
-// squat listens on a socket in the plugin directory, as another plugin does.
-func squat(t *testing.T, k *kubelet.Kubelet, name string) (stop func()) {
-	t.Helper()
-	if err := os.MkdirAll(k.PluginDir(), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(k.PluginDir(), name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop = sync.OnceFunc(func() { _ = l.Close() })
-	t.Cleanup(stop)
-	return stop
 }
 
 // squatAt listens on a path; what it returns stops that and leaves the file,

@@ -20,7 +20,7 @@ const (
 	// the plugin and asks for its options; it gives itself 10 s for the first.
 	registerTimeout = 15 * time.Second
 	connectTimeout  = 2 * time.Second
-	// stopGrace is what a canceled call gets to return.
+	// stopGrace is the time that a canceled call has to return.
 	stopGrace = time.Second
 	// streamWorkers are goroutines that answer calls, and keep the stacks that calls need: one for
 	// the kubelet's ListAndWatch, one for its other calls, which come one after another.
@@ -34,8 +34,8 @@ var (
 	errNoKubelet = errors.New("the kubelet does not listen")
 )
 
-// registration is one registration with a kubelet: a socket of its own, served
-// until it is stopped.
+// registration is one registration with a kubelet and its socket, served until
+// it is stopped.
 type registration struct {
 	// kubelet is the kubelet.sock that took it.
 	kubelet identity

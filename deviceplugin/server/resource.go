@@ -21,7 +21,7 @@ type Device struct {
 	NUMA []int64
 }
 
-// Resource is what a Plugin serves. Its calls never wait for hardware.
+// Resource has the devices of a Plugin. Its calls never wait for hardware.
 type Resource interface {
 	// Devices is an immutable snapshot, sorted by ID. It must be complete
 	// before the Plugin runs: an ID that is missing from the first list, and
@@ -36,8 +36,8 @@ type Resource interface {
 	Allocator
 }
 
-// Allocator hands devices to containers. The ids of a call are the kubelet's,
-// in no order.
+// Allocator allocates devices to containers. The ids of a call are the kubelet's,
+// unsorted.
 type Allocator interface {
 	// Allocate answers for one container. Its error fails the pod for good
 	// (UnexpectedAdmissionError).
@@ -47,7 +47,7 @@ type Allocator interface {
 	PreStart(ctx context.Context, ids []string) error
 }
 
-// List is what a [Resource] offers now: its Devices and Changed, for one to
+// List is the current offer of a [Resource]: its Devices and Changed, to
 // embed. Its methods may be called from any goroutine.
 type List struct {
 	devices atomic.Pointer[[]Device]

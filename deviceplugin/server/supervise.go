@@ -37,7 +37,7 @@ const (
 	streamLost      = "the kubelet watches no longer"
 )
 
-// observation is what a decision is made of.
+// observation is the input of a decision.
 type observation struct {
 	now time.Time
 	// kubelet is the kubelet.sock, if one is there.

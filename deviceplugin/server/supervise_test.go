@@ -179,7 +179,7 @@ func TestRegistrationsThatDoNotHoldBackOff(t *testing.T) {
 }
 
 func TestAConflictingPluginIsWaitedFor(t *testing.T) {
-	const foreign = "device-plugins/nvidia-gpu.sock"
+	const foreign = "another device plugin"
 	set := func(at time.Duration, owner string) happening {
 		return happening{at: at, do: func(n *node) { n.owner = owner }, silent: true}
 	}

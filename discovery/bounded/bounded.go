@@ -34,7 +34,7 @@ type Call[T any] struct {
 	pending chan Answer[T]
 }
 
-// Answer is what a call returned.
+// Answer holds the result of a call.
 type Answer[T any] struct {
 	Value T
 	Err   error

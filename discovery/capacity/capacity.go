@@ -22,15 +22,15 @@ import (
 
 // Resource is one resource of a node.
 type Resource struct {
-	// Name is what pods ask for: nvidia.com/gpu.
+	// Name is the name in a pod's limits: nvidia.com/gpu.
 	Name string `json:"name"`
 	// Count is how many of it pods can get, were the node empty.
 	Count int64 `json:"count"`
 	// Devices is how many devices it is made of, and Healthy how many of them
-	// can be handed out.
+	// can be allocated.
 	Devices int `json:"devices"`
 	Healthy int `json:"healthy"`
-	// Reason is why Count is 0, or why some devices cannot be handed out.
+	// Reason explains why Count is 0, or why some devices cannot be allocated.
 	// Empty if all can.
 	Reason string `json:"reason,omitempty"`
 }
@@ -92,7 +92,7 @@ func several(faults []string) string {
 	return strings.Join(faults, "; ")
 }
 
-// gpus counts what is handed out whole: GPUs and, where the MIG strategy
+// gpus counts what is allocated whole: GPUs and, where the MIG strategy
 // names them, MIG devices.
 func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	whole := tally{name: c.Resources.GPU}
@@ -152,7 +152,7 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		}
 		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.SlotsPerGPU))
 		cores.add(g.UUID, Unallocatable(g, c), 100)
-		// A request is for one GPU, so each GPU's memory is rounded by itself.
+		// A request is for one GPU, so the memory of each GPU is rounded separately.
 		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/config.GiB.InMiB())
 	}
 	var missing []string
@@ -196,7 +196,7 @@ func memoryFault(g *machine.GPU) string {
 	return ""
 }
 
-// Unallocatable is why a GPU cannot be handed out as a whole, as far as the scan
+// Unallocatable returns why a GPU cannot be allocated as a whole, as far as the scan
 // knows and with the checks of the configuration; empty if it can.
 func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	switch reason := c.Health.Fault(g.Health); {
@@ -259,7 +259,7 @@ func WithoutHCAs(m *machine.Machine) bool {
 	})
 }
 
-// lacksHCA reports whether a function should be an HCA and is none: a controller of
+// lacksHCA reports whether a function should be an HCA but is not: a controller of
 // InfiniBand (class 0207), or where there is no RDMA device at all, an Ethernet
 // adapter of a maker whose driver brings one. Others serve two functions by one
 // device, as a RoCE bond does.
@@ -287,7 +287,7 @@ func counted(gpus int, v *gpu.Vendor) string {
 	return strconv.Itoa(gpus) + " " + v.Name + " GPUs"
 }
 
-// probe is what a reader complained about; empty if nothing.
+// probe returns the complaint of a reader, or an empty string.
 func probe(m *machine.Machine, name string) string {
 	for i := range m.Probes {
 		p := &m.Probes[i]
@@ -336,7 +336,7 @@ func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 	return out
 }
 
-// Unhealthy is why an HCA of resource r cannot be handed out, empty if it can: what
+// Unhealthy returns why an HCA of resource r cannot be allocated, empty if it can: what
 // health reports, or that it has no device node.
 //
 // The port of a virtual function that one pod has alone is down until a CNI plugin
@@ -371,7 +371,7 @@ func physical(m *machine.Machine, h *machine.HCA) *machine.HCA {
 	return &m.HCAs[at]
 }
 
-// PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of
+// PortsDown returns why an HCA cannot carry traffic as far as one scan knows: none of
 // its ports is active. Empty if one is.
 func PortsDown(h *machine.HCA) string {
 	if len(h.Ports) == 0 {

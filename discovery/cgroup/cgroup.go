@@ -159,7 +159,7 @@ func idOf(name string) string {
 	return id
 }
 
-// maxFile bounds what is read of a cgroup file: a dozen paths.
+// maxFile bounds the bytes read of a cgroup file, enough for a dozen paths.
 const maxFile = 64 << 10
 
 // hostPIDs is the first PID namespace of a kernel (PROC_PID_INIT_INO).
@@ -175,7 +175,7 @@ func (p Proc) HostPIDs() bool {
 	return err == nil && link == hostPIDs
 }
 
-// Container is that of a process. The error is [fs.ErrNotExist] if the process
+// Container returns the container of a process. The error is [fs.ErrNotExist] if the process
 // has ended.
 func (p Proc) Container(pid int) (Container, error) {
 	text, err := read(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))

@@ -68,7 +68,7 @@ func sockets(tree sysfs.FS) int {
 	return len(seen)
 }
 
-// cpuInfo is what /proc/cpuinfo has of the first processor, by its keys, and of
+// cpuInfo holds the keys of the first processor in /proc/cpuinfo, and of
 // all of them the number of packages; 0 where there is none.
 type cpuInfo struct {
 	first    map[string]string
@@ -107,7 +107,7 @@ func parse(text string) cpuInfo {
 	return cpuInfo{first, len(packages)}
 }
 
-// hexadecimal is 0 for what is no number.
+// hexadecimal returns 0 for an invalid number.
 func hexadecimal(s string) int {
 	n, err := strconv.ParseUint(s, 16, 16)
 	if err != nil {
@@ -131,7 +131,7 @@ func power(cpu string) string {
 	return name
 }
 
-// firmware is what distinguishes machines with the same core.
+// firmware distinguishes machines with the same core.
 type firmware struct {
 	// Vendor and Product are DMI's sys_vendor and product_name; empty where there
 	// is no DMI table.

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Edits are what containers need of a driver.
+// Edits holds the CDI devices and edits that give containers a driver.
 type Edits struct {
 	// Common is for every container with a GPU: libraries, control nodes.
 	Common specs.ContainerEdits
@@ -40,7 +40,7 @@ type EditsGenerator interface {
 	Fingerprint() string
 }
 
-// Features are what containers with GPUs get besides, if the host has it:
+// Features lists what containers with GPUs get in addition, if the host has it:
 // GDRCopy is /dev/gdrdrv, GDS the nodes of GPUDirect Storage.
 type Features struct {
 	GDRCopy, GDS bool
@@ -60,7 +60,7 @@ type Features struct {
 type ReplayedEdits struct {
 	// Dir is the directory, as the container runtime sees it.
 	Dir string
-	// Vendors are those of the GPUs.
+	// Vendors lists the vendors of the GPUs.
 	Vendors Vendors
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Severity is what an error report of a driver means for a GPU.
+// Severity grades an error report of a driver.
 type Severity string
 
 // The severities.
@@ -30,7 +30,7 @@ type Code struct {
 	// Number is the vendor's; 0 if the kind has no numbers.
 	Number   uint64
 	Severity Severity
-	// Text is what happened; empty if the catalog has no words for it.
+	// Text describes the error; empty if the catalog does not.
 	Text string
 }
 

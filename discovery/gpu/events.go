@@ -9,11 +9,11 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// Event is what a driver reported by itself.
+// Event is an unsolicited report of a driver.
 type Event struct {
 	// GPU is the UUID; empty if the driver named no GPU that is known.
 	GPU string
-	// Code is what was reported. Its zero value means that waiting failed, or
+	// Code is the reported code. Its zero value means that waiting failed, or
 	// began again: events may have been missed, so the GPUs should be polled.
 	Code Code
 }

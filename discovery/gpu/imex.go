@@ -24,7 +24,7 @@ func ParseChannels(list string) ([]int, error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(word)
 		if err != nil || n < 0 || n > maxChannel || strconv.Itoa(n) != word {
-			return nil, fmt.Errorf("%q is no channel: want numbers such as 0", wellknown.ClipTo(word, maxQuoted))
+			return nil, fmt.Errorf("invalid IMEX channel %q: want numbers such as 0", wellknown.ClipTo(word, maxQuoted))
 		}
 		numbers = append(numbers, n)
 	}

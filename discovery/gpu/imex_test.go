@@ -16,14 +16,14 @@ func TestParseChannels(t *testing.T) {
 		{"0", []int{0}, ""},
 		{"17,0", []int{17, 0}, ""},
 		{"1048575", []int{1048575}, ""},
-		{"1048576", nil, `"1048576" is no channel: want numbers such as 0`},
-		{"", nil, `"" is no channel: want numbers such as 0`},
-		{"0,", nil, `"" is no channel: want numbers such as 0`},
-		{"0, 1", nil, `" 1" is no channel: want numbers such as 0`},
-		{"-1", nil, `"-1" is no channel: want numbers such as 0`},
-		{"00", nil, `"00" is no channel: want numbers such as 0`},
-		{"all", nil, `"all" is no channel: want numbers such as 0`},
-		{strings.Repeat("9", 1000), nil, `"` + strings.Repeat("9", 29) + `..." is no channel: want numbers such as 0`},
+		{"1048576", nil, `invalid IMEX channel "1048576": want numbers such as 0`},
+		{"", nil, `invalid IMEX channel "": want numbers such as 0`},
+		{"0,", nil, `invalid IMEX channel "": want numbers such as 0`},
+		{"0, 1", nil, `invalid IMEX channel " 1": want numbers such as 0`},
+		{"-1", nil, `invalid IMEX channel "-1": want numbers such as 0`},
+		{"00", nil, `invalid IMEX channel "00": want numbers such as 0`},
+		{"all", nil, `invalid IMEX channel "all": want numbers such as 0`},
+		{strings.Repeat("9", 1000), nil, `invalid IMEX channel "` + strings.Repeat("9", 29) + `...": want numbers such as 0`},
 	} {
 		got, err := ParseChannels(tt.text)
 		text := ""

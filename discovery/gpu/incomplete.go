@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Part is a part of a GPU that is read by itself, in words.
+// Part names a part of a GPU that is read separately.
 type Part string
 
 // The parts.
@@ -26,12 +26,12 @@ const (
 	PartMemory     Part = "memory"
 )
 
-// IncompleteError is the error of [Library.GPU] beside a GPU of which parts could not
+// IncompleteError is the error of [Library.GPU] beside a GPU with parts that could not
 // be read. That a GPU lacks a part is a value; every other answer is an
 // error, and does not take the part away.
 type IncompleteError map[Part]error
 
-// Note keeps the error of a part; nil is none.
+// Note keeps the error of a part. It ignores nil.
 func (i IncompleteError) Note(part Part, err error) {
 	if err != nil {
 		i[part] = errors.Join(i[part], err)
@@ -78,7 +78,7 @@ func nothing() map[Part]bool {
 }
 
 // complete gives a GPU the last known values of the parts that could not be
-// read now. A GPU whose MIG mode was never read is not handed out: it may be
+// read now. A GPU whose MIG mode was never read is not allocated: it may be
 // cut into instances. One that the fabric did not take has no way to others
 // through NVSwitches, whatever its links are.
 func (i IncompleteError) complete(g *machine.GPU, last sighting) sighting {

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// Telemetry is what a vendor's driver reports between scans, about the GPUs
+// Telemetry returns what a vendor's driver reports between scans, about the GPUs
 // that a [Reader] has read in the open session. The [Library] of a vendor
 // without it is scanned only.
 type Telemetry interface {
@@ -31,7 +31,7 @@ type Telemetry interface {
 	Usage(uuid string, after uint64) (Usage, error)
 }
 
-// Action is what a driver wants done about a GPU, in words; ActionUnknown is a
+// Action is the recovery action that a driver recommends for a GPU; ActionUnknown is a
 // driver that does not report it, ActionNone one that wants nothing.
 type Action string
 
@@ -50,7 +50,7 @@ type Pulse struct {
 	// Err is nil if the GPU answered, [ErrLost] if it no longer can,
 	// [ErrSilent] if it did not in time or still owes an earlier answer.
 	Err error
-	// Action is what the driver wants done; ActionUnknown unless it answered.
+	// Action is the recovery action; ActionUnknown unless the driver answered.
 	Action Action
 }
 
@@ -105,7 +105,7 @@ func (p *Poller) Usage(ctx context.Context, m *machine.Machine) []Usage {
 	return all
 }
 
-// answer is that of one GPU.
+// answer is the answer of one GPU.
 type answer[T any] struct {
 	uuid string
 	bounded.Answer[T]

@@ -63,7 +63,7 @@ type Reader struct {
 	// answers by PCI address.
 	known map[int]machine.GPU
 	seen  map[string]sighting
-	// bus are the addresses of the last read, if there was one.
+	// bus has the addresses of the last read, if any.
 	bus    []string
 	isRead bool
 	// reopen asks for a new session at the next read.

@@ -32,7 +32,7 @@ type Options struct {
 	// below HostRoot, or [AutoHook]; empty leaves hooks out: images must then find
 	// the driver's libraries by themselves.
 	Hook, HostRoot string
-	// Features are what containers with GPUs get besides.
+	// Features lists what containers with GPUs get in addition.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
 	Log *slog.Logger
@@ -41,7 +41,7 @@ type Options struct {
 // AutoHook is the vendor's CDI hook where its software usually has it.
 const AutoHook = "auto"
 
-// Sources are those of all vendors.
+// Sources has the sources of all vendors.
 type Sources []Source
 
 // Vendors are the vendors of the sources.

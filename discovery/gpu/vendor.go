@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Vendor is what heddle knows of one maker's GPUs. It is never changed.
+// Vendor describes the GPUs of one vendor. It is immutable.
 type Vendor struct {
 	// Name is the maker as people write it.
 	Name string
@@ -27,7 +27,7 @@ type Vendor struct {
 	Domain string
 	// Probe is the name of the reader in Machine.Probes.
 	Probe string
-	// Link is what the vendor calls the link between its GPUs.
+	// Link is the vendor's name for the link between its GPUs.
 	Link string
 	// PCI finds the vendor's functions on the bus.
 	PCI PCI
@@ -42,7 +42,7 @@ type Vendor struct {
 	// Labels are the groups of labels that the vendor's nodes have beside those
 	// of every GPU.
 	Labels Labels
-	// Remedies are what an administrator is advised to do.
+	// Remedies advise the administrator.
 	Remedies Remedies
 	// Codes is the catalog of error reports.
 	Codes Catalog
@@ -86,7 +86,7 @@ func (p *PCI) matches(f *machine.PCIFunction, classes []string) bool {
 	})
 }
 
-// Vendors are those that a program knows, in the order of preference.
+// Vendors lists the supported vendors, in order of preference.
 type Vendors []*Vendor
 
 // IsGPU reports whether a function is a GPU of any vendor.
@@ -130,7 +130,7 @@ func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
 	return all
 }
 
-// Excuse is why a GPU on the bus is none for containers, so that no GPU driver
+// Excuse is the reason why a GPU on the bus is not for containers, so that no GPU driver
 // need have it: it belongs to virtual machines. Empty for all others.
 func Excuse(f *machine.PCIFunction) string {
 	switch {
@@ -148,14 +148,14 @@ type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
 	// for a container whose devices CDI brings: the runtime then adds nothing.
 	Visible, None string
-	// Prefix is what UUIDs begin with in Visible, in place of "GPU-"; empty is that.
+	// Prefix replaces the prefix "GPU-" of UUIDs in Visible. Empty means "GPU-".
 	Prefix string
 	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
 	// IMEX lists channels, as [Features] has them.
 	GDRCopy, GDS, Enabled, IMEX string
 }
 
-// Hidden is the environment of containers whose GPUs come by CDI.
+// Hidden returns the environment of containers that get their GPUs by CDI.
 func (e *Environment) Hidden() map[string]string {
 	if e.Visible == "" {
 		return nil
@@ -163,7 +163,7 @@ func (e *Environment) Hidden() map[string]string {
 	return map[string]string{e.Visible: e.None}
 }
 
-// Show is the environment of containers whose GPUs come by the vendor's
+// Show returns the environment of containers that get their GPUs by the vendor's
 // runtime.
 func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	if e.Visible == "" {

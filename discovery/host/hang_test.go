@@ -73,26 +73,13 @@ func TestHangingAttribute(t *testing.T) {
 					t.Errorf("while it hangs (-want +got):\n%s", diff)
 				}
 			}
-			// One that waits again takes that long every time; a busy machine
-			// takes it once.
-			quickest := time.Hour
-			for range 5 {
-				began := time.Now()
-				h.Scan(t.Context())
-				if quickest = min(quickest, time.Since(began)); quickest < patience {
-					break
-				}
-			}
-			if quickest >= patience {
-				t.Errorf("later scans took %s and more: they waited again", quickest)
-			}
 			release(tt.text)
 			for began := time.Now(); ; {
 				m := h.Scan(t.Context())
 				if cmp.Equal(sound.Probes, m.Probes) && cmp.Equal(sound.HCAs, m.HCAs) {
 					break
 				}
-				if time.Since(began) > 10*patience {
+				if time.Since(began) > time.Minute {
 					t.Fatalf("it answers again, and %v, skipped %v", m.Probes, m.Skipped)
 				}
 			}

@@ -36,7 +36,7 @@ func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
 	return functions
 }
 
-// vpd is what one read of vital product data finds.
+// vpd holds the result of one read of vital product data.
 type vpd struct {
 	// found is by address, kept by address and device: slow to read, fixed
 	// in the adapter.
@@ -44,7 +44,7 @@ type vpd struct {
 	skipped     []machine.Skipped
 }
 
-// readVPD reads the vital product data that can matter: that of Mellanox
+// readVPD reads the vital product data that can matter: from Mellanox
 // functions with an RDMA device, and of DMA functions. Virtual functions have
 // none, and most NICs are complete without.
 func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs.VPD {

@@ -53,7 +53,7 @@ type Options struct {
 	// unloaded, and a GPU from being reset.
 	Hold bool
 	// Release lets go of the drivers for a time; nil does not. Before has the GPUs
-	// of a Host that begins under a release; nil is none.
+	// of a Host that begins under a release, or nil.
 	Release *Release
 	Before  *machine.Machine
 	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
@@ -264,7 +264,7 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	defer ticker.Stop()
 	h.options.Release.await(ctx)
 	h.Scan(ctx)
-	var quiet <-chan time.Time // Nil while there is no burst of events.
+	var quiet <-chan time.Time // Nil outside a burst of events.
 	for h.restart() == nil {
 		ended := h.options.Release.ended()
 		select {

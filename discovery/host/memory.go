@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// memory is what earlier scans found out about roles, so that no role changes
+// memory keeps what earlier scans found out about roles, so that no role changes
 // because a link goes down or a device is lost. It is not durable: the daemons
 // of a node scan for themselves, must agree, and have no place for files in
 // common. One that starts while links are down goes by nearness, and by what
@@ -23,7 +23,7 @@ type memory struct {
 	gpus  map[string]bool
 }
 
-// assign gives every HCA its role: the one that it had if there is neither a
+// assign gives every HCA its role: the role that it had if there is neither a
 // new device nor a better rate, else a new one.
 func (k *memory) assign(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gpu.Vendors) {
 	if k.rates == nil {

@@ -29,7 +29,7 @@ type Release struct {
 	fault  error
 }
 
-// NewRelease is a release of which nothing is known yet.
+// NewRelease returns a release in an unknown state.
 func NewRelease() *Release { return &Release{set: notify.New(), closedChanged: notify.New()} }
 
 // Set notes until when the drivers are released; the zero time ends a release.

@@ -94,13 +94,13 @@ type candidate struct {
 	rate, gbps float64
 }
 
-// sort is what HCAs of one fabric have in common.
+// sort holds what HCAs of one fabric have in common.
 type sort struct {
 	model
 	infiniBand bool
 }
 
-// model is what HCAs of one speed have in common. A virtual function has its
+// model holds what HCAs of one speed have in common. A virtual function has its
 // own device number, a bond its own speed.
 type model struct {
 	vendor, device, hcaType string

@@ -3,7 +3,6 @@ package host
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -204,12 +203,7 @@ func TestManyVirtualFunctions(t *testing.T) {
 			Upstream: []string{fmt.Sprintf("0000:00:%02x.0", n)},
 		})
 	}
-	began := processorTime(t)
 	(&memory{}).assign(&m, nil, vendors.All())
-	// A tenth of a second; many seconds if each HCA looks at each function.
-	if took := processorTime(t) - began; took > 2*time.Second {
-		t.Errorf("%d HCAs took %s of processor time", count, took)
-	}
 	if got := m.HCAs[count-1].Role; got != machine.RoleFabric {
 		t.Errorf("role %q", got)
 	}

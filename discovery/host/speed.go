@@ -33,7 +33,7 @@ func upRate(h *machine.HCA) float64 {
 	return best
 }
 
-// nominalGbps is what a model can do at most, by PCI vendor and device number
+// nominalGbps is the highest rate of a model, by PCI vendor and device number
 // (pci.ids; data sheets); 0 if unknown.
 func nominalGbps(h *machine.HCA) float64 {
 	return map[string]float64{

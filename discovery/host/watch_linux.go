@@ -44,7 +44,7 @@ func (h *Host) watch(ctx context.Context, events notify.Signal) (wait func() err
 	}
 }
 
-// maxEvent bounds what is read of one message, in bytes. An object event has 2 KiB
+// maxEvent bounds the bytes read of one message. An object event has 2 KiB
 // (UEVENT_BUFFER_SIZE of include/linux/kobject.h), a link's about as much and, for
 // each alternative name of the link, 132 more.
 const maxEvent = 8 << 10

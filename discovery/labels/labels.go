@@ -21,7 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Result is what a Node should carry.
+// Result holds the labels and taints that a Node should carry.
 type Result struct {
 	// Labels are never nil.
 	Labels map[string]string
@@ -36,7 +36,7 @@ type Problem struct {
 }
 
 // Compute decides the labels and taints of a machine. c is complete; see
-// [config.NodeConfig.Complete]. vendors are those whose GPUs are known; the one of
+// [config.NodeConfig.Complete]. vendors lists the supported vendors; the one of
 // most GPUs decides which groups of labels there are.
 func Compute(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) Result {
 	m = c.WithRoles(c.Serving(m))
@@ -65,7 +65,7 @@ type builder struct {
 	problems []Problem
 }
 
-// set sets a label to any text, made valid; what is unknown sets none.
+// set sets a label to any text, made valid. An empty text sets no label.
 func (b *builder) set(key, value string) {
 	if value = wellknown.Value(value); value != "" {
 		b.labels[key] = value
@@ -106,7 +106,7 @@ func (b *builder) rules() {
 	}
 }
 
-// Keys are what configurations can put on a Node. A "*" in a label's key
+// Keys lists the keys that configurations can put on a Node. A "*" in a label's key
 // stands for a part that depends on the hardware; see [wellknown.Match].
 type Keys struct {
 	Labels      []string

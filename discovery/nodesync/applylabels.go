@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// labelPlan is what to apply, and the conflicts of what is not applied.
+// labelPlan holds the labels to apply and the conflicts of the others.
 type labelPlan struct {
 	apply     map[string]string
 	conflicts []Conflict

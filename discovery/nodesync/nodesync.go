@@ -33,13 +33,13 @@ import (
 type Desired struct {
 	Labels map[string]string
 	Taints []corev1.Taint
-	// DriverAbsentSince is the annotation of that name; empty is none.
+	// DriverAbsentSince is the value of the annotation, or empty.
 	DriverAbsentSince string
 	// Force takes labels over from other field managers instead of yielding.
 	Force bool
 }
 
-// Carried is what a Node has of heddle: the labels of its field manager, and the
+// Carried holds heddle's part of a Node: the labels of its field manager, and the
 // recorded taints.
 func Carried(node *corev1.Node) (labels map[string]string, taints []corev1.Taint) {
 	labels = map[string]string{}
@@ -63,7 +63,7 @@ type Conflict struct {
 	// Kind is "label" or "taint".
 	Kind string
 	Key  string
-	// Want is the desired value, Have the one that the Node has.
+	// Want is the desired value, Have the current value.
 	Want, Have string
 	// Manager is the other writer's field manager; empty where none is recorded.
 	Manager string
@@ -74,7 +74,7 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s %s: %s holds it with value %q, want %q", c.Kind, c.Key, by, c.Have, c.Want)
 }
 
-// Result is what a Sync did.
+// Result reports the changes of a Sync.
 type Result struct {
 	// Node is the Node after the writes.
 	Node *corev1.Node
@@ -138,7 +138,7 @@ func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Res
 // node lifecycle controller.
 const writeAttempts = 5
 
-// write writes what is planned for the Node; no patch is nothing to do. The API
+// write sends the planned patch, if any, to the API server. The API
 // server answers with a conflict if another client wrote the Node since it was
 // read: then it is read and planned for again.
 func (s *Syncer) write(

@@ -23,36 +23,36 @@ func parseWords(s string) string {
 func parseRate(s string) (float64, error) {
 	number, unit, ok := strings.Cut(s, " ")
 	if !ok || !strings.HasPrefix(unit, "Gb/sec") {
-		return 0, fmt.Errorf("%q is no rate", wellknown.Clip(s))
+		return 0, fmt.Errorf("invalid rate %q", wellknown.Clip(s))
 	}
 	gbps, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(gbps >= 0 && gbps < 1e6) {
-		return 0, fmt.Errorf("%q is no rate", wellknown.Clip(s))
+		return 0, fmt.Errorf("invalid rate %q", wellknown.Clip(s))
 	}
 	return gbps, nil
 }
 
-// parseLID reads "0x40"; the kernel keeps 32 bits, of which Omni-Path uses 24.
+// parseLID reads "0x40"; the kernel keeps 32 bits; Omni-Path uses 24.
 func parseLID(s string) (int, error) {
 	digits, ok := strings.CutPrefix(s, "0x")
 	n, err := strconv.ParseUint(digits, 16, 31)
 	if !ok || err != nil {
-		return 0, fmt.Errorf("%q is no LID", wellknown.Clip(s))
+		return 0, fmt.Errorf("invalid LID %q", wellknown.Clip(s))
 	}
 	return int(n), nil
 }
 
 // parseGUID checks four groups of four hexadecimal digits and returns them in
-// lower case. All zeroes is what a function without an identity has: empty.
+// lower case. A function without an identity has all zeroes: empty.
 func parseGUID(s string) (string, error) {
 	b, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
 	if err != nil || len(b) != 8 {
-		return "", fmt.Errorf("%q is no GUID", wellknown.Clip(s))
+		return "", fmt.Errorf("invalid GUID %q", wellknown.Clip(s))
 	}
 	guid := fmt.Sprintf("%x:%x:%x:%x", b[:2], b[2:4], b[4:6], b[6:])
 	switch {
 	case guid != strings.ToLower(s):
-		return "", fmt.Errorf("%q is no GUID", wellknown.Clip(s))
+		return "", fmt.Errorf("invalid GUID %q", wellknown.Clip(s))
 	case strings.Trim(guid, "0:") == "":
 		return "", nil
 	}
@@ -65,7 +65,7 @@ func parseGUID(s string) (string, error) {
 func parseGID(s string) (prefix, guid string, err error) {
 	const half = len("fe80:0000:0000:0000:")
 	if len(s) != 2*half-1 {
-		return "", "", fmt.Errorf("%q is no GID", wellknown.Clip(s))
+		return "", "", fmt.Errorf("invalid GID %q", wellknown.Clip(s))
 	}
 	if guid, err = parseGUID(s[half:]); err != nil || guid == "" {
 		return "", guid, err

@@ -56,14 +56,14 @@ func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 	}
 }
 
-// Devices is what one read found.
+// Devices holds the result of one read.
 type Devices struct {
 	// HCAs lack Vendor, Device, Driver and PhysFn, which are those of the
 	// PCI function, DataDirect and Role, which take more than one device to
 	// find. A virtual device's Driver is set.
 	HCAs []machine.HCA
 	RDMA machine.RDMA
-	// Probes are those of the class and of netlink.
+	// Probes has the probes of the class and of netlink.
 	Probes  []machine.Probe
 	Skipped []machine.Skipped
 }

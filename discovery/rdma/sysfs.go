@@ -15,7 +15,7 @@ import (
 
 const class = "class/infiniband"
 
-// listing is what the class has as a whole.
+// listing holds the entries of the class.
 type listing struct {
 	names []string
 	// absent is why there are none.
@@ -44,10 +44,10 @@ func (r *Reader) list() (listing, error) {
 	return all, nil
 }
 
-// reading is what one device returned.
+// reading holds the values of one device.
 type reading struct {
 	hca machine.HCA
-	// isDevice is false for an entry of the class that is none.
+	// isDevice is false for an entry of the class that is not a device.
 	isDevice bool
 	skipped  []machine.Skipped
 }
@@ -91,13 +91,13 @@ func (d *device) clip(part, text string, err error) string {
 	return wellknown.Clip(text)
 }
 
-// read returns false for an entry that is no device.
+// read returns false for an entry that is not a device.
 func (d *device) read() (machine.HCA, bool) {
 	tree := d.tree
 	hca := machine.HCA{Name: d.name}
 	ports, err := tree.List(d.dir + "/ports")
 	if err != nil || (len(ports) == 0 && !tree.Exists(d.dir+"/node_guid")) {
-		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: it is no RDMA device, or has just left")
+		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: it is not an RDMA device, or has just left")
 		return hca, false
 	}
 	hca.NodeGUID = d.guid("node_guid")
@@ -288,7 +288,7 @@ func (d *device) bond(hca *machine.HCA) {
 	tree := d.tree
 	for i := range hca.Ports {
 		if hca.Ports[i].LinkLayer == machine.InfiniBand {
-			continue // A bond of IPoIB devices is no RDMA device.
+			continue // A bond of IPoIB devices is not an RDMA device.
 		}
 		for _, nic := range hca.Ports[i].Netdevs {
 			slaves := tree.Slaves(nic.Name)

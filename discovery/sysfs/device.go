@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFixed bounds what is remembered of devices, also of those that have left: a machine
+// maxFixed bounds the cache of devices, also of those that have left: a machine
 // with 1,000 functions has some 3,000 attributes that stay.
 const maxFixed = 16384
 

@@ -68,7 +68,7 @@ func consistsOf(s, set string, least, most int) bool {
 func parseHex(s string) (string, error) {
 	word := strings.ToLower(s)
 	if number, ok := strings.CutPrefix(word, "0x"); !ok || !consistsOf(number, hexDigits, 1, 8) {
-		return "", fmt.Errorf("%q is no hexadecimal word", wellknown.Clip(s))
+		return "", fmt.Errorf("invalid hexadecimal number %q", wellknown.Clip(s))
 	}
 	return word, nil
 }
@@ -78,7 +78,7 @@ func parseHex(s string) (string, error) {
 func parseNUMA(s string) (*int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < -1 || n > 1<<16 {
-		return nil, fmt.Errorf("%q is no NUMA node", wellknown.Clip(s))
+		return nil, fmt.Errorf("invalid NUMA node %q", wellknown.Clip(s))
 	}
 	if n == -1 {
 		return nil, nil //nolint:nilnil // Unknown is a value here.
@@ -93,7 +93,7 @@ func parseCPUList(s string) (string, error) {
 		first, last, isRange := strings.Cut(part, "-")
 		one := consistsOf(first, digits, 1, len(s)) && (!isRange || consistsOf(last, digits, 1, len(s)))
 		if s != "" && !one {
-			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
+			return "", fmt.Errorf("invalid list of CPUs %q", wellknown.Clip(s))
 		}
 	}
 	return s, nil
@@ -106,7 +106,7 @@ func parseDistances(s string) ([]int, error) {
 	for _, field := range fields {
 		n, err := strconv.Atoi(field)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q is no row of distances", wellknown.Clip(s))
+			return nil, fmt.Errorf("invalid row of NUMA distances %q", wellknown.Clip(s))
 		}
 		distances = append(distances, n)
 	}

@@ -96,7 +96,7 @@ func (f FS) List(name string) ([]string, error) {
 }
 
 // Link is where a symbolic link points, as a path relative to the root such as
-// "devices/pci0000:10/0000:10:01.0", or "" if name is no link or leads outside.
+// "devices/pci0000:10/0000:10:01.0", or "" if name is not a link or leads outside.
 func (f FS) Link(name string) string {
 	to, err := os.Readlink(f.Path(name))
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// Durability is what a file that was written survives.
+// Durability says which failures a written file survives.
 type Durability bool
 
 const (
@@ -41,7 +41,7 @@ const (
 )
 
 // Write replaces the file at path, and leaves it alone if it has this content
-// already. It makes the directory where there is none. After an error the old
+// already. It makes a missing directory. After an error the old
 // file is still there.
 func Write(path string, content []byte, perm fs.FileMode, durability Durability) error {
 	if Holds(path, content) {
@@ -120,7 +120,7 @@ func replace(path string, content []byte, perm fs.FileMode, durability Durabilit
 }
 
 // syncDir writes the new name to the disk. Every process sees the new file
-// already, so a failure is no failure of the write: after a loss of power the
+// already, so the write succeeded in spite of a failure: after a loss of power the
 // old file may be back, and it is whole.
 func syncDir(dir string) {
 	if d, err := os.Open(dir); err == nil {

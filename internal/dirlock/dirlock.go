@@ -25,7 +25,7 @@ const (
 // Lock is held until it is closed, or its process ends, however it does.
 type Lock struct{ dir *os.File }
 
-// Take makes the directory if there is none, and waits until no other process has it.
+// Take makes a missing directory, and waits until no other process has it.
 //
 // It is a flock(2) of the directory itself: a file in it could not be made on a full
 // disk, and a second one would take its place when all in the directory is removed.
@@ -79,6 +79,16 @@ func try(path string) (*Lock, error) {
 		return nil, nil //nolint:nilnil // No lock is an answer here.
 	}
 	return nil, err
+}
+
+// Held reports whether a process has the directory.
+func Held(path string) bool {
+	dir, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }() // This unlocks it, too.
+	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // same reports whether the directory is still at its path. One that was removed meanwhile

@@ -32,7 +32,7 @@ const (
 	grace = 3 * time.Second
 )
 
-// Options are what Serve needs.
+// Options configures Serve.
 type Options struct {
 	Handler http.Handler
 	// TLS is for HTTPS; nil is plain HTTP.

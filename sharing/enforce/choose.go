@@ -88,15 +88,17 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 	case kind == config.EnforceEvict && f.Maker == "":
 		return f.UsageError
 	case !dmem && !mps && kind != config.EnforceEvict:
-		return fmt.Sprintf("no enforcer is called %q", kind)
+		return fmt.Sprintf("unknown enforcer %q", kind)
 	case dmem && f.Maker != "":
 		return f.RegionError
 	case f.Maker != "":
-		return fmt.Sprintf("there is no %s for GPUs of %s", kind, f.Maker)
+		return fmt.Sprintf("%s does not support GPUs of %s", kind, f.Maker)
 	case f.Driver == "":
 		return "there is no driver"
 	case err != nil || major <= 0:
-		return fmt.Sprintf("driver version %q has no number", f.Driver)
+		return fmt.Sprintf("invalid driver version %q", f.Driver)
+	case mps && !f.MPS:
+		return "heddle-mps is not deployed (gpuDevice.mps)"
 	case mps && f.MPSControl == "":
 		return "the driver's root has no nvidia-cuda-mps-control"
 	case dmem:
@@ -115,8 +117,6 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 		return "MIG is on, on GPU " + f.MIG[0]
 	case dmem:
 		return f.HookError
-	case !f.HostPID:
-		return "heddle-device-plugin is not in the host's PID namespace (hostPID), where MPS recognizes its clients"
 	}
 	return ""
 }

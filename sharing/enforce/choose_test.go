@@ -15,7 +15,7 @@ import (
 // full are the facts of a node where everything works.
 func full() Facts {
 	return Facts{
-		Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true,
+		Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", MPS: true, CgroupV2: true,
 		Hook: "/usr/bin/nvidia-cdi-hook",
 	}
 }
@@ -58,8 +58,8 @@ func TestChoose(t *testing.T) {
 		}, Choice{
 			Enforced{config.EnforceNone, config.EnforceNone},
 			"memory is not limited, only counted; not by dmem, because no controller; not by preload, " +
-				"because no library; not by mps, because there is no mps for GPUs of amd.com",
-			"compute is not limited, only counted; not by mps, because there is no mps for GPUs of amd.com; not by preload, " +
+				"because no library; not by mps, because mps does not support GPUs of amd.com",
+			"compute is not limited, only counted; not by mps, because mps does not support GPUs of amd.com; not by preload, " +
 				"because no library",
 		}, ""},
 		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
@@ -81,10 +81,10 @@ func TestChoose(t *testing.T) {
 		{
 			"what is configured cannot work",
 			config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
-			func(f *Facts) { f.CgroupV2, f.HostPID = false, false },
+			func(f *Facts) { f.CgroupV2, f.MPS = false, false },
 			Choice{},
 			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
-				"sgpu.enforce.compute is mps, which cannot work here: heddle-device-plugin is not in the host's PID namespace (hostPID), where MPS recognizes its clients",
+				"sgpu.enforce.compute is mps, which cannot work here: heddle-mps is not deployed (gpuDevice.mps)",
 		},
 		{
 			"MPS limits compute before it limited memory",
@@ -130,12 +130,12 @@ func TestChoose(t *testing.T) {
 			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceNone},
 			func(f *Facts) { f.Maker = "amd.com" },
 			Choice{},
-			"sgpu.enforce.memory is evict, which cannot work here: there is no evict for GPUs of amd.com",
+			"sgpu.enforce.memory is evict, which cannot work here: evict does not support GPUs of amd.com",
 		},
 		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{
 			Enforced{config.EnforcePreload, config.EnforcePreload},
-			`memory is limited by preload: it is the strongest that works here; not by dmem, because driver version "n/a" has no number`,
-			`compute is limited by preload: it is the strongest that works here; not by mps, because driver version "n/a" has no number`,
+			`memory is limited by preload: it is the strongest that works here; not by dmem, because invalid driver version "n/a"`,
+			`compute is limited by preload: it is the strongest that works here; not by mps, because invalid driver version "n/a"`,
 		}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 	memoryHook = "apply-cuda-memory-limits"
 	// envMemoryLimit is the most that the cgroup may have (dmem.max).
 	envMemoryLimit = "NVIDIA_GPU_MEMORY_LIMIT"
-	// envMemoryRequest is what is never taken away under pressure (dmem.min).
+	// envMemoryRequest is the memory that is never reclaimed under pressure (dmem.min).
 	// Left out it is the limit; it must not be more.
 	envMemoryRequest = "NVIDIA_GPU_MEMORY_REQUEST"
 )

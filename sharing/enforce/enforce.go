@@ -6,7 +6,7 @@
 // copies of the administrator's library, shared regions, MPS control daemons.
 // Limits are CDI edits, which replace what the pod's owner wrote. The
 // package chooses no GPUs and keeps no allocations: its callers pass them to
-// [Limiter.Keep]. It brings no library of its own. It never falls back to a
+// [Limiter.Keep]. It contains no library. It never falls back to a
 // weaker enforcer than the one that was chosen: it rejects the container.
 //
 // docs/enforcers.md has what each enforcer withstands, and what it does not.
@@ -64,17 +64,16 @@ type Limit struct {
 	// UID is runAsUser of the container, else of the pod; nil if the image
 	// decides, which is taken for root.
 	UID *int64
-	// Priority is the pod's; 0 is what pods without a PriorityClass have.
+	// Priority is the pod's; 0 without a PriorityClass.
 	Priority int32
 	// By is the By of an earlier [Limiter.Edits] of this container: a container
 	// keeps its enforcers when the configuration changes. Zero for a new one.
 	By Enforced
 }
 
-// NotEnforced are what of the shares no enforcer limits, and is only counted:
-// memory, compute. None is so of exclusive GPUs, nor of a container that has not
-// started, whose enforcers are not chosen yet; best-effort has no limit of compute,
-// and neither has a vcore of 0.
+// NotEnforced lists the parts of the shares that are counted and not limited:
+// memory, compute. It is empty for exclusive GPUs and for a container that has not
+// started; best-effort and a vcore of 0 have no limit of compute.
 func (l *Limit) NotEnforced() []string {
 	if l.By == (Enforced{}) {
 		return nil
@@ -138,7 +137,7 @@ func (l *Limit) check(memory bool) error {
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		if !fileName(c.Share.UUID) {
-			errs = append(errs, fmt.Errorf("GPU %d: %q is no UUID", c.Index, c.Share.UUID))
+			errs = append(errs, fmt.Errorf("GPU %d: invalid UUID %q", c.Index, c.Share.UUID))
 		}
 		if memory && c.Share.MemoryMiB <= 0 {
 			errs = append(errs, fmt.Errorf("GPU %d: its memory is not known, so no limit can hold", c.Index))

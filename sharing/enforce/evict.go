@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// Use is what a container has of a GPU and what it uses.
+// Use has a container's part of a GPU and what it uses.
 type Use struct {
 	Namespace, Pod, UID, Container string
 	// GPU is the UUID, Index the driver's number, Total the GPU's memory in bytes.
@@ -59,17 +59,17 @@ type Subject struct {
 // Timing is since when an excess lasts, and when it was reported.
 type Timing struct{ Since, Reported time.Time }
 
-// Action is what is to be done about an excess: the pod is warned, once, or evicted.
+// Action answers an excess: the pod is warned, once, or evicted.
 type Action struct {
 	Use
 	Excess Excess
 	Evict  bool
-	// Message is what the Event of the pod contains: a sentence about the container, and what
+	// Message is the text of the pod's Event: a sentence about the container, and what
 	// follows from it.
 	Message string
 }
 
-// CheckUses goes from what containers use at a time to what is to be done, evictions by
+// CheckUses derives actions from the uses of containers at a time, evictions by
 // the lowest priority first, and from the timings of the last time to those now. A use
 // that is not known neither begins nor ends a timing, and no pod is evicted by it.
 func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timing) ([]Action, map[Subject]Timing) {

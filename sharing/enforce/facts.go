@@ -19,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
-// Facts decide which enforcers work on a node. An error text is empty if there
-// is no error.
+// Facts decide which enforcers work on a node. An error text is empty without an
+// error.
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
@@ -32,12 +32,10 @@ type Facts struct {
 	MIG, PreVolta []string
 	// LibraryError is the reason why the configured library cannot be preloaded.
 	LibraryError string
-	// MPSControl is nvidia-cuda-mps-control's path below MPS's root;
-	// empty if there is none.
+	// MPS reports whether a [Keeper] is deployed. MPSControl is the path of
+	// nvidia-cuda-mps-control below MPS's root; empty if there is none.
+	MPS        bool
 	MPSControl string
-	// HostPID reports whether the daemons' process is in the host's PID namespace: a
-	// control daemon knows its clients by the PIDs that the kernel gives it.
-	HostPID bool
 	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
 	// Hook is the path of NVIDIA's hook on the node, HookError the reason why it cannot set
@@ -54,11 +52,9 @@ type Host struct {
 	Root, Library string
 	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's.
 	Hook, OwnHook string
-	// MPSRoot is where the programs of MPS are; with NoMPS they are not looked for.
+	// MPS: a [Keeper] is deployed on the node. MPSRoot is where its programs are.
+	MPS     bool
 	MPSRoot string
-	NoMPS   bool
-	// KeeperPID: the daemons' process is another one, in the host's PID namespace.
-	KeeperPID bool
 	// Replayed: there is no driver that could be asked who uses a GPU.
 	Replayed bool
 	// SysRoot and ProcRoot default to /sys and /proc.
@@ -89,16 +85,14 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		}
 	}
 	f.LibraryError = message(checkLibrary(h.Root, h.Library))
-	if !h.NoMPS {
-		f.MPSControl = h.findControl()
+	if f.MPS = h.MPS; f.MPS {
+		f.MPSControl = findControl(h.MPSRoot)
 	}
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
-	own := err == nil && link == initialPID
-	f.HostPID = h.KeeperPID || own
 	switch {
 	case h.Replayed:
 		f.UsageError = "a replayed machine has no driver that could be asked who uses a GPU"
-	case !own:
+	case err != nil || link != initialPID:
 		f.UsageError = "heddle-device-plugin is not in the host's PID namespace (hostPID), where the driver's PIDs " +
 			"have a meaning: set gpuDevice.usageMetrics"
 	}
@@ -127,7 +121,7 @@ func checkLibrary(root, library string) error {
 		return errors.New("sgpu.enforce.preload.library names no library")
 	}
 	if !filepath.IsAbs(library) {
-		return fmt.Errorf("library %s is no absolute path", library)
+		return fmt.Errorf("library %s is not an absolute path", library)
 	}
 	path, err := hostfile.Path(root, library)
 	if err != nil {
@@ -141,7 +135,7 @@ func checkLibrary(root, library string) error {
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 	switch want, known := machines[runtime.GOARCH]; {
 	case f.Type != elf.ET_DYN:
-		return fmt.Errorf("library %s: %s is no shared object", library, f.Type)
+		return fmt.Errorf("library %s: %s is not a shared object", library, f.Type)
 	case known && f.Machine != want:
 		return fmt.Errorf("library %s is for %s, the node is %s", library, f.Machine, want)
 	}
@@ -158,9 +152,9 @@ func plain(err error) error {
 
 // findControl looks where drivers' packages, driver containers and the installer
 // of Google's images put it.
-func (h *Host) findControl() string {
+func findControl(root string) string {
 	const name = "nvidia-cuda-mps-control"
-	return hostfile.Program(h.MPSRoot, "/usr/bin/"+name, "/usr/local/nvidia/bin/"+name, "/usr/local/bin/"+name,
+	return hostfile.Program(root, "/usr/bin/"+name, "/usr/local/nvidia/bin/"+name, "/usr/local/bin/"+name,
 		"/bin/"+name, "/opt/bin/"+name, "/home/kubernetes/bin/nvidia/bin/"+name)
 }
 

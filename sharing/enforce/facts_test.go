@@ -56,12 +56,12 @@ func TestRead(t *testing.T) {
 		{UUID: "GPU-4", ComputeCapability: ""},
 	}}
 	h := Host{
-		Root: root, MPSRoot: filepath.Join(root, "run/nvidia/driver"), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook",
+		Root: root, MPS: true, MPSRoot: filepath.Join(root, "run/nvidia/driver"), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook",
 		SysRoot: sys, ProcRoot: proc,
 	}
 	want := Facts{
 		Driver: "615.20.01", MIG: []string{"GPU-2"}, PreVolta: []string{"GPU-3"},
-		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, Hook: "/usr/bin/nvidia-cdi-hook",
+		MPSControl: "/usr/bin/nvidia-cuda-mps-control", MPS: true, CgroupV2: true, Hook: "/usr/bin/nvidia-cdi-hook",
 	}
 	if diff := cmp.Diff(want, h.Read(m, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 	if diff := cmp.Diff(want, h.Read(m, func(g *machine.GPU) bool { return g.UUID == "GPU-1" })); diff != "" {
 		t.Errorf("one GPU is shared (-want +got):\n%s", diff)
 	}
-	empty := Host{Root: t.TempDir(), NoMPS: true, Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
+	empty := Host{Root: t.TempDir(), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
 	want = Facts{
 		LibraryError: "library /opt/libvgpu.so: no such file or directory",
 		Hook:         "/usr/bin/nvidia-cdi-hook",
@@ -92,16 +92,16 @@ func TestControlIsFound(t *testing.T) {
 	for _, dir := range []string{
 		"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin", "/home/kubernetes/bin/nvidia/bin",
 	} {
-		h := Host{MPSRoot: t.TempDir()}
+		root := t.TempDir()
 		path := filepath.Join(dir, "nvidia-cuda-mps-control")
-		write(t, filepath.Join(h.MPSRoot, path), "")
-		if got := h.findControl(); got != "" {
+		write(t, filepath.Join(root, path), "")
+		if got := findControl(root); got != "" {
 			t.Errorf("%s is not executable and was found as %q", path, got)
 		}
-		if err := os.Chmod(filepath.Join(h.MPSRoot, path), 0o755); err != nil {
+		if err := os.Chmod(filepath.Join(root, path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.findControl(); got != path {
+		if got := findControl(root); got != path {
 			t.Errorf("%s: found %q", path, got)
 		}
 	}
@@ -109,18 +109,18 @@ func TestControlIsFound(t *testing.T) {
 
 // Debian's packages install it by way of /etc/alternatives, with absolute links.
 func TestControlBehindLinks(t *testing.T) {
-	h := Host{MPSRoot: t.TempDir()}
-	link(t, h.MPSRoot, "/usr/bin/nvidia-cuda-mps-control", "/etc/alternatives/nvidia-cuda-mps-control")
-	link(t, h.MPSRoot, "/etc/alternatives/nvidia-cuda-mps-control", "/usr/lib/nvidia/current/nvidia-cuda-mps-control")
-	if got := h.findControl(); got != "" {
+	root := t.TempDir()
+	link(t, root, "/usr/bin/nvidia-cuda-mps-control", "/etc/alternatives/nvidia-cuda-mps-control")
+	link(t, root, "/etc/alternatives/nvidia-cuda-mps-control", "/usr/lib/nvidia/current/nvidia-cuda-mps-control")
+	if got := findControl(root); got != "" {
 		t.Errorf("without the driver: %q", got)
 	}
-	file := filepath.Join(h.MPSRoot, "usr/lib/nvidia/current/nvidia-cuda-mps-control")
+	file := filepath.Join(root, "usr/lib/nvidia/current/nvidia-cuda-mps-control")
 	write(t, file, "")
 	if err := os.Chmod(file, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.findControl(); got != "/usr/bin/nvidia-cuda-mps-control" {
+	if got := findControl(root); got != "/usr/bin/nvidia-cuda-mps-control" {
 		t.Errorf("found %q", got)
 	}
 }
@@ -143,9 +143,9 @@ func TestLibraryFault(t *testing.T) {
 	write(t, filepath.Join(root, "text.so"), "hello, this is no library at all")
 	link(t, root, "/linked.so", "/good.so")
 	for library, want := range map[string]string{
-		"/good.so": "", "/linked.so": "", "good.so": "library good.so is no absolute path",
+		"/good.so": "", "/linked.so": "", "good.so": "library good.so is not an absolute path",
 		"":          "sgpu.enforce.preload.library names no library",
-		"/program":  "library /program: ET_EXEC is no shared object",
+		"/program":  "library /program: ET_EXEC is not a shared object",
 		"/other.so": "library /other.so is for " + other.String() + ", the node is " + own.String(),
 		"/text.so":  "library /text.so: bad magic number '[104 101 108 108]' in record at byte 0x0",
 	} {
@@ -170,7 +170,7 @@ func TestContains(t *testing.T) {
 // Facts are of the GPUs that are shared: those of another maker have no MPS.
 func TestMakerOfSharedGPUs(t *testing.T) {
 	m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2", Vendor: "amd.com"}}}
-	host := Host{Root: t.TempDir(), NoMPS: true}
+	host := Host{Root: t.TempDir()}
 	if got := host.Read(m, nil).Maker; got != "amd.com" {
 		t.Errorf("all are shared: %q", got)
 	}

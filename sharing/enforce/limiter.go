@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -14,22 +15,15 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Options are what a Limiter works with.
+// Options configure a Limiter.
 type Options struct {
 	// StateDir is the limiter's own, on a disk, and has the same path on the node.
 	StateDir string
 	// HostRoot is where the process sees the node's files; empty for its own root.
 	HostRoot string
-	// MPSRoot becomes the root of MPS's programs, which must have StateDir
-	// under the same path; empty runs them in the process's root.
-	MPSRoot string
-	// MPSSocket is that of a [Keeper] that runs the daemons; empty makes them children
-	// of this process.
-	MPSSocket string
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
 	ShmDir string
@@ -76,14 +70,7 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 
 // New makes a Limiter. It rejects every container until [Limiter.Configure].
 func New(o Options) *Limiter {
-	m := &mps{
-		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
-		pace: usualPace(), modes: o.Modes, log: o.Log, launcher: children{},
-		changed: notify.New(), gpus: make(map[string]*mpsGPU),
-	}
-	if o.MPSSocket != "" {
-		m.launcher = newRemote(o.MPSSocket)
-	}
+	m := newMPS(filepath.Join(o.StateDir, "mps"), cmp.Or(o.ShmDir, containerShm), o.Modes, o.Log)
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	d := &dmem{driverRoot: cmp.Or(o.HookDriverRoot, "/"), own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
 	return &Limiter{
@@ -127,7 +114,7 @@ func (p *preload) configure(library string) {
 
 func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
 
-// Choice is what new containers get, or the reason why they are rejected.
+// Choice returns the enforcers of new containers, or the reason why they are rejected.
 func (l *Limiter) Choice() (Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +160,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		}
 		e, ok := l.enforcers[kind]
 		if !ok {
-			return nil, errors.New("no enforcer is called " + string(kind))
+			return nil, fmt.Errorf("unknown enforcer %q", kind)
 		}
 		more, err := e.edits(ctx, limit)
 		if err != nil {
@@ -190,7 +177,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	return edits, nil
 }
 
-// mountsHook has the mounts looked at when all the container's are made: a deeper one
+// mountsHook checks the mounts when all of the container's are made: a deeper one
 // of the pod comes after these, and may be in one of them, or end in the same place
 // through a link in a volume or an image. In place of a path memory has tmpfs.
 func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
@@ -201,8 +188,8 @@ func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
 	return hook
 }
 
-// envHook has the variables looked at as the container gets them: a runtime may let the pod's
-// win over those of CDI.
+// envHook checks the variables as the container gets them: a runtime may prefer the pod's
+// to those of CDI.
 func envHook(path string, env []string) *cdi.Hook {
 	args := append([]string{filepath.Base(path), "env"}, env...)
 	return &cdi.Hook{HookName: "createRuntime", Path: path, Args: args}
@@ -227,8 +214,8 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 
 // Keep receives all containers that have shares, with the By of their edits. It
 // removes what the node has for others: files, old copies of the library, daemons
-// of GPUs without consumers. After a restart of the process it starts the daemons
-// again. Containers that were given edits a moment ago need not be in live.
+// of GPUs without consumers. Containers that were given edits a moment ago need not
+// be in live.
 func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 	// They call these functions with their locks held, which edits takes too: a
 	// container that edits has seen is among the live ones.
@@ -268,14 +255,10 @@ func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
 	return own
 }
 
-// Run keeps MPS daemons running until ctx ends, and then stops them, also those
-// with live clients. Without it no container gets edits of MPS.
-func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
-
 // Daemon is the MPS daemon of a GPU.
 type Daemon struct {
 	// GPU is the UUID, Index the driver's number.
-	GPU   string `json:"card"`
+	GPU   string `json:"gpu"`
 	Index int    `json:"index"`
 	// Since is when the daemon entered State. Reason is the fault now: why the
 	// daemon is Broken, or was before it was started again, or which limits it
@@ -287,13 +270,15 @@ type Daemon struct {
 	// the reason of the last restart; it stays once the daemon runs again.
 	// LastRunning is when it last ran, zero if it never did.
 	Restarts    int       `json:"restarts"`
-	LastError   string    `json:"fault,omitempty"`
-	LastRunning time.Time `json:"well,omitzero"`
+	LastError   string    `json:"lastError,omitempty"`
+	LastRunning time.Time `json:"lastRunning,omitzero"`
 	// Percent and MemoryMiB are the limits of a process that unsets its
 	// environment; 0 MiB is no limit.
 	Percent   int   `json:"percent"`
 	MemoryMiB int64 `json:"memoryMiB"`
-	Clients   int   `json:"tenants"`
+	Consumers int   `json:"consumers"`
+	// MultiUser: clients of all users share the daemon's server.
+	MultiUser bool `json:"multiUser,omitempty"`
 }
 
 // Daemons are the daemons of GPUs with consumers, by UUID.

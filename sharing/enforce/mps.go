@@ -15,7 +15,6 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -46,29 +45,38 @@ const (
 	longestName   = len("/control_privileged")
 )
 
-// mps keeps one control daemon for each GPU that has consumers.
+const (
+	// modeTimeout bounds a change of a GPU's compute mode.
+	modeTimeout = 5 * time.Second
+	// statusPoll is how often a start of a container reads the status of its daemon.
+	statusPoll = 20 * time.Millisecond
+)
+
+// mps has a [Keeper] run one control daemon for each GPU that has clients.
 type mps struct {
-	dir, root, shm string
-	pace           pace
-	modes          ComputeModes
-	launcher       launcher
-	log            *slog.Logger
-	changed        notify.Signal
+	dir, shm string
+	modes    ComputeModes
+	log      *slog.Logger
 
 	mu sync.Mutex // guards what follows
-	// path, multiUser and exclusive are the configuration; a daemon has those
-	// of its start.
+	// path, multiUser and exclusive are the configuration.
 	path                 string
 	multiUser, exclusive bool
 	gpus                 map[string]*mpsGPU
-	// retained: daemons that an earlier process left and nothing needs are ended.
-	retained bool
+	// wanted was written last. Until the live containers are known
+	// (synced), the daemons of an earlier process stay.
+	wanted          wantedDaemons
+	written, synced bool
+	// lastAlive is when the Keeper was last seen.
+	lastAlive time.Time
 }
 
-// mpsGPU is a GPU with MPS.
+// mpsGPU is a GPU with clients of MPS.
 type mpsGPU struct {
+	index   int
 	clients map[string]client
-	daemon  *daemon
+	// exclusive: this process has set the compute mode.
+	exclusive bool
 }
 
 // client is a container on a GPU.
@@ -79,6 +87,16 @@ type client struct {
 	memory bool
 }
 
+func newMPS(dir, shm string, modes ComputeModes, log *slog.Logger) *mps {
+	m := &mps{dir: dir, shm: shm, modes: modes, log: log, gpus: make(map[string]*mpsGPU)}
+	if err := readWanted(dir, &m.wanted); err != nil {
+		log.Warn("list of MPS daemons is not read", "err", err)
+		return m
+	}
+	m.written = true
+	return m
+}
+
 func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 	if len(l.GPUs) != 1 {
 		// One daemon per GPU, so that a fault or a limit stays on its GPU;
@@ -87,11 +105,10 @@ func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 			"and each GPU has its own; request one GPU, or use sgpu.enforce.compute preload or none", len(l.GPUs))
 	}
 	c := &l.GPUs[0]
-	d, limits, err := m.admit(l)
-	if err != nil {
+	if err := m.admit(l); err != nil {
 		return nil, fmt.Errorf("mps: %w", err)
 	}
-	if err := d.limit(ctx, limits); err != nil {
+	if err := m.prepare(ctx, c.Share.UUID); err != nil {
 		return nil, fmt.Errorf("mps: GPU %d: %w", c.Index, err)
 	}
 	own := clientOf(l)
@@ -106,32 +123,37 @@ func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 	return &Edits{
 		Env: append(env, envPriority+"="+priority),
 		Mounts: []*cdi.Mount{
-			mount(d.program.pipe, containerPipe, "rw", "nosuid", "nodev", "noexec"),
+			mount(pipeDir(m.dir, c.Share.UUID), containerPipe, "rw", "nosuid", "nodev", "noexec"),
 			mount(m.shm, containerShm, "rw", "nosuid", "nodev", "noexec"),
 		},
 	}, nil
 }
 
 // admit adds a container to the clients of its GPU, or rejects it.
-func (m *mps) admit(l *Limit) (*daemon, daemonLimits, error) {
+func (m *mps) admit(l *Limit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &l.GPUs[0]
+	multiUser := m.multiUser
+	status, err := m.statusLocked()
+	if d := status.daemon(c.Share.UUID); err == nil && d != nil {
+		multiUser = d.MultiUser // A daemon has the configuration of its start.
+	}
 	gpu, err := m.gpu(c)
 	if err != nil {
-		return nil, daemonLimits{}, err
+		return err
 	}
 	own := clientOf(l)
 	for _, key := range slices.Sorted(maps.Keys(gpu.clients)) {
-		if other := gpu.clients[key]; key != l.key() && other.uid != own.uid && !gpu.daemon.program.multiUser {
-			return nil, daemonLimits{}, fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
+		if other := gpu.clients[key]; key != l.key() && other.uid != own.uid && !multiUser {
+			return fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
 				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
 				c.Index, other.uid, key, own.uid)
 		}
 	}
 	gpu.clients[l.key()] = own
-	m.changed.Notify()
-	return gpu.daemon, gpu.limits(), nil
+	m.gpus[c.Share.UUID] = gpu
+	return nil
 }
 
 func clientOf(l *Limit) client {
@@ -168,67 +190,101 @@ func (c *mpsGPU) limits() daemonLimits {
 	return most
 }
 
-// gpu returns the state of a GPU by its UUID, and creates it if missing. m.mu is
-// held.
+// gpu returns the state of a GPU by its UUID, or a new one. m.mu is held.
 func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 	if gpu := m.gpus[c.Share.UUID]; gpu != nil {
 		return gpu, nil
 	}
-	dir := filepath.Join(m.dir, c.Share.UUID)
-	pipe := filepath.Join(dir, "pipe")
-	switch {
+	switch pipe := pipeDir(m.dir, c.Share.UUID); {
 	case m.path == "":
-		return nil, errors.New("the node has no nvidia-cuda-mps-control any more")
+		return nil, errors.New("the node no longer has nvidia-cuda-mps-control")
 	case len(pipe)+longestName > longestSocket:
 		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
 	}
-	d := &daemon{
-		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, log: m.log, marker: m.marker(c.Share.UUID), launcher: m.launcher,
-		status:  Daemon{GPU: c.Share.UUID, Index: c.Index, State: Stopped},
-		changed: notify.New(), updated: make(chan struct{}),
-	}
-	m.configureDaemon(d)
-	gpu := &mpsGPU{clients: make(map[string]client), daemon: d}
-	m.gpus[c.Share.UUID] = gpu
-	return gpu, nil
+	return &mpsGPU{index: c.Index, clients: make(map[string]client)}, nil
 }
 
-// configureDaemon gives the configuration to a daemon that does not run. m.mu is
-// held.
-func (m *mps) configureDaemon(d *daemon) {
-	if m.path != "" {
-		d.program.path = m.path
+// prepare requests a GPU's daemon and waits until it has the limits of its clients.
+func (m *mps) prepare(ctx context.Context, uuid string) error {
+	if err := m.setExclusive(ctx, uuid); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
-	d.program.multiUser, d.modes = m.multiUser, nil
-	if m.exclusive {
-		d.modes = m.modes
-	}
-}
-
-// keep makes the live containers the clients: after a restart of the process
-// their daemons start again, and daemons of GPUs without clients stop.
-func (m *mps) keep(ctx context.Context, live func() []Limit) error {
-	err := m.setClients(live)
-	m.changed.Notify()
-	return errors.Join(err, m.retain(ctx), m.restoreModes(ctx))
-}
-
-// retain ends, once, what an earlier process left and has no clients.
-func (m *mps) retain(ctx context.Context) error {
 	m.mu.Lock()
-	gpus, done := slices.Sorted(maps.Keys(m.gpus)), m.retained
+	err := m.publish()
 	m.mu.Unlock()
-	if done {
-		return nil
+	if err != nil {
+		return err
 	}
-	if err := m.launcher.retain(ctx, gpus); err != nil {
-		return fmt.Errorf("mps: %w", err)
+	for {
+		done, err := m.ready(uuid)
+		if done {
+			return err
+		}
+		if !rest(ctx, statusPoll) {
+			return fmt.Errorf("%w: MPS daemon %w: %w", ErrNotReady, err, context.Cause(ctx))
+		}
 	}
+}
+
+var errStarting = errors.New("is starting")
+
+// ready reports whether a daemon has the limits of its clients, or cannot take
+// them (done with an error). Otherwise the error is the reason why not yet.
+func (m *mps) ready(uuid string) (done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.retained = true
+	gpu := m.gpus[uuid]
+	if gpu == nil {
+		return true, errors.New("the container is gone")
+	}
+	status, err := m.statusLocked()
+	if err != nil {
+		return false, fmt.Errorf("is broken: %w", err)
+	}
+	d := status.daemon(uuid)
+	switch {
+	case status.Error != "":
+		return false, errors.New(status.Error)
+	case status.Generation < m.wanted.Generation || d == nil:
+		return false, errStarting
+	case d.State == Running && d.limits() == gpu.limits():
+		return true, nil
+	case d.State == Running && d.Reason != "":
+		return true, fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, d.Reason)
+	case d.Reason != "":
+		return false, fmt.Errorf("is %s: %s", d.State, d.Reason)
+	}
+	return false, errStarting
+}
+
+// publish writes which daemons shall run. m.mu is held.
+func (m *mps) publish() error {
+	next := wantedDaemons{Generation: max(m.wanted.Generation+1, time.Now().UnixNano())}
+	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
+		gpu := m.gpus[uuid]
+		next.GPUs = append(next.GPUs, wantedDaemon{uuid, gpu.index, m.multiUser, gpu.limits()})
+	}
+	if !m.synced {
+		for _, old := range m.wanted.GPUs {
+			if m.gpus[old.GPU] == nil {
+				next.GPUs = append(next.GPUs, old)
+			}
+		}
+	}
+	if m.written && slices.Equal(next.GPUs, m.wanted.GPUs) {
+		return nil
+	}
+	if err := writeWanted(m.dir, &next); err != nil {
+		m.written = false
+		return err
+	}
+	m.wanted, m.written = next, true
 	return nil
+}
+
+// keep makes the live containers the clients: daemons of GPUs without clients stop.
+func (m *mps) keep(ctx context.Context, live func() []Limit) error {
+	return errors.Join(m.setClients(live), m.resetModes(ctx))
 }
 
 func (m *mps) setClients(live func() []Limit) error {
@@ -240,7 +296,7 @@ func (m *mps) setClients(live func() []Limit) error {
 	}
 	for _, l := range live() {
 		if len(l.GPUs) != 1 {
-			continue // Refused at its start.
+			continue // Rejected at its start.
 		}
 		gpu, err := m.gpu(&l.GPUs[0])
 		if err != nil {
@@ -248,75 +304,71 @@ func (m *mps) setClients(live func() []Limit) error {
 			continue
 		}
 		gpu.clients[l.key()] = clientOf(&l)
+		m.gpus[l.GPUs[0].Share.UUID] = gpu
 	}
-	for _, gpu := range m.gpus {
-		if len(gpu.clients) > 0 {
-			gpu.daemon.request(gpu.limits())
-		}
+	maps.DeleteFunc(m.gpus, func(_ string, gpu *mpsGPU) bool { return len(gpu.clients) == 0 })
+	if m.synced = true; len(m.gpus) == 0 && len(m.wanted.GPUs) == 0 {
+		return errors.Join(errs...) // A node without MPS has no files of it.
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.publish())...)
 }
 
-// run starts and stops daemons until ctx ends, and then ends them all.
-func (m *mps) run(ctx context.Context) error {
-	var group sync.WaitGroup
-	defer group.Wait()
-	for {
-		m.reconcile(ctx, &group)
-		select {
-		case <-m.changed:
-		case <-ctx.Done():
-			return nil
-		}
+// errNoKeeper is the error while no [Keeper] runs.
+var errNoKeeper = errors.New("heddle-mps does not run, and its daemons ended with it")
+
+// statusLocked reads the Keeper's status. m.mu is held.
+func (m *mps) statusLocked() (daemonStatus, error) {
+	if !keeperAlive(m.dir) {
+		return daemonStatus{}, errNoKeeper
 	}
+	m.lastAlive = time.Now()
+	return readStatus(m.dir)
 }
 
-func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for uuid, gpu := range m.gpus {
-		d, wanted := gpu.daemon, len(gpu.clients) > 0
-		switch {
-		case wanted && d.cancel == nil:
-			m.configureDaemon(d)
-			own, cancel := context.WithCancelCause(ctx)
-			d.cancel = cancel
-			group.Go(func() { m.supervise(own, d) })
-		case !wanted && d.cancel != nil:
-			d.retire()
-		case !wanted:
-			delete(m.gpus, uuid)
-		}
-	}
-}
-
-// supervise is a daemon's goroutine.
-func (m *mps) supervise(ctx context.Context, d *daemon) {
-	d.run(ctx)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	d.cancel(nil) // Frees the context of one that ended otherwise.
-	d.cancel = nil
-	m.changed.Notify()
-}
-
-// daemons are the states of all daemons, by UUID.
+// daemons are the states of the daemons of GPUs with clients, by UUID.
 func (m *mps) daemons() []Daemon {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.gpus) == 0 {
+		return nil
+	}
+	status, fault := m.statusLocked()
+	if fault != nil {
+		status, _ = readStatus(m.dir) // What the last one wrote.
+	}
 	list := make([]Daemon, 0, len(m.gpus))
 	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
 		gpu := m.gpus[uuid]
-		d := gpu.daemon
-		d.mu.Lock()
-		one := d.status
-		one.Percent, one.MemoryMiB, one.Clients = d.want.Percent, d.want.MemoryMiB, len(gpu.clients)
-		d.mu.Unlock()
+		one := Daemon{GPU: uuid, State: Starting}
+		if d := status.daemon(uuid); d != nil {
+			one = *d
+		}
 		if one.State == Running {
 			one.LastRunning = time.Now()
 		}
+		if fault != nil {
+			one.fail(fault.Error(), m.lastAlive)
+		}
+		limits := gpu.limits()
+		one.Index, one.Percent, one.MemoryMiB, one.Consumers = gpu.index, limits.Percent, limits.MemoryMiB, len(gpu.clients)
 		one.Since, one.LastRunning = one.Since.UTC(), one.LastRunning.UTC()
 		list = append(list, one)
 	}
 	return list
 }
+
+// fail notes that a daemon ended with its Keeper, which was last seen at a time.
+func (d *Daemon) fail(reason string, seen time.Time) {
+	if d.State == Running {
+		d.LastRunning = seen
+		if seen.Before(d.Since) {
+			d.LastRunning = d.Since
+		}
+		d.Since = d.LastRunning
+	}
+	d.State, d.Reason, d.LastError = Broken, reason, reason
+	d.Restarts++
+}
+
+// pipeDir is a GPU's directory for sockets.
+func pipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }

@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// daemonLimits are the limits of one GPU's daemon. They hold for every client
-// that requests more or nothing, and so are the largest that a client was granted.
-type daemonLimits struct {
-	Percent int
-	// MemoryMiB of 0 sets none.
-	MemoryMiB int64
-}
-
 // State is the state of a GPU's control daemon.
 type State string
 
@@ -33,12 +26,14 @@ const (
 	Running State = "running"
 	// Broken: it died, hangs or does not start, and will be started again.
 	Broken State = "broken"
-	// Stopped: the GPU has no consumers.
+	// Stopped: the GPU has no consumers, and the daemon is being ended.
 	Stopped State = "stopped"
 )
 
-// pace has the timeouts and intervals.
+// pace has the timeouts and intervals of a Keeper.
 type pace struct {
+	// follow is between two looks at the plugin's file.
+	follow time.Duration
 	// answer bounds a command, start the time until a daemon answers, stop each
 	// way to end one.
 	answer, start, stop time.Duration
@@ -53,6 +48,7 @@ type pace struct {
 
 func usualPace() pace {
 	return pace{
+		follow: 200 * time.Millisecond,
 		answer: 5 * time.Second, start: 20 * time.Second, stop: 5 * time.Second,
 		poll: 100 * time.Millisecond, health: 10 * time.Second, misses: 3,
 		first: time.Second, longest: time.Minute, steady: time.Minute,
@@ -63,107 +59,70 @@ func usualPace() pace {
 // watched, started again when it dies or hangs, and stopped.
 type daemon struct {
 	program program
+	// control is the path of nvidia-cuda-mps-control; empty: it is searched.
+	control string
 	pace    pace
-	// modes is nil unless the GPU is to be in EXCLUSIVE_PROCESS.
-	modes  ComputeModes
-	marker string
-	log    *slog.Logger
-
-	launcher launcher
-	// cancel ends a daemon that runs, and is nil for another. The lock of mps
-	// guards it.
-	cancel context.CancelCauseFunc
+	log     *slog.Logger
+	cancel  context.CancelFunc
 
 	changed notify.Signal // new limits
+	updated notify.Signal // new status
 
 	mu sync.Mutex // guards what follows
-	// status has no Clients, no limits, and LastRunning of runs that have ended.
-	status Daemon
-	// want are the limits to set, has those that are set, failed those that the
-	// daemon did not take; the zero value is none.
-	want, has, failed daemonLimits
-	updated           chan struct{} // closed when any of these changes
+	// status has the limits that are set, and LastRunning of runs that have ended.
+	status   Daemon
+	want     daemonLimits
+	stopping bool
 }
 
-func (d *daemon) update(f func()) {
+// state is the status for the plugin.
+func (d *daemon) state() Daemon {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f()
-	close(d.updated)
-	d.updated = make(chan struct{})
+	return d.status
 }
 
+// setState changes the state of a daemon that is not being stopped.
 func (d *daemon) setState(state State, reason string) {
-	restarts := 0
-	d.update(func() {
-		s, now := &d.status, time.Now()
-		if s.State == Running {
-			s.LastRunning = now
-		}
-		s.State, s.Reason, s.Since = state, reason, now
-		if state != Running {
-			d.has, d.failed = daemonLimits{}, daemonLimits{}
-		}
-		if state == Broken {
-			s.Restarts++
-			s.LastError = reason
-		}
-		restarts = s.Restarts
-	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, now := &d.status, time.Now()
+	if d.stopping {
+		return
+	}
+	if s.State == Running {
+		s.LastRunning = now
+	}
+	s.State, s.Reason, s.Since = state, reason, now
 	log := d.log.Info
-	if state == Broken || state == Stopped && reason != "" {
+	switch state {
+	case Broken:
+		s.Restarts++
+		s.LastError = reason
 		log = d.log.Warn
+	case Stopped:
+		d.stopping = true
+	case Starting, Running:
 	}
-	log("MPS daemon", "gpu", d.program.gpu, "state", string(state), "reason", reason, "restarts", restarts)
-}
-
-// limit requests limits and waits until they hold.
-func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
-	d.request(l)
-	for {
-		d.mu.Lock()
-		updated := d.updated
-		set, failed := d.has == d.want, d.failed == d.want
-		state, reason := d.status.State, d.status.Reason
-		d.mu.Unlock()
-		switch {
-		case set:
-			return nil
-		case failed:
-			return fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, reason)
-		}
-		select {
-		case <-updated:
-		case <-ctx.Done():
-			if reason != "" {
-				reason = ": " + reason
-			}
-			return fmt.Errorf("%w: MPS daemon is %s%s: %w", ErrNotReady, state, reason, context.Cause(ctx))
-		}
+	if state != Running {
+		s.Percent, s.MemoryMiB = 0, 0
 	}
+	log("MPS daemon", "gpu", d.program.gpu, "state", string(state), "reason", reason, "restarts", s.Restarts)
+	d.updated.Notify()
 }
 
-// errRetired is the cause of the end of a daemon that has no clients.
-var errRetired = errors.New("the GPU has no consumers")
-
-// leaves reports whether the daemon goes on although ctx has ended: this process ends,
-// and the launcher does not.
-func (d *daemon) leaves(ctx context.Context) bool {
-	return ctx.Err() != nil && d.launcher.outlives() && !errors.Is(context.Cause(ctx), errRetired)
-}
-
-// retire ends the daemon. A later request for limits waits for the next one.
-func (d *daemon) retire() {
-	d.cancel(errRetired)
-	d.update(func() { d.has, d.failed = daemonLimits{}, daemonLimits{} })
+// stop ends the daemon.
+func (d *daemon) stop() {
+	d.setState(Stopped, "")
+	d.cancel()
 }
 
 // request requests limits and does not wait.
 func (d *daemon) request(l daemonLimits) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.want != l || d.failed == l {
-		d.want, d.failed = l, daemonLimits{}
+	if d.want != l {
+		d.want = l
 		d.changed.Notify()
 	}
 }
@@ -171,12 +130,17 @@ func (d *daemon) request(l daemonLimits) {
 // run keeps the daemon alive until ctx ends, and then ends it.
 func (d *daemon) run(ctx context.Context) {
 	pause, fault := d.pace.first, ""
+	d.mu.Lock()
+	if d.status.State == Broken { // It ended with an earlier Keeper.
+		fault = d.status.Reason
+	}
+	d.mu.Unlock()
 	for {
 		began := time.Now()
 		d.setState(Starting, fault)
 		err := d.runOnce(ctx)
 		if ctx.Err() != nil {
-			break
+			return
 		}
 		fault = err.Error()
 		d.setState(Broken, fault)
@@ -184,33 +148,22 @@ func (d *daemon) run(ctx context.Context) {
 			pause = d.pace.first
 		}
 		if !rest(ctx, pause) {
-			break
+			return
 		}
 		pause = min(2*pause, d.pace.longest)
 	}
-	if d.leaves(ctx) {
-		return
-	}
-	reason := ""
-	if err := d.exclusive(context.WithoutCancel(ctx), false); err != nil {
-		reason = err.Error()
-	}
-	d.setState(Stopped, reason)
 }
 
 // runOnce is one run of the daemon. The error is why it ended.
 func (d *daemon) runOnce(ctx context.Context) error {
-	c, err := d.launch(ctx)
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	c, err := d.program.start(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if d.leaves(ctx) {
-			c.detach()
-			return
-		}
-		d.end(context.WithoutCancel(ctx), c)
-	}()
+	defer func() { d.end(context.WithoutCancel(ctx), c) }()
 	if err := d.await(ctx, c); err != nil {
 		return err
 	}
@@ -222,8 +175,8 @@ func (d *daemon) runOnce(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.ended():
-			return fmt.Errorf("the control daemon ended: %w", orNil(c.fault()))
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended: %w", c.fault())
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
@@ -236,48 +189,29 @@ func (d *daemon) runOnce(ctx context.Context) error {
 
 // silent is why a daemon no longer answers: one that has just died is reported a
 // moment later.
-func (d *daemon) silent(c process, err error) error {
+func (d *daemon) silent(c *child, err error) error {
 	select {
-	case <-c.ended():
-		return fmt.Errorf("the control daemon ended: %w", orNil(c.fault()))
+	case <-c.done:
+		return fmt.Errorf("the control daemon ended: %w", c.fault())
 	case <-time.After(d.pace.answer):
 		return fmt.Errorf("the control daemon hangs: %w", err)
 	}
 }
 
-// launch finds the daemon that an earlier process left, or starts one.
-func (d *daemon) launch(ctx context.Context) (process, error) {
-	c, found, err := d.launcher.attach(ctx, &d.program)
-	if err != nil {
-		return nil, err
+// fault is the exit error of a daemon that has ended.
+func (c *child) fault() error {
+	if c.err == nil {
+		return errors.New("exit status 0")
 	}
-	if found {
-		if err := d.exclusive(ctx, true); err != nil {
-			c.detach()
-			return nil, err
-		}
-		return c, nil
-	}
-	if err := d.prepare(ctx); err != nil {
-		return nil, err
-	}
-	return d.launcher.start(ctx, &d.program)
+	return c.err
 }
 
-// errEnded is the error of a daemon that ended without reporting a fault.
-var errEnded = errors.New("exit status 0")
-
-func orNil(err error) error {
-	if err == nil {
-		return errEnded
-	}
-	return err
-}
-
-// prepare makes the directories, sets the compute mode and ends a leftover
-// daemon.
+// prepare finds the program, makes the directories and ends a leftover daemon.
 func (d *daemon) prepare(ctx context.Context) error {
 	p := &d.program
+	if p.path = cmp.Or(d.control, findControl(p.root)); p.path == "" {
+		return errors.New("the driver's root has no nvidia-cuda-mps-control")
+	}
 	// The server runs as the clients' user, and all write there.
 	for _, dir := range []string{p.pipe, p.log} {
 		if err := openDir(filepath.Join(p.root, dir)); err != nil {
@@ -286,13 +220,10 @@ func (d *daemon) prepare(ctx context.Context) error {
 	}
 	log := filepath.Join(p.root, p.log, "control.log")
 	_ = os.Rename(log, log+".old") // The log of the previous run, for people; there may be none.
-	if err := d.exclusive(ctx, true); err != nil {
-		return err
-	}
 	return d.quitLeftover(ctx)
 }
 
-// quitLeftover ends a daemon that an earlier run of this process left behind.
+// quitLeftover ends a daemon that an earlier process left behind.
 func (d *daemon) quitLeftover(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < d.pace.start; {
 		_, err := d.program.send(ctx, quitCommand)
@@ -304,7 +235,7 @@ func (d *daemon) quitLeftover(ctx context.Context) error {
 }
 
 // await waits until a new daemon answers.
-func (d *daemon) await(ctx context.Context, c process) error {
+func (d *daemon) await(ctx context.Context, c *child) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.start, fmt.Errorf("it does not answer in %s", d.pace.start))
 	defer cancel()
 	for {
@@ -313,8 +244,8 @@ func (d *daemon) await(ctx context.Context, c process) error {
 			return nil
 		}
 		select {
-		case <-c.ended():
-			return fmt.Errorf("the control daemon ended as it started: %w", orNil(c.fault()))
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended as it started: %w", c.fault())
 		case <-ctx.Done():
 			return fmt.Errorf("the control daemon does not start: %w", err)
 		case <-time.After(d.pace.poll):
@@ -325,7 +256,7 @@ func (d *daemon) await(ctx context.Context, c process) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, has, was := d.want, d.has, d.status.State
+	l, has, was := d.want, d.status.limits(), d.status.State
 	d.mu.Unlock()
 	if has == l {
 		return
@@ -337,12 +268,13 @@ func (d *daemon) apply(ctx context.Context) {
 	if err == nil && was != Running {
 		d.setState(Running, "")
 	}
-	d.update(func() {
-		if d.has, d.status.Reason = l, ""; err != nil {
-			// Some of them may be set.
-			d.has, d.failed, d.status.Reason = daemonLimits{}, l, err.Error()
-		}
-	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.status.Percent, d.status.MemoryMiB, d.status.Reason = l.Percent, l.MemoryMiB, ""
+	if err != nil { // Some of them may be set.
+		d.status.Percent, d.status.MemoryMiB, d.status.Reason = 0, 0, err.Error()
+	}
+	d.updated.Notify()
 }
 
 // check verifies that the daemon answers, and sets limits that are not set yet.
@@ -356,9 +288,9 @@ func (d *daemon) check(ctx context.Context, missed int) (int, error) {
 
 // end ends a daemon: by its own command, which releases the GPU in order, and then
 // by signals.
-func (d *daemon) end(ctx context.Context, c process) {
+func (d *daemon) end(ctx context.Context, c *child) {
 	select {
-	case <-c.ended():
+	case <-c.done:
 		return
 	default:
 	}
@@ -369,7 +301,7 @@ func (d *daemon) end(ctx context.Context, c process) {
 		}
 		// Even after SIGKILL the driver can hold it.
 		select {
-		case <-c.ended():
+		case <-c.done:
 			return
 		case <-time.After(d.pace.stop):
 		}

@@ -2,248 +2,178 @@ package enforce
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// What a Keeper is asked, by HTTP on a socket that only root can open.
-const (
-	pathDaemons = "/v1/daemons"
-	pathRetain  = "/v1/daemons/retain"
-	pathSignal  = "/v1/daemons/signal"
-	pathCheck   = "/v1/check"
-)
-
-// maxAsked bounds a request, in bytes.
-const maxAsked = 1 << 16
-
-// asked is the body of every request; each uses some of the fields.
-type asked struct {
-	keptProgram
-	// Plugin is the process that asks, by a name of its own.
-	Plugin string `json:"plugin,omitempty"`
-	// Attach wants a daemon that runs already.
-	Attach bool `json:"attach,omitempty"`
-	// Signal is for the daemon of GPU and its servers.
-	Signal syscall.Signal `json:"signal,omitempty"`
-	// GPUs are those whose daemons go on.
-	GPUs []string `json:"gpus,omitempty"`
-}
-
-// keptProgram is a [program] without what the Keeper knows itself.
-type keptProgram struct {
-	GPU       string `json:"gpu"`
-	Path      string `json:"path,omitempty"`
-	Pipe      string `json:"pipe,omitempty"`
-	Log       string `json:"log,omitempty"`
-	MultiUser bool   `json:"multiUser,omitempty"`
-}
-
-// life is a line of the answer about a daemon: one when it has started, one when it
-// has ended.
-type life struct {
-	Ended string `json:"ended,omitempty"`
-}
-
-// Keeper runs control daemons for a heddle-device-plugin in another process, so that
-// CUDA programs go on while the plugin is updated.
+// Keeper runs the MPS control daemons of a node, apart from heddle-device-plugin,
+// so that CUDA programs go on while the plugin is updated. The plugin writes
+// which daemons shall run, with which limits, to a file in StateDir; the Keeper
+// follows it and writes the daemons' states to another one.
 type Keeper struct {
-	// StateDir and Root are the plugin's StateDir and MPSRoot.
+	// StateDir is the plugin's. Root becomes the root of MPS's programs, which must
+	// have StateDir under the same path; empty runs them in the process's root.
 	StateDir, Root string
 	Log            *slog.Logger
 
-	mu   sync.Mutex // guards kept
-	kept map[string]*keptDaemon
+	control string // path of nvidia-cuda-mps-control; empty: it is searched
+	pace    pace
+	dir     string
+	updated notify.Signal // a daemon's state changed, or a daemon ended
+
+	mu sync.Mutex // guards what follows
+	// generation was read last, fault is the reason why it was not used.
+	generation int64
+	fault      string
+	daemons    map[string]*daemon
+	// ended are the states of daemons of an earlier Keeper, until they start again.
+	ended map[string]Daemon
 }
 
-// keptDaemon is a daemon that runs.
-type keptDaemon struct {
-	program keptProgram
-	child   *child
-	// plugin is the process that had it last. Its connections are no measure: their end
-	// can be noticed after the next process's first request.
-	plugin string
-}
-
-// KeeperSocket is a Keeper's socket in the plugin's state directory.
-func KeeperSocket(stateDir string) string { return filepath.Join(stateDir, "mps", "keeper.sock") }
-
-// Run serves on a listener until ctx ends, and then ends all daemons.
-func (k *Keeper) Run(ctx context.Context, listener net.Listener) error {
-	k.kept = map[string]*keptDaemon{}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+pathDaemons, k.serveDaemon)
-	mux.HandleFunc("POST "+pathRetain, k.serveRetain)
-	mux.HandleFunc("POST "+pathSignal, k.serveSignal)
-	// It takes no lock: a probe that fails ends every CUDA program with a share, and a
-	// daemon that starts slowly is no reason.
-	mux.HandleFunc("POST "+pathCheck, func(http.ResponseWriter, *http.Request) {})
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+// Run follows the file until ctx ends, and then ends all daemons. It waits for
+// the end of another Keeper of the directory.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.dir = filepath.Join(k.StateDir, "mps")
+	k.updated, k.daemons, k.ended = notify.New(), map[string]*daemon{}, map[string]Daemon{}
+	if k.pace == (pace{}) {
+		k.pace = usualPace()
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+	// Servers run as their clients' users and pass through it.
+	if err := os.MkdirAll(k.dir, 0o755); err != nil { //nolint:gosec // See above.
+		return fmt.Errorf("directory of MPS: %w", err)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, d := range k.kept {
-		d.end()
-	}
-	return nil
-}
-
-// decode reads a request, and answers one that is wrong.
-func decode(w http.ResponseWriter, r *http.Request) (a asked, ok bool) {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsked))
-	if err := d.Decode(&a); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return a, false
-	}
-	return a, true
-}
-
-// check rejects what is no control daemon of the plugin's.
-func (k *Keeper) check(p *keptProgram) error {
-	own := filepath.Join(k.StateDir, "mps", p.GPU)
-	switch {
-	case p.GPU == "" || p.GPU != filepath.Base(p.GPU) || strings.HasPrefix(p.GPU, "."):
-		return fmt.Errorf("%q is no GPU", p.GPU)
-	case !filepath.IsAbs(p.Path) || filepath.Base(p.Path) != "nvidia-cuda-mps-control":
-		return fmt.Errorf("%q is no nvidia-cuda-mps-control", p.Path)
-	case filepath.Dir(p.Pipe) != own || filepath.Dir(p.Log) != own:
-		return fmt.Errorf("%q and %q are not in %s", p.Pipe, p.Log, own)
-	}
-	return nil
-}
-
-// serveDaemon answers with a line when a daemon runs, and another when it has ended. It
-// runs on when the caller goes.
-func (k *Keeper) serveDaemon(w http.ResponseWriter, r *http.Request) {
-	a, ok := decode(w, r)
-	if !ok {
-		return
-	}
-	if err := k.check(&a.keptProgram); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	d, err := k.obtain(r.Context(), &a)
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	case d == nil:
-		http.Error(w, "no such daemon runs", http.StatusNotFound)
-		return
-	}
-	defer k.release(d)
-	lines := json.NewEncoder(w)
-	if lines.Encode(life{}) != nil || http.NewResponseController(w).Flush() != nil {
-		return
-	}
-	select {
-	case <-d.child.done:
-		_ = lines.Encode(life{Ended: orNil(d.child.err).Error()}) // A caller that is gone needs no answer.
-	case <-r.Context().Done():
-	}
-}
-
-// obtain finds or starts a daemon; nil if none runs that could be attached.
-func (k *Keeper) obtain(ctx context.Context, a *asked) (*keptDaemon, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	d := k.kept[a.GPU]
-	same := d != nil && d.program == a.keptProgram && d.runs()
-	switch {
-	case same:
-		d.plugin = a.Plugin
-		return d, nil
-	case a.Attach:
-		return nil, nil //nolint:nilnil // None is an answer here.
-	case d != nil:
-		d.end()
-	}
-	p := program{root: k.Root, gpu: a.GPU, path: a.Path, pipe: a.Pipe, log: a.Log, multiUser: a.MultiUser}
-	c, err := p.start(ctx)
+	lock, err := dirlock.Take(ctx, k.dir, k.Log)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	k.Log.Info("MPS daemon started", "gpu", a.GPU, "pid", c.pid)
-	d = &keptDaemon{program: a.keptProgram, child: c, plugin: a.Plugin}
-	k.kept[a.GPU] = d
-	return d, nil
-}
-
-func (k *Keeper) release(d *keptDaemon) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !d.runs() && k.kept[d.program.GPU] == d {
-		k.Log.Info("MPS daemon ended", "gpu", d.program.GPU, "err", d.child.err)
-		delete(k.kept, d.program.GPU)
+	defer func() { _ = lock.Close() }()
+	k.resume()
+	k.report()
+	alive, err := dirlock.Take(ctx, filepath.Join(k.dir, aliveDir), k.Log)
+	if err != nil {
+		return err
 	}
-}
-
-func (k *Keeper) serveSignal(w http.ResponseWriter, r *http.Request) {
-	a, ok := decode(w, r)
-	if !ok {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if d := k.kept[a.GPU]; d != nil {
-		d.child.signal(a.Signal)
-	}
-}
-
-// serveRetain ends the daemons that an earlier plugin had and this one has no
-// consumers for.
-func (k *Keeper) serveRetain(w http.ResponseWriter, r *http.Request) {
-	a, ok := decode(w, r)
-	if !ok {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for gpu, d := range k.kept {
-		if d.plugin != a.Plugin && !slices.Contains(a.GPUs, gpu) {
-			d.end()
-			delete(k.kept, gpu)
-		}
-	}
-	w.Header().Set("Content-Length", strconv.Itoa(0))
-}
-
-func (d *keptDaemon) runs() bool {
-	select {
-	case <-d.child.done:
-		return false
-	default:
-		return true
-	}
-}
-
-// end ends a daemon and its servers by signals.
-func (d *keptDaemon) end() {
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		d.child.signal(s)
+	var group sync.WaitGroup
+	defer func() {
+		_ = alive.Close() // No container starts from now on.
+		group.Wait()
+	}()
+	ticker := time.NewTicker(k.pace.follow)
+	defer ticker.Stop()
+	for {
+		k.reconcile(ctx, &group)
+		k.report()
 		select {
-		case <-d.child.done:
-			return
-		case <-time.After(usualPace().stop):
+		case <-k.updated:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
 		}
+	}
+}
+
+// resume takes the states that the last Keeper wrote: its daemons ended with it.
+func (k *Keeper) resume() {
+	last, err := readStatus(k.dir)
+	if err != nil {
+		k.Log.Warn("status of the last process is not read", "err", err)
+	}
+	for _, d := range last.Daemons {
+		if d.State != Stopped {
+			d.fail("heddle-mps was started again", time.Now())
+			d.Percent, d.MemoryMiB = 0, 0
+			k.ended[d.GPU] = d
+		}
+	}
+}
+
+// reconcile starts, updates and stops daemons as the plugin's file has them. A
+// file that cannot be used leaves them as they are.
+func (k *Keeper) reconcile(ctx context.Context, group *sync.WaitGroup) {
+	var wanted wantedDaemons
+	err := readWanted(k.dir, &wanted)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		if k.fault != err.Error() {
+			k.Log.Error("list of MPS daemons is invalid", "err", err)
+		}
+		k.fault = err.Error()
+		return
+	}
+	k.fault = ""
+	names := map[string]bool{}
+	for i := range wanted.GPUs {
+		w := &wanted.GPUs[i]
+		names[w.GPU] = true
+		if d := k.daemons[w.GPU]; d != nil {
+			d.request(w.daemonLimits) // Without effect if it is being stopped: it starts again then.
+			continue
+		}
+		d := k.newDaemon(w)
+		own, cancel := context.WithCancel(ctx)
+		d.cancel = cancel
+		k.daemons[w.GPU] = d
+		group.Go(func() { k.supervise(own, d) })
+	}
+	for uuid, d := range k.daemons {
+		if !names[uuid] {
+			d.stop()
+		}
+	}
+	maps.DeleteFunc(k.ended, func(uuid string, _ Daemon) bool { return !names[uuid] || k.daemons[uuid] != nil })
+	k.generation = wanted.Generation
+}
+
+func (k *Keeper) newDaemon(w *wantedDaemon) *daemon {
+	dir := filepath.Join(k.dir, w.GPU)
+	status, found := k.ended[w.GPU]
+	if !found {
+		status = Daemon{GPU: w.GPU}
+	}
+	status.Index, status.MultiUser = w.Index, w.MultiUser
+	return &daemon{
+		program: program{
+			root: k.Root, gpu: w.GPU, pipe: pipeDir(k.dir, w.GPU), log: filepath.Join(dir, "log"),
+			multiUser: w.MultiUser, answer: k.pace.answer,
+		},
+		control: k.control, pace: k.pace, log: k.Log, status: status, want: w.daemonLimits, changed: notify.New(), updated: k.updated,
+	}
+}
+
+// supervise is a daemon's goroutine.
+func (k *Keeper) supervise(ctx context.Context, d *daemon) {
+	defer d.cancel()
+	d.run(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.daemons, d.program.gpu)
+	k.updated.Notify()
+}
+
+// report writes the states of all daemons.
+func (k *Keeper) report() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	status := daemonStatus{Generation: k.generation, Error: k.fault, Daemons: []Daemon{}}
+	for _, d := range k.daemons {
+		status.Daemons = append(status.Daemons, d.state())
+	}
+	for _, d := range k.ended {
+		status.Daemons = append(status.Daemons, d)
+	}
+	slices.SortFunc(status.Daemons, func(a, b Daemon) int { return strings.Compare(a.GPU, b.GPU) })
+	if err := writeStatus(k.dir, &status); err != nil {
+		k.Log.Error("status of MPS daemons is not written", "err", err)
 	}
 }

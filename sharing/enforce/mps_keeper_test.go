@@ -1,223 +1,153 @@
 package enforce
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// keeper runs one in the node's state directory.
-func (n *node) keeper() (end func()) {
-	n.t.Helper()
-	listener, err := net.Listen("unix", n.dir+"/keeper")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	k := &Keeper{StateDir: n.dir, Log: slog.New(slog.DiscardHandler)}
-	go func() {
-		defer close(ended)
-		if err := k.Run(ctx, listener); err != nil {
-			n.t.Error(err)
-		}
-	}()
-	return func() {
-		cancel()
-		<-ended
-	}
-}
-
-// What the probes of heddle-mps ask.
-func TestCheckKeeper(t *testing.T) {
-	n := newNode(t, config.Enforce{})
-	socket := n.dir + "/keeper"
-	if err := CheckKeeper(t.Context(), socket, time.Minute); err == nil || !strings.Contains(err.Error(), "heddle-mps does not answer") {
-		t.Errorf("before it runs: %v", err)
-	}
-	end := n.keeper()
-	if err := CheckKeeper(t.Context(), socket, time.Minute); err != nil {
-		t.Error(err)
-	}
-	end()
-	if err := CheckKeeper(t.Context(), socket, time.Minute); err == nil {
-		t.Error("one that has ended answers")
-	}
-}
-
-func liveOn(pod, gpu string) Limit {
-	l := *share(pod, gpu, 30, 4096)
-	l.By = Enforced{config.EnforceMPS, config.EnforceMPS}
-	return l
-}
-
-// The daemons of a Keeper go on while the plugin is away. The next one finds them, and
-// ends what nothing needs any more.
+// The daemons go on while the plugin is away, with the options of their start. The
+// next plugin ends what nothing needs any more.
 func TestMPSGoesOnWithoutThePlugin(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	n.end()
-	defer n.keeper()()
-	n.begin(config.Enforce{}, n.dir+"/keeper")
 	n.edits(share("p1", gpuA, 30, 4096))
 	n.edits(share("p2", gpuB, 30, 4096))
-	n.await(gpuA, Running)
 	kept, unused := n.pids(gpuA), n.pids(gpuB)
-	commands := len(n.received())
 
-	n.end()
-	if got := alive(slices.Concat(kept, unused)); len(got) != len(kept)+len(unused) {
-		t.Fatalf("of %v and %v are alive without the plugin: %v", kept, unused, got)
+	n.begin(config.Enforce{MPS: config.MPS{MultiUser: true}})
+	n.edits(share("p3", gpuA, 60, 8192)) // Before it knows the containers that run.
+	if got := alive(unused); len(got) != len(unused) {
+		t.Errorf("alive before the plugin knows its containers: %v of %v", got, unused)
 	}
-
-	n.begin(config.Enforce{}, n.dir+"/keeper")
-	if err := n.limiter.Keep(t.Context(), []Limit{liveOn("p1", gpuA)}); err != nil {
-		t.Fatal(err)
-	}
+	n.keep(live("p1", gpuA))
 	n.gone(unused)
-	n.edits(share("p3", gpuA, 60, 8192))
 	if diff := cmp.Diff(kept, n.pids(gpuA)); diff != "" {
 		t.Errorf("PIDs (-before +after):\n%s", diff)
 	}
-	after := n.received()
-	if len(after) <= commands || slices.ContainsFunc(after[1:], func(s string) bool { return strings.HasPrefix(s, "start") }) {
-		t.Errorf("its log: %q", after)
-	}
-	if got := n.limiter.Daemons(); len(got) != 1 || got[0].State != Running || got[0].Restarts != 0 || got[0].Percent != 60 {
+	if got := n.limiter.Daemons(); len(got) != 1 || got[0].State != Running || got[0].Restarts != 0 || got[0].MultiUser {
 		t.Errorf("daemons %+v", got)
 	}
-
-	// The last consumer goes, while the plugin is there.
-	n.limiter.starting = map[string]start{}
-	if err := n.limiter.Keep(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	n.keep()
 	n.gone(kept)
 }
 
-// The Keeper may notice the end of a plugin's connections after the next plugin's first
-// request.
-func TestKeeperEndsWhatAnEarlierPluginHad(t *testing.T) {
+// A Keeper that ends takes its daemons along. That is reported, also by the next one.
+func TestMPSWhenTheKeeperEnds(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	defer n.keeper()()
-	earlier, next := newRemote(n.dir+"/keeper"), newRemote(n.dir+"/keeper")
-	for _, gpu := range []string{gpuA, gpuB} {
-		own := n.dir + "/mps/" + gpu
-		if err := errors.Join(os.MkdirAll(own+"/pipe", 0o750), os.MkdirAll(own+"/log", 0o750)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program := func(gpu string) *program {
-		own := n.dir + "/mps/" + gpu
-		return &program{gpu: gpu, path: fakeControl(t), pipe: own + "/pipe", log: own + "/log", answer: 20 * time.Second}
-	}
-	unused, err := earlier.start(t.Context(), program(gpuA))
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := next.start(t.Context(), program(gpuB))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := next.retain(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	<-unused.ended()
-	select {
-	case <-own.ended():
-		t.Errorf("the plugin's own daemon has ended: %v", own.fault())
-	default:
-	}
-	own.detach()
-}
-
-// Where the options of a daemon have changed while the plugin was away, a new one takes its place.
-func TestMPSOfOtherOptionsStartsAgain(t *testing.T) {
-	n := newNode(t, config.Enforce{})
-	n.end()
-	defer n.keeper()()
-	n.begin(config.Enforce{}, n.dir+"/keeper")
 	n.edits(share("p1", gpuA, 30, 4096))
-	before := n.pids(gpuA)
-	n.end()
-	n.begin(config.Enforce{MPS: config.MPS{MultiUser: true}}, n.dir+"/keeper")
-	n.edits(share("p1", gpuA, 30, 4096))
-	n.gone(before)
-	if got := n.received(); !slices.Contains(got, "start -f -multiuser-server on "+gpuA) {
-		t.Errorf("its log: %q", got)
-	}
-}
-
-// A Keeper that goes takes its daemons along. That is reported, and the next one has
-// them again.
-func TestMPSWhenTheKeeperGoes(t *testing.T) {
-	n := newNode(t, config.Enforce{})
-	n.end()
-	end := n.keeper()
-	n.begin(config.Enforce{}, n.dir+"/keeper")
-	n.edits(share("p1", gpuA, 30, 4096))
-	n.await(gpuA, Running)
 	pids := n.pids(gpuA)
-	end()
-	n.gone(pids)
-	if got := n.await(gpuA, Broken); !strings.Contains(got.Reason, "ended") && !strings.Contains(got.Reason, "heddle-mps") {
-		t.Errorf("reason %q", got.Reason)
+	n.end()
+	if got := alive(pids); len(got) > 0 {
+		t.Errorf("still alive: %v", got)
 	}
-	for !strings.Contains(n.await(gpuA, Broken).Reason, "heddle-mps does not answer") {
-		continue
+	got := n.limiter.Daemons()[0]
+	if got.State != Broken || got.Reason != errNoKeeper.Error() || got.Restarts != 1 || got.LastRunning.IsZero() {
+		t.Errorf("without a Keeper: %+v", got)
 	}
-	defer n.keeper()()
-	n.await(gpuA, Running)
+	n.start()
+	again := n.until("running", running)
+	if again.Restarts != 1 || again.LastError != "heddle-mps was started again" || again.Reason != "" {
+		t.Errorf("with another Keeper: %+v", again)
+	}
 	n.edits(share("p1", gpuA, 30, 4096))
 }
 
-func TestKeeperRejects(t *testing.T) {
+// A daemon that an earlier process left behind is ended.
+func TestMPSEndsALeftover(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	defer n.keeper()()
-	r := newRemote(n.dir + "/keeper")
-	own := n.dir + "/mps/GPU-1"
-	good := keptProgram{GPU: "GPU-1", Path: "/usr/bin/nvidia-cuda-mps-control", Pipe: own + "/pipe", Log: own + "/log"}
-	for name, change := range map[string]func(*keptProgram){
-		"no GPU": func(p *keptProgram) { p.GPU = "" }, "a GPU above": func(p *keptProgram) { p.GPU = ".." },
-		"a GPU elsewhere": func(p *keptProgram) { p.GPU = "../x" }, "another program": func(p *keptProgram) { p.Path = "/bin/sh" },
-		"a program somewhere": func(p *keptProgram) { p.Path = "nvidia-cuda-mps-control" },
-		"a pipe elsewhere":    func(p *keptProgram) { p.Pipe = "/tmp/pipe" }, "a log above": func(p *keptProgram) { p.Log = own },
-	} {
-		p := good
-		change(&p)
-		answer, err := r.post(t.Context(), pathDaemons, &asked{keptProgram: p})
-		if err != nil {
+	dir := filepath.Join(n.dir, "mps", gpuA)
+	p := program{path: fakeControl(t), gpu: gpuA, pipe: filepath.Join(dir, "pipe"), log: filepath.Join(dir, "log"), answer: usualPace().start}
+	for _, d := range []string{p.pipe, p.log} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if answer.StatusCode != http.StatusBadRequest {
-			t.Errorf("%s: %s", name, answer.Status)
-		}
-		_ = answer.Body.Close()
 	}
-	for _, body := range []string{"", "{", "[1]", `{"gpus": "all"}`, `{"gpu": "` + strings.Repeat("x", maxAsked) + `"}`} {
-		for _, path := range []string{pathDaemons, pathRetain, pathSignal} {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://keeper"+path, strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := r.http.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if answer.StatusCode != http.StatusBadRequest {
-				t.Errorf("%s of %.20q: %s", path, body, answer.Status)
-			}
-			_ = answer.Body.Close()
+	old, err := p.start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.signal(syscall.SIGKILL)
+	for {
+		if _, err := p.percent(t.Context()); err == nil {
+			break
 		}
+	}
+	n.edits(share("p1", gpuA, 30, 4096))
+	if <-old.done; old.err != nil {
+		t.Errorf("it was not asked to quit: %v", old.err)
+	}
+}
+
+// A file that cannot be used leaves the daemons as they are, and containers wait.
+func TestMPSOfAnInvalidFile(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	n.edits(share("p1", gpuA, 30, 4096))
+	pids := n.pids(gpuA)
+	path := filepath.Join(n.dir, "mps", wantedFile)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if s, err := readStatus(filepath.Join(n.dir, "mps")); err == nil && strings.Contains(s.Error, "decode") {
+			break
+		}
+	}
+	if got := alive(pids); len(got) != len(pids) {
+		t.Errorf("of %v are alive: %v", pids, got)
+	}
+	n.begin(config.Enforce{})
+	n.keep(live("p1", gpuA))
+	n.edits(share("p2", gpuA, 60, 8192))
+	if diff := cmp.Diff(pids, n.pids(gpuA)); diff != "" {
+		t.Errorf("PIDs (-before +after):\n%s", diff)
+	}
+}
+
+func TestReadWanted(t *testing.T) {
+	one := func(fields string) string { return `{"generation":1,"gpus":[{` + fields + `}]}` }
+	const good = `"gpu":"GPU-1","index":3,"multiUser":true,"percent":30,"memoryMiB":4096`
+	for _, tt := range []struct{ name, text, fault string }{
+		{"good", one(good) + "\n", ""},
+		{"two", `{"gpus":[{` + good + `},{` + good + `}]}`, "duplicate GPU GPU-1"},
+		{"empty", "", "EOF"},
+		{"cut off", one(good)[:40], "unexpected EOF"},
+		{"an array", "[]", "cannot unmarshal"},
+		{"unknown field", one(good + `,"path":"/bin/sh"`), "unknown field"},
+		{"more data", one(good) + "{}", "data after the object"},
+		{"large", one(good) + strings.Repeat(" ", maxFile), "more than"},
+		{"many GPUs", `{"gpus":[` + strings.Repeat(`{},`, maxDaemons) + `{}]}`, "at most"},
+		{"no GPU", one(`"percent":30`), "invalid GPU"},
+		{"a GPU above", one(`"gpu":"..","percent":30`), "invalid GPU"},
+		{"a GPU elsewhere", one(`"gpu":"../x","percent":30`), "invalid GPU"},
+		{"no percent", one(`"gpu":"GPU-1"`), "invalid percent 0"},
+		{"much", one(`"gpu":"GPU-1","percent":101`), "invalid percent 101"},
+		{"negative memory", one(`"gpu":"GPU-1","percent":1,"memoryMiB":-1`), "invalid memoryMiB"},
+		{"not a number", one(`"gpu":"GPU-1","percent":1e99`), "cannot unmarshal"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, wantedFile), []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var got wantedDaemons
+			err := readWanted(dir, &got)
+			if tt.fault == "" {
+				want := wantedDaemons{1, []wantedDaemon{{"GPU-1", 3, true, daemonLimits{30, 4096}}}}
+				if err != nil || got.Generation != want.Generation || !slices.Equal(got.GPUs, want.GPUs) {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.fault) || len(got.GPUs) > 0 {
+				t.Errorf("got %+v, %v; want %s", got, err, tt.fault)
+			}
+		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
@@ -18,47 +17,51 @@ type ComputeModes interface {
 	ExclusiveProcess(uuid string, on bool) error
 }
 
-// marker is the file that marks a GPU in EXCLUSIVE_PROCESS.
+// marker is the file that marks a GPU in EXCLUSIVE_PROCESS, also for the next
+// process after a crash.
 func (m *mps) marker(uuid string) string { return filepath.Join(m.dir, uuid, "exclusive") }
 
-// exclusive sets the compute mode, and writes a marker to disk, by which the next
-// process resets the mode after a crash.
-func (d *daemon) exclusive(ctx context.Context, on bool) error {
-	if d.modes == nil {
+// setExclusive sets the compute mode of a GPU before its daemon starts.
+func (m *mps) setExclusive(ctx context.Context, uuid string) error {
+	m.mu.Lock()
+	gpu := m.gpus[uuid]
+	needed := m.exclusive && m.modes != nil && gpu != nil && !gpu.exclusive
+	m.mu.Unlock()
+	if !needed {
 		return nil
 	}
-	if on {
-		if err := atomicfile.Write(d.marker, []byte(d.program.gpu+"\n"), 0o644, atomicfile.Durable); err != nil {
-			return fmt.Errorf("marker of the compute mode: %w", err)
-		}
+	if err := atomicfile.Write(m.marker(uuid), []byte(uuid+"\n"), 0o644, atomicfile.Durable); err != nil {
+		return fmt.Errorf("marker of the compute mode: %w", err)
 	}
-	if err := setMode(ctx, d.modes, d.program.gpu, on, d.pace.answer); err != nil || on {
+	if err := m.setMode(ctx, uuid, true); err != nil {
 		return err
 	}
-	return os.Remove(d.marker)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gpu.exclusive = true
+	return nil
 }
 
-// setMode waits for the driver at most so long.
-func setMode(ctx context.Context, modes ComputeModes, gpu string, on bool, most time.Duration) error {
+// setMode waits for the driver until modeTimeout.
+func (m *mps) setMode(ctx context.Context, uuid string, on bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, modeTimeout, fmt.Errorf("the driver did not answer in %s", modeTimeout))
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- modes.ExclusiveProcess(gpu, on) }()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
+	go func() { done <- m.modes.ExclusiveProcess(uuid, on) }()
+	var err error
 	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("compute mode: %w", err)
-		}
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("compute mode: the driver did not answer in %s", most)
+	case err = <-done:
 	case <-ctx.Done():
-		return ctx.Err()
+		err = context.Cause(ctx)
 	}
+	if err != nil {
+		return fmt.Errorf("compute mode: %w", err)
+	}
+	return nil
 }
 
-// restoreModes resets the GPUs that a crash left in EXCLUSIVE_PROCESS.
-func (m *mps) restoreModes(ctx context.Context) error {
+// resetModes resets the GPUs that have neither clients nor a daemon any more.
+func (m *mps) resetModes(ctx context.Context) error {
 	if m.modes == nil {
 		return nil
 	}
@@ -68,18 +71,25 @@ func (m *mps) restoreModes(ctx context.Context) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		m.mu.Lock()
-		_, managed := m.gpus[e.Name()]
-		m.mu.Unlock()
-		marker := m.marker(e.Name())
-		if _, err := os.Stat(marker); managed || err != nil {
+		if _, err := os.Stat(m.marker(e.Name())); err != nil || m.inUse(e.Name()) {
 			continue
 		}
-		err := setMode(ctx, m.modes, e.Name(), false, m.pace.answer)
+		err := m.setMode(ctx, e.Name(), false)
 		if err == nil {
-			err = os.Remove(marker)
+			err = os.Remove(m.marker(e.Name()))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// inUse reports whether a GPU has clients or may have a daemon.
+func (m *mps) inUse(uuid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	status, err := m.statusLocked()
+	if err != nil {
+		return m.gpus[uuid] != nil
+	}
+	return m.gpus[uuid] != nil || status.Generation < m.wanted.Generation || status.daemon(uuid) != nil
 }

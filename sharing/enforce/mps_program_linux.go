@@ -36,7 +36,7 @@ func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
 	if libraries := os.Getenv("LD_LIBRARY_PATH"); libraries != "" && p.root == "" {
 		c.Env = append(c.Env, "LD_LIBRARY_PATH="+libraries)
 	}
-	// A group of its own, so that one signal reaches its servers too.
+	// Its own process group, so that one signal reaches its servers too.
 	c.SysProcAttr = &syscall.SysProcAttr{Chroot: p.root, Setpgid: true}
 	c.WaitDelay = time.Second
 	return c

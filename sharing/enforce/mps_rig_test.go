@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +25,10 @@ type node struct {
 	limiter *Limiter
 	notices chan notice
 	modes   *modes
-	end     func()
+	// answer bounds a command, if not 0.
+	answer time.Duration
+	// end ends the Keeper.
+	end func()
 }
 
 // notice is a change of a daemon's state, as it is logged.
@@ -79,7 +83,8 @@ func newNode(t *testing.T, c config.Enforce) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &node{t: t, dir: dir, notices: make(chan notice, 100), modes: &modes{make(chan string, 100)}}
-	n.begin(c, "")
+	n.start()
+	n.begin(c)
 	t.Cleanup(func() {
 		n.end()
 		n.leaks()
@@ -87,23 +92,17 @@ func newNode(t *testing.T, c config.Enforce) *node {
 	return n
 }
 
-// begin starts the enforcer, with a [Keeper] if there is a socket.
-func (n *node) begin(c config.Enforce, socket string) {
+// begin starts the plugin's side, as a new process does.
+func (n *node) begin(c config.Enforce) {
 	n.t.Helper()
 	n.limiter = New(Options{
-		StateDir: n.dir, ShmDir: "/dev/shm/heddle", Modes: n.modes, MPSSocket: socket,
-		Log: slog.New(&reader{slog.DiscardHandler, n.notices}),
+		StateDir: n.dir, ShmDir: "/dev/shm/heddle", Modes: n.modes, Log: slog.New(slog.DiscardHandler),
 	})
-	n.limiter.mps.pace = pace{
-		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
-		health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
-	}
-	facts := &Facts{Driver: "570.86.15", MPSControl: fakeControl(n.t), HostPID: true}
+	facts := &Facts{Driver: "570.86.15", MPS: true, MPSControl: fakeControl(n.t)}
 	c.Memory, c.Compute = config.EnforceMPS, config.EnforceMPS
 	if err := n.limiter.Configure(&c, facts); err != nil {
 		n.t.Fatal(err)
 	}
-	n.start()
 }
 
 // leaks waits until no goroutine of the enforcer is left.
@@ -125,12 +124,24 @@ func (n *node) leaks() {
 	}
 }
 
+// start starts a Keeper.
 func (n *node) start() {
 	ctx, cancel := context.WithCancel(context.Background())
+	k := &Keeper{
+		StateDir: n.dir, Log: slog.New(&reader{slog.DiscardHandler, n.notices}), control: fakeControl(n.t),
+		pace: pace{
+			follow: 5 * time.Millisecond,
+			answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
+			health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
+		},
+	}
+	if n.answer != 0 {
+		k.pace.answer = n.answer
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := n.limiter.Run(ctx); err != nil {
+		if err := k.Run(ctx); err != nil && ctx.Err() == nil {
 			n.t.Error(err)
 		}
 	}()
@@ -207,6 +218,22 @@ func (n *node) touch(gpu, name string) {
 	}
 }
 
+// live is a container that runs, with a share of 30 percent.
+func live(pod, gpu string) Limit {
+	l := *share(pod, gpu, 30, 4096)
+	l.By = Enforced{config.EnforceMPS, config.EnforceMPS}
+	return l
+}
+
+// keep reports the live containers, and forgets those that are starting.
+func (n *node) keep(all ...Limit) {
+	n.t.Helper()
+	n.limiter.starting = map[string]start{}
+	if err := n.limiter.Keep(n.t.Context(), all); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func share(pod, gpu string, vcore int, mib int64) *Limit {
 	return &Limit{
 		Pod: pod, Container: "c", Policy: quota.FixedShare,
@@ -225,17 +252,20 @@ func (n *node) edits(l *Limit) *Edits {
 	return e
 }
 
-// answers waits until a daemon does.
-func (n *node) answers(p *program) {
+// until waits for a condition of the daemon of GPU A, as the plugin reports it.
+func (n *node) until(what string, ok func(*Daemon) bool) Daemon {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	for {
-		if _, err := p.percent(ctx); err == nil {
-			return
+		all := n.limiter.Daemons()
+		if i := slices.IndexFunc(all, func(d Daemon) bool { return d.GPU == gpuA }); i >= 0 && ok(&all[i]) {
+			return all[i]
 		}
 		if !rest(ctx, 5*time.Millisecond) {
-			n.t.Fatal("no answer")
+			n.t.Fatalf("the daemon is never %s: %+v", what, all)
 		}
 	}
 }
+
+func running(d *Daemon) bool { return d.State == Running }

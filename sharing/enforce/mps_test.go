@@ -3,7 +3,6 @@ package enforce
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,8 +63,8 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		t.Errorf("commands to the daemon of GPU A (-want +got):\n%s", diff)
 	}
 	daemons := []Daemon{
-		{GPU: gpuA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Clients: 2},
-		{GPU: gpuB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Clients: 1},
+		{GPU: gpuA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Consumers: 2},
+		{GPU: gpuB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Consumers: 1},
 	}
 	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 		t.Errorf("daemons (-want +got):\n%s", diff)
@@ -77,16 +76,11 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	}
 
 	// p2 and p3 are gone: the limits go down, and GPU B's daemon goes.
-	n.limiter.starting = map[string]start{}
 	pids := n.pids(gpuB)
-	live := *share("p1", gpuA, 30, 4096)
-	live.By = Enforced{config.EnforceMPS, config.EnforceMPS}
-	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
-		t.Fatal(err)
-	}
-	n.await(gpuB, Stopped)
+	p1 := live("p1", gpuA)
+	n.keep(p1)
 	n.gone(pids)
-	n.edits(&live)
+	n.edits(&p1)
 	received := n.received()
 	if diff := cmp.Diff("set_device_pinned_mem_limit SERVER 0 4096M", received[len(received)-1]); diff != "" {
 		t.Errorf("last command to the daemon of GPU A (-want +got):\n%s", diff)
@@ -130,7 +124,9 @@ func TestMPSComesBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, config.Enforce{})
-			n.limiter.mps.pace.answer = 500 * time.Millisecond
+			n.end()
+			n.answer = 500 * time.Millisecond
+			n.start()
 			n.edits(share("p1", gpuA, 30, 4096))
 			n.await(gpuA, Running)
 			began := n.limiter.Daemons()[0].Since
@@ -140,15 +136,13 @@ func TestMPSComesBack(t *testing.T) {
 			if diff := cmp.Diff(notice{GPU: gpuA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
-			broken := n.limiter.Daemons()[0] // Or it runs again already.
-			if broken.State != Running && (broken.Reason == "" || broken.LastRunning.Before(began) || broken.Since.Before(broken.LastRunning)) {
-				t.Errorf("while it is broken: %+v", broken)
-			}
 			_ = os.Remove(filepath.Join(n.dir, "mps", gpuA, "hang"))
-			n.await(gpuA, Running)
+			again := n.until("running again", func(d *Daemon) bool { return d.State == Running && d.Restarts == 1 })
 			n.gone(old) // Its server too.
-			again := n.limiter.Daemons()[0]
-			want := Daemon{GPU: gpuA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Clients: 1}
+			if again.LastRunning.Before(began) || again.Since.Before(began) {
+				t.Errorf("it ran since %s, and now since %s: %+v", began, again.Since, again)
+			}
+			want := Daemon{GPU: gpuA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Consumers: 1}
 			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 				t.Errorf("once it runs again (-want +got):\n%s", diff)
 			}
@@ -180,7 +174,8 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 	if got := n.await(gpuA, Starting); got.Reason != reason {
 		t.Errorf("while it is started again the reason is %q", got.Reason)
 	}
-	if got := n.limiter.Daemons()[0]; got.Reason != reason || got.LastError != reason || !got.LastRunning.IsZero() {
+	got := n.until("reported", func(d *Daemon) bool { return d.LastError != "" })
+	if got.Reason != reason || got.LastError != reason || !got.LastRunning.IsZero() {
 		t.Errorf("a daemon that never ran: %+v", got)
 	}
 	_ = os.Remove(filepath.Join(n.dir, "mps", gpuA, "reject"))
@@ -212,10 +207,7 @@ func TestMPSOfOneUser(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 		n.edits(user(share("p3", gpuB, 30, 4096), 1000))
-		if err := n.limiter.Keep(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		if got := n.limiter.Daemons()[0].Clients; got != 2 {
+		if got := n.limiter.Daemons()[0].Consumers; got != 2 {
 			t.Errorf("GPU A has %d consumers, and one that was rejected", got)
 		}
 	})
@@ -234,13 +226,16 @@ func TestMPSExclusiveProcess(t *testing.T) {
 	// A crash left GPU B in EXCLUSIVE_PROCESS.
 	n.touch(gpuB, "exclusive")
 	n.edits(share("p1", gpuA, 30, 4096))
-	if err := n.limiter.Keep(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	n.end()
+	n.keep(live("p1", gpuA))
+	pids := n.pids(gpuA)
+	n.keep()
+	n.gone(pids)
 	var got []string
-	for len(n.modes.set) > 0 {
-		got = append(got, <-n.modes.set)
+	for len(got) < 3 { // The mode is reset once the daemon is known to be gone.
+		n.keep()
+		for len(n.modes.set) > 0 {
+			got = append(got, <-n.modes.set)
+		}
 	}
 	if diff := cmp.Diff([]string{gpuA + " true", gpuB + " false", gpuA + " false"}, got); diff != "" {
 		t.Errorf("compute modes (-want +got):\n%s", diff)
@@ -252,43 +247,7 @@ func TestMPSExclusiveProcess(t *testing.T) {
 	}
 }
 
-func TestMPSAfterARestart(t *testing.T) {
-	n := newNode(t, config.Enforce{})
-	live := *share("p1", gpuA, 30, 4096)
-	live.By = Enforced{config.EnforceMPS, config.EnforceMPS}
-	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
-		t.Fatal(err)
-	}
-	n.await(gpuA, Running)
-	// No call asks for edits: the container runs. Its daemon is back.
-	if diff := cmp.Diff("start -f on "+gpuA, n.received()[0]); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	program := n.limiter.mps.gpus[gpuA].daemon.program
-	n.end()
-
-	// A daemon that an earlier run left behind is ended.
-	old, err := program.start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.signal(syscall.SIGKILL)
-	n.answers(&program)
-	other := New(Options{StateDir: n.dir, Log: slog.New(slog.DiscardHandler)})
-	other.mps.pace = n.limiter.mps.pace
-	if err := other.Configure(&config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS},
-		&Facts{Driver: "570.86.15", MPSControl: program.path, HostPID: true}); err != nil {
-		t.Fatal(err)
-	}
-	n.limiter = other
-	n.start()
-	n.edits(&live)
-	if <-old.done; old.err != nil {
-		t.Errorf("it was not asked to quit: %v", old.err)
-	}
-}
-
-func TestMPSRefuses(t *testing.T) {
+func TestMPSRejects(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	two := share("p1", gpuA, 30, 4096)
 	two.GPUs = append(two.GPUs, share("p1", gpuB, 30, 4096).GPUs...)

@@ -27,9 +27,9 @@ import (
 // has where it reads each.
 const (
 	// envDeviceMemory_<i> is "4096m" for the container's i-th GPU, without an index
-	// it is the default of the others. 0, or what does not parse, is no limit.
+	// it is the default of the others. 0, or an invalid value, means no limit.
 	envDeviceMemory = "CUDA_DEVICE_MEMORY_LIMIT"
-	// envDeviceSM_<i> is percent, with the same default. 100 is no limit, and 0 too.
+	// envDeviceSM_<i> is percent, with the same default. 100 and 0 mean no limit.
 	envDeviceSM = "CUDA_DEVICE_SM_LIMIT"
 	// envRegion is the file that the container's processes share.
 	envRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
@@ -203,7 +203,7 @@ func (p *preload) version() (string, error) {
 		return "", fmt.Errorf("library: %w", err)
 	}
 	if info.Size() > maxLibrary {
-		return "", fmt.Errorf("library %s: %d bytes are no library", p.library, info.Size())
+		return "", fmt.Errorf("library %s: invalid size of %d bytes", p.library, info.Size())
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {

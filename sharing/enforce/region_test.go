@@ -41,7 +41,7 @@ func TestRegions(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			facts := (&Host{SysRoot: sys, OwnHook: tt.hook, NoMPS: true}).Read(m, nil)
+			facts := (&Host{SysRoot: sys, OwnHook: tt.hook}).Read(m, nil)
 			choice, err := choose(&config.Enforce{Memory: config.EnforceAuto, Compute: config.EnforceAuto}, &facts)
 			if err != nil || choice.Memory != tt.want || choice.Compute != config.EnforceNone || !strings.Contains(choice.WhyMemory, tt.why) {
 				t.Fatalf("choice %+v, %v", choice, err)

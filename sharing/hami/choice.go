@@ -124,7 +124,7 @@ func checkBinding(pod *corev1.Pod, node string) error {
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%s: %q is no time in seconds", wellknown.HAMiBindTime, wellknown.Clip(text))
+		return fmt.Errorf("%s: invalid time in seconds %q", wellknown.HAMiBindTime, wellknown.Clip(text))
 	}
 	since, err := chosenAt(pod)
 	if err != nil {
@@ -150,7 +150,7 @@ func chosenAt(pod *corev1.Pod) (int64, error) {
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is no time", key, wellknown.Clip(text))
+		return 0, fmt.Errorf("%s: invalid time %q", key, wellknown.Clip(text))
 	}
 	return at / unit, nil
 }

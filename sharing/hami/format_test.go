@@ -105,7 +105,7 @@ func TestBadFormat(t *testing.T) {
 			"memory of an overflow", `[[{"uuid":"GPU-a","vRam":4294967296}]]`,
 			"HAMi's allocation: json: cannot unmarshal number 4294967296 into Go struct field Share.vRam of type int32",
 		},
-		{"no UUID", `[[{"compute":1}]]`, `HAMi's allocation: container 0: share 0: "" is no UUID`},
+		{"no UUID", `[[{"compute":1}]]`, `HAMi's allocation: container 0: share 0: invalid UUID ""`},
 		{
 			"one GPU twice", `[[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]]`,
 			"HAMi's allocation: container 0: GPU GPU-a is there twice; shares of a container are of different GPUs",

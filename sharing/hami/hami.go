@@ -44,12 +44,12 @@ type API interface {
 	// AnnotateNode writes this Node. A version that is not "" must be the
 	// Node's resourceVersion, or the write is a conflict.
 	AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error
-	// AnnotatePod writes a pod. If another pod has its name by now, the write
+	// AnnotatePod writes a pod. If another pod has its name, the write
 	// is a conflict.
 	AnnotatePod(ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string) error
 }
 
-// State is what the node offers to HAMi now.
+// State is the node's current offer to HAMi.
 type State struct {
 	// Enabled reports whether the node works with HAMi at all: sGPU is on, and
 	// its protocol too.

@@ -147,7 +147,7 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 	lock, err := ParseLock(value)
 	if err != nil {
 		// HAMi defines no owner for it. HAMi itself takes a lock without a name
-		// after five minutes. A value that is no lock blocks HAMi until an
+		// after five minutes. An invalid value blocks HAMi until an
 		// administrator removes it; heddle cannot know whether it is in use.
 		if !b.lock.reported {
 			level := slog.LevelWarn

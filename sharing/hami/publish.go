@@ -72,7 +72,7 @@ type GPU struct {
 	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
-	// Other is what consumers have that HAMi did not choose the GPU for, and does not count.
+	// Other is the part of consumers that HAMi did not choose the GPU for and does not count.
 	Other Taken
 }
 

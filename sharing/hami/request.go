@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Annotations are those of a pod by which it was scheduled. HAMi 2.7 and later know
+// Annotations returns those of a pod by which it was scheduled. HAMi 2.7 and later know
 // one spelling of the QoS policy, [wellknown.SGPUQoSPolicyAlias]; their webhook adds
 // it to a pod that has the other, and the scheduler goes by it. In a pod that HAMi
 // scheduled the other does not contradict it. Without HAMi they are the pod's.

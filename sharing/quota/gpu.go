@@ -26,7 +26,7 @@ const (
 	BestEffort = config.BestEffort
 )
 
-// Request is what one container requests: the same amount of each of several
+// Request is the request of one container: the same amount of each of several
 // different GPUs.
 type Request struct {
 	// GPUs is the number of different GPUs.
@@ -79,7 +79,7 @@ type GPU struct {
 	Exclusive bool
 }
 
-// Share is what a request takes of the GPU.
+// Share returns the part of the GPU that a request takes.
 func (c *GPU) Share(r *Request) allocation.Share {
 	return allocation.Share{UUID: c.UUID, VCore: r.VCore, MemoryMiB: c.needs(r)}
 }

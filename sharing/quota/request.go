@@ -131,7 +131,7 @@ func (p *parser) gpus(name string) int {
 	n, ok := whole(p.limits[corev1.ResourceName(name)], MaxGPUs)
 	switch {
 	case !ok:
-		p.errorf("%s: %s is no whole number of GPUs", name, p.text(name))
+		p.errorf("%s: %s is not a whole number of GPUs", name, p.text(name))
 	case n < 0:
 		p.errorf("%s: %s is negative", name, p.text(name))
 	case n > MaxGPUs:
@@ -161,7 +161,7 @@ func (p *parser) percent(name, less, more string) int {
 	n, ok := whole(p.limits[corev1.ResourceName(name)], Whole)
 	switch {
 	case !ok:
-		p.errorf("%s: %s is no whole number of percent", name, p.text(name))
+		p.errorf("%s: %s is not a whole number of percent", name, p.text(name))
 	case n < 1:
 		p.errorf("%s: %s is not 1 to 100 percent of a GPU; %s", name, p.text(name), less)
 	case n > Whole:
@@ -187,7 +187,7 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}
-	p.errorf("annotation %s: %q is none of %s, %s, %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
+	p.errorf("annotation %s: unsupported value %q: want %s, %s or %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
 	return FixedShare
 }
 

@@ -107,17 +107,17 @@ func TestBadRequests(t *testing.T) {
 		{"sgpu=0 vcore=60 vmemory=4", nil, "nvidia.com/vcore: 60 without nvidia.com/sgpu, the number of GPUs to share\n" +
 			"nvidia.com/vmemory: 4 without nvidia.com/sgpu, the number of GPUs to share"},
 		{"sgpu=-1", nil, "nvidia.com/sgpu: -1 is negative"},
-		{"sgpu=500m", nil, "nvidia.com/sgpu: 500m is no whole number of GPUs"},
+		{"sgpu=500m", nil, "nvidia.com/sgpu: 500m is not a whole number of GPUs"},
 		{"sgpu=65", nil, "nvidia.com/sgpu: 65 GPUs are more than any node has"},
 		{"sgpu=9223372036854775807", nil, "nvidia.com/sgpu: 9223372036854775807 GPUs are more than any node has"},
 		{"sgpu=1 vcore=0", nil, "nvidia.com/vcore: 0 is not 1 to 100 percent of a GPU; without nvidia.com/vcore it is 100, an exclusive GPU"},
 		{"sgpu=1 vcore=-1", nil, "nvidia.com/vcore: -1 is not 1 to 100 percent of a GPU; without nvidia.com/vcore it is 100, an exclusive GPU"},
 		{"sgpu=1 vcore=101", nil, "nvidia.com/vcore: 101 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu"},
 		{"sgpu=1 vcore=99999999999999999999999", nil, "nvidia.com/vcore: 99999999999999999999999 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu"},
-		{"sgpu=1 vcore=0.5", nil, "nvidia.com/vcore: 500m is no whole number of percent"},
-		{"sgpu=1 vmemory=0", nil, "nvidia.com/vmemory: 0 is no memory; without nvidia.com/vmemory it is the GPU's whole memory"},
-		{"sgpu=1 vmemory=-4Gi", nil, "nvidia.com/vmemory: -4Gi is no memory; without nvidia.com/vmemory it is the GPU's whole memory"},
-		{"sgpu=1 vmemory=0.5", nil, "nvidia.com/vmemory: 500m is no whole number of GiB; write it with a unit, such as 512Mi"},
+		{"sgpu=1 vcore=0.5", nil, "nvidia.com/vcore: 500m is not a whole number of percent"},
+		{"sgpu=1 vmemory=0", nil, "nvidia.com/vmemory: invalid amount 0; without nvidia.com/vmemory it is the GPU's whole memory"},
+		{"sgpu=1 vmemory=-4Gi", nil, "nvidia.com/vmemory: invalid amount -4Gi; without nvidia.com/vmemory it is the GPU's whole memory"},
+		{"sgpu=1 vmemory=0.5", nil, "nvidia.com/vmemory: 500m is not a whole number of GiB; write it with a unit, such as 512Mi"},
 		{"sgpu=1 vmemory=81559", nil, "nvidia.com/vmemory: 81559 GiB is more than any GPU has; a plain number is GiB"},
 		{"sgpu=1 vmemory=4294967296", nil, "nvidia.com/vmemory: 4294967296 GiB is more than any GPU has; a plain number is GiB"},
 		{"sgpu=1 vmemory=9223372036854775807", nil, "nvidia.com/vmemory: 9223372036854775807 GiB is more than any GPU has; a plain number is GiB"},
@@ -127,12 +127,12 @@ func TestBadRequests(t *testing.T) {
 		{
 			"sgpu=1",
 			map[string]string{"nvidia.com/sgpu-qos-policy": "Fixed-Share"},
-			`annotation nvidia.com/sgpu-qos-policy: "Fixed-Share" is none of fixed-share, burst-share, best-effort`,
+			`annotation nvidia.com/sgpu-qos-policy: unsupported value "Fixed-Share": want fixed-share, burst-share or best-effort`,
 		},
 		{
 			"sgpu=1",
 			map[string]string{"metax-tech.com/sgpu-qos-policy": "best"},
-			`annotation metax-tech.com/sgpu-qos-policy: "best" is none of fixed-share, burst-share, best-effort`,
+			`annotation metax-tech.com/sgpu-qos-policy: unsupported value "best": want fixed-share, burst-share or best-effort`,
 		},
 		{
 			"sgpu=1",
@@ -148,9 +148,9 @@ func TestBadRequests(t *testing.T) {
 			"sgpu=65 vcore=101 vmemory=0.5",
 			map[string]string{"nvidia.com/sgpu-qos-policy": "x"},
 			"nvidia.com/sgpu: 65 GPUs are more than any node has\n" +
-				"annotation nvidia.com/sgpu-qos-policy: \"x\" is none of fixed-share, burst-share, best-effort\n" +
+				"annotation nvidia.com/sgpu-qos-policy: unsupported value \"x\": want fixed-share, burst-share or best-effort\n" +
 				"nvidia.com/vcore: 101 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu\n" +
-				"nvidia.com/vmemory: 500m is no whole number of GiB; write it with a unit, such as 512Mi",
+				"nvidia.com/vmemory: 500m is not a whole number of GiB; write it with a unit, such as 512Mi",
 		},
 	} {
 		got, err := quota.ParseRequest(limits(t, test.limits), test.annotations, node(t))

@@ -70,8 +70,8 @@ func TestBadHAMiUnits(t *testing.T) {
 	for limit, want := range map[string]string{
 		"gpumem=3000":                   "nvidia.com/gpumem: 3k without nvidia.com/gpu, the number of GPUs to share",
 		"gpumem-percentage=50":          "nvidia.com/gpumem-percentage: 50 without nvidia.com/gpu, the number of GPUs to share",
-		"gpu=1 gpumem=-1":               "nvidia.com/gpumem: -1 is no memory; without nvidia.com/gpumem it is the GPU's whole memory",
-		"gpu=1 gpumem=0.5":              "nvidia.com/gpumem: 500m is no whole number of MiB",
+		"gpu=1 gpumem=-1":               "nvidia.com/gpumem: invalid amount -1; without nvidia.com/gpumem it is the GPU's whole memory",
+		"gpu=1 gpumem=0.5":              "nvidia.com/gpumem: 500m is not a whole number of MiB",
 		"gpu=1 gpumem=80G":              "nvidia.com/gpumem: 80G MiB is more than any GPU has; a plain number is MiB",
 		"gpu=1 gpumem=7Ei":              "nvidia.com/gpumem: 7Ei is more than any GPU has",
 		"gpu=1 gpumem-percentage=0":     "nvidia.com/gpumem-percentage: 0 is not 1 to 100 percent of a GPU; without nvidia.com/gpumem-percentage it is the GPU's whole memory",

@@ -26,7 +26,7 @@ func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
 		return p.otherMemory(names)
 	}
 	if q.Sign() <= 0 {
-		p.errorf("%s: %s is no memory; without %s it is %s", name, p.text(name), name, p.defaultMemory(names))
+		p.errorf("%s: invalid amount %s; without %s it is %s", name, p.text(name), name, p.defaultMemory(names))
 		return 0, 0
 	}
 	switch {
@@ -49,9 +49,9 @@ func (p *parser) plain(name string, unit config.MemoryUnit) int64 {
 	n, ok := whole(p.limits[corev1.ResourceName(name)], allocation.MaxMemoryMiB/mib)
 	switch {
 	case !ok && unit == config.GiB:
-		p.errorf("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
+		p.errorf("%s: %s is not a whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
 	case !ok:
-		p.errorf("%s: %s is no whole number of %s", name, p.text(name), unit)
+		p.errorf("%s: %s is not a whole number of %s", name, p.text(name), unit)
 	case n > allocation.MaxMemoryMiB/mib:
 		p.errorf("%s: %s %s is more than any GPU has; a plain number is %s", name, p.text(name), unit, unit)
 	}
@@ -69,7 +69,7 @@ func (p *parser) bytes(name string) int64 {
 	return (q.Value() + unit - 1) / unit
 }
 
-// otherMemory is what a container without vmemory has, as memory returns it.
+// otherMemory returns the memory of a container without vmemory, like memory.
 func (p *parser) otherMemory(names *config.Resources) (mib int64, percent int) {
 	percent = p.defaults.VMemoryPercentage
 	name := names.VMemoryPercentage
@@ -85,12 +85,12 @@ func (p *parser) otherMemory(names *config.Resources) (mib int64, percent int) {
 	return 0, percent
 }
 
-// defaultMiB is the configured amount of a container that asks for no memory; 0 is none.
+// defaultMiB returns the configured amount of a container that requests no memory, or 0.
 func (p *parser) defaultMiB(names *config.Resources) int64 {
 	return min(int64(p.defaults.VMemory)*names.VMemoryUnit.InMiB(), allocation.MaxMemoryMiB)
 }
 
-// defaultMemory is what a container has that asks for no memory, for people.
+// defaultMemory describes the memory of a container that requests none.
 func (p *parser) defaultMemory(names *config.Resources) string {
 	if n := p.defaultMiB(names); n > 0 {
 		return fmt.Sprintf("%d MiB", n)

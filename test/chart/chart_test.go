@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
@@ -54,38 +53,6 @@ func TestObjectsOfADefaultInstall(t *testing.T) {
 	if diff := cmp.Diff(wantRoles, roles); diff != "" {
 		t.Errorf("permissions (-want +got):\n%s", diff)
 	}
-}
-
-func TestDaemonSet(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"host", []string{
-			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullPolicy=Always",
-			"--set", "imagePullSecrets[0].name=pull", "--set", "gpuLabel.driverAccess=host",
-			"--set", "gpuLabel.driverRoot=/run/nvidia/driver",
-		}},
-		{"replay", []string{
-			"--set", "gpuLabel.machineConfigMap=dgx", "--set", "gpuLabel.machineKey=dgx-h100.json",
-			"--set", "gpuLabel.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
-			"--set", "gpuLabel.cleanup=true", "--set", "gpuLabel.maxUnavailable=3", "--set", "gpuLabel.metricsPort=19101",
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "daemonset-"+tt.name, "feature-discovery", tt.args...)
-		})
-	}
-}
-
-// compare renders the DaemonSet of a part of the chart and compares it with a
-// golden file, and its arguments with the flags of its program.
-func compare(t *testing.T, golden, part string, args ...string) {
-	t.Helper()
-	objects := renderGolden(t, golden, append([]string{"-s", "templates/" + part + "/daemonset.yaml"}, args...)...)
-	binary := "heddle-" + part
-	checkFlags(t, binary, get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+binary).Spec.Template.Spec)
 }
 
 // checkFlags holds the arguments of a pod against the flags of its program.
@@ -145,45 +112,6 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 		t.Fatal("found no flags")
 	}
 	return found
-}
-
-// Least privilege by default, and what "host" takes stated once.
-func TestPrivileges(t *testing.T) {
-	pod := daemonSet(t, render(t)).Spec.Template.Spec
-	want := &corev1.SecurityContext{
-		RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), RunAsGroup: new(int64(65532)),
-		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
-		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-	}
-	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("default (-want +got):\n%s", diff)
-	}
-	for _, v := range pod.Volumes {
-		if v.HostPath != nil {
-			t.Errorf("default mounts %s of the host", v.HostPath.Path)
-		}
-	}
-	for _, m := range pod.Containers[0].VolumeMounts {
-		if m.SubPath != "" {
-			t.Errorf("mount %s has a subPath, which never sees a changed ConfigMap", m.Name)
-		}
-	}
-	if pod.HostPID || pod.HostIPC || !pod.HostNetwork {
-		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
-	}
-
-	// A declared port of a pod on the host's network is a host port. The
-	// scheduler evicts pods of lower priority that have it, on every node.
-	if ports := pod.Containers[0].Ports; len(ports) != 0 {
-		t.Errorf("the pod claims ports of the node: %v", ports)
-	}
-
-	pod = daemonSet(t, render(t, "--set", "gpuLabel.driverAccess=host")).Spec.Template.Spec
-	want = &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
-	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("host (-want +got):\n%s", diff)
-	}
 }
 
 func TestRejected(t *testing.T) {
@@ -275,13 +203,6 @@ func TestExistingConfigMap(t *testing.T) {
 		if v.Name == "config" && (v.ConfigMap == nil || v.ConfigMap.Name != "mine") {
 			t.Errorf("volume config is %v, want ConfigMap mine", v.VolumeSource)
 		}
-	}
-}
-
-func TestWithoutDaemons(t *testing.T) {
-	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false,gpuDevice.deploy=false", "--no-hooks")))
-	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

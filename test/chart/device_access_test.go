@@ -1,7 +1,6 @@
 package chart
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,48 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
-
-// What the container can touch of the host. An addition to this list comes with the reason
-// in docs/security.md.
-func TestDevicePrivileges(t *testing.T) {
-	pod := devicePod(t, renderDevice(t))
-	unprivileged := &corev1.SecurityContext{
-		RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)),
-		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
-		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-	}
-	if diff := cmp.Diff(unprivileged, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("default (-want +got):\n%s", diff)
-	}
-	const kubelet = "/var/lib/kubelet/"
-	paths := map[string]string{
-		kubelet + "device-plugins": "rw", kubelet + "pod-resources": "ro", kubelet + "plugins_registry": "ro",
-		"/var/run/cdi": "rw", "/var/lib/heddle/device-plugin": "rw", "/dev": "ro", "/": "ro",
-	}
-	if diff := cmp.Diff(paths, hostPaths(pod)); diff != "" {
-		t.Errorf("host paths (-want +got):\n%s", diff)
-	}
-	if pod.HostPID || pod.HostIPC || !pod.HostNetwork {
-		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
-	}
-
-	pod = devicePod(t, renderDevice(t, "--set", "gpuDevice.driverAccess=host"))
-	privileged := &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
-	if diff := cmp.Diff(privileged, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("host (-want +got):\n%s", diff)
-	}
-
-	// A machine from a file needs no driver and nothing of /dev.
-	pod = devicePod(t, renderDevice(t, "--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.machineConfigMap=dgx"))
-	if diff := cmp.Diff(unprivileged, pod.Containers[0].SecurityContext); diff != "" {
-		t.Errorf("replay (-want +got):\n%s", diff)
-	}
-	maps.DeleteFunc(paths, func(path, _ string) bool { return path == "/" || path == "/dev" })
-	if diff := cmp.Diff(paths, hostPaths(pod)); diff != "" {
-		t.Errorf("host paths of a replay (-want +got):\n%s", diff)
-	}
-}
 
 // What MPS takes: a DaemonSet of its own, and nothing where it is off or no node has a
 // driver. The device plugin has no privilege for it.
@@ -168,63 +125,6 @@ func TestDevicePrivilegesOfUsageMetrics(t *testing.T) {
 	}
 }
 
-// The library to preload and NVIDIA's hook are on the host: they are seen
-// through its root, or, where that is not mounted, beside it.
-func TestDeviceSeesTheHostsFiles(t *testing.T) {
-	const hook, dir = "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "gpuDevice.preloadDir=/usr/local/vgpu"
-	const image, brought = "gpuDevice.preload.image=localhost/vgpu:1", "/var/lib/heddle/device-plugin/library"
-	for _, tt := range []struct {
-		name, sets, root string
-		want             map[string]string
-	}{
-		{"the whole host", hook + "," + dir, "/driver-root", map[string]string{}},
-		{
-			"a driver container", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + "," + dir, "/host",
-			map[string]string{"/host/usr/bin": "/usr/bin", "/host/usr/local/vgpu": "/usr/local/vgpu"},
-		},
-		{
-			"a hook that is looked for", "gpuDevice.driverRoot=/run/nvidia/driver,gpuDevice.cdiHook=auto," + dir, "/host",
-			map[string]string{"/host/usr": "/usr", "/host/usr/local/vgpu": "/usr/local/vgpu"},
-		},
-		{"a hook that is looked for on the whole host", "gpuDevice.cdiHook=auto", "/driver-root", map[string]string{}},
-		{
-			"both in one", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + ",gpuDevice.preloadDir=/usr/bin", "/host",
-			map[string]string{"/host/usr/bin": "/usr/bin"},
-		},
-		{
-			"a library of an image, and a driver container", "gpuDevice.driverRoot=/run/nvidia/driver," + image, "/host",
-			map[string]string{"/host" + brought: brought},
-		},
-		{"a library of an image", image, "/driver-root", map[string]string{}},
-		{"neither", "gpuDevice.driverRoot=/run/nvidia/driver", "/host", map[string]string{}},
-		{
-			"a replayed machine", "gpuDevice.machineConfigMap=dgx," + dir, "/host",
-			map[string]string{"/host/usr/local/vgpu": "/usr/local/vgpu"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
-			got := map[string]string{}
-			for _, m := range pod.Containers[0].VolumeMounts {
-				for _, v := range pod.Volumes {
-					if v.Name == m.Name && strings.HasPrefix(m.MountPath, "/host/") {
-						got[m.MountPath] = v.HostPath.Path
-						if !m.ReadOnly {
-							t.Errorf("%s is writable", m.MountPath)
-						}
-					}
-				}
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("mounts (-want +got):\n%s", diff)
-			}
-			if !slices.Contains(pod.Containers[0].Args, "--host-root="+tt.root) {
-				t.Errorf("arguments %v, want the host at %s", pod.Containers[0].Args, tt.root)
-			}
-		})
-	}
-}
-
 // hostPaths are the host's directories in a container, and how.
 func hostPaths(pod corev1.PodSpec) map[string]string {
 	found := map[string]string{}
@@ -240,27 +140,6 @@ func hostPaths(pod corev1.PodSpec) map[string]string {
 		}
 	}
 	return found
-}
-
-// What has one name on the host and inside: the kubelet dials sockets and the
-// container runtime reads CDI specs by the paths that the daemon writes.
-func TestDevicePathsAreTheHosts(t *testing.T) {
-	for _, args := range [][]string{
-		nil,
-		{"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi"},
-		{"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.replayDevices=/run/replay"},
-	} {
-		pod := devicePod(t, renderDevice(t, args...))
-		inside := map[string]string{}
-		for _, m := range pod.Containers[0].VolumeMounts {
-			inside[m.Name] = m.MountPath
-		}
-		for _, v := range pod.Volumes {
-			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
-				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
-			}
-		}
-	}
 }
 
 // TestLibraryOfAnImage: two init containers bring the library of gpuDevice.preload.image to

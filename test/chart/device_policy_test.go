@@ -1,16 +1,12 @@
 package chart
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -213,45 +209,6 @@ func unhealthyGPU() corev1.Taint {
 	return corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: corev1.TaintEffectNoSchedule}
 }
 
-// Where remediation is on, of one node at least, the taint may be added, with no other
-// effect; to evict pods takes the policy drain.
-func TestRemediationIsAllowed(t *testing.T) {
-	for _, tt := range []struct {
-		name, set string
-		evicts    bool
-	}{
-		{"cordon", "config.cluster.health.remediation.policy=cordon", false},
-		{"drain of some nodes", "config.nodes[0].nodeName=n1,config.nodes[0].health.remediation.policy=drain", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, process := range []string{devicePlugin, "heddle-node"} {
-				set := tt.set
-				if process == "heddle-node" {
-					set += ",combined=true"
-				}
-				objects := renderDevice(t, "--set", set)
-				p := policyOf(t, objects, process)
-				for effect, deny := range map[corev1.TaintEffect][]string{
-					corev1.TaintEffectNoSchedule: nil,
-					corev1.TaintEffectNoExecute:  {process + " may not add taints of effect NoExecute"},
-				} {
-					a := deviceAttempt()
-					a.user()["username"] = "system:serviceaccount:heddle-system:" + process
-					a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: wellknown.UnhealthyGPU, Effect: effect})
-					if diff := cmp.Diff(deny, p.denials(t, a)); diff != "" {
-						t.Errorf("%s, %s: denials (-want +got):\n%s", process, effect, diff)
-					}
-				}
-				role := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin)
-				evicts := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods/eviction") })
-				if evicts != tt.evicts {
-					t.Errorf("%s may evict: %t", process, evicts)
-				}
-			}
-		})
-	}
-}
-
 // The policy allows exactly what the code writes, and looks at nothing but
 // Nodes: one that fails closed on pods would stop the cluster with its own bug.
 func TestDevicePolicyKeys(t *testing.T) {
@@ -266,25 +223,5 @@ func TestDevicePolicyKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A kubelet lists 50 images and more; every write of the condition passes by
-// them and by other owners' labels.
-func TestDevicePolicyOnALargeNode(t *testing.T) {
-	a := deviceAttempt()
-	a.request["subResource"] = "status"
-	for i := range 300 {
-		key := fmt.Sprintf("other.example.com/label-%d", i)
-		for _, n := range []*corev1.Node{a.old, a.new} {
-			n.Labels[key], n.Annotations[key] = "x", strings.Repeat("x", 500)
-			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{key, key + "@sha256"}, SizeBytes: 1})
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(key)})
-			n.ManagedFields = append(n.ManagedFields, managed(key, metav1.ManagedFieldsOperationUpdate, key))
-		}
-	}
-	a.new.Status.Conditions[0].Status = corev1.ConditionFalse
-	if got := policyOf(t, renderDevice(t), devicePlugin).denials(t, a); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }

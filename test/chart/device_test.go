@@ -1,11 +1,9 @@
 package chart
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,42 +22,6 @@ func renderDevice(t *testing.T, args ...string) rendered {
 func devicePod(t *testing.T, r rendered) corev1.PodSpec {
 	t.Helper()
 	return get[*appsv1.DaemonSet](t, r, "DaemonSet/"+devicePlugin).Spec.Template.Spec
-}
-
-func TestObjectsOfTheDevicePlugin(t *testing.T) {
-	objects := renderDevice(t)
-	got := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(id string) bool {
-		return !strings.Contains(id, devicePlugin)
-	})
-	want := []string{
-		"ClusterRole/heddle-device-plugin",
-		"ClusterRoleBinding/heddle-device-plugin",
-		"DaemonSet/heddle-device-plugin",
-		"ServiceAccount/heddle-device-plugin",
-		"ValidatingAdmissionPolicy/heddle-device-plugin",
-		"ValidatingAdmissionPolicy/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicy/heddle-device-plugin-pods",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-	wantRules := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"deviceclasses"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
-	}
-	rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin).Rules
-	if diff := cmp.Diff(wantRules, rules); diff != "" {
-		t.Errorf("permissions (-want +got):\n%s", diff)
-	}
 }
 
 // Evicting takes a right that no policy narrows, so it is given only where a
@@ -114,48 +76,6 @@ func TestEvictionRight(t *testing.T) {
 					t.Errorf("another right about pods: %v", r)
 				}
 			}
-		})
-	}
-}
-
-// The two daemons know nothing of each other.
-func TestDevicePluginAlone(t *testing.T) {
-	got := slices.Sorted(maps.Keys(renderDevice(t, "--set", "gpuLabel.deploy=false", "--set", "admissionPolicy.deploy=false", "--no-hooks")))
-	want := []string{
-		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-metrics-reader", "ClusterRoleBinding/heddle-device-plugin",
-		"ConfigMap/heddle-device-config",
-		"DaemonSet/heddle-device-plugin", "ServiceAccount/heddle-device-plugin",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestDeviceDaemonSet(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"host", []string{
-			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullSecrets[0].name=pull",
-			"--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.driverRoot=/run/nvidia/driver",
-			"--set", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "--set", "gpuDevice.gdrcopy=true",
-			"--set", "gpuDevice.gds=true", "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.takeover=true",
-			"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi",
-			"--set", "gpuDevice.deviceListStrategy=envvar",
-		}},
-		{"replay", []string{
-			"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.machineKey=dgx-h100.json",
-			"--set", "gpuDevice.replayDevices=/run/replay", "--set", "gpuDevice.driverAccess=host",
-			"--set", "gpuDevice.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
-			"--set", "gpuDevice.maxUnavailable=10%", "--set", "gpuDevice.metricsPort=19102",
-		}},
-		{"mps", []string{"--set", "gpuDevice.mps=true"}},
-		{"preload", []string{"--set", "gpuDevice.preload.image=registry.example.com/vgpu:1"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "device-"+tt.name, "device-plugin", append([]string{"--set", "gpuDevice.deploy=true"}, tt.args...)...)
 		})
 	}
 }
@@ -251,53 +171,6 @@ func TestDaemonsShareTheNode(t *testing.T) {
 	}
 	if len(ports) != 2 {
 		t.Errorf("ports %v, want one each", ports)
-	}
-}
-
-// A rollout changes one node at a time, and keeps it from starts no longer than calls
-// in flight may take.
-func TestDeviceRollout(t *testing.T) {
-	for _, combined := range []string{"false", "true"} {
-		name := map[string]string{"false": devicePlugin, "true": "heddle-node"}[combined]
-		for set, want := range map[string][2]string{"auto": {"1", "0"}, "10%": {"10%", "0"}, "0": {"<nil>", "1"}, "null": {"<nil>", "1"}} {
-			ds := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", "gpuDevice.maxSurge="+set+",combined="+combined), "DaemonSet/"+name)
-			u := ds.Spec.UpdateStrategy.RollingUpdate
-			if got := [2]string{u.MaxSurge.String(), u.MaxUnavailable.String()}; got != want {
-				t.Errorf("%s, maxSurge=%s: surge and unavailable %v, want %v", name, set, got, want)
-			}
-		}
-	}
-	ds := get[*appsv1.DaemonSet](t, renderDevice(t), "DaemonSet/"+devicePlugin)
-	if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String(); got != "1" {
-		t.Errorf("maxSurge %s", got)
-	}
-	// deviceplugin/plugin: 10 s to drain, 1 s to be canceled.
-	const drain = 11 * time.Second
-	grace := time.Duration(*ds.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
-	if grace <= drain || grace > 2*drain {
-		t.Errorf("grace period %s for a drain of %s", grace, drain)
-	}
-	if got := ds.Spec.Template.Spec.PriorityClassName; got != "system-node-critical" {
-		t.Errorf("priority class %s", got)
-	}
-}
-
-// The scheduler finds room for a pod without requests wherever one pod more may be, so the
-// second one of an update evicts no other. A request that is missing is the limit.
-func TestDevicePluginAsksForNoRoom(t *testing.T) {
-	for name, set := range map[string]string{devicePlugin: "combined=false", "heddle-node": "combined=true"} {
-		set += ",gpuDevice.preload.image=registry.example.com/library:1"
-		spec := get[*appsv1.DaemonSet](t, renderDevice(t, "--set", set), "DaemonSet/"+name).Spec.Template.Spec
-		if len(spec.InitContainers) == 0 {
-			t.Errorf("%s: no init containers", name)
-		}
-		for _, c := range append(spec.InitContainers, spec.Containers...) {
-			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-				if got, there := c.Resources.Requests[resource]; !there || !got.IsZero() {
-					t.Errorf("%s, container %s requests %s of %s, there: %v", name, c.Name, got.String(), resource, there)
-				}
-			}
-		}
 	}
 }
 

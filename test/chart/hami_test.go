@@ -1,8 +1,6 @@
 package chart
 
 import (
-	"maps"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,83 +14,6 @@ const (
 	podsPolicy = devicePlugin + "-pods"
 	hamiOn     = "config.cluster.sgpu.hami.enabled=true"
 )
-
-// HAMi's keys are allowed where HAMi is on, on any node, and not otherwise.
-func TestKeysOfHAMi(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-		on   bool
-	}{
-		{name: "default"},
-		{name: "sGPU without HAMi", args: []string{"--set", "config.cluster.mode=sgpu", "--set", "config.cluster.sgpu.hami.enabled=false"}},
-		{name: "HAMi", args: []string{"--set", hamiOn}, on: true},
-		{name: "HAMi on some nodes", args: []string{
-			"--set", "config.nodes[0].nodeName=n1", "--set", "config.nodes[0].sgpu.hami.enabled=true",
-		}, on: true},
-		{name: "an existing ConfigMap, described", args: []string{"--set", "config.existingConfigMap=mine", "--set", hamiOn}, on: true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			objects := renderDevice(t, tt.args...)
-			p := policyOf(t, objects, devicePlugin)
-			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
-			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
-			want := map[string][]string{
-				"node":      {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
-				"removable": {wellknown.HAMiGPUs}, "pods": {wellknown.SGPUBound},
-			}
-			if tt.on {
-				want["node"] = append(want["node"], wellknown.HAMiGPUs)
-				want["removable"] = append(want["removable"], wellknown.HAMiLock)
-				want["pods"] = append(want["pods"], wellknown.HAMiBindPhase)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("keys (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestDevicePolicyWithHAMi(t *testing.T) {
-	fields := func(words string) []string { return []string{"heddle-device-plugin may not change " + words} }
-	for _, tt := range []struct {
-		name     string
-		do       func(*attempt)
-		on, deny []string
-	}{
-		{name: "cards", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiGPUs] = "[]" }, deny: fields("annotations " + wellknown.HAMiGPUs)},
-		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiGPUs] = "[]" }},
-		{
-			name: "the lock released", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiLock] = "x" },
-			deny: fields("annotations " + wellknown.HAMiLock),
-		},
-		{
-			name: "the lock set", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiLock] = "x" },
-			on: fields("annotations " + wellknown.HAMiLock), deny: fields("annotations " + wellknown.HAMiLock),
-		},
-		{
-			name: "the lock of another", do: func(a *attempt) {
-				a.old.Annotations[wellknown.HAMiLock], a.new.Annotations[wellknown.HAMiLock] = "x", "y"
-			},
-			on: fields("annotations " + wellknown.HAMiLock), deny: fields("annotations " + wellknown.HAMiLock),
-		},
-		{
-			name: "another of HAMi's", do: func(a *attempt) { a.new.Annotations["hami.io/node-nvidia-register"] = "[]" },
-			on: fields("annotations hami.io/node-nvidia-register"), deny: fields("annotations hami.io/node-nvidia-register"),
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := deviceAttempt()
-			tt.do(a)
-			if diff := cmp.Diff(tt.on, policyOf(t, renderDevice(t, "--set", hamiOn), devicePlugin).denials(t, a)); diff != "" {
-				t.Errorf("with HAMi (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.deny, policyOf(t, renderDevice(t), devicePlugin).denials(t, a)); diff != "" {
-				t.Errorf("without (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
 
 // podAttempt is a write to a pod.
 type podAttempt = write[corev1.Pod]
@@ -176,26 +97,5 @@ func TestPodsPolicy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A pod may have hundreds of annotations, labels and containers.
-func TestPodsPolicyOnALargePod(t *testing.T) {
-	large := func() *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}}
-		p.Spec.NodeName = "n1"
-		for i := range 200 {
-			key := "other.example.com/key-" + strings.Repeat("x", i%20) + string(rune('a'+i%26)) + string(rune('a'+i/26))
-			p.Labels[key], p.Annotations[key] = "x", strings.Repeat("x", 500)
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: key, Env: []corev1.EnvVar{{Name: key, Value: key}}})
-		}
-		return p
-	}
-	a := &podAttempt{old: large(), new: large(), request: updating("train", devicePlugin, "n1")}
-	a.new.Annotations = maps.Clone(a.new.Annotations)
-	a.new.Annotations[wellknown.HAMiBindPhase] = "success"
-	p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
-	if got := p.denied(t, a.in(t, p)); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }

@@ -37,19 +37,3 @@ func TestNotesReportWhatIsNotEnforced(t *testing.T) {
 		})
 	}
 }
-
-// TestNotesReportHAMiForgery: helm warns where HAMi's annotation is open to all.
-func TestNotesReportHAMiForgery(t *testing.T) {
-	const writers = ",admissionPolicy.shareWriters={system:serviceaccount:hami:s}"
-	for set, want := range map[string]bool{
-		hamiOn: true,
-		"config.nodes[0].nodeName=n1,config.nodes[0].sgpu.hami.enabled=true": true,
-		hamiOn + writers: false,
-		hamiOn + writers + ",admissionPolicy.deploy=false": true,
-		"config.cluster.mode=sgpu":                         false,
-	} {
-		if text := notes(t, set); strings.Contains(text, "can be FORGED") != want {
-			t.Errorf("with %s notes warn: %t, want %t\n%s", set, !want, want, text)
-		}
-	}
-}

@@ -3,9 +3,7 @@ package chart
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	"cel.dev/cel-go/cel"
@@ -237,38 +235,6 @@ func TestPolicy(t *testing.T) {
 				t.Error("the policy looks at requests of others")
 			}
 		})
-	}
-}
-
-// The API server gives up on an expression that costs too much, as eval does,
-// and then denies: the policy has to afford far more labels than a node gets.
-func TestPolicyOnALargeNode(t *testing.T) {
-	a := &attempt{old: node(), new: node(), request: map[string]any{
-		"name": "n1", "operation": "UPDATE",
-		"userInfo": map[string]any{"extra": map[string]any{nodeNameKey: []string{"n1"}}},
-	}}
-	var foreign, ours []string
-	for i := range 300 {
-		foreign = append(foreign, fmt.Sprintf("other.example.com/label-%d", i))
-		ours = append(ours, fmt.Sprintf("nvidia.com/mig-%dg.slices.gi", i))
-		a.new.Labels[foreign[i]], a.old.Labels[foreign[i]] = "x", "x"
-		a.new.Labels[ours[i]] = "x"
-		// Removed: once ours by its key, once by the record of its manager.
-		a.old.Labels[fmt.Sprintf("nvidia.com/mig-%dc.slices.gi", i)] = "x"
-		a.old.Labels[fmt.Sprintf("old.example.com/label-%d", i)] = "x"
-	}
-	for i := range 20 {
-		manager := managed(fmt.Sprint("manager-", i), metav1.ManagedFieldsOperationUpdate, foreign...)
-		a.old.ManagedFields = append(a.old.ManagedFields, manager)
-		a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: "nvidia.com/gpu.product", Value: fmt.Sprint(i), Effect: "NoSchedule"})
-	}
-	retired := slices.DeleteFunc(slices.Collect(maps.Keys(a.old.Labels)), func(k string) bool {
-		return !strings.HasPrefix(k, "old.example.com/label-")
-	})
-	a.old.ManagedFields = append(a.old.ManagedFields,
-		managed(wellknown.FieldManager, metav1.ManagedFieldsOperationApply, retired...))
-	if got := loadPolicy(t).denials(t, a); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }
 

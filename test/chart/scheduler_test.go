@@ -28,27 +28,6 @@ var podGroups = []string{"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup"}
 // mutating is what an API server from 1.36 on serves.
 var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
 
-func TestScheduler(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", []string{"--set", "topoDiscovery.deploy=true"}},
-		{"assign", append([]string{
-			"-s", "templates/scheduler/assign.yaml", "--set", "gpuScheduler.assign=gpu-pods",
-			"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "gpuScheduler.replicas=1",
-			"--set", "gpuScheduler.map.without=wait", "--set", "gpuScheduler.map.maxAge=1m",
-		}, mutating...)},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			renderGolden(t, "scheduler-"+tt.name, append([]string{
-				"-s", "templates/scheduler/deployment.yaml", "-s", "templates/scheduler/config.yaml",
-				"-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
-			}, tt.args...)...)
-		})
-	}
-}
-
 // The chart's configuration is the documented one, which cmd/heddle-scheduler
 // holds against kube-scheduler's own validation.
 func TestSchedulerConfiguration(t *testing.T) {
@@ -243,52 +222,6 @@ func TestSchedulerAsksASecuredMaster(t *testing.T) {
 				t.Errorf("it may ask: %t", may)
 			}
 		})
-	}
-}
-
-func TestSchedulerPermissions(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true")
-	wantOwn := []rbacv1.PolicyRule{
-		{APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"volumeattachments"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"create", "patch", "delete"}},
-		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups/status"}, Verbs: []string{"patch"}},
-	}
-	if diff := cmp.Diff(wantOwn, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, role := range []string{"kube-scheduler", "volume-scheduler"} {
-		got := get[*rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding/heddle-scheduler-as-"+role)
-		if got.RoleRef.Name != "system:"+role || got.Subjects[0].Name != schedulerName {
-			t.Errorf("%s: %v %v", got.Name, got.RoleRef, got.Subjects)
-		}
-	}
-	reader := get[*rbacv1.RoleBinding](t, objects, "RoleBinding/heddle-scheduler-authentication")
-	if reader.Namespace != "kube-system" || reader.RoleRef.Name != "extension-apiserver-authentication-reader" {
-		t.Errorf("%s/%s gives %s", reader.Namespace, reader.Name, reader.RoleRef.Name)
-	}
-	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-		{
-			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{schedulerName},
-			Verbs: []string{"get", "update"},
-		},
-	}
-	if diff := cmp.Diff(want, get[*rbacv1.Role](t, objects, "Role/"+schedulerName).Rules); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A policy that fails must not keep pods out of the cluster.
-func TestAssignFailsOpen(t *testing.T) {
-	args := []string{"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods"}
-	p := get[*admissionv1.MutatingAdmissionPolicy](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicy/"+schedulerName)
-	if *p.Spec.FailurePolicy != admissionv1.Ignore || p.Spec.ParamKind != nil {
-		t.Errorf("failurePolicy %s, paramKind %v", *p.Spec.FailurePolicy, p.Spec.ParamKind)
-	}
-	b := get[*admissionv1.MutatingAdmissionPolicyBinding](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicyBinding/"+schedulerName)
-	if b.Spec.PolicyName != p.Name {
-		t.Errorf("it binds %s", b.Spec.PolicyName)
 	}
 }
 

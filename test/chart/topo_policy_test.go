@@ -1,7 +1,6 @@
 package chart
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -179,21 +178,6 @@ func TestTopoWorkerPolicy(t *testing.T) {
 				t.Error("the policy looks at requests of others")
 			}
 		})
-	}
-}
-
-// Nodes have hundreds of labels, and every write of a group passes them.
-func TestTopoMasterPolicyOnALargeNode(t *testing.T) {
-	a := masterAttempt()
-	for i := range 300 {
-		key := fmt.Sprintf("other.example.com/label-%d", i)
-		a.old.Labels[key], a.new.Labels[key] = "x", "x"
-		a.old.ManagedFields = append(a.old.ManagedFields, managed(key, metav1.ManagedFieldsOperationUpdate, key))
-	}
-	a.new.Labels["heddle.dev/topology.leaf"] = "leaf-b"
-	delete(a.old.Labels, "heddle.dev/topology.leaf")
-	if got := policyOf(t, renderTopo(t), topoMaster).denials(t, a); got != nil {
-		t.Errorf("denials: %q", got)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 const (
@@ -20,51 +19,6 @@ const (
 func renderTopo(t *testing.T, args ...string) rendered {
 	t.Helper()
 	return render(t, append([]string{"--set", "topoDiscovery.deploy=true"}, args...)...)
-}
-
-func TestTopoWorker(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"ethernet", []string{"--set", "topoDiscovery.worker.infiniband=false"}},
-		{"host", []string{
-			"--set", "topoDiscovery.worker.driverAccess=host", "--set", "topoDiscovery.worker.driverRoot=/run/nvidia/driver",
-			"--set", "topoDiscovery.switchbox.existingSecret=manager", "--set", "topoDiscovery.worker.staticConfigMap=racks",
-		}},
-		{"replay", []string{
-			"--set", "topoDiscovery.worker.machineConfigMap=dgx", "--set", "topoDiscovery.worker.machineKey=dgx-h100.json",
-			"--set", "topoDiscovery.worker.metricsPort=19103", "--set", "topoDiscovery.worker.infiniband=false",
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			compare(t, "topo-worker-"+tt.name, "topo-worker", append(tt.args, "--set", "topoDiscovery.deploy=true")...)
-		})
-	}
-}
-
-func TestTopoMaster(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		args []string
-	}{
-		{"default", nil},
-		{"secure", []string{
-			"--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true",
-			"--set", "topoDiscovery.master.exports={labels,hypernode,kueue}", "--set", "topoDiscovery.mode=leaf",
-			"--set", "config.existingConfigMap=mine", "--set", "topoDiscovery.master.replicas=3",
-		}},
-		{"nothing-written", []string{"--set-json", "topoDiscovery.master.exports=[]", "--set", "topoDiscovery.master.countPods=false"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			objects := renderGolden(t, "topo-master-"+tt.name, append([]string{
-				"-s", "templates/topo-master/deployment.yaml", "-s", "templates/topo-master/service.yaml",
-				"-s", "templates/topo-master/rbac.yaml", "--set", "topoDiscovery.deploy=true",
-			}, tt.args...)...)
-			checkFlags(t, topoMaster, get[*appsv1.Deployment](t, objects, "Deployment/"+topoMaster).Spec.Template.Spec)
-		})
-	}
 }
 
 // The command of other suites, whose `echo` puts a newline into user and
@@ -111,41 +65,6 @@ func TestTopologyOfTheConfiguration(t *testing.T) {
 	const want = "mode: native\ntopology:\n  clusterManager:\n    address: https://manager.example.com/groups\n" +
 		"    interval: 10m\n  mode: dragonfly\n  nodeNumber: 4\n"
 	if diff := cmp.Diff(want, config.Data["cluster-config"]); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestTopoPermissions(t *testing.T) {
-	objects := renderTopo(t)
-	got := map[string][]rbacv1.PolicyRule{}
-	for _, name := range []string{topoWorker, topoMaster} {
-		got[name] = get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+name).Rules
-	}
-	got["lease"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster).Rules
-	got["events"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster+"-events").Rules
-	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
-	}
-	lease := rule("coordination.k8s.io", "leases", "get", "update")
-	lease.ResourceNames = []string{topoMaster}
-	podGroups := rule("", "podgroups", "list")
-	podGroups.APIGroups = []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io", "scheduling.k8s.io"}
-	want := map[string][]rbacv1.PolicyRule{
-		topoWorker: {
-			rule("", "nodes", "get", "list", "watch"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
-			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-		},
-		topoMaster: {
-			rule("", "nodes", "list", "watch", "patch"), rule("", "nodes/status", "patch"), rule("", "pods", "list", "watch"),
-			podGroups, rule("policy", "poddisruptionbudgets", "list"),
-			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
-			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
-			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"), rule("kai.scheduler", "topologies", "list", "delete"),
-		},
-		"events": {rule("", "events", "create", "list", "watch")},
-		"lease":  {rule("coordination.k8s.io", "leases", "create"), lease},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -74,70 +72,6 @@ func TestSysctlsOfKilledRun(t *testing.T) {
 	}
 }
 
-// TestLimitOfInotify: clusters side by side need more than the default, which is there
-// again after the last.
-func TestLimitOfInotify(t *testing.T) {
-	for _, tt := range []struct{ before, during string }{{"128\n", "1024"}, {"8192\n", "8192\n"}} {
-		dir := t.TempDir()
-		s := sysctls{proc: filepath.Join(dir, "sys"), record: filepath.Join(dir, "run", "sysctl.json")}
-		value := write(t, filepath.Join(s.proc, inotifyInstances), tt.before)
-		is := func(step, want string) {
-			t.Helper()
-			if got, err := os.ReadFile(value); err != nil || string(got) != want {
-				t.Errorf("%s the limit is %q, want %q (%v)", step, got, want, err)
-			}
-		}
-		if err := s.hold(t.Context(), dir); err != nil {
-			t.Fatal(err)
-		}
-		is("with a cluster", tt.during)
-		if err := s.release(t.Context(), dir); err != nil {
-			t.Fatal(err)
-		}
-		is("after it", strings.TrimSpace(tt.before))
-	}
-}
-
-func TestLockFileEndsWithContext(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sub", "lock")
-	unlock, err := lockFile(t.Context(), file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := lockFile(ctx, file); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("second lock: %v, want deadline exceeded", err)
-	}
-	unlock()
-	again, err := lockFile(t.Context(), file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again()
-}
-
-func TestParseStat(t *testing.T) {
-	const line = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 100 5 184467"
-	p, state, ok := parseStat(42, line)
-	if !ok || state != 'S' || p != (process{pid: 42, start: 9876}) {
-		t.Errorf("parseStat = %+v, %c, %t", p, state, ok)
-	}
-	for _, bad := range []string{"", "42 (x", "42 (x) S 1"} {
-		if _, _, ok := parseStat(42, bad); ok {
-			t.Errorf("parseStat(%q) succeeds", bad)
-		}
-	}
-	// A program that executes another from a thread that is not its first is a
-	// zombie with threads until the kernel has made that thread the first.
-	for threads, want := range map[string]byte{"0": 'Z', "1": 'Z', "2": 'R', "11": 'R'} {
-		zombie := "42 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 777 0"
-		if _, state, ok := parseStat(42, zombie); !ok || state != want {
-			t.Errorf("a zombie with %s threads: state %c, %t, want %c", threads, state, ok, want)
-		}
-	}
-}
-
 // TestStopSparesReusedPID: a record whose start time differs is another process.
 func TestStopSparesReusedPID(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
@@ -164,29 +98,6 @@ func TestStopSparesReusedPID(t *testing.T) {
 		t.Error("still alive") // It is a zombie until Wait, which does not count.
 	}
 	_ = cmd.Wait()
-}
-
-func TestParseHierarchy(t *testing.T) {
-	v1 := hierarchy{dir: "/sys/fs/cgroup/cpu,cpuacct", controllers: []string{"cpu", "cpuacct"}}
-	for line, want := range map[string]*hierarchy{
-		"32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct":    &v1,
-		"40 31 0:37 / /sys/fs/cgroup/systemd rw shared:9 - cgroup cgroup rw,xattr,name=systemd": {dir: "/sys/fs/cgroup/systemd", controllers: []string{"xattr", "systemd"}},
-		"41 31 0:38 / /absent/unified rw,relatime - cgroup2 cgroup2 rw":                         {dir: "/absent/unified", v2: true},
-		"31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755":                     nil,
-		"":      nil,
-		"a - b": nil,
-	} {
-		got, ok := parseHierarchy(line)
-		if ok != (want != nil) {
-			t.Errorf("%q: ok = %t", line, ok)
-			continue
-		}
-		if ok {
-			if diff := cmp.Diff(*want, got, cmp.AllowUnexported(hierarchy{})); diff != "" {
-				t.Errorf("%q (-want +got):\n%s", line, diff)
-			}
-		}
-	}
 }
 
 // fakeMachine has everything.
@@ -245,21 +156,5 @@ func TestPreflight(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestPreflightWarm(t *testing.T) {
-	m := fakeMachine(t)
-	m.lookPath = func(name string) bool { return name == "go" || strings.HasSuffix(name, "mount") }
-	m.freeDisk = func(string) (uint64, error) { return 2 * gib, nil }
-	cache := t.TempDir()
-	for _, part := range []string{"kubernetes", "runc", "images"} {
-		write(t, filepath.Join(cache, "bin", part+"-0123456789ab", "x"), "")
-	}
-	if got := m.missing(cache); len(got) > 0 {
-		t.Errorf("a machine with everything built lacks %+v", got)
-	}
-	if got := m.missing("/var/lib/x"); len(got) == 0 {
-		t.Error("a cache below /var/lib is accepted")
 	}
 }

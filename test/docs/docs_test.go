@@ -86,26 +86,6 @@ func TestMakeTargets(t *testing.T) {
 	}
 }
 
-// A table has five columns at most: one that is wider is no longer read across.
-func TestTables(t *testing.T) {
-	code, found := regexp.MustCompile("`[^`]*`|\\\\\\|"), 0
-	for name, page := range Pages(t, root) {
-		for line := range strings.Lines(block.ReplaceAllString(page, "")) {
-			line = strings.TrimSpace(code.ReplaceAllString(line, ""))
-			if !strings.HasPrefix(line, "|") {
-				continue
-			}
-			found++
-			if columns := strings.Count(strings.Trim(line, "|"), "|") + 1; columns > 5 {
-				t.Errorf("%s: a row of %d columns: %s", name, columns, line)
-			}
-		}
-	}
-	if found < 500 {
-		t.Errorf("%d rows found", found)
-	}
-}
-
 // A test that a page names is in the sources, those of end-to-end tests among them.
 func TestNamedTests(t *testing.T) {
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)

@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -35,24 +34,6 @@ func TestEventsAndConditions(t *testing.T) {
 	})
 	Section(t, root, Observability, "events", Table(events...), *update)
 	Section(t, root, Observability, "conditions", Table(conditions...), *update)
-}
-
-// The page has every cause for which a device is in no pod's reach.
-func TestCauses(t *testing.T) {
-	rows := [][]string{{"reason", "what it is"}}
-	for _, file := range []string{"deviceplugin/health/health.go", "deviceplugin/agent/shortage.go"} {
-		constants(t, file, func(about string, spec *ast.ValueSpec) {
-			if strings.HasPrefix(about, "The causes") {
-				name := spec.Names[0].Name
-				rows = append(rows, []string{"`" + name + "`", sentence(t, spec, name+" is ")})
-			}
-		})
-	}
-	if len(rows) < 17 {
-		t.Errorf("%d causes", len(rows))
-	}
-	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	Section(t, root, Observability, "causes", Table(rows...), *update)
 }
 
 // sentence is a constant's comment without its beginning and the period.

@@ -50,7 +50,7 @@ func cableNode(host int) string { return fmt.Sprintf("cable-%d", host) }
 
 func newCables(t *testing.T) *cables {
 	t.Helper()
-	c := &cables{bed: shared, tree: ibsim.FatTree{Hosts: 8, Rails: 8, PerUnit: 4, Spines: 2, Uplinks: 2}}
+	c := &cables{bed: shared(t), tree: ibsim.FatTree{Hosts: 8, Rails: 8, PerUnit: 4, Spines: 2, Uplinks: 2}}
 	c.topologyCRD(t)
 	file, err := os.Create(filepath.Join(t.TempDir(), "fat.net"))
 	if err != nil {
@@ -184,7 +184,7 @@ func TestCableMoves(t *testing.T) {
 	}
 	expect := func(what string, groups map[string][]string, degraded []string, faults ...string) {
 		t.Helper()
-		eventually(t, 20*time.Second, func() string {
+		eventually(t, func() string {
 			placed, bad := m.placed(t)
 			var found []string
 			for _, f := range m.findings(t) {

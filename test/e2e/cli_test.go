@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,7 +62,7 @@ func problems(out string) (all []string) {
 
 // TestCLIDoctorOfANode asks about Nodes in three states.
 func TestCLIDoctorOfANode(t *testing.T) {
-	b := shared
+	b := shared(t)
 	cli := b.laptop(t)
 	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 
 // TestCLINamesAMissingNode : a name with a typing error.
 func TestCLINamesAMissingNode(t *testing.T) {
-	cli := shared.laptop(t)
+	cli := shared(t).laptop(t)
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -139,7 +138,7 @@ func (w workload) manifest(node string) string {
 // TestCLITaintsOfTheRealNode has the real controllers make pods on the real
 // node, with the tolerations that they add themselves.
 func TestCLITaintsOfTheRealNode(t *testing.T) {
-	b := shared
+	b := shared(t)
 	cli := b.laptop(t)
 	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
 		t.Fatal(err)
@@ -168,8 +167,8 @@ func TestCLITaintsOfTheRealNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.kubectl(t, "apply", "-f", file)
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "taints", "--timeout=60s") })
-	eventually(t, time.Minute, func() string {
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "namespace", "taints", "--timeout=3m") })
+	eventually(t, func() string {
 		on := b.kubectl(t, "-n", "taints", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}")
 		if n := strings.Count(on, b.Node()); n != len(all) {
 			return fmt.Sprintf("%d of %d pods are on the node", n, len(all))
@@ -206,13 +205,13 @@ func (b *bed) reallyBlocked(t *testing.T, want []string) {
 	const taint = "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule"
 	b.kubectl(t, "taint", "node", b.Node(), taint)
 	t.Cleanup(func() { b.kubectlAfter(t, "taint", "node", b.Node(), taint+"-") })
-	b.kubectl(t, "-n", "taints", "delete", "pods", "-l", "app", "--timeout=60s")
+	b.kubectl(t, "-n", "taints", "delete", "pods", "-l", "app", "--timeout=3m")
 	blocked := map[string]bool{}
 	for _, owner := range want {
 		_, name, _ := strings.Cut(owner, " ")
 		blocked[name] = true
 	}
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		lines := b.kubectl(t, "-n", "taints", "get", "pods", "-l", "app", "-o",
 			`jsonpath={range .items[*]}{.metadata.labels.app} on={.spec.nodeName}{"\n"}{end}`)
 		placed := map[string]bool{}

@@ -10,7 +10,7 @@ import (
 // TestChartKeepsWhatKubectlWrote applies the documented ConfigMap with kubectl, before an
 // install and after one: the chart neither fails nor takes it back, until it is deleted.
 func TestChartKeepsWhatKubectlWrote(t *testing.T) {
-	b := shared
+	b := shared(t)
 	const name, release = "heddle-device-config", "kept"
 	mode := func() string {
 		return b.kubectl(t, "get", "configmap", name, "-n", suite, "-o", "jsonpath={.data.nodes-config}")

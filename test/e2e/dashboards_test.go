@@ -34,13 +34,10 @@ const cordonedGPU = "GPU-61313477-0e8d-47f7-ac46-372e96f2f690"
 // engine, on what Prometheus' own scrapes have of the daemons of the chart, with
 // the labels that the chart's monitors make.
 func TestDashboards(t *testing.T) {
-	t.Parallel()
 	t.Run("a DaemonSet for each", func(t *testing.T) {
-		t.Parallel()
 		showsAll(t, "e2e-dashboards", []string{daemon, pluginName, topoWorkerName, topoMasterName, schedulerName}, "")
 	})
 	t.Run(nodeName, func(t *testing.T) {
-		t.Parallel()
 		showsAll(t, "e2e-dashboards-node", []string{nodeName, topoMasterName, schedulerName}, "combined: true\n")
 	})
 }
@@ -53,14 +50,14 @@ func showsAll(t *testing.T, name string, programs []string, more string) {
 	p := b.prometheus(t, values)
 	f := &fleet{bed: b, namespace: "observed"}
 	b.kubectl(t, "create", "namespace", f.namespace)
-	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
+	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=3m")
 	const leaf = "b83fd20000000d01"
 	// One stays free as a whole.
 	for _, name := range []string{"seen-a", "seen-b", "seen-c"} {
 		f.gpus(t, name, 4, nil)
 		b.report(t, reportOf(name, b.node(t, name).UID, leaf))
 	}
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if up := p.query(t, `up == 1`); len(up) != len(programs) {
 			return fmt.Sprintf("%d of %d targets answer: %v", len(up), len(programs), p.query(t, `up`))
 		}
@@ -80,7 +77,7 @@ func showsAll(t *testing.T, name string, programs []string, more string) {
 		b.shareOnNode(t, fmt.Sprintf("share-%d", round))
 		f.gang(t, runs, 2, 1, nil)
 		f.gang(t, waits, 4, 4, nil)
-		f.running(t, time.Minute, runs, 2)
+		f.running(t, runs, 2)
 		f.rejected(t, waits, 4, "rejected by podgroup")
 		pending = p.without(t, pending, 12*time.Second)
 	}
@@ -220,5 +217,5 @@ func (b *bed) shareOnNode(t *testing.T, name string) {
 	if err := b.Apply(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	b.kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
+	b.kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=3m")
 }

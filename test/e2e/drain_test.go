@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
@@ -44,7 +43,7 @@ spec:
 	t.Cleanup(func() {
 		b.kubectlAfter(t, "delete", "deployment", drainedName, "--ignore-not-found", "--cascade=foreground")
 	})
-	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=60s")
+	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=3m")
 	first, gpu := b.onGPU(t, cli)
 	sharers := "No pod has GPU " + gpu
 	if slices.Contains(strings.Fields(b.holds(t, cli, "default/"+sharer)), gpu) {
@@ -60,7 +59,7 @@ spec:
 	if got := b.kubectl(t, "get", "node", b.Node(), "-o", cordonedByGPU); got != gpu {
 		t.Errorf("cordoned are %q, want %q", got, gpu)
 	}
-	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=60s")
+	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=3m")
 	second, other := b.onGPU(t, cli)
 	if second == first || other == gpu {
 		t.Errorf("%s was on %s, and its successor %s is on %s", first, gpu, second, other)
@@ -77,7 +76,7 @@ spec:
 	if !b.bed.node(t, b.Node()).Spec.Unschedulable {
 		t.Error("the node is not cordoned")
 	}
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		got := b.kubectl(t, "get", "pods", "-l", "app="+drainedName, "-o", "jsonpath={.items[*].status.phase}")
 		if got != "Pending" {
 			return "pods of the Deployment on a drained node: " + got
@@ -86,21 +85,21 @@ spec:
 	})
 
 	b.kubectl(t, "uncordon", b.Node())
-	if out, code := cli.run(t, "gpu", "uncordon", b.Node(), gpu); code != 0 || !strings.Contains(out, "is handed out again") {
+	if out, code := cli.run(t, "gpu", "uncordon", b.Node(), gpu); code != 0 || !strings.Contains(out, "is allocated again") {
 		t.Errorf("uncordon of the GPU: exit %d\n%s", code, out)
 	}
 	if got := b.kubectl(t, "get", "node", b.Node(), "-o", cordonedByGPU+"{.spec.unschedulable}"); got != "" {
 		t.Errorf("left of the drain is %q", got)
 	}
-	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=60s")
-	b.kubectl(t, "delete", "deployment", drainedName, "--cascade=foreground", "--timeout=60s")
+	b.kubectl(t, "wait", "deployment/"+drainedName, "--for=condition=Available", "--timeout=3m")
+	b.kubectl(t, "delete", "deployment", drainedName, "--cascade=foreground", "--timeout=3m")
 }
 
 // holds is the line about a pod that has a GPU, by the beginning of its name, in what a
 // drain would do.
 func (b *bed) holds(t *testing.T, cli laptop, name string) (line string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		out, _ := cli.run(t, "drain", b.Node(), "--dry-run")
 		for line = range strings.Lines(out) {
 			if strings.HasPrefix(line, name) && strings.Contains(line, " GPU-") {

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,7 +16,7 @@ import (
 // TestEventsOfTheDevicePlugin: the real API server takes its Events, and rejects
 // those that a thief of its token would write.
 func TestEventsOfTheDevicePlugin(t *testing.T) {
-	b := shared
+	b := shared(t)
 	const user = "system:serviceaccount:" + suite + ":heddle-device-plugin"
 	policy := b.helm(t, "template", "heddle", "deploy/helm/heddle", "-n", suite, "--set", "gpuDevice.deploy=true",
 		"-s", "templates/device-plugin/policy-events.yaml")
@@ -59,7 +58,7 @@ func TestEventsOfTheDevicePlugin(t *testing.T) {
 		return err
 	}
 	// Before the role counts, everything is forbidden.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if err := write("Pod", "p", "heddle-device-plugin", "n1"); err != nil {
 			return err.Error()
 		}

@@ -31,7 +31,7 @@ const (
 // TestFeatureDiscoveryFromTheChart is the life of the daemon on a real node,
 // step by step; each step stands on those before.
 func TestFeatureDiscoveryFromTheChart(t *testing.T) {
-	b := shared
+	b := shared(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := b.Kubectl(context.WithoutCancel(t.Context()), "-n", suite, "logs", "ds/"+daemon, "--tail=40")
@@ -96,9 +96,9 @@ func (b *bed) installChart(t *testing.T) {
 func (b *bed) path(file string) string { return filepath.Join(b.installer.Root, file) }
 
 // waitLabel waits until the real node's label is value; "" means absent.
-func (b *bed) waitLabel(t *testing.T, key, value string, within time.Duration) time.Duration {
+func (b *bed) waitLabel(t *testing.T, key, value string) time.Duration {
 	t.Helper()
-	return eventually(t, within, func() string {
+	return eventually(t, func() string {
 		if got := b.node(t, b.Node()).Labels[key]; got != value {
 			return fmt.Sprintf("label %s is %q, want %q", key, got, value)
 		}
@@ -107,7 +107,7 @@ func (b *bed) waitLabel(t *testing.T, key, value string, within time.Duration) t
 }
 
 func stepLabels(t *testing.T, b *bed) {
-	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", 20*time.Second)
+	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
 	n := b.node(t, b.Node())
 	for key, want := range map[string]string{
 		"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper",
@@ -131,8 +131,8 @@ func stepLabels(t *testing.T, b *bed) {
 func stepHeal(t *testing.T, b *bed) {
 	b.kubectl(t, "label", "node", b.Node(), "nvidia.com/gpu.count-")
 	b.kubectl(t, "taint", "node", b.Node(), "heddle.dev/node.usage-")
-	took := b.waitLabel(t, "nvidia.com/gpu.count", "8", 10*time.Second)
-	eventually(t, 10*time.Second, func() string {
+	took := b.waitLabel(t, "nvidia.com/gpu.count", "8")
+	eventually(t, func() string {
 		for _, taint := range b.node(t, b.Node()).Spec.Taints {
 			if taint.Key == "heddle.dev/node.usage" {
 				return ""
@@ -146,8 +146,8 @@ func stepHeal(t *testing.T, b *bed) {
 func stepMachine(t *testing.T, b *bed) {
 	b.kubectl(t, "-n", suite, "delete", "configmap", "machine")
 	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/mixed-l40s-h100.json"))
-	b.waitLabel(t, "nvidia.com/gpu.count", "5", 2*time.Minute)
-	b.waitLabel(t, "heddle.dev/rdma.hca.count", "2", 5*time.Second)
+	b.waitLabel(t, "nvidia.com/gpu.count", "5")
+	b.waitLabel(t, "heddle.dev/rdma.hca.count", "2")
 	if n := b.restarts(t); n != 0 {
 		t.Errorf("the daemon restarted %d times", n)
 	}
@@ -176,7 +176,7 @@ func (b *bed) nodesConfig(t *testing.T, text string) {
 
 func stepBadConfig(t *testing.T, b *bed) {
 	b.nodesConfig(t, "- nodeName: node1\n  usage: training\n  usgae: inference\n")
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		events := b.kubectl(t, "get", "events", "--field-selector=involvedObject.name="+b.Node()+",reason=InvalidConfiguration",
 			"-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(events, "usgae") || !strings.Contains(events, "nodes-config:3:") {
@@ -199,8 +199,8 @@ func stepBadConfig(t *testing.T, b *bed) {
 func stepGoodConfig(t *testing.T, b *bed) {
 	before := b.placed(t, metav1.NamespaceAll, "")
 	b.nodesConfig(t, "- nodeName: node1\n  usage: inference\n")
-	b.waitLabel(t, "heddle.dev/node.usage", "inference", 2*time.Minute)
-	b.waitLabel(t, "example.com/rack", "", 5*time.Second)
+	b.waitLabel(t, "heddle.dev/node.usage", "inference")
+	b.waitLabel(t, "example.com/rack", "")
 	if diff := cmp.Diff(before, b.placed(t, metav1.NamespaceAll, "")); diff != "" || len(before) == 0 {
 		t.Errorf("pods and their nodes (-before +after a change of usage):\n%s", diff)
 	}
@@ -284,7 +284,7 @@ func stepCleanup(t *testing.T, b *bed) {
 	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m", "--force-conflicts",
 		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)
-	b.waitLabel(t, "nvidia.com/gpu.product", "", 30*time.Second)
+	b.waitLabel(t, "nvidia.com/gpu.product", "")
 	n := b.node(t, b.Node())
 	for key := range n.Labels {
 		if strings.HasPrefix(key, "nvidia.com/") || strings.HasPrefix(key, "heddle.dev/") {

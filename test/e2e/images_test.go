@@ -50,7 +50,7 @@ func makeImages(t *testing.T, b *bed, out, arches string, names ...string) {
 // other file than its image's. So it is for the other architecture: with heddle-node, and with
 // all where HEDDLE_LONG_TESTS is set, since they are compiled once more.
 func TestImages(t *testing.T) {
-	b := shared
+	b := shared(t)
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("the images' base is unpacked with dpkg-deb: ", err)
 	}

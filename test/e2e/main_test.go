@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +23,8 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// bed is the cluster that the tests of this package share. Tests that change
-// the real node put it back.
+// bed is a cluster with what the tests need to use it. Tests that change the real node put
+// it back.
 type bed struct {
 	*cluster.Cluster
 	installer *install.Installer
@@ -33,7 +32,69 @@ type bed struct {
 	client    kubernetes.Interface
 }
 
-var shared *bed
+// up is the bed that is up. There is one at a time: two clusters on two processors wait for
+// each other.
+var up *bed
+
+// shared is the bed of the tests that make none of their own.
+func shared(t *testing.T) *bed {
+	t.Helper()
+	if up == nil {
+		up = newBed(t, cluster.Options{Name: "e2e", Log: os.Stderr})
+	}
+	return up
+}
+
+// ownBed is the bed of one test.
+func ownBed(t *testing.T, o cluster.Options) *bed {
+	t.Helper()
+	down(t)
+	up = newBed(t, o)
+	t.Cleanup(func() { down(t) })
+	return up
+}
+
+// down takes the bed down that is up.
+func down(t *testing.T) {
+	t.Helper()
+	if up == nil {
+		return
+	}
+	if err := up.Down(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+	up = nil
+}
+
+// newBed brings a cluster up, with simulated nodes.
+func newBed(t *testing.T, o cluster.Options) *bed {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{}
+	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-e2e"), os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	o.Kwok, o.Replace = true, true
+	if b.Cluster, err = cluster.Up(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	if b.config, err = clientcmd.BuildConfigFromFlags("", b.Kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	b.config.QPS, b.config.Burst = 500, 500
+	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// patience is how long a test waits for any condition: more than a busy machine takes for
+// anything. How long something may take is no matter of these tests.
+const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == lldpSender {
@@ -56,7 +117,6 @@ func TestMain(m *testing.M) {
 }
 
 func runAll(m *testing.M) (code int, err error) {
-	ctx := context.Background()
 	cache, err := cluster.DefaultCache()
 	if err != nil {
 		return 1, err
@@ -64,25 +124,11 @@ func runAll(m *testing.M) (code int, err error) {
 	if missing := cluster.Preflight(cache); len(missing) > 0 {
 		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
 	}
-	// Two halves of these tests run side by side: see the Makefile.
-	name := cmp.Or(os.Getenv("HEDDLE_E2E"), "e2e")
-	c, err := cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Replace: true, Log: os.Stderr})
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
-	b := &bed{Cluster: c}
-	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-"+name), os.Stderr); err != nil {
-		return 1, err
-	}
-	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
-		return 1, err
-	}
-	b.config.QPS, b.config.Burst = 500, 500
-	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
-		return 1, err
-	}
-	shared = b
+	defer func() {
+		if up != nil {
+			err = errors.Join(err, up.Down(context.Background()))
+		}
+	}()
 	return m.Run(), nil
 }
 
@@ -128,7 +174,7 @@ func (b *bed) kubectl(t *testing.T, args ...string) string {
 }
 
 // eventually waits until ok returns "" and fails with its last word.
-func eventually(t *testing.T, within time.Duration, ok func() string) time.Duration {
+func eventually(t *testing.T, ok func() string) time.Duration {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -138,8 +184,8 @@ func eventually(t *testing.T, within time.Duration, ok func() string) time.Durat
 		if why == "" {
 			return time.Since(start)
 		}
-		if time.Since(start) > within {
-			t.Fatalf("after %s: %s", within, why)
+		if time.Since(start) > patience {
+			t.Fatalf("after %s: %s", patience, why)
 		}
 		<-tick.C
 	}

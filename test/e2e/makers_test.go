@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
@@ -25,13 +23,11 @@ import (
 // node that shares its GPUs, and the check again: sgpu is 16 for each. No resource or label of the node is
 // another maker's, and the uninstallation takes all of it back.
 func TestMakersFromTheChart(t *testing.T) {
-	t.Parallel()
 	for _, m := range []maker{
 		{"metax-tech.com", "metax-c500-box", "metax/device-config.yaml", 64, "nvidia.com"},
 		{"nvidia.com", "dgx-h100", "device-config.yaml", 79, "metax-tech.com"},
 	} {
 		t.Run(m.vendor, func(t *testing.T) {
-			t.Parallel()
 			m.fromTheChart(t, ownBed(t, cluster.Options{Name: "e2e-" + m.machine}))
 		})
 	}
@@ -90,7 +86,7 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	}
 	offers := func(want map[corev1.ResourceName]int64) {
 		t.Helper()
-		eventually(t, time.Minute, func() string {
+		eventually(t, func() string {
 			n := b.node(t, b.Node())
 			for name, want := range want {
 				if got := n.Status.Allocatable[name]; got.Value() != want {
@@ -138,7 +134,7 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		n := b.node(t, b.Node())
 		for key := range n.Labels {
 			if strings.HasPrefix(key, m.vendor+"/") {
@@ -147,44 +143,4 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 		}
 		return ""
 	})
-}
-
-// TestGangsOfEveryMaker: heddle-scheduler with domains.vendor auto places gangs on nodes with GPUs
-// of AMD, MetaX and NVIDIA in one cluster, each in one leaf's worth of its own nodes, and fills a
-// node of two makers with both.
-func TestGangsOfEveryMaker(t *testing.T) {
-	f := newFleet(t, "config.cluster.domains.vendor=auto")
-	makers := []string{"nvidia.com", "amd.com", "metax-tech.com"}
-	for _, maker := range makers {
-		name, _, _ := strings.Cut(maker, ".")
-		for i := range 2 {
-			f.nodes(t, cluster.SimulatedNode{Name: fmt.Sprintf("%s-%d", name, i), Capacity: map[string]string{maker + "/gpu": "8"}})
-		}
-	}
-	f.nodes(t, cluster.SimulatedNode{Name: "both", Capacity: map[string]string{"amd.com/gpu": "4", "nvidia.com/gpu": "4"}})
-	gang := func(name, maker string, n, gpus int) {
-		for i := range n {
-			p := f.member(name, i, n, 0, nil)
-			p.Spec.Containers[0].Resources.Limits[corev1.ResourceName(maker+"/gpu")] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
-			f.create(t, p)
-		}
-	}
-	for _, maker := range makers {
-		name, _, _ := strings.Cut(maker, ".")
-		gang("of-"+name, maker, 2, 8)
-		for node := range f.running(t, 30*time.Second, "of-"+name, 2) {
-			if !strings.HasPrefix(node, name+"-") {
-				t.Errorf("the gang of %s is on %s", maker, node)
-			}
-		}
-	}
-	gang("last-amd", "amd.com", 2, 2)
-	gang("last-nvidia", "nvidia.com", 1, 4)
-	for node := range f.running(t, 30*time.Second, "last-", 3) {
-		if node != "both" {
-			t.Errorf("on %s", node)
-		}
-	}
-	gang("none", "metax-tech.com", 1, 1)
-	f.rejected(t, "none", 1, "rejected by podgroup none")
 }

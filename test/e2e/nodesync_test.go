@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -57,29 +56,8 @@ func (b *bed) labels(t *testing.T, name string) map[string]string {
 	return got
 }
 
-func TestLabelsAppearChangeAndGo(t *testing.T) {
-	b := shared
-	b.newNode(t, "sync-life", labels("zone", "z1"))
-	s := b.syncer(t, "sync-life")
-
-	syncNode(t, s, nodesync.Desired{Labels: labels("nvidia.com/gpu.count", "8", "nvidia.com/gpu.product", "NVIDIA-H20")})
-	got := b.kubectl(t, "get", "node", "sync-life", "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`)
-	if got != "NVIDIA-H20" {
-		t.Errorf("kubectl sees gpu.product %q", got)
-	}
-	syncNode(t, s, nodesync.Desired{Labels: labels("nvidia.com/gpu.count", "7")})
-	want := labels("zone", "z1", "nvidia.com/gpu.count", "7")
-	if diff := cmp.Diff(want, b.labels(t, "sync-life")); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
-	syncNode(t, s, nodesync.Desired{})
-	if diff := cmp.Diff(labels("zone", "z1"), b.labels(t, "sync-life")); diff != "" {
-		t.Errorf("labels after cleanup (-want +got):\n%s", diff)
-	}
-}
-
 func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.newNode(t, "sync-conflict", nil)
 	s := b.syncer(t, "sync-conflict")
 	// NVIDIA's feature discovery was here first, by way of its own writer.
@@ -124,38 +102,10 @@ func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
 	}
 }
 
-// TestConflictThatTheCacheDoesNotShow is a writer that comes between our read
-// and our write: the API server's refusal names the keys, the rest is applied.
-func TestConflictThatTheCacheDoesNotShow(t *testing.T) {
-	b := shared
-	b.newNode(t, "sync-race", nil)
-	s := b.syncer(t, "sync-race")
-	stale, err := s.Node(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.kubectl(t, "label", "node", "sync-race", "--field-manager=other", "a.b/c.d=theirs", "x=theirs")
-	r, err := s.Sync(t.Context(), stale, nodesync.Desired{Labels: labels("a.b/c.d", "ours", "x", "ours", "y", "ours")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys []string
-	for _, c := range r.Conflicts {
-		keys = append(keys, c.Key+" "+c.Manager)
-	}
-	if diff := cmp.Diff([]string{"a.b/c.d other", "x other"}, keys); diff != "" {
-		t.Errorf("conflicts (-want +got):\n%s", diff)
-	}
-	want := labels("a.b/c.d", "theirs", "x", "theirs", "y", "ours")
-	if diff := cmp.Diff(want, b.labels(t, "sync-race")); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
-}
-
 // TestOwnLabelsAreTakenBack: keys below heddle.dev that another writer changed, by
 // whatever field manager, also while another label is left to its owner.
 func TestOwnLabelsAreTakenBack(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.newNode(t, "sync-own", nil)
 	s := b.syncer(t, "sync-own")
 	want := nodesync.Desired{Labels: labels("heddle.dev/rdma.hca.count", "8", "nvidia.com/gpu.count", "8", "x", "ours")}
@@ -172,7 +122,7 @@ func TestOwnLabelsAreTakenBack(t *testing.T) {
 }
 
 func TestForeignTaintsAreNeverTouched(t *testing.T) {
-	b := shared
+	b := shared(t)
 	foreign := corev1.Taint{Key: "example.com/maintenance", Value: "soon", Effect: corev1.TaintEffectPreferNoSchedule}
 	usage := corev1.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}
 	b.newNode(t, "sync-taints", nil, foreign)
@@ -213,36 +163,5 @@ func TestForeignTaintsAreNeverTouched(t *testing.T) {
 	want := []nodesync.Conflict{{Kind: "taint", Key: "late:NoSchedule", Want: "2", Have: "1"}}
 	if diff := cmp.Diff(want, r.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
-	}
-}
-
-func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
-	b := shared
-	b.newNode(t, "sync-quiet", nil)
-	s := b.syncer(t, "sync-quiet")
-	want := nodesync.Desired{
-		Labels: labels("nvidia.com/gpu.count", "8"),
-		Taints: []corev1.Taint{{Key: "heddle.dev/node.usage", Value: "training", Effect: "NoSchedule"}},
-	}
-	before := syncNode(t, s, want).Node
-	for round := range 100 {
-		r, err := s.Sync(t.Context(), b.node(t, "sync-quiet"), want)
-		if err != nil || r.Writes != 0 {
-			t.Fatalf("round %d: %d writes, %v", round, r.Writes, err)
-		}
-	}
-	ours := func(n *corev1.Node) (entries []metav1.ManagedFieldsEntry) {
-		for _, f := range n.ManagedFields {
-			if f.Manager == wellknown.FieldManager {
-				entries = append(entries, f)
-			}
-		}
-		return entries
-	}
-	// The controllers of a Node without a kubelet replace the list of taints,
-	// and with it take the field from us.
-	fields := cmpopts.IgnoreFields(metav1.ManagedFieldsEntry{}, "FieldsV1")
-	if diff := cmp.Diff(ours(before), ours(b.node(t, "sync-quiet")), fields); diff != "" {
-		t.Errorf("our managed fields changed (-want +got):\n%s", diff)
 	}
 }

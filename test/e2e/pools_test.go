@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -65,7 +64,7 @@ func stepNodePools(t *testing.T, b *bed) {
 		"app=inference": "h20-inference h20-inference",
 		"run=cpu-only":  "cpu-1",
 	} {
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, func() string {
 			if got := where(selector); got != want {
 				return fmt.Sprintf("pods of %s are on %q, want %q", selector, got, want)
 			}
@@ -103,7 +102,7 @@ func (b *bed) spill(t *testing.T) {
 	} {
 		b.kubectl(t, "scale", "deploy", "training", "--replicas="+tt.training)
 		b.kubectl(t, "scale", "deploy", "inference-deployment", "--replicas="+tt.inference)
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, func() string {
 			got := map[string]map[string]int{"training": b.perNode(t, "app=training-job"), "inference": b.perNode(t, "app=inference")}
 			return cmp.Diff(tt.want, got)
 		})
@@ -151,7 +150,7 @@ func (b *bed) afterUsage(t *testing.T, before map[types.UID]string) {
 	}
 	uid := b.kubectl(t, "get", "pod", gone[0], "-o", "jsonpath={.metadata.uid}")
 	b.kubectl(t, "delete", "pod", gone[0])
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		got := map[string]map[string]int{"training": b.perNode(t, "app=training-job"), "inference": b.perNode(t, "app=inference")}
 		return cmp.Diff(map[string]map[string]int{
 			"training": {"h20-training": 3, "h20-hybrid": 7, "": 1}, "inference": {"h20-inference": 3, "h20-hybrid": 1, "": 3},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +20,7 @@ const podGroupCRD = "podgroups.scheduling.x-k8s.io"
 // their own service account, pods that name no scheduler, and a gang whose size
 // stands in a PodGroup object. The CRD of those outlives the release.
 func TestSchedulerFromTheChart(t *testing.T) {
-	b := shared
+	b := shared(t)
 	if err := b.installer.Image(t.Context(), b.Cluster, schedulerName); err != nil {
 		t.Fatal(err)
 	}
@@ -55,19 +54,19 @@ func TestSchedulerFromTheChart(t *testing.T) {
 		b.kubectlAfter(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
 	})
-	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=30s")
+	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=3m")
+	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=3m")
 	err = b.Apply(t.Context(), `{"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
 		"metadata": {"name": "pair", "namespace": "`+f.namespace+`"}, "spec": {"minMember": 2, "scheduleTimeoutSeconds": 20}}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.gpus(t, "chart-gpu", 4, nil)
-	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
+	eventually(t, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 	labels := map[string]string{"scheduling.x-k8s.io/pod-group": "pair"}
 	f.create(t, f.pod("pair-0", 2, labels))
 	// It is not in the queue yet, so only an Event has the reason.
-	eventually(t, 90*time.Second, func() string {
+	eventually(t, func() string {
 		got := f.kubectl(t, "-n", f.namespace, "get", "events", "--field-selector=reason=GangIncomplete", "-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(got, "podgroup pair waits for pods: 1 of 2 exist") {
 			return "Events: " + got
@@ -75,7 +74,7 @@ func TestSchedulerFromTheChart(t *testing.T) {
 		return ""
 	})
 	f.create(t, f.pod("pair-1", 2, labels))
-	f.running(t, 30*time.Second, "pair", 2)
+	f.running(t, "pair", 2)
 	for _, p := range f.podsOf(t, "pair") {
 		if p.Spec.SchedulerName != schedulerName {
 			t.Errorf("%s went to %s", p.Name, p.Spec.SchedulerName)
@@ -86,11 +85,11 @@ func TestSchedulerFromTheChart(t *testing.T) {
 		f.create(t, f.pod(fmt.Sprintf("labeled-%d", i), 1, map[string]string{gangName: "labeled", gangLeast: "2"}))
 	}
 	f.gpus(t, "chart-more", 4, nil)
-	f.running(t, 30*time.Second, "labeled", 2)
-	f.shows(t, 30*time.Second, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
+	f.running(t, "labeled", 2)
+	f.shows(t, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
 	f.ownersWriteNoShares(t)
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
-	f.shows(t, 40*time.Second, "labeled", "{.metadata.uid}", "")
+	f.shows(t, "labeled", "{.metadata.uid}", "")
 	uninstall(t.Context())
 	b.kubectl(t, "get", "crd", podGroupCRD)
 	b.kubectl(t, "get", "-n", f.namespace, "podgroups."+strings.TrimPrefix(podGroupCRD, "podgroups."), "pair")
@@ -102,7 +101,7 @@ func (f *fleet) ownersWriteNoShares(t *testing.T) {
 	t.Helper()
 	f.nodes(t, sharing("chart-shared"))
 	f.create(t, f.share("honest", 10, 4))
-	f.running(t, 30*time.Second, "honest", 1)
+	f.running(t, "honest", 1)
 	text := f.kubectl(t, "-n", f.namespace, "get", "pod", "honest", "-o", "jsonpath={.metadata.annotations}")
 	if !strings.Contains(text, wellknown.SGPUAllocation) {
 		t.Errorf("a pod with a share has annotations %s", text)

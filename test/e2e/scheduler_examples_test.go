@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +25,7 @@ func (b *bed) startTrainingOperator(t *testing.T) {
 	t.Helper()
 	program, module := b.workloadProgram(t, "github.com/kubeflow/training-operator/cmd/training-operator.v1")
 	b.kubectl(t, "apply", "--server-side", "-k", filepath.Join(module, "manifests/base/crds"))
-	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	const namespace, secret = "kubeflow", "training-operator-webhook-cert"
 	b.applied(t, fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
 ---
@@ -44,7 +43,7 @@ mkdir /tmp/k8s-webhook-server && ln -s /mnt/certs /tmp/k8s-webhook-server/servin
 	b.runWorkload(t, "unshare", "--mount", "sh", "-c", script, "sh", certs, program,
 		"--enable-scheme=tfjob", "--enable-scheme=mpijob", "--metrics-bind-address=127.0.0.1:19482",
 		"--health-probe-bind-address=127.0.0.1:19481", "--webhook-server-port=19480")
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		got, err := b.client.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -63,7 +62,7 @@ func (f *fleet) operator(t *testing.T, job string, pods int) {
 	t.Helper()
 	f.startTrainingOperator(t)
 	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example(job))
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if n := len(f.podsOf(t, "")); n != pods {
 			return fmt.Sprintf("the operator has made %d of %d pods", n, pods)
 		}
@@ -86,7 +85,7 @@ func TestTFSmokeGPU(t *testing.T) {
 		}
 	}
 	f.gpus(t, "tf-b", 4, nil)
-	nodes := f.running(t, 30*time.Second, job, pods)
+	nodes := f.running(t, job, pods)
 	workers := map[string]int{}
 	for _, p := range f.podsOf(t, job+"-worker") {
 		workers[p.Spec.NodeName]++
@@ -108,7 +107,7 @@ func TestDocumentedGPUPod(t *testing.T) {
 	f.gpus(t, "one-b", 8, topology(100, 10))
 	f.gpus(t, "one-c", 8, nil)
 	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example("gpu-pod.yaml"))
-	nodes := f.running(t, 30*time.Second, "sample-pod", 1)
+	nodes := f.running(t, "sample-pod", 1)
 	if nodes["one-b"] != 1 {
 		t.Errorf("it runs on %v", nodes)
 	}
@@ -142,7 +141,7 @@ func TestDocumentedMPIJob(t *testing.T) {
 		node("nccl-cpu", 0, map[string]string{"cloud.ebtech.com/cpu": "amd-epyc-milan"}))
 	const job, pods = "nccl-test", 3
 	f.operator(t, "mpijob-nccl.yaml", pods)
-	nodes := f.running(t, time.Minute, job, pods)
+	nodes := f.running(t, job, pods)
 	if nodes["nccl-a"] != 1 || nodes["nccl-b"] != 1 || nodes["nccl-cpu"] != 1 {
 		t.Errorf("it runs on %v", nodes)
 	}
@@ -156,14 +155,14 @@ func TestDocumentedMPIJob(t *testing.T) {
 // TestGangLabels applies the example of the spellings as it is: every gang is one,
 // none starts by half, and all run where there is room.
 func TestGangLabels(t *testing.T) {
-	f := idleFleet(t, shared)
+	f := idleFleet(t, shared(t))
 	err := f.Apply(t.Context(), f.helm(t, "template", "x", "deploy/helm/heddle", "-s", "templates/scheduler/podgroups.yaml",
 		"--set", "gpuScheduler.deploy=true"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.kubectlAfter(t, "delete", "crd", podGroupCRD, "--ignore-not-found") })
-	f.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=30s")
+	f.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=3m")
 	f.start(t)
 	f.assign(t)
 	// Too little for any of them.
@@ -183,7 +182,7 @@ func TestGangLabels(t *testing.T) {
 	}
 	f.gpus(t, "spelled-b", 12, nil)
 	for gang, n := range gangs {
-		there.running(t, 30*time.Second, gang+"-", n)
+		there.running(t, gang+"-", n)
 	}
 	// gang-labels counts members that run.
 	before := there.uids(t, "gang-labels-")

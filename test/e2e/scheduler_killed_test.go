@@ -5,10 +5,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"os"
-	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -23,7 +20,7 @@ const (
 func (f *fleet) halfBound(t *testing.T, name string, n int) {
 	t.Helper()
 	f.gang(t, name, n, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if got := len(f.bound(t, name)); got < n/4 {
 			return fmt.Sprintf("%d pods are bound", got)
 		}
@@ -46,7 +43,7 @@ func (f *fleet) middle(t *testing.T, name string, n int) map[string]string {
 // bound, and no node has more than its 8 GPUs.
 func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]string) (leaf string) {
 	t.Helper()
-	for node, pods := range f.running(t, time.Minute, name, n) {
+	for node, pods := range f.running(t, name, n) {
 		if pods > 8 || leaf != "" && at[node] != leaf {
 			t.Errorf("%d pods of %s on %s of leaf %s", pods, name, node, at[node])
 		}
@@ -66,7 +63,7 @@ func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]str
 // that came first by name want the rest of it. No node holds more than it has,
 // and what is free is counted once.
 func TestSchedulerKilled(t *testing.T) {
-	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
+	f := idleFleet(t, shared(t), "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
 	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
 	f.replace(t, fast, slow)
@@ -77,7 +74,7 @@ func TestSchedulerKilled(t *testing.T) {
 	first := f.middle(t, "half", pods)
 	f.gang(t, "eager", pods-len(first), 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
 	f.start(t)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if got := len(f.bound(t, "half")); got <= len(first) {
 			return fmt.Sprintf("%d pods are bound, as before", got)
 		}
@@ -106,57 +103,4 @@ func TestSchedulerKilled(t *testing.T) {
 	}
 	f.gang(t, "over", 1, 1, nil)
 	t.Log(f.rejected(t, "over", 1, "rejected by podgroup over"))
-}
-
-// TestSecondReplica kills the replica that schedules in the middle of a gang:
-// the other one, which has waited for the lease, finishes it.
-func TestSecondReplica(t *testing.T) {
-	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19414/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19414, map[string][]string{leafA: numbered("lease-a", 3), leafB: numbered("lease-b", 3)})
-	f.replace(t, fast, slow)
-	f.start(t)
-	holder := func() string {
-		return f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "-o", "jsonpath={.spec.holderIdentity}")
-	}
-	leads := f.leader(t)
-	f.replace(t, slow, fast)
-	other := f.replica(t, t.Output())
-	t.Cleanup(func() { end(t, other) })
-	// It has every pod and node, and waits.
-	const pods = 24
-	f.halfBound(t, "half", pods)
-	if got := holder(); got != leads {
-		t.Fatalf("%s leads, not %s", got, leads)
-	}
-	f.kill(t)
-	first := f.middle(t, "half", pods)
-	killed := time.Now()
-	f.whole(t, "half", pods, at, first)
-	if got := holder(); got == leads || got == "" {
-		t.Errorf("%q leads after its end", got)
-	}
-	t.Logf("the gang runs %.1f s after the end of the replica", time.Since(killed).Seconds())
-}
-
-// leader waits until a scheduler holds the lease, and that has renewed it.
-func (f *fleet) leader(t *testing.T) (identity string) {
-	t.Helper()
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := ""
-	eventually(t, 30*time.Second, func() string {
-		got := f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "--ignore-not-found",
-			"-o", "jsonpath={.spec.holderIdentity} {.spec.renewTime}")
-		was := before
-		before = got
-		if !strings.HasPrefix(got, host) || was == "" || was == got {
-			return "the lease has " + got
-		}
-		identity, _, _ = strings.Cut(got, " ")
-		return ""
-	})
-	return identity
 }

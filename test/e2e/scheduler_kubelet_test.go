@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
@@ -28,7 +27,7 @@ func (f *fleet) lend(t *testing.T, gpus int) {
 // returns how many those are.
 func (f *fleet) containers(t *testing.T, prefix string) (n int) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		tasks, err := f.NodeExec(t.Context(), "ctr", "tasks", "list")
 		if err != nil {
 			return err.Error()
@@ -72,7 +71,7 @@ func TestGangOnTheRealNode(t *testing.T) {
 		t.Errorf("%d containers of a gang that has no room", got)
 	}
 	f.kubectl(t, "uncordon", f.Node())
-	nodes := f.running(t, time.Minute, gang, n)
+	nodes := f.running(t, gang, n)
 	if got := f.containers(t, gang); nodes[f.Node()] != 2 || nodes["unreal"] != 2 || got != 2 {
 		t.Errorf("the gang is on %v, in %d containers", nodes, got)
 	}

@@ -3,16 +3,12 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
@@ -27,30 +23,6 @@ func withGates(t *testing.T) *bed {
 		FeatureGates:  map[string]bool{"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true},
 		APIServerArgs: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true"},
 	})
-}
-
-// ownBed is a cluster of a test's own. A test that mostly waits for it runs beside others, once
-// those that share a cluster have ended.
-func ownBed(t *testing.T, o cluster.Options) *bed {
-	t.Helper()
-	o.Kwok, o.Replace, o.Log = true, true, t.Output()
-	c, err := cluster.Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Down(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	b := &bed{Cluster: c, installer: shared.installer}
-	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
-		t.Fatal(err)
-	}
-	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // nativeGroup makes a PodGroup of scheduling.k8s.io and its pods.
@@ -96,13 +68,13 @@ func TestNativePodGroups(t *testing.T) {
 		leaf string
 	}{{"three", 3, leafB}, {"four", 4, leafA}} {
 		f.nativeGroup(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-		for node := range f.running(t, 40*time.Second, tt.gang, tt.n) {
+		for node := range f.running(t, tt.gang, tt.n) {
 			if used[node] != "" || at[node] != tt.leaf {
 				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
 			}
 			used[node] = tt.gang
 		}
-		eventually(t, 10*time.Second, func() string {
+		eventually(t, func() string {
 			if got := f.scheduled(t, tt.gang); !strings.HasPrefix(got, "True") {
 				return tt.gang + " shows " + got
 			}
@@ -116,7 +88,7 @@ func TestNativePodGroups(t *testing.T) {
 	}
 	// One GPU node is no room for two; two are.
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "three-0", "three-1", "--force", "--grace-period=0")
-	f.running(t, 40*time.Second, "more", 2)
+	f.running(t, "more", 2)
 	if n := len(f.podsOf(t, "three")); n != 1 {
 		t.Errorf("three has %d pods", n)
 	}

@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -50,7 +52,7 @@ const lease = "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  re
 // newFleet writes the chart's configuration of heddle-scheduler and starts it.
 func newFleet(t *testing.T, set ...string) *fleet {
 	t.Helper()
-	return newFleetOn(t, shared, set...)
+	return newFleetOn(t, shared(t), set...)
 }
 
 func newFleetOn(t *testing.T, b *bed, set ...string) *fleet {
@@ -75,7 +77,7 @@ func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
 		f.clear(t)
 	})
-	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
+	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=3m")
 	args := []string{
 		"template", "x", "deploy/helm/heddle", "-n", f.namespace,
 		"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/deployment.yaml",
@@ -191,7 +193,7 @@ func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
 			t.Error(err)
 		}
 	})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := api.List(t.Context(), ours)
 		if err != nil {
 			return err.Error()
@@ -230,7 +232,7 @@ func (f *fleet) assign(t *testing.T) {
 	for _, kind := range []string{"mutatingadmissionpolicybinding", "mutatingadmissionpolicy"} {
 		t.Cleanup(func() { f.kubectlAfter(t, "delete", kind, schedulerName) })
 	}
-	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
+	eventually(t, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 }
 
 // goesTo returns which scheduler a new pod would go to, if not to this one.
@@ -311,9 +313,9 @@ func (f *fleet) podsOf(t *testing.T, prefix string) (pods []corev1.Pod) {
 }
 
 // running waits until n pods run, and returns where.
-func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int) (nodes map[string]int) {
+func (f *fleet) running(t *testing.T, prefix string, n int) (nodes map[string]int) {
 	t.Helper()
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		nodes = map[string]int{}
 		running := 0
 		var why []string
@@ -336,7 +338,7 @@ func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int
 // refused waits until each of n pods has these words as its reason, and no node.
 func (f *fleet) rejected(t *testing.T, prefix string, n int, words string) (why string) {
 	t.Helper()
-	eventually(t, 40*time.Second, func() string {
+	eventually(t, func() string {
 		pods := f.podsOf(t, prefix)
 		for i := range pods {
 			if why = whyNot(&pods[i]); !strings.Contains(why, words) || pods[i].Spec.NodeName != "" {
@@ -375,4 +377,41 @@ func (f *fleet) set(name string, n int, pod *corev1.Pod) *appsv1.StatefulSet {
 			},
 		},
 	}
+}
+
+const (
+	gpusOfNode = 8
+	gpuMiB     = 80 << 10
+	gpuSlots   = 16
+)
+
+func gpuUUID(node string, gpuAt int) string { return fmt.Sprintf("GPU-%s-%d", node, gpuAt) }
+
+// sharing is a node of eight cards that heddle-device-plugin has published.
+func sharing(name string) cluster.SimulatedNode {
+	all := allocation.NodeGPUs{Version: allocation.Version}
+	for i := range gpusOfNode {
+		all.GPUs = append(all.GPUs, allocation.GPU{
+			UUID: gpuUUID(name, i), Index: i, MemoryMiB: gpuMiB, Slots: gpuSlots, Zone: 1, Healthy: true,
+		})
+	}
+	return cluster.SimulatedNode{
+		Name: name, Annotations: map[string]string{wellknown.SharedGPUs: all.String()},
+		Capacity: map[string]string{
+			"nvidia.com/sgpu": fmt.Sprint(gpusOfNode * gpuSlots), "nvidia.com/vcore": fmt.Sprint(gpusOfNode * 100),
+			"nvidia.com/vmemory": fmt.Sprint(gpusOfNode * gpuMiB >> 10),
+		},
+	}
+}
+
+// share is a pod that asks for a part of a card.
+func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
+	p := f.pod(name, 0, nil)
+	p.Spec.SchedulerName = schedulerName
+	limits := p.Spec.Containers[0].Resources.Limits
+	limits[corev1.ResourceCPU] = resource.MustParse("100m")
+	for name, n := range map[corev1.ResourceName]int64{"nvidia.com/sgpu": 1, "nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
+		limits[name] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
+	return p
 }

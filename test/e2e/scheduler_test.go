@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -113,7 +112,7 @@ func TestGangInOneLeaf(t *testing.T) {
 		{"four", 4, leafA},
 	} {
 		f.gang(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-		for node := range f.running(t, 30*time.Second, tt.gang, tt.n) {
+		for node := range f.running(t, tt.gang, tt.n) {
 			if used[node] != "" || at[node] != tt.leaf {
 				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
 			}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,7 +15,7 @@ import (
 func (b *topoChart) commandsAnswer(t *testing.T, want string) {
 	t.Helper()
 	commands := documented(t, b.path("docs/install.md"), "TOPO_MASTER_IP=")
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		answer, err := b.NodeExec(t.Context(), "sh", "-ec", commands)
 		if err != nil {
 			return err.Error()

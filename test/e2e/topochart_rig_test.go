@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,8 +30,8 @@ func (b *bed) pods(t *testing.T, app string) []corev1.Pod {
 // reportOf waits for the report of a node.
 func (b *bed) reportOf(t *testing.T, node string) *v1alpha1.NodeTopology {
 	t.Helper()
-	b.kubectl(t, "wait", "--for=create", "nt/"+node, "--timeout=20s")
-	b.kubectl(t, "wait", "nt/"+node, "--for=jsonpath={.status.heartbeatTime}", "--timeout=20s")
+	b.kubectl(t, "wait", "--for=create", "nt/"+node, "--timeout=3m")
+	b.kubectl(t, "wait", "nt/"+node, "--for=jsonpath={.status.heartbeatTime}", "--timeout=3m")
 	nt := &v1alpha1.NodeTopology{}
 	if err := json.Unmarshal([]byte(b.kubectl(t, "get", "nt", node, "-o", "json")), nt); err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ const leafLabel = "heddle.dev/topology.leaf"
 
 func (b *bed) waitLeaf(t *testing.T, node, want string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := b.node(t, node).Labels[leafLabel]; got != want {
 			return fmt.Sprintf("%s of %s is %q, want %q", leafLabel, node, got, want)
 		}

@@ -56,7 +56,7 @@ type topoChart struct {
 // TestTopologyFromTheChart is the life of topo-worker and topo-master on a real
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
-	b := &topoChart{bed: shared}
+	b := &topoChart{bed: shared(t)}
 	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func stepAnswers(t *testing.T, b *topoChart) {
 	if len(pods) != 2 {
 		t.Fatalf("%d replicas, want 2", len(pods))
 	}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		body, err := b.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://"+service+":9001/node_group")
 		if err != nil || !strings.Contains(body, want) {
 			return fmt.Sprintf("at the Service's address: %v, %s", err, body)
@@ -168,7 +168,7 @@ func stepGroupLabels(t *testing.T, b *topoChart) {
 	// One of the two walks the leaf, if it is Ready still.
 	b.ready(t, "chart-a")
 	b.ready(t, "chart-b")
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := b.kubectl(t, "get", "nt", "chart-a", "chart-b", "-o", `jsonpath={.items[*].status.walk}`); got != `["b83fd20000000c01"]` {
 			return "walks: " + got
 		}
@@ -190,14 +190,14 @@ func stepEthernet(t *testing.T, b *topoChart) {
 		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--sysfs-root=/fixture/sys"},
 		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--proc-root=/fixture/proc"}]`
 	b.kubectl(t, "-n", suite, "patch", "ds", topoWorkerName, "--type=json", "-p", patch)
-	b.kubectl(t, "-n", suite, "rollout", "status", "ds/"+topoWorkerName, "--timeout=60s")
+	b.kubectl(t, "-n", suite, "rollout", "status", "ds/"+topoWorkerName, "--timeout=3m")
 	pods := b.pods(t, topoWorkerName)
 	s := pods[0].Spec.Containers[0].SecurityContext
 	if s.Privileged != nil || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) || *s.AllowPrivilegeEscalation {
 		t.Fatalf("security context: %+v", s)
 	}
 	// No frame has come; but the source listens, else it would have reported the reason.
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		nt := b.reportOf(t, b.Node())
 		if len(nt.Spec.Rails) != 9 {
 			return fmt.Sprintf("%d rails", len(nt.Spec.Rails))
@@ -220,7 +220,7 @@ func stepEthernet(t *testing.T, b *topoChart) {
 		_ = speaker.Process.Kill()
 		_ = speaker.Wait() // It was killed.
 	})
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		nt := b.reportOf(t, b.Node())
 		for i := range nt.Spec.Rails {
 			r := &nt.Spec.Rails[i]
@@ -329,7 +329,7 @@ func stepTokens(t *testing.T, b *topoChart) {
 		return fmt.Sprint(resp.StatusCode)
 	}
 	// The old replicas may still be on their way out.
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		return cmp.Diff("200", get("/node_group", reader))
 	})
 	got := []string{get("/node_group", ""), get("/node_group", other), get("/v1/topology", reader), get("/readyz", "")}

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +18,7 @@ import (
 // the Node and of the NodeTopology, prints the columns and the Events, and all
 // of it ends when the cable is mended. heddle doctor names the cable.
 func TestFabricCondition(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.topologyCRD(t)
 	reports := map[string]*v1alpha1.NodeTopology{}
 	for i := range 8 {
@@ -42,7 +41,7 @@ func TestFabricCondition(t *testing.T) {
 	const node, other = "cable-1", "cable-2"
 	wait := func(what, status string) {
 		t.Helper()
-		b.kubectl(t, "wait", "--for=condition=HeddleFabric="+status, what, "--timeout=90s")
+		b.kubectl(t, "wait", "--for=condition=HeddleFabric="+status, what, "--timeout=3m")
 	}
 	wait("node/"+node, "True")
 	wait("node/"+other, "True")
@@ -86,7 +85,7 @@ func TestFabricCondition(t *testing.T) {
 
 	b.report(t, reports[node])
 	wait("node/"+node, "True")
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		events := b.kubectl(t, "get", "events", "-n", "default", "--field-selector", "involvedObject.kind=Node,involvedObject.name="+node, "-o",
 			`jsonpath={range .items[*]}{.type} {.reason} {.source.component}{"\n"}{end}`)
 		for _, want := range []string{
@@ -99,7 +98,7 @@ func TestFabricCondition(t *testing.T) {
 		return ""
 	})
 	// The page's history of the cable is these Events.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		_, _, body := m.get(t, "/v1/nodes/"+node)
 		recovered, found := strings.Index(body, `"reason":"CableRecovered"`), strings.Index(body, `"reason":"CableMisplaced"`)
 		if recovered < 0 || found < recovered {

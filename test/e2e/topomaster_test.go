@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +76,7 @@ func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...strin
 		}
 	}
 	t.Cleanup(m.stop)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if code, _, _ := m.get(t, "/readyz"); code != http.StatusOK {
 			return fmt.Sprint("readyz answers ", code)
 		}
@@ -135,12 +134,12 @@ func (b *bed) report(t *testing.T, all ...*v1alpha1.NodeTopology) {
 // them writes, a restart loses nothing, and what is ours goes when it is not
 // wanted any more.
 func TestTopoMaster(t *testing.T) {
-	b := shared
+	b := shared(t)
 	b.topologyCRD(t)
 	if err := b.Apply(t.Context(), hyperNodeCRD("")); err != nil {
 		t.Fatal(err)
 	}
-	b.kubectl(t, "wait", "crd/hypernodes.topology.volcano.sh", "--for=condition=Established", "--timeout=30s")
+	b.kubectl(t, "wait", "crd/hypernodes.topology.volcano.sh", "--for=condition=Established", "--timeout=3m")
 	const leafA, leafB = "b83fd20000000a01", "b83fd20000000b01"
 	for node, leaf := range map[string]string{"topo-a1": leafA, "topo-a2": leafA, "topo-b1": leafB, "topo-b2": leafB} {
 		b.newNode(t, node, nil)
@@ -166,13 +165,13 @@ func TestTopoMaster(t *testing.T) {
 			return ""
 		}
 	}
-	eventually(t, 30*time.Second, label("topo-a1", "leaf-"+leafA))
-	eventually(t, 30*time.Second, label("topo-b2", "leaf-"+leafB))
+	eventually(t, label("topo-a1", "leaf-"+leafA))
+	eventually(t, label("topo-b2", "leaf-"+leafB))
 	if why := label("topo-liar", "")(); why != "" {
 		t.Error(why)
 	}
 	for _, path := range []string{"/node_group", "/v1/topology"} {
-		eventually(t, 10*time.Second, func() string {
+		eventually(t, func() string {
 			_, tagOne, bodyOne := one.get(t, path)
 			_, tagTwo, bodyTwo := two.get(t, path)
 			if tagOne != tagTwo || tagOne == "" {
@@ -194,13 +193,13 @@ func TestTopoMaster(t *testing.T) {
 		t.Helper()
 		return b.kubectl(t, "get", "nt", "-o", `jsonpath={range .items[*]}{.status.walk}{end}`)
 	}
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := walks(); strings.Count(got, leafA) != 1 || strings.Count(got, leafB) != 1 {
 			return "walks: " + got
 		}
 		return ""
 	})
-	b.kubectl(t, "wait", "--for=create", "hypernode/leaf-"+leafA, "--timeout=30s")
+	b.kubectl(t, "wait", "--for=create", "hypernode/leaf-"+leafA, "--timeout=3m")
 	if got := b.kubectl(t, "get", "hypernode", "leaf-"+leafA, "-o", "jsonpath={.spec.members[*].selector.exactMatch.name}"); got != "topo-a1 topo-a2" {
 		t.Errorf("members %q", got)
 	}
@@ -211,7 +210,7 @@ func TestTopoMaster(t *testing.T) {
 	const leafC = "a000000000000c01"
 	// Both at once: one after the other they would be two groups for a while, and a new one takes its own name.
 	b.report(t, reportOf("topo-a1", b.node(t, "topo-a1").UID, leafC), reportOf("topo-a2", b.node(t, "topo-a2").UID, leafC))
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		_, _, body := two.get(t, "/v1/nodes/topo-a2")
 		if !strings.Contains(body, leafC) {
 			return "no report of the new leaf: " + body
@@ -225,14 +224,14 @@ func TestTopoMaster(t *testing.T) {
 	if _, after, _ := again.get(t, "/node_group"); after != before {
 		t.Errorf("after a restart %s, before %s", after, before)
 	}
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := walks(); strings.Count(got, leafC) != 1 || strings.Contains(got, leafA) {
 			return "walks after the leader changed: " + got
 		}
 		return ""
 	})
 	b.kubectl(t, "label", "node", "topo-b1", leaf+"-")
-	eventually(t, 30*time.Second, label("topo-b1", "leaf-"+leafB))
+	eventually(t, label("topo-b1", "leaf-"+leafB))
 
 	// Volcano is upgraded, and the next leader knows that tiers have names now.
 	tierName := func() string {
@@ -247,7 +246,7 @@ func TestTopoMaster(t *testing.T) {
 	two.stop()
 	two = b.startTopoMaster(t, "two", 19402, exports...)
 	again.stop()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := tierName(); got != "1 leaf topo-b1 topo-b2" {
 			return "HyperNode of Volcano 1.14: " + got
 		}
@@ -271,6 +270,6 @@ func TestTopoMaster(t *testing.T) {
 	two.stop()
 	again.stop()
 	b.startTopoMaster(t, "last", 19402, "--exports", "none")
-	eventually(t, 30*time.Second, label("topo-b2", ""))
-	b.kubectl(t, "wait", "--for=delete", "hypernode/leaf-"+leafB, "--timeout=30s")
+	eventually(t, label("topo-b2", ""))
+	b.kubectl(t, "wait", "--for=delete", "hypernode/leaf-"+leafB, "--timeout=3m")
 }

@@ -31,7 +31,7 @@ spec:
   nodeSelector: {kubernetes.io/hostname: %s}
 `, stranger, cluster.BusyboxImage, b.Node()))
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "pod", stranger, "--wait=false") })
-	b.kubectl(t, "wait", "pod/"+stranger, "--for=condition=Ready", "--timeout=60s")
+	b.kubectl(t, "wait", "pod/"+stranger, "--for=condition=Ready", "--timeout=3m")
 	plugin := b.pods(t, b.plugin)[0]
 	ask := func(path, token string) string {
 		script := "wget -q -O- "

@@ -75,12 +75,12 @@ spec:
   - {name: c, image: %q, resources: {requests: {cpu: %s, memory: %q}}}
 `, filler, b.Node(), cluster.PauseImage, left.Cpu(), left.Memory()))
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "pod", filler, "--ignore-not-found") })
-	b.kubectl(t, "wait", "pod/"+filler, "--for=condition=Ready", "--timeout=60s")
+	b.kubectl(t, "wait", "pod/"+filler, "--for=condition=Ready", "--timeout=3m")
 	uid := func() string {
 		return b.kubectl(t, "get", "pod", filler, "--ignore-not-found", "-o", "jsonpath={.metadata.uid} {.status.phase}")
 	}
 	before, old := uid(), b.pods(t, b.plugin)
-	b.rolled(t, true, "upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "gpuDevice.maxSurge=auto,gpuDevice.interval=11s")
+	b.rolled(t, "upgrade", b.release, "deploy/helm/heddle", "--reuse-values", "--set", "gpuDevice.maxSurge=auto,gpuDevice.interval=11s")
 	if after := uid(); after != before {
 		t.Errorf("the pod that fills the node was %q and is %q", before, after)
 	}

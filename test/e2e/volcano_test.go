@@ -21,7 +21,9 @@ import (
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 const volcanoModule = "cmd/heddle-vc-scheduler"
@@ -37,7 +39,7 @@ type volcano struct {
 // newVolcano starts all but the scheduler.
 func newVolcano(t *testing.T) *volcano {
 	t.Helper()
-	f := &fleet{bed: shared, namespace: "volcano-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
+	f := &fleet{bed: shared(t), namespace: "volcano-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
 	f.kubectl(t, "create", "namespace", f.namespace)
 	f.kubectl(t, "cordon", f.Node())
 	t.Cleanup(func() {
@@ -54,7 +56,7 @@ func newVolcano(t *testing.T) *volcano {
 	for _, crds := range []string{"volcano", "jobflow"} {
 		f.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, "config/crd", crds, "bases"))
 	}
-	f.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	f.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	f.kubectl(t, "create", "namespace", "volcano-system")
 	t.Cleanup(func() { f.kubectlAfter(t, "delete", "namespace", "volcano-system", "--wait=false") })
 	f.runWorkload(t, controllers, "--kubeconfig", f.Kubeconfig(), "--leader-elect=false", "--listen-address=127.0.0.1:19501")
@@ -141,13 +143,13 @@ func (v *volcano) schedule(t *testing.T, document int, edit *strings.Replacer) {
 func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string]string {
 	t.Helper()
 	// The webhooks answer a moment after they started, and the queue is made by then.
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		if out, err := v.Kubectl(t.Context(), "-n", v.namespace, "apply", "-f", v.example(file)); err != nil {
 			return err.Error() + out
 		}
 		return ""
 	})
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		phase := v.kubectl(t, "-n", v.namespace, "get", "jobs.batch.volcano.sh", job, "-o", "jsonpath={.status.state.phase}")
 		if phase == "Completed" {
 			return ""
@@ -162,7 +164,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 	// that one: the Event about its binding has its node.
 	var nodes map[string]string
 	on := regexp.MustCompile(` to (?:node )?(fly-\d+)`)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := v.client.CoreV1().Events(v.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod"})
 		if err != nil {
 			return err.Error()
@@ -226,53 +228,30 @@ func TestVolcano(t *testing.T) {
 	}
 }
 
-// TestMigrationFromVolcano: Volcano's own scheduler gives way to heddle's vc-scheduler, which
-// then gets a plugin of heddle's, and comes back. The manifests are the same, and what runs is not touched.
-func TestMigrationFromVolcano(t *testing.T) {
-	const port = 19506
-	v := newVolcano(t)
-	_, fly := v.dragonflies(t, port, 2)
-	best := slices.Sorted(maps.Keys(fly))[5]
-	for node := range fly {
-		table := `{"2":{"score":0,"loss":400}}`
-		if node == best {
-			table = `{"2":{"score":400,"loss":0}}`
-		}
-		v.kubectl(t, "annotate", "node", node, wellknown.GPUTopology+"="+table)
-	}
-	ours := v.scheduler
-	theirs, _ := v.program(t, volcanoModule, "volcano.sh/volcano/cmd/scheduler")
-	without := strings.NewReplacer(`
-  - name: gpu-aware
-    arguments:
-      weight: 1
-      loss.weight: 0.5`, "")
-
-	v.scheduler = theirs
-	v.schedule(t, 1, without)
-	running := v.pod("running", 2, nil)
-	running.Spec.SchedulerName = "volcano"
-	v.create(t, running)
-	v.running(t, time.Minute, "running", 1)
-	before := v.podsOf(t, "running")[0]
-	v.completes(t, "volcano-job.yaml", "job-demo", 2)
-
-	for i, step := range []struct {
-		scheduler string
-		edit      *strings.Replacer
-	}{{ours, without}, {ours, strings.NewReplacer()}, {theirs, without}} {
-		v.kubectl(t, "-n", v.namespace, "delete", "jobs.batch.volcano.sh", "job-demo", "--wait")
-		v.kubectl(t, "-n", v.namespace, "delete", "events", "--all")
-		v.scheduler = step.scheduler
-		v.schedule(t, 1, step.edit)
-		for pod, node := range v.completes(t, "volcano-job.yaml", "job-demo", 2) {
-			if i == 1 && node != best {
-				t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
-			}
-		}
-		now := v.podsOf(t, "running")[0]
-		if now.UID != before.UID || now.Spec.NodeName != before.Spec.NodeName || now.Status.Phase != before.Status.Phase {
-			t.Errorf("the pod that runs is %s on %s, was %s on %s", now.Status.Phase, now.Spec.NodeName, before.Status.Phase, before.Spec.NodeName)
+// dragonflies reports nodes of eight GPUs as a static file places them,
+// eight to a dragonfly and two dragonflies to a switchbox, and starts a
+// topo-master of that mode.
+func (f *fleet) dragonflies(t *testing.T, port, n int) (box, fly map[string]string) {
+	t.Helper()
+	f.topologyCRD(t)
+	box, fly = map[string]string{}, map[string]string{}
+	var nodes []cluster.SimulatedNode
+	for i := range n {
+		for k := range 8 {
+			// Names do not show where a node is.
+			name := fmt.Sprintf("fly-%02d", k*n+i)
+			nodes = append(nodes, withGPUs(name, 8, nil))
+			box[name], fly[name] = fmt.Sprint("switchbox-", i/2), fmt.Sprint("dragonfly-", i)
 		}
 	}
+	f.nodes(t, nodes...)
+	var reports []*v1alpha1.NodeTopology
+	for name := range fly {
+		r := reportOf(name, f.node(t, name).UID, "")
+		r.Spec = v1alpha1.NodeTopologySpec{Path: []string{box[name], fly[name]}, PathSource: v1alpha1.SourceStatic}
+		reports = append(reports, r)
+	}
+	f.report(t, reports...)
+	f.startTopoMaster(t, "flies", port, "--exports", "none", "--mode", "switchbox")
+	return box, fly
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,7 @@ func TestWhy(t *testing.T) {
 	answers := func(name string, want ...string) {
 		t.Helper()
 		var out string
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, func() string {
 			out, _ = l.run(t, "why", "-n", f.namespace, name, "--server", fmt.Sprintf("http://127.0.0.1:%d", port))
 			for _, text := range want {
 				if !strings.Contains(out, text) {
@@ -41,8 +40,8 @@ func TestWhy(t *testing.T) {
 
 	f.gang(t, "first", 2, 8, map[string]string{inOneLeaf: "leaf", "heddle.dev/expected-duration": "90m"})
 	f.gang(t, "second", 2, 8, map[string]string{inOneLeaf: "leaf"})
-	f.running(t, 30*time.Second, "first", 2)
-	f.running(t, 30*time.Second, "second", 2)
+	f.running(t, "first", 2)
+	f.running(t, "second", 2)
 	f.gang(t, "third", 2, 8, map[string]string{inOneLeaf: "leaf"})
 	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu since ", " until ",
 		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
@@ -70,7 +69,7 @@ func TestWhy(t *testing.T) {
 	}
 
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "first-0", "first-1", "--grace-period=0", "--force")
-	f.running(t, 30*time.Second, "third", 2)
+	f.running(t, "third", 2)
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "second-0", "second-1", "--grace-period=0", "--force")
 	answers("apart", "2 pods, in leaf ", "but for the rules between pods: 0 of 2 fit where their constraints on zone-that-no-node-has let them")
 	answers("third", "Gang "+f.namespace+"/third waits for no node: every pod has one.")

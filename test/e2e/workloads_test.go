@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -88,7 +87,7 @@ func (b *bed) startWebhooked(t *testing.T, program, crds, webhooks, api string, 
 	t.Helper()
 	binary, module := b.workloadProgram(t, program)
 	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, crds))
-	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	certs := t.TempDir()
 	pair(t, certs)
 	config := filepath.Join(certs, "config.yaml")
@@ -189,7 +188,7 @@ func TestGangsOfOtherControllers(t *testing.T) {
 			manifest := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {namespace: %s, name: %s}\nspec: %s\n",
 				tt.api, tt.kind, f.namespace, tt.name, tt.spec)
 			// The controller's webhooks answer a moment after it started.
-			eventually(t, time.Minute, func() string {
+			eventually(t, func() string {
 				if err := f.Apply(t.Context(), manifest); err != nil {
 					return err.Error()
 				}
@@ -197,7 +196,7 @@ func TestGangsOfOtherControllers(t *testing.T) {
 			})
 			f.wholeGangs(t, tt.gangs, at)
 			f.kubectl(t, "delete", strings.ToLower(tt.kind), "-n", f.namespace, tt.name, "--cascade=foreground")
-			eventually(t, time.Minute, func() string {
+			eventually(t, func() string {
 				if n := len(f.podsOf(t, "")); n > 0 {
 					return fmt.Sprintf("%d pods are left", n)
 				}
@@ -212,7 +211,7 @@ func TestGangsOfOtherControllers(t *testing.T) {
 func (f *fleet) wholeGangs(t *testing.T, gangs map[string]int, at map[string]string) {
 	t.Helper()
 	var found map[string][]*gang.Member
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		var wait []string
 		found = map[string][]*gang.Member{}
 		for _, pod := range f.podsOf(t, "") {
@@ -255,7 +254,7 @@ func TestKueueAdmitsAndHeddlePlaces(t *testing.T) {
 		"gpuScheduler.map.interval=500ms")
 	_, at := f.leaves(t, port, map[string][]string{leafA: numbered("quota-a", 2), leafB: numbered("quota-b", 3)})
 	f.startKueue(t)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		err := f.Apply(t.Context(), fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta1
 kind: ResourceFlavor
 metadata: {name: quota}
@@ -289,7 +288,7 @@ spec: {suspend: true, completionMode: Indexed, parallelism: %[3]d, completions: 
 `, name, f.namespace, pods, template(fmt.Sprint(pods), "Never")))
 	}
 	f.wholeGangs(t, map[string]int{"fits": 3}, at)
-	eventually(t, time.Minute, func() string {
+	eventually(t, func() string {
 		text := f.kubectl(t, "get", "workloads.kueue.x-k8s.io", "-n", f.namespace, "-o",
 			`jsonpath={range .items[*]}{.metadata.ownerReferences[0].name}{" "}{.status.conditions[?(@.type=="QuotaReserved")].message}{"\n"}{end}`)
 		if !strings.Contains(text, "beyond couldn't assign flavors") {

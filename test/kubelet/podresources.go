@@ -21,7 +21,7 @@ const (
 )
 
 // Fault, given to Disturb, runs before every PodResources call that the
-// limiter let through; an error is what the caller gets.
+// limiter let through; the caller gets an error.
 type Fault func(ctx context.Context, method string) error
 
 // Disturb makes the PodResources server slow or broken; nil mends it.

@@ -22,7 +22,7 @@ const (
 	Sidecar      // a restartable init container: listed, its devices stay its own
 )
 
-// Container is one container of a pod and what it asks for.
+// Container is one container of a pod and its request.
 type Container struct {
 	Name   string
 	Kind   Kind
@@ -46,7 +46,7 @@ func (p Pod) find(name string) (Container, bool) {
 	return p.Containers[i], true
 }
 
-// holding is what one container holds of one resource (the kubelet's
+// holding has the devices of one resource that one container holds (the kubelet's
 // deviceAllocateInfo).
 type holding struct {
 	ids  checkpoint.DevicesPerNUMA

@@ -49,7 +49,7 @@ func ParseTable(text string) Table {
 	return t
 }
 
-// Of is the entry for a request; false if there is none, or an invalid one. Both values
+// Of returns the entry for a request, and false without a valid one. Both values
 // are 0 to MaxScore.
 func (t Table) Of(gpus int64) (score, loss int64, ok bool) {
 	if gpus < 0 || gpus >= int64(len(t)) {

@@ -21,7 +21,7 @@ type demand struct {
 	// primary are the ranks of the primary tasks: their pods have most of the
 	// gang's GPUs and count as pods of one class. The others are secondary.
 	primary []int32
-	// isPrimary is by task; classes are those of the primary tasks.
+	// isPrimary is by task; classes lists the classes of the primary tasks.
 	isPrimary []bool
 	classes   []int
 	// block is how many ranks go into one lowest group; 1 without slices.
@@ -81,7 +81,7 @@ func (d *demand) check(t *Tree) error {
 	case len(gpus) > 1:
 		return fmt.Errorf("slices of %d GPUs, and pods that ask for %d and for %d", size, gpus[0], gpus[1])
 	case size%gpus[0] != 0:
-		return fmt.Errorf("slices of %d GPUs are no multiple of the %s of a pod", size, count(gpus[0], "GPU"))
+		return fmt.Errorf("invalid slice size %d: want a multiple of the %s of a pod", size, count(gpus[0], "GPU"))
 	default:
 		d.block = size / gpus[0]
 	}

@@ -1,5 +1,5 @@
 // Package placement assigns a node to every pod of a gang on the topology tree
-// of a cluster, or explains why there is no room for it.
+// of a cluster, or explains why it does not fit.
 //
 // It owns the tree of groups in the form that plans need, the definition of a
 // good plan, and the order of ranks. It reads no API, file or clock, keeps no

@@ -6,7 +6,7 @@ type Gang struct {
 	// Tasks are the gang's roles: master, then workers.
 	Tasks []Task
 	// Slice is how many GPUs of consecutive ranks work most closely together, in
-	// one lowest group. Pods without GPUs do not count. 0 is none.
+	// one lowest group. Pods without GPUs do not count. 0 means no slices.
 	Slice int
 	// Require is the kind of the group that must hold the gang: a kind of the
 	// tree, or "node". Empty: anything.
@@ -45,11 +45,11 @@ type Capacity struct {
 	// Fit is how many pods of a class a node takes, if it gets no other pod of
 	// the gang: Fit[class][node]. Running pods of the gang are subtracted.
 	Fit [][]int32
-	// Free is what each node has left of what pods compete for, in any unit:
+	// Free is the free amount on each node of what pods compete for, in any unit:
 	// of nodes that take as many pods, the one with the least comes first. Nil
 	// is nothing.
 	Free []int32
-	// Together is true if a node takes so many pods of each class at once. It
+	// Together reports whether a node takes the given number of pods of each class at once. It
 	// is called only for gangs with unlike classes, and must not keep pods. Nil
 	// is the rule that holds whatever the pods ask for: the sum of pods/fit is
 	// at most 1. That rule rejects a pod without GPUs beside pods that have all
@@ -57,7 +57,7 @@ type Capacity struct {
 	Together func(node int32, pods []int32) bool
 }
 
-// holds is true if a node takes so many pods of each class at once.
+// holds reports whether a node takes the given number of pods of each class at once.
 func (c *Capacity) holds(node int32, pods []int32) bool {
 	sum := 0.0
 	for class, n := range pods {

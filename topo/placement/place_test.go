@@ -209,7 +209,7 @@ func TestPlace(t *testing.T) {
 			"slices: no multiple",
 			placement.Gang{Tasks: workers(4), Slice: 12},
 			one,
-			outcome{nil, " ", "slices of 12 GPUs are no multiple of the 8 GPUs of a pod"},
+			outcome{nil, " ", "invalid slice size 12: want a multiple of the 8 GPUs of a pod"},
 		},
 		{
 			"slices: no GPUs",

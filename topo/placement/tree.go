@@ -26,7 +26,7 @@ type Tree struct {
 	home []int32
 	// groups are in preorder; groups[0] is the root with all groups.
 	groups []group
-	// kinds are those of groups; their indexes are the bits of group.around.
+	// kinds lists the kinds of groups; their indexes are the bits of group.around.
 	kinds []string
 	// grouped is how many nodes are in a group.
 	grouped int32
@@ -83,7 +83,7 @@ func (t *Tree) Name(node int32) string { return t.names[node] }
 func (t *Tree) Status(node int32) string { return t.statuses[node] }
 
 // Around are the groups of the tree that hold all of some nodes, the tightest
-// first: a node by itself, then groups, without the root.
+// first: the single node, then groups, without the root.
 func (t *Tree) Around(nodes ...int32) (out []Group) {
 	first, last := bounds(nodes)
 	if last == None {
@@ -98,7 +98,7 @@ func (t *Tree) Around(nodes ...int32) (out []Group) {
 	return out
 }
 
-// bounds are the first and the last of some nodes; None is the last of none.
+// bounds returns the first and the last of some nodes. Without nodes the last is None.
 func bounds(nodes []int32) (first, last int32) {
 	first, last = math.MaxInt32, None
 	for _, node := range nodes {

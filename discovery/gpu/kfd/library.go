@@ -34,7 +34,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: the amdgpu driver is not loaded", gpu.ErrAbsent)
 	}
 	if !l.fs.Exists(nodesDir) {
-		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: there is no %s", gpu.ErrAbsent, l.fs.Path(nodesDir))
+		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: %s does not exist", gpu.ErrAbsent, l.fs.Path(nodesDir))
 	}
 	t, err := readTopology(l.fs)
 	if err != nil && len(t.devices) == 0 {
@@ -80,7 +80,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	return g, incomplete.Err()
 }
 
-// health is what the driver reports of a GPU. Firmware that does not answer comes before
+// health returns the state of a GPU by its driver. Firmware that does not answer comes before
 // counters: a configuration may have uncorrectable errors change nothing.
 func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Health {
 	counted := l.faults(dir, incomplete)
@@ -145,7 +145,7 @@ func (l *Library) banks(n node) (int64, error) {
 	return sum, nil
 }
 
-// faults is what RAS reports as uncorrectable, empty if nothing.
+// faults returns the uncorrectable errors that RAS reports.
 func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
 	names, err := l.fs.List(dir + "/ras")
 	if err != nil {

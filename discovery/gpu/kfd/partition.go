@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// maxPartitions is what four bits of location_id count.
+// maxPartitions is the number of partitions in four bits of location_id.
 const maxPartitions = 16
 
 // partitions reads how a GPU is cut. Its partitions have one unique_id, so that

@@ -144,7 +144,7 @@ const (
 )
 
 // links are a GPU's direct XGMI links to others; partitions of one GPU have the
-// same ones. min_bandwidth is that of one link, max_bandwidth that of all.
+// same ones. min_bandwidth is the bandwidth of one link, max_bandwidth of all links.
 func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
 	if t.fault != nil {
 		return nil, t.fault

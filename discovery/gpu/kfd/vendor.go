@@ -14,7 +14,7 @@ import (
 
 const vendorID = "0x1002"
 
-// Vendor is what heddle knows of AMD's GPUs.
+// Vendor describes AMD's GPUs.
 func Vendor() *gpu.Vendor {
 	return &gpu.Vendor{
 		Name:   "AMD",

@@ -31,7 +31,7 @@ func (l *Library) Fingerprint() string {
 	return gpu.Fingerprint(filepath.Join(l.devRoot, "mxcd"), filepath.Join(l.devRoot, "dri", "*"))
 }
 
-// names are those of the GPU's DRM devices.
+// names lists the GPU's DRM devices.
 func (l *Library) names(g *machine.GPU) ([]string, error) {
 	if g.Minor == nil {
 		return nil, fmt.Errorf("%s/%s/drm has no render node", l.fs.Path("bus/pci/devices"), g.PCI)

@@ -29,17 +29,17 @@ type Library struct {
 	fs      sysfs.FS
 	devRoot string
 	tool    tool
-	// asking bounds the tool, of which there is one call at a time.
+	// asking limits the tool to one call at a time.
 	asking bounded.Call[[]answer]
 	// pause is how many scans the tool is still left alone; only Open uses it.
 	pause int
-	// now is what Open found; calls of GPU may run at once.
+	// now is the result of Open; calls of GPU may run concurrently.
 	now atomic.Pointer[snapshot]
 }
 
-// snapshot is what one scan found, and never changed.
+// snapshot is the immutable result of one scan.
 type snapshot struct {
-	// addresses are those of the GPUs on the bus, in order, devices their numbers.
+	// addresses lists the GPUs on the bus, in order; devices has their PCI device numbers.
 	addresses, devices []string
 	// nodes are the layout's, one of each GPU, or none.
 	nodes     []map[string]uint64
@@ -47,8 +47,8 @@ type snapshot struct {
 	smi       smi
 }
 
-// smi is what the tool answered: the last good list, table and matrix, and why there
-// is no newer one.
+// smi holds the last good list, table and matrix of the tool, and why the tool
+// gave no newer ones.
 type smi struct {
 	list                      []listed
 	table                     table
@@ -137,7 +137,7 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 	return s
 }
 
-// take parses an answer, and keeps the one before where there is none.
+// take parses an answer. Without one it keeps the last.
 func take[T any](into *T, a answer, question []string, parse func(string) (T, error)) error {
 	if errors.Is(a.err, errNoTool) {
 		return a.err

@@ -257,7 +257,7 @@ func TestLayout(t *testing.T) {
 		{"a node cut off", func(b *box) { b.Raw("sys/class/mxcd/mxcd/layout/nodes/2/properties", "mg") }, "nodes/2/properties has no property"},
 		{"a node unreadable", func(b *box) { b.Unreadable("sys/class/mxcd/mxcd/layout/nodes/2/properties") }, "nodes/2/properties"},
 		{"a node is missing", func(b *box) { b.Remove("sys/class/mxcd/mxcd/layout/nodes/3") }, "has 2 GPUs, and the bus 3"},
-		{"a strange name", func(b *box) { b.Dir("sys/class/mxcd/mxcd/layout/nodes/ff") }, `"ff", which is no number`},
+		{"a strange name", func(b *box) { b.Dir("sys/class/mxcd/mxcd/layout/nodes/ff") }, `invalid number "ff"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBox(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// maxGPUs bounds what is taken of one answer.
+// maxGPUs bounds the GPUs read from one answer.
 const maxGPUs = 256
 
 // errPartial means that an answer has GPUs, and lines that could not be read.
@@ -31,7 +31,7 @@ type listed struct {
 //
 //	GPU#0    MXC500      0000:08:00.0   Available (UUID: GPU-e702f06b-…)
 //
-// The error names lines of GPUs that are of another form, beside those that are not.
+// The error names the malformed lines; the result holds the valid ones.
 func parseList(text string) ([]listed, error) {
 	var all []listed
 	var errs []error

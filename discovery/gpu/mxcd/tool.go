@@ -55,7 +55,7 @@ func (t tool) path() (string, error) {
 	return "", fmt.Errorf("%w below %s", errNoTool, t.root)
 }
 
-// answer is what the tool printed to a question, or why it did not.
+// answer holds the output of the tool, or the reason why there is no output.
 type answer struct {
 	text string
 	err  error

@@ -3,7 +3,7 @@
 //
 // It owns the reading of MetaX's PCI functions and of the compute driver's layout
 // (class mxcd), the parsers of what mx-smi prints, and the device nodes of each GPU.
-// All formats are those that public sources show; docs/metax.md names them, and what
+// All formats come from public sources; docs/metax.md names them, and what
 // no source shows. A GPU is found without mx-smi; a tool that is absent, hangs or
 // prints something else takes no GPU away. The package opens no device and changes
 // nothing of a GPU.
@@ -19,7 +19,7 @@ import (
 // Link is how mx-smi writes a connection by MetaXLink.
 const Link = "MX"
 
-// Vendor is what heddle knows of MetaX's GPUs.
+// Vendor describes MetaX's GPUs.
 func Vendor() *gpu.Vendor {
 	return &gpu.Vendor{
 		Name:   "MetaX",
@@ -59,7 +59,7 @@ func modelOf(device string) model {
 	}[device]
 }
 
-// product is a GPU's name: the tool's, else that of its number.
+// product returns a GPU's name by the tool, else by its PCI device number.
 func product(listed, device string) string {
 	return cmp.Or(listed, modelOf(device).name, "MetaX GPU "+device)
 }

@@ -18,7 +18,7 @@ import (
 const rearm = 30 * time.Second
 
 // watched is an event set and the GPUs in it. It belongs to the holder of
-// Library.waiting, and to Close once there is none.
+// Library.waiting, and to Close once nobody waits.
 type watched struct {
 	set nvml.EventSet
 	// gpus are the handles that were registered: the UUID of a GPU that just

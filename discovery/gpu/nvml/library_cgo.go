@@ -37,7 +37,7 @@ type Library struct {
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
-	// settled is what changes slowly, by UUID, symbols what the library has.
+	// settled caches slowly changing values by UUID; symbols lists the symbols of the library.
 	settled map[string]settled
 	symbols map[string]bool
 }
@@ -83,7 +83,7 @@ func (l *Library) unload() {
 	l.api, l.path = nil, ""
 }
 
-// handles are those of the open session; nil without one.
+// handles are the device handles of the open session, or nil.
 func (l *Library) handles() (map[string]nvml.Device, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -31,7 +31,7 @@ func libraryDirs() []string {
 	}
 }
 
-// searchedDirs are those of them that nvcdi searches without being asked to.
+// searchedDirs lists the directories that nvcdi searches by default.
 func searchedDirs() []string {
 	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
 }

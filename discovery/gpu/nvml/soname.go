@@ -97,7 +97,7 @@ func exists(file, root string) bool {
 	return err == nil
 }
 
-// sonameOf is the DT_SONAME of a library; empty if it has none, or is none.
+// sonameOf returns the DT_SONAME of a library, or an empty string.
 func sonameOf(file, root string) string {
 	f, err := elf.Open(below(file, root))
 	if err != nil {

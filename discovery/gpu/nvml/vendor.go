@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Vendor is what heddle knows of NVIDIA's GPUs.
+// Vendor describes NVIDIA's GPUs.
 func Vendor() *gpu.Vendor {
 	return &gpu.Vendor{
 		Name:   "NVIDIA",

@@ -36,11 +36,11 @@ func (n *Node) GPUs() int {
 
 // Pool is nodes of one shape.
 type Pool struct {
-	// Name is what people call such a machine.
+	// Name is the usual name of such a machine.
 	Name string
 	// Product is as in the label gpu.product, empty without GPUs.
 	Product string
-	// GPUs and HCAs are those of one node.
+	// GPUs and HCAs count the devices of one node.
 	GPUs, HCAs int32
 	// Group is how many nodes share their leaf switches; the last group can be smaller.
 	Group int
@@ -49,7 +49,7 @@ type Pool struct {
 	Nodes   []Node
 }
 
-// New are the pools of a fleet of so many nodes, between MinNodes and MaxNodes: GB200
+// New returns the pools of a fleet of the given size, between MinNodes and MaxNodes: GB200
 // trays in racks that are NVLink domains of 18, H20 in switchboxes of two pairs, one node
 // without GPUs, and for the rest DGX H100 in units whose rails each have a leaf.
 func New(nodes int) []Pool {

@@ -20,12 +20,11 @@ const amdResource = "amd.com/gpu"
 // the HCAs beside them, and can open no other. Nothing that the node or a pod shows
 // is in the words of another maker.
 func TestAMD(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{
 		name: "amd", machine: "amd-mi210-two-hives", config: quickHealth + "domains: {vendor: auto}\n",
 	})
-	r.waitAllocatable(t, amdResource, 8, waitStart)
-	r.waitAllocatable(t, hcaResource, 4*64, waitStart)
+	r.waitAllocatable(t, amdResource, 8)
+	r.waitAllocatable(t, hcaResource, 4*64)
 	if n := r.allocatable(t, gpuResource); n > 0 {
 		t.Errorf("the node offers %d of %s", n, gpuResource)
 	}

@@ -3,14 +3,11 @@
 package devices
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/heddle-dev/heddle/test/cluster"
-	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // TestCRIO: GPUs, HCAs and shares with preload on a node whose container runtime is CRI-O. It is
@@ -23,7 +20,6 @@ func TestCRIO(t *testing.T) {
 	if missing := cluster.CRIOMissing(); len(missing) > 0 {
 		t.Skipf("this machine lacks what CRI-O needs: %v", missing)
 	}
-	beside(t)
 	programs, err := cluster.Builder{Log: os.Stderr}.CRIO(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -41,8 +37,7 @@ func TestCRIO(t *testing.T) {
 }
 
 // sharesOnCRIO: limits of preload are in the container. What would lift them by the pod's environment
-// or mounts keeps it from being created, and so does CRI-O's own /dev/shm, which it mounts in place of
-// that of MPS.
+// or mounts keeps it from being created.
 func (r *rig) sharesOnCRIO(t *testing.T) {
 	t.Helper()
 	r.configure(t, sharedGPUs)
@@ -54,32 +49,17 @@ func (r *rig) sharesOnCRIO(t *testing.T) {
 	owns(t, "share", r.sees(t, "share", "app").Env, own)
 	owns(t, "kubectl exec in share", r.ask(t, "share", "app").Env, own)
 
-	dir := t.TempDir()
-	compile(t, filepath.Join(r.dir, "libvgpu.so"), fmt.Sprintf(limits, "one"), "-shared", "-fPIC", "-Done")
-	r.load(t, image.Spec{Name: loaderImage, Entrypoint: []string{"/wait"}, Files: map[string]string{
-		"/wait":     compile(t, filepath.Join(dir, "wait"), wait),
-		"/other.so": compile(t, filepath.Join(dir, "other.so"), "", "-shared", "-fPIC"),
-	}})
-	r.loads(t, "loads", "one", map[string]string{"LD_PRELOAD": "/other.so"})
-
 	r.configMap(t, "words", map[string]string{"CUDA_REDIRECT": "/host/gpus/other.so"})
 	r.create(t,
 		r.pod("more", box{more: share(30, 4), env: map[string]string{"CUDA_DEVICE_SM_LIMIT_0": "100"}}),
 		r.pod("from", box{more: share(30, 4), envFrom: "words"}))
-	r.waitWaiting(t, "more", "sets CUDA_DEVICE_SM_LIMIT_0, which the limits", waitStart)
-	r.waitWaiting(t, "from", "sets CUDA_REDIRECT, which the limits", waitStart)
+	r.waitWaiting(t, "more", "sets CUDA_DEVICE_SM_LIMIT_0, which the limits")
+	r.waitWaiting(t, "from", "sets CUDA_REDIRECT, which the limits")
 	r.remove(t, "more", "from")
 
 	hides := r.hidesNoLimit(t)
 	replaced := hides("replaced", "/etc/ld.so.preload")
 	r.create(t, replaced)
-	r.waitWaiting(t, replaced.Name, "hides /etc/ld.so.preload", waitStart)
+	r.waitWaiting(t, replaced.Name, "hides /etc/ld.so.preload")
 	r.remove(t, replaced.Name)
-
-	r.mpsKeeper(t)
-	r.configure(t, sharedGPUs+"sgpu: {enforce: {memory: mps, compute: mps}}\n")
-	r.plugin.restart(t)
-	r.create(t, r.pod("mps", box{more: share(30, 4)}))
-	r.waitWaiting(t, "mps", "hides /dev/shm", waitStart)
-	r.remove(t, "mps")
 }

@@ -148,7 +148,7 @@ func (n *nodeWithDriver) daemon(t *testing.T, r *rig, name string) *process {
 // waitDriverLabel waits for the label of the driver's version.
 func (r *rig) waitDriverLabel(t *testing.T, version string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if got := r.node(t).Labels["nvidia.com/cuda.driver-version.full"]; got != version {
 			return fmt.Sprintf("the driver's label is %q, want %q", got, version)
 		}

@@ -25,10 +25,9 @@ import (
 // one that is started in its place serves the new driver within 30 s.
 // feature-discovery and topo-worker end in the same way. Running pods see nothing of it.
 func TestDriverUpgrade(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "upgrade")
 	d := newReaders(t, r, n)
-	eventually(t, waitStart, func() string { // The others have one for the length of a scan.
+	eventually(t, func() string { // The others have one for the length of a scan.
 		if holders, err := n.Holders(); err != nil || !slices.Equal(holders, []int{r.plugin.pid()}) {
 			return fmt.Sprintf("the driver's session is held by %v, %v, want the plugin alone", holders, err)
 		}
@@ -42,7 +41,7 @@ func TestDriverUpgrade(t *testing.T) {
 
 	n.libraries(t, n.Root, driverAfter)
 	n.set(t)
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		for name, n := range d.ended() {
 			if n == 0 {
 				return name + " goes on with a library that is not installed any more"
@@ -56,11 +55,11 @@ func TestDriverUpgrade(t *testing.T) {
 		}
 	}
 	// Until the module is replaced too, nothing can use a GPU.
-	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch", waitStart)
+	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch")
 	swapped := time.Now()
 	n.control.Kernel = driverAfter
 	n.set(t)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		out, err := r.get(t.Context(), "/metrics")
 		if err != nil {
 			return err.Error()
@@ -88,7 +87,6 @@ func TestDriverUpgrade(t *testing.T) {
 // TestCUDAProgramFindsItsLibrary: with the default values, no CDI hook runs, so
 // no hook makes the links that a program's SONAME needs.
 func TestCUDAProgramFindsItsLibrary(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "soname")
 	r.runsCUDA(t, n.buildCUDAProgram(t))
 }
@@ -96,7 +94,6 @@ func TestCUDAProgramFindsItsLibrary(t *testing.T) {
 // TestDriverInTheNodesNamespace: the driver's root is mounted in the node's namespace alone, and has what
 // Debian's own packages install, behind absolute links. They lead nowhere but below that root.
 func TestDriverInTheNodesNamespace(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "namespace")
 	program := n.buildCUDAProgram(t)
 	n.behindLinks(t)
@@ -145,7 +142,7 @@ func (r *rig) runsCUDA(t *testing.T, program []byte) {
 		t.Fatal(err)
 	}
 	r.waitRegistered(t)
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitAllocatable(t, gpuResource, 8)
 	archive := filepath.Join(r.dir, "cuda.tar")
 	err := image.Pack(archive, image.Spec{
 		Name: "localhost/devices-cuda:1", Files: map[string]string{"/true": "/bin/true"},
@@ -162,7 +159,7 @@ func (r *rig) runsCUDA(t *testing.T, program []byte) {
 	p.Spec.RestartPolicy = "Never"
 	r.create(t, p)
 	var log string
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		if p := r.getPod(t, "cuda"); p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
 			return inShort(p)
 		}

@@ -3,14 +3,10 @@
 package devices
 
 import (
-	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/topo/affinity"
@@ -135,47 +131,3 @@ func nearest(m *machine.Machine, gpus []int) (hcas []string, classes map[string]
 }
 
 func first[A, B any](a A, _ B) A { return a }
-
-// TestHintsYieldToThePod: hints for NCCL and UCX name the container's HCAs,
-// unless the pod sets a key itself. What sshd starts there has no environment of the
-// container: NCCL finds the same hint in its file.
-func TestHintsYieldToThePod(t *testing.T) {
-	r := dgx(t)
-	configMaps := r.client.CoreV1().ConfigMaps(namespace)
-	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "fabric"}, Data: map[string]string{"NCCL_IB_HCA": "mlx5_9"},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	r.create(t,
-		r.pod("hints", box{gpus: 1, hcas: 2}),
-		r.pod("own", box{gpus: 1, hcas: 2, env: map[string]string{"NCCL_IB_HCA": "mlx5_99"}}),
-		r.pod("from", box{gpus: 1, hcas: 2, envFrom: "fabric"}),
-		r.pod("from-nothing", box{gpus: 1, hcas: 2, envFrom: "there-is-none"}))
-	wants := map[string]func(ports string) (nccl, ucx string){
-		"hints":        func(ports string) (nccl, ucx string) { return "=" + ports, ports },
-		"own":          func(ports string) (nccl, ucx string) { return "mlx5_99", ports },
-		"from":         func(string) (nccl, ucx string) { return "mlx5_9", "" },
-		"from-nothing": func(string) (nccl, ucx string) { return "", "" },
-	}
-	for _, pod := range slices.Sorted(maps.Keys(wants)) {
-		r.waitReady(t, pod, waitStart)
-		s := r.has(t, pod, "app", 1, 2)
-		var ports []string
-		for _, h := range s.Devices.HCAs { // In PCI order.
-			ports = append(ports, h.Name+":1")
-		}
-		nccl, ucx := wants[pod](strings.Join(ports, ","))
-		if s.Env["NCCL_IB_HCA"] != nccl || s.Env["UCX_NET_DEVICES"] != ucx {
-			t.Errorf("%s: NCCL_IB_HCA %q, want %q; UCX_NET_DEVICES %q, want %q",
-				pod, s.Env["NCCL_IB_HCA"], nccl, s.Env["UCX_NET_DEVICES"], ucx)
-		}
-		file := ""
-		if pod == "hints" {
-			file = "NCCL_IB_HCA=" + nccl
-		}
-		if s.NCCL != file {
-			t.Errorf("%s: /etc/nccl.conf has %q, want %q", pod, s.NCCL, file)
-		}
-	}
-}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 const vfResource = "rdma/vf"
@@ -38,15 +37,14 @@ func virtualFunctions(m *machine.Machine) {
 // has the PCI addresses of virtual functions that one pod has alone; the pod opens
 // those and no others. The physical function is not offered beside them.
 func TestVirtualFunctionsByTheirAddress(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{name: "vf", edit: virtualFunctions, config: quickHealth + `
 rdma:
   resources:
   - {name: ` + hcaResource + `, sharers: 2}
   - {name: ` + vfResource + `, sharers: 1, selectors: {pfNames: [mlx5_0]}}
 `})
-	r.waitAllocatable(t, vfResource, 2, waitStart)
-	r.waitAllocatable(t, hcaResource, 7*2, waitStart)
+	r.waitAllocatable(t, vfResource, 2)
+	r.waitAllocatable(t, hcaResource, 7*2)
 	m := r.machine(t)
 	vfs := m.HCAs[len(m.HCAs)-2:]
 	one := func(name string) *corev1.Pod {
@@ -92,51 +90,11 @@ rdma:
 		}
 	})
 	r.stopContainer(t, "a", "app")
-	r.waitRestart(t, "a", "app", 1, waitStart)
+	r.waitRestart(t, "a", "app", 1)
 	if s := r.has(t, "a", "app", 0, 1); !slices.Equal(s.HCAs, first) {
 		t.Errorf("pod a had %v and has %v", first, s.HCAs)
 	}
 	if got := r.allocatable(t, vfResource); got != 2 {
 		t.Errorf("allocatable %s is %d while pods have both", vfResource, got)
 	}
-}
-
-// TestSharedHCAsBecomeExclusive: a pod keeps the device ID and the HCA that it got
-// while HCAs were shared, also when it starts again, and no other pod gets that HCA
-// until the pod has ended.
-func TestSharedHCAsBecomeExclusive(t *testing.T) {
-	beside(t)
-	const sharers = "\nrdma: {resources: [{name: " + hcaResource + ", sharers: %d}]}\n"
-	r := newRig(t, options{name: "oneeach", machine: "h20-4nic", config: quickHealth + fmt.Sprintf(sharers, 2)})
-	r.waitAllocatable(t, hcaResource, 4*2, waitStart)
-	r.run(t, r.pod("old", box{hcas: 1}))
-	id, first := r.held(t)[key("old", "app")][hcaResource], r.has(t, "old", "app", 0, 1)
-	if len(id) != 1 || !replica.IsReplica(id[0]) {
-		t.Fatalf("device IDs %v of a shared HCA", id)
-	}
-	if err := r.writeConfig(quickHealth + fmt.Sprintf(sharers, 1)); err != nil {
-		t.Fatal(err)
-	}
-	r.waitAllocatable(t, hcaResource, 3, 2*waitStart)
-	r.stopContainer(t, "old", "app")
-	r.waitRestart(t, "old", "app", 1, waitStart)
-	if again := r.has(t, "old", "app", 0, 1); !slices.Equal(again.HCAs, first.HCAs) {
-		t.Errorf("the old pod had %v and has %v", first.HCAs, again.HCAs)
-	}
-	// The scheduler counts the old pod's HCA too: allocatable is 3, and 1 is in use.
-	r.run(t, r.pod("new", box{hcas: 2}))
-	m, now := r.machine(t), r.held(t)
-	var want []string
-	for _, name := range r.has(t, "new", "app", 0, 2).HCAs {
-		want = append(want, m.HCAs[slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Name == name })].PCI)
-		if name == first.HCAs[0] {
-			t.Errorf("both pods have %s", name)
-		}
-	}
-	slices.Sort(want)
-	if diff := cmp.Diff(want, now[key("new", "app")][hcaResource]); diff != "" {
-		t.Errorf("device IDs of the new pod (-those of its HCAs +held):\n%s", diff)
-	}
-	r.remove(t, "old")
-	r.waitAllocatable(t, hcaResource, 4, 2*waitStart)
 }

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,17 +29,17 @@ func (*rig) ctx(t *testing.T) context.Context {
 }
 
 // within is eventually for clean-ups.
-func (*rig) within(t *testing.T, d time.Duration, ok func() string) {
+func (*rig) within(t *testing.T, ok func() string) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(d); ; <-tick.C {
+	for end := time.Now().Add(patience); ; <-tick.C {
 		why := ok()
 		if why == "" {
 			return
 		}
 		if time.Now().After(end) {
-			t.Errorf("after %s: %s", d, why)
+			t.Errorf("after %s: %s", patience, why)
 			return
 		}
 	}
@@ -51,8 +50,8 @@ func (*rig) within(t *testing.T, d time.Duration, ok func() string) {
 func (r *rig) workload(t *testing.T) []string {
 	t.Helper()
 	r.create(t, r.pod("big", box{gpus: 4, hcas: 4}), r.pod("small", box{gpus: 1, hcas: 1}))
-	r.waitReady(t, "big", 60*time.Second)
-	r.waitReady(t, "small", 60*time.Second)
+	r.waitReady(t, "big")
+	r.waitReady(t, "small")
 	return []string{"big", "small"}
 }
 
@@ -139,9 +138,9 @@ func (r *rig) startKubelet(t *testing.T) {
 func registrations(log string) int { return strings.Count(log, `msg="registered with kubelet"`) }
 
 // waitRegistrations waits until the kubelet has taken this many since mark.
-func (r *rig) waitRegistrations(t *testing.T, mark, n int, within time.Duration) time.Duration {
+func (r *rig) waitRegistrations(t *testing.T, mark, n int) time.Duration {
 	t.Helper()
-	return eventually(t, within, func() string {
+	return eventually(t, func() string {
 		if got := registrations(r.plugin.log.since(mark)); got < n {
 			return fmt.Sprintf("%d registrations of %d", got, n)
 		}
@@ -150,9 +149,9 @@ func (r *rig) waitRegistrations(t *testing.T, mark, n int, within time.Duration)
 }
 
 // waitLog waits until a text is in the log after mark.
-func (r *rig) waitLog(t *testing.T, mark int, text string, within time.Duration) {
+func (r *rig) waitLog(t *testing.T, mark int, text string) {
 	t.Helper()
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		if !strings.Contains(r.plugin.log.since(mark), text) {
 			return "the plugin does not log " + text
 		}
@@ -184,10 +183,10 @@ func waiting(p *corev1.Pod) string {
 
 // waitWaiting waits until the kubelet reports a text of a container that does not
 // start, as its state or in an Event.
-func (r *rig) waitWaiting(t *testing.T, pod, text string, within time.Duration) {
+func (r *rig) waitWaiting(t *testing.T, pod, text string) {
 	t.Helper()
 	message := ""
-	r.waitPod(t, pod, within, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		shown := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waiting(p))
 		for _, m := range shown {
 			if strings.Contains(m, text) {
@@ -295,14 +294,4 @@ func (r *rig) onNode(t *testing.T, line string) string {
 		t.Fatalf("%s: %v", line, err)
 	}
 	return out
-}
-
-// sockets are the names of sockets in the kubelet's directory.
-func (r *rig) sockets(t *testing.T) []string {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(r.NodeDir("/var/lib/kubelet/device-plugins"), "*.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return paths
 }

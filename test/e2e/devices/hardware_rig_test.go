@@ -124,7 +124,7 @@ func (r *rig) cudaPod(name string, limits corev1.ResourceList, args ...string) *
 // prints waits until a pod has printed so many lines, and returns them.
 func (r *rig) prints(t *testing.T, pod string, lines int) (printed []string) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		b, err := r.client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(t.Context())
 		if err != nil {
 			return fmt.Sprintf("%v: %s", err, inShort(r.getPod(t, pod)))
@@ -152,7 +152,7 @@ func number(t *testing.T, line, word string) float64 {
 // waitClosed waits until none of the daemons has a device node of the driver open.
 func waitClosed(t *testing.T, daemons ...*process) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		open, _, err := cgroup.Proc{Root: "/proc"}.Openers([]string{"/dev/nvidia"})
 		if err != nil {
 			return err.Error()

@@ -47,7 +47,7 @@ func TestHardware(t *testing.T) {
 	}
 	r.waitRegistered(t)
 	t.Logf("registered %s after the start", time.Since(start))
-	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
 	labeler := r.hardwareLabeler(t)
 	r.waitDriverLabel(t, gpus[0].driver)
 	labels := r.node(t).Labels
@@ -79,7 +79,7 @@ func TestHardware(t *testing.T) {
 	if line := r.prints(t, "faulty", 1)[0]; line == "fault: 0" {
 		t.Errorf("a write to no address: %q", line)
 	}
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		if now := r.codes(t); slices.Equal(now, before) {
 			return "no XID is counted"
 		}
@@ -102,9 +102,9 @@ func TestHardware(t *testing.T) {
 	if out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m"); code != 0 {
 		t.Errorf("without the pod the release ends with %d:\n%s", code, out)
 	}
-	r.waitAllocatable(t, gpuResource, 0, waitStart)
+	r.waitAllocatable(t, gpuResource, 0)
 	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
-	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
 	r.create(t, r.cudaPod("again", all, "info"))
 	r.prints(t, "again", 1)
 	r.remove(t, "again")
@@ -161,7 +161,7 @@ func TestHardwareUpgrade(t *testing.T) {
 	ends := r.plugin.supervise(t)
 	r.waitRegistered(t)
 	all := corev1.ResourceList{gpuResource: quantity(len(gpus))}
-	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
 	r.create(t, r.cudaPod("before", all, "info", "spin", "30", "wait"))
 	r.prints(t, "before", 1)
 
@@ -182,7 +182,7 @@ func TestHardwareUpgrade(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	replaced := time.Now()
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		if ends() == 0 {
 			return "the plugin goes on with a library that is not installed any more"
 		}
@@ -193,7 +193,7 @@ func TestHardwareUpgrade(t *testing.T) {
 	}
 	r.waitRegistered(t)
 	t.Logf("%.1f s after the library was replaced the plugin is registered again", time.Since(replaced).Seconds())
-	r.waitAllocatable(t, gpuResource, int64(len(gpus)), waitStart)
+	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
 	if spun := r.prints(t, "before", 2)[1]; number(t, spun, "spin") <= 0 {
 		t.Errorf("the program that ran printed %q", spun)
 	}
@@ -238,7 +238,7 @@ func TestHardwareMPS(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitAllocatable(t, slotResource, int64(16*len(gpus)), waitStart)
+	r.waitAllocatable(t, slotResource, int64(16*len(gpus)))
 
 	r.create(t, r.cudaPod("quarter", share(25, 8), "info", "alloc", "4096", "fill", "spin", "8", "wait"))
 	r.prints(t, "quarter", 3)
@@ -326,13 +326,13 @@ func TestHardwareUsage(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitAllocatable(t, slotResource, int64(16*len(gpus)), waitStart)
+	r.waitAllocatable(t, slotResource, int64(16*len(gpus)))
 	r.create(t,
 		r.cudaPod("large", share(40, 10), "alloc", "9216", "wait"),
 		r.cudaPod("busy", share(40, 2), "alloc", "1024", "spin", "45", "wait"))
 	r.prints(t, "large", 1)
 	r.prints(t, "busy", 1)
-	eventually(t, 40*time.Second, func() string {
+	eventually(t, func() string {
 		large, busy, sm := r.uses(t, "memory_used_bytes", "large"), r.uses(t, "memory_used_bytes", "busy"), r.uses(t, "sm_used_percent", "busy")
 		if large < 9216<<20 || large > 10240<<20 || busy < 1024<<20 || busy > 2048<<20 || sm < 50 {
 			return fmt.Sprintf("large uses %.0f bytes, busy %.0f and %.0f %% of the time", large, busy, sm)
@@ -341,9 +341,9 @@ func TestHardwareUsage(t *testing.T) {
 		return ""
 	})
 	r.create(t, r.cudaPod("greedy", share(10, 4), "alloc", "6144", "wait"))
-	r.waitEvent(t, "greedy", "ShareExceeded", "its share is 4096 MiB", waitStart)
+	r.waitEvent(t, "greedy", "ShareExceeded", "its share is 4096 MiB")
 	r.waitGone(t, "greedy")
-	r.waitEvent(t, "greedy", "ShareEvicted", "MiB of GPU", waitStart)
+	r.waitEvent(t, "greedy", "ShareEvicted", "MiB of GPU")
 	for _, name := range []string{"large", "busy"} {
 		if p := r.getPod(t, name); p == nil || p.Status.Phase != corev1.PodRunning {
 			t.Errorf("%s is within its share: %s", name, inShort(p))

@@ -36,7 +36,7 @@ func TestOldestKubelet(t *testing.T) {
 	r.stopKubelet(t)
 	mark := r.plugin.log.mark()
 	r.startKubelet(t)
-	r.waitRegistrations(t, mark, 2, waitStart)
+	r.waitRegistrations(t, mark, 2)
 	r.waitOffered(t, gpuResource, 8)
 	r.run(t, r.pod("rest", box{gpus: 4, hcas: 4}))
 	for _, gpu := range r.has(t, "rest", "app", 4, 4).GPUs {
@@ -60,6 +60,6 @@ func TestOldestKubelet(t *testing.T) {
 		t.Errorf("shares are %v and %v: binpack puts them on one GPU", first, second)
 	}
 	r.killContainer(t, status(r.getPod(t, "first"), "app").ContainerID)
-	r.waitRestart(t, "first", "app", 1, waitStart)
+	r.waitRestart(t, "first", "app", 1)
 	r.hasShares(t, "first", "app", 0, first...)
 }

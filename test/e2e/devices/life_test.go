@@ -56,7 +56,7 @@ func TestInitContainers(t *testing.T) {
 	})
 	t.Run("fails and is tried again", func(t *testing.T) {
 		r.create(t, r.pod("init-fails", box{gpus: 2, hcas: 2}, box{name: "before", gpus: 2, hcas: 2, args: []string{"fail"}}))
-		r.waitPod(t, "init-fails", waitStart, func(p *corev1.Pod) string {
+		r.waitPod(t, "init-fails", func(p *corev1.Pod) string {
 			if status(p, "before").RestartCount == 0 {
 				return "its init container has not been tried again"
 			}
@@ -78,7 +78,7 @@ func TestSidecars(t *testing.T) {
 		t.Errorf("sidecar and app share GPUs: %v, %v", side.GPUs, app.GPUs)
 	}
 	r.stopContainer(t, "sidecar", "side")
-	r.waitRestart(t, "sidecar", "side", 1, waitStart)
+	r.waitRestart(t, "sidecar", "side", 1)
 	again := r.has(t, "sidecar", "side", 2, 2)
 	if diff := cmp.Diff([][]string{side.GPUs, side.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
 		t.Errorf("the sidecar's devices after its restart (-before +after):\n%s", diff)
@@ -89,14 +89,14 @@ func TestSidecars(t *testing.T) {
 func TestStaticPod(t *testing.T) {
 	r := dgx(t)
 	mirror := r.static(t, r.pod("static", box{gpus: 2, hcas: 2}))
-	r.waitReady(t, mirror, waitStart)
+	r.waitReady(t, mirror)
 	s := r.has(t, mirror, "app", 2, 2)
 	// Hints need the pod's own words, which are found by the mirror.
 	if s.Env["NCCL_IB_HCA"] == "" || s.Devices.Pod != mirror {
 		t.Errorf("NCCL_IB_HCA is %q, the devices file is of %q", s.Env["NCCL_IB_HCA"], s.Devices.Pod)
 	}
 	r.stopContainer(t, mirror, "app")
-	r.waitRestart(t, mirror, "app", 1, waitStart)
+	r.waitRestart(t, mirror, "app", 1)
 	again := r.has(t, mirror, "app", 2, 2)
 	if diff := cmp.Diff([][]string{s.GPUs, s.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
 		t.Errorf("devices after a restart (-before +after):\n%s", diff)
@@ -120,10 +120,10 @@ func TestContainerRestart(t *testing.T) {
 		}
 	}
 	r.stopContainer(t, "restart", "app")
-	running := r.waitRestart(t, "restart", "app", 1, waitStart)
+	running := r.waitRestart(t, "restart", "app", 1)
 	same("after its end")
 	r.killContainer(t, status(running, "other").ContainerID)
-	r.waitRestart(t, "restart", "other", 1, waitStart)
+	r.waitRestart(t, "restart", "other", 1)
 	same("after kill -9")
 	if n := len(r.bindings(t)["restart/app"]); n != 2 {
 		t.Errorf("the container has %d records after its restart, one for each resource is right", n)

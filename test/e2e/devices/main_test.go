@@ -6,8 +6,8 @@
 // that have no driver: an open that the device cgroup lets through ends with
 // ENXIO, one that it forbids with EPERM.
 //
-// Every rig is a cluster of its own. Most tests share one; a test that restarts
-// the kubelet, edits the machine or configures something makes its own.
+// Every rig is a cluster of its own, and one is up at a time. Tests share those of their kind,
+// one after another; a test with another machine or configuration makes its own.
 package devices
 
 import (
@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/heddle-dev/heddle/test/cluster"
@@ -33,17 +32,14 @@ type built struct {
 	dir string
 	// installer has heddle's programs linked; nil where they came with [cluster.Prebuilt].
 	installer *install.Installer
-	plugin    string     // the binary
-	labeler   string     // heddle-feature-discovery
-	archive   string     // reportImage
-	peers     sync.Mutex // of the programs of others, see [nvidiaProgram]
+	plugin    string // the binary
+	labeler   string // heddle-feature-discovery
+	archive   string // reportImage
 }
 
 var once struct {
-	sync.Mutex
-	built  *built
-	err    error
-	shared map[string]*rig
+	built *built
+	err   error
 }
 
 func TestMain(m *testing.M) {
@@ -64,7 +60,7 @@ func runAll(m *testing.M) (code int, err error) {
 		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
 	}
 	defer func() {
-		err = errors.Join(err, closeShared(), closePool())
+		err = errors.Join(err, closeRig())
 		if once.built != nil {
 			err = errors.Join(err, os.RemoveAll(once.built.dir))
 		}
@@ -74,8 +70,6 @@ func runAll(m *testing.M) (code int, err error) {
 
 // builds makes the plugin and the image, once per run.
 func builds(ctx context.Context) (*built, error) {
-	once.Lock()
-	defer once.Unlock()
 	if once.built == nil && once.err == nil {
 		once.built, once.err = build(ctx)
 	}

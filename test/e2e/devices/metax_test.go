@@ -25,11 +25,10 @@ const metaX = quickHealth + "domains: {vendor: metax-tech.com}\n"
 // C500. Two GPUs are two that MetaXLink joins, four are one group of it with its HCAs;
 // the documented configuration turns the node to shares; the documented Job is for its
 // taints. Nothing that the node or a pod shows is in the words of another maker.
-func TestMetaX(t *testing.T) { //nolint:tparallel // Its parts share a rig.
-	beside(t)
+func TestMetaX(t *testing.T) {
 	r := newRig(t, options{name: "metax", machine: "metax-c500-box", config: metaX})
-	r.waitAllocatable(t, "metax-tech.com/gpu", 8, waitStart)
-	r.waitAllocatable(t, hcaResource, 4*64, waitStart)
+	r.waitAllocatable(t, "metax-tech.com/gpu", 8)
+	r.waitAllocatable(t, hcaResource, 4*64)
 	t.Run("gpu-pod", func(t *testing.T) { metaXWhole(t, r) })
 	t.Run("device-config and sgpu-pod", func(t *testing.T) { metaXShares(t, r) })
 	t.Run("node-pools", func(t *testing.T) { metaXPools(t, r) })
@@ -115,7 +114,7 @@ func metaXShares(t *testing.T, r *rig) {
 		}
 	}
 	for name, want := range map[string]int64{"gpu": 0, "sgpu": 8 * 16, "vcore": 8 * 100, "vmemory": 8 * 64} {
-		r.waitAllocatable(t, "metax-tech.com/"+name, want, waitStart)
+		r.waitAllocatable(t, "metax-tech.com/"+name, want)
 	}
 	p := &corev1.Pod{}
 	documented(t, "metax/sgpu-pod.yaml", p)
@@ -147,7 +146,7 @@ func metaXPools(t *testing.T, r *rig) {
 			t.Error(err)
 		}
 	})
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		n := r.node(t)
 		if len(n.Spec.Taints) != 2 || n.Labels["metax-tech.com/gpu.product"] != "MXC500" {
 			return fmt.Sprintf("taints %v, labels %v\n%s", n.Spec.Taints, n.Labels, tail(labeler.log.String(), 2000))

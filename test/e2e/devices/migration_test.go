@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
@@ -44,102 +43,25 @@ type migration struct {
 // with what `heddle config convert` makes of that plugin's configuration, and back. The
 // manifest is never changed, and running containers are never touched.
 func TestMigration(t *testing.T) {
-	beside(t)
 	whole, sliced := "version: v1\nflags: {migStrategy: none}\n", replicasOf("timeSlicing")
 	t.Run("nvidia", func(t *testing.T) {
-		t.Parallel()
 		newRig(t, options{name: "from-nvidia", held: true}).migrate(t, &migration{
 			peer: &nvidiaPlugin{file: whole}, from: "nvidia", file: whole,
 			resource: gpuResource, theirs: 8, ours: 8, manifest: box{gpus: 2},
 		})
 	})
 	t.Run("nvidia-time-slicing", func(t *testing.T) {
-		t.Parallel()
 		newRig(t, options{name: "from-slices", held: true}).migrate(t, &migration{
 			peer: &nvidiaPlugin{file: sliced}, from: "nvidia", file: sliced,
 			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
 		})
 	})
-	// The one GPU that is shared stays its pod's: the other seven are handed out.
-	t.Run("nvidia-time-slicing-to-whole-gpus", func(t *testing.T) {
-		t.Parallel()
-		newRig(t, options{name: "to-whole", held: true}).migrate(t, &migration{
-			peer: &nvidiaPlugin{file: sliced}, from: "nvidia", file: "version: v1\n",
-			resource: gpuResource, theirs: 32, ours: 7, manifest: box{gpus: 1},
-		})
-	})
-	t.Run("nvidia-mps", func(t *testing.T) {
-		t.Parallel()
-		r := newRig(t, options{name: "from-mps", held: true})
-		r.mpsKeeper(t)
-		r.migrate(t, &migration{
-			peer: &replicas{number: 4}, from: "nvidia", file: replicasOf("mps"),
-			resource: gpuResource, theirs: 32, ours: 32, manifest: box{gpus: 1},
-		})
-		if got := r.sees(t, "after", "app").Env["CUDA_MPS_PIPE_DIRECTORY"]; got != "/tmp/nvidia-mps" {
-			t.Errorf("CUDA_MPS_PIPE_DIRECTORY is %q", got)
-		}
-	})
 	t.Run("mellanox", func(t *testing.T) {
-		t.Parallel()
 		newRig(t, options{name: "from-mellanox", held: true}).migrate(t, &migration{
 			peer: &mellanoxPlugin{}, from: "mellanox", file: sharedHCAs,
 			resource: hcaResource, theirs: 63, ours: 63, manifest: box{hcas: 1},
 		})
 	})
-}
-
-// TestMigrationFromGPUFeatureDiscovery: labels that are there by GPU feature discovery, as
-// node-feature-discovery writes them, are no conflict where the values are the same; when it takes
-// them away heddle-feature-discovery writes them; and another writer can have them back.
-func TestMigrationFromGPUFeatureDiscovery(t *testing.T) {
-	beside(t)
-	r := newRig(t, options{name: "from-gfd", held: true})
-	b, err := builds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs := map[string]string{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
-	label := func(suffix func(value string) string) {
-		args := []string{"label", "node", r.Node(), "--overwrite", "--field-manager=nfd-master"}
-		for key, value := range theirs {
-			args = append(args, key+suffix(value))
-		}
-		if _, err := r.Kubectl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	has := func() {
-		t.Helper()
-		eventually(t, 30*time.Second, func() string {
-			labels := r.node(t).Labels
-			for key, value := range theirs {
-				if labels[key] != value || labels["heddle.dev/rdma.hca.count"] != "8" {
-					return fmt.Sprintf("labels %v", labels)
-				}
-			}
-			return ""
-		})
-	}
-	label(func(value string) string { return "=" + value })
-	p := &process{rig: r, binary: b.labeler, log: &journal{}, args: []string{
-		"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config"), "--interval", "1s",
-	}}
-	if err := p.start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.stop(r.ctx(t)) })
-	has()
-	if reported := r.events(t, r.Node(), wellknown.EventLabelConflict); len(reported) > 0 {
-		t.Errorf("Events %q", reported)
-	}
-	label(func(string) string { return "-" })
-	has()
-	if err := p.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	label(func(value string) string { return "=" + value })
-	has()
 }
 
 // replicasOf is the configuration of NVIDIA's plugin for four pods on a GPU.
@@ -170,7 +92,7 @@ func (r *rig) migrate(t *testing.T, m *migration) {
 	}
 	r.waitOwn(t, m.resource)
 	t.Logf("%s is heddle's after %.1f s", m.resource, time.Since(begin).Seconds())
-	r.waitAllocatable(t, m.resource, m.ours, waitStart)
+	r.waitAllocatable(t, m.resource, m.ours)
 	r.untouched(t, before)
 	r.run(t, r.pod("after", m.manifest))
 	after := r.lives(t, "before", "after")
@@ -201,7 +123,7 @@ func (r *rig) migrate(t *testing.T, m *migration) {
 func (r *rig) startsOver(t *testing.T, pod string) {
 	t.Helper()
 	before := r.lives(t, pod)
-	r.waitRestart(t, pod, "app", r.crash(t, pod)+1, waitStart)
+	r.waitRestart(t, pod, "app", r.crash(t, pod)+1)
 	r.sameDevices(t, before)
 }
 
@@ -209,7 +131,7 @@ func (r *rig) startsOver(t *testing.T, pod string) {
 // The Node shows those of a plugin that has ended for a moment more.
 func (r *rig) waitHealthyDevices(t *testing.T, resource string, want int) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		all, err := podresources.NewPodResourcesListerClient(r.conn).GetAllocatableResources(
 			t.Context(), &podresources.AllocatableResourcesRequest{})
 		got := 0
@@ -223,7 +145,7 @@ func (r *rig) waitHealthyDevices(t *testing.T, resource string, want int) {
 		}
 		return ""
 	})
-	r.waitAllocatable(t, resource, int64(want), waitStart)
+	r.waitAllocatable(t, resource, int64(want))
 }
 
 // converted is what `heddle config convert` prints.
@@ -245,7 +167,7 @@ func (r *rig) converted(t *testing.T, from, text string) string {
 // waitOwn waits until heddle serves a resource.
 func (r *rig) waitOwn(t *testing.T, resource string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		if text, err := r.get(t.Context(), "/readyz"); err != nil {
 			return fmt.Sprint(text, err)
 		}
@@ -265,27 +187,6 @@ func common(a, b []string) (both []string) {
 	return both
 }
 
-// replicas stands in for NVIDIA's k8s-device-plugin with MPS, whose control daemon needs a GPU: its
-// device IDs, its answers (deviceListStrategy envvar with passDeviceSpecs).
-type replicas struct {
-	number int
-	end    func()
-}
-
-func (p *replicas) start(t *testing.T, r *rig) {
-	t.Helper()
-	m := r.machine(t)
-	var ids []string
-	for i := range m.GPUs {
-		for n := range p.number {
-			ids = append(ids, fmt.Sprint(m.GPUs[i].UUID, "::", n))
-		}
-	}
-	p.end = r.foreign(t, "nvidia-gpu.sock", gpuResource, ids...)
-}
-
-func (p *replicas) stop(*testing.T) { p.end() }
-
 // mellanoxPlugin is Mellanox's k8s-rdma-shared-dev-plugin, which finds the machine's HCAs
 // in a /sys of its own.
 type mellanoxPlugin struct{ process *process }
@@ -299,7 +200,7 @@ func (p *mellanoxPlugin) start(t *testing.T, r *rig) {
 	if err := p.process.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		if text := p.process.log.since(mark); !strings.Contains(text, "ListAndWatch called by kubelet") {
 			return "the kubelet has not its list: " + text
 		}

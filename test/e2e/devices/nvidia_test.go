@@ -32,8 +32,6 @@ func nvidiaProgram(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	file := filepath.Join(b.dir, name)
-	b.peers.Lock()
-	defer b.peers.Unlock()
 	if _, err := os.Stat(file); err == nil {
 		return file
 	}

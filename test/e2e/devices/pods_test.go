@@ -145,7 +145,7 @@ func (r *rig) remove(t *testing.T, pods ...string) {
 func (r *rig) run(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	r.create(t, p)
-	return r.waitReady(t, p.Name, waitStart)
+	return r.waitReady(t, p.Name)
 }
 
 // getPod is the pod now; nil if there is none.
@@ -162,10 +162,10 @@ func (r *rig) getPod(t *testing.T, name string) *corev1.Pod {
 }
 
 // waitPod waits until ok returns "" for a pod.
-func (r *rig) waitPod(t *testing.T, name string, within time.Duration, ok func(*corev1.Pod) string) *corev1.Pod {
+func (r *rig) waitPod(t *testing.T, name string, ok func(*corev1.Pod) string) *corev1.Pod {
 	t.Helper()
 	var p *corev1.Pod
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		if p = r.getPod(t, name); p == nil {
 			return "there is no pod " + name
 		}
@@ -177,9 +177,9 @@ func (r *rig) waitPod(t *testing.T, name string, within time.Duration, ok func(*
 	return p
 }
 
-func (r *rig) waitReady(t *testing.T, name string, within time.Duration) *corev1.Pod {
+func (r *rig) waitReady(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	return r.waitPod(t, name, within, func(p *corev1.Pod) string {
+	return r.waitPod(t, name, func(p *corev1.Pod) string {
 		if !ready(p) {
 			return "it is not ready"
 		}
@@ -219,9 +219,9 @@ func status(p *corev1.Pod, container string) *corev1.ContainerStatus {
 }
 
 // waitRestart waits until a container runs again with at least this count.
-func (r *rig) waitRestart(t *testing.T, name, container string, count int32, within time.Duration) *corev1.Pod {
+func (r *rig) waitRestart(t *testing.T, name, container string, count int32) *corev1.Pod {
 	t.Helper()
-	return r.waitPod(t, name, within, func(p *corev1.Pod) string {
+	return r.waitPod(t, name, func(p *corev1.Pod) string {
 		s := status(p, container)
 		if s.RestartCount < count || s.State.Running == nil {
 			return fmt.Sprintf("container %s has %d restarts and should run with %d", container, s.RestartCount, count)
@@ -294,13 +294,24 @@ func (r *rig) events(t *testing.T, object, reason string) []string {
 }
 
 // waitEvent waits for an Event whose message has a text.
-func (r *rig) waitEvent(t *testing.T, object, reason, text string, within time.Duration) {
+func (r *rig) waitEvent(t *testing.T, object, reason, text string) {
 	t.Helper()
-	eventually(t, within, func() string {
+	eventually(t, func() string {
 		messages := r.events(t, object, reason)
 		if slices.ContainsFunc(messages, func(m string) bool { return strings.Contains(m, text) }) {
 			return ""
 		}
 		return fmt.Sprintf("no Event %s about %s with %q, only %q", reason, object, text, messages)
 	})
+}
+
+// waitingFor is why containers of a pod do not run, in the kubelet's words.
+func waitingFor(p *corev1.Pod) string {
+	var all []string
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			all = append(all, w.Message)
+		}
+	}
+	return strings.Join(all, "; ")
 }

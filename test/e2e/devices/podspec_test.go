@@ -50,7 +50,7 @@ func TestPodSpecAsksForMore(t *testing.T) {
 	pods := []*corev1.Pod{consumer, together, hostPID, privileged, hostPath}
 	r.create(t, pods...)
 	for _, p := range pods {
-		r.waitReady(t, p.Name, waitStart)
+		r.waitReady(t, p.Name)
 	}
 	r.debug(t, consumer.Name)
 
@@ -166,7 +166,7 @@ func (r *rig) debug(t *testing.T, pod string) {
 	if _, err := r.client.CoreV1().Pods(namespace).UpdateEphemeralContainers(t.Context(), pod, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		for _, s := range p.Status.EphemeralContainerStatuses {
 			if s.State.Running != nil {
 				return ""

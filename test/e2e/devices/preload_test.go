@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -148,11 +147,11 @@ func (r *rig) hidesNoLimit(t *testing.T) (hides func(name, path string) *corev1.
 	}
 	hides = func(name, path string) *corev1.Pod { return mounts(name, "/x", empty, path) }
 	r.create(t, hides("hides", "/x/link/ld.so.preload"))
-	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload", 45*time.Second)
+	r.waitWaiting(t, "hides", "a volume of the pod, or a link in it, hides /etc/ld.so.preload")
 	r.create(t, mounts("prepared", "/x", filepath.Join(region, "region.cache"), "/usr/local/vgpu/region/region.cache"))
-	r.waitWaiting(t, "prepared", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.waitWaiting(t, "prepared", "hides /usr/local/vgpu/region")
 	r.create(t, mounts("linked", "/a/b/c/d", region, "/a/b/c/d/vgpu/region"))
-	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region", 45*time.Second)
+	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region")
 	r.remove(t, "prepared", "linked")
 	r.imageHides(t)
 	// Beside heddle's mounts.
@@ -170,10 +169,14 @@ func (r *rig) imageHides(t *testing.T) {
 		t.Fatal(err)
 	}
 	const linked = "localhost/devices-linked:1"
-	r.load(t, image.Spec{
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	err = image.Pack(archive, image.Spec{
 		Name: linked, Files: map[string]string{"/report": filepath.Join(b.dir, "report")}, Entrypoint: []string{"/report"},
 		Links: map[string]string{"/a/b/c": "/etc", "/etc": "system/etc"},
 	})
+	if err = errors.Join(err, r.LoadImage(t.Context(), archive)); err != nil {
+		t.Fatal(err)
+	}
 	const list = "ld.so.preload"
 	r.configMap(t, "list", map[string]string{list: ""})
 	of := func(name, path string) *corev1.Pod {
@@ -189,8 +192,8 @@ func (r *rig) imageHides(t *testing.T) {
 		return p
 	}
 	r.create(t, of("image-link", "/a/b/c/"+list), of("image-etc", "/system/etc/"+list))
-	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload", 45*time.Second)
-	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload", 45*time.Second)
+	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload")
+	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload")
 	r.remove(t, "image-link", "image-etc")
 	// The image alone hides nothing.
 	r.run(t, of("image-alone", ""))

@@ -59,7 +59,7 @@ func (p *procedure) run(t *testing.T, begin string) string {
 func (p *procedure) runUntilDone(t *testing.T, begin string) {
 	t.Helper()
 	command, runs, printed := p.next(t, begin), 0, ""
-	took := eventually(t, waitStart, func() string {
+	took := eventually(t, func() string {
 		runs++
 		out, code := p.rig.shell(t, command)
 		if code != 0 {

@@ -84,7 +84,7 @@ func TestRanksOverSSH(t *testing.T) {
 	}
 	launcher.Spec.RestartPolicy = corev1.RestartPolicyNever
 	r.create(t, worker)
-	r.waitReady(t, worker.Name, waitStart)
+	r.waitReady(t, worker.Name)
 	r.create(t, launcher)
 	rank, err := interpret(r.report(t, launcher.Name, "app"), r.machine(t))
 	if err != nil {

@@ -40,11 +40,11 @@ func newReaders(t *testing.T, r *rig, n *nodeWithDriver) *readers {
 // waitPublished waits until all that the daemons publish is of this driver, with 8 GPUs.
 func (d *readers) waitPublished(t *testing.T, version string) {
 	t.Helper()
-	d.waitAllocatable(t, gpuResource, 8, waitStart)
+	d.waitAllocatable(t, gpuResource, 8)
 	d.waitDriverLabel(t, version)
 	report := "nt/" + d.Node()
-	d.kubectl(t, "wait", report, "--timeout=60s", "--for=create")
-	d.kubectl(t, "wait", report, "--timeout=60s", "--for=jsonpath={.spec.accelerators[0].count}=8")
+	d.kubectl(t, "wait", report, "--timeout=3m", "--for=create")
+	d.kubectl(t, "wait", report, "--timeout=3m", "--for=jsonpath={.spec.accelerators[0].count}=8")
 }
 
 // pluginPod is a pod of a DaemonSet that stands for the device plugin, which is no pod here. It is
@@ -68,14 +68,14 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.kubectl(t, "rollout", "status", "daemonset/heddle-device-plugin", "--timeout=60s")
+	d.kubectl(t, "rollout", "status", "daemonset/heddle-device-plugin", "--timeout=3m")
 }
 
 // waitIdle waits until no process has a session with the driver, and none of the daemons a device
 // node of it open.
 func (d *readers) waitIdle(t *testing.T) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		holders, err := d.n.Holders()
 		if err != nil || len(holders) > 0 {
 			return fmt.Sprintf("the driver's session is held by %v, %v", holders, err)
@@ -112,7 +112,7 @@ func (d *readers) scanWithoutSession(t *testing.T, sessions int) {
 	for _, p := range d.daemons {
 		before = append(before, scans(p))
 	}
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		for i, p := range d.daemons {
 			if n := scans(p) - before[i]; n < 3 {
 				return fmt.Sprintf("%s has scanned %d times", filepath.Base(p.binary), n)
@@ -150,7 +150,7 @@ func (d *readers) endedOnce(t *testing.T, before map[string]int) {
 
 func (d *readers) waitEnded(t *testing.T, before map[string]int) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		for name, n := range d.ended() {
 			if n == before[name] {
 				return name + " does not end"

@@ -20,7 +20,6 @@ import (
 // TestGPURelease: a GPU is reset, and the driver upgraded, while the daemons stay on the node, by the
 // commands of docs/day-2.md. What they would do to the driver the stand-in does.
 func TestGPURelease(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "release")
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")
 	d := newReaders(t, r, n)
@@ -51,7 +50,7 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 		Function: "DeviceGetTemperature", GPU: gpu.Index, Arg: nvidia.Any, Return: nvidia.GPUIsLost,
 	}}
 	d.n.set(t)
-	d.waitAllocatable(t, gpuResource, 7, waitStart)
+	d.waitAllocatable(t, gpuResource, 7)
 
 	index := fmt.Sprint(gpu.Index)
 	p := d.procedure(t, "Reset a GPU", "gpu-1", d.Node(), "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83", gpu.UUID,
@@ -62,7 +61,7 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 	p.runUntilDone(t, "heddle gpu release ")
 	d.waitIdle(t)
 	sessions := d.sessions(t)
-	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods", waitStart)
+	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods")
 	// The other GPUs are handed out as before.
 	next := d.waitOnly(t, train, notReady)
 	if other := d.onlyGPUOf(t, next.Name); next.UID == pod.UID || other.UUID == gpu.UUID {
@@ -75,8 +74,8 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 	p.run(t, "heddle gpu release ")
 	p.run(t, "heddle gpu uncordon ")
 	p.done(t)
-	d.waitEvent(t, d.Node(), "GPUReleaseEnded", "the driver is in use again with 8 GPUs", waitStart)
-	d.waitAllocatable(t, gpuResource, 8, waitStart)
+	d.waitEvent(t, d.Node(), "GPUReleaseEnded", "the driver is in use again with 8 GPUs")
+	d.waitAllocatable(t, gpuResource, 8)
 }
 
 // onlyGPUOf is the GPU that a pod has, as the plugin reports it.
@@ -111,7 +110,7 @@ func (d *readers) upgradeDriver(t *testing.T, sets ...controlled) {
 	p.run(t, "kubectl drain ")
 	p.runUntilDone(t, "heddle gpu release ")
 	d.waitIdle(t)
-	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets a GPU, running pods", waitStart)
+	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets a GPU, running pods")
 	before := d.ended()
 	d.n.libraries(t, d.n.Root, driverAfter)
 	d.n.control.Kernel = driverAfter
@@ -149,7 +148,7 @@ func (d *readers) releaseUnderPods(t *testing.T, running *corev1.Pod) {
 	}
 	d.waitIdle(t)
 	sessions := d.sessions(t)
-	d.waitAllocatable(t, gpuResource, 0, waitStart)
+	d.waitAllocatable(t, gpuResource, 0)
 	if q := d.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
 		t.Errorf("capacity is %d: device IDs were withdrawn", q.Value())
 	}
@@ -157,7 +156,7 @@ func (d *readers) releaseUnderPods(t *testing.T, running *corev1.Pod) {
 	pinned.Spec.NodeName = d.Node()
 	waiting := d.pod("waiting", box{gpus: 4})
 	d.create(t, pinned, waiting)
-	d.waitPod(t, "pinned", waitStart, func(p *corev1.Pod) string {
+	d.waitPod(t, "pinned", func(p *corev1.Pod) string {
 		if p.Status.Reason != "UnexpectedAdmissionError" && p.Status.Reason != "OutOfnvidia.com/gpu" {
 			return inShort(p)
 		}
@@ -184,7 +183,7 @@ func (d *readers) releaseUnderPods(t *testing.T, running *corev1.Pod) {
 	d.n.set(t)
 	d.heddle(t, "gpu", "release", "--node", d.Node(), "--undo")
 	d.waitPublished(t, driverLast)
-	d.waitReady(t, "waiting", waitStart)
+	d.waitReady(t, "waiting")
 	if diff := cmp.Diff(before, d.ended()); diff != "" {
 		t.Errorf("daemons that had no library ended (-before +after):\n%s", diff)
 	}

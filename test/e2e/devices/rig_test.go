@@ -33,17 +33,9 @@ const (
 	hcaResource = "rdma/hca_shared_devices_ib"
 )
 
-const (
-	// waitStart is more than any start takes on a busy machine.
-	waitStart = time.Minute
-	// waitCollected is how long a gone pod's specs and records may stay while nothing else
-	// happens: the plugin promises 30 s, and takes a kubelet that it has met less than 30 s
-	// ago for one that starts, so that a pod on a new rig stays longer; and processors are busy.
-	waitCollected = time.Minute
-	// waitQuiet is the same after what a test broke, when the plugin and the kubelet
-	// themselves come back.
-	waitQuiet = 2 * time.Minute
-)
+// patience is how long a test waits for any condition: more than a busy machine takes for
+// anything. How long something may take is no matter of these tests.
+const patience = 3 * time.Minute
 
 // options describe the rig. The zero value but for its name is a DGX H100.
 type options struct {
@@ -86,18 +78,46 @@ type rig struct {
 	conn *grpc.ClientConn
 }
 
+// current is the rig that is up. There is one at a time: two clusters on two processors wait
+// for each other.
+var current struct {
+	name string
+	rig  *rig
+}
+
 // newRig makes a rig for one test and takes it down after it.
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
-	r, err := upRig(t.Context(), o)
-	if err != nil {
-		t.Fatal(errors.Join(err, r.down()))
-	}
+	// Before sharedRig, whose own clean-up explains a failure.
 	t.Cleanup(func() {
-		if t.Failed() {
-			r.explain(t)
+		if err := closeRig(); err != nil {
+			t.Error(err)
 		}
-		if err := r.down(); err != nil {
+	})
+	return sharedRig(t, o)
+}
+
+// sharedRig is the rig of that name, which the tests after this one find as it leaves it. A
+// test that fails takes it down.
+func sharedRig(t *testing.T, o options) *rig {
+	t.Helper()
+	if current.name != o.name {
+		if err := closeRig(); err != nil {
+			t.Error(err)
+		}
+		r, err := upRig(context.WithoutCancel(t.Context()), o)
+		if err != nil {
+			t.Fatal(errors.Join(err, r.down()))
+		}
+		current.name, current.rig = o.name, r
+	}
+	r := current.rig
+	t.Cleanup(func() {
+		if !t.Failed() || current.rig != r {
+			return
+		}
+		r.explain(t)
+		if err := closeRig(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,50 +127,52 @@ func newRig(t *testing.T, o options) *rig {
 	return r
 }
 
-// beside runs a test beside others. When it goes on, all tests that run alone have
-// ended, and the rigs that they shared go: an idle cluster takes a tenth of a processor.
-func beside(t *testing.T) {
-	t.Helper()
-	t.Parallel()
-	if err := closeShared(); err != nil {
-		t.Error(err)
+// closeRig takes down the rig that is up, if there is one.
+func closeRig() error {
+	r := current.rig
+	current.name, current.rig = "", nil
+	if r == nil {
+		return nil
 	}
+	return r.down()
 }
 
-// closeShared takes down the rigs of [sharedRig].
-func closeShared() error {
-	once.Lock()
-	defer once.Unlock()
-	var errs []error
-	for _, r := range once.shared {
-		errs = append(errs, r.down())
-	}
-	clear(once.shared)
-	return errors.Join(errs...)
+// failing is a whole rig, whose parts the test stops and breaks, and which it gives back whole.
+func failing(t *testing.T) *rig {
+	t.Helper()
+	r := sharedRig(t, options{name: "fail"})
+	r.whole(t)
+	t.Cleanup(func() { r.whole(t) })
+	return r
 }
 
-// sharedRig is a rig that lives until all tests that run alone have ended. Tests leave
-// it as they found it.
-func sharedRig(t *testing.T, o options) *rig {
+// whole brings up what does not run, and waits until the kubelet serves all
+// devices of the machine.
+func (r *rig) whole(t *testing.T) {
 	t.Helper()
-	if r := once.shared[o.name]; r != nil {
-		t.Cleanup(func() {
-			if t.Failed() {
-				r.explain(t)
-			}
-		})
-		return r
+	if !r.plugin.running() {
+		// Not the test's context: it has ended when this is a clean-up.
+		if err := r.plugin.start(r.ctx(t)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	r, err := upRig(context.WithoutCancel(t.Context()), o)
-	if err != nil {
-		t.Fatal(errors.Join(err, r.down()))
-	}
-	if once.shared == nil {
-		once.shared = map[string]*rig{}
-	}
-	once.shared[o.name] = r
-	r.waitRegistered(t)
-	return sharedRig(t, o)
+	m := r.machine(t)
+	r.within(t, func() string {
+		if _, err := r.get(r.ctx(t), "/readyz"); err != nil {
+			return err.Error()
+		}
+		n, err := r.client.CoreV1().Nodes().Get(r.ctx(t), r.Node(), metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if q := n.Status.Allocatable[gpuResource]; q.Value() != int64(len(m.GPUs)) {
+			return fmt.Sprintf("the node has %d GPUs of %d", q.Value(), len(m.GPUs))
+		}
+		if q := n.Status.Allocatable[hcaResource]; q.Value() == 0 {
+			return "the node has no HCAs"
+		}
+		return ""
+	})
 }
 
 // upRig makes a rig. What there is of it is returned also with an error.
@@ -228,7 +250,7 @@ func (r *rig) topologyCRD(t *testing.T) {
 	if err := r.Apply(t.Context(), string(text)); err != nil {
 		t.Fatal(err)
 	}
-	r.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s")
+	r.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=3m")
 }
 
 // kubectl runs it, and returns what it prints.
@@ -261,9 +283,9 @@ func (r *rig) allocatable(t *testing.T, resource string) int64 {
 	return q.Value()
 }
 
-func (r *rig) waitAllocatable(t *testing.T, resource string, want int64, within time.Duration) time.Duration {
+func (r *rig) waitAllocatable(t *testing.T, resource string, want int64) time.Duration {
 	t.Helper()
-	return eventually(t, within, func() string {
+	return eventually(t, func() string {
 		if got := r.allocatable(t, resource); got != want {
 			return fmt.Sprintf("allocatable %s is %d, want %d", resource, got, want)
 		}
@@ -274,7 +296,7 @@ func (r *rig) waitAllocatable(t *testing.T, resource string, want int64, within 
 // waitRegistered waits until the plugin reports that the kubelet took all of it.
 func (r *rig) waitRegistered(t *testing.T) time.Duration {
 	t.Helper()
-	return eventually(t, 30*time.Second, func() string {
+	return eventually(t, func() string {
 		out, err := r.get(t.Context(), "/readyz")
 		if err != nil {
 			return fmt.Sprintf("plugin is not ready: %v %s", err, out)
@@ -310,7 +332,7 @@ func (r *rig) metrics(t *testing.T, name string) []string {
 func (r *rig) waitOffered(t *testing.T, resource string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("heddle_resource_allocatable{resource=%q} %d", resource, n)
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		lines := r.metrics(t, "heddle_resource_allocatable")
 		if !slices.Contains(lines, want) {
 			return fmt.Sprintf("metrics have %q, want %q", lines, want)
@@ -323,7 +345,7 @@ func (r *rig) waitOffered(t *testing.T, resource string, n int) {
 func (r *rig) podResources(t *testing.T) []*podresources.PodResources {
 	t.Helper()
 	var answer *podresources.ListPodResourcesResponse
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		var err error
 		answer, err = podresources.NewPodResourcesListerClient(r.conn).List(t.Context(), &podresources.ListPodResourcesRequest{})
 		if err != nil {
@@ -351,7 +373,7 @@ func (r *rig) explain(t *testing.T) {
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // eventually waits until ok returns "" and fails with its last word.
-func eventually(t *testing.T, within time.Duration, ok func() string) time.Duration {
+func eventually(t *testing.T, ok func() string) time.Duration {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -361,8 +383,8 @@ func eventually(t *testing.T, within time.Duration, ok func() string) time.Durat
 		if why == "" {
 			return time.Since(start)
 		}
-		if time.Since(start) > within {
-			t.Fatalf("after %s: %s", within, why)
+		if time.Since(start) > patience {
+			t.Fatalf("after %s: %s", patience, why)
 		}
 		select {
 		case <-tick.C:

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +56,7 @@ type seen struct {
 func (r *rig) report(t *testing.T, pod, container string) *report {
 	t.Helper()
 	var got *report
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		var err error
 		got, err = r.tryReport(t.Context(), pod, container)
 		if err != nil {

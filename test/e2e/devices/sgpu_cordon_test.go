@@ -48,7 +48,7 @@ func TestGPUCordon(t *testing.T) {
 	}
 	// One that ends comes back to it: it is the pod's.
 	r.stopContainer(t, "consumer", "app")
-	r.waitRestart(t, "consumer", "app", 1, waitStart)
+	r.waitRestart(t, "consumer", "app", 1)
 	r.hasShares(t, "consumer", "app", 0, mine...)
 	if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, "GPU "+uuid+" is cordoned") {
 		t.Errorf("doctor does not show it:\n%s", out)
@@ -94,6 +94,6 @@ func (r *rig) started(t *testing.T, pod string) string {
 	if err != nil {
 		t.Error(err)
 	}
-	c := status(r.waitPod(t, pod, waitStart, func(*corev1.Pod) string { return "" }), "app")
+	c := status(r.waitPod(t, pod, func(*corev1.Pod) string { return "" }), "app")
 	return fmt.Sprintf("%s, restarts %d, GPUs %v", c.ContainerID, c.RestartCount, s.GPUs)
 }

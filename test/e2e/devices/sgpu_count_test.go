@@ -101,7 +101,7 @@ func (r *rig) consumers(t *testing.T) map[string]*corev1.Pod {
 func (r *rig) count(t *testing.T) tally {
 	t.Helper()
 	var sum tally
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		var err error
 		sum, err = r.tryCount(t)
 		if err != nil {
@@ -191,9 +191,9 @@ func (r *rig) overcommitted(t *testing.T, sum tally) (faults []string) {
 // nothingLeft waits until records and CDI specs of shares are gone, and the
 // Node shows that its GPUs are free. Those of the last pods stay until the
 // kubelet allocates again, because its checkpoint does.
-func (r *rig) nothingLeft(t *testing.T, within time.Duration) time.Duration {
+func (r *rig) nothingLeft(t *testing.T) time.Duration {
 	t.Helper()
-	return eventually(t, within, func() string {
+	return eventually(t, func() string {
 		var left []string
 		for _, rec := range r.records(t) {
 			if rec.Resource == slotResource {

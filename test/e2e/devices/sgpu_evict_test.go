@@ -28,7 +28,6 @@ const evictConfig = sharedGPUs + "sgpu: {gpus: [0], refusedFor: 0s, memoryOverco
 // the pod of the lowest priority makes room for one of a higher that has not all of its
 // share, and the others stay.
 func TestOverShareIsEvicted(t *testing.T) {
-	beside(t)
 	r, n := newDriverRig(t, "evict")
 	// The processes are this machine's.
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")
@@ -61,9 +60,9 @@ func TestOverShareIsEvicted(t *testing.T) {
 	run("polite", "", 4)
 	uses("greedy", 6)
 	uses("polite", 4)
-	r.waitEvent(t, "greedy", "ShareExceeded", "container app has 6144 MiB of GPU 0, and its share is 4096 MiB", waitStart)
+	r.waitEvent(t, "greedy", "ShareExceeded", "container app has 6144 MiB of GPU 0, and its share is 4096 MiB")
 	r.waitGone(t, "greedy")
-	r.waitEvent(t, "greedy", "ShareEvicted", "container app has 6144 MiB of GPU 0", waitStart)
+	r.waitEvent(t, "greedy", "ShareEvicted", "container app has 6144 MiB of GPU 0")
 
 	high, middle, low := run("high", "high", 38), run("middle", "", 38), run("low", "low", 38)
 	if *high.Spec.Priority != 1000 || *middle.Spec.Priority != 0 || *low.Spec.Priority != -5 {
@@ -73,7 +72,7 @@ func TestOverShareIsEvicted(t *testing.T) {
 	uses("high", 2)
 	uses("middle", 38)
 	uses("low", 34)
-	r.waitEvent(t, "low", "ShareExceeded", "which is full, and a container of priority 1000 has not all of its share; its own is -5", waitStart)
+	r.waitEvent(t, "low", "ShareExceeded", "which is full, and a container of priority 1000 has not all of its share; its own is -5")
 	r.waitGone(t, "low")
 	// Two more looks at least, by which one that is over its share would be evicted.
 	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); pause(t, time.Second) {
@@ -94,7 +93,7 @@ func TestOverShareIsEvicted(t *testing.T) {
 // waitGone waits until there is no pod of a name.
 func (r *rig) waitGone(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, 2*waitStart, func() string {
+	eventually(t, func() string {
 		if p := r.getPod(t, name); p != nil {
 			return "the pod is there: " + inShort(p)
 		}

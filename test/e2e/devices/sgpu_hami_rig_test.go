@@ -116,17 +116,6 @@ func (h *replay) bind(ctx context.Context, pod string, p *hamirecord.Pod) error 
 	}, metav1.CreateOptions{})
 }
 
-// decideAndBind is all but the lock, for a pod that is there.
-func (h *replay) decideAndBind(t *testing.T, pod string, p *hamirecord.Pod, change func(map[string]string)) {
-	t.Helper()
-	if err := h.decide(t.Context(), pod, p, change); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.bind(t.Context(), pod, p); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // schedule is all of it, for a pod that the test removes. It returns how long
 // after the binding the lock was seen to go.
 func (h *replay) schedule(t *testing.T, name string, p *hamirecord.Pod, locks *lockLog) time.Duration {

@@ -60,7 +60,7 @@ func (l *lockLog) see(value string) {
 // seen.
 func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		var gone bool
@@ -95,7 +95,7 @@ func (r *rig) hamiGPUs(t *testing.T) map[string]hami.NodeGPU {
 // an annotation.
 func (r *rig) waitHealthy(t *testing.T, want int) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		n := -1
 		if gpus := r.hamiGPUs(t); gpus != nil {
 			n = 0
@@ -115,7 +115,7 @@ func (r *rig) waitHealthy(t *testing.T, want int) {
 // waitPhase waits for hami.io/bind-phase of a pod.
 func (r *rig) waitPhase(t *testing.T, pod, want string) {
 	t.Helper()
-	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		if got := p.Annotations[apinames.HAMiBindPhase]; got != want {
 			return fmt.Sprintf("its bind-phase is %q, want %q", got, want)
 		}

@@ -35,21 +35,6 @@ type chaos struct {
 	problem atomic.Pointer[error]
 }
 
-// run makes chaos for a time. Its pods stay when it ends, whatever they are up
-// to; plugin and kubelet run.
-func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
-	wait := c.start(ctx, seed)
-	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
-	c.rig.revive(t)
-	wait()
-	if err := c.problem.Load(); err != nil {
-		t.Errorf("the API server, which nothing is done to: %v", *err)
-	}
-}
-
 // start has churners make pods until ctx ends, which wait waits for.
 func (c *chaos) start(ctx context.Context, seed uint64) (wait func()) {
 	var all sync.WaitGroup
@@ -178,20 +163,6 @@ func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 	}
 }
 
-// revive brings both back. A kubelet with many containers takes its time to
-// serve device plugins.
-func (r *rig) revive(t *testing.T) {
-	t.Helper()
-	r.reviveKubelet(t)
-	r.revivePlugin(t)
-	eventually(t, 90*time.Second, func() string {
-		if _, err := r.get(t.Context(), "/readyz"); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-}
-
 // componentPID is 0 for what does not run.
 func (r *rig) componentPID(t *testing.T, component string) int {
 	t.Helper()
@@ -214,7 +185,7 @@ func (r *rig) killComponent(t *testing.T, component string) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		if r.componentPID(t, component) != 0 {
 			return component + " lives"
 		}

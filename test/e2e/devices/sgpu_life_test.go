@@ -3,11 +3,9 @@
 package devices
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -27,11 +25,8 @@ func TestSGPUContainers(t *testing.T) {
 		run  func(*testing.T, *rig)
 	}{
 		{"several containers", severalShares},
-		{"init container with the same request", initSame},
-		{"init containers with other requests", initOther},
 		{"sidecar", sidecarShare},
 		{"beside HCAs", besideHCAs},
-		{"policies", policiesApart},
 		{"the pod's own words", ownWords},
 		{"resize", resizedShare},
 	} {
@@ -79,60 +74,16 @@ func severalShares(t *testing.T, r *rig) {
 	r.count(t)
 
 	r.stopContainer(t, "several", "app")
-	running := r.waitRestart(t, "several", "app", 1, waitStart)
+	running := r.waitRestart(t, "several", "app", 1)
 	r.hasShares(t, "several", "app", 0, app...)
 	r.killContainer(t, status(running, "pair").ContainerID)
-	r.waitRestart(t, "several", "pair", 1, waitStart)
+	r.waitRestart(t, "several", "pair", 1)
 	r.hasShares(t, "several", "pair", 0, pair...)
 	r.hasShares(t, "several", "second", 0, second...)
 	if n := len(r.bindings(t)["several/app"]); n != 1 {
 		t.Errorf("the container has %d records of shares after its restart", n)
 	}
 	r.count(t)
-}
-
-// initSame: both hold the same tickets, and one card does for both, because
-// they never run at the same time: it has 60 % taken and not 120.
-func initSame(t *testing.T, r *rig) {
-	r.run(t, r.pod("same", box{more: share(60, 4)}, box{name: "before", more: share(60, 4), args: []string{"once"}}))
-	before := r.hasShares(t, "same", "before", 0, slice(60, 4))
-	app := r.hasShares(t, "same", "app", 0, slice(60, 4))
-	if diff := cmp.Diff(before, app); diff != "" {
-		t.Errorf("shares (-init +app):\n%s", diff)
-	}
-	if got := r.count(t)[app[0].UUID].VCore; got != 60 {
-		t.Errorf("%d %% of the card are taken", got)
-	}
-}
-
-// initOther: less, more and two cards, one after another, then the app
-// container with an amount of its own.
-func initOther(t *testing.T, r *rig) {
-	// Beside a share of the test before, no card has room for both.
-	eventually(t, waitCollected, func() string {
-		if n := len(r.bindings(t)); n > 0 {
-			return fmt.Sprintf("%d containers of gone pods have records", n)
-		}
-		return ""
-	})
-	once := []string{"once"}
-	r.run(t, r.pod("other", box{more: share(40, 8)},
-		box{name: "less", more: share(10, 1), args: once}, box{name: "more", more: share(90, 60), args: once},
-		box{name: "pair", more: shares(2, 5, 1), args: once}, box{name: "none", args: once}))
-	r.hasShares(t, "other", "less", 0, slice(10, 1))
-	more := r.hasShares(t, "other", "more", 0, slice(90, 60))
-	r.hasShares(t, "other", "pair", 0, slice(5, 1), slice(5, 1))
-	app := r.hasShares(t, "other", "app", 0, slice(40, 8))
-	if none := r.sees(t, "other", "none"); len(none.GPUs) > 0 {
-		t.Errorf("an init container that asked for nothing sees %+v", none)
-	}
-	if more[0].UUID != app[0].UUID {
-		t.Errorf("the init container is on %v and the app container on %v; one card has room for both in turn", more, app)
-	}
-	// Init containers may run again, when the sandbox is created again.
-	if got := r.count(t)[more[0].UUID]; got.VCore != 90 || got.MemoryMiB != 60*1024 {
-		t.Errorf("taken of the card: %+v", got)
-	}
 }
 
 // sidecarShare: it runs beside the app container, so both count.
@@ -148,7 +99,7 @@ func sidecarShare(t *testing.T, r *rig) {
 	t.Logf("sidecar on %v, init container on %v, app container on %v", side, before, app)
 	r.count(t)
 	r.stopContainer(t, "beside", "side")
-	r.waitRestart(t, "beside", "side", 1, waitStart)
+	r.waitRestart(t, "beside", "side", 1)
 	r.hasShares(t, "beside", "side", 0, side...)
 	r.hasShares(t, "beside", "app", 0, app...)
 }
@@ -164,7 +115,7 @@ func besideHCAs(t *testing.T, r *rig) {
 	r.create(t, pods...)
 	seen := map[string]bool{}
 	for i, p := range pods {
-		r.waitReady(t, p.Name, waitStart)
+		r.waitReady(t, p.Name)
 		want := slices.Repeat([]allocation.Share{slice(70, 1)}, max(1, i-1))
 		var gpus []int
 		for _, s := range r.hasShares(t, p.Name, "app", len(want), want...) {
@@ -181,48 +132,6 @@ func besideHCAs(t *testing.T, r *rig) {
 	}
 }
 
-// policiesApart: consumers of one card have one policy. best-effort without vcore
-// has no limit of compute, and takes none.
-func policiesApart(t *testing.T, r *rig) {
-	gpus := map[string]string{}
-	wants := map[string]allocation.Share{
-		"fixed-share": slice(10, 1), "burst-share": slice(10, 1), "best-effort": slice(0, 1),
-	}
-	var pods []*corev1.Pod
-	for policy, want := range wants {
-		for _, name := range []string{policy + "-1", policy + "-2"} {
-			p := r.pod(name, box{more: share(want.VCore, 1)})
-			p.Annotations = map[string]string{"nvidia.com/sgpu-qos-policy": policy}
-			pods = append(pods, p)
-		}
-	}
-	r.create(t, pods...)
-	for _, p := range pods {
-		policy := p.Annotations["nvidia.com/sgpu-qos-policy"]
-		r.waitReady(t, p.Name, waitStart)
-		uuid := r.hasShares(t, p.Name, "app", 0, wants[policy])[0].UUID
-		if other, taken := gpus[uuid]; taken && other != policy {
-			t.Errorf("card %s has consumers of %s and %s", uuid, other, policy)
-		}
-		gpus[uuid] = policy
-		if got := r.waitBound(t, p.Name, "app"); got.Policy != policy || got.By != allocation.ByNode {
-			t.Errorf("%s: the annotation has %+v", p.Name, got)
-		}
-	}
-	if len(gpus) != 3 {
-		t.Errorf("binpack has put two pods each of three policies on %d cards", len(gpus))
-	}
-	eventually(t, 20*time.Second, func() string {
-		published := map[string]string{}
-		for _, c := range r.published(t).GPUs {
-			if c.Policy != "" {
-				published[c.UUID] = c.Policy
-			}
-		}
-		return cmp.Diff(gpus, published)
-	})
-}
-
 // ownWords: what the pod has in its own environment and annotations makes its
 // share no larger. An annotation of the node's that is edited is put right.
 func ownWords(t *testing.T, r *rig) {
@@ -237,7 +146,7 @@ func ownWords(t *testing.T, r *rig) {
 	r.run(t, p)
 	right := func() {
 		t.Helper()
-		r.waitPod(t, "words", 20*time.Second, func(p *corev1.Pod) string {
+		r.waitPod(t, "words", func(p *corev1.Pod) string {
 			if b, err := boundTo(p); err != nil || b.Containers["app"].Shares[0].VCore != 10 {
 				return "its annotation is not put right: " + p.Annotations[apinames.SGPUBound]
 			}
@@ -247,7 +156,7 @@ func ownWords(t *testing.T, r *rig) {
 	right()
 	mine := r.hasShares(t, "words", "app", 0, slice(10, 1))
 	// No enforcer is configured here, and what the pod's annotation left out of that changes nothing.
-	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted", waitStart)
+	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted")
 	if diff := cmp.Diff([]string{"memory", "compute"}, r.waitBound(t, "words", "app").NotEnforced); diff != "" {
 		t.Errorf("notEnforced in the annotation (-want +got):\n%s", diff)
 	}

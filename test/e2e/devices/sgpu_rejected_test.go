@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
-// patience is sgpu.refusedFor in this test.
-const patience = 4 * time.Second
+// rejectedAfter is sgpu.refusedFor in this test.
+const rejectedAfter = 4 * time.Second
 
 // TestSGPURejectedAndRescheduled: two cards have 40 % left each, so the Node's
 // total suggests that a pod of 60 % fits, and no GPU has it. The pod is
@@ -24,12 +24,12 @@ const patience = 4 * time.Second
 // node that has come meanwhile. A bare pod stays, and starts when it can.
 func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r := sgpu(t)
-	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", patience))
+	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", rejectedAfter))
 	r.waitShares(t, 2*16, 200, 2*79)
-	r.waitAllocatable(t, gpuResource, 6, waitStart)
+	r.waitAllocatable(t, gpuResource, 6)
 	r.create(t, r.pod("first", box{more: share(60, 4)}), r.pod("second", box{more: share(60, 4)}))
-	r.waitReady(t, "first", waitStart)
-	r.waitReady(t, "second", waitStart)
+	r.waitReady(t, "first")
+	r.waitReady(t, "second")
 	r.count(t)
 
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
@@ -41,7 +41,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	})
 	since := time.Now()
 	r.waitEvent(t, rejected.Name, "SGPURefused", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
-		"GPUs 0-1: 40 % of 100 left; needs 60", 20*time.Second)
+		"GPUs 0-1: 40 % of 100 left; needs 60")
 	r.simulate(t, "elsewhere")
 	moved := r.waitOnly(t, app, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != "elsewhere" || !ready(p) {
@@ -52,7 +52,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	if moved.UID == rejected.UID {
 		t.Error("a pod has moved from node to node")
 	}
-	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s", 20*time.Second)
+	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s")
 	t.Logf("refused for want of a card, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 
@@ -60,20 +60,20 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	bare.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": r.Node()}
 	r.create(t, bare)
 	begin := time.Now()
-	r.waitEvent(t, "bare", "SGPURefused", "none of 2 GPUs can give 60 %", waitStart)
+	r.waitEvent(t, "bare", "SGPURefused", "none of 2 GPUs can give 60 %")
 	uid := r.getPod(t, "bare").UID
-	r.waitPod(t, "bare", waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, "bare", func(p *corev1.Pod) string {
 		if p.UID != uid || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed {
 			t.Fatalf("a bare pod did not stay: %s", inShort(p))
 		}
-		if time.Since(begin) < 2*patience {
+		if time.Since(begin) < 2*rejectedAfter {
 			return "time is not up"
 		}
 		return ""
 	})
 	r.remove(t, "second")
 	room := time.Now()
-	r.waitReady(t, "bare", waitStart)
+	r.waitReady(t, "bare")
 	t.Logf("the bare pod ran %.1f s after room had come", time.Since(room).Seconds())
 	r.hasShares(t, "bare", "app", 0, slice(60, 4))
 	r.count(t)
@@ -132,7 +132,7 @@ func (c controlled) pods(t *testing.T) []corev1.Pod {
 func (r *rig) waitOnly(t *testing.T, c controlled, ok func(*corev1.Pod) string) *corev1.Pod {
 	t.Helper()
 	var only corev1.Pod
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		all := c.pods(t)
 		if len(all) != 1 {
 			return fmt.Sprintf("%s has %d pods", c.name, len(all))

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -37,18 +36,11 @@ const (
 // sharedCards is the configuration of rigs that share all cards.
 const sharedGPUs = quickHealth + "mode: sgpu\n"
 
-// sgpu is a rig whose cards are all shared and free. The test gives it back
-// like that. Such tests run side by side, because they mostly wait.
+// sgpu is a rig whose GPUs are all shared and free. The test gives it back like that.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
-	beside(t)
-	r := lend(t, "sgpu", options{config: sharedGPUs, kwok: true}, func(r *rig, t *testing.T) {
-		t.Helper()
-		if err := r.writeConfig(sharedGPUs); err != nil {
-			t.Error(err)
-		}
-	})
-	r.waitRegistered(t)
+	r := sharedRig(t, options{name: "sgpu", config: sharedGPUs, kwok: true})
+	r.configure(t, sharedGPUs)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	return r
 }
@@ -56,7 +48,7 @@ func sgpu(t *testing.T) *rig {
 // waitShares waits until the Node offers this much.
 func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) {
 	t.Helper()
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		got := [3]int64{r.allocatable(t, slotResource), r.allocatable(t, coreResource), r.allocatable(t, memoryResource)}
 		if want := [3]int64{slots, cores, gib}; got != want {
 			return fmt.Sprintf("allocatable sgpu, vcore and vmemory are %v, want %v", got, want)
@@ -142,7 +134,7 @@ func (s *seen) shares() ([]allocation.Share, error) {
 func (r *rig) account(t *testing.T) *account.Report {
 	t.Helper()
 	got := &account.Report{}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		text, err := r.get(t.Context(), account.Path)
 		if err = errors.Join(err, json.Unmarshal([]byte(text), got)); err != nil {
 			return err.Error()

@@ -34,7 +34,7 @@ func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
 func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundContainer {
 	t.Helper()
 	var got allocation.BoundContainer
-	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		b, err := boundTo(p)
 		if err != nil {
 			return err.Error()

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +35,6 @@ const theirNode = `{"metadata": {"annotations": {
 // are, through the real API server and kubelet: each has the memory in MiB that it
 // asks for, in the environment of the library that limits it, and the Node keeps what HAMi left.
 func TestHAMiPodsUnchanged(t *testing.T) {
-	beside(t)
 	r := newRig(t, options{name: "theirs", config: theirNames + "sgpu: {gpus: [0, 1]}\n"})
 	r.configure(t, theirNames+"sgpu: {gpus: [0, 1], defaults: {vcore: 0}, enforce: {memory: preload, compute: preload, "+
 		"preload: {library: "+r.library(t)+"}}}\n")
@@ -44,8 +42,8 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.waitAllocatable(t, gpuResource, 2*16, waitStart)
-	r.waitAllocatable(t, "nvidia.com/gpu.exclusive", 6, waitStart)
+	r.waitAllocatable(t, gpuResource, 2*16)
+	r.waitAllocatable(t, "nvidia.com/gpu.exclusive", 6)
 	for _, name := range []string{"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", slotResource} {
 		if n := r.allocatable(t, name); n != -1 {
 			t.Errorf("the Node has %d of %s", n, name)
@@ -87,7 +85,7 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 		}
 	}
 	want := map[string]allocation.Taken{first: {VCore: 30, MemoryMiB: 3000 + 40779 + 1024, Slots: 3}, second: {MemoryMiB: 1024, Slots: 1}}
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		got := map[string]allocation.Taken{}
 		for _, g := range r.published(t).GPUs {
 			got[g.UUID] = g.Taken
@@ -97,7 +95,7 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 	// All memory, which neither GPU has left.
 	p := r.pod("bare", box{more: corev1.ResourceList{gpuResource: quantity(1)}})
 	r.create(t, p)
-	r.waitWaiting(t, "bare", "none of 2 GPUs can give all memory", 45*time.Second)
+	r.waitWaiting(t, "bare", "none of 2 GPUs can give all memory")
 
 	var left corev1.Node
 	if err := yaml.Unmarshal([]byte(theirNode), &left); err != nil {

@@ -106,7 +106,7 @@ func (s *soak) startComponent(t *testing.T, component string) {
 		"kubelet": s.StartKubelet, "containerd": s.StartContainerd, "kube-apiserver": s.StartAPIServer,
 	}[component]
 	// Again and again, as systemd does: a kubelet that meets containerd before its CRI plugin ends.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, func() string {
 		if err := start(t.Context()); err != nil {
 			return err.Error()
 		}

@@ -159,11 +159,11 @@ func (s *soak) begin(t *testing.T) {
 	s.anchors = s.rig.anchors()
 	s.create(t, s.anchors...)
 	for _, p := range s.anchors {
-		s.waitReady(t, p.Name, waitStart)
+		s.waitReady(t, p.Name)
 	}
 	s.running = s.truthful(t)
 	s.records = s.shareRecords(t, names(s.anchors)...)
-	eventually(t, waitStart, func() string {
+	eventually(t, func() string {
 		n := s.node(t)
 		if _, ok := n.Labels["heddle.dev/topology.dragonfly"]; !ok || len(n.Spec.Taints) == 0 {
 			return fmt.Sprintf("the Node has taints %v and labels %v", n.Spec.Taints, n.Labels)
@@ -205,7 +205,7 @@ func (s *soak) revive(t *testing.T) {
 // serving waits until all daemons are ready.
 func (s *soak) serving(t *testing.T) time.Duration {
 	t.Helper()
-	return eventually(t, readyWithin, func() string {
+	return eventually(t, func() string {
 		s.revive(t)
 		for _, d := range s.daemons {
 			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err != nil {

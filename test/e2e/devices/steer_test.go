@@ -42,7 +42,7 @@ func TestGPUsByUUID(t *testing.T) {
 	gets(start("shuns", domains.NoUseGPUUUID(), strings.Join(all[:5], ",")), 5, 7)
 	start("errs", domains.UseGPUUUID(), "GPU-of-another-node")
 	r.waitEvent(t, "errs", wellknown.EventSelectorNotHonored,
-		`the node has no GPU "GPU-of-another-node"; it has `+strings.Join(all, ", "), waitStart)
+		`the node has no GPU "GPU-of-another-node"; it has `+strings.Join(all, ", "))
 	if reported := slices.Concat(r.events(t, "wants", wellknown.EventSelectorNotHonored), r.events(t, "shuns", wellknown.EventSelectorNotHonored)); len(reported) > 0 {
 		t.Errorf("pods that got what they asked for have Events %q", reported)
 	}

@@ -92,7 +92,7 @@ func (r *rig) storm(t *testing.T, burst int, pod func(i int) *corev1.Pod) {
 	if err := errors.Join(failed...); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 8*time.Minute, func() string {
+	eventually(t, func() string {
 		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()

@@ -3,15 +3,12 @@
 package devices
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,7 +21,6 @@ import (
 // and a pod that fits into none is refused. One of the pods is that of the quick start. The node is shown two NUMA nodes,
 // like the machine that the plugin replays.
 func TestSingleNUMANode(t *testing.T) {
-	beside(t)
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors to have two NUMA nodes")
 	}
@@ -35,11 +31,11 @@ func TestSingleNUMANode(t *testing.T) {
 	split := runtime.NumCPU() / 2
 	r.twoNUMANodes(t, split)
 	t.Logf("ready %s after its start", r.plugin.again(t))
-	r.waitAllocatable(t, gpuResource, 8, waitStart)
-	r.waitAllocatable(t, hcaResource, 8*64, waitStart)
+	r.waitAllocatable(t, gpuResource, 8)
+	r.waitAllocatable(t, hcaResource, 8*64)
 
 	r.create(t, r.pod("five", box{gpus: 5, hcas: 1}))
-	r.waitPod(t, "five", waitStart, func(p *corev1.Pod) string {
+	r.waitPod(t, "five", func(p *corev1.Pod) string {
 		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "TopologyAffinityError" {
 			return "five GPUs fit into no NUMA node, and it is not refused"
 		}
@@ -148,97 +144,4 @@ func (r *rig) twoNUMANodes(t *testing.T, split int) {
 	if err := r.StartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestSharesFollowTheProcessors: with the same kubelet, and with the policy restricted, a share
-// is of the NUMA node of the container's processors, where the node would else fill up a GPU of
-// the other one.
-func TestSharesFollowTheProcessors(t *testing.T) {
-	beside(t)
-	if runtime.NumCPU() < 2 {
-		t.Skip("it takes two processors to have two NUMA nodes")
-	}
-	split := runtime.NumCPU() / 2
-	r := newRig(t, options{name: "numashares", held: true, config: sharedGPUs, kubelet: map[string]any{
-		"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container",
-		// No container has a processor of the first node alone.
-		"cpuManagerPolicy": "static", "reservedSystemCPUs": fmt.Sprintf("0-%d", split-1),
-	}, edit: func(m *machine.Machine) {
-		m.CPU.NUMA[0].CPUs = fmt.Sprintf("0-%d", split-1)
-		m.CPU.NUMA[1].CPUs = fmt.Sprintf("%d-%d", split, runtime.NumCPU()-1)
-	}})
-	r.twoNUMANodes(t, split)
-	t.Logf("ready %s after its start", r.plugin.again(t))
-	r.waitShares(t, allSlots, allCores, allGiB)
-	on := func(gpu int, p *corev1.Pod) *corev1.Pod {
-		p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": r.gpuAt(t, gpu)}
-		return p
-	}
-	pinned := func(name string) *corev1.Pod {
-		more := share(10, 4)
-		more[corev1.ResourceCPU], more[corev1.ResourceMemory] = quantity(1), resource.MustParse("64Mi")
-		return r.pod(name, box{more: more})
-	}
-
-	r.run(t, on(0, r.pod("first", box{more: share(50, 4)})))
-	r.run(t, r.pod("unpinned", box{more: share(10, 4)}))
-	if got := numaNodes(r.machine(t), r.has(t, "unpinned", "app", 1, 0)); !slices.Equal(got, []int{0}) {
-		t.Errorf("the fullest GPU is of NUMA node 0, and the share is of %v", got)
-	}
-	r.run(t, pinned("pinned"))
-	near := func(has *seen) {
-		t.Helper()
-		if len(has.CPUs) != 1 || has.CPUs[0] < split {
-			t.Fatalf("the container may run on processors %v", has.CPUs)
-		}
-		if got := numaNodes(r.machine(t), has); !slices.Equal(got, []int{1}) {
-			t.Errorf("processor %d of NUMA node 1 came with a share of a GPU of %v", has.CPUs[0], got)
-		}
-	}
-	near(r.has(t, "pinned", "app", 1, 0))
-	if reported := r.events(t, "pinned", "SharesOnOtherNUMANode"); len(reported) > 0 {
-		t.Errorf("Events %q", reported)
-	}
-	r.remove(t, "pinned")
-
-	r.topologyPolicy(t, "restricted")
-	r.waitShares(t, allSlots, allCores, allGiB)
-	r.run(t, pinned("restricted"))
-	near(r.has(t, "restricted", "app", 1, 0))
-	r.remove(t, "restricted")
-
-	const apart = "is of NUMA node 0, and the container's processors are of 1"
-	r.run(t, on(0, pinned("apart")))
-	r.waitEvent(t, "apart", "SharesOnOtherNUMANode", apart, waitStart)
-	r.remove(t, "apart")
-
-	r.configure(t, sharedGPUs+"sgpu: {numa: require, gpus: [0, 1, 2, 3, 4, 5, 6]}\n")
-	r.waitShares(t, 7*16, 7*100, 7*79)
-	r.create(t, on(0, pinned("refused")))
-	r.waitEvent(t, "refused", "SGPURefused", "only other NUMA nodes than that of its processors, 1, have room", waitStart)
-}
-
-// topologyPolicy starts the kubelet again with another policy of its topology manager, which is
-// in none of its checkpoints, and waits for the plugin.
-func (r *rig) topologyPolicy(t *testing.T, policy string) {
-	t.Helper()
-	begin, mark := time.Now(), r.plugin.log.mark()
-	if err := r.StopKubelet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(r.Dir(), "kubelet.json")
-	text, err := os.ReadFile(file)
-	config := map[string]any{}
-	if err = errors.Join(err, json.Unmarshal(text, &config)); err != nil {
-		t.Fatal(err)
-	}
-	config["topologyManagerPolicy"] = policy
-	text, err = json.Marshal(config)
-	if err = errors.Join(err, os.WriteFile(file, text, 0o600), r.StartKubelet(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	// GPUs, HCAs, and the three of shares. What the Node offers is of before.
-	r.waitRegistrations(t, mark, 5, waitStart)
-	pause(t, time.Second) // Their lists follow.
-	t.Logf("the kubelet has the policy %s %s later", policy, time.Since(begin).Round(time.Millisecond))
 }

@@ -16,7 +16,7 @@ func TestNothingIsLeftOfGonePods(t *testing.T) {
 		t.Fatalf("the pods have %d and %d records, one for each resource is right", len(stays), len(gone))
 	}
 	r.remove(t, "gone")
-	took := eventually(t, waitCollected, func() string {
+	took := eventually(t, func() string {
 		left := map[string]bool{}
 		for _, rec := range r.records(t) {
 			left[rec.Device] = true

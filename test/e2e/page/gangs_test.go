@@ -4,8 +4,6 @@ package page
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,51 +168,6 @@ func TestGangsLive(t *testing.T) {
 	if !value[bool](b, `window.sameDocument === true`) {
 		t.Error("the page was loaded again")
 	}
-	b.clean()
-}
-
-// TestManyGangs is 600 gangs on 5,000 nodes.
-func TestManyGangs(t *testing.T) {
-	r := large(t)
-	rng := rand.New(rand.NewPCG(5, 6))
-	at := 0
-	for i := range 600 {
-		name := fmt.Sprintf("job-%03d", i)
-		namespace := fmt.Sprint("team-", i%7)
-		if i%20 == 3 {
-			for rank := range 4 {
-				r.member(namespace, name, rank, "", rejected("rejected by podgroup: 3 of 4 fit", time.Hour))
-			}
-			continue
-		}
-		for rank := range 1 + rng.IntN(14) {
-			r.member(namespace, name, rank, r.fabric.Nodes[at%5000].Name, runs(time.Duration(i)*time.Minute))
-			at++
-		}
-	}
-	b := open(t, r.server.URL)
-	b.load("/")
-	b.until(`document.querySelector('#sum-gangs').textContent === '600'`)
-	b.click("#tab-gangs")
-	b.shot("5000-gangs-light")
-	var took []float64
-	for n := range 3 { // The fastest counts: the machine has other work.
-		took = append(took, value[float64](b, painted(fmt.Sprintf(`document.querySelectorAll('[data-state=Running] .gang')[%d].click();`, n))))
-	}
-	t.Logf("gangs of 5,000 nodes' map are lit after %.0f ms", took)
-	if slices.Min(took) > 1000 {
-		t.Errorf("choosing a gang takes %.0f ms", took)
-	}
-	b.shot("5000-gangs-light-chosen")
-	b.scheme("dark")
-	b.shot("5000-gangs-dark-chosen")
-	b.size(390, 844)
-	b.load("/?phone")
-	b.click("#tab-gangs")
-	if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
-		t.Errorf("on a phone the page is %d pixels wide", wide)
-	}
-	b.shot("5000-gangs-phone")
 	b.clean()
 }
 

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +42,7 @@ func (w *world) daemons(installer *install.Installer) {
 	address := "127.0.0.1:" + freePorts(w.t, 1)[0]
 	run(w.t, filepath.Join(installer.Dir, "heddle-topo-master"), "--namespace="+namespace, "--listen="+address,
 		"--kubeconfig="+w.kubeconfig(w.t, w.podToken("heddle-topo-master", name)))
-	eventually(w.t, time.Minute, func() string { return ready(w.t, "http://"+address+"/readyz") })
+	eventually(w.t, func() string { return ready(w.t, "http://"+address+"/readyz") })
 }
 
 func ready(t *testing.T, url string) string {

@@ -66,7 +66,7 @@ func startServer(t *testing.T, bin, binary string, flags ...string) *apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, func() string {
 		if _, err := s.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context()); err != nil {
 			return err.Error()
 		}
@@ -144,9 +144,9 @@ func freePorts(t *testing.T, n int) (ports []string) {
 }
 
 // eventually waits until ok returns no complaint.
-func eventually(t *testing.T, within time.Duration, ok func() string) {
+func eventually(t *testing.T, ok func() string) {
 	t.Helper()
-	deadline, tick := time.After(within), time.NewTicker(100*time.Millisecond)
+	deadline, tick := time.After(3*time.Minute), time.NewTicker(100*time.Millisecond)
 	defer tick.Stop()
 	for {
 		complaint := ok()

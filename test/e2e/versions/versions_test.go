@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
@@ -238,7 +237,7 @@ func (w *world) pod(name string, labels map[string]string, limits corev1.Resourc
 func (w *world) bound(names ...string) (pods []*corev1.Pod) {
 	w.t.Helper()
 	for _, name := range names {
-		eventually(w.t, 90*time.Second, func() string {
+		eventually(w.t, func() string {
 			p, err := w.client.CoreV1().Pods(metav1.NamespaceDefault).Get(w.t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return err.Error()

@@ -25,7 +25,7 @@ var ErrCorrupt = errors.New("checkpoint is corrupted")
 // DevicesPerNUMA maps a NUMA node to device IDs; -1 is "no topology".
 type DevicesPerNUMA map[int64][]string
 
-// PodDevicesEntry is what one container holds of one resource. AllocResp is a
+// PodDevicesEntry has the devices of one resource that one container holds. AllocResp is a
 // marshaled v1beta1.ContainerAllocateResponse.
 type PodDevicesEntry struct {
 	PodUID        string         `json:"PodUID"`

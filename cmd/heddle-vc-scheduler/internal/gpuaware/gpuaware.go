@@ -20,7 +20,7 @@ import (
 // Name is the plugin's in the scheduler's configuration.
 const Name = "gpu-aware"
 
-// full is what the best of all nodes gets with weight 1 and nothing lost, as from
+// full is the score of the best node with weight 1 and without loss, as from
 // Volcano's own plugins.
 const full = 100
 
@@ -31,7 +31,7 @@ type plugin struct {
 }
 
 // New makes the plugin. Its arguments are weight and loss.weight, both 1 by default, and
-// vendor and card, of which the name of the GPU resource is made.
+// vendor and card form the name of the GPU resource.
 func New(arguments framework.Arguments) framework.Plugin {
 	domains := wellknown.DefaultDomains()
 	arguments.GetString(&domains.Vendor, "vendor")
@@ -53,7 +53,7 @@ func (p *plugin) OnSessionOpen(session *framework.Session) {
 // OnSessionClose has nothing to do.
 func (*plugin) OnSessionClose(*framework.Session) {}
 
-// scores are those of the nodes that have room for a pod. The bandwidths that they
+// scores has the scores of the nodes with room for a pod. The bandwidths that they
 // publish depend on the machine, so the greatest of all counts as 100: with twice the
 // weights all differences are twice as large. A node that publishes nothing about such
 // a request has the lowest score of the others.

@@ -19,13 +19,13 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// job is what a session knows of a job.
+// job is the state of a job in a session.
 type job struct {
-	// size is that of its super-nodes in GPUs; 0 if it asks for none.
+	// size is the number of GPUs of its super-nodes; 0 without a request for them.
 	size int
-	// nodes are those of its pods; nil before it is planned.
+	// nodes has the nodes of its pods; nil before it is planned.
 	nodes map[api.TaskID]string
-	// err is why it gets no room in this session.
+	// err explains why it gets no room in this session.
 	err error
 }
 
@@ -200,7 +200,7 @@ func count(task *api.TaskInfo, idle *api.Resource, most int) int {
 	return most
 }
 
-// together reports whether so many pods of each class fit into what is idle.
+// together reports whether the given number of pods of each class fits into what is idle.
 func together(classes []*api.TaskInfo, pods []int32, idle *api.Resource) bool {
 	sum := api.EmptyResource()
 	for class, n := range pods {

@@ -40,7 +40,7 @@ const own = 1e9
 type plugin struct {
 	session *framework.Session
 	domains wellknown.Domains
-	// answer is what topo-master answered, and err its last error.
+	// answer is the last answer of topo-master, err its last error.
 	answer topologyclient.Tree
 	err    error
 	// tree is made for the first job that needs it.
@@ -55,7 +55,7 @@ type plugin struct {
 //
 // Arguments: map.address, map.caFile and map.tokenFile are where topo-master's GET
 // /node_group is, the authority of its certificate and a bearer token for it; vendor and
-// card are those of the names of the annotation and of the GPU resource.
+// card are part of the names of the annotation and of the GPU resource.
 func Builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
 	return new(topologyMap).builder(ctx, log)
 }

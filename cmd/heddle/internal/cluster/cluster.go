@@ -172,7 +172,7 @@ func Read[T any, P interface {
 const ConfigMap = "heddle-device-config"
 
 // ReadPath reads an object, or a list of those that a selector takes, of any API group
-// into what JSON decodes into; false if there is no such object or kind.
+// into what JSON decodes into, and returns false if the object or its kind does not exist.
 func ReadPath(ctx context.Context, client rest.Interface, path, selector string, into any) (bool, error) {
 	request := client.Get().AbsPath(path).SetHeader("Accept", "application/json")
 	if selector != "" {
@@ -223,7 +223,7 @@ const (
 	reportTimeout = 5 * time.Second
 )
 
-// Report is what the device plugin of a Node reports, through the API server. It
+// Report returns the report of a Node's device plugin, through the API server. It
 // needs the right to create pods/portforward: to the device plugin the one who asks is the
 // kubelet, on the node's loopback, as the API server's pod proxy passes on no token.
 func Report(ctx context.Context, client *Client, node string) (*report.Report, error) {

@@ -24,7 +24,7 @@ type Client struct {
 	config *rest.Config
 }
 
-// maxAnswer bounds what is read of a pod's answer, in bytes, and maxFault of why there is none.
+// maxAnswer bounds the bytes read of a pod's answer, maxFault the bytes of its error.
 const (
 	maxAnswer = 16 << 20
 	maxFault  = 4 << 10

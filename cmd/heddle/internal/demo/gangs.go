@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// namespace is that of the pods.
+// namespace is the namespace of the pods.
 const namespace = "demo"
 
 // gang is a job: so many pods, each with as many GPUs, in one group of a kind.

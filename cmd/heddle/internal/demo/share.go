@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// share is what a container of a pod asks for of one GPU.
+// share is the part of one GPU that a container requests.
 type share struct {
 	pod            string
 	vcore, vmemory int64

@@ -53,7 +53,7 @@ func TestGPUsOfTheNode(t *testing.T) {
 		waits,
 		"\nnote  Node gpu-1\n  GPU 5: sgpu until ml/a and ml/b end, then native\n",
 		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
-		"\nproblem  Node gpu-1\n  heddle.dev/cordoned-gpus: \"no UUID\" is no UUID of a GPU\n",
+		"\nproblem  Node gpu-1\n  heddle.dev/cordoned-gpus: invalid GPU UUID \"no UUID\"\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -99,7 +99,7 @@ func checkPlugin(l *checks.List, r *report.Report) {
 		if b := &r.Bindings[i]; b.Unrecorded {
 			l.Problem("pod "+podName(b.Namespace, b.Pod, b.UID),
 				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint.",
-				"container %s has a share without a checkpoint entry and a CDI spec, which were lost or are another "+
+				"container %s has a share without a checkpoint entry, which was lost or is another "+
 					"device plugin's; no other pod gets the GPUs that it may have until the pod is gone", b.Container)
 		}
 	}

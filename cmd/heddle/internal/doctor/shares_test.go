@@ -160,7 +160,7 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"an MPS daemon that does not start",
 			report.Report{MPS: []enforce.Daemon{{
-				GPU: gpu7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Clients: 1,
+				GPU: gpu7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Consumers: 1,
 				Reason: "the control daemon ended as it started: exit status 1", LastError: "the control daemon ended as it started: exit status 1",
 			}}},
 			true,
@@ -174,7 +174,7 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"an MPS daemon that died",
 			report.Report{MPS: []enforce.Daemon{{
-				GPU: gpu7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Clients: 1, LastRunning: since.Add(-time.Second),
+				GPU: gpu7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Consumers: 1, LastRunning: since.Add(-time.Second),
 				Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 			}}},
 			true,
@@ -184,8 +184,8 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"one that runs again, and one that always ran",
 			report.Report{MPS: []enforce.Daemon{
-				{GPU: gpu6, Index: 6, State: enforce.Running, Since: since, Clients: 1},
-				{GPU: gpu7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Clients: 1},
+				{GPU: gpu6, Index: 6, State: enforce.Running, Since: since, Consumers: 1},
+				{GPU: gpu7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Consumers: 1},
 			}},
 			false,
 			[]string{"note  MPS daemon of GPU 7 (" + gpu7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
@@ -197,7 +197,7 @@ func TestSharesWithFindings(t *testing.T) {
 				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{gpu7},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  container main has a share without a checkpoint entry and a CDI spec, which were lost"},
+			[]string{"problem  pod ml/x\n  container main has a share without a checkpoint entry, which was lost"},
 			"",
 		},
 		{

@@ -33,7 +33,7 @@ type drain struct {
 
 	client *cluster.Client
 	c      *cobra.Command
-	// noted are the pods of which it was printed what happens to them, by UID.
+	// noted has the pods that were already reported, by UID.
 	noted map[types.UID]string
 }
 
@@ -172,7 +172,7 @@ func (d *drain) evict(ctx context.Context, left []holder) error {
 		var status *apierrors.StatusError
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // It was interrupted, which the caller sees by itself.
+			return nil //nolint:nilerr // Interrupted: the caller sees it in the context.
 		case apierrors.IsTooManyRequests(err) && errors.As(err, &status):
 			text = "waits: " + status.ErrStatus.Message
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):

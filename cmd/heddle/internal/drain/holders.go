@@ -15,10 +15,10 @@ import (
 // holder is a pod that has devices which it is to give back.
 type holder struct {
 	pod *corev1.Pod
-	// devices are what it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
+	// devices lists what the pod has, or is about to get: UUIDs of GPUs, names of HCAs, names of
 	// resources.
 	devices []string
-	// kept is why it is not evicted; empty if it is.
+	// kept is the reason why the pod is not evicted; empty if it is.
 	kept string
 }
 
@@ -90,7 +90,7 @@ func requested(r *report.Report, p *corev1.Pod) []string {
 	return slices.Compact(names)
 }
 
-// kept is why a pod is not evicted, by the rules of kubectl drain.
+// kept returns why a pod is not evicted, by the rules of kubectl drain.
 func kept(p *corev1.Pod, force bool) string {
 	owner := metav1.GetControllerOf(p)
 	switch {

@@ -1,5 +1,5 @@
 // Package gpu is `heddle gpu`: it takes single GPUs of a node out and puts them
-// back, has the node let go of their driver, and shows how each is handed out. It
+// back, has the node let go of their driver, and shows how each is allocated. It
 // writes two annotations of the Node, and never touches a pod.
 package gpu
 
@@ -48,7 +48,7 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 		Use: verb + " NODE UUID", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: api.CompleteNodes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !wellknown.IsGPUUUID(args[1]) {
-				return cli.UsageErrorf(c, "%.100q is no UUID of a GPU", args[1])
+				return cli.UsageErrorf(c, "invalid GPU UUID %.100q", args[1])
 			}
 			client, err := api.Client()
 			if err != nil {
@@ -71,7 +71,7 @@ func Change(ctx context.Context, client *cluster.Client, name, uuid string, cord
 			return "", fmt.Errorf("node %s has no GPU %s; it has %s", name, uuid, strings.Join(uuids(there), " "))
 		}
 	}
-	text, already := "is handed out again.", "was not cordoned."
+	text, already := "is allocated again.", "was not cordoned."
 	if cordon {
 		text, already = "is cordoned: no new pod gets it, and pods that have it run on.", "was cordoned already."
 	}
@@ -134,7 +134,7 @@ type entry struct {
 
 func listCommand(api *cluster.Flags) *cobra.Command {
 	c := &cobra.Command{
-		Use: "list NODE", Short: "Show how each GPU of a node is handed out",
+		Use: "list NODE", Short: "Show how each GPU of a node is allocated",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
 	output := cli.AddOutput(c)

@@ -33,7 +33,7 @@ type Flags struct {
 	bundle                string
 	labels                nodeLabels
 	options               host.Options
-	// built is what stands in for a configuration that is not given.
+	// built replaces a configuration that is not given.
 	built *config.NodeConfig
 }
 
@@ -55,7 +55,7 @@ func (l *nodeLabels) Set(text string) error {
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if err := errors.Join(wellknown.CheckKey(key), wellknown.CheckValue(value)); !ok || err != nil {
-			return fmt.Errorf("%q is no label such as pool=inference", pair)
+			return fmt.Errorf("invalid label %q: want for example pool=inference", pair)
 		}
 		(*l)[key] = value
 	}
@@ -92,13 +92,13 @@ func (f *Flags) RegisterConfig(set *pflag.FlagSet) {
 	set.StringVar(&f.config, "config", "", "`dir` with the ConfigMap's keys as files; empty: built-in defaults")
 }
 
-// Subject is what a command is about.
+// Subject is the machine and configuration that a command works on.
 type Subject struct {
 	// Machine is as it was read.
 	Machine *machine.Machine
 	// Config is the configuration of the machine's node.
 	Config config.NodeConfig
-	// Unsure is why Config may be that of another node; empty if it is not.
+	// Unsure explains why Config may belong to another node; empty if it is certain.
 	Unsure string
 }
 

@@ -119,7 +119,7 @@ func (g *gathering) events(ctx context.Context, client rest.Interface, node stri
 	g.podEvents(ctx, client, node)
 }
 
-// podEvent is what the device plugin reported about a pod.
+// podEvent is a report of the device plugin about a pod.
 type podEvent struct {
 	Namespace string      `json:"namespace"`
 	Pod       string      `json:"pod"`

@@ -92,7 +92,7 @@ func (m *master) find(c *cobra.Command) (client, error) {
 		var err error
 		base, err = url.Parse(m.server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-			return nil, cli.UsageErrorf(c, "--server %q is no URL such as http://10.0.0.7:9001", m.server)
+			return nil, cli.UsageErrorf(c, "invalid --server %q: want a URL such as http://10.0.0.7:9001", m.server)
 		}
 	}
 	for _, flag := range secrets {
@@ -183,7 +183,7 @@ func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
 	return body, nil
 }
 
-// remedy is what to do about an answer of topo-master, empty if that is unknown.
+// remedy returns the advice for an answer of topo-master, empty if there is none.
 func remedy(code int) string {
 	switch code {
 	case http.StatusUnauthorized:

@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// miscabled is what `heddle topo miscabled` prints as an object.
+// miscabled is the object that `heddle topo miscabled` prints.
 type miscabled struct {
 	Findings []fabric.Finding   `json:"findings"`
 	Ignored  []snapshot.Ignored `json:"ignored,omitempty"`
@@ -35,7 +35,7 @@ func miscabledCommand(at *master) *cobra.Command {
 }
 
 // cablingTable lists the findings and counts the problems among them. A port
-// whose switch is not known is shown and is no problem.
+// with an unknown switch is shown and is not a problem.
 func cablingTable(t *snapshot.Topology) (table string, problems int) {
 	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "SINCE", "EXPECTED", "FOUND"}}
 	for i := range t.Findings {
@@ -73,7 +73,7 @@ func hca(f *fabric.Finding) string {
 	return fmt.Sprintf("%s:%d", f.HCA, f.Port)
 }
 
-// found is what is at the other end, or what contradicts the port.
+// found returns the device at the other end, or what contradicts the port.
 func found(f *fabric.Finding) string {
 	switch {
 	case f.Kind == fabric.Duplicate:

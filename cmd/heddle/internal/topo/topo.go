@@ -45,7 +45,7 @@ the labels of the nodes.`,
 	cli.Complete(c, "format", export.Formats()...)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if !slices.Contains(export.Formats(), *format) {
-			return cli.UsageErrorf(c, "unsupported --format %q; supported: %s", *format, formats)
+			return cli.UsageErrorf(c, "invalid --format %q: want one of %s", *format, formats)
 		}
 		body, err := at.get(c, "/v1/export/"+*format, *kind)
 		if err != nil {

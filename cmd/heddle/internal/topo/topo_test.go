@@ -259,10 +259,10 @@ func TestFaults(t *testing.T) {
 		want string
 	}{
 		{"an unknown verb", []string{"map"}, `unknown command "map"`},
-		{"no format", []string{"export"}, "supported: slurm"},
+		{"no format", []string{"export"}, "want one of slurm"},
 		{"an unknown format", []string{"export", "--format", "xml"}, `"xml"`},
 		{"a format of nothing", []string{"tree", "--format", "slurm"}, "unknown flag: --format"},
-		{"no URL", []string{"--server", "10.0.0.7:9001"}, "no URL"},
+		{"no URL", []string{"--server", "10.0.0.7:9001"}, "invalid --server"},
 		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, "404"},
 		{"a token in the clear", []string{"--server", s.URL, "--token-file", "t"}, "--token-file is for a --server of https://"},
 		{"a token for the API server to pass on", []string{"--token-file", "t"}, "--token-file is for --server"},

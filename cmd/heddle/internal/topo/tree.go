@@ -42,7 +42,7 @@ func treeCommand(at *master) *cobra.Command {
 // treeView is how the tree is shown.
 type treeView struct {
 	groupsOnly, wide bool
-	// gangs are those on each node.
+	// gangs has the gangs on each node.
 	gangs map[string][]*snapshot.Gang
 }
 

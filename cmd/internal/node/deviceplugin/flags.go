@@ -23,7 +23,6 @@ const (
 	keeperNone  = "none"
 	keeperUse   = "use"
 	keeperServe = "serve"
-	keeperCheck = "check"
 )
 
 // The values of --imex-request.
@@ -74,9 +73,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
 	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
-	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "who runs the MPS daemons, which end with it: "+
-		"none, this process; use, the one that serves; serve: serve that alone, to the plugin with this --state-dir; "+
-		"check: fail unless the one that serves answers, for its probes")
+	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "none: enforcer mps is not available; use: another process "+
+		"with this --state-dir runs the MPS daemons; serve: run them, and serve nothing else")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
@@ -103,8 +101,8 @@ func (o *options) Reads() *program.Host {
 	return &o.Host
 }
 
-// isKeeper is true for heddle-mps and its probes.
-func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe || o.mpsKeeper == keeperCheck }
+// isKeeper reports whether the process is heddle-mps.
+func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe }
 
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
@@ -114,8 +112,8 @@ func (o *options) Check() error {
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
-	if !slices.Contains([]string{keeperNone, keeperUse, keeperServe, keeperCheck}, o.mpsKeeper) {
-		return fmt.Errorf("--mps-keeper: %q is none of none, use, serve and check", o.mpsKeeper)
+	if !slices.Contains([]string{keeperNone, keeperUse, keeperServe}, o.mpsKeeper) {
+		return fmt.Errorf("--mps-keeper: unsupported value %q, supported values are none, use and serve", o.mpsKeeper)
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

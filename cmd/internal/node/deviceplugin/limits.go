@@ -44,13 +44,8 @@ type seen struct {
 
 // newLimiter makes a limiter. modes are nil for a replayed machine.
 func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
-	if o.mpsKeeper != keeperUse {
-		if err := o.openShm(); err != nil {
-			return nil, err
-		}
-	}
 	options := enforce.Options{
-		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
+		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
 		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
@@ -59,19 +54,12 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 			"reason", err.Error())
 	}
 	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
-	if o.mpsKeeper == keeperUse {
-		options.MPSSocket = enforce.KeeperSocket(o.stateDir)
-	}
 	return &limiter{
 		Limiter: enforce.New(options),
 		cdiHook: o.cdiHook,
 		host: enforce.Host{
-			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
-			// A replayed machine has no driver, whatever this one has.
-			NoMPS: modes == nil && o.mpsRoot == "",
-			// The chart gives it that.
-			KeeperPID: o.mpsKeeper == keeperUse,
-			Replayed:  o.IsReplay(),
+			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
+			MPS: o.mpsKeeper == keeperUse, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
 		},
 	}, nil
 }

@@ -15,9 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -122,28 +120,25 @@ func TestLimiterLooksForTheHook(t *testing.T) {
 	}
 }
 
-// The limiter looks for the driver's programs where they will run. For a replayed
-// machine it looks only below a root that a flag names.
+// The limiter looks for the driver's programs where heddle-mps will run them.
 func TestProgramsOfMPS(t *testing.T) {
 	root := t.TempDir()
-	for _, dir := range []string{"usr/bin", "dev/shm"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "usr/bin/nvidia-cuda-mps-control"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	m := &machine.Machine{Driver: machine.Driver{Version: "570.86.15"}}
 	for _, tt := range []struct {
-		name, root, want string
+		name, root, keeper, want string
 	}{
-		{"in the driver's root", root, "hostPID"},
-		{"nowhere", t.TempDir(), "the driver's root has no nvidia-cuda-mps-control"},
-		{"no root is given", "", "the driver's root has no nvidia-cuda-mps-control"},
+		{"in the driver's root", root, keeperUse, "compute is limited by mps"},
+		{"nowhere", t.TempDir(), keeperUse, "the driver's root has no nvidia-cuda-mps-control"},
+		{"no heddle-mps", root, keeperNone, "heddle-mps is not deployed (gpuDevice.mps)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{Options: host.Options{ProcRoot: t.TempDir()}}}
+			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsKeeper: tt.keeper, mpsShmDir: defaultShm}
 			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
@@ -157,9 +152,15 @@ func TestProgramsOfMPS(t *testing.T) {
 			}
 		})
 	}
+}
 
-	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps", stateDir: t.TempDir()}
-	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err != nil {
+func TestOpenShm(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "dev/shm"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps"}
+	if err := o.openShm(); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(root, "dev/shm"))
@@ -167,7 +168,7 @@ func TestProgramsOfMPS(t *testing.T) {
 		t.Errorf("clients of other users cannot share memory there: %v, %v", info.Mode(), err)
 	}
 	o.mpsRoot = t.TempDir()
-	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("shared memory that is not there is no error")
+	if err := o.openShm(); err == nil {
+		t.Error("missing shared memory is not an error")
 	}
 }

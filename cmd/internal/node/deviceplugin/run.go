@@ -63,11 +63,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		well := func() string { return "" }
 		return o.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
 	}
-	switch o.mpsKeeper {
-	case keeperServe:
+	if o.mpsKeeper == keeperServe {
 		return o.keepMPS(ctx, log)
-	case keeperCheck:
-		return enforce.CheckKeeper(ctx, enforce.KeeperSocket(o.stateDir), checkTimeout)
 	}
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
@@ -117,7 +114,6 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
-	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	restricted := &program.Restricted{
 		Metrics: pods, Path: report.Path, Handler: a, Open: !o.authenticate, Auth: o.auth(log),

@@ -1,0 +1,416 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// smokeValues install everything that heddle has: seven GPUs of the real node are exclusive,
+// one is shared(t). There is no DNS, so that the scheduler asks for the map by an address.
+const smokeValues = `
+config:
+  cluster: {preset: scheme, usage: hybrid}
+  nodes: [{nodeName: node1, usage: training, mode: sgpu, sgpu: {gpus: [7]}}]
+gpuLabel:
+  machineConfigMap: smoke
+  affinity: &real
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
+gpuDevice: {machineConfigMap: smoke, affinity: *real}
+topoDiscovery:
+  deploy: true
+  worker: {machineConfigMap: smoke, affinity: *real}
+  master: {replicas: 1, affinity: *real}
+gpuScheduler:
+  deploy: true
+  replicas: 1
+  assign: gpu-pods
+  affinity: *real
+  map: {address: "http://` + smokeMapIP + `:9001/node_group", interval: 1s, without: wait}
+uninstall: {affinity: *real}
+`
+
+const smokeMapIP = "10.96.0.9"
+
+const (
+	smokeGPU = "nvidia.com/gpu"
+	smokeHCA = "rdma/hca_shared_devices_ib"
+)
+
+// smoke is one cluster with all of heddle, and what was there before it.
+type smoke struct {
+	*removable
+	fleet *fleet
+	at    map[string]string // The leaf of each simulated node.
+}
+
+// TestSmoke is the life of one installation on a real cluster, scene by scene, each on top of
+// those before it. `make smoke` runs it alone.
+func TestSmoke(t *testing.T) {
+	s := &smoke{removable: &removable{bed: shared(t), plugin: pluginName}}
+	for _, scene := range []struct {
+		name string
+		run  func(*testing.T, *smoke)
+	}{
+		{"install by the chart", smokeInstall},
+		{"labels and taints", smokeLabels},
+		{"a GPU", smokeWholeGPU},
+		{"a share of a GPU", smokeShare},
+		{"HCAs", smokeHCAs},
+		{"restart of the plugin", smokePluginRestart},
+		{"restart of the kubelet", smokeKubeletRestart},
+		{"the map", smokeMap},
+		{"a gang", smokeGang},
+		{"preemption", smokePreemption},
+		{"the page", smokePage},
+		{"uninstall", smokeUninstall},
+	} {
+		if !t.Run(tt(scene.name), func(t *testing.T) { scene.run(t, s) }) {
+			s.explain(t)
+			return
+		}
+	}
+}
+
+// explain logs what the reader of a failed scene wants to see.
+func (s *smoke) explain(t *testing.T) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	for _, args := range [][]string{
+		{"get", "pods", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "custom-columns=O:.involvedObject.name,R:.reason,M:.message"},
+		{"-n", suite, "logs", "ds/" + s.plugin, "--tail=40"}, {"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
+	} {
+		out, err := s.Kubectl(ctx, args...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func smokeInstall(t *testing.T, s *smoke) {
+	ctx := t.Context()
+	err := s.installer.Image(ctx, s.Cluster, "heddle", topoMasterName, daemon, pluginName, topoWorkerName, schedulerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dump, nodes := s.path("test/machines/dgx-h100.json"), filepath.Join(s.Dir(), "smoke-devices")
+	if err := install.DeviceNodes(dump, nodes); err != nil {
+		t.Fatal(err)
+	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(smokeValues), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// CDI is on, so that its directory exists.
+	if _, err := s.NodeExec(ctx, "busybox", "mkdir", "-p", "/run/cdi"); err != nil {
+		t.Fatal(err)
+	}
+	s.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
+	s.kubectl(t, "-n", suite, "create", "configmap", "smoke", "--from-file=machine.json="+dump)
+	s.applied(t, `{apiVersion: v1, kind: Service, metadata: {name: smoke-map, namespace: `+suite+`}, spec: {clusterIP: `+smokeMapIP+`,
+		selector: {app.kubernetes.io/name: `+topoMasterName+`}, ports: [{port: 9001, targetPort: api}]}}`)
+	s.removable.node, s.files = s.nodeJSON(t), s.hostFiles(t)
+	if err := s.installer.Chart(ctx, s.Cluster, "--values", values, "--set", "gpuDevice.replayDevices="+nodes); err != nil {
+		t.Fatal(err)
+	}
+	s.release = strings.TrimSpace(s.helm(t, "list", "-n", suite, "-q"))
+	s.helm(t, "test", s.release, "-n", suite, "--timeout", "3m")
+}
+
+func smokeLabels(t *testing.T, s *smoke) {
+	s.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
+	want := map[string]string{
+		"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "heddle.dev/node.usage": "training", "heddle.dev/rdma.hca.count": "8",
+	}
+	labels, got := s.bed.node(t, s.Node()).Labels, map[string]string{}
+	for key := range want {
+		got[key] = labels[key]
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	eventually(t, func() string {
+		taints := s.kubectl(t, "get", "node", s.Node(), "-o", `jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}`)
+		for _, want := range []string{
+			"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule", "heddle.dev/node.usage=training:NoSchedule",
+		} {
+			if !strings.Contains(taints, want) {
+				return fmt.Sprintf("taints %q lack %s", taints, want)
+			}
+		}
+		return ""
+	})
+	s.kubectl(t, "label", "node", s.Node(), "nvidia.com/gpu.count-")
+	s.waitLabel(t, "nvidia.com/gpu.count", "8")
+}
+
+// run creates a pod on the real node and waits until it is ready.
+func (s *smoke) run(t *testing.T, name, limits string) {
+	t.Helper()
+	s.applied(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default}, spec: {
+		terminationGracePeriodSeconds: 0, tolerations: [{operator: Exists}], nodeSelector: {kubernetes.io/hostname: %s},
+		containers: [{name: main, image: %q, command: [sleep, infinity], resources: {limits: {%s}}}]}}`,
+		name, s.Node(), cluster.BusyboxImage, limits))
+	s.kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout="+patience.String())
+}
+
+// opened are the GPUs that a container can open: those that the device cgroup admits answer
+// ENXIO, as no driver is behind them. The GPUs have the minors from 1 on.
+func (s *smoke) opened(t *testing.T, pod string) (minors []string) {
+	t.Helper()
+	out := s.kubectl(t, "exec", pod, "--", "sh", "-c",
+		`for i in 1 2 3 4 5 6 7 8; do mknod /tmp/$i c 240 $i; echo $i $(head -c1 /tmp/$i 2>&1); rm /tmp/$i; done`)
+	for line := range strings.Lines(out) {
+		minor, answer, _ := strings.Cut(line, " ")
+		switch {
+		case strings.Contains(answer, "No such device or address"):
+			minors = append(minors, minor)
+		case !strings.Contains(answer, "Operation not permitted"):
+			t.Errorf("%s: opening minor %s: %s", pod, minor, answer)
+		}
+	}
+	return minors
+}
+
+// env is the value of an environment variable, split at commas.
+func (s *smoke) env(t *testing.T, pod, name string) []string {
+	t.Helper()
+	value := strings.TrimSpace(s.kubectl(t, "exec", pod, "--", "sh", "-c", "echo $"+name))
+	if value == "" {
+		return nil
+	}
+	return strings.Split(value, ",")
+}
+
+// exclusive checks that a pod has one GPU, which none of the others has.
+func (s *smoke) exclusive(t *testing.T, pod string, others ...string) {
+	t.Helper()
+	minors, uuids := s.opened(t, pod), s.env(t, pod, "HEDDLE_GPUS")
+	if len(minors) != 1 || len(uuids) != 1 {
+		t.Fatalf("%s opens minors %v and has HEDDLE_GPUS %v, want one GPU", pod, minors, uuids)
+	}
+	for _, other := range others {
+		if slices.Contains(s.env(t, other, "HEDDLE_GPUS"), uuids[0]) {
+			t.Errorf("%s and %s both have %s", pod, other, uuids[0])
+		}
+	}
+}
+
+func (s *smoke) waitAllocatable(t *testing.T, resource corev1.ResourceName, want int64) {
+	t.Helper()
+	eventually(t, func() string {
+		if got := s.bed.node(t, s.Node()).Status.Allocatable[resource]; got.Value() != want {
+			return fmt.Sprintf("allocatable %s is %s, want %d", resource, got.String(), want)
+		}
+		return ""
+	})
+}
+
+func smokeWholeGPU(t *testing.T, s *smoke) {
+	s.waitAllocatable(t, smokeGPU, 7)
+	s.run(t, "gpu-1", smokeGPU+": 1")
+	s.exclusive(t, "gpu-1")
+}
+
+func smokeShare(t *testing.T, s *smoke) {
+	s.waitAllocatable(t, "nvidia.com/sgpu", 16)
+	for _, name := range []string{"share-1", "share-2"} {
+		s.run(t, name, "nvidia.com/sgpu: 1, nvidia.com/vcore: 30, nvidia.com/vmemory: 8")
+	}
+	first, second := s.opened(t, "share-1"), s.opened(t, "share-2")
+	if diff := cmp.Diff(first, second); diff != "" || len(first) != 1 {
+		t.Errorf("two shares open (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(s.env(t, "share-1", "HEDDLE_GPUS"), s.env(t, "share-2", "HEDDLE_GPUS")); diff != "" {
+		t.Errorf("GPUs of two shares (-first +second):\n%s", diff)
+	}
+	s.exclusive(t, "gpu-1", "share-1")
+}
+
+func smokeHCAs(t *testing.T, s *smoke) {
+	s.run(t, "rank", smokeGPU+": 2, "+smokeHCA+": 2")
+	nodes := strings.Fields(s.kubectl(t, "exec", "rank", "--", "sh", "-c", "ls /dev/infiniband"))
+	uverbs := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !strings.HasPrefix(name, "uverbs") })
+	if hcas := s.env(t, "rank", "HEDDLE_HCAS"); len(uverbs) != 2 || len(hcas) != 2 || !slices.Contains(nodes, "rdma_cm") {
+		t.Errorf("HEDDLE_HCAS %v, /dev/infiniband %v, want two HCAs and rdma_cm", hcas, nodes)
+	}
+	if opened := s.opened(t, "rank"); len(opened) != 2 {
+		t.Errorf("it opens GPUs %v, want two", opened)
+	}
+	s.kubectl(t, "delete", "pod", "rank")
+}
+
+// lives are the containers of the pods that run throughout: a restart must not touch them.
+func (s *smoke) lives(t *testing.T) string {
+	t.Helper()
+	return s.kubectl(t, "get", "pods", "gpu-1", "share-1", "share-2", "-o",
+		`jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}`)
+}
+
+// survives checks that a restart left running pods alone, and that the next pod gets a GPU
+// which is free.
+func (s *smoke) survives(t *testing.T, next string, restart func()) {
+	t.Helper()
+	before, gpu := s.lives(t), s.opened(t, "gpu-1")
+	restart()
+	s.waitAllocatable(t, smokeGPU, 7)
+	s.run(t, next, smokeGPU+": 1")
+	s.exclusive(t, next, "gpu-1", "share-1")
+	if diff := cmp.Diff(before, s.lives(t)); diff != "" {
+		t.Errorf("containers (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(gpu, s.opened(t, "gpu-1")); diff != "" {
+		t.Errorf("the GPU of a running pod (-before +after):\n%s", diff)
+	}
+}
+
+func smokePluginRestart(t *testing.T, s *smoke) {
+	s.survives(t, "gpu-2", func() {
+		s.kubectl(t, "-n", suite, "delete", "pod", "-l", "app.kubernetes.io/name="+s.plugin)
+		s.kubectl(t, "-n", suite, "rollout", "status", "ds/"+s.plugin, "--timeout="+patience.String())
+	})
+}
+
+func smokeKubeletRestart(t *testing.T, s *smoke) {
+	s.survives(t, "gpu-3", func() {
+		if err := s.RestartKubelet(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func smokeMap(t *testing.T, s *smoke) {
+	s.reportOf(t, s.Node())
+	s.fleet = &fleet{bed: s.bed, namespace: "smoke"}
+	s.kubectl(t, "create", "namespace", s.fleet.namespace)
+	s.kubectl(t, "wait", "--for=create", "-n", s.fleet.namespace, "serviceaccount/default", "--timeout="+patience.String())
+	s.at = map[string]string{}
+	for leaf, names := range map[string][]string{leafA: numbered("smoke-a", 4), leafB: numbered("smoke-b", 2)} {
+		for _, name := range names {
+			if err := s.AddSimulatedNode(t.Context(), withGPUs(name, 8, nil)); err != nil {
+				t.Fatal(err)
+			}
+			s.at[name] = leaf
+		}
+	}
+	var reports []*v1alpha1.NodeTopology
+	for name, leaf := range s.at {
+		s.kubectl(t, "wait", "node/"+name, "--for=condition=Ready", "--timeout="+patience.String())
+		reports = append(reports, reportOf(name, s.bed.node(t, name).UID, leaf))
+	}
+	s.report(t, reports...)
+	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"smoke-a0",`, leafA)
+	eventually(t, func() string {
+		body, err := s.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://"+smokeMapIP+":9001/node_group")
+		if err != nil || !strings.Contains(body, want) || !strings.Contains(body, "smoke-b1") {
+			return fmt.Sprintf("/node_group: %v, %s", err, body)
+		}
+		return ""
+	})
+	if out, code := s.laptop(t).run(t, "topo"); code != 0 || !strings.Contains(out, "\nleaf-"+leafA+" ") {
+		t.Errorf("heddle topo: exit %d\n%s", code, out)
+	}
+}
+
+// gang runs a gang that needs a whole leaf of four nodes, and checks that it has one.
+func (s *smoke) gang(t *testing.T, name, class string) {
+	t.Helper()
+	const n = 4
+	for i := range n {
+		p := s.fleet.member(name, i, n, 8, map[string]string{inOneLeaf: "leaf"})
+		p.Spec.SchedulerName, p.Spec.PriorityClassName = "", class
+		s.fleet.create(t, p)
+	}
+	nodes := s.fleet.running(t, name, n)
+	for node := range nodes {
+		if s.at[node] != leafA {
+			t.Errorf("the gang is on %v", nodes)
+		}
+	}
+}
+
+func smokeGang(t *testing.T, s *smoke) { s.gang(t, "low", "") }
+
+func smokePreemption(t *testing.T, s *smoke) {
+	s.gang(t, "high", s.fleet.priority(t, 1000))
+	if left := s.fleet.uids(t, "low"); len(left) != 0 {
+		t.Errorf("%v of the preempted gang are left", left)
+	}
+	eventually(t, func() string {
+		list, err := s.client.CoreV1().Events(s.fleet.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Preempted"})
+		if err != nil || len(list.Items) != 4 {
+			return fmt.Sprintf("%d Events Preempted, want 4; %v", len(list.Items), err)
+		}
+		return ""
+	})
+}
+
+// smokePage opens the page of the installed topo-master in Chromium.
+func smokePage(t *testing.T, s *smoke) {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("no chromium on this machine (Debian: apt-get install chromium)")
+	}
+	address, err := s.Expose(t.Context(), suite, topoMasterName, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		dom, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+			"--user-data-dir="+t.TempDir(), "--timeout=10000", "--dump-dom", "http://"+address+"/").Output()
+		for _, want := range []string{"leaf-" + leafA, "smoke-a0", "smoke-b1"} {
+			if !strings.Contains(string(dom), want) {
+				return fmt.Sprintf("the page lacks %s: %v\n%.2000s", want, err, dom)
+			}
+		}
+		return ""
+	})
+}
+
+func smokeUninstall(t *testing.T, s *smoke) {
+	s.kubectl(t, "delete", "namespace", s.fleet.namespace)
+	for name := range s.at {
+		s.kubectl(t, "delete", "node", name)
+	}
+	s.kubectl(t, "delete", "pods", "--all", "--wait")
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.installer.Helm(t.Context(), s.Cluster, "uninstall", s.release, "-n", suite)
+		done <- err
+	}()
+	// A kubelet keeps resources for five minutes, unless it starts without its checkpoint.
+	s.remake(t, "nvidia.com/sgpu")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.removable.node, s.nodeJSON(t)); diff != "" {
+		t.Errorf("the Node (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(s.files, s.hostFiles(t)); diff != "" {
+		t.Errorf("the host's files (-before +after):\n%s", diff)
+	}
+	for _, kind := range []string{"clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "daemonsets", "deployments"} {
+		if out := s.kubectl(t, "get", kind, "-A", "-o", "name"); strings.Contains(out, "heddle") {
+			t.Errorf("%s are left:\n%s", kind, out)
+		}
+	}
+}
