@@ -66,7 +66,7 @@ test: ## Unit and integration tests, with the race detector where there are goro
 	$(TEST) -race -timeout 15m -skip '^TestFleets$$' $$($(CONCURRENT))
 	$(TEST) -timeout 15m $$(comm -13 <($(CONCURRENT)) <(go list ./... | sort))
 	go test -vet=off -timeout 15m -run '^TestFleets$$' ./topo/fabric # A simulation without goroutines.
-	for dir in $(SCHEDULERS) tools/release tools/dashboards tools/promql; do go test -C $$dir -vet=off -timeout 15m ./...; done
+	for dir in $(SCHEDULERS) tools/release tools/dashboards; do go test -C $$dir -vet=off -timeout 15m ./...; done
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -46,8 +45,6 @@ type cluster struct {
 	registry metrics.KubeRegistry
 	// brake stops pods in the middle of their cycles.
 	brake brake
-	// elections has the metric of the process' leader election; nil without one.
-	elections prometheus.Gatherer
 	// rivals is for two schedulers: a second binding of a pod is a conflict, not a fault.
 	rivals atomic.Bool
 	// version is the last resourceVersion that the test gave out.
@@ -158,7 +155,7 @@ func (w *cluster) schedule(c *config.KubeSchedulerConfiguration) {
 	queue := &plugin.Queue{}
 	var own *plugin.Plugin
 	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{
-		Registerer: w.registry.Registerer(), Elections: w.elections, Queue: queue,
+		Registerer: w.registry.Registerer(), Queue: queue,
 	})
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),

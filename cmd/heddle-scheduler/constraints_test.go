@@ -111,27 +111,6 @@ func TestConstraintsOfMembers(t *testing.T) {
 	}
 }
 
-// TestConstraintsThatNoPlaceKeeps: nothing partial at rest, and a reason that names the label.
-func TestConstraintsThatNoPlaceKeeps(t *testing.T) {
-	w := start(t, args(""), zones(map[string][]int{"a": {8}, "b": {1}})...)
-	for i := range 4 {
-		p := pod(fmt.Sprint("x-", i), 1, gangLabels("x", 4))
-		spread(zone, 1)(p)
-		w.add(p)
-	}
-	pods := w.until("a reason on each", func(pods map[string]*corev1.Pod) bool {
-		for _, p := range pods {
-			if !strings.Contains(why(p), "3 of 4 fit where their constraints on "+zone+" let them") {
-				return false
-			}
-		}
-		return true
-	})
-	if bound(pods, "x") > 0 {
-		t.Error("a part of it runs")
-	}
-}
-
 // TestPreferredNodes: what members prefer decides between places that are as tight.
 func TestPreferredNodes(t *testing.T) {
 	prefer := func(p *corev1.Pod) {

@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/leaderelection"
@@ -68,52 +64,4 @@ func TestElection(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// A scheduler that was stopped for longer than its Lease lasts goes on with what it had decided:
-// none of it is bound while another replica has the Lease, or may have it.
-func TestNoBindingWithoutTheLease(t *testing.T) {
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := func(by string, renewed time.Time) *coordinationv1.Lease {
-		return &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "heddle-system", Name: "heddle-scheduler"},
-			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &by, LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(renewed)),
-			},
-		}
-	}
-	elections := prometheus.NewRegistry()
-	leads := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "leader_election_master_status", Help: "As client-go has it.",
-	}, []string{"name"})
-	leads.WithLabelValues("kube-scheduler").Set(1)
-	elections.MustRegister(leads)
-	w := unscheduled(t, node("n0", 4), node("n1", 4))
-	w.elections = elections
-	w.add(held("other_b", time.Now()))
-	w.schedule(withArgs(loaded(t, documented),
-		args(`"leaderElection": {"resourceName": "heddle-scheduler", "resourceNamespace": "heddle-system"}`)))
-	w.gang("x", 2, 4, 2)
-	w.add(pod("plain", 0, nil))
-	rejected := func(reason string) {
-		w.until("nothing bound: "+reason, func(pods map[string]*corev1.Pod) bool {
-			return strings.Contains(why(pods["plain"]), "another scheduler may lead: lease heddle-system/heddle-scheduler "+reason)
-		})
-		if n := bound(w.pods(), ""); n > 0 {
-			t.Fatalf("%d pods are bound", n)
-		}
-	}
-	rejected("is held by other_b")
-	leases := w.client.CoordinationV1().Leases("heddle-system")
-	if _, err := leases.Update(t.Context(), held(host+"_a", time.Now().Add(-time.Minute)), metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	rejected("was not renewed since")
-	if _, err := leases.Update(t.Context(), held(host+"_a", time.Now().Add(time.Hour)), metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	w.until("all bound by the leader", func(pods map[string]*corev1.Pod) bool { return bound(pods, "") == 3 })
 }

@@ -87,15 +87,6 @@ func TestMinimumLoweredWhileMembersWait(t *testing.T) {
 	w.whole("x", 3)
 }
 
-func TestMinimumLoweredAndRaisedWhileMembersWait(t *testing.T) {
-	w, _, _, onward := midGang(t, node("a", 4), node("b", 4))
-	for _, least := range []int{9, 4, 5, 4} {
-		w.resize(least)
-	}
-	onward()
-	w.whole("x", 4)
-}
-
 // A gang that runs goes on when its minimum rises, and a member that comes later joins it.
 func TestMinimumRaisedAfterMembersAreBound(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
@@ -223,30 +214,6 @@ func TestTreeWithNodesThatDoNotExist(t *testing.T) {
 	})
 	if n := bound(pods, "y"); n > 0 {
 		t.Errorf("%d of y have a node", n)
-	}
-}
-
-// The tree has a node in two groups: its GPUs are not counted twice, and the tree that came
-// before stays in use.
-func TestTreeWithANodeInTwoGroups(t *testing.T) {
-	m := &master{}
-	m.set(leaves(2, "a", "b", "b", "c"))
-	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4), node("c", 4))
-	w.gang("x", 4, 4, 4)
-	pods := w.until("x rejected", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "3 of 4 fit") && strings.Contains(why(pods["x-3"]), "3 of 4 fit")
-	})
-	if n := bound(pods, "x"); n > 0 {
-		t.Errorf("%d of x have a node", n)
-	}
-	w.delete("x-3")
-	w.resize(3)
-	on := map[string]bool{}
-	for _, p := range w.whole("x", 3) {
-		on[p.Spec.NodeName] = true
-	}
-	if len(on) != 3 {
-		t.Errorf("three pods of four GPUs are on %v", on)
 	}
 }
 

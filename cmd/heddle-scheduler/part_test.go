@@ -84,30 +84,3 @@ func TestRestartedGangIsAllOrNothing(t *testing.T) {
 	w.delete("x-3")
 	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "new") == 4 })
 }
-
-// Members that repel each other by a term that names their namespace have a node each.
-func TestMembersRepelEachOtherByNamespace(t *testing.T) {
-	var nodes []*corev1.Node
-	for i := range 6 {
-		nodes = append(nodes, node(fmt.Sprint("n", i), 8))
-	}
-	w := start(t, args(""), nodes...)
-	for i := range nodes {
-		p := pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", len(nodes)))
-		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-				TopologyKey: corev1.LabelHostname, Namespaces: []string{p.Namespace},
-				LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
-			}},
-		}}
-		w.add(p)
-	}
-	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == len(nodes) })
-	on := map[string]bool{}
-	for _, p := range pods {
-		on[p.Spec.NodeName] = true
-	}
-	if len(on) != len(nodes) {
-		t.Errorf("they are on %v", on)
-	}
-}

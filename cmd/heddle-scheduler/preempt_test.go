@@ -101,12 +101,6 @@ func TestAGangPreemptsAWholeGang(t *testing.T) {
 	}
 }
 
-func TestAGangPreemptsWithinDisruptionBudgets(t *testing.T) {
-	w := low(t, budget("young"))
-	w.high(nil)
-	w.left("young")
-}
-
 // One member is enough that does not preempt, whichever is tried.
 func TestAGangWithAMemberThatNeverPreempts(t *testing.T) {
 	for never := range 2 {

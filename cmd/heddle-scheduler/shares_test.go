@@ -133,16 +133,6 @@ func TestInitContainersReuseShares(t *testing.T) {
 	})
 }
 
-// A node is scored for the GPUs that the pod ever has at once.
-func TestGPUAwareCountsInitContainers(t *testing.T) {
-	good, bad := node("good", 4), node("bad", 4)
-	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100}}`}
-	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"1":{"score":600,"loss":0},"3":{"score":600,"loss":0}}`}
-	w := start(t, args(""), bad, good)
-	w.add(initially(pod("p", 1, nil), pod("", 2, nil)))
-	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
-}
-
 // One pod's annotation comes before what is configured, of GPUs and of nodes.
 func TestPlacementOfOnePod(t *testing.T) {
 	annotated := func(name string, annotations map[string]string) *corev1.Pod {

@@ -2,10 +2,10 @@
 // the resources that the machine and the configuration call for, the device state,
 // and what is published about them.
 //
-// Its loop builds an inventory of the node in every round, and gives it to the
-// resources and to the device state. It decides nothing about devices. A resource,
-// once served, is served until the process ends, with no devices if need be: a
-// kubelet must never lose the plugin of an ID that a pod holds.
+// Its loop makes a [publish.Round] in every round and passes it to every part. It
+// decides nothing about devices. A resource, once served, is served until the process
+// ends, with no devices if need be: a kubelet must never lose the plugin of an ID that
+// a pod holds.
 package agent
 
 import (
@@ -20,30 +20,26 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/deviceplugin/usage"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// labelsTimeout is how long a start waits for the Node's labels if the
-// configuration depends on them. Then devices are served all the same: the
-// API server may be away for hours.
+// labelsTimeout is how long a start waits for the Node's labels if the configuration
+// depends on them. Then devices are served all the same: the API server may be away
+// for hours.
 const labelsTimeout = 10 * time.Second
-
-// askTimeout bounds a question that a round, or a resource that starts, waits for.
-const askTimeout = time.Second
 
 // Options are what an Agent is made of.
 type Options struct {
@@ -51,7 +47,7 @@ type Options struct {
 	Configs  *config.Watcher
 	// Source gives the first machine before Run is called.
 	Source health.Source
-	// Vendors are those whose GPUs the node may have. GPUs are polled and watched,
+	// Vendors are those of the GPUs that the node may have. GPUs are polled and watched,
 	// and asked who uses them; none for a replayed machine.
 	Vendors devgpu.Vendors
 	GPUs    devgpu.Pollers
@@ -59,7 +55,7 @@ type Options struct {
 	Processes cgroup.Proc
 	// Generator makes the driver's static CDI spec.
 	Generator devgpu.EditsGenerator
-	Strategy  gpu.Strategy
+	Strategy  resource.Strategy
 	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
@@ -72,7 +68,7 @@ type Options struct {
 	API *apiserver.Client
 	// Hook is heddle-cdi-hook's path on the node; empty without.
 	Hook string
-	// Limiter makes the limits of shares hold; nil does not.
+	// Limiter makes the limits of shares hold; without one nothing does.
 	Limiter Limiter
 
 	Interval time.Duration
@@ -80,61 +76,32 @@ type Options struct {
 	Registerer, PodRegisterer prometheus.Registerer
 	Log                       *slog.Logger
 
-	// now is the device state's clock; nil is the true one.
+	// now is the device state's clock; nil is the real one.
 	now func() time.Time
-}
-
-// core is what all parts of the agent work with. It does not change after New,
-// but for the inventory.
-type core struct {
-	Options
-	state  *devicestate.State
-	modes  *gpumode.Tracker
-	driver *cdi.DriverSpec
-	// driverDue asks for the driver's CDI spec, driverTried is closed after the
-	// first try, good or bad.
-	driverDue   notify.Signal
-	driverTried chan struct{}
-	// now is the inventory of the last round.
-	now atomic.Pointer[inventory.Inventory]
-}
-
-func (c *core) config() *config.NodeConfig { return c.now.Load().Config }
-
-func (c *core) machine() *machine.Machine { return c.now.Load().Machine }
-
-// driverKnown reports whether the driver's CDI spec has been tried.
-func (c *core) driverKnown() bool {
-	select {
-	case <-c.driverTried:
-		return true
-	default:
-		return false
-	}
-}
-
-// sharing reports whether the node shares GPUs, or did.
-func (c *core) sharing() bool {
-	return c.config().Mode == config.ModeSGPU || c.modes.Any(config.ModeSGPU)
 }
 
 // Agent is the device plugin of one node.
 type Agent struct {
-	*core
-	monitor   *health.Monitor
-	pods      podresources.PodResourcesListerClient
-	resources *resources
-	selectors *selectors
-	shares    *shares
-	usage     *usageMetrics
-	publisher *publisher
-	hami      *hamiNode
-	releases  *releases
+	Options
+	state   *devicestate.State
+	modes   *gpumode.Tracker
+	monitor *health.Monitor
+	pods    podresources.PodResourcesListerClient
 
+	driver    *driver
+	releases  *releases
+	resources *resources
+	requests  *requests
+	shares    *shares
+	meter     *usage.Meter
+	publisher *publish.Publisher
+
+	// last is the last round.
+	last atomic.Pointer[publish.Round]
+	// beat is when a round began, by the monotonic clock.
+	beat atomic.Pointer[time.Time]
 	// kubeletStarted is set when the kubelet may have made its socket.
 	kubeletStarted notify.Signal
-	// beat is when a round began, by the clock that nothing sets.
-	beat atomic.Pointer[time.Time]
 	// labels are the last known ones of the Node; the loop's alone.
 	labels map[string]string
 }
@@ -145,61 +112,59 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	pods := podresources.NewPodResourcesListerClient(conn)
-	a := &Agent{
-		core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})},
-		pods: pods, kubeletStarted: notify.New(),
-	}
+	a := &Agent{Options: o, pods: podresources.NewPodResourcesListerClient(conn), kubeletStarted: notify.New()}
 	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
 	c := a.resolve(m)
-	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
+	a.driver = newDriver(&a.Options)
 	inv := inventory.New(m, c, nil, map[string]string{})
-	inv.Channels = a.channels()
-	a.now.Store(inv)
+	inv.Channels = a.driver.imexChannels()
 	a.monitor = health.New(health.Options{
-		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
+		Source: o.Source, Config: c, GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
 	options := devicestate.Options{
-		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now), API: o.API,
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(a.pods, o.KubeletDir, o.now), API: o.API,
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Hook: o.Hook, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter
 	}
-	if o.Strategy != gpu.Envvar {
+	if o.Strategy != resource.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
-		options.GPUEnv = o.Vendors.Present(a.machine()).HiddenEnv()
+		options.GPUEnv = o.Vendors.Present(inv.Machine).HiddenEnv()
 	}
-	a.state = devicestate.New(options, a.now.Load())
+	a.state = devicestate.New(options, inv)
 	a.modes = gpumode.New(o.StateDir, o.Log)
-	a.selectors = newSelectors(a.core)
-	a.hami = newHAMiNode(a.core)
-	a.shares = newShares(a.core, a.hami)
-	a.resources = newResources(a.core, a.pods, a.selectors, a.shares)
-	a.usage = newUsageMetrics(a.core)
-	a.publisher = newPublisher(a.core, a.resources)
-	a.releases = newReleases(a.core, a.monitor)
-	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher, a.shares, a.usage.overuse.evicted, measured{a.usage})
-	o.PodRegisterer.MustRegister(a.usage)
+	a.releases = newReleases(&a.Options)
+	a.requests = newRequests(&a.Options, a.state, inv)
+	a.resources = &resources{
+		Options: &a.Options, state: a.state, driver: a.driver.spec, pods: a.pods, requests: a.requests,
+		registered: notify.New(), running: map[string]*running{},
+	}
+	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, nil, release.Request{})
+	before.Wanted = a.resources.wanted(before)
+	a.last.Store(before)
+	a.shares = newShares(&a.Options, a.state, before)
+	a.meter = usage.New(usage.Options{GPUs: o.GPUs, Processes: o.Processes, State: a.state, API: o.API}, before)
+	a.publisher = publish.New(publish.Options{
+		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log,
+	}, before)
+	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher)
+	o.Registerer.MustRegister(a.meter.Public()...)
+	o.PodRegisterer.MustRegister(a.meter)
 	return a
 }
 
-// Run serves until ctx ends. An error of a resource ends all: a DaemonSet's
-// restart is cheaper than a node that serves half.
+// Run serves until ctx ends. An error of a resource ends all: a DaemonSet's restart is
+// cheaper than a node that serves half.
 func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.monitor.Run(ctx) })
-	group.Go(func() error { return a.state.Run(ctx) })
-	group.Go(func() error { return a.writeDriverSpec(ctx) })
-	group.Go(func() error { return a.watchKubelet(ctx) })
-	group.Go(func() error { return a.watchModes(ctx) })
-	group.Go(func() error { return a.selectors.run(ctx) })
-	group.Go(func() error { return a.publisher.run(ctx) })
-	group.Go(func() error { return a.shares.run(ctx) })
-	group.Go(func() error { return a.hami.run(ctx) })
-	group.Go(func() error { return a.resources.watch(ctx, a.hami) })
-	group.Go(func() error { return a.usage.run(ctx) })
+	for _, run := range []func(context.Context) error{
+		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchModes, a.watchHolders,
+		a.publisher.Run, a.shares.run, a.shares.hami.run, a.meter.Run,
+	} {
+		group.Go(func() error { return run(ctx) })
+	}
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
 }
@@ -207,7 +172,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
-	tried := a.driverTried
+	tried := a.driver.tried
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -221,6 +186,8 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.API.Changed():
 		case <-a.state.Changed():
 		case <-a.modes.Changed():
+		case <-a.resources.registered:
+			a.resources.noteRegistrations()
 		case <-a.Release.ClosedChanged():
 		case <-tried:
 			tried = nil
@@ -230,9 +197,9 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// awaitLabels waits for the Node's labels if the configuration depends on
-// them: what is served by another configuration cannot be taken back from the
-// pods that came in between.
+// awaitLabels waits for the Node's labels if the configuration depends on them: what is
+// served by another configuration cannot be taken back from the pods that came in
+// between.
 func (a *Agent) awaitLabels(ctx context.Context) {
 	if !a.API.Online() || !a.Configs.Current().NeedsLabels(a.NodeName) {
 		return
@@ -248,42 +215,4 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 			return
 		}
 	}
-}
-
-func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
-	a.beat.Store(new(time.Now()))
-	c := a.resolve(a.monitor.Snapshot().Machine)
-	a.monitor.Configure(c)
-	// The machine that health was judged of, so that no part is ahead of another.
-	m := c.Serving(a.monitor.Snapshot().Machine)
-	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
-		a.modes.Cordon(text)
-	}
-	withdrawals := a.modes.Round(m, c)
-	lasting := a.releases.round(m)
-	inv := a.inventory(m, c, lasting)
-	a.state.Update(inv)
-	if reason := a.state.Unwritable(); reason != "" {
-		inv = inv.AllUnavailable(reason)
-	}
-	a.now.Store(inv)
-	a.driverDue.Notify()
-	a.resources.update(ctx, group, inv)
-	a.modes.Published(withdrawals)
-	a.publisher.update(a.monitor.Snapshot(), a.modes.GPUs(), lasting)
-	a.hami.setOpen(a.resources.sharesFollowed())
-	a.hami.report()
-	a.shares.woken.Notify()
-}
-
-// resolve takes the configuration of this node, and its names for the machine's GPUs. Labels that were known stay
-// so: a Node that is deleted, and that its kubelet creates again, must not have
-// another configuration for a moment.
-func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
-	labels := a.API.Labels()
-	if labels != nil {
-		a.labels = labels
-	}
-	c := a.Configs.Current().Resolve(a.NodeName, a.labels).For(m)
-	return &c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -149,7 +150,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 		last := r.api.annotations[len(r.api.annotations)-1]
 		free, err := allocation.ParseFreeGPUs(last[wellknown.FreeGPUs])
 		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[wellknown.GPUTopology], `"8":`) &&
-			!slices.Contains(free.Free, allocation.FreeGPU{UUID: r.machine().GPUs[3].UUID})
+			!slices.Contains(free.Free, allocation.FreeGPU{UUID: r.last.Load().Inventory.Machine.GPUs[3].UUID})
 	})
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {
 		t.Errorf("heddle_unavailable (-want +got):\n%s", diff)
@@ -179,7 +180,7 @@ func TestNothingToOfferIsReported(t *testing.T) {
 	r := newRig(t, "soft-rdma-only").run()
 	r.list(gpus, 2, 0)
 	r.api.Wait(t, "the condition and an Event", func() bool {
-		return len(r.api.conditions) > 0 && r.api.conditions[0].Reason == string(NothingToOffer) &&
+		return len(r.api.conditions) > 0 && r.api.conditions[0].Reason == string(publish.NothingToOffer) &&
 			has(r.api.notices, "NothingToOffer "+hcas+": no HCA is selected: rxe0")
 	})
 }
@@ -217,7 +218,7 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	r.run()
 	r.list(gpus, 8, 0)
 	r.api.Wait(t, "the condition", func() bool {
-		at := slices.IndexFunc(r.api.conditions, func(c health.Condition) bool { return c.Reason == string(ServedByOthers) })
+		at := slices.IndexFunc(r.api.conditions, func(c health.Condition) bool { return c.Reason == string(publish.ServedByOthers) })
 		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca (spec.extendedResourceName)")
 	})
 	if got := r.Ready(); got != hcas+" is served by DeviceClass hca (spec.extendedResourceName)" {
@@ -226,19 +227,4 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	if got := r.kubelet.State(hcas); got.Registrations > 0 {
 		t.Errorf("registered all the same: %+v", got)
 	}
-}
-
-// The Node shows how many HCAs one container can have of each resource, which its
-// capacity does not: with count strict only healthy ones, with all none.
-func TestHCACountsAreAnnotated(t *testing.T) {
-	r := newRig(t, "one-dead-port")
-	r.configure("rdma: {resources: [{name: rdma/a}, {name: rdma/b, count: strict}, {name: rdma/c, count: all}]}")
-	r.run()
-	annotated := func(want string) {
-		t.Helper()
-		r.api.Wait(t, want, func() bool { return r.api.Node.Annotations["heddle.dev/hca-counts"] == want })
-	}
-	annotated(`{"version":1,"hcas":{"rdma/a":7,"rdma/b":6}}`)
-	r.configure("rdma: {resources: []}")
-	annotated("")
 }

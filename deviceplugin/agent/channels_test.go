@@ -37,7 +37,7 @@ func TestChannelsByRequest(t *testing.T) {
 	r := newRig(t, "dgx-h100", byRequest).run()
 	r.list(gpus, 8, 0)
 	// The first rounds have no spec of the driver.
-	until(t, "the channel", func() bool { return len(r.now.Load().Channels.Nodes) == 1 })
+	until(t, "the channel", func() bool { return len(r.last.Load().Inventory.Channels.Nodes) == 1 })
 	start := func(name, channels string) error {
 		t.Helper()
 		r.create(wish(name, map[string]string{gpus: "1"}, map[string]string{wellknown.IMEXChannels: channels}))

@@ -3,34 +3,34 @@ package agent
 import (
 	"context"
 	"slices"
-	"sync/atomic"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// hamiNode is the node's side of HAMi's protocol; it does nothing without an API
-// server.
+// hamiNode is the node's side of HAMi's protocol; it does nothing without an API server.
 type hamiNode struct {
-	*core
+	state  *devicestate.State
 	bridge *hami.Plugin
 
-	// gpus are the shared GPUs with what is taken, as they were last reconciled.
-	gpus atomic.Pointer[[]quota.GPU]
-	// open is true while the kubelet follows the list of shares.
-	open atomic.Bool
+	mu sync.Mutex // guards what follows
+	// round is the last one, gpus the shared GPUs as they were last reconciled; nil
+	// before that.
+	round *publish.Round
+	gpus  []quota.GPU
 }
 
-func newHAMiNode(c *core) *hamiNode {
-	h := &hamiNode{core: c}
-	if c.API.Online() {
-		h.bridge = hami.New(hami.Options{
-			Node: c.NodeName, Watched: c.API, API: c.API, Log: c.Log,
-		})
+func newHAMiNode(o *Options, state *devicestate.State, before *publish.Round) *hamiNode {
+	h := &hamiNode{state: state, round: before}
+	if o.API.Online() {
+		h.bridge = hami.New(hami.Options{Node: o.NodeName, Watched: o.API, API: o.API, Log: o.Log})
 	}
 	return h
 }
@@ -43,48 +43,44 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// sync gives the bridge the state.
-func (h *hamiNode) sync() {
+// change changes what is known, and gives it to the bridge.
+func (h *hamiNode) change(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
 	if h.bridge != nil {
-		h.bridge.Set(h.hamiState())
+		h.bridge.Set(h.stateLocked())
 	}
-}
-
-// setOpen takes whether the kubelet follows the list of shares.
-func (h *hamiNode) setOpen(open bool) {
-	h.open.Store(open)
-	h.sync()
 }
 
 // setGPUs takes what is left of the shared GPUs.
-func (h *hamiNode) setGPUs(gpus []quota.GPU) {
-	h.gpus.Store(&gpus)
-	h.sync()
-}
+func (h *hamiNode) setGPUs(gpus []quota.GPU) { h.change(func() { h.gpus = gpus }) }
 
-// report passes on how the allocations of HAMi's pods ended; each is reported
-// once.
-func (h *hamiNode) report() {
-	defer h.sync()
-	if h.bridge == nil || !h.config().SGPU.HAMi.Enabled {
-		return
-	}
-	for _, b := range h.state.View().Allocations() {
-		if b.By == allocation.ByHAMi {
-			h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
+// update takes a round, and passes on how the allocations of HAMi's pods ended; each is
+// reported once.
+func (h *hamiNode) update(r *publish.Round) {
+	if h.bridge != nil && r.Inventory.Config.SGPU.HAMi.Enabled {
+		for _, b := range h.state.View().Allocations() {
+			if b.By == allocation.ByHAMi {
+				h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
+			}
+		}
+		for _, rejected := range h.state.Rejections() {
+			pod := rejected.Pod
+			h.bridge.Bound(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, types.UID(pod.UID), false)
 		}
 	}
-	for _, r := range h.state.Rejections() {
-		h.bridge.Bound(types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}, types.UID(r.Pod.UID), false)
-	}
+	h.change(func() { h.round = r })
 }
 
-// hamiState is what the bridge publishes.
-func (h *hamiNode) hamiState() hami.State {
-	c, m := h.config(), h.machine()
-	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: h.open.Load()}
-	gpus := h.gpus.Load()
-	if gpus == nil {
+// stateLocked is what the bridge publishes.
+func (h *hamiNode) stateLocked() hami.State {
+	c, m := h.round.Inventory.Config, h.round.Inventory.Machine
+	list := h.round.Served[c.Resources.SGPU].Status
+	state := hami.State{
+		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+	}
+	if h.gpus == nil {
 		return state
 	}
 	other := make(map[string]hami.Taken)
@@ -94,24 +90,15 @@ func (h *hamiNode) hamiState() hami.State {
 			other[g.UUID] = hami.Taken{Load: load, Exclusive: g.Exclusive}
 		}
 	}
-	for _, shared := range *gpus {
+	for _, shared := range h.gpus {
 		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
-		if found := gpuAt(m, g.UUID); found != nil {
-			g.BDF, g.Model = found.PCI, found.Product
+		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == shared.UUID }); at >= 0 {
+			g.BDF, g.Model = m.GPUs[at].PCI, m.GPUs[at].Product
 		}
 		state.GPUs = append(state.GPUs, g)
 	}
-	if m != nil {
-		for i := range m.GPUs {
-			state.Local = append(state.Local, m.GPUs[i].UUID)
-		}
+	for i := range m.GPUs {
+		state.Local = append(state.Local, m.GPUs[i].UUID)
 	}
 	return state
-}
-
-func gpuAt(m *machine.Machine, uuid string) *machine.GPU {
-	if i := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == uuid }); i >= 0 {
-		return &m.GPUs[i]
-	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -28,7 +28,7 @@ func (a *Agent) Alive() string {
 
 // Ready names the resources that the kubelet does not take from the plugin.
 func (a *Agent) Ready() string {
-	running := a.resources.all()
+	running, r := a.resources.all(), a.last.Load()
 	var wrong []string
 	for name, s := range running {
 		switch status := s.plugin.Status(); {
@@ -41,12 +41,12 @@ func (a *Agent) Ready() string {
 			wrong = append(wrong, name+" is not registered yet")
 		}
 	}
-	for _, name := range a.resources.wantedNow() {
+	for _, name := range r.Wanted {
 		switch {
 		case running[name] != nil:
-		case a.driverKnown() && !a.modes.Known():
+		case a.driver.known() && !a.modes.Known():
 			wrong = append(wrong, name+" waits until the holders of GPUs are known")
-		case a.driverKnown():
+		case a.driver.known():
 			wrong = append(wrong, name+" is not served yet")
 		default:
 			wrong = append(wrong, name+" waits for the driver's CDI spec")
@@ -67,18 +67,19 @@ const (
 
 // Report is what is served, and which container has what.
 func (a *Agent) Report() report.Report {
-	m := a.machine()
+	now, view := a.last.Load(), a.state.View()
+	m := now.Inventory.Machine
 	r := report.Report{
-		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()),
-		UnknownCordoned: a.modes.UnknownCordoned(),
-		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.daemons(),
+		Node: a.NodeName, GPUIndices: map[string]int{}, UnknownCordoned: a.modes.UnknownCordoned(),
+		Rejected: a.rejections(), MPS: daemons(a.Limiter), Bindings: view.Allocations(), Problems: a.problems(now),
 	}
-	taken := a.state.View().GPUs()
-	for i := range r.GPUs {
-		r.GPUs[i].Shared = shared(taken, r.GPUs[i].UUID)
+	taken := view.GPUs()
+	for _, g := range a.modes.GPUs() {
+		g.Shared = shared(taken, g.UUID)
+		r.GPUs = append(r.GPUs, g.GPU)
 	}
-	if a.sharing() {
-		r.Unmeasured = a.usage.unmeasured()
+	if now.Sharing {
+		r.Unmeasured, r.Enforcers = a.meter.Unmeasured(), a.enforcers()
 	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
@@ -87,44 +88,45 @@ func (a *Agent) Report() report.Report {
 			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
-	served, wanted := a.resources.all(), a.resources.wantedNow()
+	served := a.resources.served()
+	kinds := map[publish.Kind]string{
+		publish.GPUs: report.KindGPU, publish.HCAs: report.KindHCA,
+		publish.Replicas: report.KindShare, publish.Counted: report.KindShare,
+	}
 	for _, name := range slices.Sorted(maps.Keys(served)) {
-		status, kind := served[name].plugin.Status(), report.KindGPU
-		switch served[name].kind {
-		case kindHCAs:
-			kind = report.KindHCA
-		case kindReplicas, kindCounted:
-			kind = report.KindShare
-		case kindGPUs:
-		}
+		status := served[name].Status
 		r.Resources = append(r.Resources, report.Resource{
-			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),
+			Name: name, Kind: kinds[served[name].Kind], Former: !slices.Contains(now.Wanted, name),
 			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
-			Reason: a.resources.reason(name, served[name]),
+			Reason: now.Reason(name),
 		})
 	}
-	r.Bindings = a.state.View().Allocations()
-	r.Problems = a.state.Problems()
+	if now.WithoutShares != "" {
+		names := now.Inventory.Config.Resources
+		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
+	}
+	return r
+}
+
+// problems are what is wrong with what the device plugin works with, by name.
+func (a *Agent) problems(r *publish.Round) []report.Problem {
+	problems := a.state.Problems()
 	add := func(name, reason string) {
 		if reason != "" {
-			r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+			problems = append(problems, report.Problem{Name: name, Reason: reason})
 		}
 	}
 	for name, reason := range a.modes.Problems() {
 		add(name, reason)
 	}
-	add(problemDriver, a.driver.Problem())
-	add(problemShares, a.withoutCDI())
-	if a.withoutCDI() != "" {
-		names := a.config().Resources
-		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
-	}
+	add(problemDriver, a.driver.spec.Problem())
+	add(problemShares, r.WithoutShares)
 	if err := a.Configs.Err(); err != nil {
 		add(problemConfig, err.Error())
 	}
-	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
-	return r
+	slices.SortFunc(problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
+	return problems
 }
 
 // shared is what is taken of a shared GPU; nil for others.
@@ -154,7 +156,7 @@ func (a *Agent) rejections() []report.Rejection {
 
 // enforcers are what the Limiter has chosen for new shares.
 func (a *Agent) enforcers() *report.Enforcers {
-	if a.Limiter == nil || !a.sharing() {
+	if a.Limiter == nil {
 		return nil
 	}
 	choice, err := a.Limiter.Choice()
@@ -165,17 +167,6 @@ func (a *Agent) enforcers() *report.Enforcers {
 		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,
 		Compute: string(choice.Compute), WhyCompute: choice.WhyCompute,
 	}
-}
-
-// modeStates are the modes of GPUs for the report.
-func modeStates(all []gpumode.GPU) []report.GPU {
-	gpus := make([]report.GPU, 0, len(all))
-	for _, g := range all {
-		gpus = append(gpus, report.GPU{
-			Index: g.Index, UUID: g.UUID, Mode: string(g.Mode), Wanted: string(g.Wanted), Until: g.Until, Cordoned: g.Cordoned,
-		})
-	}
-	return gpus
 }
 
 // ServeHTTP answers with the Report.

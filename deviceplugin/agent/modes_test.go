@@ -92,7 +92,7 @@ func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 		r.api.EditNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
 	}
 	r.list(gpus, 8, 0)
-	uuid := r.machine().GPUs[3].UUID
+	uuid := r.last.Load().Inventory.Machine.GPUs[3].UUID
 	cordon(uuid + ",GPU-gone")
 	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
 		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)

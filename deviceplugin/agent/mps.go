@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -25,15 +24,15 @@ const (
 	maxMPSFaults = 4
 )
 
-// daemons are the MPS daemons of the Limiter.
-func (c *core) daemons() []enforce.Daemon {
-	if c.Limiter == nil {
+// daemons are the MPS daemons of a Limiter, which may be nil.
+func daemons(l Limiter) []enforce.Daemon {
+	if l == nil {
 		return nil
 	}
-	return c.Limiter.Daemons()
+	return l.Daemons()
 }
 
-// mpsWatch has what was reported of each GPU's daemon, by UUID.
+// mpsWatch is what was reported of each GPU's daemon, by UUID.
 type mpsWatch map[string]*mpsReported
 
 // mpsReported is what was reported of a daemon: which of its restarts are known, and
@@ -51,8 +50,8 @@ type mpsChange struct {
 	message string
 }
 
-// changes are those since the last call. A daemon that died and runs
-// again is known by its restarts.
+// changes are those since the last call. A daemon that died and runs again is known by
+// its restarts.
 func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 	var found []mpsChange
 	for i := range all {
@@ -101,39 +100,34 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 		mpsName(d), fault)
 }
 
-// watchMPS reports daemons that died, do not start, or have recovered.
-func (t *shares) watchMPS(ctx context.Context, now time.Time) {
-	for _, c := range t.mps.changes(now, t.daemons()) {
-		notice := health.NodeEvent{Warning: c.failed, Reason: wellknown.EventMPSRecovered, Message: c.message}
-		if c.failed {
-			notice.Reason = wellknown.EventMPSFailed
-			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
-			t.warnMPS(&c)
-		}
-		t.API.Record(notice)
+// notice is the Event on the Node.
+func (c *mpsChange) notice() health.NodeEvent {
+	if c.failed {
+		return health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: c.message}
 	}
+	return health.NodeEvent{Reason: wellknown.EventMPSRecovered, Message: c.message}
 }
 
-// warnMPS makes Events on the pods whose containers were started with a daemon that ran.
-func (t *shares) warnMPS(c *mpsChange) {
+// onPods are the Events on the pods that were started with a daemon that ran.
+func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string {
+	messages := map[kubelet.Pod]string{}
 	if c.daemon.LastRunning.IsZero() {
-		return
+		return messages
 	}
-	for _, b := range t.state.View().Allocations() {
-		if !usesMPS(&b, c.daemon.GPU) {
-			continue
+	for _, b := range allocations {
+		uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
+		if uses && (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) {
+			pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
+			messages[pod] = "container " + b.Container + ": " + c.message
 		}
-		t.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, wellknown.EventMPSFailed,
-			fmt.Sprintf("container %s: %s", b.Container, c.message))
 	}
+	return messages
 }
 
-func usesMPS(b *report.Binding, uuid string) bool {
-	return (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) &&
-		slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == uuid })
-}
+// mpsMetrics are the metrics of a Limiter's daemons.
+type mpsMetrics struct{ Limiter }
 
-func mpsDescs() (running, restarts *prometheus.Desc) {
+func (mpsMetrics) descs() (running, restarts *prometheus.Desc) {
 	running = prometheus.NewDesc("heddle_mps_daemon_running",
 		"1 for a shared GPU, by UUID, whose MPS daemon answers and has its limits, 0 if it should and does not.",
 		[]string{"gpu"}, nil)
@@ -144,22 +138,16 @@ func mpsDescs() (running, restarts *prometheus.Desc) {
 }
 
 // Describe implements [prometheus.Collector].
-func (t *shares) Describe(descs chan<- *prometheus.Desc) {
-	t.drift.Describe(descs)
-	t.rejected.Describe(descs)
-	t.evicted.Describe(descs)
-	running, restarts := mpsDescs()
+func (m mpsMetrics) Describe(descs chan<- *prometheus.Desc) {
+	running, restarts := m.descs()
 	descs <- running
 	descs <- restarts
 }
 
 // Collect implements [prometheus.Collector].
-func (t *shares) Collect(metrics chan<- prometheus.Metric) {
-	t.drift.Collect(metrics)
-	t.rejected.Collect(metrics)
-	t.evicted.Collect(metrics)
-	running, restarts := mpsDescs()
-	for _, d := range t.daemons() {
+func (m mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
+	running, restarts := m.descs()
+	for _, d := range daemons(m.Limiter) {
 		works := 0.0
 		if d.State == enforce.Running {
 			works = 1

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,59 +14,45 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// staleFor is how long a watch may take to show what was written.
-const staleFor = 10 * time.Second
-
-// writtenPod is what was written to a pod, over what, when, and what was before.
-type writtenPod struct {
-	text, over string
-	at         time.Time
-	earlier    []string
-}
-
-// has reports that a text was written, last or before.
-func (w *writtenPod) has(text string) bool { return text == w.text || slices.Contains(w.earlier, text) }
-
-// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers
-// have. Many pods may start at once: what ctx has no time for is written by
-// the next reconciliation.
-func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplete bool) {
-	bound := t.bound()
-	live := make(map[types.UID]bool, len(pods))
+// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers have,
+// and returns what another client had changed. Many pods may start at once: again reports
+// that something was not written, for an error or for lack of time.
+func annotatePods(
+	ctx context.Context, o *Options, bound map[types.NamespacedName]*boundPod, pods []*corev1.Pod, incomplete bool,
+) (drifts []devicestate.Drift, again bool) {
 	for _, p := range pods {
-		live[p.UID] = true
-		text := ""
-		b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-		if b != nil && !of(p, b.uid) {
+		key, text, warning := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, "", ""
+		b := bound[key]
+		if b != nil && b.uid != "" && !apiserver.HasUID(p, b.uid) {
 			b = nil
 		}
-		// What an unrecorded container has stays as it was written, and what one had of a
-		// pod that leaves.
-		if b != nil && b.unrecorded {
-			continue
-		}
-		warning := ""
-		if b != nil {
+		switch {
+		case b != nil && b.unrecorded, b == nil && incomplete:
+			continue // The annotation stays as it was written.
+		case b != nil:
 			text, warning = b.String(), b.notEnforced(p)
 		}
-		if text == "" && incomplete {
+		now := p.Annotations[wellknown.SGPUBound]
+		ended := p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if now == text || ended {
 			continue
 		}
-		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
-			t.annotatePod(ctx, p, b, text, warning)
+		if err := o.API.ShowPodAnnotation(ctx, p, wellknown.SGPUBound, text); err != nil {
+			again = true
+			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
+			continue
+		}
+		if warning != "" {
+			o.API.WarnPod(apiserver.Ref(p), wellknown.EventSharesNotEnforced, warning)
+		}
+		if now != "" && b.contradicts(p, now) {
+			drifts = append(drifts, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
+				"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
 		}
 	}
-	for uid := range t.annotated {
-		if !live[uid] {
-			delete(t.annotated, uid)
-		}
-	}
-	if ctx.Err() != nil {
-		t.woken.Notify()
-	}
+	return drifts, again
 }
 
 // notEnforced is the warning that shares of a pod are not enforced; empty if its
@@ -119,54 +104,17 @@ func hasStarted(p *corev1.Pod, container string) bool {
 		slices.ContainsFunc(p.Status.InitContainerStatuses, runs)
 }
 
-// annotatePod writes the annotation of a pod that lives, and with it an Event if
-// there is a warning, unless the watch may not have shown yet what was written.
-func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, b *boundPod, text, warning string) {
-	now := p.Annotations[wellknown.SGPUBound]
-	last, written := t.annotated[p.UID]
-	switch {
-	case p.DeletionTimestamp != nil, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
-		return
-	case written && last.text == text && last.over == now && time.Since(last.at) < staleFor:
-		return
-	}
-	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: valueOrNone(text)}); err != nil {
-		t.woken.Notify()
-		if ctx.Err() == nil {
-			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
-		}
-		return
-	}
-	if warning != "" {
-		about := kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
-		t.API.WarnPod(about, wellknown.EventSharesNotEnforced, warning)
-	}
-	// What was there is the agent's if it wrote that ever, since a watch may be late: then a container got more.
-	if now != "" && !last.has(now) && (written || b.contradicts(p, now)) {
-		t.drifted(ctx, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
-			"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
-	}
-	if written && !last.has(text) {
-		last.earlier = append(last.earlier, last.text)
-	}
-	t.annotated[p.UID] = writtenPod{text, now, time.Now(), last.earlier}
-}
-
-// boundPod is the annotation of a pod, its UID as the kubelet knows it, and whether
-// a container of it is unrecorded or the pod leaves.
+// boundPod is the annotation of a pod, and its UID as the kubelet knows it. unrecorded: a
+// container of it is unrecorded, or the pod is leaving.
 type boundPod struct {
 	allocation.Bound
 	uid        string
 	unrecorded bool
 }
 
-func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
-
-// bound are the annotations of all pods with shares.
-func (t *shares) bound() map[types.NamespacedName]*boundPod {
+// boundPods are the annotations of all pods with shares.
+func boundPods(view *devicestate.View, node string) map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
-	view := t.state.View()
 	for _, b := range view.Allocations() {
 		if len(b.Shares) == 0 && !b.Unrecorded {
 			continue
@@ -174,7 +122,7 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
 		if all[key] == nil {
 			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
-				Version: allocation.Version, Node: t.NodeName, Containers: map[string]allocation.BoundContainer{},
+				Version: allocation.Version, Node: node, Containers: map[string]allocation.BoundContainer{},
 			}}
 		}
 		all[key].unrecorded = all[key].unrecorded || b.Unrecorded

@@ -49,11 +49,10 @@ func LoadRelease(stateDir string) (*SavedRelease, *machine.Machine, error) {
 	return &saved, m, nil
 }
 
-// releases are what the Node's annotation asks about the release of its GPUs. All
-// of it is the loop's alone.
+// releases follow what the Node's annotation asks about the release of its GPUs. They
+// are the loop's alone.
 type releases struct {
-	*core
-	monitor *health.Monitor
+	*Options
 	// text is the annotation's, asked what it asks for; lasting is the release that
 	// GPUs are under. It lasts longer than it is asked for: until the driver has
 	// answered again.
@@ -61,8 +60,8 @@ type releases struct {
 	asked, lasting release.Request
 }
 
-func newReleases(c *core, m *health.Monitor) *releases {
-	r := &releases{core: c, monitor: m, asked: c.Released, lasting: c.Released}
+func newReleases(o *Options) *releases {
+	r := &releases{Options: o, asked: o.Released, lasting: o.Released}
 	if r.lasting.Until.IsZero() {
 		r.forget() // It ended while no device plugin ran.
 	}
@@ -75,9 +74,9 @@ func (r *releases) forget() {
 	}
 }
 
-// round returns the release that GPUs are under, the zero one for none. m is the
-// machine of this round.
-func (r *releases) round(m *machine.Machine) release.Request {
+// round returns the release that GPUs are under, the zero one for none, and the GPUs that
+// a release has just given back. m is the machine of this round.
+func (r *releases) round(m *machine.Machine) (lasting release.Request, back []string) {
 	if text, known := r.API.Annotation(wellknown.GPURelease); known {
 		r.ask(text)
 	}
@@ -93,10 +92,10 @@ func (r *releases) round(m *machine.Machine) release.Request {
 	case !active && !r.lasting.Until.IsZero():
 		r.Release.Set(time.Time{})
 		if closed, _ := r.Release.Closed(); !closed && (r.Release == nil || m == r.Source.Machine()) {
-			r.end(m)
+			back = r.end(m)
 		}
 	}
-	return r.lasting
+	return r.lasting, back
 }
 
 func named(r release.Request) string {
@@ -119,16 +118,16 @@ func (r *releases) ask(text string) {
 	r.text, r.asked = text, asked
 }
 
-// end gives the GPUs to pods again. An operator may have reset them: what was
-// wrong with one before that is forgotten, as after a restart.
-func (r *releases) end(m *machine.Machine) {
+// end gives the GPUs, which it returns, to pods again. An operator may have reset them:
+// what was wrong with one before that is to be forgotten, as after a restart.
+func (r *releases) end(m *machine.Machine) (back []string) {
 	why := "it was taken back"
 	if r.asked.Equal(r.lasting) {
 		why = "its time is over"
 	}
 	for i := range m.GPUs {
 		if r.lasting.Covers(m.GPUs[i].UUID) {
-			r.monitor.Reset(m.GPUs[i].UUID)
+			back = append(back, m.GPUs[i].UUID)
 		}
 	}
 	r.lasting = release.Request{}
@@ -136,6 +135,7 @@ func (r *releases) end(m *machine.Machine) {
 	r.Log.Info("release of GPUs ended", "reason", why)
 	r.API.Record(health.NodeEvent{Reason: wellknown.EventGPUReleaseEnded, Message: fmt.Sprintf(
 		"the release of the GPUs has ended, since %s: the driver is in use again with %d GPUs", why, len(m.GPUs))})
+	return back
 }
 
 // save keeps the machine for a start under the release. Without the file such a

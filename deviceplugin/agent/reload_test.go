@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
@@ -66,7 +67,7 @@ func TestRenamedGPUs(t *testing.T) {
 	}
 	r.api.Wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
-		return last.Reason == string(Draining) &&
+		return last.Reason == string(publish.Draining) &&
 			strings.Contains(last.Message, "container main of default/train has it as nvidia.com/gpu")
 	})
 	// A plugin that starts with the new name knows by the records who has what,
@@ -120,7 +121,7 @@ func TestModeSGPUWithdrawsGPUs(t *testing.T) {
 	r.api.Wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
 	r.configure("mode: sgpu")
 	r.list(gpus, 0, 8)
-	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
+	if got := publish.Shortages(r.last.Load()); len(got) > 0 {
 		t.Errorf("that GPUs are shared is a shortage: %v", got)
 	}
 }
@@ -144,19 +145,6 @@ func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 	r.api.EditNode(func(n *corev1.Node) { n.Labels = nil })
 	r.api.Show(true)
 	r.list(gpus, 8, 0)
-}
-
-// TestOneMakerIsShared: that all GPUs of a maker are shared is no shortage of them,
-// though those of another are whole.
-func TestOneMakerIsShared(t *testing.T) {
-	r := newRig(t, "two-makers").run()
-	r.list(gpus, 2, 0)
-	r.configure("domains: {vendor: auto}\nmode: sgpu")
-	r.list(gpus, 0, 2)
-	r.list("amd.com/gpu", 1, 0)
-	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
-		t.Errorf("shortages: %v", got)
-	}
 }
 
 // TestPartitionModeChangesUnderAPod: a GPU whose partition a pod has is given to no other

@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -97,7 +97,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	r.options = Options{
 		NodeName: node, Configs: r.watcher(), Source: r.source,
 		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
-		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
+		Strategy: resource.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),
 		Interval: time.Second, Registerer: r.registry, PodRegisterer: r.pods, Log: slog.New(slog.DiscardHandler),

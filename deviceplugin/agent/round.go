@@ -3,162 +3,110 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"sync"
 	"time"
 
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/server"
-	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 )
 
-// observeTimeout bounds one observation of the kubelet.
-const observeTimeout = 2 * time.Second
+// round looks at the node once, and gives every part what it found.
+func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
+	a.beat.Store(new(time.Now()))
+	c := a.resolve(a.monitor.Snapshot().Machine)
+	a.monitor.Configure(c)
+	// The machine that health was judged of, so that no part is ahead of another.
+	found := a.monitor.Snapshot()
+	m := c.Serving(found.Machine)
+	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
+		a.modes.Cordon(text)
+	}
+	a.modes.Round(m, c)
+	modes := a.modes.GPUs()
+	lasting, reset := a.releases.round(m)
+	for _, uuid := range reset {
+		a.monitor.Reset(uuid)
+	}
+	inv := a.inventory(c, found, modes, lasting)
+	a.state.Update(inv)
+	if reason := a.state.Unwritable(); reason != "" {
+		inv = inv.AllUnavailable(reason)
+	}
+	a.driver.update(m)
+	a.requests.update(inv)
+	r := a.newRound(inv, found, modes, lasting)
+	r.Wanted = a.resources.update(ctx, group, r, a.driver.known() && a.modes.Known())
+	r.Served = a.resources.served()
+	r.Seen = r.See(a.last.Load().Seen)
+	a.modes.Published(modes)
+	a.last.Store(r)
+	a.publisher.Update(r)
+	a.meter.Update(r)
+	a.shares.update(r)
+}
+
+// resolve takes the configuration of this node, and its names for the machine's GPUs.
+// Labels that were known stay so: a Node that is deleted, and that its kubelet creates
+// again, must not have another configuration for a moment.
+func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
+	if labels := a.API.Labels(); labels != nil {
+		a.labels = labels
+	}
+	c := a.Configs.Current().Resolve(a.NodeName, a.labels).For(m)
+	return &c
+}
 
 // inventory is the node in this round, under a release of GPUs or none.
-func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig, lasting release.Request) *inventory.Inventory {
-	snapshot := a.monitor.Snapshot()
-	gpus := make(map[string]inventory.GPU, len(m.GPUs))
-	for _, now := range a.modes.GPUs() {
+func (a *Agent) inventory(
+	c *config.NodeConfig, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
+) *inventory.Inventory {
+	gpus := make(map[string]inventory.GPU, len(modes))
+	for _, now := range modes {
 		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
-		if found, known := snapshot.GPUs[now.UUID]; known && !found.Healthy {
-			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
+		if h, known := found.GPUs[now.UUID]; known && !h.Healthy {
+			state.Unhealthy = cmp.Or(h.Reason, "unhealthy")
 		}
 		if !lasting.Until.IsZero() && lasting.Covers(now.UUID) {
 			state.Unhealthy = cmp.Or(state.Unhealthy, release.Reason)
 		}
 		// A container with a share may start again while its GPU changes its mode.
-		edits, err := a.driver.GPUEdits(now.UUID)
-		if state.CDIEdits = edits; err != nil && (state.Mode == config.ModeSGPU || a.driver.Absent()) {
+		edits, err := a.driver.spec.GPUEdits(now.UUID)
+		if state.CDIEdits = edits; err != nil && (state.Mode == config.ModeSGPU || a.driver.spec.Absent()) {
 			state.CDIError = err.Error()
 		}
 		gpus[now.UUID] = state
 	}
-	inv := inventory.New(m, c, gpus, unhealthyHCAs(snapshot))
-	inv.Elsewhere, inv.Channels = a.resources.elsewhere(inv), a.channels()
+	hcas := map[string]string{}
+	for i, id := range found.Machine.HCAIDs() {
+		if reason := found.HCA(id).Reason; reason != "" {
+			hcas[found.Machine.HCAs[i].Name] = reason
+		}
+	}
+	inv := inventory.New(found.Machine, c, gpus, hcas)
+	inv.Elsewhere, inv.Channels = a.resources.elsewhere(inv), a.driver.imexChannels()
 	return inv
 }
 
-// channels are nil where all containers with GPUs get the same.
-func (c *core) channels() *inventory.Channels {
-	if !c.Features.IMEXByPod {
-		return nil
+// newRound is a round before the resources have its inventory.
+func (a *Agent) newRound(
+	inv *inventory.Inventory, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
+) *publish.Round {
+	r := &publish.Round{
+		Node: a.NodeName, Vendors: a.Vendors, Inventory: inv, Health: found, Modes: modes, Release: lasting,
+		Sharing: inv.Config.Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU),
 	}
-	return &inventory.Channels{Allowed: c.Features.IMEX, Nodes: c.driver.Channels()}
-}
-
-// unhealthyHCAs are the reasons by name.
-func unhealthyHCAs(s *health.Snapshot) map[string]string {
-	reasons := map[string]string{}
-	for i, id := range s.Machine.HCAIDs() {
-		if reason := s.HCA(id).Reason; reason != "" {
-			reasons[s.Machine.HCAs[i].Name] = reason
-		}
+	// CDI alone can bring GPUs that are chosen when a container starts.
+	if r.Sharing && a.Strategy == resource.Envvar {
+		r.WithoutShares = "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a " +
+			"container's GPUs before it starts, and a share's GPU is chosen then; shares take cdi"
 	}
-	return reasons
-}
-
-// writeDriverSpec writes the driver's CDI spec after every round, until ctx ends.
-// It is apart from the loop: a driver that hangs must not hold back the health of
-// a device.
-func (a *Agent) writeDriverSpec(ctx context.Context) error {
-	logged := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.driverDue:
-		}
-		if a.Release.Active() {
-			// Making it would open a session with the driver.
-			_ = a.driver.Restore() // Update meets the error again.
-		} else {
-			_ = a.driver.Update(ctx, a.machine()) // The spec keeps the error.
-		}
-		wrong := a.driver.Problem()
-		if wrong != logged && wrong != "" && ctx.Err() == nil {
-			a.Log.WarnContext(ctx, "CDI spec of the driver is incomplete", "reason", wrong)
-		}
-		logged = wrong
-		if !a.driverKnown() {
-			close(a.driverTried)
-		}
-	}
-}
-
-// watchKubelet has every resource look for a kubelet, and PodResources looked at
-// again, as soon as the kubelet makes the socket for plugins, until ctx ends: it
-// serves PodResources before that. One watch serves all resources: inotify
-// instances are few, and a watch's goroutine has a stack of 128 KiB.
-func (a *Agent) watchKubelet(ctx context.Context) error {
-	seen := notify.New()
-	var watching sync.WaitGroup
-	watching.Go(func() { server.WatchDir(ctx, a.KubeletDir, seen, a.Log) })
-	defer watching.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-seen:
-			a.resources.retry()
-			a.kubeletStarted.Notify()
-		}
-	}
-}
-
-// watchModes shows the mode tracker what the kubelet offers and pods hold, while a
-// mode is pending, until ctx ends.
-func (a *Agent) watchModes(ctx context.Context) error {
-	var next <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.modes.Pending():
-		case <-a.kubeletStarted:
-			if next == nil {
-				continue // Nothing is pending.
-			}
-		case <-next:
-		}
-		again, renew := a.modes.Observe(a.observe(ctx))
-		if renew {
-			a.resources.resend()
-		}
-		next = nil
-		if again > 0 {
-			next = time.After(again)
-		}
-	}
-}
-
-// observe asks the kubelet what it offers, and then what pods hold.
-func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
-	defer cancel()
-	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-	if err != nil {
-		return &gpumode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
-	}
-	o := &gpumode.Observation{}
-	for _, d := range answer.GetDevices() {
-		for _, id := range d.GetDeviceIds() {
-			o.Offered = append(o.Offered, gpumode.Device{Resource: d.GetResourceName(), ID: id})
-		}
-	}
-	held, err := a.state.Held(ctx)
-	o.Err = err
-	for _, h := range held {
-		o.Held = append(o.Held, gpumode.Held{
-			Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
-		})
-	}
-	return o
+	return r
 }

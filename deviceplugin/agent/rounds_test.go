@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// usage is what pods that have gone must leave nothing in.
-type usage struct {
+// leftovers are what pods that have gone must leave nothing in.
+type leftovers struct {
 	Goroutines, FDs int
 	// Specs, Records and Files count heddle's files in the CDI directory and
 	// below the state directory.
@@ -104,7 +104,7 @@ func (b *busy) collect(after time.Duration) {
 // the others have gone, and collects what they had. What is under way has ten
 // seconds to end until no more goroutines and files are there than most; nil
 // does not wait.
-func (b *busy) drain(most *usage) usage {
+func (b *busy) drain(most *leftovers) leftovers {
 	b.t.Helper()
 	name := "last" + strconv.Itoa(b.pods)
 	b.admit(name, map[string]int{gpus: 1, hcas: 2})
@@ -113,7 +113,7 @@ func (b *busy) drain(most *usage) usage {
 		b.collect(time.Minute)
 	}
 	for end := time.Now().Add(10 * time.Second); ; {
-		now := b.usage()
+		now := b.leftovers()
 		if most == nil || now.Goroutines <= most.Goroutines && now.FDs <= most.FDs || time.Now().After(end) {
 			b.kubelet.Delete("default", name)
 			return now
@@ -122,7 +122,7 @@ func (b *busy) drain(most *usage) usage {
 	}
 }
 
-func (b *busy) usage() usage {
+func (b *busy) leftovers() leftovers {
 	b.t.Helper()
 	count := func(dir, pattern string) int {
 		names, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -131,7 +131,7 @@ func (b *busy) usage() usage {
 		}
 		return len(names)
 	}
-	return usage{
+	return leftovers{
 		Goroutines: runtime.NumGoroutine(), FDs: count("/proc/self/fd", "*"),
 		Specs: count(b.options.CDIDir, "heddle-*"), Records: count(b.options.StateDir, "records/*"),
 		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.state.View().Allocations()),

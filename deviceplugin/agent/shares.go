@@ -2,35 +2,38 @@ package agent
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
-	"k8s.io/apimachinery/pkg/types"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const (
-	// reconcileEvery is the longest time between two reconciliations, and
-	// reconcilePause the shortest: many pods start at once.
-	reconcileEvery = 10 * time.Second
-	reconcilePause = time.Second
+	// reconcileEvery is the longest time between two reconciliations, and reconcilePause
+	// the shortest: many pods start at once.
+	reconcileEvery   = 10 * time.Second
+	reconcilePause   = time.Second
+	reconcileTimeout = 10 * time.Second
 )
 
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface { //nolint:interfacebloat // What the agent uses of enforce.Limiter, in one.
 	devicestate.Limiter
-	// Configure takes the node and its configuration as they are now. Until the
-	// first call, and after one that failed, no container gets limits or starts.
+	// Configure takes the node and its configuration as they are now. Until the first
+	// call, and after one that failed, no container gets limits or starts.
 	Configure(m *machine.Machine, c *config.NodeConfig) error
 	// Keep takes all containers that have shares.
 	Keep(ctx context.Context, live []enforce.Limit) error
@@ -39,43 +42,40 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 	Daemons() []enforce.Daemon
 }
 
-// shares reconciles which container has which share, and writes it for schedulers
-// and pods, apart from the loop.
+// shares reconciles which container has which share, and writes it for schedulers and
+// pods, apart from the loop.
 type shares struct {
-	*core
-	hami *hamiNode
+	*Options
+	state *devicestate.State
+	hami  *hamiNode
 	// woken asks for a reconciliation.
-	woken        notify.Signal
-	expectations expectations
-	evictions    *rate.Limiter
+	woken notify.Signal
+	last  atomic.Pointer[publish.Round]
 
-	// What follows is run's alone: what was written to the Node, and when; to pods,
-	// by UID; what was reported of MPS daemons; the last evicted pod of each controller.
-	node        string
-	nodeAt      time.Time
-	annotated   map[types.UID]writtenPod
+	// What follows is run's alone.
 	mps         mpsWatch
-	lastEvicted map[types.UID]evictedPod
+	evictor     *apiserver.Evictor
+	lastEvicted publish.Evicted
 
 	drift    *prometheus.CounterVec
 	rejected *prometheus.GaugeVec
 	evicted  prometheus.Counter
 }
 
-func newShares(c *core, h *hamiNode) *shares {
+func newShares(o *Options, state *devicestate.State, before *publish.Round) *shares {
+	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		core: c, hami: h, woken: notify.New(), annotated: map[types.UID]writtenPod{}, mps: mpsWatch{},
-		lastEvicted: map[types.UID]evictedPod{},
-		evictions:   rate.NewLimiter(rate.Every(evictEvery), evictBurst),
-		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Options: o, state: state, hami: newHAMiNode(o, state, before), woken: notify.New(),
+		mps: mpsWatch{}, evictor: apiserver.NewEvictor(o.API), lastEvicted: publish.Evicted{},
+		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
 		}, []string{"kind"}),
-		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		rejected: metrics.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "heddle_rejected_pods",
 			Help: "Pods that wait for a share of a GPU, HCAs or IMEX channels that they do not get, by kind of reason.",
 		}, []string{"kind"}),
-		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+		evicted: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
 		}),
 	}
@@ -85,7 +85,16 @@ func newShares(c *core, h *hamiNode) *shares {
 	} {
 		t.drift.WithLabelValues(kind)
 	}
+	o.Registerer.MustRegister(mpsMetrics{o.Limiter})
+	t.last.Store(before)
 	return t
+}
+
+// update takes a round.
+func (t *shares) update(r *publish.Round) {
+	t.last.Store(r)
+	t.hami.update(r)
+	t.woken.Notify()
 }
 
 // run reconciles until ctx ends.
@@ -94,7 +103,7 @@ func (t *shares) run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		_, pods, _ := t.API.Pods()
-		t.reconcile(ctx)
+		t.reconcile(ctx, t.last.Load())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -111,19 +120,20 @@ func (t *shares) run(ctx context.Context) error {
 }
 
 // reconcile compares once, and writes what differs.
-func (t *shares) reconcile(ctx context.Context) {
-	if !t.sharing() && t.node == "" && !t.nodeAnnotated() && len(t.state.Rejections()) == 0 {
+func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
+	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
+	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
 		return
 	}
 	if t.Limiter != nil {
 		// The report has the error, and the containers that are rejected.
-		_ = t.Limiter.Configure(t.machine(), t.config())
+		_ = t.Limiter.Configure(r.Inventory.Machine, r.Inventory.Config)
 	}
-	t.watchMPS(ctx, time.Now())
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	t.watchMPS(ctx)
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	// Annotations of pods are corrected only after they were read: one may be all
-	// that is left of what the containers have.
+	// Annotations of pods are corrected only after they were read: one may be all that
+	// is left of what the containers have.
 	_, _, listed := t.API.Pods()
 	usage, err := t.state.Reconcile(ctx)
 	if err != nil {
@@ -131,9 +141,7 @@ func (t *shares) reconcile(ctx context.Context) {
 		return
 	}
 	t.hami.setGPUs(usage.GPUs)
-	for _, d := range usage.Drifts {
-		t.drifted(ctx, d)
-	}
+	t.report(ctx, usage.Drifts)
 	if t.Limiter != nil {
 		if err := t.Limiter.Keep(ctx, t.state.View().Limits()); err != nil {
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
@@ -143,28 +151,60 @@ func (t *shares) reconcile(ctx context.Context) {
 	if !t.API.Online() {
 		return
 	}
-	t.annotateNode(ctx, usage.GPUs)
+	text := ""
+	if len(usage.GPUs) > 0 {
+		text = quota.Publish(usage.GPUs).String()
+	}
+	if err := t.API.ShowAnnotations(ctx, map[string]string{wellknown.SharedGPUs: text}); err != nil {
+		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
+		t.woken.Notify()
+	}
 	if listed {
+		t.evictRejected(ctx, r)
 		pods, _, _ := t.API.Pods()
-		t.evictRejected(ctx, pods, time.Now())
-		t.annotatePods(ctx, pods, usage.Incomplete)
+		drifts, again := annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete)
+		t.report(ctx, drifts)
+		if again {
+			t.woken.Notify()
+		}
 	}
 }
 
-// nodeAnnotated reports whether the Node has an annotation of shared GPUs, which may
-// be of an earlier process.
-func (t *shares) nodeAnnotated() bool {
-	if !t.nodeAt.IsZero() {
-		return false
+// report makes an Event of each difference.
+func (t *shares) report(ctx context.Context, drifts []devicestate.Drift) {
+	for _, d := range drifts {
+		t.drift.WithLabelValues(d.Kind).Inc()
+		t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
+		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
 	}
-	text, _ := t.API.Annotation(wellknown.SharedGPUs)
-	return text != ""
 }
 
-func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
-	t.drift.WithLabelValues(d.Kind).Inc()
-	t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
-	t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
+// evictRejected evicts pods that have waited too long for a GPU or for HCAs, so that they
+// are scheduled again.
+func (t *shares) evictRejected(ctx context.Context, r *publish.Round) {
+	now := time.Now()
+	pods, _, _ := t.API.Pods()
+	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
+	for i := range rejected {
+		if t.evictor.Evict(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
+			t.evicted.Inc()
+			t.lastEvicted.Add(now, &rejected[i])
+		}
+	}
+}
+
+// watchMPS reports daemons that died, do not start, or have recovered, on the Node and on
+// the pods that were started with one that ran.
+func (t *shares) watchMPS(ctx context.Context) {
+	for _, c := range t.mps.changes(time.Now(), daemons(t.Limiter)) {
+		if c.failed {
+			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
+			for pod, message := range c.onPods(t.state.View().Allocations()) {
+				t.API.WarnPod(pod, wellknown.EventMPSFailed, message)
+			}
+		}
+		t.API.Record(c.notice())
+	}
 }
 
 // count sets the gauge of rejected pods.
@@ -178,22 +218,4 @@ func (t *shares) count() {
 	for _, r := range t.state.Rejections() {
 		t.rejected.WithLabelValues(r.Kind).Inc()
 	}
-}
-
-// annotateNode writes [wellknown.SharedGPUs] if it differs from the last time; a Node
-// without shared GPUs has none.
-func (t *shares) annotateNode(ctx context.Context, gpus []quota.GPU) {
-	text := ""
-	if len(gpus) > 0 {
-		text = quota.Publish(gpus).String()
-	}
-	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeAnnotated() {
-		return
-	}
-	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SharedGPUs: valueOrNone(text)}); err != nil {
-		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
-		t.woken.Notify()
-		return
-	}
-	t.node, t.nodeAt = text, time.Now()
 }

@@ -32,7 +32,7 @@ func TestStateDirectoryIsFull(t *testing.T) {
 	}
 	hog := filepath.Join(records, "hog")
 	_ = os.WriteFile(hog, make([]byte, 1<<20), 0o600) // As much as there is room for.
-	if _, err := r.state.Allocate("nvidia.com/gpu", []string{r.machine().GPUs[1].UUID}); err == nil {
+	if _, err := r.state.Allocate("nvidia.com/gpu", []string{r.last.Load().Inventory.Machine.GPUs[1].UUID}); err == nil {
 		t.Fatal("an Allocate that cannot be recorded succeeds")
 	}
 	r.list(slots, 0, 16)

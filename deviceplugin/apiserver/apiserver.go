@@ -178,6 +178,30 @@ func (c *Client) AnnotateNode(ctx context.Context, version string, annotations m
 	return nil
 }
 
+// ShowAnnotations writes those annotations that the watched Node does not have yet; an
+// empty value removes one. While the Node is not known it writes nothing: Changed
+// receives once it is.
+func (c *Client) ShowAnnotations(ctx context.Context, want map[string]string) error {
+	n := c.watched()
+	if n == nil {
+		return nil
+	}
+	changed := map[string]*string{}
+	for key, value := range want {
+		old, has := n.Annotations[key]
+		switch {
+		case value == "" && has:
+			changed[key] = nil
+		case value != old:
+			changed[key] = &value
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return c.AnnotateNode(ctx, "", changed)
+}
+
 // Tainted reports whether the Node has a taint of this key and effect; known is false
 // while the Node is not.
 func (c *Client) Tainted(key string, effect corev1.TaintEffect) (tainted, known bool) {
@@ -225,15 +249,38 @@ func (c *Client) SetTaint(ctx context.Context, key string, effect corev1.TaintEf
 func (c *Client) AnnotatePod(
 	ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
 ) error {
+	_, err := c.patchPod(ctx, pod, uid, annotations)
+	return err
+}
+
+func (c *Client) patchPod(
+	ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
+) (*corev1.Pod, error) {
 	if c == nil {
-		return ErrOffline
+		return nil, ErrOffline
 	}
+	written := &corev1.Pod{}
 	request := c.rest.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name)
 	body := map[string]metadata{"metadata": {UID: uid, Annotations: annotations}}
-	if err := patch(ctx, request, body, &corev1.Pod{}); err != nil {
-		return fmt.Errorf("annotate pod %s: %w", pod, err)
+	if err := patch(ctx, request, body, written); err != nil {
+		return nil, fmt.Errorf("annotate pod %s: %w", pod, err)
 	}
-	return nil
+	return written, nil
+}
+
+// ShowPodAnnotation writes an annotation of a watched pod; an empty value removes it. What
+// was written is watched when it returns.
+func (c *Client) ShowPodAnnotation(ctx context.Context, p *corev1.Pod, key, value string) error {
+	text := &value
+	if value == "" {
+		text = nil
+	}
+	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	written, err := c.patchPod(ctx, name, p.UID, map[string]*string{key: text})
+	if err == nil {
+		err = c.podWatch.Update(written)
+	}
+	return err
 }
 
 // Evict ends a pod by the Eviction API, which honors PodDisruptionBudgets. The

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -54,8 +55,8 @@ func (p *podWatch) change(change func()) {
 func Lean(p *corev1.Pod) *corev1.Pod {
 	lean := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Annotations: p.Annotations,
-		DeletionTimestamp: p.DeletionTimestamp, CreationTimestamp: p.CreationTimestamp,
-		OwnerReferences: p.OwnerReferences,
+		ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
+		CreationTimestamp: p.CreationTimestamp, OwnerReferences: p.OwnerReferences,
 	}}
 	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
 	lean.Status.ContainerStatuses = leanStatuses(p.Status.ContainerStatuses)
@@ -94,10 +95,19 @@ func leanStatuses(list []corev1.ContainerStatus) []corev1.ContainerStatus {
 // Add is called by the reflector.
 func (p *podWatch) Add(obj any) error { return p.Update(obj) }
 
-// Update is called by the reflector.
+// Update is called by the reflector, and with what a write returned. It ignores a version
+// older than the known one.
 func (p *podWatch) Update(obj any) error {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		p.change(func() { p.all[pod.UID] = Lean(pod) })
+		p.change(func() {
+			if known := p.all[pod.UID]; known != nil {
+				order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, known.ResourceVersion)
+				if err == nil && order < 0 {
+					return
+				}
+			}
+			p.all[pod.UID] = Lean(pod)
+		})
 	}
 	return nil
 }

@@ -1,20 +1,19 @@
 // Package gpumode decides in which resource a GPU is, exclusive (native) or in shares
 // (sgpu), and when it changes to the other.
 //
-// It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an
-// operator took out (cordoned). A mode changes when the kubelet no longer offers
-// the GPU in the old resource, no pod holds it, and no call is in flight that
-// could give it to one; so it is never in both resources, and what a pod holds is
-// never taken from it. What the kubelet offers and pods hold comes in as values.
-// The package advertises nothing itself, decides nothing about health, and never
-// ends a pod.
+// It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an operator
+// cordoned. A GPU that is to change its mode first drains: it is listed as unhealthy
+// until the kubelet no longer offers it and no pod holds it. Then it leaves its resource,
+// which rejects calls for it. If still no pod holds it and no call is in flight, its mode
+// changes. So it is never in both resources, and what a pod holds is never taken from
+// it. What the kubelet offers and pods hold comes in as values. The package advertises
+// nothing itself, decides nothing about health, and never ends a pod.
 package gpumode
 
 import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,110 +23,87 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// Cordoned is why no new pod gets a GPU that an operator took out.
+// Cordoned is why no new pod gets a GPU that an operator cordoned.
 const Cordoned = "cordoned"
 
 // What can be wrong.
 const (
-	// FaultModes is the file of modes as it was read, FaultSaving that it cannot
-	// be written.
+	// FaultModes is the file of modes as it was read, FaultSaving that it cannot be
+	// written.
 	FaultModes  = "modes"
 	FaultSaving = "modes-file"
-	// FaultCordon is the list of cordoned GPUs, FaultCordonSaving that its file
-	// cannot be written.
-	FaultCordon       = "cordon"
-	FaultCordonSaving = "cordon-file"
+	// FaultCordon is the Node's list of cordoned GPUs.
+	FaultCordon = "cordon"
 )
 
-// GPU is how one GPU is handed out.
+// GPU is the mode of one GPU, as it is reported and as new pods get it.
 type GPU struct {
-	// Index is the driver's number of it.
-	Index int
-	UUID  string
-	// Mode is how it is handed out now, empty while that is not known; Wanted is
-	// what the configuration asks for.
-	Mode, Wanted config.Mode
-	// Until is what a change of mode waits for, such as "default/train ends";
-	// empty if there is none.
-	Until    string
-	Cordoned bool
-	// Offered is the mode in which it is offered: Mode, or empty while a change
-	// is being written.
+	report.GPU
+	// Offered is the mode in which it is offered: Mode, or empty while it changes.
 	Offered config.Mode
-	// Unavailable is why no new pod gets it, empty if one can; Draining is true
-	// if that is so only because its mode is to change.
+	// Unavailable is why no new pod gets it, empty if one can; Draining is true if that is
+	// so only because its mode is to change.
 	Unavailable string
 	Draining    bool
+	phase       phase
 }
 
-// Tracker keeps the mode of every GPU. Its methods may be called at once.
+// Tracker keeps the mode of every GPU. Its methods may be called from any goroutine.
 type Tracker struct {
 	dir string
 	log *slog.Logger
-	// changed is set when an answer may differ, pending when an observation is
-	// needed.
+	// changed is set when an answer may differ, pending when an observation is needed.
 	changed, pending notify.Signal
+
+	saving sync.Mutex // orders writes of the file; taken before mu
 
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
-	// config is that of the last round, nil before it; present are the UUIDs of
-	// its machine's GPUs in order, and indices the driver's numbers of them.
+	// config is that of the last round, nil before it; present are the UUIDs of its
+	// machine's GPUs in order, and indices the driver's numbers of them.
 	config  *config.NodeConfig
 	present []string
 	indices map[string]int
 	// parents are the GPUs of MIG devices, by the UUID of the device.
 	parents map[string]string
-	// withdrawals counts them.
-	withdrawals uint64
-	calls       calls
-	// pause is the time to the next observation, renewed when the kubelet was
-	// last made to write its checkpoint.
+	// pause is the time to the next observation, renewed when the kubelet was last made to
+	// write its checkpoint.
 	pause   time.Duration
 	renewed time.Time
-	// unsaved is whether the file lacks a mode that is in use.
-	unsaved bool
-	// cordoned are the UUIDs that no new pod gets, cordonUnsaved whether the file
-	// lacks them.
-	cordoned      map[string]bool
-	cordonUnsaved bool
+	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
+	// or a mode that is in use.
+	cordoned map[string]bool
+	unsaved  bool
 	// faults are what is wrong now, by what it is wrong with.
 	faults map[string]string
 }
 
-// New makes a Tracker from what is on the disk in the device plugin's state
-// directory. What cannot be read is a problem ([Tracker.Problems]) and no error.
+// New makes a Tracker of what is on disk in the device plugin's state directory. What
+// cannot be read is a problem ([Tracker.Problems]) and no error.
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
 		dir: dir, log: log, changed: notify.New(), pending: notify.New(), pause: fast,
-		gpus: map[string]gpuState{}, parents: map[string]string{}, calls: newCalls(),
-		cordoned: map[string]bool{}, faults: map[string]string{},
+		gpus: map[string]gpuState{}, parents: map[string]string{}, cordoned: map[string]bool{}, faults: map[string]string{},
 	}
-	var modes modesText
-	err := load(dir, modesFile, &modes, "modes are taken from the holders of the GPUs")
-	if t.note(FaultModes, err); err == nil {
-		for uuid, mode := range modes.Modes {
-			t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
-		}
+	saved, err := load(dir)
+	t.note(FaultModes, err)
+	for uuid, mode := range saved.Modes {
+		t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
 	}
-	var cordons cordonsText
-	err = load(dir, cordonsFile, &cordons, "GPUs are cordoned when the Node has been read")
-	if t.note(FaultCordon, err); err == nil {
-		for _, uuid := range cordons.Cordoned {
-			t.cordoned[uuid] = true
-		}
+	for _, uuid := range saved.Cordoned {
+		t.cordoned[uuid] = true
 	}
 	return t
 }
 
-// Round takes the machine and the configuration; neither is changed later. Call
-// it before the resources are refreshed, and Published with its answer after
-// that: all withdrawals up to that one are in the resources' lists then.
-func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals uint64) {
+// Round takes the machine and the configuration; neither is changed later. Then the
+// resources follow what [Tracker.GPUs] returns, and Published notes that they did.
+func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.indices
@@ -136,7 +112,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals u
 	idle := true
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		if _, twice := t.indices[g.UUID]; twice || g.UUID == "" {
+		if _, duplicate := t.indices[g.UUID]; duplicate || g.UUID == "" {
 			continue
 		}
 		t.present, t.indices[g.UUID] = append(t.present, g.UUID), g.Index
@@ -145,7 +121,6 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals u
 		}
 		old := t.gpus[g.UUID]
 		now := configure(old, inventory.Wanted(c, g), c.SGPU.ModeSwitch)
-		t.withdraw(&old, &now)
 		t.gpus[g.UUID] = now
 		_, known := before[g.UUID]
 		idle = idle && (!now.pending() || known && now.same(&old))
@@ -154,26 +129,17 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals u
 		t.pause = fast
 		t.pending.Notify()
 	}
-	return t.withdrawals
 }
 
-// Published notes that the resources' lists have these withdrawals.
-func (t *Tracker) Published(withdrawals uint64) {
+// Published notes that the resources follow an answer of [Tracker.GPUs].
+func (t *Tracker) Published(gpus []GPU) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for uuid, g := range t.gpus {
-		if g.draining && g.withdrawal <= withdrawals && g.published.IsZero() {
-			g.published = time.Now()
-			t.gpus[uuid] = g
+	for i := range gpus {
+		if g := t.gpus[gpus[i].UUID]; g.phase == gpus[i].phase && g.shown.IsZero() {
+			g.shown = time.Now()
+			t.gpus[gpus[i].UUID] = g
 		}
-	}
-}
-
-// withdraw numbers a withdrawal that is new.
-func (t *Tracker) withdraw(old, now *gpuState) {
-	if now.draining && !old.draining {
-		t.withdrawals++
-		now.withdrawal, now.published = t.withdrawals, time.Time{}
 	}
 }
 
@@ -183,15 +149,15 @@ func (t *Tracker) Changed() <-chan struct{} { return t.changed }
 // Pending receives when [Tracker.Observe] should be called.
 func (t *Tracker) Pending() <-chan struct{} { return t.pending }
 
-// Known reports whether the modes of all GPUs are known. They are not on the
-// first start of all, until it is known which pods hold what.
+// Known reports whether the modes of all GPUs are known. They are not on the first start
+// of all, until it is known which pods hold what.
 func (t *Tracker) Known() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.config != nil && !t.some(func(g *gpuState) bool { return g.mode == "" })
 }
 
-// some reports whether a GPU of the machine is so. Hold mu.
+// some reports whether a GPU of the machine is in a state. Hold mu.
 func (t *Tracker) some(is func(*gpuState) bool) bool {
 	return slices.ContainsFunc(t.present, func(uuid string) bool {
 		g := t.gpus[uuid]
@@ -199,8 +165,8 @@ func (t *Tracker) some(is func(*gpuState) bool) bool {
 	})
 }
 
-// Any reports whether a GPU of the machine is in a mode now, or was when the
-// machine still had it.
+// Any reports whether a GPU of the machine is in a mode now, or was when the machine
+// still had it.
 func (t *Tracker) Any(in config.Mode) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,27 +186,32 @@ func (t *Tracker) GPUs() []GPU {
 	for _, uuid := range t.present {
 		g := t.gpus[uuid]
 		now := GPU{
-			Index: t.indices[uuid], UUID: uuid, Mode: g.mode, Wanted: g.wanted, Until: g.until(), Cordoned: t.cordoned[uuid],
-			Offered: g.mode, Unavailable: g.unavailable(),
+			GPU: report.GPU{
+				Index: t.indices[uuid], UUID: uuid, Mode: string(g.mode), Wanted: string(g.wanted), Until: g.until(),
+				Cordoned: t.cordoned[uuid],
+			},
+			Offered: g.mode, Unavailable: g.unavailable(), phase: g.phase,
 		}
 		switch {
-		case g.writing:
-			now.Offered, now.Unavailable = "", ""
+		case g.phase == leaving:
+			now.Offered = ""
 		case now.Cordoned:
 			now.Unavailable = Cordoned
 		default:
-			now.Draining = g.draining && g.mode != g.wanted
+			now.Draining = g.phase == draining && g.mode != g.wanted
 		}
 		all = append(all, now)
 	}
 	return all
 }
 
-// Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty
-// if the Node has none. While the Node is not known it must not be called: then
-// the last known GPUs stay cordoned. Call it before Round.
+// Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty if the
+// Node has none. While the Node is not known it must not be called: then the last known
+// GPUs stay cordoned. Call it before Round.
 func (t *Tracker) Cordon(text string) {
 	uuids, err := wellknown.ParseCordoned(text)
+	t.saving.Lock()
+	defer t.saving.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.note(FaultCordon, err)
@@ -251,21 +222,20 @@ func (t *Tracker) Cordon(text string) {
 	for _, uuid := range uuids {
 		now[uuid] = true
 	}
-	changed := !maps.Equal(now, t.cordoned)
-	if !changed && !t.cordonUnsaved {
+	if maps.Equal(now, t.cordoned) {
 		return
 	}
 	t.cordoned = now
-	err = store(t.dir, cordonsFile, &cordonsText{version, uuids})
-	t.note(FaultCordonSaving, err)
-	t.cordonUnsaved = err != nil
-	if changed {
-		t.log.Info("cordoned GPUs changed", "uuids", uuids)
+	t.log.Info("cordoned GPUs changed", "uuids", uuids)
+	err = t.save(nil)
+	t.note(FaultSaving, err)
+	if t.unsaved = err != nil; t.unsaved {
+		t.pending.Notify()
 	}
 }
 
-// UnknownCordoned are the cordoned UUIDs that the machine does not have, sorted:
-// GPUs that were taken out, or mistakes.
+// UnknownCordoned are the cordoned UUIDs that the machine does not have, sorted: GPUs that
+// were removed, or mistakes.
 func (t *Tracker) UnknownCordoned() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -286,8 +256,8 @@ func (t *Tracker) Problems() map[string]string {
 	return maps.Clone(t.faults)
 }
 
-// note keeps what is wrong with something, or that nothing is any more. Hold mu,
-// but in New.
+// note keeps what is wrong with something, or that nothing is any more. Hold mu, but in
+// New.
 func (t *Tracker) note(component string, err error) {
 	old := t.faults[component]
 	switch {
@@ -300,25 +270,12 @@ func (t *Tracker) note(component string, err error) {
 	}
 }
 
-// gpuOf is the GPU that a device is of, and the mode in which it is. Other device
-// plugins have replicas of exclusive GPUs too, under the same resource.
-func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
-	uuid, _, share := strings.Cut(d.ID, replica.Separator)
-	if share && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
-		return uuid, config.ModeSGPU
-	}
-	if parent := t.parents[uuid]; parent != "" {
-		uuid = parent
-	}
-	return uuid, config.ModeNative
-}
-
 // The metrics.
 func descs() (pending, cordoned *prometheus.Desc) {
 	pending = prometheus.NewDesc("heddle_gpu_mode_pending",
-		"1 for every GPU that is handed out in another mode than the configuration wants, by UUID.", []string{"gpu"}, nil)
+		"1 for every GPU that is allocated in another mode than the configuration wants, by UUID.", []string{"gpu"}, nil)
 	cordoned = prometheus.NewDesc("heddle_gpu_cordoned",
-		"1 for every GPU that an operator took out, by UUID.", []string{"gpu"}, nil)
+		"1 for every GPU that an operator cordoned, by UUID.", []string{"gpu"}, nil)
 	return pending, cordoned
 }
 

@@ -2,19 +2,14 @@ package gpumode
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-
-	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
 func pause(d time.Duration) { <-time.After(d) }
@@ -54,9 +49,10 @@ func (m *model) send(mode config.Mode, list map[string]bool) {
 	})
 }
 
+func gpu(id string) string { return replica.DeviceOf(id) }
+
 // checkLocked is what must hold at any time.
 func (m *model) checkLocked() {
-	gpu := func(id string) string { uuid, _, _ := strings.Cut(id, replica.Separator); return uuid }
 	for id := range m.healthy[shared] {
 		if m.healthy[native][gpu(id)] {
 			m.t.Errorf("%s is offered twice", gpu(id))
@@ -77,7 +73,7 @@ func (m *model) checkLocked() {
 
 // observe asks the kubelet twice, and it answers as it likes.
 func (m *model) observe() *Observation {
-	o := &Observation{}
+	o := &Observation{Asked: time.Now()}
 	pause(m.chance(5 * time.Millisecond))
 	m.mu.Lock()
 	if m.broken || m.random.IntN(20) == 0 {
@@ -87,6 +83,9 @@ func (m *model) observe() *Observation {
 		for id := range ids {
 			o.Offered = append(o.Offered, Device{m.resource(mode), id})
 		}
+	}
+	for p := range m.flying {
+		o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: "a call"})
 	}
 	m.mu.Unlock()
 	pause(m.chance(5 * time.Millisecond))
@@ -113,50 +112,47 @@ func (m *model) resource(mode config.Mode) string {
 	return m.config.Resources.SGPU
 }
 
-// errDied: Allocate and PreStart end with the process that serves them.
-var errDied = errors.New("the plugin has died")
-
-// backing is a resource behind the gate.
-type backing struct {
-	server.Resource
-	model   *model
-	tracker *Tracker
-	mode    config.Mode
-	pod     *consumer
-}
-
-func (b *backing) Allocate(context.Context, []string) (*v1beta1.ContainerAllocateResponse, error) {
-	pause(b.model.chance(time.Second)) // A slow disk.
-	b.model.mu.Lock()
-	defer b.model.mu.Unlock()
-	if b.tracker != b.model.tracker {
-		return nil, errDied
+// allocate is a call of Allocate as the resources and the device state treat it: they
+// reject a GPU that is in another mode, and record the others on a slow disk. It reports
+// whether the call succeeded, and rejected whether that was for the mode.
+func (m *model) allocate(tracker *Tracker, p *consumer) (ok, rejected bool) {
+	m.mu.Lock()
+	if tracker != m.tracker {
+		m.mu.Unlock()
+		return false, false
 	}
-	b.pod.recorded = true
-	b.model.checkLocked()
-	return &v1beta1.ContainerAllocateResponse{}, nil
+	m.flying[p] = true
+	g, known := m.offered[gpu(p.id)]
+	m.mu.Unlock()
+	if known && g.Offered == p.mode {
+		pause(m.chance(time.Second))
+		m.mu.Lock()
+		p.recorded = tracker == m.tracker // Else the process that served it has ended.
+		m.checkLocked()
+		m.mu.Unlock()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.flying, p)
+	return p.recorded, known && g.Offered != p.mode
 }
 
-func (b *backing) PreStart(context.Context, []string) error {
+// prepare is a call of PreStart, which takes a shared GPU that the device state has as
+// available at the moment of the decision.
+func (m *model) prepare(tracker *Tracker, p *consumer) {
+	pause(m.chance(2 * time.Second))
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var open []string
-	for i := range b.model.machine.GPUs {
-		g := &b.model.machine.GPUs[i]
-		if is, reason := offered(b.tracker, g, shared); is && reason == "" {
+	for i := range m.machine.GPUs {
+		if g := m.offered[m.machine.GPUs[i].UUID]; g.Offered == shared && g.Unavailable == "" {
 			open = append(open, g.UUID)
 		}
 	}
-	pause(b.model.chance(2 * time.Second))
-	b.model.mu.Lock()
-	defer b.model.mu.Unlock()
-	switch {
-	case b.tracker != b.model.tracker:
-		return errDied
-	case len(open) == 0:
-		return errors.New("no GPU")
+	if tracker == m.tracker && len(open) > 0 {
+		p.bound = open[m.random.IntN(len(open))]
+		m.checkLocked()
 	}
-	b.pod.bound = open[b.model.random.IntN(len(open))]
-	b.model.checkLocked()
-	return nil
 }
 
 // admit runs a pod from its admission to its end.
@@ -179,7 +175,7 @@ func (m *model) admit() {
 	tracker := m.tracker
 	hesitates := time.Duration(m.random.Int64N(int64(300 * time.Millisecond)))
 	if m.random.IntN(50) == 0 {
-		hesitates = 5 * time.Second // So that the gate has something to do.
+		hesitates = 5 * time.Second // So that some are rejected.
 	}
 	m.mu.Unlock()
 	m.wg.Go(func() {
@@ -189,17 +185,11 @@ func (m *model) admit() {
 			m.mu.Unlock()
 		}()
 		pause(hesitates)
-		m.mu.Lock()
-		gone := tracker != m.tracker
-		m.mu.Unlock()
-		gate := tracker.Gate(p.mode, &backing{model: m, tracker: tracker, mode: p.mode, pod: p})
-		if gone {
-			return
-		}
-		if _, err := gate.Allocate(context.Background(), []string{p.id}); err != nil {
+		ok, rejected := m.allocate(tracker, p)
+		if !ok {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if !errors.Is(err, errDied) {
+			if rejected {
 				m.rejected++
 			}
 			return
@@ -210,7 +200,7 @@ func (m *model) admit() {
 		m.admits++
 		m.mu.Unlock()
 		if p.mode == shared {
-			_ = gate.PreStart(context.Background(), []string{p.id})
+			m.prepare(tracker, p)
 		}
 		pause(m.chance(4 * time.Second))
 	})

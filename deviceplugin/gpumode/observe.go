@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 const (
-	// fast is the time between observations while a mode is about to change, and
-	// slow the longest one while all that are pending wait for pods to end: each
-	// asks the kubelet twice, which admits 100 questions a second of all callers.
+	// fast is the time between observations while a mode is about to change, and slow the
+	// longest one while all that are pending wait for pods to end: each asks the kubelet
+	// twice, which admits 100 questions a second of all callers.
 	fast = 100 * time.Millisecond
 	slow = time.Second
-	// renewEvery is the least time between two checkpoints that the kubelet is
-	// made to write: an ordinary init container, which only the checkpoint has,
-	// may run long.
+	// renewEvery is the least time between two checkpoints that the kubelet is made to
+	// write: an ordinary init container, which only the checkpoint has, may run long.
 	renewEvery = 5 * time.Second
 )
 
@@ -26,29 +26,31 @@ type Device struct{ Resource, ID string }
 type Held struct {
 	Device
 	By string
-	// Unverified means that the pod may have ended: only the kubelet's checkpoint
-	// has it.
+	// Unverified means that the pod may have ended: only the kubelet's checkpoint has it.
 	Unverified bool
 }
 
 // Observation is what the kubelet reports of devices.
 type Observation struct {
-	// Offered are the devices that the kubelet may give to the next pod. They were
-	// asked for before Held: what a pod got while it was offered is held, or in a
-	// call in flight, by the time that it is not.
+	// Asked is when the first question was asked.
+	Asked time.Time
+	// Offered are the devices that the kubelet may give to the next pod. They were asked
+	// for before Held.
 	Offered []Device
-	// Held are those that pods hold, or that a call gave out which the kubelet has
-	// not accounted for yet. A container that is bound to another GPU than its
-	// device ID names holds both.
+	// Held are those that pods hold, that a call of Allocate in flight is for, or that one
+	// gave out and the kubelet does not report yet. Calls were looked at before pods. A
+	// container that is bound to another GPU than its device ID names holds both.
 	Held []Held
-	// Err: it is not known what is offered and held.
+	// Err is set if it is not known what is offered and held.
 	Err error
 }
 
-// Observe takes an observation, and writes modes that change. It returns when to
-// observe again, zero if nothing is pending; renew asks for a new checkpoint of
-// the kubelet's, without pods that had ended by then.
+// Observe takes an observation, and writes modes that change. It returns when to observe
+// again, zero if nothing is pending; renew asks for a new checkpoint of the kubelet's,
+// without pods that had ended by then.
 func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
+	t.saving.Lock()
+	defer t.saving.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.config == nil {
@@ -65,7 +67,6 @@ func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
 		t.decide(o)
 		renew = t.needsRenewal(o.Held)
 	}
-	t.save()
 	changed := !maps.EqualFunc(before, t.gpus, func(a, b gpuState) bool { return a.same(&b) })
 	if changed {
 		t.changed.Notify()
@@ -80,31 +81,52 @@ func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
 	return again, renew
 }
 
+// decide takes the next step of every GPU that is pending. A mode changes once it is on
+// disk.
 func (t *Tracker) decide(o *Observation) {
+	moving := map[string]config.Mode{}
 	for uuid, u := range t.usages(o) {
 		old := t.gpus[uuid]
 		if !old.pending() {
 			continue
 		}
-		now := observe(old, u, t.config.SGPU.ModeSwitch)
-		t.withdraw(&old, &now)
+		now, moves := observe(old, u, t.config.SGPU.ModeSwitch)
 		t.gpus[uuid] = now
-		if now.mode == old.mode {
-			continue
-		}
-		t.unsaved = true
 		switch {
-		case now.writing:
-			t.log.Info("GPU mode changes", "uuid", uuid, "from", string(old.mode), "to", string(now.mode))
-		case old.mode != "":
-			t.log.Warn("GPU is held in another mode than recorded", "uuid", uuid,
-				"recorded", string(old.mode), "held_as", string(now.mode), "by", now.holders)
+		case moves:
+			moving[uuid] = now.wanted
+		case now.mode != old.mode:
+			t.unsaved = true
+			if old.mode != "" {
+				t.log.Warn("GPU is held in another mode than recorded", "uuid", uuid,
+					"recorded", string(old.mode), "held_as", string(now.mode), "by", now.holders)
+			}
 		}
+	}
+	if len(moving) == 0 && !t.unsaved {
+		return
+	}
+	err := t.save(moving)
+	t.note(FaultSaving, err)
+	t.unsaved = err != nil
+	for uuid, to := range moving {
+		g := t.gpus[uuid]
+		switch {
+		case err != nil:
+			g.unwritten = true
+			g.enter(draining)
+		case g.phase != leaving:
+			t.unsaved = true // Its mode was wanted again while the file was written.
+		default:
+			t.log.Info("GPU mode changes", "uuid", uuid, "from", string(g.mode), "to", string(to))
+			g = moved(g, to, t.config.SGPU.ModeSwitch)
+		}
+		t.gpus[uuid] = g
 	}
 }
 
-// needsRenewal reports whether only a new checkpoint can show that a pending GPU
-// is still held.
+// needsRenewal reports whether only a new checkpoint can show that a pending GPU is still
+// held.
 func (t *Tracker) needsRenewal(held []Held) bool {
 	if time.Since(t.renewed) < renewEvery {
 		return false
@@ -121,14 +143,9 @@ func (t *Tracker) needsRenewal(held []Held) bool {
 
 // usages sorts an observation by GPU, for those of the machine.
 func (t *Tracker) usages(o *Observation) map[string]*usage {
-	now := time.Now()
-	starting := t.calls.oldest()
 	all := map[string]*usage{}
 	for _, uuid := range t.present {
-		all[uuid] = &usage{
-			at: now, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{},
-			allocating: t.calls.allocating[uuid] > 0, starting: starting,
-		}
+		all[uuid] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
 	}
 	for _, d := range o.Offered {
 		if uuid, mode := t.gpuOf(d); all[uuid] != nil {
@@ -141,4 +158,17 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 		}
 	}
 	return all
+}
+
+// gpuOf is the GPU that a device is of, and the mode in which it is. Other device plugins
+// have replicas of exclusive GPUs too, under the same resource.
+func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
+	uuid = replica.DeviceOf(d.ID)
+	if replica.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
+		return uuid, config.ModeSGPU
+	}
+	if parent := t.parents[uuid]; parent != "" {
+		uuid = parent
+	}
+	return uuid, config.ModeNative
 }

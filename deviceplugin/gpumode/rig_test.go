@@ -53,7 +53,7 @@ func (k *kubelet) observe() *Observation {
 	if k.down {
 		return &Observation{Err: errors.New("no socket")}
 	}
-	return &Observation{Offered: k.offered, Held: k.held}
+	return &Observation{Asked: time.Now(), Offered: k.offered, Held: k.held}
 }
 
 // follow observes as an agent does, until ctx ends.
@@ -107,7 +107,8 @@ func start(t *testing.T, dir string, k *kubelet) (tracker *Tracker, stop func())
 // changes.
 func round(tracker *Tracker, m *machine.Machine, c *config.NodeConfig) {
 	for {
-		tracker.Published(tracker.Round(m, c))
+		tracker.Round(m, c)
+		tracker.Published(tracker.GPUs())
 		synctest.Wait()
 		select {
 		case <-tracker.Changed():
@@ -129,7 +130,7 @@ func later(tracker *Tracker, m *machine.Machine, c *config.NodeConfig, d time.Du
 func states(tracker *Tracker) []string {
 	var all []string
 	for _, c := range tracker.GPUs() {
-		text := string(c.Mode) + " of " + string(c.Wanted)
+		text := c.Mode + " of " + c.Wanted
 		if c.Until != "" {
 			text += " until " + c.Until
 		}

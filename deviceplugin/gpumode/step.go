@@ -9,44 +9,47 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// freeFor is how long the kubelet must have neither offered a GPU nor known a
-// holder until its mode changes. A kubelet that chose it before it received the
+// freeFor is how long the kubelet must have neither offered a GPU nor known a holder
+// until the GPU leaves its resource. A kubelet that chose it before it received the
 // withdrawal calls Allocate within that time; a later call is rejected.
 const freeFor = 500 * time.Millisecond
 
-// gpuState is what is known of one GPU. What is decided about it is pure.
+// phase is how far a GPU is from its next mode.
+type phase int
+
+const (
+	// open: new pods get the GPU.
+	open phase = iota
+	// draining: it is listed as unhealthy. A call of Allocate for it is still accepted.
+	draining
+	// leaving: it is in no resource, and calls for it are rejected. If none was under way
+	// when that began to hold, its mode changes.
+	leaving
+)
+
+// gpuState is what is known of one GPU. Decisions about it are pure.
 type gpuState struct {
-	// mode is how the GPU is handed out, empty while it is not known; wanted is
-	// what the configuration asks for.
+	// mode is how the GPU is allocated, empty while it is not known; wanted is what the
+	// configuration asks for.
 	mode, wanted config.Mode
 	// checked reports whether an observation of the holders has confirmed mode.
 	checked bool
-	// draining: no new pod gets it. withdrawal numbers that, published is when
-	// the lists of the resources had it, zero before.
-	draining   bool
-	withdrawal uint64
-	published  time.Time
-	// freeSince is since when it has been free; zero if it is not.
-	freeSince time.Time
-	// writing: its mode is being written to the disk; until then no pod gets it.
-	writing bool
+	phase   phase
+	// shown is since when the resources follow phase, zero before that. freeSince is since
+	// when a draining GPU has been free, zero if it is not.
+	shown, freeSince time.Time
 	// observed reports whether the last observation succeeded, unwritten whether the
-	// mode could not be written.
+	// next mode could not be written.
 	observed, unwritten bool
 	// holders hold it in mode, others in the other mode, sorted.
 	holders, others []string
 }
 
-// usage is what an observation shows of one GPU.
+// usage is what an observation shows of one GPU. offered and held are by mode.
 type usage struct {
-	at time.Time
-	// offered and held are by mode.
+	asked   time.Time
 	offered map[config.Mode]bool
 	held    map[config.Mode][]string
-	// allocating reports whether a call of Allocate is in flight for it, and
-	// starting is when the oldest call of PreStart in flight began, by mode.
-	allocating bool
-	starting   map[config.Mode]time.Time
 }
 
 func other(m config.Mode) config.Mode {
@@ -61,73 +64,80 @@ func (g *gpuState) pending() bool {
 	return g.mode == "" || !g.checked || g.mode != g.wanted || len(g.others) > 0
 }
 
-// moving reports whether it is draining and waits for no pod to end.
+// moving reports whether it changes its mode and waits for no pod to end.
 func (g *gpuState) moving() bool {
-	return g.observed && g.draining && !g.unwritten && g.mode != g.wanted && len(g.holders) == 0
+	return g.observed && g.phase != open && !g.unwritten && g.mode != g.wanted && len(g.holders) == 0
 }
 
 // same reports whether two states look the same from outside.
 func (g *gpuState) same(h *gpuState) bool {
-	return g.mode == h.mode && g.wanted == h.wanted && g.draining == h.draining && g.writing == h.writing &&
-		g.checked == h.checked && g.until() == h.until() && g.unavailable() == h.unavailable()
+	return g.mode == h.mode && g.wanted == h.wanted && g.phase == h.phase && g.checked == h.checked &&
+		g.until() == h.until() && g.unavailable() == h.unavailable()
 }
 
-// configure takes what the configuration wants. A GPU whose mode has not changed
-// yet stays at once if its mode is wanted again.
+// enter changes the phase.
+func (g *gpuState) enter(next phase) {
+	if next != draining || len(g.holders) > 0 {
+		g.freeSince = time.Time{}
+	}
+	if next != g.phase {
+		g.phase, g.shown = next, time.Time{}
+	}
+}
+
+// configure takes what the configuration asks for. A GPU whose mode has not changed yet
+// is open again at once if its mode is wanted again.
 func configure(g gpuState, wanted config.Mode, how config.ModeSwitch) gpuState {
 	g.wanted = wanted
 	switch {
-	case g.mode == "" || g.writing:
+	case g.mode == "":
 	case g.mode == wanted:
-		g.draining, g.freeSince = len(g.others) > 0, time.Time{}
-		g.observed, g.unwritten, g.holders = false, false, nil
+		g.observed, g.unwritten, g.holders, g.freeSince = false, false, nil, time.Time{}
+		g.enter(map[bool]phase{false: open, true: draining}[len(g.others) > 0])
 	case how != config.ModeSwitchWait:
-		g.draining = true
+		g.enter(max(g.phase, draining))
 	case len(g.holders) > 0:
-		g.draining, g.freeSince = false, time.Time{}
+		g.enter(open)
 	}
 	return g
 }
 
-// observe takes an observation. A GPU whose mode is another afterwards has
-// changed it, but for the writing of it.
-func observe(g gpuState, u *usage, how config.ModeSwitch) gpuState {
-	if g.writing {
-		return g
-	}
+// observe takes an observation. moves reports that the mode becomes the wanted one.
+func observe(g gpuState, u *usage, how config.ModeSwitch) (next gpuState, moves bool) {
 	g.observed = true
 	if !g.checked {
 		g.mode, g.checked = confirmed(g.mode, g.wanted, u.held), true
 	}
 	g.holders, g.others = u.held[g.mode], u.held[other(g.mode)]
-	free := len(g.holders) == 0
+	free := len(g.holders) == 0 && !u.offered[g.mode]
+	waits := g.mode != g.wanted && len(g.holders) > 0 && how == config.ModeSwitchWait
 	switch {
-	case g.mode == g.wanted:
-		g.draining, g.freeSince = len(g.others) > 0, time.Time{}
-	case !free && how == config.ModeSwitchWait:
-		g.draining, g.freeSince = false, time.Time{}
-	case !free || !g.draining || g.published.IsZero() || u.mayBeTaken(&g):
-		g.draining, g.freeSince = true, time.Time{}
+	case waits, g.mode == g.wanted && len(g.others) == 0:
+		g.enter(open)
+	case g.mode == g.wanted, g.phase == open:
+		g.enter(draining)
+	case !free:
+		g.freeSince = time.Time{}
+		g.enter(draining)
+	case g.shown.IsZero() || !g.shown.Before(u.asked):
+		// What was asked before the resources followed shows nothing.
+	case g.phase == leaving:
+		moves = true
 	case g.freeSince.IsZero():
-		g.freeSince = u.at
-	case u.at.Sub(g.freeSince) >= freeFor:
-		g.mode, g.writing = g.wanted, true
-		g.draining, g.freeSince = false, time.Time{}
-		g.observed, g.unwritten, g.holders, g.others = false, false, nil, nil
+		g.freeSince = u.asked
+	case u.asked.Sub(g.freeSince) >= freeFor:
+		g.enter(leaving)
 	}
-	return g
+	return g, moves
 }
 
-// mayBeTaken reports whether a pod may still get the GPU: the kubelet offers it,
-// or a call is in flight that began before the withdrawal was published.
-func (u *usage) mayBeTaken(g *gpuState) bool {
-	began, starting := u.starting[g.mode]
-	return u.offered[g.mode] || u.allocating || starting && !began.After(g.published)
+// moved is the state of a GPU with its next mode on disk.
+func moved(g gpuState, to config.Mode, how config.ModeSwitch) gpuState {
+	return configure(gpuState{mode: to, checked: true}, g.wanted, how)
 }
 
-// confirmed is the mode of a GPU that was not compared with its holders yet: the
-// recorded one, unless only the other has holders; without a record the holders',
-// and without any the wanted one.
+// confirmed is the mode of a GPU that was not compared with its holders yet: the recorded
+// one, unless only the other has holders; without a record the wanted one.
 func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
 	if recorded == "" {
 		recorded = wanted
@@ -138,20 +148,14 @@ func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) conf
 	return recorded
 }
 
-// revert undoes a change that could not be written.
-func revert(g gpuState) gpuState {
-	g.mode, g.writing, g.draining, g.unwritten = other(g.mode), false, true, true
-	return g
-}
-
 // until is what a change of mode waits for; empty if there is none.
 func (g *gpuState) until() string {
 	switch {
-	case g.mode == g.wanted && !g.writing:
+	case g.mode == g.wanted:
 		return ""
 	case len(g.holders) > 0:
 		return ends(g.holders)
-	case g.writing, g.unwritten:
+	case g.unwritten:
 		return "its mode is on disk"
 	case !g.observed:
 		return "it is known who holds it"
@@ -162,7 +166,7 @@ func (g *gpuState) until() string {
 // unavailable is why no new pod gets the GPU; empty if one can.
 func (g *gpuState) unavailable() string {
 	switch {
-	case !g.draining:
+	case g.phase == open:
 		return ""
 	case g.mode == g.wanted:
 		return fmt.Sprintf("held as %s too, until %s", other(g.mode), ends(g.others))
@@ -187,8 +191,8 @@ func ends(pods []string) string {
 
 // insert puts a name into a sorted list, once.
 func insert(list []string, name string) []string {
-	at, there := slices.BinarySearch(list, name)
-	if there {
+	at, found := slices.BinarySearch(list, name)
+	if found {
 		return list
 	}
 	return slices.Insert(list, at, name)

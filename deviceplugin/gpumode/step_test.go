@@ -20,144 +20,114 @@ func by(mode config.Mode, pods ...string) map[config.Mode][]string {
 	return map[config.Mode][]string{mode: pods}
 }
 
-// TestOneStep has one GPU, native and to be shared unless the case has
-// another one, and one observation of it.
+// TestOneStep has one GPU, native and to be shared unless the case has another one, and
+// one observation of it.
 func TestOneStep(t *testing.T) {
 	now := time.Unix(1000, 0)
 	long := now.Add(-freeFor)
-	base := gpuState{mode: native, wanted: shared, checked: true, observed: true, draining: true, published: long}
+	base := gpuState{mode: native, wanted: shared, checked: true, observed: true, phase: draining, shown: long}
 	for _, tt := range []struct {
-		name string
-		gpu  func(*gpuState)
-		see  usage
-		how  config.ModeSwitch
-		want func(*gpuState)
+		name  string
+		gpu   func(*gpuState)
+		see   usage
+		how   config.ModeSwitch
+		want  func(*gpuState)
+		moves bool
 	}{
 		{
-			"held: no new pod, until it ends", func(c *gpuState) { c.draining = false },
-			usage{held: by(native, "ml/train")},
-			cordon,
-			func(c *gpuState) { c.draining, c.holders = true, []string{"ml/train"} },
+			"held: no new pod, until it ends", func(g *gpuState) { g.phase = open },
+			usage{held: by(native, "ml/train")}, cordon,
+			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/train"} }, false,
 		},
 		{
 			"held, and patience: offered as before", nil,
-			usage{held: by(native, "ml/train")},
-			wait,
-			func(c *gpuState) { c.draining, c.holders = false, []string{"ml/train"} },
-		},
-		{"free by chance, with patience", func(c *gpuState) { c.draining = false }, usage{}, wait, func(c *gpuState) { c.draining = true }},
-		{"the kubelet still offers it", nil, usage{offered: map[config.Mode]bool{native: true}}, cordon, nil},
-		{
-			"the kubelet offers it again", func(c *gpuState) { c.freeSince = long },
-			usage{offered: map[config.Mode]bool{native: true}},
-			cordon, nil,
-		},
-		{"what the kubelet offers in the other mode does not matter", nil, usage{offered: map[config.Mode]bool{shared: true}}, cordon, func(c *gpuState) { c.freeSince = now }},
-		{"Allocate is in flight", func(c *gpuState) { c.freeSince = long }, usage{allocating: true}, cordon, nil},
-		{
-			"PreStart is in flight since before all resources knew", func(c *gpuState) { c.freeSince = long },
-			usage{starting: map[config.Mode]time.Time{native: long}},
-			cordon, nil,
+			usage{held: by(native, "ml/train")}, wait,
+			func(g *gpuState) { g.phase, g.shown, g.holders = open, time.Time{}, []string{"ml/train"} }, false,
 		},
 		{
-			"PreStart began later, or is of the other mode", func(c *gpuState) { c.freeSince = long },
-			usage{starting: map[config.Mode]time.Time{native: now, shared: long.Add(-1)}},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: shared, wanted: shared, checked: true, published: long, writing: true}
-			},
+			"free by chance, with patience", func(g *gpuState) { g.phase = open }, usage{}, wait,
+			func(g *gpuState) { g.phase, g.shown = draining, time.Time{} }, false,
 		},
-		{"the resources have not been notified", func(c *gpuState) { c.published, c.freeSince = time.Time{}, long }, usage{}, cordon, nil},
-		{"free for the first time", nil, usage{}, cordon, func(c *gpuState) { c.freeSince = now }},
-		{"not free for long enough", func(c *gpuState) { c.freeSince = long.Add(1) }, usage{}, cordon, func(c *gpuState) { c.freeSince = long.Add(1) }},
+		{"the kubelet still offers it", nil, usage{offered: map[config.Mode]bool{native: true}}, cordon, nil, false},
 		{
-			"moves", func(c *gpuState) { c.freeSince = long },
-			usage{},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: shared, wanted: shared, checked: true, published: long, writing: true}
-			},
+			"the kubelet offers it again", func(g *gpuState) { g.freeSince = long },
+			usage{offered: map[config.Mode]bool{native: true}}, cordon,
+			func(g *gpuState) { g.freeSince = time.Time{} }, false,
 		},
 		{
-			"moves back", func(c *gpuState) { c.mode, c.wanted, c.freeSince = shared, native, long },
-			usage{},
-			wait,
-			func(c *gpuState) {
-				*c = gpuState{mode: native, wanted: native, checked: true, published: long, writing: true}
-			},
+			"what the kubelet offers in the other mode does not matter", nil,
+			usage{offered: map[config.Mode]bool{shared: true}}, cordon,
+			func(g *gpuState) { g.freeSince = now }, false,
+		},
+		{"the resources do not follow yet", func(g *gpuState) { g.shown = time.Time{} }, usage{}, cordon, nil, false},
+		{"asked before the resources followed", func(g *gpuState) { g.shown = now }, usage{}, cordon, nil, false},
+		{"not free for long enough", func(g *gpuState) { g.freeSince = long.Add(1) }, usage{}, cordon, nil, false},
+		{
+			"free for long enough: it leaves its resource", func(g *gpuState) { g.freeSince = long }, usage{}, cordon,
+			func(g *gpuState) { g.phase, g.shown, g.freeSince = leaving, time.Time{}, time.Time{} }, false,
+		},
+		{"its resource has not dropped it yet", func(g *gpuState) { g.phase, g.shown = leaving, time.Time{} }, usage{}, cordon, nil, false},
+		{
+			"a call slipped in before it left", func(g *gpuState) { g.phase = leaving },
+			usage{held: by(native, "ml/late")}, cordon,
+			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/late"} }, false,
+		},
+		{"it has left: it moves", func(g *gpuState) { g.phase = leaving }, usage{}, cordon, nil, true},
+		{
+			"those who hold it in the new mode already do not keep it", func(g *gpuState) { g.phase = leaving },
+			usage{held: by(shared, "ml/b")}, cordon, func(g *gpuState) { g.others = []string{"ml/b"} }, true,
 		},
 		{
-			"those who hold it in the new mode already do not keep it", func(c *gpuState) { c.freeSince = long },
-			usage{held: by(shared, "ml/b")},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: shared, wanted: shared, checked: true, published: long, writing: true}
-			},
-		},
-		{"while its mode is being written nothing is decided", func(c *gpuState) { c.writing = true }, usage{held: by(native, "ml/b")}, cordon, func(c *gpuState) { c.observed = true }},
-		{
-			"held in the other mode too: no new pod", func(c *gpuState) { c.wanted, c.draining = native, false },
-			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
-			cordon,
-			func(c *gpuState) { c.draining, c.holders, c.others = true, []string{"ml/a"}, []string{"ml/b"} },
-		},
-		{"no longer", func(c *gpuState) { c.wanted, c.others = native, []string{"ml/b"} }, usage{}, cordon, func(c *gpuState) { c.draining, c.others = false, nil }},
-		{
-			"first start: no pod holds it", func(c *gpuState) { *c = gpuState{wanted: shared} },
-			usage{},
-			cordon,
-			func(c *gpuState) { *c = gpuState{mode: shared, wanted: shared, checked: true, observed: true} },
+			"held in the other mode too: no new pod", func(g *gpuState) { g.wanted, g.phase = native, open },
+			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}}, cordon,
+			func(g *gpuState) {
+				g.phase, g.shown, g.holders, g.others = draining, time.Time{}, []string{"ml/a"}, []string{"ml/b"}
+			}, false,
 		},
 		{
-			"first start: its holders decide", func(c *gpuState) { *c = gpuState{wanted: shared} },
-			usage{held: by(native, "ml/a")},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: native, wanted: shared, checked: true, observed: true, draining: true, holders: []string{"ml/a"}}
-			},
+			"no longer", func(g *gpuState) { g.wanted, g.others = native, []string{"ml/b"} }, usage{}, cordon,
+			func(g *gpuState) { g.phase, g.shown, g.others = open, time.Time{}, nil }, false,
 		},
 		{
-			"restart: the record is contradicted", func(c *gpuState) { *c = gpuState{mode: native, wanted: native} },
-			usage{held: by(shared, "ml/a")},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: shared, wanted: native, checked: true, observed: true, draining: true, holders: []string{"ml/a"}}
-			},
+			"first start: no pod holds it", func(g *gpuState) { *g = gpuState{wanted: shared} }, usage{}, cordon,
+			func(g *gpuState) { *g = gpuState{mode: shared, wanted: shared, checked: true, observed: true} }, false,
 		},
 		{
-			"restart in the middle", func(c *gpuState) { *c = gpuState{mode: native, wanted: shared, draining: true} },
-			usage{held: by(native, "ml/a")},
-			cordon,
-			func(c *gpuState) {
-				*c = gpuState{mode: native, wanted: shared, checked: true, observed: true, draining: true, holders: []string{"ml/a"}}
-			},
+			"first start: its holders decide", func(g *gpuState) { *g = gpuState{wanted: shared} },
+			usage{held: by(native, "ml/a")}, cordon,
+			func(g *gpuState) {
+				*g = gpuState{mode: native, wanted: shared, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
+			}, false,
+		},
+		{
+			"restart: the record is contradicted", func(g *gpuState) { *g = gpuState{mode: native, wanted: native} },
+			usage{held: by(shared, "ml/a")}, cordon,
+			func(g *gpuState) {
+				*g = gpuState{mode: shared, wanted: native, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
+			}, false,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := base
+			g := base
 			if tt.gpu != nil {
-				tt.gpu(&c)
+				tt.gpu(&g)
 			}
-			tt.see.at = now
-			got := observe(c, &tt.see, tt.how)
-			want := base
-			if tt.gpu != nil {
-				tt.gpu(&want)
-			}
-			want.freeSince = time.Time{}
+			want := g
 			if tt.want != nil {
 				tt.want(&want)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(gpuState{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+			tt.see.asked = now
+			got, moves := observe(g, &tt.see, tt.how)
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(gpuState{})); diff != "" || moves != tt.moves {
+				t.Errorf("moves %t, want %t (-want +got):\n%s", moves, tt.moves, diff)
 			}
 		})
 	}
 }
 
-func TestAim(t *testing.T) {
+func TestConfigure(t *testing.T) {
 	free := gpuState{mode: native, wanted: native, checked: true}
-	held := gpuState{mode: native, wanted: shared, checked: true, observed: true, draining: true, holders: []string{"ml/a"}}
+	held := gpuState{mode: native, wanted: shared, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
 	for _, tt := range []struct {
 		name   string
 		gpu    gpuState
@@ -166,17 +136,11 @@ func TestAim(t *testing.T) {
 		want   gpuState
 	}{
 		{"nothing new", free, native, cordon, free},
-		{"a switch: no new pod at once", free, shared, cordon, gpuState{mode: native, wanted: shared, checked: true, draining: true}},
+		{"a switch: no new pod at once", free, shared, cordon, gpuState{mode: native, wanted: shared, checked: true, phase: draining}},
 		{"a switch with patience: first see which pod holds it", free, shared, wait, gpuState{mode: native, wanted: shared, checked: true}},
-		{"the mind is changed back", held, native, cordon, free},
+		{"the mode is wanted again", held, native, cordon, free},
 		{"patience from now on", held, shared, wait, gpuState{mode: native, wanted: shared, checked: true, observed: true, holders: []string{"ml/a"}}},
 		{"not known yet", gpuState{}, shared, cordon, gpuState{wanted: shared}},
-		{
-			"it has just moved",
-			gpuState{mode: shared, wanted: shared, checked: true, writing: true},
-			native, cordon,
-			gpuState{mode: shared, wanted: native, checked: true, writing: true},
-		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, configure(tt.gpu, tt.wanted, tt.how), cmp.AllowUnexported(gpuState{})); diff != "" {
@@ -186,7 +150,7 @@ func TestAim(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestTexts(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		gpu           gpuState
@@ -194,38 +158,24 @@ func TestWords(t *testing.T) {
 	}{
 		{"as configured", gpuState{mode: native, wanted: native}, "", ""},
 		{
-			"one holder",
-			gpuState{mode: native, wanted: shared, draining: true, observed: true, holders: []string{"ml/a"}},
+			"one holder", gpuState{mode: native, wanted: shared, phase: draining, observed: true, holders: []string{"ml/a"}},
 			"ml/a ends", "moves to sgpu when ml/a ends",
 		},
 		{"two, with patience", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
 		{
-			"three",
-			gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c"}},
-			"a/a, b/b and c/c end", "",
-		},
-		{
-			"five",
-			gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
+			"five", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
 			"a/a, b/b, c/c and 2 more end", "",
 		},
 		{
-			"free",
-			gpuState{mode: native, wanted: shared, draining: true, observed: true},
+			"free", gpuState{mode: native, wanted: shared, phase: draining, observed: true},
 			"the kubelet no longer offers it", "moves to sgpu when the kubelet no longer offers it",
 		},
 		{"not known", gpuState{wanted: shared}, "it is known who holds it", ""},
-		{"being written", gpuState{mode: shared, wanted: shared, writing: true}, "its mode is on disk", ""},
 		{
-			"not written",
-			gpuState{mode: native, wanted: shared, draining: true, observed: true, unwritten: true},
+			"not written", gpuState{mode: native, wanted: shared, phase: draining, observed: true, unwritten: true},
 			"its mode is on disk", "moves to sgpu when its mode is on disk",
 		},
-		{
-			"held twice",
-			gpuState{mode: native, wanted: native, draining: true, others: []string{"ml/b"}},
-			"", "held as sgpu too, until ml/b ends",
-		},
+		{"held twice", gpuState{mode: native, wanted: native, phase: draining, others: []string{"ml/b"}}, "", "held as sgpu too, until ml/b ends"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if until, reason := tt.gpu.until(), tt.gpu.unavailable(); until != tt.until || reason != tt.reason {

@@ -215,7 +215,8 @@ func TestRestart(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				tracker := New(dir, slog.New(slog.DiscardHandler))
-				tracker.Published(tracker.Round(two(), tt.config))
+				tracker.Round(two(), tt.config)
+				tracker.Published(tracker.GPUs())
 				want(t, tracker, "at once", tt.atOnce...)
 				if tracker.Known() != tt.known {
 					t.Errorf("known: %t", !tt.known)
@@ -237,7 +238,7 @@ func TestRestart(t *testing.T) {
 			next := New(dir, slog.New(slog.DiscardHandler))
 			next.Round(two(), tt.config)
 			for i, c := range next.GPUs() {
-				if !strings.HasPrefix(tt.after[i], string(c.Mode)+" of") || !next.Known() {
+				if !strings.HasPrefix(tt.after[i], c.Mode+" of") || !next.Known() {
 					t.Errorf("GPU %d is %q on disk, was %q", i, c.Mode, tt.after[i])
 				}
 			}
@@ -298,7 +299,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 func TestCordon(t *testing.T) {
 	m, dir, c := two(), t.TempDir(), configured(native, cordon)
 	tracker := New(dir, slog.New(slog.DiscardHandler))
-	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, draining: true}}
+	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, phase: draining}}
 	tracker.Round(m, c)
 	tracker.Cordon(" GPU-b, GPU-gone,GPU-b")
 	want(t, tracker, "cordoned", "native of native", "sgpu of native until it is known who holds it, cordoned")
@@ -336,19 +337,24 @@ func TestCordon(t *testing.T) {
 	}
 }
 
-func FuzzModes(f *testing.F) {
+func FuzzRecord(f *testing.F) {
 	for _, seed := range []string{
 		`{"version":1,"modes":{"GPU-a":"sgpu"}}`, `{"version":2}`, `{"version":1,"modes":{"a b":"native"}}`,
-		`{"version":1,"modes":{"GPU-a":""}}`, `{} {}`, `{"version":1,"more":1}`, "",
+		`{"version":1,"cordoned":["GPU-a"]}`, `{"version":1,"modes":{"GPU-a":""}}`, `{} {}`, `{"version":1,"more":1}`, "",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var text modesText
-		if err := decode(b, &text); err != nil {
+		r, err := decode(b)
+		if err != nil {
 			return
 		}
-		for uuid, mode := range text.Modes {
+		for _, uuid := range r.Cordoned {
+			if uuid == "" || strings.ContainsAny(uuid, ", :\n") {
+				t.Errorf("took %q", uuid)
+			}
+		}
+		for uuid, mode := range r.Modes {
 			if uuid == "" || strings.ContainsAny(uuid, ", :\n") || mode != native && mode != shared {
 				t.Errorf("took %q: %q", uuid, mode)
 			}

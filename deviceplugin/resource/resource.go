@@ -1,9 +1,12 @@
-// Package resource is what the resources of GPUs, of their shares and of HCAs
-// have in common: they offer devices to the kubelet, name a CDI device for each
-// container, and have it prepared when the container starts.
+// Package resource is the resources that the kubelet is offered: GPUs, shares of GPUs,
+// and HCAs. They offer devices, name a CDI device for each container, and have it
+// prepared when the container starts.
 //
-// It decides nothing about devices: which there are is the packages' below it,
-// and what a container gets is deviceplugin/allocate's.
+// A GPU's device ID is its UUID, and means that very GPU. The ID of a share or of an HCA
+// is a replica of one, so that every ID has one holder; what a container gets for it is
+// deviceplugin/allocate's decision when the container starts. The package opens no
+// device and knows no vendor and no pod. Its calls read an immutable snapshot, which
+// Refresh makes from an inventory: none waits for hardware.
 package resource
 
 import (
@@ -16,13 +19,15 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// Options are what a Resource works with.
+// Options are what a base works with.
 type Options struct {
 	// Name is the full name, such as rdma/hca_shared_devices_ib.
 	Name  string
@@ -33,9 +38,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Resource is for a [server.Resource] to embed. Its methods may be called at
-// once.
-type Resource struct {
+// base is what all resources embed. Its methods may be called from any goroutine.
+type base struct {
 	*server.List
 	Options
 
@@ -45,22 +49,22 @@ type Resource struct {
 	left map[string]bool
 }
 
-// New makes a Resource without devices.
-func New(o Options) *Resource {
+// newBase makes a base without devices.
+func newBase(o Options) *base {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Resource{List: server.NewList(), Options: o, left: map[string]bool{}}
+	return &base{List: server.NewList(), Options: o, left: map[string]bool{}}
 }
 
 // Offer replaces the devices.
-func (r *Resource) Offer(devices []server.Device) {
+func (r *base) Offer(devices []server.Device) {
 	if r.offer(devices) {
 		r.Log.Info("devices changed", "resource", r.Name, "devices", len(devices))
 	}
 }
 
-func (r *Resource) offer(devices []server.Device) (differ bool) {
+func (r *base) offer(devices []server.Device) (differ bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.Devices()
@@ -77,7 +81,7 @@ func (r *Resource) offer(devices []server.Device) (differ bool) {
 // the named devices of the driver's spec. It fails for IDs that were never
 // offered and for a name that cannot be recorded, and for nothing else: its error
 // fails the pod for good, while PreStart's is tried again.
-func (r *Resource) Answer(ids []string, driver ...string) (*v1beta1.ContainerAllocateResponse, error) {
+func (r *base) Answer(ids []string, driver ...string) (*v1beta1.ContainerAllocateResponse, error) {
 	ids = slices.Sorted(slices.Values(ids))
 	if err := r.check(ids); err != nil {
 		return nil, err
@@ -95,8 +99,19 @@ func (r *Resource) Answer(ids []string, driver ...string) (*v1beta1.ContainerAll
 	return response, nil
 }
 
+// checkMode rejects a GPU that is in another mode, or about to be: the kubelet may ask for
+// one of an old list. Without this the GPU could be held in both.
+func checkMode(inv *inventory.Inventory, in config.Mode, uuids []string) error {
+	for _, uuid := range uuids {
+		if g, known := inv.GPUs[uuid]; known && g.Mode != in {
+			return fmt.Errorf("GPU %s is no longer allocated as %s", uuid, in)
+		}
+	}
+	return nil
+}
+
 // check rejects IDs, which are sorted, that the resource never had.
-func (r *Resource) check(ids []string) error {
+func (r *base) check(ids []string) error {
 	if len(ids) == 0 {
 		return errors.New("no device IDs")
 	}
@@ -114,7 +129,7 @@ func (r *Resource) check(ids []string) error {
 }
 
 // PreStart implements [server.Allocator].
-func (r *Resource) PreStart(ctx context.Context, ids []string) error {
+func (r *base) PreStart(ctx context.Context, ids []string) error {
 	if r.Driver != nil {
 		if err := r.Driver.Restore(); err != nil {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
@@ -123,8 +138,8 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	return r.State.Prepare(ctx, r.Name, ids)
 }
 
-// NUMA are the nodes that a PCI function is near to, none if the kernel has none.
-func NUMA(f *machine.PCIFunction) []int64 {
+// numaOf are the nodes that a PCI function is near to, none if the kernel has none.
+func numaOf(f *machine.PCIFunction) []int64 {
 	if f == nil || f.NUMA == nil {
 		return nil
 	}

@@ -229,6 +229,19 @@ func (l *advertised) end(ids []string) {
 	}
 }
 
+// inFlight are the IDs that calls of Allocate are for.
+func (l *advertised) inFlight() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ids []string
+	for id, c := range l.calls {
+		if c.inFlight > 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // shownIDs bounds how many IDs an error names.
 const shownIDs = 8
 

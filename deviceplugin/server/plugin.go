@@ -260,6 +260,9 @@ func (p *Plugin) noteFailure(err error) {
 	p.log.Warn("registration failed", "err", err)
 }
 
+// InFlight returns the device IDs that calls of Allocate in flight are for, in no order.
+func (p *Plugin) InFlight() []string { return p.list.inFlight() }
+
 // IDs returns the listed device IDs, sorted.
 func (p *Plugin) IDs() []string {
 	var ids []string

@@ -55,15 +55,7 @@ func weeks(w io.Writer) ([]row, error) {
 			atMost("wait of gangs of several pods, to the native rule", ratio(required, native, 1, 2, 3), 1, "x", how),
 		)
 	}
-	busy := week.Busy()
-	r := week.Compare(busy, week.Queues(), 1, 2, 3)
-	if err := week.Print(w, busy, r); err != nil {
-		return nil, err
-	}
-	_, none := r[0].Wait(3)
-	_, reserving := r[1].Wait(3)
-	return append(rows, atMost("1 % of the largest gangs wait longer than, reserving to not",
-		reserving.Hours()/none.Hours(), 1, "x", "simulated, 85 % asked for")), nil
+	return rows, nil
 }
 
 // ratio is that of the mean waits of gangs of some sizes.

@@ -12,7 +12,7 @@ import (
 // test/kubelet: it calls, waits and writes as a kubelet does, and runs no
 // containers. 5 ms for each pod are 200 pods a second.
 func shares(ctx context.Context, log io.Writer) ([]row, error) {
-	const pkg = "./deviceplugin/resource/sgpu"
+	const pkg = "./deviceplugin/resource"
 	var rows []row
 	for _, b := range []struct {
 		what, name, metric, benchtime string

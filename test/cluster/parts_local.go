@@ -21,7 +21,6 @@ import (
 // try to pull.
 const (
 	PauseImage   = "localhost/pause:1"
-	ProbeImage   = "localhost/probe:1"
 	BusyboxImage = "localhost/busybox:1"
 )
 
@@ -49,14 +48,11 @@ func (b Builder) imagesPart() part {
 			if err := b.goBuild(ctx, b.Source, []string{"CGO_ENABLED=0"}, args); err != nil {
 				return err
 			}
-			for name, tag := range map[string]string{"pause": PauseImage, "probe": ProbeImage} {
-				spec := image.Spec{
-					Name:  tag,
-					Files: map[string]string{"/" + name: filepath.Join(out, name)}, Entrypoint: []string{"/" + name},
-				}
-				if err := image.Pack(filepath.Join(out, name+".tar"), spec); err != nil {
-					return err
-				}
+			spec := image.Spec{
+				Name: PauseImage, Files: map[string]string{"/pause": filepath.Join(out, "pause")}, Entrypoint: []string{"/pause"},
+			}
+			if err := image.Pack(filepath.Join(out, "pause.tar"), spec); err != nil {
+				return err
 			}
 			return b.packBusybox(ctx, filepath.Join(out, "busybox.tar"))
 		},

@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,13 +102,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, sendLLDP(os.Args[2]))
 		return
 	}
-	if len(os.Args) == 6 && os.Args[1] == flooder {
-		if err := holdConnections(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	code, err := runAll(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -189,4 +183,20 @@ func eventually(t *testing.T, ok func() string) time.Duration {
 		}
 		<-tick.C
 	}
+}
+
+// documented runs a command of the documentation in a shell on the node, with the
+// administrator's kubeconfig.
+func (b *bed) documented(t *testing.T, script string) string {
+	t.Helper()
+	cmd, err := b.NodeCommand(t.Context(), "sh", "-euc", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatal(errors.Join(err, errors.New(stderr.String())))
+	}
+	return stdout.String()
 }

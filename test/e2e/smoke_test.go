@@ -60,6 +60,8 @@ type smoke struct {
 	*removable
 	fleet *fleet
 	at    map[string]string // The leaf of each simulated node.
+	// address is where the map's Service answers on this host.
+	address string
 }
 
 // TestSmoke is the life of one installation on a real cluster, scene by scene, each on top of
@@ -316,6 +318,11 @@ func smokeMap(t *testing.T, s *smoke) {
 		reports = append(reports, reportOf(name, s.bed.node(t, name).UID, leaf))
 	}
 	s.report(t, reports...)
+	// Of all addresses of Services, those answer that are exposed.
+	var err error
+	if s.address, err = s.Expose(t.Context(), suite, "smoke-map", 0); err != nil {
+		t.Fatal(err)
+	}
 	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"smoke-a0",`, leafA)
 	eventually(t, func() string {
 		body, err := s.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://"+smokeMapIP+":9001/node_group")
@@ -368,15 +375,11 @@ func smokePage(t *testing.T, s *smoke) {
 	if err != nil {
 		t.Skip("no chromium on this machine (Debian: apt-get install chromium)")
 	}
-	address, err := s.Expose(t.Context(), suite, topoMasterName, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	eventually(t, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		dom, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-			"--user-data-dir="+t.TempDir(), "--timeout=10000", "--dump-dom", "http://"+address+"/").Output()
+			"--user-data-dir="+t.TempDir(), "--timeout=10000", "--dump-dom", "http://"+s.address+"/").Output()
 		for _, want := range []string{"leaf-" + leafA, "smoke-a0", "smoke-b1"} {
 			if !strings.Contains(string(dom), want) {
 				return fmt.Sprintf("the page lacks %s: %v\n%.2000s", want, err, dom)

@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-const pluginName, nodeName = "heddle-device-plugin", "heddle-node"
+const pluginName = "heddle-device-plugin"
 
 // removableValues are values with which every daemon of a node writes something.
 const removableValues = `
@@ -105,12 +105,8 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 		{"a library out of an image is in the container with a share", stepLibrary},
 		{"a support bundle has the node's machine and logs", stepBundle},
 		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
-		{"connections with unfinished headers cost a daemon little", stepUnfinished},
-		{"topo-master answers beside idle connections", stepIdle},
 		{"a drain takes pods from a GPU and from the node", stepDrained},
-		{"no second plugin starts beside one that would not be waited for", stepSurgeRejected},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
-		{"an upgrade of a full node evicts no other pod", stepFull},
 		{"an uninstall is rejected while a share is bound", stepHeld},
 		{"an uninstall leaves the Node and the host as before", stepRemoved},
 	} {
@@ -302,4 +298,18 @@ func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
 	if err := b.StartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// shareOnNode runs a pod with a share of a GPU of the real node.
+func (b *bed) shareOnNode(t *testing.T, name string) {
+	t.Helper()
+	pod := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": "default"}, "spec": {
+		"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+		"nodeSelector": {"kubernetes.io/hostname": %q}, "containers": [{"name": "main", "image": %q,
+		"resources": {"limits": {"nvidia.com/sgpu": 1, "nvidia.com/vcore": 30, "nvidia.com/vmemory": 8}}}]}}`,
+		name, b.Node(), cluster.PauseImage)
+	if err := b.Apply(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=3m")
 }

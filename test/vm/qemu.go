@@ -17,12 +17,9 @@ func arguments(kernel, initramfs string, spec Spec) []string {
 		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort),
 		"-append", commandLine(spec.Args),
 	}
-	if spec.PCITree {
-		return append(args, pcieTree()...)
-	}
 	args = append(args, "-m", "384")
 	for i := range spec.NICs {
-		args = append(args, nic(i, "")...)
+		args = append(args, nic(i)...)
 	}
 	return args
 }
@@ -42,9 +39,9 @@ func commandLine(args []string) string {
 }
 
 // nic is one virtio network device; all share one hub, which leads nowhere.
-func nic(i int, place string) []string {
+func nic(i int) []string {
 	return []string{
 		"-netdev", fmt.Sprintf("hubport,id=n%d,hubid=0", i),
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=52:54:00:00:00:%02x,romfile=%s", i, i, place),
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=52:54:00:00:00:%02x,romfile=", i, i),
 	}
 }

@@ -33,12 +33,8 @@ type Spec struct {
 	// Args follow -test.v: "-test.run=…". The kernel takes 32 at most.
 	Args []string
 	// NICs is how many virtio network devices there are: eth0, eth1, …, all on
-	// one hub, unconnected to the host. With PCITree there are always ten.
+	// one hub, unconnected to the host.
 	NICs int
-	// PCITree asks for two NUMA nodes, three host bridges and five PCIe
-	// switches with ten display and ten network functions under them: every
-	// class of path that a PCI tree has.
-	PCITree bool
 	// Timeout bounds the boot and the tests; 0 is two minutes.
 	Timeout time.Duration
 }

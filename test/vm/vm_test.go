@@ -15,10 +15,6 @@ func TestRDMAInGuest(t *testing.T) {
 	runInGuest(t, "./rdma", vm.Spec{NICs: 3})
 }
 
-func TestPCIeTreeInGuest(t *testing.T) {
-	runInGuest(t, "./pcie", vm.Spec{PCITree: true})
-}
-
 // runInGuest boots a guest on the tests of a package and repeats their fates.
 func runInGuest(t *testing.T, pkg string, spec vm.Spec) {
 	t.Helper()

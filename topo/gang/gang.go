@@ -1,10 +1,9 @@
-// Package gang reads what pods and PodGroup objects contain about gangs: pods
-// that run together or not at all.
+// Package gang reads what pods and PodGroup objects state about gangs: pods that run together
+// or not at all.
 //
-// It owns every spelling of a gang and makes one struct of them, rejects what
-// is contradictory or invalid with the key's name, orders the members by rank,
-// and summarizes the state of a gang for users. It decides nothing about nodes,
-// watches nothing and writes nothing.
+// It owns all spellings of a gang and converts them to one struct. It rejects contradictory and
+// invalid values with the key's name, and summarizes the state of a gang for users. It does not
+// decide about nodes, watches nothing and writes nothing.
 //
 // # Spellings
 //
@@ -22,31 +21,29 @@
 // name is the controller's, and the annotation's value the number of members, or
 // "true" for a LeaderWorkerSet, whose pods contain it.
 //
-// Those are the gangs that heddle-scheduler places. [MemberOf], for those who
-// only look, knows the gangs of other schedulers, queues and operators too.
+// heddle-scheduler places these gangs. [MemberOf], for programs that only display gangs, knows
+// those of other schedulers, queues and operators too.
 //
 // # Rules for contradictions and bad input
 //
-// The number of members, the group of gangs and the size of slices are never
-// guessed: the pod is rejected with the key's name.
+// The number of members, the group of gangs and the size of slices are never guessed: the pod is
+// rejected with the key's name.
 //
-//   - Two spellings of one field with different values are rejected: on one pod,
-//     between members, and between a pod and its PodGroup object. A missing
-//     value is no contradiction.
+//   - Two spellings of one field with different values are rejected: on one pod, between members,
+//     and between a pod and its PodGroup object. A value may be missing.
 //   - min-available is 1 to 100000, in digits.
 //   - An unknown match-policy is rejected. A gang that Koordinator's annotations
 //     name is once-satisfied; another known policy is ignored and reported.
 //   - groups is an annotation with a JSON list of "namespace/name", at most 64;
-//     a name alone is in the pod's namespace. A label of that key is rejected,
-//     since no label value is JSON. The gang itself is added if it is missing.
+//     a name without a namespace is in the pod's namespace. A label of that key is rejected,
+//     since JSON is not a valid label value. The gang itself is added if it is missing.
 //   - gpu-group-size is 1 to 1048576 in digits. Two values among the members
 //     are rejected.
 //   - Koordinator's total-number and mode are ignored and reported: the first
 //     adds nothing to min-available, and the second would let half a gang run.
-//   - min-available that is larger than the number of pods is no error: the gang
-//     waits for the others, and its state counts them.
-//   - A key without a gang's name (min-available alone) is rejected, but for
-//     gpu-group-size, which a single pod may carry.
+//   - min-available may be larger than the number of pods: the gang waits for the others.
+//   - A key without a gang's name (only min-available) is rejected, except for gpu-group-size,
+//     which a single pod may have.
 package gang
 
 import (
@@ -62,8 +59,7 @@ import (
 // Policy selects the members that count towards MinMember.
 type Policy string
 
-// The policies. Pods that wait have a node reserved; running ones are bound and
-// not finished.
+// The policies. Waiting pods have a node reserved; running pods are bound and not finished.
 const (
 	OnceSatisfied         Policy = "once-satisfied"
 	OnlyWaiting           Policy = "only-waiting"
@@ -92,16 +88,15 @@ const (
 	maxTimeout   = 24 * time.Hour
 )
 
-// Spec is what one pod, or one PodGroup object, contains about its gang, or
-// what all of them do. A missing field is the zero value.
+// Spec describes a gang, by one pod, by a PodGroup object, or by all of them. Missing fields
+// are zero.
 type Spec struct {
 	Key types.NamespacedName
 	// Created is when a PodGroup object was; zero for pods.
 	Created time.Time
 	// MinMember is how many members must run for any to run.
 	MinMember int
-	// Groups are the gangs that run together or not at all, Key among them,
-	// sorted.
+	// Groups are the gangs that run together or not at all, sorted and including Key.
 	Groups []types.NamespacedName
 	Policy Policy
 	// Timeout is how long members that have a node wait for the others.
@@ -112,16 +107,16 @@ type Spec struct {
 	Required, Preferred string
 	// WithoutMap is empty if the scheduler's configuration decides.
 	WithoutMap WithoutMap
-	// Ignored are the keys that have no effect, with the reason, in words.
+	// Ignored are keys without effect, with the reason.
 	Ignored []string
 }
 
-// Alone is true of a gang that is not in a group of gangs.
+// Alone reports whether the gang is not in a group of gangs.
 func (s *Spec) Alone() bool { return len(s.Groups) <= 1 }
 
-// Merge makes one gang of the specs of its members and of its PodGroup object,
-// nil if there is none. Members are in any order. Their values must agree; the
-// error names those that do not, and the gang then has the first of the values.
+// Merge combines the specs of a gang's members, in any order, and of its PodGroup object, which
+// may be nil. Their values must agree. The error names those that do not; the result then
+// has the first of the values.
 func Merge(members []Spec, object *Spec) (Spec, error) {
 	var m merger
 	for i := range members {
@@ -129,8 +124,8 @@ func Merge(members []Spec, object *Spec) (Spec, error) {
 	}
 	if object != nil {
 		m.add(object, "its members and its PodGroup object have")
-		// The timeout is a preference, not a fact about the job: the object's
-		// counts, else the longest.
+		// The timeout is a preference, so that members may differ. The object takes precedence,
+		// then the longest.
 		m.gang.Timeout = cmp.Or(object.Timeout, m.gang.Timeout)
 	}
 	m.gang.Policy = cmp.Or(m.gang.Policy, OnceSatisfied)
@@ -167,7 +162,7 @@ func (m *merger) add(s *Spec, sources string) {
 	}
 }
 
-// merge takes a value over, or finds that it is another one.
+// merge takes a value over, or records that it differs.
 func merge[T comparable](m *merger, sources, what string, to *T, value T) {
 	var none T
 	switch {
@@ -179,7 +174,7 @@ func merge[T comparable](m *merger, sources, what string, to *T, value T) {
 	}
 }
 
-// errorf keeps the first of each kind: thousands of members have the same.
+// errorf drops duplicates: thousands of members may have the same fault.
 func (m *merger) errorf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	if len(m.errs) < 4 && !slices.ContainsFunc(m.errs, func(had error) bool { return had.Error() == err.Error() }) {

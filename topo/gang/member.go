@@ -13,34 +13,33 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 )
 
-// Member is one pod of a gang, as much of it as [StateOf] needs: for
-// watchers of many pods that keep little of each. Two members are the same if
-// they are equal.
+// Member is one pod of a gang, reduced to what [StateOf] needs, for watchers of many pods. It can
+// be compared with ==.
 type Member struct {
-	// API is what makes it a member, Gang is "namespace/name".
+	// API makes it a member of Gang, which is "namespace/name".
 	API  API
 	Gang string
 	Name string
 	// Node is spec.nodeName.
 	Node string
-	// GPUs is how many it asks for.
+	// GPUs is how many it requests.
 	GPUs int32
 	// MinMember is the pod's, 0 without any.
 	MinMember int32
 
-	// since is when it came to its stage, or when its problem began; rejected is
-	// since when no node is good enough for it. Both are zero if unknown.
+	// since is when its stage or its problem began, rejected since when it is unschedulable. Both
+	// are zero if unknown.
 	since, rejected time.Time
 	stage           stage
 	problem         string
-	// rejection is why it has no node, as the scheduler wrote it.
+	// rejection is why it has no node, in the scheduler's words.
 	rejection string
 	rank      rank.Rank
 	// created is in seconds since 1970.
 	created int64
 }
 
-// stage is how far a pod has come.
+// stage is the progress of a pod.
 type stage uint8
 
 const (
@@ -51,23 +50,23 @@ const (
 	failed
 )
 
-// MemberOf reads a pod that requests so many GPUs; false if it is in no gang.
-// The scheduler reports what else is invalid.
+// MemberOf reads a pod that requests a number of GPUs; false if it is in no gang. The scheduler
+// reports invalid keys.
 func MemberOf(pod *corev1.Pod, gpus int32) (*Member, bool) {
-	id, ok := identify(pod, gpus)
-	if !ok {
+	api, name, size := identify(pod, gpus)
+	if name == "" {
 		return nil, false
 	}
 	m := memberOf(pod)
-	m.API, m.Gang, m.GPUs = id.api, pod.Namespace+"/"+id.name, gpus
-	m.MinMember = int32(id.size) //nolint:gosec // At most MaxMembers.
+	m.API, m.Gang, m.GPUs = api, pod.Namespace+"/"+name, gpus
+	m.MinMember = int32(size) //nolint:gosec // At most MaxMembers.
 	return m, true
 }
 
-// Key is the gang with its API: those of two APIs may have one name.
+// Key returns the gang with its API, since gangs of two APIs may have one name.
 func (m *Member) Key() string { return m.Gang + "/" + string(m.API) }
 
-// Members are pods of one gang.
+// Members converts the pods of one gang.
 func Members(pods []*corev1.Pod) []*Member {
 	members := make([]*Member, len(pods))
 	for i, pod := range pods {
@@ -76,7 +75,7 @@ func Members(pods []*corev1.Pod) []*Member {
 	return members
 }
 
-// memberOf reads what does not depend on the gang.
+// memberOf sets the fields that do not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
 	m := &Member{
 		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rank.Of(pod),
@@ -98,11 +97,11 @@ func memberOf(pod *corev1.Pod) *Member {
 	return m
 }
 
-// Ended is true if the pod succeeded or failed.
+// Ended reports whether the pod succeeded or failed.
 func (m *Member) Ended() bool { return m.stage == succeeded || m.stage == failed }
 
-// end is when it ended, in seconds since 1970: far ahead for one that has not, and
-// its creation for one of which that is unknown, or that is being deleted.
+// end returns when the pod ended, in seconds since 1970: the far future if it has not, and its
+// creation if the end is unknown or the pod is being deleted.
 func (m *Member) end() int64 {
 	switch {
 	case m.problem == terminating:
@@ -120,15 +119,14 @@ func OrderMembers(members []*Member) {
 	})
 }
 
-// Problems of pods, in a word or two. Others are the reasons for which a
-// container waits.
+// Problems of pods. Others are the reasons of waiting containers.
 const (
 	hasFailed   = "failed"
 	terminating = "terminating"
 	lostNode    = "on a lost node"
 )
 
-// problemOf reads the status of a pod that has not ended. A lost node is not in it.
+// problemOf returns the problem of a pod that has not ended, by its status alone.
 func problemOf(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return terminating
@@ -144,16 +142,16 @@ func problemOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// rejectionOf is why a pod has no node, and since when that is so: the condition
-// PodScheduled. A pod with gates was not rejected.
+// rejectionOf returns why and since when a pod has no node, by the condition PodScheduled. A pod
+// with scheduling gates was not rejected.
 func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	c := condition(pod, corev1.PodScheduled)
 	if c.Status != corev1.ConditionFalse {
 		return "", at
 	}
 	text = c.Message
-	// Kube-scheduler counts the nodes before the reason, and after it writes why
-	// preemption is of no use.
+	// kube-scheduler writes the number of nodes before the reason, and the result of preemption
+	// after it.
 	if count, rest, ok := strings.Cut(text, " nodes are available: "); ok && strings.HasPrefix(count, "0/") {
 		text = rest
 	}
@@ -168,8 +166,7 @@ func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	return text, at
 }
 
-// sinceOf is when a pod came to its stage, or when its problem began, from its
-// status.
+// sinceOf returns when a pod's stage or problem began, by its status.
 func (m *Member) sinceOf(pod *corev1.Pod) time.Time {
 	kind := corev1.PodReady
 	starts, ends := containerTimes(pod)
@@ -200,7 +197,7 @@ func (m *Member) sinceOf(pod *corev1.Pod) time.Time {
 	return condition(pod, kind).LastTransitionTime.Time
 }
 
-// containerTimes are when the containers that run were started, and when those that have ended did.
+// containerTimes returns the start times of running containers and the end times of others.
 func containerTimes(pod *corev1.Pod) (starts, ends []time.Time) {
 	for i := range pod.Status.ContainerStatuses {
 		state := &pod.Status.ContainerStatuses[i].State
@@ -214,7 +211,7 @@ func containerTimes(pod *corev1.Pod) (starts, ends []time.Time) {
 	return starts, ends
 }
 
-// condition is one of a pod; the zero value if it has none of the kind.
+// condition returns a condition of a pod; the zero value if it is missing.
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == kind {

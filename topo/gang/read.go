@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ErrNoGang is the error of [Read] for a pod that is in no gang.
+// ErrNoGang is returned by [Read] for a pod that is in no gang.
 var ErrNoGang = errors.New("is in no gang")
 
 // key is a label or an annotation.
@@ -37,7 +37,7 @@ func (k key) String() string {
 	return "annotation " + k.name
 }
 
-// nameKeys are the spellings of a gang's name.
+// nameKeys returns the spellings of a gang's name.
 func nameKeys() []key {
 	return []key{
 		label(wellknown.GangName), label(wellknown.GangNameBare), label(wellknown.GangNameXK8s),
@@ -45,7 +45,7 @@ func nameKeys() []key {
 	}
 }
 
-// memberKeys make no sense without a gang's name.
+// memberKeys returns the keys that require a gang's name.
 func memberKeys() []key {
 	return []key{
 		label(wellknown.GangMinAvailable), label(wellknown.GangGroups), label(wellknown.GangMatchPolicy),
@@ -54,38 +54,35 @@ func memberKeys() []key {
 	}
 }
 
-// Mentions is true if a pod has any key that [Read] looks at; cheaper than Read
-// where most pods have none.
+// Mentions reports whether a pod has any key that [Read] uses. It is cheaper than Read, since
+// most pods have none.
 func Mentions(pod *corev1.Pod) bool {
 	r := reader{labels: pod.Labels, annotations: pod.Annotations}
 	return slices.ContainsFunc(nameKeys(), r.has) || slices.ContainsFunc(memberKeys(), r.has)
 }
 
-// IsLabeled is true if a pod describes all of its gang itself, in the PodGroup
-// spelling: the name in a label, and min-available in a label or an annotation.
-// Koordinator's annotations do not count: their users have objects of
-// Koordinator's own.
+// IsLabeled reports whether a pod describes its gang completely in the PodGroup spelling: the
+// name in a label, and min-available in a label or an annotation. Koordinator's annotations do
+// not count, since their users have objects of Koordinator.
 func IsLabeled(pod *corev1.Pod) bool {
 	name := pod.Labels[wellknown.GangName] + pod.Labels[wellknown.GangNameBare] + pod.Labels[wellknown.GangNameXK8s]
 	return name != "" && pod.Labels[wellknown.GangMinAvailable]+pod.Annotations[wellknown.GangMinAvailable] != ""
 }
 
-// Read reads a pod. The error is [ErrNoGang], or names every invalid key; then
-// the Key is set nevertheless if the name is valid.
+// Read reads a pod. The error is [ErrNoGang], or names every invalid key. The Key is set in
+// any case if the name is valid.
 func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 	r := reader{labels: pod.Labels, annotations: pod.Annotations}
 	name, at := r.value(nameKeys()...)
 	if name != "" && !isName(name) {
-		r.errorf("%s: %q is no name of an object", at, wellknown.Clip(name))
+		r.errorf("%s: invalid name %q", at, wellknown.Clip(name))
 		name = ""
 	}
 	if name == "" && r.has(annotation(wellknown.Gang)) {
-		id, ok := r.ofAPI(pod, true)
-		if !ok {
+		if _, name, _ = r.ofAPI(pod, true); name == "" {
 			r.errorf("%s: no label of the pod names its Job, JobSet, LeaderWorkerSet, Kubeflow job or Ray cluster",
 				annotation(wellknown.Gang))
 		}
-		name = id.name
 	}
 	if name == "" && len(r.errs) == 0 {
 		if i := slices.IndexFunc(memberKeys(), r.has); i >= 0 {
@@ -98,11 +95,9 @@ func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 	return spec, errors.Join(r.errs...)
 }
 
-// ReadPlacement reads the annotations about the placement of a gang that has its
-// members, size and name in fields of its own: a PodGroup of Kubernetes'
-// own API (scheduling.k8s.io), or a pod of it. They are the size of a slice,
-// the levels of the topology, and what to do without one. The error names every
-// invalid key.
+// ReadPlacement reads the annotations about placement (size of a slice, levels of the topology,
+// behavior without a topology) of a native PodGroup (scheduling.k8s.io), which has
+// its members, size and name in fields, or of a pod in it. The error names every invalid key.
 func ReadPlacement(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
 	spec := Spec{Key: key}
 	r := reader{annotations: annotations}
@@ -110,9 +105,9 @@ func ReadPlacement(key types.NamespacedName, annotations map[string]string, d we
 	return spec, errors.Join(r.errs...)
 }
 
-// ReadObject reads a PodGroup object of either API group, as JSON decoded into
-// maps: spec.minMember and spec.scheduleTimeoutSeconds, and the annotations
-// that pods may have as well. The error names every invalid field or key.
+// ReadObject reads a decoded PodGroup object of either API group: spec.minMember,
+// spec.scheduleTimeoutSeconds, and the annotations that pods may have too. The error names
+// every invalid field or key.
 func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
 	u := unstructured.Unstructured{Object: object}
 	if !isName(u.GetName()) || !isName(u.GetNamespace()) {
@@ -140,7 +135,7 @@ func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
 	return s, nil
 }
 
-// reader reads labels and annotations, and collects what is wrong with them.
+// reader reads labels and annotations, and collects their errors.
 type reader struct {
 	labels, annotations map[string]string
 	errs                []error
@@ -164,8 +159,7 @@ func (r *reader) has(k key) bool {
 	return ok
 }
 
-// value is the value that all of the keys agree on which are there, and the
-// first of these.
+// value returns the value of the keys that exist, which must agree, and the first of these keys.
 func (r *reader) value(keys ...key) (value string, at key) {
 	for _, k := range keys {
 		text, ok := r.lookup(k)
@@ -183,7 +177,7 @@ func (r *reader) value(keys ...key) (value string, at key) {
 	return value, at
 }
 
-// read fills in everything but the key.
+// read sets all fields except for the key.
 func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 	s.MinMember = r.minMember()
 	r.policy(s, koordinator)
@@ -191,7 +185,7 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 	if text, at := r.value(annotation(wellknown.KoordinatorWaitingTime)); text != "" {
 		timeout, err := time.ParseDuration(text)
 		if err != nil || timeout <= 0 || timeout > maxTimeout {
-			r.errorf("%s: %q is no time from 1ns to %s, such as 30s", at, wellknown.Clip(text), maxTimeout)
+			r.errorf("%s: invalid duration %q: 1ns to %s, such as 30s", at, wellknown.Clip(text), maxTimeout)
 		} else {
 			s.Timeout = timeout
 		}
@@ -204,7 +198,7 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 	}
 }
 
-// placement fills in where the gang is to be.
+// placement sets the fields about placement.
 func (r *reader) placement(s *Spec, d wellknown.Domains) {
 	var sizes []key
 	for _, name := range d.GPUGroupSizes() {
@@ -223,14 +217,14 @@ func (r *reader) placement(s *Spec, d wellknown.Domains) {
 func (r *reader) level(k key) string {
 	text, at := r.value(k)
 	if text != "" && wellknown.CheckValue(text) != nil {
-		r.errorf("%s: %q is no kind of group", at, wellknown.Clip(text))
+		r.errorf("%s: invalid kind of group %q", at, wellknown.Clip(text))
 		return ""
 	}
 	return text
 }
 
-// number is 1 to most, in digits: 1e3, +1 and 0x1 are slips. It is 0 without
-// any of the keys.
+// number returns a number from 1 to most in plain digits: 1e3, +1 and 0x1 are rejected as
+// mistakes. It is 0 without any of the keys.
 func (r *reader) number(most int, keys ...key) int {
 	text, at := r.value(keys...)
 	if text == "" {
@@ -244,8 +238,8 @@ func (r *reader) number(most int, keys ...key) int {
 	return n
 }
 
-// field is a whole number of 1 to most in the spec of a decoded JSON object; false
-// if the object does not have it.
+// field returns a whole number from 1 to most of the spec of a decoded object; false if the
+// object does not have it.
 func (r *reader) field(object map[string]any, name string, most int) (int, bool) {
 	value, ok, _ := unstructured.NestedFieldNoCopy(object, "spec", name)
 	n, _ := value.(int64)
@@ -259,7 +253,7 @@ func (r *reader) field(object map[string]any, name string, most int) (int, bool)
 	return int(n), ok && value != nil
 }
 
-// minMember is how many members the gang needs, 0 if the pod does not contain it.
+// minMember returns how many members the gang needs; 0 if the pod does not state it.
 func (r *reader) minMember() int {
 	keys := []key{
 		label(wellknown.GangMinAvailable), annotation(wellknown.GangMinAvailable),
@@ -283,7 +277,7 @@ func (r *reader) policy(s *Spec, koordinator bool) {
 	p := Policy(text)
 	switch known := []Policy{"", OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed}; {
 	case !slices.Contains(known, p):
-		r.errorf("%s: %q is none of %s, %s, %s, %s", at, wellknown.Clip(text),
+		r.errorf("%s: unsupported value %q: supported are %s, %s, %s, %s", at, wellknown.Clip(text),
 			OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed)
 	case koordinator && p != "" && p != OnceSatisfied:
 		s.Policy = OnceSatisfied
@@ -294,10 +288,10 @@ func (r *reader) policy(s *Spec, koordinator bool) {
 	}
 }
 
-// groups fills in the gangs that run together, sorted, with the gang itself.
+// groups sets the gangs that run together, sorted and including the gang itself.
 func (r *reader) groups(s *Spec) {
 	if r.has(label(wellknown.GangGroups)) {
-		r.errorf("label %s: it is an annotation; a list in JSON is no label value", wellknown.GangGroups)
+		r.errorf("label %s: must be an annotation, since a JSON list is not a valid label value", wellknown.GangGroups)
 	}
 	for _, k := range []key{annotation(wellknown.GangGroups), annotation(wellknown.KoordinatorGroups)} {
 		text, ok := r.lookup(k)
@@ -315,18 +309,17 @@ func (r *reader) groups(s *Spec) {
 	}
 }
 
-// parseGroups reads a JSON list of "namespace/name". The gang itself is added,
-// duplicates are dropped.
+// parseGroups reads a JSON list of "namespace/name", adds the gang itself and drops duplicates.
 func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName, error) {
-	// The longest list: two names of 253 characters, a slash, quotes, a comma
-	// and a blank for each gang.
+	// Each gang has two names of 253 characters at most, a slash, quotes, a comma and a blank.
 	const maxText = MaxGroups * (2*253 + 5)
 	if len(text) > maxText {
 		return nil, fmt.Errorf("%d bytes are more than %d gangs need", len(text), MaxGroups)
 	}
 	var words []string
 	if err := json.Unmarshal([]byte(text), &words); err != nil {
-		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
+		return nil, fmt.Errorf(
+			`invalid list %q: must be JSON such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
 	}
 	groups := []types.NamespacedName{self}
 	for _, word := range words {
@@ -335,7 +328,7 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 			namespace, name = self.Namespace, namespace
 		}
 		if !isName(namespace) || !isName(name) || strings.Contains(namespace, ".") {
-			return nil, fmt.Errorf("%q is no namespace/name", wellknown.Clip(word))
+			return nil, fmt.Errorf("invalid gang %q: must be namespace/name", wellknown.Clip(word))
 		}
 		groups = append(groups, types.NamespacedName{Namespace: namespace, Name: name})
 	}
@@ -349,5 +342,5 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 	return groups, nil
 }
 
-// isName is true if s can be the name of an object or of a namespace.
+// isName reports whether s is a valid name of an object or a namespace.
 func isName(s string) bool { return wellknown.CheckDomain(s) == nil }

@@ -25,14 +25,14 @@ const (
 	Succeeded Phase = "Succeeded"
 )
 
-// Phases are all of them, in the order of a gang's life.
+// Phases returns all phases in the order of a gang's life.
 func Phases() []Phase { return []Phase{Queued, Starting, Running, Unknown, Succeeded} }
 
 // State is the state of a gang for users.
 type State struct {
 	Phase Phase
-	// Reason is what is missing or wrong, for Queued as the scheduler wrote it
-	// if it did; empty for Running and Succeeded.
+	// Reason is what is missing or wrong, for Queued in the scheduler's words if there are
+	// any; empty for Running and Succeeded.
 	Reason string
 	// Since is when the phase began, RejectedSince since when the scheduler
 	// rejects the members of a Queued gang. Both are whole seconds, zero if
@@ -42,9 +42,8 @@ type State struct {
 	Pods, Bound, Running, Succeeded, Failed int
 }
 
-// StateOf is the state of a gang. minMember 0 is unknown: then all members are
-// needed. lost reports whether a node is not ready, and since when, zero if that
-// is unknown.
+// StateOf returns the state of a gang. With minMember 0, which means unknown, all members are
+// needed. lost reports whether a node is not ready, and since when, zero if unknown.
 func StateOf(members []*Member, minMember int, lost func(node string) (time.Time, bool)) State {
 	c := count(members, lost)
 	s := c.State
@@ -55,7 +54,7 @@ func StateOf(members []*Member, minMember int, lost func(node string) (time.Time
 	case s.Pods > 0 && s.Succeeded == s.Pods:
 		s.Phase, s.Since = Succeeded, nth(c.since[succeeded], s.Pods)
 	case s.Running+s.Succeeded >= need && s.Running > 0:
-		// It runs since the last of those that it needs does.
+		// It runs since enough members run.
 		s.Phase, s.Since = Running, nth(c.since[running], need-s.Succeeded)
 	case s.Bound+s.Succeeded >= need:
 		s.Phase, s.Reason, s.Since = Starting, fmt.Sprintf("%d of %d run", s.Running, need), nth(c.since[bound], s.Pods)
@@ -73,7 +72,7 @@ func StateOf(members []*Member, minMember int, lost func(node string) (time.Time
 	return s
 }
 
-// tally is what members add up to, and since when.
+// tally sums up members.
 type tally struct {
 	State
 	since                [failed + 1][]time.Time
@@ -108,7 +107,7 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 	return c
 }
 
-// nth is the n-th of the known times, counted from 1, or the next that there is.
+// nth returns the n-th of the known times, counted from 1, or the last one.
 func nth(at []time.Time, n int) time.Time {
 	if at = slices.DeleteFunc(at, time.Time.IsZero); len(at) == 0 {
 		return time.Time{}
@@ -117,7 +116,7 @@ func nth(at []time.Time, n int) time.Time {
 	return at[min(max(n, 1), len(at))-1].UTC()
 }
 
-// worst is the most frequent problem.
+// worst describes the most frequent problem.
 func worst(problems map[string]int) string {
 	what := most(problems)
 	if n := problems[what]; n > 1 {
@@ -126,7 +125,7 @@ func worst(problems map[string]int) string {
 	return "1 pod " + what
 }
 
-// most is the most frequent text, the first of those that are as frequent.
+// most returns the most frequent text, the first of several.
 func most(texts map[string]int) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(texts)), func(a, b string) int {
 		return cmp.Or(cmp.Compare(texts[b], texts[a]), cmp.Compare(a, b))

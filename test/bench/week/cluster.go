@@ -35,13 +35,6 @@ func Irregular() Plan {
 	}
 }
 
-// Busy is that cluster with hardly room for what is asked of it.
-func Busy() Plan {
-	p := Irregular()
-	p.Load = 0.85
-	return p
-}
-
 // Racks is a cluster of NVLink racks.
 func Racks() Plan {
 	return Plan{

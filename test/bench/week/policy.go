@@ -3,7 +3,6 @@ package week
 import (
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/heddle-dev/heddle/topo/placement"
 )
@@ -24,8 +23,6 @@ type Ask struct {
 type Policy interface {
 	Name() string
 	Start(c *cluster, seed uint64)
-	// ReserveAfter is how long a gang waits before room is reserved for it; zero is for ever.
-	ReserveAfter() time.Duration
 	Place(c *cluster, a *Ask) []int32
 }
 
@@ -43,27 +40,19 @@ func level(c *cluster, a *Ask) string {
 }
 
 // Map is topo/placement. With Required it waits for a group of the level that
-// could hold the gang; with After it reserves room for gangs that have waited for so long.
+// could hold the gang.
 type Map struct {
 	Required bool
-	After    time.Duration
 	fit      []int32
 }
 
 // Name describes the policy.
 func (m *Map) Name() string {
-	name := "heddle"
 	if m.Required {
-		name += ", level required"
+		return "heddle, level required"
 	}
-	if m.After == 0 {
-		name += ", none reserved"
-	}
-	return name
+	return "heddle"
 }
-
-// ReserveAfter is the scheduler's.
-func (m *Map) ReserveAfter() time.Duration { return m.After }
 
 // Start makes room for the capacity of each node.
 func (m *Map) Start(c *cluster, _ uint64) {
@@ -98,9 +87,6 @@ type BestFit struct{ rng *rand.Rand }
 
 // Name describes the policy.
 func (b *BestFit) Name() string { return "best fit, no map" }
-
-// ReserveAfter reserves nothing.
-func (*BestFit) ReserveAfter() time.Duration { return 0 }
 
 // Start seeds its choices.
 func (b *BestFit) Start(_ *cluster, seed uint64) {
@@ -163,9 +149,6 @@ type Native struct{ rng *rand.Rand }
 
 // Name describes the policy.
 func (n *Native) Name() string { return "native, one key required" }
-
-// ReserveAfter reserves nothing.
-func (*Native) ReserveAfter() time.Duration { return 0 }
 
 // Start seeds its choices.
 func (n *Native) Start(_ *cluster, seed uint64) {

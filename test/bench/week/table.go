@@ -7,19 +7,9 @@ import (
 	"time"
 )
 
-// after is the chart's default of gangs.reserveAfter.
-const after = 10 * time.Minute
-
-// Policies are the ways that the table compares: without a map, the native
-// rule, and ours with and without a required level and reservations.
-func Policies() []Policy {
-	return []Policy{
-		&BestFit{}, &Native{}, &Map{Required: true}, &Map{}, &Map{Required: true, After: after}, &Map{After: after},
-	}
-}
-
-// Queues are ours without and with reservations.
-func Queues() []Policy { return []Policy{&Map{}, &Map{After: after}} }
+// Policies are the ways that the table compares: without a map, the native rule, and ours with
+// and without a required level.
+func Policies() []Policy { return []Policy{&BestFit{}, &Native{}, &Map{Required: true}, &Map{}} }
 
 // Compare simulates the same weeks under some policies, and returns the means.
 func Compare(plan Plan, policies []Policy, seeds ...uint64) []Result {

@@ -43,24 +43,11 @@ func arrivals(rng *rand.Rand, c *cluster) (out []*gang) {
 		budget -= float64(g.pods*int(g.gpus)) * min(g.duration, Horizon-g.at).Hours()
 		out = append(out, g)
 	}
-	state(rng, out)
 	slices.SortFunc(out, func(a, b *gang) int { return int(a.at - b.at) })
 	for i, g := range out {
 		g.id = i
 	}
 	return out
-}
-
-// stating is the share of the gangs that state for how long they run: too long, up to
-// twice.
-const stating = 0.5
-
-func state(rng *rand.Rand, gangs []*gang) {
-	for _, g := range gangs {
-		if rng.Float64() < stating {
-			g.states = time.Duration(float64(g.duration) * (1 + rng.Float64()))
-		}
-	}
 }
 
 // failures are when which node goes away.

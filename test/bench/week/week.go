@@ -58,8 +58,6 @@ type gang struct {
 	duration time.Duration
 	pods     int
 	gpus     int32
-	// states is for how long it states that it runs; 0 if it does not.
-	states time.Duration
 	// nodes are where it runs; nil while it waits.
 	nodes []int32
 	since time.Duration
@@ -68,8 +66,6 @@ type gang struct {
 	run   int
 	// placed reports that it had a place once.
 	placed bool
-	// advance is what is reserved for it while it waits; nil for nothing.
-	advance *advance
 }
 
 // week is one simulation.
@@ -79,10 +75,10 @@ type week struct {
 	now     time.Duration
 	seq     int
 	events  events
-	// waiting are in the order of the queue, reserved those with a reservation.
-	waiting, reserved []*gang
-	running           map[*gang]bool
-	measure           measure
+	// waiting are in the order of the queue.
+	waiting []*gang
+	running map[*gang]bool
+	measure measure
 }
 
 // Run simulates a week on a cluster. The trace follows from the cluster and the
@@ -140,7 +136,6 @@ func (w *week) fail(node int32) {
 		return
 	}
 	w.cluster.down[node] = true
-	w.lost(node)
 	w.push(event{at: w.now + repairTime, kind: repair, node: node})
 	var hit []*gang
 	for g := range w.running {
@@ -158,7 +153,6 @@ func (w *week) fail(node int32) {
 		}
 		w.stop(g)
 		w.cluster.take(kept, g.gpus, 1)
-		// What runs in part comes before reservations.
 		next := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
 		w.cluster.take(kept, g.gpus, -1)
 		if next == nil {
@@ -173,11 +167,10 @@ func (w *week) fail(node int32) {
 
 // schedule starts the waiting gangs that fit, the oldest first.
 func (w *week) schedule() {
-	slices.SortFunc(w.waiting, byQueueKey)
+	slices.SortFunc(w.waiting, func(a, b *gang) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
 	left := w.waiting[:0]
 	for _, g := range w.waiting {
-		if nodes := w.place(g, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
-			w.giveBack(g)
+		if nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
 			w.start(g, nodes, g.duration, possible(w.cluster, g))
 			continue
 		}
@@ -185,7 +178,6 @@ func (w *week) schedule() {
 	}
 	clear(w.waiting[len(left):])
 	w.waiting = left
-	w.reserve()
 }
 
 // start lets a gang run; then is the fewest groups that have room for it, 0 if
@@ -198,13 +190,11 @@ func (w *week) start(g *gang, nodes []int32, lasts time.Duration, then int) {
 	g.nodes, g.placed, g.began, g.ends = nodes, true, w.now, w.now+lasts
 	g.run++
 	w.running[g] = true
-	w.started(g)
 	w.measure.placed(w.cluster, g, then)
 	w.push(event{at: g.ends, kind: departure, gang: g, run: g.run})
 }
 
 func (w *week) stop(g *gang) {
-	w.stopped(g)
 	w.cluster.take(g.nodes, g.gpus, -1)
 	g.nodes = nil
 	delete(w.running, g)

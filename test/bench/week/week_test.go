@@ -96,18 +96,6 @@ func TestTheMapIsBetter(t *testing.T) {
 	}
 }
 
-// On a busy cluster reservations bound how long the gangs wait that wait for longest.
-func TestReservationsShortenTheLongestWaits(t *testing.T) {
-	plan := Irregular()
-	plan.Spines, plan.Load = 4, 0.9
-	r := Compare(plan, Queues(), 11, 12)
-	_, none := r[0].Wait(2, 3)
-	_, reserving := r[1].Wait(2, 3)
-	if reserving >= none {
-		t.Errorf("1 %% of the large gangs wait %s, and %s without reservations", reserving, none)
-	}
-}
-
 // What was possible is counted from free room, by hand here: three leaves of 1,
 // 2 and 3 nodes, one of which is down and one half in use.
 func TestPossible(t *testing.T) {

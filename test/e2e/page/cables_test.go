@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,43 +120,6 @@ func TestAddress(t *testing.T) {
 	b.clean()
 }
 
-// A drawing is for the keyboard too, and every port has a name.
-func TestCablesKeys(t *testing.T) {
-	b := open(t, rails(t).server.URL)
-	b.load("/#node000005")
-	b.shortcut("c")
-	b.until(`document.querySelectorAll('#cabling tbody .port').length === 18 * 8`)
-	value[any](b, `document.querySelector('#cabling [data-key="node000005/2"]').focus()`)
-	b.keys(kb.ArrowRight)
-	if got := b.focused(); !strings.HasPrefix(got, "node000005 rail 3 is on the wrong switch") {
-		t.Errorf("the arrow leads to %q", got)
-	}
-	b.keys(kb.ArrowDown, kb.ArrowDown)
-	if got := b.focused(); !strings.HasPrefix(got, "node000007 rail 3") {
-		t.Errorf("the arrow leads to %q", got)
-	}
-	if n := value[int](b, `[...document.querySelectorAll('#cabling [data-key]')].filter((e) => e.tabIndex === 0).length`); n != 1 {
-		t.Errorf("Tab stops at %d elements of the drawing", n)
-	}
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'node000007 rail 3'`)
-	for _, n := range tree(b) {
-		if n.name == "" {
-			t.Errorf("a %s has no name", n.role)
-		}
-	}
-	b.keys(kb.Escape, kb.Escape)
-	b.until(`!document.querySelector('#map').hidden`)
-	b.size(800, 800)
-	b.load("/?group=leaf-g0-rail0-plane0&kind=leaf")
-	b.until(`document.querySelectorAll('#cabling tbody .port').length === 18 * 8`)
-	if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 800 {
-		t.Errorf("a drawing is %d pixels wide on a window of 800", wide)
-	}
-	b.shot("cables-800")
-	b.clean()
-}
-
 // The counters of a port that mean harm are at its cable, and a cable that has
 // counted errors is marked.
 func TestCountersOfACable(t *testing.T) {
@@ -175,62 +137,5 @@ func TestCountersOfACable(t *testing.T) {
 	b.shot("cables-light-counters")
 	b.load("/?switch=leaf-g0-rail4-plane0&port=3")
 	b.until(`document.querySelector('#cabling .list tr[aria-current] .means')?.textContent.startsWith('1,250 symbol errors')`)
-	b.clean()
-}
-
-// At 4,096 nodes the first picture asks for no cables, and a drawing for those of
-// its group alone.
-func TestCablesOfALargeFabric(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(4096, 32), Rails: 8, Pod: 8})
-	wrong := &f.Nodes[70].Spec.Rails[3]
-	wrong.Switch, wrong.SwitchPort = new(f.Leaf(9, 3, 0)), "64"
-	b := open(t, start(t, f, nil, func(i int) int { return i % 9 }).server.URL)
-	b.load("/")
-	type cost struct{ Asked, Bytes, Elements int }
-	const costs = `(() => { const asked = performance.getEntriesByType('resource').filter((e) => e.name.includes('/v1/ports'));
-		return { Asked: asked.length, Bytes: asked.reduce((n, e) => n + e.decodedBodySize, 0),
-			Elements: document.querySelectorAll('#cabling *').length }; })()`
-	if diff := cmp.Diff(cost{}, value[cost](b, costs)); diff != "" {
-		t.Errorf("the first picture (-want +got):\n%s", diff)
-	}
-	b.load("/?group=leaf-g2-rail0-plane0&kind=leaf&cable=node000070/3")
-	b.until(`document.querySelector('#detail h2')?.textContent === 'node000070 rail 3'`)
-	if got := value[cost](b, costs); got.Asked != 1 || got.Bytes > 256<<10 || got.Elements > 1000 {
-		t.Errorf("a drawing of 32 nodes costs %+v", got)
-	}
-	b.shot("4096-cables")
-	value[any](b, `[...document.querySelectorAll('#detail .link')].find((l) => l.textContent.startsWith('leaf-g9-')).click()`)
-	b.until(`document.querySelector('#cabling .answer')?.textContent.startsWith('Port 64: node000070 rail 3')`)
-	b.shot("4096-switch")
-	b.clean()
-}
-
-// An NVLink domain across leaf groups is seen on both axes: named above the map,
-// lit in it, and drawn with the leaves of its parts.
-func TestCrossingDomains(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: []int{32, 32, 8}, Rails: 4})
-	for i := range f.Nodes {
-		f.Nodes[i].Spec.NVLinkDomain = "7c1ab8a2-0b4d-4f6e-9d53-00000000000" + string(rune('0'+i/18)) + ".1"
-	}
-	b := open(t, start(t, f, nil, func(i int) int { return i % 5 }).server.URL)
-	b.load("/")
-	type shown struct {
-		Named, Marked int
-		Text          string
-	}
-	got := value[shown](b, `({ Named: document.querySelectorAll('#domains button').length,
-		Marked: document.querySelectorAll('#map .node[data-d]').length, Text: document.querySelector('#domains button').title })`)
-	if got.Named == 0 || got.Marked < 18 {
-		t.Errorf("the page shows %+v", got)
-	}
-	b.shot("domains-light")
-	b.click("#domains button")
-	b.until(`document.querySelectorAll('#map .node.hit').length === 18`)
-	b.shot("domains-light-chosen")
-	b.click("#detail .draws button")
-	b.until(`document.querySelectorAll('#cabling tbody').length >= 2 && document.querySelectorAll('#cabling tbody:not(.foreign) .domain').length === 18`)
-	b.shot("domains-light-cables")
-	act(b, chromedp.Evaluate[any](`history.back()`))
-	b.until(`document.querySelector('#cabling').hidden`)
 	b.clean()
 }

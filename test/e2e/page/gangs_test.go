@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,44 +103,6 @@ func TestGangs(t *testing.T) {
 	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama' && document.querySelector('#map.searching')`)
 	b.shortcut("Escape")
 	b.until(`!document.querySelector('#map.searching') && document.querySelector('#detail h2') === null`)
-	b.clean()
-}
-
-// Everything is within reach of the keys.
-func TestGangKeys(t *testing.T) {
-	r := gangs(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
-	b.shortcut("g")
-	first := `document.activeElement?.dataset.gang`
-	b.until(first + ` === 'gang:zoo/crash'`)
-	b.keys(kb.ArrowDown, kb.ArrowDown, kb.ArrowDown)
-	b.until(first + ` === 'gang:ai/llama'`)
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
-	// The focus is not lost with the list, and the arrows go back to it.
-	b.until(`document.activeElement?.id === 'tab-detail'`)
-	b.keys(kb.ArrowLeft)
-	b.until(`document.activeElement?.id === 'tab-gangs' && !document.querySelector('#gangs').hidden`)
-	b.shortcut("g")
-	b.until(first + ` === 'gang:ai/llama'`)
-	// The search finds them, first of all, and lights their nodes.
-	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "llama"))
-	b.until(`document.querySelector('#hits [role=option] .name')?.textContent === 'ai/llama'`)
-	if got := value[string](b, `document.querySelector('#found').textContent`); got != "4 nodes" {
-		t.Errorf("found %s", got)
-	}
-	b.shot("gangs-light-search")
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
-	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = 'is:queued'; q.dispatchEvent(new Event('input')); })()`)
-	if got := value[string](b, `document.querySelector('#hits').innerText.replace(/\s+/g, ' ').trim()`); got != "ai/next Queued · 3 pods · 24 GPUs" {
-		t.Errorf("is:queued finds %q", got)
-	}
-	// An address names a gang, also in a new window.
-	b.load("/?again#gang:ai/next")
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/next'`)
 	b.clean()
 }
 

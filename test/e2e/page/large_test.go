@@ -158,16 +158,6 @@ func searchFinds(t *testing.T, b *browser) {
 	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = ''; q.dispatchEvent(new Event('input')); scrollTo(0, 0); })()`)
 }
 
-// TestManyChanges: pods come to a tenth of the nodes at once, and what is shown
-// in the end is the end.
-func TestManyChanges(t *testing.T) {
-	r := large(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	r.fill(b)
-	b.clean()
-}
-
 // fill puts pods on every tenth node and waits until the first and the last of
 // them show it.
 func (r *rig) fill(b *browser) {

@@ -10,9 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
 )
 
@@ -34,29 +32,6 @@ func TestShowsWhenItIsOld(t *testing.T) {
 	b.click("#retry")
 	b.until(`document.querySelector('#old').hidden && document.querySelector('[aria-label^="node000000, 8 of 8 free"]')`)
 	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
-}
-
-// The worker reports when a cable became what it is; the page shows that age, and
-// not since when it looks.
-func TestShowsSinceWhen(t *testing.T) {
-	r := small(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	rails := r.fabric.Nodes[3].Spec.Rails
-	rails[5].LinkState, rails[5].Since = v1alpha1.LinkDown, new(metav1.NewTime(time.Now().Add(-3*time.Hour-20*time.Minute)))
-	rails[6].Switch, rails[6].Since = new(r.fabric.Leaf(2, 6, 0)), new(metav1.NewTime(time.Now().Add(-50*time.Hour)))
-	r.report(3, time.Now())
-	for kind, want := range map[string]string{"dead": "3 h 20 min", "miscabled": "2 d"} {
-		b.until(`document.querySelector('[data-kind=` + kind + `] time')?.textContent === '` + want + `'`)
-	}
-	b.shot("16-light-since")
-	b.click("[data-kind=dead] .fault")
-	b.until(`document.querySelector('#detail .why')?.innerText.includes('3 h 20 min')`)
-	// It is repaired, and breaks again.
-	rails[5].Since = new(metav1.NewTime(time.Now().Add(-61 * time.Second)))
-	r.report(3, time.Now())
-	b.until(`document.querySelector('[data-kind=dead] time').textContent === '1 min'`)
-	b.clean()
 }
 
 // GPUs that are there and that no kubelet offers are neither free nor in use.

@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -78,34 +75,4 @@ func TestWhyOnThePage(t *testing.T) {
 		t.Error("a gang that runs waits for something")
 	}
 	b.clean()
-}
-
-// A pod of no gang is asked about in the search, by keys alone; a node of the answer is a key
-// away, and the address leads to the answer again.
-func TestWhyOfAPodByKeys(t *testing.T) {
-	r := waiting(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	b.until(`document.querySelector('#sum-gangs').textContent === '2'`)
-	b.shortcut("/")
-	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "why:ai/late-0"))
-	b.until(`document.querySelector('#hits [role=option] .name')?.textContent === 'ai/late-0'`)
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
-	got := value[string](b, why)
-	for _, want := range []string{"It has no node.", "Room now\n- 1 pod, on node node0000"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q is not in:\n%s", want, got)
-		}
-	}
-	if diff := cmp.Diff("#why:ai/late-0", value[string](b, `decodeURIComponent(location.hash)`)); diff != "" {
-		t.Errorf("the address (-want +got):\n%s", diff)
-	}
-	value[any](b, `document.querySelector('#detail section .links .link').focus()`)
-	b.keys(kb.Enter)
-	b.until(`document.querySelector('#detail h2')?.textContent.startsWith('node0000')`)
-	b.load("/?again#why:ai/late-0")
-	b.until(`document.querySelector('#detail section[aria-label="Why it waits"]') !== null`)
-	b.load("/?more#why:ai/nothing")
-	b.until(`document.querySelector('#detail .note')?.textContent.startsWith('There is no such pod')`)
 }

@@ -139,10 +139,10 @@ func object(group string, least int64, labels map[string]string) *unstructured.U
 
 func TestPodGroupsOfGangs(t *testing.T) {
 	bare := podGroup{
-		Snapshot: gangcache.Snapshot{ByLabels: true, Certain: true, MinMember: 2}, State: gang.State{Phase: gang.Queued},
+		Gang: gangcache.Gang{ByLabels: true, Certain: true, MinMember: 2}, State: gang.State{Phase: gang.Queued},
 	}
 	unread := cmp.Options{
-		cmpopts.IgnoreFields(gangcache.Snapshot{}, "Pods"), cmp.Comparer(func(a, b gang.State) bool { return a.Phase == b.Phase }),
+		cmpopts.IgnoreFields(gangcache.Gang{}, "Pods"), cmp.Comparer(func(a, b gang.State) bool { return a.Phase == b.Phase }),
 	}
 	with := func(how func(*podGroup)) podGroup { g := bare; how(&g); return g }
 	koordinator := func(name string) *corev1.Pod {

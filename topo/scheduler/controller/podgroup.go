@@ -33,7 +33,7 @@ const (
 
 // podGroup is a gang that has pods.
 type podGroup struct {
-	gangcache.Snapshot
+	gangcache.Gang
 	// Foreign gangs are for another scheduler and left alone.
 	Foreign bool
 	// Owner is the controller that all pods share; nil if they share none.
@@ -44,10 +44,10 @@ type podGroup struct {
 // podGroups returns the gangs that have pods.
 func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 	all := map[types.NamespacedName]*podGroup{}
-	for _, s := range c.Cache.Snapshots() {
+	for _, s := range c.Cache.Gangs() {
 		own := func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() }
 		all[s.Key] = &podGroup{
-			Snapshot: s, Foreign: !slices.ContainsFunc(s.Pods, own),
+			Gang: s, Foreign: !slices.ContainsFunc(s.Pods, own),
 			Owner: owner(s.Pods), State: gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost),
 		}
 	}

@@ -33,7 +33,7 @@ func job(uid string) *metav1.OwnerReference {
 // labeled is a gang that labels describe.
 func labeled(least int) *podGroup {
 	return &podGroup{
-		Snapshot: gangcache.Snapshot{Key: key("x"), ByLabels: true, Certain: true, MinMember: least}, State: gang.State{Phase: gang.Queued},
+		Gang: gangcache.Gang{Key: key("x"), ByLabels: true, Certain: true, MinMember: least}, State: gang.State{Phase: gang.Queued},
 	}
 }
 

@@ -177,7 +177,7 @@ func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
 
 // question is a cluster that is asked.
 type question struct {
-	nodes map[string]*node
+	nodes map[string]*fit.Node
 	// groups are topo-master's, and tree has the nodes that are in none as well.
 	groups []v1alpha1.Group
 	tree   *placement.Tree
@@ -185,18 +185,18 @@ type question struct {
 }
 
 func newQuestion(c *Cluster, now time.Time) *question {
-	q := &question{nodes: map[string]*node{}, groups: c.Groups, now: now}
+	q := &question{nodes: map[string]*fit.Node{}, groups: c.Groups, now: now}
+	pods := map[string][]*corev1.Pod{}
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			pods[p.Spec.NodeName] = append(pods[p.Spec.NodeName], p)
+		}
+	}
 	names := make([]string, len(c.Nodes))
 	for i := range c.Nodes {
 		names[i] = c.Nodes[i].Name
-		q.nodes[names[i]] = &node{node: &c.Nodes[i], requested: amounts{of: fit.Amounts{}}}
-	}
-	for i := range c.Pods {
-		p := &c.Pods[i]
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if n := q.nodes[p.Spec.NodeName]; n != nil && !ended {
-			n.add(p)
-		}
+		q.nodes[names[i]] = fit.NewNode(&c.Nodes[i], pods[names[i]]...)
 	}
 	tree, err := placement.New(c.Groups, names...)
 	if err != nil {
@@ -253,7 +253,7 @@ func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *
 	a.Asks = p.asks
 	a.Nodes = p.reasons()
 	a.Groups = p.rooms()
-	_, lacks := p.planner.Plan(&p.request)
+	lacks := p.planner.Plan(&p.request).Reason
 	if _, room := p.place(p.waiting, p.waiting.MinMember); room {
 		a.Rules = lacks
 	}

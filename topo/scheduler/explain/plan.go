@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -85,7 +85,7 @@ func askOf(c *fit.Class) Ask {
 }
 
 // at is a node of the tree, and why it takes no such pod.
-func (p *plan) at(id int32, c *fit.Class) (n *node, obstacle string) {
+func (p *plan) at(id int32, c *fit.Class) (n *fit.Node, obstacle string) {
 	n = p.nodes[p.tree.Name(id)]
 	switch {
 	case n == nil:
@@ -93,7 +93,7 @@ func (p *plan) at(id int32, c *fit.Class) (n *node, obstacle string) {
 	case p.tree.Status(id) == v1alpha1.StatusNotReady:
 		return n, "NotReady in the topology tree"
 	}
-	return n, c.Obstacle(n.node)
+	return n, c.Obstacle(n.Node)
 }
 
 // reasons are why nodes take no pod of the class with most GPUs, those of most nodes first.
@@ -109,7 +109,7 @@ func (p *plan) reasons() []Reason {
 			free := fit.FreeOf(n, nil, &fit.Asker{})
 			name := free.Lacks(c.Amounts)
 			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
-				quantity(name, n.GetAllocatable().GetScalarResources()[name]), quantity(name, c.Amounts[name]))
+				quantity(name, n.Allocatable.Of(name)), quantity(name, c.Amounts[name]))
 		}
 		by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, p.tree.Name(int32(id)))}
 	}
@@ -171,8 +171,7 @@ func (p *plan) holders(nodes []string) []Holder {
 		if n == nil {
 			continue
 		}
-		for _, info := range n.pods {
-			pod := info.GetPod()
+		for _, pod := range n.Pods {
 			amount := fit.Requests(pod)[name]
 			if amount == 0 {
 				continue
@@ -300,12 +299,12 @@ type Victim struct {
 }
 
 // scheduler is a planner for the cluster, and its nodes.
-func (q *question) scheduler() (*planner.Planner, []framework.NodeInfo) {
+func (q *question) scheduler() (*planner.Planner, []*fit.Node) {
 	all := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
-	var nodes []framework.NodeInfo
+	var nodes []*fit.Node
 	for _, name := range slices.Sorted(maps.Keys(q.nodes)) {
 		nodes = append(nodes, q.nodes[name])
-		for name := range q.nodes[name].node.Status.Allocatable {
+		for name := range q.nodes[name].Status.Allocatable {
 			if isGPU(name) && !slices.Contains(all, name) {
 				all = append(all, name)
 			}
@@ -327,8 +326,7 @@ func (p *plan) preempt(c *Cluster) (victims []Victim) {
 			known.GangOf[c.Pods[i].UID] = together(&spec)
 		}
 	}
-	_, leaving := p.planner.Preempt(&p.request, &known)
-	for _, pod := range leaving {
+	for _, pod := range p.planner.Preempt(context.Background(), &p.request, &known).Leaving {
 		name := holderOf(pod)
 		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
 		if at < 0 {

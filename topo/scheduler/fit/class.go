@@ -1,11 +1,13 @@
 // Package fit counts how many pods of one class fit on a node.
 //
-// It owns what makes pods alike, what of a node counts against them (taints,
-// required node affinity, unschedulable, Ready, every resource, reservations of
-// other gangs), and a cache by node generation. It is what the scheduler's own
-// filters decide by resources and static rules, without running them: the others
-// (volumes, inter-pod affinity but for one pod per host) run on the nodes that a
-// plan chose. It chooses no node.
+// It owns the classes of pods, the rules that keep them off a node (taints, required node
+// affinity, unschedulable, Ready, every resource, reservations of other gangs), and a cache
+// by node generation. It repeats what kube-scheduler's filters decide by resources and
+// static rules, and runs none of them: the others (volumes, most of inter-pod affinity) run on
+// the nodes of a plan. It chooses no node.
+//
+// Running the filters themselves, with one pod more until one of them rejects, was tried and
+// is too slow and too little: see docs/development.md.
 package fit
 
 import (
@@ -30,10 +32,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
-// Amounts are how much of each resource, in thousandths for cpu, else in units.
+// Amounts are amounts of resources by name: cpu in thousandths, others in units.
 type Amounts map[corev1.ResourceName]int64
 
-// Add adds other amounts, so many times.
+// Add adds other amounts several times.
 func (a Amounts) Add(b Amounts, times int64) {
 	for name, value := range b {
 		a[name] += value * times
@@ -52,17 +54,17 @@ type Class struct {
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
 	nodeName    string
-	// exclusive pods never share a node with each other: they want a port of the
-	// host, or repel each other.
+	// exclusive pods never share a node with each other: they use a port of the host, or
+	// have anti-affinity to each other.
 	exclusive bool
-	// hcas are as [HCAs] has them.
+	// hcas are those of [HCAs].
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
 }
 
-// ClassOf is the class of a pod. Its selector counts if it requests whole GPUs;
-// resources named in ignored count for nothing.
+// ClassOf returns the class of a pod. Its selector counts if it requests whole GPUs;
+// ignored resources do not count.
 func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.ResourceName) *Class {
 	c := &Class{
 		Amounts:     Requests(pod, ignored...),
@@ -80,8 +82,8 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		required = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
-	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
-	// can fail to marshal.
+	// Maps are marshaled in order, so that equal pods have equal text. Marshaling these
+	// types cannot fail.
 	text, _ := json.Marshal([]any{
 		c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas,
 	})
@@ -89,14 +91,15 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	return c
 }
 
-// Requests are what a pod asks for, without zeros: itself is one of the pods that its node takes.
+// Requests returns what a pod requests, without zeros. The pod itself counts as one of the pods
+// that its node takes.
 func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	amounts := AmountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), ignored...)
 	amounts[corev1.ResourcePods] = 1
 	return amounts
 }
 
-// AmountsOf are those of a list, without zeros.
+// AmountsOf returns the amounts of a list, without zeros.
 func AmountsOf(list corev1.ResourceList, ignored ...corev1.ResourceName) Amounts {
 	amounts := Amounts{}
 	for name, quantity := range list {
@@ -111,8 +114,8 @@ func AmountsOf(list corev1.ResourceList, ignored ...corev1.ResourceName) Amounts
 	return amounts
 }
 
-// Eligible reports whether a node takes such pods at all, however much is free.
-// A nil class is eligible everywhere.
+// Eligible reports whether a node takes pods of the class at all, however much is free.
+// All nodes are eligible for a nil class.
 func (c *Class) Eligible(node *corev1.Node) bool {
 	if c == nil {
 		return node != nil
@@ -120,8 +123,8 @@ func (c *Class) Eligible(node *corev1.Node) bool {
 	return c.obstacle(node) == ""
 }
 
-// Obstacle is why a node takes no such pods, however much is free; empty if it does. The node
-// is nil if it is gone.
+// Obstacle returns why a node takes no pods of the class, however much is free; empty if it
+// takes them. The node is nil if it was deleted.
 func (c *Class) Obstacle(node *corev1.Node) string {
 	switch what := c.obstacle(node); what {
 	case tainted:
@@ -142,8 +145,7 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 
 const tainted, lacksHCAs = "taint", "HCAs"
 
-// obstacle is what keeps such pods off a node. It makes no text, since it is asked for
-// every node.
+// obstacle is Obstacle without details: it is called for every node, and allocates nothing.
 func (c *Class) obstacle(node *corev1.Node) string {
 	switch {
 	case node == nil:
@@ -172,7 +174,7 @@ func (c *Class) selects(node *corev1.Node) bool {
 	return match && err == nil
 }
 
-// repelling are the taints of a node that keep such pods off it.
+// repelling returns the taints of a node that keep pods of the class off it.
 func (c *Class) repelling(node *corev1.Node) (taints []*corev1.Taint) {
 	for i := range node.Spec.Taints {
 		if t := &node.Spec.Taints[i]; c.repels(t) {
@@ -182,14 +184,14 @@ func (c *Class) repelling(node *corev1.Node) (taints []*corev1.Taint) {
 	return taints
 }
 
-// repels reports whether the pods do not tolerate a taint, PreferNoSchedule left out.
+// repels reports whether a taint other than PreferNoSchedule is not tolerated.
 func (c *Class) repels(t *corev1.Taint) bool {
 	return t.Effect != corev1.TaintEffectPreferNoSchedule &&
 		!schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, t, false)
 }
 
-// ready is true without a Ready condition. The taint for a node that is not
-// ready comes later than the condition.
+// ready is true without a Ready condition. The taint of a node that is not ready comes
+// later than the condition.
 func ready(node *corev1.Node) bool {
 	_, c := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
 	return c == nil || c.Status == corev1.ConditionTrue
@@ -201,22 +203,22 @@ func wantsHostPort(pod *corev1.Pod) bool {
 	})
 }
 
-// Spreads reports whether a node counts for a topologySpreadConstraint of such pods: one
-// that the pods' affinity selects, and if the constraint honors taints, that they tolerate.
+// Spreads reports whether a node counts for a topologySpreadConstraint of the pods: their
+// affinity selects it, and they tolerate its taints if the constraint honors these.
 func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadConstraint) bool {
 	affinity, taints := constraint.NodeAffinityPolicy, constraint.NodeTaintsPolicy
 	return (affinity != nil && *affinity != corev1.NodeInclusionPolicyHonor || c.selects(node)) &&
 		(taints == nil || *taints != corev1.NodeInclusionPolicyHonor || len(c.repelling(node)) == 0)
 }
 
-// Together is the label of which pods of one kind must have the same value, by required
-// affinity to each other; empty if there is none.
+// Together returns the label that must have one value on the nodes of all pods of one kind, by
+// their required affinity to each other; empty if there is none.
 func Together(pod *corev1.Pod) string {
 	return append(selfMatching(pod, framework.GetPodAffinityTerms(pod.Spec.Affinity)), "")[0]
 }
 
-// selfMatching are the topology keys of the terms that match the pod itself. Of its namespace
-// the name is known, and no other label.
+// selfMatching returns the topology keys of the terms that match the pod itself. The name of
+// its namespace is known, other labels of the namespace are not.
 func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []string) {
 	read, _ := framework.GetAffinityTerms(pod, terms) // The API server rejects what cannot be read.
 	for i := range read {
@@ -227,13 +229,13 @@ func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []strin
 	return keys
 }
 
-// HCAs are what may be HCAs of what a pod asks for: resources of which one container
-// asks for several, with the most that one does. Whether they are HCAs its node
-// knows. Containers of a pod can share HCAs, so the sum of them is no measure.
+// HCAs returns the requests that may be for HCAs: extended resources of which one container
+// requests several, with the largest request. Only the node knows whether they are HCAs.
+// Containers of a pod can share HCAs, so the sum of their requests means nothing.
 func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	hcas := Amounts{}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		// Of an extended resource the request is the limit.
+		// The request of an extended resource equals its limit.
 		for name, quantity := range c.Resources.Limits {
 			n := quantity.Value()
 			if n > max(1, hcas[name]) && strings.Contains(string(name), "/") && !slices.Contains(ignored, name) {
@@ -244,10 +246,9 @@ func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	return hcas
 }
 
-// LacksHCAs is the first resource, by name, of which a container asks for more HCAs
-// than the node has; empty if there is none, and where the node does not publish how
-// many it has. The node's capacity does not show it: it counts each HCA once for every
-// container that may share it.
+// LacksHCAs returns the first resource, by name, of which a container requests more HCAs than
+// the node has; empty if there is none, or if the node does not publish its HCAs. The
+// node's capacity does not show it: it counts each HCA once for every container that may share it.
 func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	text := node.Annotations[wellknown.HCACounts]
 	if text == "" || len(hcas) == 0 {
@@ -256,7 +257,7 @@ func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	var counts *allocation.HCACounts
 	for _, name := range slices.Sorted(maps.Keys(hcas)) {
 		if !strings.Contains(text, `"`+string(name)+`"`) {
-			continue // Most pods ask for GPUs only.
+			continue // Most pods request GPUs only.
 		}
 		if counts == nil {
 			var err error

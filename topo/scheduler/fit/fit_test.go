@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -20,51 +19,6 @@ import (
 )
 
 const gpu = "nvidia.com/gpu"
-
-// info is what of a NodeInfo is looked at.
-type info struct {
-	framework.NodeInfo
-	node       *corev1.Node
-	pods       []framework.PodInfo
-	generation int64
-}
-
-func (i *info) Node() *corev1.Node                 { return i.node }
-func (i *info) GetPods() []framework.PodInfo       { return i.pods }
-func (i *info) GetGeneration() int64               { return i.generation }
-func (i *info) GetAllocatable() framework.Resource { return amounts{i.node.Status.Allocatable} }
-
-func (i *info) GetRequested() framework.Resource {
-	sum := corev1.ResourceList{}
-	for _, p := range i.pods {
-		for name, q := range p.GetPod().Spec.Containers[0].Resources.Requests {
-			total := sum[name]
-			total.Add(q)
-			sum[name] = total
-		}
-	}
-	return amounts{sum}
-}
-
-type amounts struct{ list corev1.ResourceList }
-
-func (a amounts) GetMilliCPU() int64               { return a.list.Cpu().MilliValue() }
-func (a amounts) GetMemory() int64                 { return a.list.Memory().Value() }
-func (a amounts) GetEphemeralStorage() int64       { return a.list.StorageEphemeral().Value() }
-func (a amounts) GetAllowedPodNumber() int         { return int(a.list.Pods().Value()) }
-func (amounts) SetMaxResource(corev1.ResourceList) {}
-
-func (a amounts) GetScalarResources() map[corev1.ResourceName]int64 {
-	q := a.list[gpu]
-	return map[corev1.ResourceName]int64{gpu: q.Value()}
-}
-
-type podInfo struct {
-	framework.PodInfo
-	pod *corev1.Pod
-}
-
-func (p podInfo) GetPod() *corev1.Pod { return p.pod }
 
 func list(cpu, gpus, pods string) corev1.ResourceList {
 	l := corev1.ResourceList{}
@@ -85,12 +39,12 @@ func pod(uid, cpu, gpus string, priority int32) *corev1.Pod {
 	}
 }
 
-func node(pods ...*corev1.Pod) *info {
-	i := &info{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: list("16", "8", "10")}}, generation: 1}
-	for _, p := range pods {
-		i.pods = append(i.pods, podInfo{pod: p})
-	}
-	return i
+func node(pods ...*corev1.Pod) *fit.Node { return nodeWith(list("16", "8", "10"), pods...) }
+
+func nodeWith(allocatable corev1.ResourceList, pods ...*corev1.Pod) *fit.Node {
+	return fit.NewNode(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: allocatable},
+	}, pods...)
 }
 
 // repelsIn keeps a pod of namespace team off hosts by a term.
@@ -119,14 +73,14 @@ func TestCount(t *testing.T) {
 		}
 		return p
 	}
-	with := func(i *info, change func(*corev1.Node)) *info { change(i.node); return i }
+	with := func(n *fit.Node, change func(*corev1.Node)) *fit.Node { change(n.Node); return n }
 	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "H20", Effect: corev1.TaintEffectNoSchedule}
 	reserved := func(uid string, priority int32, gpus int64) fit.Reservations {
 		return fit.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: fit.Amounts{gpu: gpus}}}}
 	}
 	for _, tt := range []struct {
 		name     string
-		node     *info
+		node     *fit.Node
 		pod      *corev1.Pod
 		reserved fit.Reservations
 		gone     *corev1.Pod
@@ -160,13 +114,10 @@ func TestCount(t *testing.T) {
 		{"reserved for a pod that is there", node(pod("other", "1", "3", 0)), two(nil), reserved("other", 5, 3), nil, 2},
 		{"reserved for a lower priority", node(), two(nil), reserved("other", 4, 3), nil, 4},
 		{"a pod counts as gone", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, pod("a", "1", "3", 0), 3},
-		{"it leaves anyway before what is reserved in advance", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), fit.Reservations{"n": {{
-			UID: "later", Priority: 5, Amounts: fit.Amounts{gpu: 3}, Start: time.Now().Add(time.Hour), Leaving: map[types.UID]bool{"a": true},
-		}}}, pod("a", "1", "3", 0), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := fit.Query{
-				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority},
+				Nodes: []*fit.Node{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority},
 			}
 			if tt.gone != nil {
 				q.Gone = gone("n", tt.gone)
@@ -184,31 +135,32 @@ func TestCount(t *testing.T) {
 func TestTableFollowsGenerations(t *testing.T) {
 	var table fit.Table
 	a, b := node(), node()
-	a.generation, b.generation = 1, 2
-	b.node = b.node.DeepCopy()
-	b.node.Name = "m"
-	q, class := fit.Query{Nodes: []framework.NodeInfo{a, b}}, fit.ClassOf(pod("new", "1", "4", 0), nil)
+	a.Generation, b.Generation = 1, 2
+	b.Name = "m"
+	q, class := fit.Query{Nodes: []*fit.Node{a, b}}, fit.ClassOf(pod("new", "1", "4", 0), nil)
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Fatal(diff)
 	}
-	a.node.Status.Allocatable = list("16", "4", "10")
+	a.Allocatable.Scalar = fit.Amounts{gpu: 4}
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
 	}
 	// A PodGroup's cycle puts members on a node, and keeps the generation.
-	b.pods = append(b.pods, podInfo{pod: pod("b", "1", "4", 0)})
+	empty := *b
+	*b = *node(pod("b", "1", "4", 0))
+	b.Name, b.Generation = "m", 2
 	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("with a pod tried out: %s", diff)
 	}
-	b.pods = nil
+	*b = empty
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("with the pod gone again: %s", diff)
 	}
-	a.generation = 3
+	a.Generation = 3
 	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Error(diff)
 	}
-	q.Nodes = []framework.NodeInfo{b, a}
+	q.Nodes = []*fit.Node{b, a}
 	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("in another order: %s", diff)
 	}
@@ -220,8 +172,8 @@ func TestTableFollowsGenerations(t *testing.T) {
 
 func TestFree(t *testing.T) {
 	a, b := node(pod("a", "1", "3", 0)), node()
-	a.generation, b.generation = 1, 2
-	b.node.Name, b.node.Spec.Unschedulable = "m", true
+	a.Generation, b.Generation = 1, 2
+	b.Name, b.Spec.Unschedulable = "m", true
 	reserved := fit.Reservations{"m": {{UID: "other", Priority: 5, Amounts: fit.Amounts{gpu: 2}}}}
 	var table fit.Table
 	for _, tt := range []struct {
@@ -234,14 +186,15 @@ func TestFree(t *testing.T) {
 		{"a pod counts as gone", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.q.Nodes = []framework.NodeInfo{a, b}
+			tt.q.Nodes = []*fit.Node{a, b}
 			if diff := cmp.Diff(tt.want, table.Free(&tt.q, gpu, nil)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
-	a.generation, a.pods = 3, nil
-	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Query{Nodes: []framework.NodeInfo{a, b}}, gpu, nil)); diff != "" {
+	a = node()
+	a.Generation = 3
+	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Query{Nodes: []*fit.Node{a, b}}, gpu, nil)); diff != "" {
 		t.Errorf("a pod has gone: %s", diff)
 	}
 }
@@ -258,9 +211,7 @@ func TestFitsTogether(t *testing.T) {
 		}
 	}
 	// What a node has too little of since a GPU is lost matters to pods alone that ask for it.
-	short := node(pod("old", "1", "8", 0))
-	short.node.Status.Allocatable = list("16", "7", "110")
-	free = fit.FreeOf(short, nil, &fit.Asker{})
+	free = fit.FreeOf(nodeWith(list("16", "7", "110"), pod("old", "1", "8", 0)), nil, &fit.Asker{})
 	if !free.FitsTogether([]*fit.Class{master, worker}, []int32{1, 0}) {
 		t.Error("a master does not fit for want of the GPUs of workers that are not there")
 	}
@@ -272,13 +223,13 @@ func TestFitsTogether(t *testing.T) {
 
 // publishing is a node that publishes so many free GPUs, of which GPU-0 to GPU-3
 // are accepted.
-func publishing(n int) *info {
+func publishing(n int) *fit.Node {
 	i := node()
 	free := allocation.FreeGPUs{Version: 1}
 	for at := range n {
 		free.Free = append(free.Free, allocation.FreeGPU{UUID: fmt.Sprint("GPU-", at)})
 	}
-	i.node.Annotations = map[string]string{wellknown.FreeGPUs: free.String()}
+	i.Annotations = map[string]string{wellknown.FreeGPUs: free.String()}
 	return i
 }
 
@@ -305,7 +256,7 @@ func TestClassesWithASelector(t *testing.T) {
 		{"less what is reserved", 5, others, 1},
 	} {
 		var table fit.Table
-		q := fit.Query{Nodes: []framework.NodeInfo{publishing(tt.left)}, Reservations: tt.reserved, Asker: fit.Asker{Priority: 5}}
+		q := fit.Query{Nodes: []*fit.Node{publishing(tt.left)}, Reservations: tt.reserved, Asker: fit.Asker{Priority: 5}}
 		if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, class("GPU-x"), nil)); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
@@ -316,6 +267,33 @@ func TestClassesWithASelector(t *testing.T) {
 	}
 	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == fit.ClassOf(pod("new", "1", "2", 5), nil).Key {
 		t.Error("pods with different selectors are one class")
+	}
+}
+
+func TestEndOf(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		deadline   int64
+		want       time.Duration
+	}{
+		{"not stated", "", 0, 0},
+		{"annotation", "90m", 0, 90 * time.Minute},
+		{"deadline", "", 60, time.Minute},
+		{"both", "1h", 60, time.Minute},
+		{"invalid", "soon", 0, 0},
+		{"negative", "-1h", 60, time.Minute},
+	} {
+		p, began, want := pod("a", "1", "2", 0), time.Unix(1000, 0), time.Time{}
+		p.Annotations = map[string]string{wellknown.ExpectedDuration: tt.text}
+		if tt.deadline > 0 {
+			p.Spec.ActiveDeadlineSeconds = &tt.deadline
+		}
+		if tt.want > 0 {
+			want = began.Add(tt.want)
+		}
+		if got := fit.EndOf(p, began); !got.Equal(want) {
+			t.Errorf("%s: %s, want %s", tt.name, got, want)
+		}
 	}
 }
 

@@ -5,42 +5,29 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/kube-scheduler/framework"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
-// Reservation is what a gang's plan keeps on a node for a pod that is not there
-// yet.
+// Reservation is what a plan keeps on a node for a pod that is not bound yet.
 type Reservation struct {
 	UID types.UID
-	// Priority is the pod's: a reservation does not bind pods of a higher one.
+	// Priority is the pod's. A reservation does not bind pods of a higher priority.
 	Priority int32
 	Amounts  Amounts
-	// Start is zero for a pod that comes now. Else room is reserved in advance: it keeps
-	// out what would stay for longer.
-	Start time.Time
-	// Leaving are pods of the node that are expected to be gone by then.
-	Leaving map[types.UID]bool
 }
 
-// Asker is who asks what is free.
+// Reservations are by node. They are not changed once made.
+type Reservations map[string][]Reservation
+
+// Asker is the pod or the gang that asks what is free.
 type Asker struct {
 	Priority int32
-	// UID is that of a pod of which the own reservation does not count.
+	// UID is the pod's own, so that its reservation does not count.
 	UID types.UID
-	// End is when the pod would be gone; zero if that is unknown.
-	End time.Time
-	// First comes before what is reserved in advance: for a gang that runs in part.
-	First bool
-	// Gone are pods that count as gone, by node. Ahead asks what will be free when they are,
-	// at a later time: all that is reserved in advance is taken by then.
-	Gone  map[string]Gone
-	Ahead bool
+	// Gone are pods that count as gone, by node.
+	Gone map[string]Gone
 }
 
 // Gone are pods of one node, and what they free.
@@ -58,7 +45,7 @@ func (g *Gone) Add(pod types.UID, amounts Amounts) {
 	g.Amounts.Add(amounts, 1)
 }
 
-// Union are the pods of all parts; no pod is in two of them.
+// Union joins sets of pods without common pods.
 func Union(parts ...Gone) Gone {
 	out := Gone{map[types.UID]bool{}, Amounts{}}
 	for _, part := range parts {
@@ -68,73 +55,31 @@ func Union(parts ...Gone) Gone {
 	return out
 }
 
-// Reservations are by node. They are not changed once made.
-type Reservations map[string][]Reservation
-
 // Free is what a pod can use of a node's resources.
 type Free struct {
-	info framework.NodeInfo
-	// reserved is what the reservations take that count.
-	reserved Amounts
-	// gone is what pods free that leave.
-	gone Amounts
+	node *Node
+	// reserved is what the reservations take, gone what leaving pods free.
+	reserved, gone Amounts
 }
 
-// FreeOf is what is left of a node. Reservations for pods that are on the node
+// FreeOf returns what is left of a node. Reservations for pods that are on the node
 // already, for pods of a lower priority, and for the asker do not count.
-func FreeOf(info framework.NodeInfo, reservations []Reservation, a *Asker) Free {
-	gone := a.Gone[info.Node().Name]
-	f := Free{info: info, gone: gone.Amounts}
-	if len(reservations) == 0 {
-		return f
-	}
-	f.reserved = Amounts{}
-	var advance []*Reservation
-	here := make(map[types.UID]bool, len(info.GetPods()))
-	for _, pod := range info.GetPods() {
-		here[pod.GetPod().UID] = true
-	}
+func FreeOf(n *Node, reservations []Reservation, a *Asker) Free {
+	f := Free{node: n, gone: a.Gone[n.Name].Amounts}
 	for i := range reservations {
 		r := &reservations[i]
-		switch {
-		case here[r.UID] || r.Priority < a.Priority || r.UID == a.UID:
-		case !r.Start.IsZero() && !a.Ahead:
-			if !a.First && queue.Binds(r.Start, a.End) {
-				advance = append(advance, r)
-			}
-		default:
-			f.reserved.Add(r.Amounts, 1)
+		if r.Priority < a.Priority || r.UID == a.UID || n.has(r.UID) {
+			continue
 		}
-	}
-	if len(advance) > 0 {
-		f.reserve(advance, gone.UIDs)
+		if f.reserved == nil {
+			f.reserved = Amounts{}
+		}
+		f.reserved.Add(r.Amounts, 1)
 	}
 	return f
 }
 
-// reserve charges what is reserved in advance, less what will be free by then. What
-// pods free that count as gone is free already.
-func (f *Free) reserve(advance []*Reservation, gone map[types.UID]bool) {
-	reserved, leaving := Amounts{}, Amounts{}
-	for _, r := range advance {
-		reserved.Add(r.Amounts, 1)
-	}
-	now := time.Now()
-	for _, info := range f.info.GetPods() {
-		pod := info.GetPod()
-		at, stated := end(pod, now)
-		if !gone[pod.UID] && slices.ContainsFunc(advance, func(r *Reservation) bool {
-			return r.Leaving[pod.UID] || stated && !queue.Binds(r.Start, at)
-		}) {
-			leaving.Add(Requests(pod), 1)
-		}
-	}
-	for name, value := range reserved {
-		f.reserved[name] += queue.Charge(value, leaving[name])
-	}
-}
-
-// Count is how many pods of a class fit; it does not ask whether the node is
+// Count returns how many pods of a class fit. It does not ask whether the node is
 // eligible.
 func (f *Free) Count(c *Class) int32 {
 	n := int64(math.MaxInt32)
@@ -150,18 +95,19 @@ func (f *Free) Count(c *Class) int32 {
 	return int32(max(0, n))
 }
 
-// selected is how many GPUs are left that the class's selector accepts. A node
-// that does not publish its free GPUs has none.
+// selected is how many GPUs are left that the class's selector accepts: 0 on a node
+// that does not publish its free GPUs.
 func (f *Free) selected(c *Class) int64 {
-	left, err := c.selector.Left(f.info)
+	name := c.selector.Resource
+	left, err := c.selector.Left(f.node.Node, f.node.Requested.Of(name))
 	if err != nil {
 		return 0
 	}
-	return left - f.Reserved(c.selector.Resource)
+	return left - f.Reserved(name)
 }
 
-// Lacks is the first resource, by name, of which there is not enough for a pod;
-// empty if there is.
+// Lacks returns the first resource, by name, of which there is not enough for a pod;
+// empty if there is enough of all.
 func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		if f.Left(name) < amounts[name] {
@@ -174,15 +120,15 @@ func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 // HasReservations reports whether any reservation counts.
 func (f *Free) HasReservations() bool { return len(f.reserved) > 0 }
 
-// Reserved is how much of a resource is reserved for other pods.
+// Reserved returns how much of a resource is reserved for other pods.
 func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name] }
 
-// FitsTogether reports whether so many pods of each class fit at once.
+// FitsTogether reports whether several pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	total := Amounts{}
 	for i, n := range pods {
 		if n == 0 {
-			continue // A gang may be of many classes, and a node has pods of few.
+			continue // A gang may have many classes, and a node pods of a few.
 		}
 		c := classes[i]
 		if c.exclusive && n > 1 || c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
@@ -193,56 +139,41 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	return f.Lacks(total) == ""
 }
 
-// Left is how much of a resource is left, in the unit of [Amounts].
+// Left returns how much of a resource is left, in the unit of [Amounts].
 func (f *Free) Left(name corev1.ResourceName) int64 {
-	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
-	unused := int64(allocatable.GetAllowedPodNumber() - len(f.info.GetPods()))
-	if name != corev1.ResourcePods {
-		unused = amountIn(allocatable, name) - amountIn(requested, name)
+	requested := f.node.Requested.Of(name)
+	if name == corev1.ResourcePods {
+		requested = int64(len(f.node.Pods))
 	}
-	return unused - f.reserved[name] + f.gone[name]
+	return f.node.Allocatable.Of(name) - requested - f.reserved[name] + f.gone[name]
 }
 
-func amountIn(r framework.Resource, name corev1.ResourceName) int64 {
-	switch name {
-	case corev1.ResourceCPU:
-		return r.GetMilliCPU()
-	case corev1.ResourceMemory:
-		return r.GetMemory()
-	case corev1.ResourceEphemeralStorage:
-		return r.GetEphemeralStorage()
-	default:
-		return r.GetScalarResources()[name]
-	}
-}
-
-// maxClasses is how many classes a table remembers.
+// maxClasses is how many classes a table keeps.
 const maxClasses = 128
 
-// Table caches how many pods of a class fit on a node. It is for one goroutine:
-// scheduling cycles are one after another.
+// Table caches how many pods of a class fit on a node. It is for one goroutine, since
+// scheduling cycles run one after another.
 type Table struct {
 	// rows are by class, in the order of a query's nodes.
 	rows map[Key][]count
 }
 
-// count holds while the node's generation does. No generation is used twice, by
-// any node; but the cycle of a PodGroup puts members on a node without another
-// generation, so the node's pods are counted too.
+// count is valid for a node's generation. The cycle of a PodGroup adds members to a node
+// without another generation, so the number of pods counts too.
 type count struct {
 	generation  int64
 	value, pods int32
 }
 
-// Query is about all nodes.
+// Query asks about all nodes.
 type Query struct {
-	Nodes        []framework.NodeInfo
+	Nodes        []*Node
 	Reservations Reservations
 	Asker
 }
 
-// Count writes how many pods of a class fit on each node, in the order of Nodes,
-// into the storage of into.
+// Count writes how many pods of a class fit on each node, in the order of Nodes, into
+// the storage of into.
 func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
 	return t.measure(q, c.Key, c, into, func(f *Free) int32 { return f.Count(c) })
 }
@@ -254,43 +185,42 @@ func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
 	})
 }
 
-// measure takes what holds for every asker from the cache. A node with nothing
-// free has nothing reserved either.
+// measure takes what is equal for every asker from the cache. Reservations cannot
+// matter on a node with nothing free.
 func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*Free) int32) []int32 {
 	into = into[:0]
 	counts := t.row(key, len(q.Nodes))
-	for i, info := range q.Nodes {
-		if _, gone := q.Gone[info.Node().Name]; gone {
-			into = append(into, q.measure(info, c, value))
+	for i, n := range q.Nodes {
+		if _, gone := q.Gone[n.Name]; gone {
+			into = append(into, q.measure(n, c, value))
 			continue
 		}
-		at, generation := &counts[i], info.GetGeneration()
-		pods := int32(len(info.GetPods())) //nolint:gosec // A node has few.
-		if at.generation != generation || at.pods != pods {
-			*at = count{generation: generation, pods: pods}
-			if c.Eligible(info.Node()) {
-				at.value = value(&Free{info: info})
+		at, pods := &counts[i], int32(len(n.Pods)) //nolint:gosec // A node has few.
+		if at.generation != n.Generation || at.pods != pods {
+			*at = count{generation: n.Generation, pods: pods}
+			if c.Eligible(n.Node) {
+				at.value = value(&Free{node: n})
 			}
 		}
-		n := at.value
-		if n > 0 && len(q.Reservations) > 0 && len(q.Reservations[info.Node().Name]) > 0 {
-			n = q.measure(info, c, value)
+		known := at.value
+		if known > 0 && len(q.Reservations) > 0 && len(q.Reservations[n.Name]) > 0 {
+			known = q.measure(n, c, value)
 		}
-		into = append(into, n)
+		into = append(into, known)
 	}
 	return into
 }
 
-// measure is with reservations and pods that count as gone, which differ by asker.
-func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int32) int32 {
-	if !c.Eligible(info.Node()) {
+// measure counts reservations and pods that count as gone, which differ by asker.
+func (q *Query) measure(n *Node, c *Class, value func(*Free) int32) int32 {
+	if !c.Eligible(n.Node) {
 		return 0
 	}
-	free := FreeOf(info, q.Reservations[info.Node().Name], &q.Asker)
+	free := FreeOf(n, q.Reservations[n.Name], &q.Asker)
 	return value(&free)
 }
 
-// row is that of a class. All make way when there are too many.
+// row returns the counts of a class. All rows are dropped when there are too many.
 func (t *Table) row(key Key, nodes int) []count {
 	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[key] == nil {
 		t.rows = map[Key][]count{}

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A gang avoids a node that rejected a member for what no plan contains (volumes,
-// other pods' affinity): at first for a moment, since the node may be changing, and
-// twice as long each time.
+// A gang avoids a node that rejected a member for what planner does not know (volumes, other
+// pods' affinity), at first for a moment, since the node may be changing, then twice as long
+// each time.
 const backoffFirst, backoffMost = 2 * time.Second, time.Minute
 
 // Backoffs are the nodes that gangs and native PodGroups avoid. They are safe for
@@ -26,11 +26,11 @@ type backoff struct {
 	failures int
 	// message is why the last of the nodes rejected the member.
 	message string
-	// last is when the last of them ended, or will end.
+	// last is when the last back-off ends.
 	last time.Time
 }
 
-// Add avoids nodes that rejected a member, with the message of the last.
+// Add avoids nodes that rejected a member, with the message of the last node.
 func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -44,8 +44,8 @@ func (all *Backoffs) Add(gang types.NamespacedName, message string, nodes ...str
 	b.message = message
 }
 
-// Avoided are the nodes that a gang avoids now, and why they rejected a member, after what
-// placement counts of them: empty without any, or without a message.
+// Avoided returns the nodes that a gang avoids now. The reason why they rejected a member
+// continues placement's text, and is empty without nodes or a message.
 func (all *Backoffs) Avoided(gang types.NamespacedName) (nodes []string, reason string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -64,15 +64,15 @@ func (all *Backoffs) Avoided(gang types.NamespacedName) (nodes []string, reason 
 	return nodes, reason
 }
 
-// End is called when a gang has its nodes.
+// End ends the back-offs of a gang that has its nodes.
 func (all *Backoffs) End(gang types.NamespacedName) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	delete(all.gangs, gang)
 }
 
-// expire returns the gangs that avoid a node no longer, and forgets those that have
-// not avoided one for long.
+// expire ends back-offs and returns their gangs. It forgets gangs if their last back-off ended
+// long ago.
 func (all *Backoffs) expire(now time.Time) (expired []types.NamespacedName) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -89,7 +89,7 @@ func (all *Backoffs) expire(now time.Time) (expired []types.NamespacedName) {
 	return expired
 }
 
-// forget returns the gangs that avoided a node.
+// forget ends the back-offs of a node and returns their gangs.
 func (all *Backoffs) forget(node string) (avoided []types.NamespacedName) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

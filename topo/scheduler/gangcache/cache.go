@@ -1,14 +1,15 @@
-// Package gangcache knows every gang that labels, annotations or PodGroup objects
-// describe, and what each holds.
+// Package gangcache knows every gang that labels, annotations or PodGroup objects describe, and
+// which nodes it holds.
 //
-// It owns the state machine of members (pending, planned, reserved, released,
-// bound, done), reservations of nodes until their deadline, the leader of a rejected
-// gang, the back-off of nodes, and the metrics of all that. All of it is behind one
-// lock, which is never held while the framework is called: what the framework is to
-// do is collected as Effects, which the controller takes and applies.
+// It owns the states of members (pending, planned, reserved, released, bound, done), the
+// reservations of nodes until their deadline, the leader of a rejected gang, the back-off
+// of nodes, and their metrics. One lock guards all of it and is never held while other packages
+// run: a scheduling cycle takes a [Snapshot], planner makes a plan of it, and Commit takes
+// the plan over. What the framework is to do is collected as [Effects], which the controller
+// applies.
 //
-// Of a rejected gang one member, the leader, tries again when something changed; the
-// others repeat its reason. A gang of thousands costs one plan.
+// One member of a rejected gang, the leader, tries again when something changed; the others
+// repeat its reason. So a gang of thousands costs one plan.
 package gangcache
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -31,32 +33,29 @@ import (
 // Options of a Cache.
 type Options struct {
 	Domains wellknown.Domains
-	// Ignored are resources that count for nothing.
+	// Ignored are resources that do not count.
 	Ignored []corev1.ResourceName
 	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all.
 	CrossNamespaceGroups bool
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
 	// GPUs reads the device selectors of pods.
-	GPUs *sgpu.Scheduler
-	// ReserveAfter is how long a gang waits before room is reserved for it in advance; zero is
-	// for ever.
-	ReserveAfter time.Duration
-	Metrics      *Metrics
+	GPUs    *sgpu.Scheduler
+	Metrics *Metrics
 }
 
-// IsNative reports whether Kubernetes keeps a pod's gang together.
+// IsNative reports whether Kubernetes keeps the members of a pod's gang together.
 func (o *Options) IsNative(pod *corev1.Pod) bool {
 	g := pod.Spec.SchedulingGroup
 	return o.Native && g != nil && g.PodGroupName != nil
 }
 
-// NewMember is a pod as a member of a gang.
+// NewMember returns a pod as a member of a gang.
 func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
-	// Annotations that contradict each other are rejected by PreFilter.
+	// PreFilter rejects annotations that contradict each other.
 	selector, _ := o.GPUs.Selector(pod)
-	// One that is bound already, as after a restart, is of the class that it had before: a class
-	// for each node would make a plan of a gang of thousands one of thousands of classes.
+	// After a restart a pod may be bound already. It keeps the class that it had before: a class
+	// for each node would make plans of large gangs slow.
 	unbound := *pod
 	unbound.Spec.NodeName = ""
 	class := fit.ClassOf(&unbound, selector, o.Ignored...)
@@ -64,7 +63,7 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
 }
 
-// foreign is why a gang may not run with those that it lists.
+// foreign returns an error if a gang may not run together with those that it lists.
 func (o *Options) foreign(s *gang.Spec) error {
 	for _, other := range s.Groups {
 		if other.Namespace != s.Key.Namespace && !o.CrossNamespaceGroups {
@@ -76,33 +75,36 @@ func (o *Options) foreign(s *gang.Spec) error {
 
 // Cache has the gangs. It is safe for concurrent use.
 type Cache struct {
+	Options
 	// Changed has a value when there may be effects.
 	Changed notify.Signal
 	// Backoffs are those of gangs and of native PodGroups.
 	Backoffs Backoffs
 
-	// mu is held by the exported methods, and guards what follows but Options. blocked are
-	// pods of no gang that reservations kept from a node.
-	mu sync.Mutex
-	gangs
+	// mu is held by the exported methods, and guards the fields below.
+	mu      sync.Mutex
+	byKey   map[types.NamespacedName]*gangInfo
+	members map[types.UID]*member
+	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
+	// reservations are replaced, never changed: scheduling cycles read them without the lock.
+	reservations fit.Reservations
+	effects      Effects
 }
 
 // New returns an empty cache.
 func New(o Options) *Cache {
 	return &Cache{
-		Changed: notify.New(), Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
-		gangs: gangs{
-			Options: o, byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{}, effects: newEffects(),
-		},
-		blocked: map[types.UID]*corev1.Pod{},
+		Options: o, Changed: notify.New(), Backoffs: Backoffs{gangs: map[types.NamespacedName]*backoff{}},
+		byKey: map[types.NamespacedName]*gangInfo{}, members: map[types.UID]*member{},
+		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(),
 	}
 }
 
-// lock is for what happens to a pod, and returns the member that it is; nil for one of no gang.
+// lock returns the member that a pod is; nil for a pod of no gang.
 func (c *Cache) lock(pod *corev1.Pod) *member {
 	c.mu.Lock()
-	return c.of(pod)
+	return c.members[pod.UID]
 }
 
 // unlock reports effects that are due.
@@ -113,7 +115,7 @@ func (c *Cache) unlock() {
 	c.mu.Unlock()
 }
 
-// UpdatePod takes over what a pod is now.
+// UpdatePod takes over a new or changed pod.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	previous := c.lock(pod)
 	defer c.unlock()
@@ -133,7 +135,7 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	}
 }
 
-// DeletePod forgets a pod, which ends the back-off of its node.
+// DeletePod forgets a pod, and ends the back-off of its node.
 func (c *Cache) DeletePod(pod *corev1.Pod) {
 	m := c.lock(pod)
 	defer c.unlock()
@@ -145,8 +147,7 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	}
 }
 
-// SetPodGroup takes over a PodGroup object of an API group; err is what is wrong
-// with it.
+// SetPodGroup takes over a PodGroup object of an API group; err is why it is invalid.
 func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -170,9 +171,9 @@ func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	}
 }
 
-// NodeChanged takes over what a node is now, nil if it is gone, and ends its back-off. A gang on
-// its way to it that may not be there any longer gives back all that it holds: members may have
-// waited for it for minutes, and no filter sees them again.
+// NodeChanged takes over a changed node, nil if it was deleted, and ends its back-off. A gang
+// with a member that the node no longer takes releases all nodes: members may have waited for
+// minutes, and no filter sees them again.
 func (c *Cache) NodeChanged(name string, now *corev1.Node) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -180,44 +181,75 @@ func (c *Cache) NodeChanged(name string, now *corev1.Node) {
 	c.retry(c.Backoffs.forget(name)...)
 }
 
-// Snapshot is a gang outside the cache. Pods never change.
-type Snapshot struct {
+// Reservations returns what plans reserve.
+func (c *Cache) Reservations() fit.Reservations {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reservations
+}
+
+// QueueKey is the place of a pod in the scheduler's queue. All pods of a gang have the same.
+type QueueKey struct {
+	Priority int32
+	// Created is when the first pod or the PodGroup of the gang was created.
+	Created time.Time
+	// Name orders gangs of one age; empty for a pod of no gang.
+	Name string
+}
+
+// Compare is negative if k comes before another key.
+func (k *QueueKey) Compare(o *QueueKey) int {
+	return cmp.Or(cmp.Compare(o.Priority, k.Priority), k.Created.Compare(o.Created), cmp.Compare(k.Name, o.Name))
+}
+
+// QueueKey returns the key of a pod.
+func (c *Cache) QueueKey(pod *corev1.Pod) QueueKey {
+	m := c.lock(pod)
+	defer c.unlock()
+	if m != nil {
+		return QueueKey{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
+	}
+	return QueueKey{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
+}
+
+// Gang describes a gang outside of the cache.
+type Gang struct {
 	Key  types.NamespacedName
 	Pods []*corev1.Pod
-	// ByLabels gangs are described by labels, and have no object of their user's.
+	// ByLabels reports that labels describe the gang, and no PodGroup object of a user.
 	ByLabels bool
-	// Certain gangs have a pod that is live and none that contradicts another: what
-	// follows is known.
+	// Certain reports that the fields below are known: a pod is live, and none contradicts
+	// another.
 	Certain   bool
 	MinMember int
-	// Timeout is how long members that have a node wait for the others; 0 if the pods
-	// have none.
+	// Timeout is how long members that have a node wait for the others; 0 if the pods do not
+	// state it.
 	Timeout time.Duration
-	// RejectedSince is zero for a gang that is not rejected, or waits for pods.
+	// RejectedSince is zero for a gang that is not rejected or waits for pods.
 	RejectedSince time.Time
 }
 
-// Snapshots are all gangs that have pods.
-func (c *Cache) Snapshots() []Snapshot {
+// Gangs returns all gangs that have pods.
+func (c *Cache) Gangs() []Gang {
 	c.mu.Lock()
 	defer c.unlock()
-	all := make([]Snapshot, 0, len(c.byKey))
+	all := make([]Gang, 0, len(c.byKey))
 	for _, g := range c.byKey {
 		if len(g.members) == 0 {
 			continue
 		}
 		g.resolve()
-		s := Snapshot{Key: g.key, MinMember: g.spec.MinMember}
+		out := Gang{Key: g.key, MinMember: g.spec.MinMember}
 		for _, m := range g.members {
-			s.Pods = append(s.Pods, m.pod)
-			s.ByLabels = s.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.pod)
-			s.Certain = s.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
-			s.Timeout = max(s.Timeout, m.spec.Timeout)
+			out.Pods = append(out.Pods, m.pod)
+			out.ByLabels = out.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.pod)
+			out.Certain = out.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
+			out.Timeout = max(out.Timeout, m.spec.Timeout)
 		}
 		if c.incomplete(g) == "" {
-			s.RejectedSince = g.rejected.since
+			out.RejectedSince = g.rejected.since
 		}
-		all = append(all, s)
+		all = append(all, out)
 	}
 	return all
 }

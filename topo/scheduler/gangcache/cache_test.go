@@ -8,14 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
@@ -44,21 +42,36 @@ func admit(c *Cache, pod *corev1.Pod) string {
 	return reason
 }
 
+// cycle is a pod's scheduling cycle with the test's plans.
+func cycle(c *Cache, pod *corev1.Pod, plan func(unit []planner.Gang) planner.Plan) (node, rejection string) {
+	for {
+		s := c.Snapshot(pod)
+		current := true
+		node, rejection = s.Node, s.Rejection
+		for _, unit := range s.Units {
+			made := plan(unit)
+			node, rejection, current = c.Commit(pod, unit, &made)
+		}
+		if current {
+			return node, rejection
+		}
+	}
+}
+
 // place tries a pod with plans that give pods these nodes; with none there is no room.
 func place(c *Cache, pod *corev1.Pod, nodes map[string]string) (node, rejection string) {
-	node, _, rejection = c.Place(pod, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
+	return cycle(c, pod, func(unit []planner.Gang) planner.Plan {
 		if nodes == nil {
-			return nil, nil, "no room"
+			return planner.Plan{Reason: "no room"}
 		}
-		plans := make([]planner.Plan, len(gangs))
-		for i := range gangs {
-			for _, m := range gangs[i].Members {
-				plans[i].Nodes = append(plans[i].Nodes, nodes[m.Pod.Name])
+		plan := planner.Plan{Places: make([]planner.Place, len(unit))}
+		for i := range unit {
+			for _, m := range unit[i].Members {
+				plan.Places[i].Nodes = append(plan.Places[i].Nodes, nodes[m.Pod.Name])
 			}
 		}
-		return plans, nil, ""
+		return plan
 	})
-	return node, rejection
 }
 
 // commit gives pods nodes as a plan does.
@@ -253,19 +266,6 @@ func TestPermitOnAnotherNode(t *testing.T) {
 	}
 }
 
-func TestMembersSelectGPUs(t *testing.T) {
-	c := newCache()
-	class := func(name, use string) *fit.Class {
-		pod := podOf(name, in("x", "2"))
-		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
-		pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": use}
-		return c.NewMember(pod).Class
-	}
-	if a, b, d := class("a", ""), class("b", "GPU-1"), class("d", "GPU-1"); a.Key == b.Key || b.Key != d.Key {
-		t.Error("classes do not differ by selector")
-	}
-}
-
 // A member that is bound when the scheduler begins is of the class of the others.
 func TestBoundMembersAreOfOneClass(t *testing.T) {
 	c := newCache()
@@ -274,12 +274,9 @@ func TestBoundMembersAreOfOneClass(t *testing.T) {
 	c.UpdatePod(onNode)
 	waiting := podOf("a-1", in("a", "2"))
 	c.UpdatePod(waiting)
-	_, _, _ = c.Place(waiting, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
-		if m := gangs[0].Members; len(m) != 2 || m[0].Node != "n0" || m[0].Class.Key != m[1].Class.Key {
-			t.Errorf("members %+v", m)
-		}
-		return nil, nil, "no room"
-	})
+	if m := c.Snapshot(waiting).Units[0][0].Members; len(m) != 2 || m[0].Node != "n0" || m[0].Class.Key != m[1].Class.Key {
+		t.Errorf("members %+v", m)
+	}
 }
 
 func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
@@ -328,21 +325,42 @@ func TestTheOthersAreTriedOnceTheLeaderHasANode(t *testing.T) {
 	}
 }
 
-// A gang that changes while it is planned outside the lock keeps nothing of the plan.
+// A gang that changes while it is planned keeps nothing of the plan.
 func TestOutdatedPlan(t *testing.T) {
 	c := newCache()
 	a, b := podOf("a", in("x", "1")), podOf("b", in("x", "1"))
 	admit(c, a)
 	times := 0
-	node, _, rejection := c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
+	node, rejection := cycle(c, a, func(unit []planner.Gang) planner.Plan {
 		if times++; times == 1 {
 			admit(c, b)
-		} else if len(c.Reservations()) > 0 || len(gangs[0].Members) != 2 {
+		} else if len(c.Reservations()) > 0 || len(unit[0].Members) != 2 {
 			t.Errorf("an outdated plan is committed: %v", c.Reservations())
 		}
-		return []planner.Plan{{Nodes: make([]string, len(gangs[0].Members))}}, nil, ""
+		return planner.Plan{Places: []planner.Place{{Nodes: make([]string, len(unit[0].Members))}}}
 	})
 	if times != 2 || node != "" || rejection == "" {
 		t.Errorf("planned %d times, on %q: %s", times, node, rejection)
+	}
+}
+
+// The age of a gang is that of its first pod, or of its PodGroup, for all of its pods.
+func TestQueueKey(t *testing.T) {
+	c := newCache()
+	now := time.Now().Truncate(time.Second)
+	of := func(name string, labels map[string]string, age time.Duration) QueueKey {
+		pod := podOf(name, labels)
+		pod.CreationTimestamp = metav1.NewTime(now.Add(-age))
+		admit(c, pod)
+		return c.QueueKey(pod)
+	}
+	of("old", in("x", "2"), time.Hour)
+	young, plain := of("young", in("x", "2"), 0), of("plain", nil, time.Minute)
+	if old := c.QueueKey(podOf("old", nil)); young != old || young.Compare(&plain) > 0 {
+		t.Errorf("the young member's key is %v, the old one's %v, that of a pod between %v", young, old, plain)
+	}
+	important := plain
+	if important.Priority = 1; important.Compare(&young) > 0 {
+		t.Error("a higher priority comes later")
 	}
 }

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// permitSlack is how much longer the framework lets a pod wait in Permit than the
-	// gang does: the gang's own deadline comes first, and has the reason.
+	// permitSlack is how much longer the framework lets a pod wait in Permit than the gang
+	// does, so that the gang's own deadline, which has the reason, comes first.
 	permitSlack = time.Minute
-	// MaxRetries is how often a gang plans around nodes that rejected members before
-	// it releases all that it holds.
+	// MaxRetries is how often a gang plans around nodes that rejected members before it
+	// releases all its nodes.
 	MaxRetries = 3
 )
 
-// Admit is for PreEnqueue: what a pod's gang waits for, empty if the pod may enter
-// the queue. added reports that the pod was not known. A pod that is known may be
-// newer here than in the queue.
+// Admit is for PreEnqueue. reason is what the pod's gang waits for; empty if the pod may enter
+// the queue. added reports that the pod was not known. The cache may know a newer version of
+// the pod than the queue.
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	m := c.lock(pod)
 	defer c.unlock()
 	if m == nil {
 		if m, added = c.put(pod); m == nil {
-			return false, "" // In no gang, or with a fault, which PreFilter rejects.
+			return false, "" // It is in no gang, or PreFilter rejects it.
 		}
 	}
 	g := m.gang
@@ -45,6 +45,162 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	return added, reason
 }
 
+// Snapshot is what a member's scheduling cycle needs of the cache. Without a node and a rejection
+// the units are to be planned and committed one after another.
+type Snapshot struct {
+	// Member reports whether the pod is in a gang.
+	Member bool
+	// Node is the member's node by an earlier plan, Rejection why it gets none.
+	Node, Rejection string
+	// Units are gangs that are planned together. The last unit is the member's own. Those before
+	// run with fewer members than they need, since members died or the scheduler was restarted
+	// while it bound them: the last unit could take the nodes that only they can use.
+	Units [][]planner.Gang
+}
+
+// Snapshot returns what a pod's scheduling cycle is to plan.
+func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
+	m := c.lock(pod)
+	defer c.unlock()
+	if m == nil {
+		return Snapshot{}
+	}
+	g := m.gang
+	if m.onItsWay() {
+		g.rejected.accept()
+		return Snapshot{Member: true, Node: m.node}
+	}
+	out := Snapshot{Member: true}
+	own, reason := c.attempt(m)
+	if reason != "" {
+		out.Rejection = g.rejection(reason)
+		return out
+	}
+	if !g.once {
+		for _, i := range c.interrupted(g, m.priority()) {
+			unit, _ := c.unit(i)
+			out.Units = append(out.Units, c.toPlan(unit, i))
+		}
+	}
+	out.Units = append(out.Units, c.toPlan(own, g))
+	return out
+}
+
+// Commit takes over the plan for a unit of a snapshot. current is false, and nothing changes, if
+// a gang of the unit changed since the snapshot. For the member's own unit the results are as in
+// [Snapshot]; for the others they are empty.
+func (c *Cache) Commit(
+	pod *corev1.Pod, unit []planner.Gang, plan *planner.Plan,
+) (node, rejection string, current bool) {
+	m := c.lock(pod)
+	defer c.unlock()
+	reason := plan.Reason
+	if plan.Places != nil {
+		if reason = ""; !c.commit(unit, pod, plan) {
+			return "", "", false
+		}
+	}
+	switch {
+	case m == nil:
+		return "", "the pod is gone", true
+	case m.gang.key != unit[0].Key:
+		return "", "", true
+	}
+	if reason = c.conclude(m, reason); reason != "" {
+		return "", m.gang.rejection(reason), true
+	}
+	return m.node, "", true
+}
+
+// commit gives members the nodes of a plan, which ends the rejections of their gangs, and
+// activates those that can be tried now, except for the pod that is tried.
+func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plan *planner.Plan) bool {
+	for i := range unit {
+		if g := c.byKey[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
+			return false
+		}
+	}
+	p := newPreemption(plan.Leaving)
+	for i := range plan.Places {
+		g := c.byKey[unit[i].Key]
+		again := g.place(unit[i].Members, &plan.Places[i], p)
+		if g.rejected.reason != "" {
+			// Events during the leader's cycle woke none of the others, and may be missing in
+			// the plan.
+			again = append(again, g.ranked((*member).waits)...)
+			g.rejected.accept()
+		}
+		for _, m := range again {
+			if m.pod.UID != tried.UID {
+				c.effects.activate(m.pod)
+			}
+		}
+	}
+	c.renew()
+	return true
+}
+
+// attempt returns the unit to plan for a member, or why planning is of no use.
+func (c *Cache) attempt(m *member) (u []*gangInfo, reason string) {
+	g := m.gang
+	u, missing := c.unit(g)
+	switch {
+	case g.err != nil:
+		c.reject(g, g.err.Error(), m)
+		return nil, g.rejected.reason
+	case missing != "" && !g.satisfied():
+		return nil, "waits for " + missing
+	case g.rejected.repeats(m):
+		m.notified = true
+		return nil, g.rejected.reason
+	}
+	if at := slices.IndexFunc(u, func(other *gangInfo) bool { return other.err != nil }); at >= 0 {
+		return nil, fmt.Sprintf("podgroup %s of its groups: %v", u[at].key.Name, u[at].err)
+	}
+	return u, ""
+}
+
+// toPlan returns the gangs of a unit that need nodes. The tried gang comes first, even if it is
+// satisfied: it is planned for one member more.
+func (c *Cache) toPlan(u []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
+	for _, g := range u {
+		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {
+			continue
+		}
+		avoid, _ := c.Backoffs.Avoided(g.key)
+		at := len(gangs)
+		if g == tried {
+			at = 0
+		}
+		gangs = slices.Insert(gangs, at, g.snapshot(avoid))
+	}
+	return gangs
+}
+
+// conclude returns why a member has no node by a plan; empty if it has one. reason is the
+// planner's.
+func (c *Cache) conclude(m *member, reason string) string {
+	g := m.gang
+	if reason == "" {
+		if m.stage != pending {
+			return ""
+		}
+		m.notified = true
+		return "others of the gang come before this pod, and there is no room for more"
+	}
+	_, avoided := c.Backoffs.Avoided(g.key)
+	reason += avoided
+	if g.hasReservedEnough() {
+		m.notified = true // There is no room for one member more, and the others have theirs.
+		return reason
+	}
+	if !g.satisfied() {
+		c.release(g, reason)
+	}
+	c.reject(g, reason, m)
+	return g.rejected.reason
+}
+
 // Block remembers a pod of no gang that found no node beside the reservations.
 func (c *Cache) Block(pod *corev1.Pod) {
 	c.mu.Lock()
@@ -52,17 +208,17 @@ func (c *Cache) Block(pod *corev1.Pod) {
 	c.blocked[pod.UID] = pod
 }
 
-// HoldsNone reports whether no member of a pod's gang holds a node: what rejects the pod
-// now are not the others.
+// HoldsNone reports whether no member of a pod's gang holds a node, so that the others cannot
+// be what rejects the pod.
 func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
 	m := c.lock(pod)
 	defer c.unlock()
 	return m != nil && m.gang.count(reserved) == 0
 }
 
-// TurnedAway is for PostFilter: the node of a plan rejected the member, and others would
-// too. The gang avoids them and plans again, with the members that hold a node where they
-// are; after MaxRetries it releases all.
+// TurnedAway is for PostFilter: the node of a plan rejected the member, and others would too.
+// The gang avoids them and plans again around the members that hold a node. After MaxRetries it
+// releases all nodes.
 func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...string) {
 	m := c.lock(pod)
 	defer c.unlock()
@@ -80,9 +236,9 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...stri
 	c.effects.activate(pod)
 }
 
-// Unreserve takes a member's node back, and all that its gang holds if that still
-// waits: without this member it is not complete. A member that could not be bound keeps
-// its node reserved, since others of its gang run by now.
+// Unreserve takes a member's node back, and all nodes of its gang if that still waits, since it
+// is not complete without the member. A member that could not be bound keeps its node
+// reserved: others of its gang run already.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	m := c.lock(pod)
 	defer c.unlock()
@@ -101,9 +257,9 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.renew()
 }
 
-// Permit notes that a member holds its node, unless its plan has changed. wait is for
-// how long it waits for the others of its gang, and of the gangs that it runs with:
-// zero once enough of all have a node, and all others go on.
+// Permit notes that a member holds its node; rejection is set if its plan has changed. wait is
+// how long it waits for the others of its gang, and of the gangs that it runs with: zero once
+// enough members of all hold a node, and all go on.
 func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, rejection string) {
 	m := c.lock(pod)
 	defer c.unlock()
@@ -115,10 +271,10 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 	}
 	m.stage = reserved
 	if m.gang.preemption.tried(pod.UID) {
-		c.activatePlanned(m.gang, pod) // One of those that wait for room has the others evicted.
+		c.activatePlanned(m.gang, pod) // A member that waits for room starts the eviction.
 	}
 	unit, missing := c.unit(m.gang)
-	if missing != "" && !m.gang.once || !unit.satisfied() {
+	if missing != "" && !m.gang.once || slices.ContainsFunc(unit, func(g *gangInfo) bool { return !g.satisfied() }) {
 		return max(time.Until(m.gang.deadline), 0) + permitSlack, ""
 	}
 	for _, u := range unit {
@@ -136,144 +292,10 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 	return 0, ""
 }
 
-// WorthTrying reports whether a cycle of this pod could have another result than the
-// last one: of a rejected gang only the leader's.
+// WorthTrying reports whether another cycle of this pod could have another result: of a
+// rejected gang only the leader's.
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 	m := c.lock(pod)
 	defer c.unlock()
 	return m == nil || !m.gang.rejected.repeats(m)
-}
-
-// Plan plans gangs together, with pods of a lower priority gone if it may and must:
-// those that leave. The reason is why there is no plan, or none without preemption.
-type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, leaving []*corev1.Pod, reason string)
-
-// Place is for PreFilter: the node of a member, by an earlier plan or by one that is
-// made now, without the lock, for all gangs that it runs with; or why it has none.
-func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rejection string) {
-	c.mu.Lock()
-	defer c.unlock()
-	for range 3 {
-		m := c.of(pod)
-		if m == nil {
-			return "", false, ""
-		}
-		g := m.gang
-		if m.onItsWay() {
-			g.rejected.accept()
-			return m.node, true, ""
-		}
-		unit, reason := c.attempt(m)
-		if reason != "" {
-			return "", true, g.rejection(reason)
-		}
-		gangs := c.toPlan(unit, g)
-		if !g.once {
-			// Gangs that run with fewer members than they need, since the scheduler was
-			// restarted while it bound them, or members died, come first: the unit could take
-			// the nodes that only they can use. Without room their leaders try again when
-			// something changes.
-			for _, i := range c.interrupted(g, m.priority()) {
-				unit, _ := c.unit(i)
-				_, _ = c.plan(plan, c.toPlan(unit, i), pod, false)
-			}
-		}
-		reason, current := c.plan(plan, gangs, pod, true)
-		if !current {
-			continue
-		}
-		if m = c.of(pod); m == nil {
-			return "", true, "the pod is gone"
-		}
-		if reason = c.conclude(m, reason); reason != "" {
-			return "", true, m.gang.rejection(reason)
-		}
-		return m.node, true, ""
-	}
-	return "", true, "the gang changes faster than it is planned"
-}
-
-// plan plans without the lock, and takes the plans over. It does nothing, and current is
-// false, if a gang changed while it was planned. The reason is why there are no plans.
-func (c *Cache) plan(
-	plan Plan, gangs []planner.Gang, tried *corev1.Pod, mayPreempt bool,
-) (reason string, current bool) {
-	unlocked := func() ([]planner.Plan, []*corev1.Pod, string) {
-		c.unlock()
-		defer c.mu.Lock() // Of a panic too: Place unlocks.
-		return plan(gangs, mayPreempt)
-	}
-	plans, leaving, reason := unlocked()
-	if plans == nil {
-		return reason, true
-	}
-	return "", c.commit(gangs, tried, plans, leaving)
-}
-
-// attempt is the unit to plan for a member, or why that is of no use.
-func (all *gangs) attempt(m *member) (u unit, reason string) {
-	g := m.gang
-	u, missing := all.unit(g)
-	switch {
-	case g.err != nil:
-		all.reject(g, g.err.Error(), m)
-		return nil, g.rejected.reason
-	case missing != "" && !g.satisfied():
-		return nil, "waits for " + missing
-	case g.rejected.repeats(m):
-		m.notified = true
-		return nil, g.rejected.reason
-	}
-	if at := slices.IndexFunc(u, func(other *gangInfo) bool { return other.err != nil }); at >= 0 {
-		return nil, fmt.Sprintf("podgroup %s of its groups: %v", u[at].key.Name, u[at].err)
-	}
-	return u, ""
-}
-
-// toPlan are the gangs of a unit that need nodes. The one that is tried is planned
-// even if it has what it needs: for one member more. It is the first.
-func (c *Cache) toPlan(u unit, tried *gangInfo) (gangs []planner.Gang) {
-	due, now := map[*gangInfo]bool{}, time.Now()
-	if !tried.rejected.since.IsZero() && now.Sub(tried.rejected.since) >= c.ReserveAfter {
-		due = c.due(now)
-	}
-	for _, g := range u {
-		if g != tried && (g.satisfied() || !g.deadline.IsZero()) {
-			continue
-		}
-		avoid, _ := c.Backoffs.Avoided(g.key)
-		s := g.snapshot(avoid)
-		if g != tried {
-			gangs = append(gangs, s)
-			continue
-		}
-		s.Due, s.Advance = due[g], g.advance
-		gangs = slices.Insert(gangs, 0, s)
-	}
-	return gangs
-}
-
-// conclude is why a member has no node that was planned; empty if it has one. The reason is
-// that of the planner.
-func (c *Cache) conclude(m *member, reason string) string {
-	g := m.gang
-	if reason == "" {
-		if m.stage != pending {
-			return ""
-		}
-		m.notified = true
-		return "others of the gang come before this pod, and there is no room for more"
-	}
-	_, avoided := c.Backoffs.Avoided(g.key)
-	reason += avoided
-	if g.hasReservedEnough() {
-		// There is no room for one more, and the others are on their way.
-		m.notified = true
-		return reason
-	}
-	if !g.satisfied() {
-		c.release(g, reason)
-	}
-	c.reject(g, reason, m)
-	return g.rejected.reason
 }

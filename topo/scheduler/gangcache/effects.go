@@ -12,21 +12,20 @@ import (
 )
 
 const (
-	// activateEvery is how often planned members are activated that do not come. The
-	// queue loses events: a pod that preempts a victim a second time, while the event
-	// of its deletion is on the way, gets neither.
+	// activateEvery is how often planned members are activated again. The queue loses events:
+	// a pod that preempts a victim a second time while its deletion is reported gets neither
+	// event.
 	activateEvery = 2 * time.Second
-	// incompleteAfter is how long a gang may lack pods before an Event: operators
-	// create a job's pods one after another.
+	// incompleteAfter is how long a gang may lack pods before an Event, since operators
+	// create the pods of a job one after another.
 	incompleteAfter = 30 * time.Second
-	// maxEvents bounds the pods of a gang that get the same Event.
+	// maxEvents is how many pods of a gang get the same Event at most.
 	maxEvents = 16
 )
 
-// Expire releases reservations after their deadline, tries gangs again when a node is
-// avoided no longer, and shares the reasons of leaders. It rejects pods that wait in
-// Permit although their gang does not hold nodes: one that was on its way there when
-// the gang released them.
+// Expire releases reservations after their deadline, tries gangs again after their back-off,
+// and shares the reasons of leaders. It rejects pods that wait in Permit although their gang
+// released its nodes while they were on their way there.
 func (c *Cache) Expire(waiting []types.UID) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -37,9 +36,6 @@ func (c *Cache) Expire(waiting []types.UID) {
 	}
 	now := time.Now()
 	c.retry(c.Backoffs.expire(now)...)
-	for g := range c.due(now) {
-		c.retry(g.key)
-	}
 	for _, g := range c.byKey {
 		if g.share(now) || g.overdue(now) {
 			c.retry(g.key)
@@ -48,7 +44,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 			continue
 		}
 		if c.inPart(g) {
-			g.deadline = now.Add(g.spec.Timeout) // Giving the room back would leave the gang running in part.
+			g.deadline = now.Add(g.spec.Timeout) // Without the room the gang would keep running in part.
 			continue
 		}
 		c.Metrics.timeouts.Inc()
@@ -58,7 +54,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 	}
 }
 
-// overdue reports whether planned members are to be activated again.
+// overdue reports whether to activate planned members again.
 func (g *gangInfo) overdue(now time.Time) bool {
 	if g.deadline.IsZero() || now.Sub(g.activated) < activateEvery {
 		return false
@@ -67,15 +63,14 @@ func (g *gangInfo) overdue(now time.Time) bool {
 	return g.have(planned) > g.have(reserved)
 }
 
-// Event is one to record about a pod.
+// Event is to be recorded about a pod.
 type Event struct {
 	Pod             *corev1.Pod
 	Reason, Message string
 }
 
-// Events are warnings that no scheduling cycle gives: that a gang waits for pods,
-// since its members are never tried, and which annotations are ignored. Each is
-// returned once.
+// Events returns warnings that no scheduling cycle gives, each once: that a gang waits for
+// pods, since its members are never tried, and which annotations are ignored.
 func (c *Cache) Events() (events []Event) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -99,29 +94,27 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 	if g.reportedIgnored || len(g.spec.Ignored) == 0 {
 		return events
 	}
-	// A member that has a node is reported only while it is young: an older one was
-	// reported by the scheduler that ran before this one.
+	// An older member that has a node was reported before the scheduler was restarted.
 	if young := g.ranked(func(m *member) bool {
 		return m.schedulable() || m.live() && now.Sub(m.pod.CreationTimestamp.Time) < incompleteAfter
 	}); len(young) > 0 {
 		g.reportedIgnored = true
-		// In one Event: a second one of the same reason about one pod counts as the first.
+		// One Event, since a second one with the same reason about one pod counts as the first.
 		events = append(events, Event{young[0].pod, wellknown.EventGangInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
 	}
 	return events
 }
 
-// Effects are calls of the framework that are due.
+// Effects are due calls of the framework.
 type Effects struct {
-	// Allow are pods that wait in Permit and go on, Reject those that go back to the
-	// queue, with the reason.
+	// Allow are pods in Permit that go on, Reject those that go back to the queue, with the
+	// reason.
 	Allow  []types.UID
 	Reject map[types.UID]string
 	// Activate are pods to try now, by namespace/name.
 	Activate map[string]*corev1.Pod
 
-	// retry are gangs to try again, and retryAll every rejected gang and every
-	// blocked pod.
+	// retry are gangs to try again; retryAll tries all rejected gangs and blocked pods.
 	retry    map[types.NamespacedName]bool
 	retryAll bool
 }
@@ -134,19 +127,19 @@ func newEffects() Effects {
 
 func (e *Effects) activate(pod *corev1.Pod) { e.Activate[pod.Namespace+"/"+pod.Name] = pod }
 
-// due reports whether there are any.
+// due reports whether there are effects.
 func (e *Effects) due() bool {
 	return e.retryAll || len(e.Allow)+len(e.Reject)+len(e.Activate)+len(e.retry) > 0
 }
 
-// RetryAll tries every rejected gang again.
+// RetryAll tries all rejected gangs again.
 func (c *Cache) RetryAll() {
 	c.mu.Lock()
 	defer c.unlock()
 	c.effects.retryAll = true
 }
 
-// Effects are those that are due, each once.
+// Effects returns the due effects, each once.
 func (c *Cache) Effects() Effects {
 	c.mu.Lock()
 	defer c.unlock()
@@ -174,17 +167,17 @@ func (c *Cache) Effects() Effects {
 	return out
 }
 
-// retry has gangs tried again.
-func (all *gangs) retry(gangs ...types.NamespacedName) {
+// retry tries gangs again.
+func (c *Cache) retry(gangs ...types.NamespacedName) {
 	for _, key := range gangs {
-		all.effects.retry[key] = true
+		c.effects.retry[key] = true
 	}
 }
 
-// activate adds the members that are worth a try: all that wait, but of a rejected
-// gang only the leader, and those that do not have the reason yet.
-func (all *gangs) activate(g *gangInfo) {
-	if all.incomplete(g) != "" {
+// activate activates the waiting members of a gang. Of a rejected gang these are the leader and
+// the members that do not have the reason yet.
+func (c *Cache) activate(g *gangInfo) {
+	if c.incomplete(g) != "" {
 		return
 	}
 	if g.rejected.reason != "" && !g.rejected.leader.schedulable() {
@@ -192,7 +185,7 @@ func (all *gangs) activate(g *gangInfo) {
 	}
 	for _, m := range g.members {
 		if m.schedulable() && (!m.notified || !g.rejected.repeats(m)) {
-			all.effects.activate(m.pod)
+			c.effects.activate(m.pod)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func TestReasonsAreWrittenSeldom(t *testing.T) {
 				if !tried["default/"+pod.Name] {
 					continue
 				}
-				_, _, rejection := c.Place(pod, func([]planner.Gang, bool) ([]planner.Plan, []*corev1.Pod, string) { return nil, nil, reason })
+				_, rejection := cycle(c, pod, func([]planner.Gang) planner.Plan { return planner.Plan{Reason: reason} })
 				if rejection != shown[pod.Name] {
 					shown[pod.Name] = rejection
 					writes[pod.Name]++

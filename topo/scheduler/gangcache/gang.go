@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -22,7 +21,7 @@ type object struct {
 	err  error
 }
 
-// APIGroups are those of PodGroup objects.
+// APIGroups returns the API groups of PodGroup objects.
 func APIGroups() []string { return []string{wellknown.PodGroupAPI, wellknown.PodGroupAPIXK8s} }
 
 // gangInfo is a gang in the cache.
@@ -36,14 +35,13 @@ type gangInfo struct {
 	spec     gang.Spec
 	err      error
 	outdated bool
-	// revision counts what makes a plan invalid that is not committed yet.
+	// revision counts the changes that invalidate a plan which is not committed yet.
 	revision int
 
-	// once reports that the gang had its nodes, which is all that the policy
-	// once-satisfied asks for.
+	// once reports that the gang had its nodes, which satisfies the policy once-satisfied.
 	once bool
-	// deadline is when the reservations end; zero without any. preemption is nil unless
-	// pods must leave first.
+	// deadline is when the reservations end; zero without reservations. preemption is nil
+	// unless pods must leave first.
 	deadline   time.Time
 	preemption *preemption
 	// activated is when planned members were activated last.
@@ -54,15 +52,11 @@ type gangInfo struct {
 	// completeSince is when the gang had the pods that it needs, until they are bound.
 	// incompleteSince is when it was complete last.
 	completeSince, incompleteSince time.Time
-	// created is when its first pod or object was made, and advance what is reserved for
-	// it until it has a plan.
+	// created is when its first pod or object was created.
 	created time.Time
-	advance planner.Advance
-	// noRoomUntil is how long the gang is taken for one that no place would have room for.
-	noRoomUntil time.Time
-	// placedIn is the kind of group that the plan stays in.
+	// placedIn is the kind of group that holds the plan.
 	placedIn string
-	// reportedReason and reportedIgnored are of Events.
+	// reportedReason and reportedIgnored are the contents of recorded Events.
 	reportedReason  string
 	reportedIgnored bool
 	// retries counts plans around nodes that rejected members, since the gang released
@@ -73,7 +67,14 @@ type gangInfo struct {
 // invalidate is called when members or objects change.
 func (g *gangInfo) invalidate() { g.outdated, g.revision = true, g.revision+1 }
 
-// resolve merges what members and objects contain.
+// born keeps the earliest creation of the gang's pods and objects.
+func (g *gangInfo) born(at time.Time) {
+	if g.created.IsZero() || at.Before(g.created) {
+		g.created = at
+	}
+}
+
+// resolve merges the specs of members and objects.
 func (g *gangInfo) resolve() {
 	if !g.outdated {
 		return
@@ -96,7 +97,7 @@ func (g *gangInfo) resolve() {
 		}
 	}
 	if len(members) == 0 || !g.started() {
-		g.once = false // All of its pods were replaced: what has its name now is a new gang.
+		g.once = false // All of its pods were replaced: the name now stands for a new gang.
 		for _, m := range g.members {
 			m.unbound = false
 		}
@@ -107,8 +108,7 @@ func (g *gangInfo) resolve() {
 	g.spec.Key = g.key
 }
 
-// object is the PodGroup of the gang's name; nil without one. There may be one of
-// either API group.
+// object returns the PodGroup of the gang's name, of either API group; nil if there is none.
 func (g *gangInfo) object() (spec *gang.Spec, err error) {
 	for _, group := range APIGroups() {
 		o, ok := g.objects[group]
@@ -126,7 +126,7 @@ func (g *gangInfo) object() (spec *gang.Spec, err error) {
 	return spec, err
 }
 
-// ranked are the members that pass, in the order of their ranks.
+// ranked returns the members that pass, ordered by rank.
 func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 	var pods []*corev1.Pod
 	for _, m := range g.members {
@@ -141,7 +141,7 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 	return members
 }
 
-// any reports whether there is a member that passes.
+// any reports whether a member passes.
 func (g *gangInfo) any(pass func(*member) bool) bool {
 	for _, m := range g.members {
 		if pass(m) {
@@ -151,7 +151,7 @@ func (g *gangInfo) any(pass func(*member) bool) bool {
 	return false
 }
 
-// have is how many members are of a stage or later.
+// have counts the members of a stage or later.
 func (g *gangInfo) have(from stage) (n int) {
 	for _, m := range g.members {
 		if m.stage >= from {
@@ -166,11 +166,9 @@ func (g *gangInfo) partlyBound() bool {
 	return g.any(func(m *member) bool { return m.unbound && m.live() })
 }
 
-// count is how many members count towards the minimum if those of a stage and later
-// have a node. Members that run count for those that could not be bound with them,
-// whatever the policy.
-func (g *gangInfo) count(from stage) int {
-	n := 0
+// count counts the members of a stage and later that count for the minimum. If members could
+// not be bound with the others, running members count with any policy.
+func (g *gangInfo) count(from stage) (n int) {
 	onlyWaiting := g.spec.Policy == gang.OnlyWaiting && !g.partlyBound()
 	for _, m := range g.members {
 		switch {
@@ -186,8 +184,8 @@ func (g *gangInfo) count(from stage) int {
 	return n
 }
 
-// started reports that a pod that had its node with the gang is part of it still: it
-// runs, or has succeeded. One that failed or is terminating will be replaced.
+// started reports that a pod which had its node with the gang still counts: it runs or has
+// succeeded. A pod that failed or terminates will be replaced.
 func (g *gangInfo) started() bool {
 	return g.any(func(m *member) bool {
 		succeeded := m.pod.Status.Phase == corev1.PodSucceeded && m.pod.DeletionTimestamp == nil
@@ -195,7 +193,7 @@ func (g *gangInfo) started() bool {
 	})
 }
 
-// doneWith reports that the policy asks no more of the gang.
+// doneWith reports that the policy requires nothing more.
 func (g *gangInfo) doneWith() bool { return g.once && g.spec.Policy == gang.OnceSatisfied }
 
 // satisfied reports that enough members have a node.
@@ -203,16 +201,16 @@ func (g *gangInfo) satisfied() bool {
 	return g.doneWith() || g.spec.MinMember > 0 && g.count(reserved) >= g.spec.MinMember
 }
 
-// hasReservedEnough reports that a plan reserves as many nodes as the gang needs,
-// which not all of its members hold yet.
+// hasReservedEnough reports that a plan reserves as many nodes as the gang needs, and some
+// members do not hold theirs yet.
 func (g *gangInfo) hasReservedEnough() bool {
 	return !g.deadline.IsZero() && g.spec.MinMember > 0 && g.count(planned) >= g.spec.MinMember && !g.satisfied()
 }
 
-// commit gives the members that wait the nodes of a plan, and returns those that got one.
-// p is nil unless pods must leave first.
-func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preemption) (got []*member) {
-	for at, node := range plan.Nodes {
+// place gives pending members the nodes of a plan, and returns those that got one. p is nil
+// unless pods must leave first.
+func (g *gangInfo) place(asked []planner.Member, place *planner.Place, p *preemption) (got []*member) {
+	for at, node := range place.Nodes {
 		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
 			m.stage, m.node = planned, node
 			got = append(got, m)
@@ -222,7 +220,7 @@ func (g *gangInfo) commit(asked []planner.Member, plan *planner.Plan, p *preempt
 		}
 	}
 	if !g.satisfied() {
-		g.placedIn = plan.Kind
+		g.placedIn = place.Kind
 	}
 	g.preemption, g.activated = p, time.Now()
 	g.deadline = time.Now().Add(max(g.spec.Timeout, p.timeout()))
@@ -239,7 +237,7 @@ func (g *gangInfo) unplan() {
 	}
 }
 
-// start lets the members go that hold their nodes, and returns them: enough of them do.
+// start releases the members that hold their nodes, and returns them.
 func (g *gangInfo) start() (started []*member) {
 	for _, m := range g.members {
 		if m.stage == reserved {
@@ -252,7 +250,7 @@ func (g *gangInfo) start() (started []*member) {
 	return started
 }
 
-// share has the members show the leader's reason of now, and reports whether it is another.
+// share copies the leader's current reason to all members and reports whether it changed.
 func (g *gangInfo) share(now time.Time) bool {
 	if !g.rejected.share(now) {
 		return false
@@ -265,8 +263,7 @@ func (g *gangInfo) share(now time.Time) bool {
 
 func (g *gangInfo) rejection(reason string) string { return Rejection(g.key, reason) }
 
-// elect makes a member the one that tries again: the first that waits, unless a
-// leader is given.
+// elect makes a member the leader: the first that waits, unless one is given.
 func (g *gangInfo) elect(leader *member) {
 	if leader != nil {
 		leader.notified = true
@@ -276,7 +273,7 @@ func (g *gangInfo) elect(leader *member) {
 	g.rejected.leader = leader
 }
 
-// snapshot is the gang for the planner, which avoids some nodes.
+// snapshot returns the gang for the planner, which avoids some nodes.
 func (g *gangInfo) snapshot(avoid []string) planner.Gang {
 	out := planner.Gang{Key: g.key, Revision: g.revision, Spec: g.spec, Avoid: avoid}
 	for _, m := range g.ranked((*member).live) {
@@ -294,62 +291,3 @@ func (g *gangInfo) snapshot(avoid []string) planner.Gang {
 	}
 	return out
 }
-
-// stage is how far a member is.
-type stage int
-
-const (
-	// pending members have no node.
-	pending stage = iota
-	// planned ones have a node reserved by a plan.
-	planned
-	// reserved ones hold it and wait for the others in Permit.
-	reserved
-	// released ones are being bound.
-	released
-	// bound ones have it in the API.
-	bound
-	// done ones have finished.
-	done
-)
-
-// member is a pod of a gang.
-type member struct {
-	gang *gangInfo
-	pod  *corev1.Pod
-	spec gang.Spec
-	err  error
-	// resources is what the pod requests, which never changes.
-	resources planner.Member
-	stage     stage
-	// node is that of a member of stage planned to bound.
-	node string
-	// unbound reports that it could not be bound when its gang had its nodes, and is not yet.
-	unbound bool
-	// notified reports that the pod's condition has the gang's current reason.
-	notified bool
-}
-
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// live reports that the pod is neither finished, nor terminating, nor held back by
-// scheduling gates.
-func (m *member) live() bool {
-	if m.pod.DeletionTimestamp != nil || finished(m.pod) {
-		return false
-	}
-	return len(m.pod.Spec.SchedulingGates) == 0 || m.pod.Spec.NodeName != ""
-}
-
-// onItsWay reports that a node is reserved for the member, which is not being bound to it.
-func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reserved }
-
-// schedulable reports that the member waits for the scheduler.
-func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
-
-// waits reports that it does, and has no node by a plan.
-func (m *member) waits() bool { return m.schedulable() && m.stage == pending }
-
-func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }

@@ -39,7 +39,7 @@ func NewMetrics() *Metrics {
 		duration: with.NewHistogram(histogram("gang_duration_seconds",
 			"Time from the last pod that a gang needs until that many of its pods have a node.", 0.01, 10)),
 		Plans: with.NewHistogramVec(histogram("gang_plan_duration_seconds",
-			"Time of one plan for a gang and those that it runs with, by result: placed, refused, "+
+			"Time of one plan for a gang and those that it runs with, by result: placed, rejected, "+
 				"or preempting for one search for gangs to evict.", 0.0001, 9),
 			[]string{"result"}),
 		placed: with.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",

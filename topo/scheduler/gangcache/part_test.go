@@ -121,20 +121,6 @@ func TestReplacedGangIsNew(t *testing.T) {
 	}
 }
 
-// A gang whose first pods have succeeded has started: the rest runs one by one.
-func TestSucceededPodsCount(t *testing.T) {
-	c := newCache()
-	a, b, rest := podOf("a", in("x", "2")), podOf("b", in("x", "2")), podOf("c", in("x", "2"))
-	startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
-	admit(c, rest)
-	for _, pod := range []*corev1.Pod{a, b} {
-		change(c, pod, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "n", corev1.PodSucceeded })
-	}
-	if got := admit(c, rest); got != "" {
-		t.Errorf("the rest: %s", got)
-	}
-}
-
 // A member that could not be bound is tried until it is, whatever else keeps its gang
 // from running in part: the policy that counts only pods that wait, a gang of its groups
 // that runs, members beyond the minimum.

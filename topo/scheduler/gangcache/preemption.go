@@ -14,17 +14,18 @@ const (
 	preemptionSlack = 90 * time.Second
 )
 
-// preemption is for which pods must leave before the members of planned gangs have their
-// nodes. No pod is evicted before each member's node was tried without them: what no plan
-// sees (volumes, affinity to other pods) may keep it off, and they would die in vain.
+// preemption has the pods that must leave before the members of planned gangs have their
+// nodes. They are evicted once each member's node was tried without them: what planner
+// does not know (volumes, affinity to other pods) may keep a member off, and the eviction would
+// be in vain.
 type preemption struct {
 	leaving []*corev1.Pod
-	// untried are the members of which the node was not tried.
+	// untried are the members that were not tried on their node yet.
 	untried map[types.UID]bool
 	evicted bool
 }
 
-// newPreemption is nil if no pod must leave.
+// newPreemption returns nil if no pod must leave.
 func newPreemption(leaving []*corev1.Pod) *preemption {
 	if len(leaving) == 0 {
 		return nil
@@ -32,7 +33,7 @@ func newPreemption(leaving []*corev1.Pod) *preemption {
 	return &preemption{leaving: leaving, untried: map[types.UID]bool{}}
 }
 
-// tried notes that a member's node takes it, and reports whether it was the last.
+// tried notes that a member's node takes it, and reports whether the member was the last.
 func (p *preemption) tried(member types.UID) bool {
 	if p == nil || !p.untried[member] {
 		return false
@@ -41,7 +42,7 @@ func (p *preemption) tried(member types.UID) bool {
 	return len(p.untried) == 0
 }
 
-// timeout is how long reservations hold at least: zero if no pod must leave.
+// timeout returns how long reservations hold at least: zero if no pod must leave.
 func (p *preemption) timeout() (longest time.Duration) {
 	if p == nil {
 		return 0
@@ -56,8 +57,7 @@ func (p *preemption) timeout() (longest time.Duration) {
 	return longest
 }
 
-// Leaving are the pods that must leave before a member has its node: none if there is no
-// such plan.
+// Leaving returns the pods that must leave before a member has its node by a plan.
 func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 	m := c.lock(member)
 	defer c.unlock()
@@ -67,9 +67,8 @@ func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
 	return nil
 }
 
-// Preempt is for PostFilter: a member's node takes it once other pods have left. evict are
-// those to evict, which it returns once, when that holds for all members; started
-// reports that it has.
+// Preempt is for PostFilter: a member's node takes it once other pods have left. After this was
+// called for all members, it returns the pods to evict, once. started reports that it has.
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
 	m := c.lock(member)
 	defer c.unlock()
@@ -82,24 +81,24 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 		return nil, p.evicted
 	}
 	p.evicted = true
-	c.activatePlanned(m.gang, member) // So that all members are nominated for their nodes.
+	c.activatePlanned(m.gang, member) // All members are nominated for their nodes then.
 	return p.leaving, true
 }
 
-// activatePlanned activates the members that wait for room, of a gang and of those that
-// it runs with, but for one that is tried.
-func (all *gangs) activatePlanned(g *gangInfo, but *corev1.Pod) {
-	unit, _ := all.unit(g)
+// activatePlanned activates the planned members of a gang and of those that it runs with,
+// except for the member that is tried.
+func (c *Cache) activatePlanned(g *gangInfo, except *corev1.Pod) {
+	unit, _ := c.unit(g)
 	for _, u := range unit {
 		for uid, m := range u.members {
-			if m.stage == planned && uid != but.UID {
-				all.effects.activate(m.pod)
+			if m.stage == planned && uid != except.UID {
+				c.effects.activate(m.pod)
 			}
 		}
 	}
 }
 
-// NotEvicted has the eviction tried again, in the next cycle of a member.
+// NotEvicted tries the eviction again in the next cycle of a member.
 func (c *Cache) NotEvicted(member *corev1.Pod) {
 	m := c.lock(member)
 	defer c.unlock()
@@ -108,8 +107,8 @@ func (c *Cache) NotEvicted(member *corev1.Pod) {
 	}
 }
 
-// GangOf has the gang of each pod that is in one, for preemption: gangs that run together
-// or not at all are evicted together.
+// GangOf returns the gang of each pod that is in a gang, for preemption. Gangs that run
+// together or not at all have one name, and are evicted together.
 func (c *Cache) GangOf() map[types.UID]types.NamespacedName {
 	c.mu.Lock()
 	defer c.unlock()

@@ -13,14 +13,14 @@ import (
 // hunting has members planned on nodes that a pod must leave first.
 func hunting(t *testing.T, c *Cache, victim *corev1.Pod, members ...*corev1.Pod) {
 	t.Helper()
-	node, _, rejection := c.Place(members[0], func(gangs []planner.Gang, _ bool) ([]planner.Plan, []*corev1.Pod, string) {
-		plans := make([]planner.Plan, len(gangs))
-		for i := range gangs {
-			for range gangs[i].Members {
-				plans[i].Nodes = append(plans[i].Nodes, "n")
+	node, rejection := cycle(c, members[0], func(unit []planner.Gang) planner.Plan {
+		plan := planner.Plan{Places: make([]planner.Place, len(unit)), Leaving: []*corev1.Pod{victim}}
+		for i := range unit {
+			for range unit[i].Members {
+				plan.Places[i].Nodes = append(plan.Places[i].Nodes, "n")
 			}
 		}
-		return plans, []*corev1.Pod{victim}, ""
+		return plan
 	})
 	if node != "n" {
 		t.Fatalf("on %q: %s", node, rejection)

@@ -9,20 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// reasonEvery is how often a rejected gang shows another reason: each change writes
-// pods, and one of another kind, which the leader has at once, every pod.
+// reasonEvery is how often a rejected gang shows another reason, since each change writes to
+// pods. The leader shows a reason of another kind at once.
 const reasonEvery = time.Minute
 
-// rejection is why a gang has no nodes, and which of its members try again.
+// rejection is why a gang has no nodes, and which member tries again.
 type rejection struct {
-	// reason is empty for a gang that is not rejected; it has stood since reasonSince.
+	// reason is empty for a gang that is not rejected. It was set at reasonSince.
 	reason      string
 	reasonSince time.Time
-	// since is when the gang was rejected, without its members having had nodes in between.
+	// since is when the gang was rejected first since its members had nodes.
 	since time.Time
 	// leader is the member that tries again for all.
 	leader *member
-	// shared is the reason that all members have, and sharedAt since when.
+	// shared is the reason that all members show, since sharedAt.
 	shared   string
 	sharedAt time.Time
 }
@@ -39,7 +39,8 @@ func (r *rejection) record(reason string, now time.Time) (first bool) {
 	return first
 }
 
-// accept ends the rejection: the gang has a plan. since stays until its members have nodes.
+// accept ends the rejection of a gang that has a plan. since stays until its members have
+// nodes.
 func (r *rejection) accept() { r.reason, r.leader = "", nil }
 
 // repeats reports whether a member shows the leader's reason instead of a try.
@@ -47,8 +48,7 @@ func (r *rejection) repeats(m *member) bool {
 	return r.reason != "" && r.leader != m && r.leader.schedulable() && m.stage == pending
 }
 
-// share reports whether the members are to get the reason of now, but for the leader,
-// which has it.
+// share reports whether the members, except for the leader, are to show the current reason.
 func (r *rejection) share(now time.Time) bool {
 	if r.reason == "" || kindOf(r.reason) == kindOf(r.shared) || now.Sub(r.sharedAt) < reasonEvery {
 		return false
@@ -58,8 +58,8 @@ func (r *rejection) share(now time.Time) bool {
 	return !first
 }
 
-// kindOf is a reason without what changes whenever a pod starts or ends: its numbers,
-// and the group that comes closest.
+// kindOf returns a reason without the parts that change whenever a pod starts or ends: its
+// numbers, and the group that comes closest.
 func kindOf(reason string) string {
 	what, _, _ := strings.Cut(reason, ",")
 	return strings.Map(func(r rune) rune {
@@ -70,7 +70,7 @@ func kindOf(reason string) string {
 	}, what)
 }
 
-// Rejection is what a member shows.
+// Rejection returns what a member shows.
 func Rejection(gang types.NamespacedName, reason string) string {
 	return fmt.Sprintf("rejected by podgroup %s: %s", gang.Name, reason)
 }

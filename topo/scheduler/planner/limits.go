@@ -15,16 +15,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// limit is a hard constraint of members on each other by the values of a label of nodes:
-// a topologySpreadConstraint with DoNotSchedule, or a required anti-affinity.
+// limit is a hard constraint of members on each other by the values of a node label: a
+// topologySpreadConstraint with DoNotSchedule, or a required anti-affinity.
 type limit struct {
-	// AffinityTerm is which pods it counts, by which label of nodes.
+	// AffinityTerm selects the pods that count, and has the label of nodes.
 	framework.AffinityTerm
-	// spread is nil for anti-affinity: no two of the pods in one domain.
+	// spread is nil for anti-affinity, which allows one of the pods in a domain.
 	spread *corev1.TopologySpreadConstraint
-	// domain is that of each node of the scheduler, -1 for none; counts are the pods of
-	// each that the selector matches, holders those that have the term themselves, and
-	// counted is whether a domain counts for the skew.
+	// domain is the domain of each node, -1 for none. By domain, counts has how many pods the
+	// selector matches, holders how many pods have the term themselves, and counted whether
+	// the domain counts for the skew.
 	domain          []int
 	counts, holders []int
 	counted         []bool
@@ -36,16 +36,16 @@ type limit struct {
 // limits are those of a gang.
 type limits struct {
 	all []*limit
-	// of are those of each member, and matched those that select it.
+	// of are the limits of each member, and matched those that select it.
 	of, matched [][]*limit
-	// order is that in which the scheduler tries the members.
+	// order is the one in which the scheduler tries the members.
 	order []int
-	// added are members that a plan has put on nodes.
+	// added are members that a plan has placed, with their nodes.
 	added [][2]int
 }
 
-// limitsOf are nil if the members have none that a plan could break: those that keep two
-// members from one host are [fit.Class]'s.
+// limitsOf returns nil if the members have no limits that a plan could break: [fit.Class] knows
+// those that keep two members off one host.
 func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	l := &limits{of: make([][]*limit, len(g.Members)), matched: make([][]*limit, len(g.Members))}
 	known, beyond := map[string]*limit{}, false
@@ -85,8 +85,8 @@ func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
 	return l
 }
 
-// constraint is a hard one of a pod: a topologySpreadConstraint as the term that selects what
-// it counts, or a term of anti-affinity.
+// constraint is a hard constraint of a pod: a topologySpreadConstraint with the term that
+// selects what it counts, or a term of anti-affinity.
 type constraint struct {
 	Term   corev1.PodAffinityTerm
 	Spread *corev1.TopologySpreadConstraint
@@ -108,7 +108,7 @@ func constraintsOf(pod *corev1.Pod) (all []constraint) {
 	return all
 }
 
-// selecting is a constraint's selector, with what matchLabelKeys stand for.
+// selecting returns a constraint's selector with its matchLabelKeys.
 func selecting(c *corev1.TopologySpreadConstraint, pod *corev1.Pod) *metav1.LabelSelector {
 	selector := c.LabelSelector
 	for _, key := range c.MatchLabelKeys {
@@ -124,11 +124,10 @@ func (l *limit) matches(pod *corev1.Pod) bool {
 }
 
 // domains finds the domain of each node.
-func (l *limit) domains(class *fit.Class, nodes []framework.NodeInfo) {
+func (l *limit) domains(class *fit.Class, nodes []*fit.Node) {
 	known := map[string]int{}
 	l.domain = make([]int, len(nodes))
-	for at, info := range nodes {
-		node := info.Node()
+	for at, node := range nodes {
 		value, ok := node.Labels[l.TopologyKey]
 		if l.domain[at] = -1; !ok {
 			continue
@@ -140,17 +139,16 @@ func (l *limit) domains(class *fit.Class, nodes []framework.NodeInfo) {
 			l.counted = append(l.counted, false)
 		}
 		l.domain[at] = d
-		l.counted[d] = l.counted[d] || l.spread == nil || class.Spreads(node, l.spread)
+		l.counted[d] = l.counted[d] || l.spread == nil || class.Spreads(node.Node, l.spread)
 	}
 	l.counts, l.holders, l.stale = make([]int, len(known)), make([]int, len(known)), true
 }
 
-// count counts the pods that are there, members that have a node among them.
-func (l *limits) count(nodes []framework.NodeInfo, gone map[string]fit.Gone) {
-	for at, info := range nodes {
-		left := gone[info.Node().Name].UIDs
-		for _, on := range info.GetPods() {
-			pod := on.GetPod()
+// count counts the pods on the nodes, including members.
+func (l *limits) count(nodes []*fit.Node, gone map[string]fit.Gone) {
+	for at, node := range nodes {
+		left := gone[node.Name].UIDs
+		for _, pod := range node.Pods {
 			if left[pod.UID] {
 				continue
 			}
@@ -163,8 +161,8 @@ func (l *limits) count(nodes []framework.NodeInfo, gone map[string]fit.Gone) {
 	}
 }
 
-// allow reports whether a member may go to a node, by what is there and the members that
-// have been added. Pods of no gang that repel it are for the scheduler's filters.
+// allow reports whether a member may go to a node beside the pods there and the members that
+// were added. kube-scheduler's filters check the anti-affinity of other pods.
 func (l *limits) allow(member, at int) bool {
 	for _, made := range l.of[member] {
 		switch d := made.domain[at]; {
@@ -188,7 +186,7 @@ func (l *limits) self(member int, of *limit) int {
 	return 0
 }
 
-// floor is the count of the emptiest domain, zero with fewer domains than minDomains.
+// floor returns the count of the emptiest domain; zero with fewer domains than minDomains.
 func (l *limit) floor() int {
 	if !l.stale {
 		return l.least
@@ -206,7 +204,7 @@ func (l *limit) floor() int {
 	return least
 }
 
-// add puts a member on a node, and undo takes all off again.
+// add places a member on a node; undo removes all members again.
 func (l *limits) add(member, at int) {
 	l.added = append(l.added, [2]int{member, at})
 	l.change(member, at, 1)
@@ -233,7 +231,7 @@ func (l *limits) change(member, at, by int) {
 	}
 }
 
-// keeps reports whether a plan keeps all limits, one member after another.
+// keeps reports whether a plan respects all limits, one member after another.
 func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
 	defer l.undo()
 	for _, i := range l.order {
@@ -249,7 +247,7 @@ func (l *limits) keeps(t *tree, g *Gang, found []int32) bool {
 	return true
 }
 
-// keys are the labels of the limits.
+// keys returns the labels of the limits.
 func (l *limits) keys() string {
 	var all []string
 	for _, made := range l.all {

@@ -8,37 +8,29 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
-	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
-	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
 // zoned are nodes with one label zone, and so many pods of an earlier job with one GPU each.
-func zoned(zones []string, pods []int) (nodes []framework.NodeInfo) {
+func zoned(zones []string, pods []int) (nodes []*fit.Node) {
 	for i, zone := range zones {
-		n := &sharedNode{busyNode: busyNode{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprint("n", i), Labels: map[string]string{"zone": zone, corev1.LabelHostname: fmt.Sprint("n", i)},
-		}}}}
+		var on []*corev1.Pod
 		for j := range pods[i] {
-			n.pods = append(n.pods, podOn{pod: single(fmt.Sprint("old-", i, "-", j))})
-			n.requested++
+			on = append(on, single(fmt.Sprint("old-", i, "-", j)))
 		}
-		nodes = append(nodes, n)
+		name := fmt.Sprint("n", i)
+		nodes = append(nodes, withGPUs(name, map[string]string{"zone": zone, corev1.LabelHostname: name}, on...))
 	}
 	return nodes
 }
 
 // single is a pod with a GPU.
 func single(name string) *corev1.Pod {
-	p := whole(name, 0, 0)
-	p.Namespace, p.Labels = "default", map[string]string{"app": "x"}
-	p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(1, resource.DecimalSI)
+	p := requesting(name, 1)
+	p.Labels = map[string]string{"app": "x"}
 	return p
 }
 
@@ -95,15 +87,14 @@ func TestSpreadFindsRoom(t *testing.T) {
 			have[at] += old[i]
 			room[at] += 8 - old[i]
 		}
-		planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
 		tried := dice.IntN(pods)
-		plans, reason := planner.Plan(&Request{
+		plan := newPlanner().Plan(&Request{
 			Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}, Tried: g.Members[tried].Pod.UID,
 		})
-		if want := most(have, room, skew) >= pods; (reason == "") != want {
-			t.Fatalf("round %d: zones %v with %v of 8, skew %d, %d pods: reason %q, room is %v", round, zones, old, skew, pods, reason, want)
+		if want := most(have, room, skew) >= pods; (plan.Reason == "") != want {
+			t.Fatalf("round %d: zones %v with %v of 8, skew %d, %d pods: reason %q, room is %v", round, zones, old, skew, pods, plan.Reason, want)
 		}
-		if reason != "" {
+		if plan.Reason != "" {
 			continue
 		}
 		planned++
@@ -115,7 +106,7 @@ func TestSpreadFindsRoom(t *testing.T) {
 		}
 		for _, i := range order {
 			var at int
-			if _, err := fmt.Sscanf(plans[0].Nodes[i], "n%d", &at); err != nil {
+			if _, err := fmt.Sscanf(plan.Places[0].Nodes[i], "n%d", &at); err != nil {
 				t.Fatal(err)
 			}
 			zone := slices.Index(names, zones[at])
@@ -123,7 +114,7 @@ func TestSpreadFindsRoom(t *testing.T) {
 				t.Fatalf("round %d: member %d breaks the skew %d: %v", round, i, skew, have)
 			}
 			if old[at]++; old[at] > 8 {
-				t.Fatalf("round %d: too many on %s", round, plans[0].Nodes[i])
+				t.Fatalf("round %d: too many on %s", round, plan.Places[0].Nodes[i])
 			}
 		}
 	}
@@ -180,7 +171,7 @@ func TestLimits(t *testing.T) {
 			nodes := zoned(tt.zones, tt.old)
 			for i, zone := range tt.zones {
 				if zone == "t" {
-					nodes[i].Node().Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+					nodes[i].Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 				}
 			}
 			g := Gang{MinMember: tt.pods}
@@ -190,11 +181,10 @@ func TestLimits(t *testing.T) {
 				tt.change(p)
 				g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
 			}
-			planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
-			plans, reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}})
-			got := reason
-			if reason == "" {
-				got = strings.Join(plans[0].Nodes, " ")
+			plan := newPlanner().Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}})
+			got := plan.Reason
+			if got == "" {
+				got = strings.Join(plan.Places[0].Nodes, " ")
 			}
 			if got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
@@ -216,9 +206,9 @@ func BenchmarkSpread(b *testing.B) {
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
 		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
 	}
-	planner := New(topologyclient.New(topologyclient.Options{}), gang.Place, sgpu.GPUs{gpu})
+	planner := newPlanner()
 	for b.Loop() {
-		if _, reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}}); reason != "" {
+		if reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}}).Reason; reason != "" {
 			b.Fatal(reason)
 		}
 	}

@@ -29,13 +29,13 @@ func TestKindsOfMembersAreBounded(t *testing.T) {
 			m.Pod.Spec.Tolerations = []corev1.Toleration{{Key: fmt.Sprint("k", i)}}
 			m.Class = fit.ClassOf(m.Pod, nil)
 		}
-		if _, reason := newPlanner().Plan(r); reason != tt.want {
+		if reason := newPlanner().Plan(r).Reason; reason != tt.want {
 			t.Errorf("%d kinds: %q, want %q", tt.kinds, reason, tt.want)
 		}
 		for i := range r.Gangs[0].Members[1:] {
 			r.Gangs[0].Members[i].Node = "n0" // Those that run do not count.
 		}
-		if _, reason := newPlanner().Plan(r); reason != "" {
+		if reason := newPlanner().Plan(r).Reason; reason != "" {
 			t.Errorf("%d kinds of which one needs a node: %q", tt.kinds, reason)
 		}
 	}
@@ -46,7 +46,7 @@ func TestGangWithoutPods(t *testing.T) {
 	r := newHunt(t, [][]string{nil}).request(1, 8)
 	r.Gangs[0].Members, r.Gangs[0].MinMember = nil, 0
 	p := newPlanner()
-	if _, reason := p.Plan(r); reason != "0 of 1 pods exist" {
+	if reason := p.Plan(r).Reason; reason != "0 of 1 pods exist" {
 		t.Errorf("%q", reason)
 	}
 	if _, err := p.Room(&r.Gangs[0], r.Nodes); err == nil || err.Error() != "the gang has no pods" {
@@ -78,7 +78,7 @@ func TestRulesWaitForTheFirstTree(t *testing.T) {
 				<-time.After(tt.after)
 				r := newHunt(t, [][]string{nil}).request(1, 8)
 				r.Gangs[0].Spec = tt.spec
-				if _, reason := p.Plan(r); reason != tt.want {
+				if reason := p.Plan(r).Reason; reason != tt.want {
 					t.Errorf("%q, want %q", reason, tt.want)
 				}
 			})

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
@@ -23,14 +22,24 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// sharedNode has eight GPUs, of which its pods have what they ask for.
-type sharedNode struct {
-	busyNode
-	requested gpus
+const gpu = "nvidia.com/gpu"
+
+// withGPUs is a node with eight GPUs.
+func withGPUs(name string, labels map[string]string, pods ...*corev1.Pod) *fit.Node {
+	allocatable := corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110")}
+	return fit.NewNode(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Status: corev1.NodeStatus{Allocatable: allocatable},
+	}, pods...)
 }
 
-func (n *sharedNode) GetRequested() framework.Resource { return n.requested }
-func (*sharedNode) GetGeneration() int64               { return 1 } // It never changes.
+// requesting is a pod that requests GPUs.
+func requesting(name string, gpus int) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}}
+	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{gpu: *resource.NewQuantity(int64(gpus), resource.DecimalSI)},
+	}}}
+	return p
+}
 
 // prey is a pod on a node: "gang/name gpus priority hours", of no gang without a gang. It
 // began to run so many hours ago.
@@ -45,16 +54,16 @@ func prey(tb testing.TB, text string) (p *corev1.Pod, in string) {
 	if !ok {
 		in, own = "", name
 	}
-	p = whole(own, time.Duration(hours)*time.Hour, 0)
-	p.Namespace, p.Labels = "default", map[string]string{"gang": in, "pod": own}
-	p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+	p = requesting(own, n)
+	p.Labels = map[string]string{"gang": in, "pod": own}
+	p.Status.StartTime = new(metav1.NewTime(time.Unix(0, 0).Add(-time.Duration(hours) * time.Hour)))
 	p.Spec.Priority = new(int32(priority))
 	return p, in
 }
 
 // hunt are nodes with pods, and what is known of these.
 type hunt struct {
-	nodes   []framework.NodeInfo
+	nodes   []*fit.Node
 	cluster Cluster
 }
 
@@ -62,21 +71,20 @@ func newHunt(tb testing.TB, nodes [][]string) *hunt {
 	tb.Helper()
 	h := &hunt{cluster: Cluster{GangOf: map[types.UID]types.NamespacedName{}}}
 	for i, pods := range nodes {
-		n := &sharedNode{busyNode: busyNode{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}}}
+		var on []*corev1.Pod
 		for _, text := range pods {
 			terminating := strings.HasPrefix(text, "-")
 			p, in := prey(tb, strings.TrimPrefix(text, "-"))
-			p.Spec.NodeName = n.node.Name
+			p.Spec.NodeName = fmt.Sprint("n", i)
 			if terminating {
 				p.DeletionTimestamp = new(metav1.Now())
 			}
 			if in != "" {
 				h.cluster.GangOf[p.UID] = types.NamespacedName{Namespace: "default", Name: in}
 			}
-			n.pods = append(n.pods, podOn{pod: p})
-			n.requested += gpus(fit.Requests(p)[gpu])
+			on = append(on, p)
 		}
-		h.nodes = append(h.nodes, n)
+		h.nodes = append(h.nodes, withGPUs(fmt.Sprint("n", i), nil, on...))
 	}
 	return h
 }
@@ -94,8 +102,7 @@ func (h *hunt) allow(gang string, evictions int32) {
 func (h *hunt) request(n, gpus int) *Request {
 	g := Gang{Key: types.NamespacedName{Namespace: "default", Name: "high"}, MinMember: n}
 	for i := range n {
-		p := whole(fmt.Sprint("high-", i), 0, 0)
-		p.Spec.Containers[0].Resources.Requests[gpu] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
+		p := requesting(fmt.Sprint("high-", i), gpus)
 		p.Spec.Priority = new(int32(10))
 		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
 	}
@@ -195,9 +202,9 @@ func TestPreempt(t *testing.T) {
 			if tt.change != nil {
 				tt.change(r)
 			}
-			plans, leaving := newPlanner().Preempt(r, &h.cluster)
-			if diff := cmp.Diff(tt.want, names(leaving)); diff != "" || (plans == nil) != tt.none {
-				t.Errorf("plans %v, leaving (-want +got):\n%s", plans, diff)
+			plan := newPlanner().Preempt(t.Context(), r, &h.cluster)
+			if diff := cmp.Diff(tt.want, names(plan.Leaving)); diff != "" || (plan.Places == nil) != tt.none {
+				t.Errorf("places %v, leaving (-want +got):\n%s", plan.Places, diff)
 			}
 		})
 	}
@@ -207,13 +214,12 @@ func TestPreempt(t *testing.T) {
 func TestPreemptANativePodGroup(t *testing.T) {
 	h := newHunt(t, [][]string{{"a 8 0 1"}, {"g/b 8 0 3"}, {"c 8 0 2"}})
 	for _, i := range []int{0, 2} {
-		h.nodes[i].GetPods()[0].GetPod().Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")}
+		h.nodes[i].Pods[0].Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")}
 	}
-	if _, leaving := newPlanner().Preempt(h.request(1, 8), &h.cluster); names(leaving) != "a c" {
-		t.Errorf("for one %s leave, want a c", names(leaving))
-	}
-	if _, leaving := newPlanner().Preempt(h.request(2, 8), &h.cluster); names(leaving) != "a c" {
-		t.Errorf("for two %s leave, want a c", names(leaving))
+	for pods := 1; pods <= 2; pods++ {
+		if got := names(newPlanner().Preempt(t.Context(), h.request(pods, 8), &h.cluster).Leaving); got != "a c" {
+			t.Errorf("for %d %s leave, want a c", pods, got)
+		}
 	}
 }
 
@@ -252,11 +258,13 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 	for range 300 {
 		h := random(t, dice)
 		r := h.request(1+dice.IntN(4), []int{2, 4, 8}[dice.IntN(3)])
-		if _, reason := newPlanner().Plan(r); reason == "" {
+		if newPlanner().Plan(r).Reason == "" {
 			continue
 		}
-		p := newPlanner()
-		all := newEviction(p, r, &h.cluster)
+		search := func() *eviction {
+			return newEviction(newPlanner(), r, ReadVictims(r.Nodes, &h.cluster, 10, r.keys()...))
+		}
+		all := search()
 		var best []int
 		enough := false
 		for mask := range 1 << len(all.victims) {
@@ -264,19 +272,17 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 			for m := mask; m > 0; m &= m - 1 {
 				set = append(set, bits.TrailingZeros(uint(m)))
 			}
-			if (!enough || all.compare(set, best) < 0) && all.fits(set) {
+			if _, fits := all.fits(set); fits && (!enough || all.compare(set, best) < 0) {
 				best, enough = set, true
 			}
 		}
-		e := newEviction(p, r, &h.cluster)
-		set, plans := e.search()
-		if (plans != nil) != enough || !slices.Equal(set, best) {
+		set, ok := search().choose(t.Context())
+		if ok != enough || !slices.Equal(set, best) {
 			t.Fatalf("%v, want %v of %d", set, best, len(all.victims))
 		}
-		bounded := newEviction(p, r, &h.cluster)
+		bounded := search()
 		bounded.sets = maxSets
-		set, plans = bounded.search()
-		if (plans != nil) != enough {
+		if set, ok = bounded.choose(t.Context()); ok != enough {
 			t.Fatalf("bounded it finds %v", set)
 		}
 		if !enough {
@@ -284,7 +290,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 		}
 		found++
 		for i := range set {
-			if bounded.fits(slices.Concat(set[:i], set[i+1:])) {
+			if _, ok := bounded.fits(slices.Concat(set[:i], set[i+1:])); ok {
 				t.Errorf("%v without %d is enough", set, set[i])
 			}
 		}
@@ -297,21 +303,19 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 // allOf is room that only so many victims together make.
 type allOf int
 
-func (n allOf) fits(set []int) bool { return len(set) == int(n) }
-func (allOf) mayFit([]int) bool     { return true }
-func (allOf) needs(int) bool        { return true }
-func (allOf) size(int) int64        { return 0 }
+func (n allOf) fits(set []int) ([]int, bool) { return set, len(set) == int(n) }
+func (allOf) mayFit([]int) bool              { return true }
 
 // The search tries as many sets as it may: all of seven victims with the plans of a gang, all of
 // nine with those of a pod of no gang.
 func TestTheBoundIsOnSets(t *testing.T) {
-	for _, tt := range []struct{ victims, trials int }{{7, maxTrials}, {9, maxSingleSets}} {
+	for _, tt := range []struct{ victims, trials int }{{7, maxTrials}, {9, maxNodeSets}} {
 		all := &Victims{victims: make([]victim, tt.victims)}
 		c := choice{Victims: all, room: allOf(tt.victims), maxTrials: tt.trials, maxSets: maxSets}
 		for i := range tt.victims {
 			c.among = append(c.among, i)
 		}
-		if set, ok := c.choose(); !ok || len(set) != tt.victims || c.sets != 1<<tt.victims-1 {
+		if set, ok := c.choose(t.Context()); !ok || len(set) != tt.victims || c.sets != 1<<tt.victims-1 {
 			t.Errorf("of %d victims %v after %d sets, want all after %d", tt.victims, set, c.sets, 1<<tt.victims-1)
 		}
 	}
@@ -337,9 +341,9 @@ func TestPreemptIsBounded(t *testing.T) {
 		want  int
 	}{{false, 80}, {true, 5}} {
 		h := crowded(t, 304, tt.gangs)
-		e := newEviction(newPlanner(), h.request(40, 8), &h.cluster)
-		set, plans := e.search()
-		if len(set) != tt.want || plans == nil {
+		r := h.request(40, 8)
+		e := newEviction(newPlanner(), r, ReadVictims(r.Nodes, &h.cluster, 10))
+		if set, ok := e.choose(t.Context()); len(set) != tt.want || !ok {
 			t.Errorf("%d victims, want %d", len(set), tt.want)
 		}
 		if e.trials > 3*maxTrials {
@@ -354,7 +358,7 @@ func BenchmarkPreempt(b *testing.B) {
 		b.Run(fmt.Sprintf("gangs=%t", gangs), func(b *testing.B) {
 			h, p := crowded(b, 4608, gangs), newPlanner()
 			for b.Loop() {
-				if plans, _ := p.Preempt(h.request(128, 8), &h.cluster); plans == nil {
+				if p.Preempt(b.Context(), h.request(128, 8), &h.cluster).Places == nil {
 					b.Fatal("no plans")
 				}
 			}

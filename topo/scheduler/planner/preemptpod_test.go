@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -22,24 +22,26 @@ func (h *hunt) single(gpus int) (*Victims, *Single) {
 }
 
 // best is what is found with nothing but amounts as filters.
-func best(v *Victims, s *Single, h *hunt) (node string, pods []*corev1.Pod) {
-	return v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
-		return fitsWithout(info, s, gone)
-	})
+func best(t *testing.T, v *Victims, s *Single, h *hunt) (node string, pods []*corev1.Pod) {
+	t.Helper()
+	return v.Best(t.Context(), h.nodes, s, h.filter(s))
 }
 
-// fitsWithout reports whether a node has enough for a pod without others.
-func fitsWithout(info framework.NodeInfo, s *Single, gone map[types.UID]bool) bool {
-	var left fit.Gone
-	for _, on := range info.GetPods() {
-		if pod := on.GetPod(); gone[pod.UID] {
-			left.Add(pod.UID, fit.Requests(pod))
+// filter reports whether a node has enough for a pod without others.
+func (h *hunt) filter(s *Single) Filter {
+	return func(name string, gone map[types.UID]bool) bool {
+		n := h.nodes[slices.IndexFunc(h.nodes, func(n *fit.Node) bool { return n.Name == name })]
+		var left fit.Gone
+		for _, pod := range n.Pods {
+			if gone[pod.UID] {
+				left.Add(pod.UID, fit.Requests(pod))
+			}
 		}
+		asker := s.Asker
+		asker.Gone = map[string]fit.Gone{name: left}
+		free := fit.FreeOf(n, nil, &asker)
+		return free.Lacks(s.Amounts) == ""
 	}
-	asker := s.Asker
-	asker.Gone = map[string]fit.Gone{info.Node().Name: left}
-	free := fit.FreeOf(info, nil, &asker)
-	return free.Lacks(s.Amounts) == ""
 }
 
 func TestSinglePreemptsWholeGangs(t *testing.T) {
@@ -62,7 +64,7 @@ func TestSinglePreemptsWholeGangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHunt(t, tt.nodes)
 			v, s := h.single(tt.gpus)
-			node, pods := best(v, s, h)
+			node, pods := best(t, v, s, h)
 			if got := names(pods); got != tt.want || node == "" {
 				t.Errorf("on %q %q are evicted, want %q", node, got, tt.want)
 			}
@@ -78,13 +80,13 @@ func TestSingleIsExact(t *testing.T) {
 		v, s := h.single([]int{2, 4, 8}[dice.IntN(3)])
 		var want []int
 		enough := false
-		for _, info := range h.nodes {
+		for _, n := range h.nodes {
 			for mask := range 1 << len(v.victims) {
 				var set []int
 				for m := mask; m > 0; m &= m - 1 {
 					set = append(set, bits.TrailingZeros(uint(m)))
 				}
-				c := candidate{Victims: v, Single: s, info: info}
+				c := candidate{Victims: v, Single: s, node: n}
 				if c.mayFit(set) && (!enough || v.compare(set, want) < 0) {
 					want, enough = set, true
 				}
@@ -93,7 +95,7 @@ func TestSingleIsExact(t *testing.T) {
 		if enough && len(want) == 0 {
 			continue // It needs no victims.
 		}
-		node, pods := best(v, s, h)
+		node, pods := best(t, v, s, h)
 		if (node != "") != enough || names(pods) != names(v.pods(want)) {
 			t.Fatalf("%s, want %s", names(pods), names(v.pods(want)))
 		}
@@ -118,15 +120,15 @@ func TestSingleIsBounded(t *testing.T) {
 	}
 	h := newHunt(t, [][]string{on})
 	v, s := h.single(8)
-	tried := 0
-	_, pods := v.Best(h.nodes, s, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
+	tried, filter := 0, h.filter(s)
+	_, pods := v.Best(t.Context(), h.nodes, s, func(node string, gone map[types.UID]bool) bool {
 		tried++
-		return fitsWithout(info, s, gone)
+		return filter(node, gone)
 	})
 	if got := names(pods); got != "a b c d e f g h" {
 		t.Errorf("%q are evicted", got)
 	}
-	if tried > 3*maxSingleSets {
+	if tried > 3*maxNodeSets {
 		t.Errorf("%d sets were tried", tried)
 	}
 }

@@ -7,28 +7,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // maxPreferences bounds how many places are tried for preferences.
 const maxPreferences = 8
 
-// preferences are how much the members of a gang prefer each node of the tree: the sum of the
-// weights of their preferred node affinity, less a hundred for each taint PreferNoSchedule
-// that they do not tolerate. Nil if they have no preference. The first member's count.
-func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
+// preferences scores each node of the tree by the first member's preferred node affinity, less
+// a hundred for each taint PreferNoSchedule that it does not tolerate; nil if all nodes are equal.
+func (t *tree) preferences(g *Gang, nodes []*fit.Node) []int64 {
 	const dislike = 100 // The largest weight of a term.
 	pod := g.Members[0].Pod
 	var terms *nodeaffinity.PreferredSchedulingTerms
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		// What cannot be parsed is no preference: the API server rejects it.
+		// The API server rejects what cannot be parsed.
 		terms, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	scores, some := make([]int64, t.placement.Len()), false
 	for at, id := range t.ids {
-		node := nodes[at].Node()
+		node := nodes[at].Node
 		if terms != nil {
 			scores[id] = terms.Score(node)
 		}
@@ -46,8 +45,8 @@ func (t *tree) preferences(g *Gang, nodes []framework.NodeInfo) []int64 {
 	return scores
 }
 
-// prefer is a place as tight as the one that was found, on nodes that the members prefer more
-// if there is one: in a group of the same tier, and in as few of the lowest groups.
+// prefer returns a place on nodes that the members prefer more if there is one as tight as
+// the place that was found: in a group of the same tier, and in as few of the lowest groups.
 func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan) placement.Plan {
 	scores := s.preferences(g, s.nodes)
 	if scores == nil {
@@ -65,7 +64,7 @@ func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan)
 	if len(levels) == 0 {
 		return found
 	}
-	// All that have room are at least at the last level: that is what was found.
+	// The last level includes all nodes with room: that place was found already.
 	for _, least := range levels[:min(len(levels)-1, maxPreferences)] {
 		preferred := only(room, func(id int) bool { return scores[id] >= least })
 		plan, err := s.place(preferred)
@@ -76,7 +75,7 @@ func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan)
 	return found
 }
 
-// lowest is how many of the lowest groups some nodes are in.
+// lowest counts the lowest groups that some nodes are in.
 func (t *tree) lowest(nodes []int32) int {
 	groups := map[placement.Group]bool{}
 	for _, id := range nodes {

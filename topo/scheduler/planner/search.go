@@ -7,32 +7,31 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/kube-scheduler/framework"
-
 	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // maxDomains bounds the values of a label that are tried for one gang.
 const maxDomains = 8
 
-// search looks for the place of a gang: with a label, on nodes with one value of it.
+// search finds the place of a gang: with a label, on nodes with one value of it.
 type search struct {
 	*tree
-	nodes []framework.NodeInfo
+	nodes []*fit.Node
 	gang  *placement.Gang
 	label string
 	// values are those of the label, by node of the tree; empty without one.
 	values []string
 }
 
-func (t *tree) search(g *Gang, nodes []framework.NodeInfo, request *placement.Gang) *search {
+func (t *tree) search(g *Gang, nodes []*fit.Node, request *placement.Gang) *search {
 	s := &search{tree: t, nodes: nodes, gang: request, label: g.label()}
 	if s.label == "" {
 		return s
 	}
 	s.values = make([]string, t.placement.Len())
 	for at, id := range t.ids {
-		s.values[id] = nodes[at].Node().Labels[s.label]
+		s.values[id] = nodes[at].Labels[s.label]
 	}
 	return s
 }
@@ -55,7 +54,7 @@ func (s *search) place(room *placement.Capacity) (placement.Plan, error) {
 	case len(held) == 1:
 		return s.on(room, func(value string) bool { return value == held[0] })
 	}
-	// In most clusters the tightest place of the tree is in one domain of the label.
+	// In most clusters the tightest place is in one domain of the label.
 	plan, err := s.on(room, func(value string) bool { return value != "" })
 	if err != nil {
 		return plan, err
@@ -79,7 +78,7 @@ func (s *search) on(room *placement.Capacity, some func(value string) bool) (pla
 	return placement.Place(s.placement, s.gang, only(room, func(id int) bool { return some(s.values[id]) }))
 }
 
-// only is the room on some nodes of the tree.
+// only returns the room on some nodes of the tree.
 func only(room *placement.Capacity, some func(id int) bool) *placement.Capacity {
 	out := *room
 	out.Fit = make([][]int32, len(room.Fit))
@@ -94,7 +93,7 @@ func only(room *placement.Capacity, some func(id int) bool) *placement.Capacity 
 	return &out
 }
 
-// alike is the room on nodes that have the value of the label that a plan's nodes have.
+// alike returns the room on nodes with the label's value of a plan's nodes.
 func (s *search) alike(room *placement.Capacity, plan []int32) *placement.Capacity {
 	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {
 		return only(room, func(id int) bool { return s.values[id] == domains[0] })
@@ -102,7 +101,7 @@ func (s *search) alike(room *placement.Capacity, plan []int32) *placement.Capaci
 	return room
 }
 
-// domainsOf are the values of the label on nodes of the tree, sorted.
+// domainsOf returns the values of the label on nodes of the tree, sorted.
 func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
 	for _, id := range nodes {
 		switch {
@@ -117,8 +116,8 @@ func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
 	return slices.Compact(domains), nil
 }
 
-// candidates are the values of the label to try: best fit first, that is the ones with
-// room for all pods of the gang, the fullest first, then the emptiest of the others.
+// candidates returns the values of the label to try: those with room for all pods of the gang
+// first, the fullest before the others, then the rest, the emptiest first.
 func (s *search) candidates(capacity *placement.Capacity) []string {
 	pods := 0
 	for _, t := range s.gang.Tasks {
@@ -129,7 +128,7 @@ func (s *search) candidates(capacity *placement.Capacity) []string {
 		if value == "" || slices.Contains(s.gang.Avoid, int32(id)) {
 			continue
 		}
-		// Of several classes the fewest, which holds for any mixture of them.
+		// The fewest of all classes is right for any mixture of them.
 		fewest := capacity.Fit[0][id]
 		for _, fit := range capacity.Fit[1:] {
 			fewest = min(fewest, fit[id])

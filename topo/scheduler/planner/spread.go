@@ -8,10 +8,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// spread places a gang of which the tightest place breaks its limits. Members go one after
-// another by rank, as the scheduler's filter will see them, each to a node that is allowed
-// and in the lowest group that has members, else in the one with the most room. That is
-// close, and not always the closest there is.
+// spread places a gang if the tightest place breaks its limits. Members go one after another,
+// as the scheduler's filters will see them, each to an allowed node in the lowest group that
+// has members, else in the group with the most room. This is near, but not always the nearest.
 func (l *limits) spread(
 	t *tree, g *Gang, request *placement.Gang, room *placement.Capacity,
 ) (placement.Plan, error) {
@@ -31,8 +30,8 @@ func (l *limits) spread(
 	return placement.Plan{}, first
 }
 
-// within are the groups to try: those of the preferred kind before all of the cluster, or
-// those of the required kind alone, the ones with members first.
+// within returns the groups to try, those with members first: of the required kind, or of the
+// preferred kind followed by the whole cluster.
 func (t *tree) within(request *placement.Gang) []placement.Group {
 	all := placement.Group{End: int32(t.placement.Len())} //nolint:gosec // The tree's bound.
 	kind := cmp.Or(request.Require, request.Prefer)
@@ -73,8 +72,8 @@ type spreading struct {
 	within placement.Group
 	// taken are the members on each node, by class.
 	taken map[int32][]int32
-	// groups are those of each node, from the node itself up; inside are how many members
-	// each has, and roomy how many it takes.
+	// groups are those of each node, from the node itself up. By group, inside is how many
+	// members it has, and roomy how many it takes.
 	groups        map[int32][]placement.Group
 	inside, roomy map[placement.Group]int
 }
@@ -121,7 +120,7 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 	return out, nil
 }
 
-// best is the node for a member; None if there is none.
+// best returns the node for a member; None if no node takes it.
 func (s *spreading) best(member, class int, avoid []int32) int32 {
 	best, found := [3]int{}, placement.None
 	for id := s.within.First; id < s.within.End; id++ {
@@ -156,7 +155,7 @@ func (s *spreading) fits(id int32, class int) bool {
 	return len(taken) == 1 || s.room.Together(id, taken)
 }
 
-// with are the members on a node, by class, and one more.
+// with returns the members on a node, by class, and one more.
 func (s *spreading) with(id int32, class int) []int32 {
 	taken := make([]int32, len(s.room.Fit))
 	copy(taken, s.taken[id])

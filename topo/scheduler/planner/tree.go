@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/kube-scheduler/framework"
-
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -14,8 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// forest are the trees that gangs are planned on, with the nodes that the scheduler
-// has.
+// forest has the trees that gangs are planned on, with the scheduler's nodes.
 type forest struct {
 	// generation and fresh are of the answer that the trees are made from.
 	generation uint64
@@ -28,8 +25,7 @@ type forest struct {
 	axes                  *axes.Trees
 }
 
-// tree is a topology tree. Nodes that are not in topo-master's tree are beside its
-// groups.
+// tree is a topology tree. Nodes that topo-master's tree lacks are beside its groups.
 type tree struct {
 	placement *placement.Tree
 	// ids are of the scheduler's nodes, in its order; at is the index there of a node
@@ -38,14 +34,12 @@ type tree struct {
 	at  []int32
 }
 
-// update makes other trees if topo-master's tree or the nodes have changed.
-func (p *Planner) update(nodes []framework.NodeInfo) {
+// update makes the trees again if topo-master's tree or the nodes have changed.
+func (p *Planner) update(nodes []*fit.Node) {
 	f := &p.forest
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
-	same := slices.EqualFunc(nodes, f.names, func(info framework.NodeInfo, name string) bool {
-		return info.Node().Name == name
-	})
+	same := slices.EqualFunc(nodes, f.names, func(n *fit.Node, name string) bool { return n.Name == name })
 	if f.fabric != nil && f.fresh == fresh && (!fresh || f.generation == answer.Generation) && same {
 		return
 	}
@@ -53,14 +47,14 @@ func (p *Planner) update(nodes []framework.NodeInfo) {
 		answer.Groups, answer.Domains = nil, nil
 	}
 	f.names = f.names[:0]
-	for _, info := range nodes {
-		f.names = append(f.names, info.Node().Name)
+	for _, n := range nodes {
+		f.names = append(f.names, n.Name)
 	}
 	f.generation, f.fresh = answer.Generation, fresh
 	f.plant(answer.Groups, answer.Domains)
 }
 
-// plant makes the trees of topo-master's groups and of the domains that cross them.
+// plant makes the trees from topo-master's groups and from the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	f.nvlink, f.whole = nil, nil
 	if f.axes = axes.New(groups, domains); f.axes != nil {
@@ -71,8 +65,8 @@ func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	}
 }
 
-// tree is nil if the groups contradict themselves. The client has checked those that
-// topo-master sent.
+// tree makes a tree of groups; nil if they contradict themselves, which the client has
+// checked for those of topo-master.
 func (f *forest) tree(groups []v1alpha1.Group) *tree {
 	made, err := placement.New(groups, f.names...)
 	if err != nil {
@@ -90,8 +84,8 @@ func (f *forest) tree(groups []v1alpha1.Group) *tree {
 	return t
 }
 
-// of is the tree for a gang. One that asks for a kind of group that NVLink domains
-// cross gets these groups whole; all others get the domains whole.
+// of returns the tree for a gang: with whole groups if the gang names a kind of group that
+// NVLink domains cross, else with whole domains.
 func (f *forest) of(spec *gang.Spec) *tree {
 	switch {
 	case f.axes == nil || f.axes.Cuts(spec.Required) || f.axes.Cuts(spec.Preferred):
@@ -102,7 +96,7 @@ func (f *forest) of(spec *gang.Spec) *tree {
 	return f.nvlink
 }
 
-// kind is that of a group as topo-master has it. Its tree may have one of the kind of parts itself.
+// kind returns topo-master's kind of a group of the trees.
 func (f *forest) kind(of string) string {
 	if of == axes.KindPart && f.axes != nil {
 		return f.axes.Kind
@@ -110,8 +104,8 @@ func (f *forest) kind(of string) string {
 	return of
 }
 
-// largest is, for every kind of group, how much of what the nodes have free one group
-// has at most.
+// largest returns, for every kind of group, the most that one group has of what is free on
+// the nodes.
 func (f *forest) largest(free []int32) map[string]int {
 	out := map[string]int{}
 	for _, t := range []*tree{f.fabric, f.nvlink} {
@@ -132,7 +126,7 @@ func (f *forest) largest(free []int32) map[string]int {
 // usable reports whether the tree lets a node take pods.
 func (t *tree) usable(id int32) bool { return t.placement.Status(id) != v1alpha1.StatusNotReady }
 
-// gang is what placement needs of a gang: tasks are runs of members that are alike.
+// gang converts a gang for placement: consecutive members that are alike are a task.
 func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	out.MinMember = g.MinMember
 	for i := range g.Members {

@@ -12,33 +12,30 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // Cluster is what preemption must know of pods beside the nodes that they are on.
 type Cluster struct {
-	// GangOf has the gang of each pod that is in one: gangs that run together or not at
-	// all are one.
+	// GangOf has the gang of each pod that is in a gang. Gangs that run together or not at
+	// all count as one.
 	GangOf map[types.UID]types.NamespacedName
 	// Budgets limit how many pods may be evicted.
 	Budgets []*policyv1.PodDisruptionBudget
 }
 
-// Victims are what may be evicted for pods of a priority, in the order of their worth: sets
-// of them are of ascending indices. Of two sets the one is better that breaks fewer
-// disruption budgets, then the one of fewer victims, then the one of which the most
-// valuable victim is worth less.
+// Victims are the gangs and pods that may be evicted for pods of a priority, ordered by
+// worth. A set of victims is a list of ascending indexes.
 type Victims struct {
 	victims []victim
 	budgets []budget
-	// terminating are pods of a lower priority that leave anyway, leaving the same by node.
+	// terminating are pods of a lower priority that leave in any case; leaving has them by node.
 	terminating []*corev1.Pod
 	leaving     map[string]fit.Gone
 }
 
-// victim is what is evicted together or not at all: the pods of a gang, or a pod of none.
+// victim is evicted as a whole: the pods of a gang, or a pod of no gang.
 type victim struct {
 	name string
 	pods []*corev1.Pod
@@ -46,44 +43,32 @@ type victim struct {
 	// priority is the highest of its pods, since when the first of them started.
 	priority int32
 	since    time.Time
-	gpus     int64
-	// budgets has a disruption budget as often as a pod of the victim is in it.
+	// budgets has a disruption budget as often as the victim has pods in it.
 	budgets []int
 }
 
-// worth orders victims: by priority, then the longer one runs the more it is worth.
-func (v *victim) worth(other *victim) int {
-	return cmp.Or(cmp.Compare(v.priority, other.priority), other.since.Compare(v.since), cmp.Compare(v.name, other.name))
-}
-
-// ReadVictims finds the victims that there may be on nodes. A gang of which a pod has the
-// priority is none, nor is one that is spared.
-func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare ...types.NamespacedName) *Victims {
+// ReadVictims finds the victims on nodes. A gang with a pod of the priority or above is not
+// a victim, nor is a gang to spare.
+func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...types.NamespacedName) *Victims {
 	v := &Victims{leaving: map[string]fit.Gone{}, budgets: readBudgets(c.Budgets)}
 	spared, of := map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
 	for _, key := range spare {
 		spared[key] = true
 	}
-	for _, info := range nodes {
-		node := info.Node().Name
-		for _, on := range info.GetPods() {
-			pod := on.GetPod()
+	for _, node := range nodes {
+		for _, pod := range node.Pods {
 			key, in := gangOf(pod, c.GangOf)
 			switch {
 			case schedulehelpers.PodPriority(pod) >= priority:
-				if in {
-					spared[key] = true
-				}
+				spared[key] = spared[key] || in
 			case pod.DeletionTimestamp != nil:
 				v.terminating = append(v.terminating, pod)
-				gone := v.leaving[node]
-				gone.Add(pod.UID, fit.Requests(pod))
-				v.leaving[node] = gone
+				add(v.leaving, node.Name, pod)
 			default:
 				if of[key] == nil {
 					of[key] = &victim{name: key.String(), priority: math.MinInt32, gone: map[string]fit.Gone{}}
 				}
-				of[key].add(node, pod, v.budgets)
+				of[key].add(node.Name, pod, v.budgets)
 			}
 		}
 	}
@@ -92,46 +77,24 @@ func ReadVictims(nodes []framework.NodeInfo, c *Cluster, priority int32, spare .
 			v.victims = append(v.victims, *one)
 		}
 	}
-	slices.SortFunc(v.victims, func(a, b victim) int { return a.worth(&b) })
+	slices.SortFunc(v.victims, func(a, b victim) int {
+		// The longer a victim runs, the more it is worth.
+		return cmp.Or(cmp.Compare(a.priority, b.priority), b.since.Compare(a.since), cmp.Compare(a.name, b.name))
+	})
 	return v
 }
 
-// pods are those of a set.
-func (v *Victims) pods(set []int) (pods []*corev1.Pod) {
-	for _, i := range set {
-		pods = append(pods, v.victims[i].pods...)
-	}
-	return pods
+// AnyBelow reports whether there is a pod of a lower priority on nodes.
+func AnyBelow(nodes []*fit.Node, priority int32) bool {
+	return slices.ContainsFunc(nodes, func(n *fit.Node) bool {
+		return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+			return schedulehelpers.PodPriority(pod) < priority
+		})
+	})
 }
 
-// compare orders sets: the better one first.
-func (v *Victims) compare(a, b []int) int {
-	if c := cmp.Or(cmp.Compare(v.violations(a), v.violations(b)), cmp.Compare(len(a), len(b))); c != 0 {
-		return c
-	}
-	for i, worst := range slices.Backward(a) {
-		if worst != b[i] {
-			return cmp.Compare(worst, b[i])
-		}
-	}
-	return 0
-}
-
-// violations is how many evictions of a set the budgets do not allow.
-func (v *Victims) violations(set []int) (n int) {
-	used := make([]int32, len(v.budgets))
-	for _, i := range set {
-		for _, b := range v.victims[i].budgets {
-			if used[b]++; used[b] > v.budgets[b].Status.DisruptionsAllowed {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// gangOf is the gang that a pod is evicted with: of labels, or a native PodGroup. A pod
-// that is in none has its own name.
+// gangOf returns the gang that a pod is evicted with: a gang of labels, or a native PodGroup.
+// A pod of no gang has its own name.
 func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key types.NamespacedName, in bool) {
 	if key, in = gangs[pod.UID]; in {
 		return key, true
@@ -142,11 +105,15 @@ func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key type
 	return types.NamespacedName{Namespace: pod.Namespace + "/pod", Name: pod.Name}, false
 }
 
+func add(to map[string]fit.Gone, node string, pod *corev1.Pod) {
+	gone := to[node]
+	gone.Add(pod.UID, fit.Requests(pod))
+	to[node] = gone
+}
+
 func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 	v.pods = append(v.pods, pod)
-	gone := v.gone[node]
-	gone.Add(pod.UID, fit.Requests(pod))
-	v.gone[node] = gone
+	add(v.gone, node, pod)
 	v.priority = max(v.priority, schedulehelpers.PodPriority(pod))
 	started := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
@@ -162,7 +129,42 @@ func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 	}
 }
 
-// budget is a PodDisruptionBudget, as kube-scheduler's preemption reads it.
+// pods returns the pods of a set.
+func (v *Victims) pods(set []int) (pods []*corev1.Pod) {
+	for _, i := range set {
+		pods = append(pods, v.victims[i].pods...)
+	}
+	return pods
+}
+
+// compare orders sets, the better one first: the one that breaks fewer disruption budgets, then
+// the smaller one, then the one with the least valuable of the most valuable victims.
+func (v *Victims) compare(a, b []int) int {
+	if c := cmp.Or(cmp.Compare(v.violations(a), v.violations(b)), cmp.Compare(len(a), len(b))); c != 0 {
+		return c
+	}
+	for i, worst := range slices.Backward(a) {
+		if worst != b[i] {
+			return cmp.Compare(worst, b[i])
+		}
+	}
+	return 0
+}
+
+// violations counts the evictions of a set that the budgets do not allow.
+func (v *Victims) violations(set []int) (n int) {
+	used := make([]int32, len(v.budgets))
+	for _, i := range set {
+		for _, b := range v.victims[i].budgets {
+			if used[b]++; used[b] > v.budgets[b].Status.DisruptionsAllowed {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// budget is a PodDisruptionBudget, read as in kube-scheduler's preemption.
 type budget struct {
 	*policyv1.PodDisruptionBudget
 	selector labels.Selector
@@ -179,8 +181,8 @@ func readBudgets(all []*policyv1.PodDisruptionBudget) (out []budget) {
 	return out
 }
 
-// counts reports whether the eviction of a pod counts: one that the API server has
-// processed is in the budget's status already.
+// counts reports whether the eviction of a pod counts. The status has the evictions that
+// the API server has processed already.
 func (b *budget) counts(pod *corev1.Pod) bool {
 	if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
 		return false

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,16 +20,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// Args are the plugin's in the scheduler's configuration: pluginConfig with the
-// name Heddle. Everything has a default.
+// Args are the plugin's arguments in the scheduler's configuration: pluginConfig with the name
+// Heddle. Everything has a default.
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// TopoMaster is the address of GET /node_group; with "" gangs are placed by free
-	// resources alone.
+	// TopoMaster is the address of GET /node_group. With "" gangs are placed by free resources
+	// alone.
 	TopoMaster string `json:"topoMaster"`
-	// CAFile has the authorities of topo-master's certificate, in PEM, and TokenFile
-	// the bearer token for it; both are read again for each request.
+	// CAFile has the authorities of topo-master's certificate in PEM, and TokenFile the bearer
+	// token for it. Both are read again for each request.
 	CAFile    string `json:"caFile"`
 	TokenFile string `json:"tokenFile"`
 	// Interval and MaxAge are how often topo-master is polled, and how long its last
@@ -40,63 +39,47 @@ type Args struct {
 	// WithoutMap is what happens to gangs while there is no topology tree: wait or
 	// place. A gang's annotation takes precedence.
 	WithoutMap gang.WithoutMap `json:"withoutMap"`
-	// GenericWorkload is to be set if the scheduler's feature gates GenericWorkload
-	// and TopologyAwareWorkloadScheduling are on: pods with a schedulingGroup are in
-	// the PodGroup of scheduling.k8s.io that it names, and in no other gang.
+	// GenericWorkload must be set if the scheduler's feature gates GenericWorkload and
+	// TopologyAwareWorkloadScheduling are on. Pods with a schedulingGroup are then in the
+	// PodGroup of scheduling.k8s.io that it names, and in no other gang.
 	GenericWorkload bool `json:"genericWorkload"`
-	// Domains are those of the names of resources and annotations.
+	// Domains are the domains of resources and annotations.
 	Domains wellknown.Domains `json:"domains"`
-	// Resources are names and units that are not the domains' own, and Defaults what a
-	// container has that names no amount: both as in the configuration of the nodes.
+	// Resources are names and units that differ from the domains' defaults, and Defaults what a
+	// container gets without an amount, both as in the configuration of the nodes.
 	Resources config.Resources     `json:"resources"`
 	Defaults  config.ShareDefaults `json:"shareDefaults"`
-	// Ignored are resources that do not count when gangs are placed; by default vcore
-	// and vmemory, which are counted GPU by GPU.
+	// Ignored are resources that do not count when gangs are placed: by default vcore and
+	// vmemory, which are counted by GPU.
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
 	// Placement of shares on nodes and GPUs: binpack or spread.
 	Placement config.Placement `json:"placement"`
 	// PodGroups creates a PodGroup object of scheduling.x-k8s.io for each gang that
 	// labels describe.
 	PodGroups bool `json:"podGroups"`
-	// Gangs is what gangs may ask of each other.
+	// Gangs has the rules of gangs about each other.
 	Gangs GangArgs `json:"gangs"`
-	// LeaderElection is the Lease of the scheduler's election; without a name the plugin
-	// does not look at it.
-	LeaderElection LeaseArgs `json:"leaderElection"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
 
 // GangArgs are about gangs beside each other.
 type GangArgs struct {
-	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all, if
-	// each lists the other.
+	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all, if each
+	// lists the other.
 	CrossNamespaceGroups bool `json:"crossNamespaceGroups"`
-	// ReserveAfter is how long a gang waits for room before some is reserved for it; 0 is
-	// for ever.
-	ReserveAfter metav1.Duration `json:"reserveAfter"`
-}
-
-// LeaseArgs are as in the scheduler's configuration, which plugins do not see.
-type LeaseArgs struct {
-	ResourceNamespace string `json:"resourceNamespace"`
-	ResourceName      string `json:"resourceName"`
 }
 
 // defaultTopoMaster is topo-master's Service in its own namespace.
 const defaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
 
-// defaultReserveAfter is longer than a small gang of a busy cluster waits.
-const defaultReserveAfter = 10 * time.Minute
-
-// readArgs is strict: an unknown field is an error.
+// readArgs reads arguments strictly: an unknown field is an error.
 func readArgs(object runtime.Object) (Args, error) {
 	args := Args{
 		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
 		Defaults: config.DefaultShare(),
 	}
-	args.Gangs.ReserveAfter.Duration = defaultReserveAfter
 	args.Interval.Duration, args.MaxAge.Duration = topologyclient.DefaultInterval, topologyclient.DefaultMaxAge
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
 		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
@@ -122,8 +105,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	return args, nil
 }
 
-// check names everything that is wrong. Units and defaults are enums and ranges where nodes read
-// them.
+// check returns all faults. The configuration of nodes checks the same units and defaults.
 func (a *Args) check() error {
 	var faults []error
 	fault := func(is bool, format string, args ...any) {
@@ -138,9 +120,6 @@ func (a *Args) check() error {
 		"caFile, tokenFile: topoMaster is not an https address")
 	fault(a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration,
 		"interval, maxAge: not positive, or maxAge is shorter than interval")
-	fault(a.Gangs.ReserveAfter.Duration < 0, "gangs: reserveAfter is negative")
-	fault((a.LeaderElection.ResourceName == "") != (a.LeaderElection.ResourceNamespace == ""),
-		"leaderElection: resourceName and resourceNamespace need each other")
 	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
 		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
 	fault(a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread,
@@ -160,11 +139,11 @@ func (a *Args) check() error {
 	return errors.Join(append(faults, a.nodeConfig().Complete())...)
 }
 
-// nodeConfig has the names of resources and annotations, and what a container has
-// that names no amount; the rest concerns nodes.
+// nodeConfig returns the names of resources and annotations, and what a container gets without
+// an amount. Its other fields are not used.
 func (a *Args) nodeConfig() *config.NodeConfig {
 	c := config.Default()
 	c.Domains, c.Resources, c.SGPU.Defaults = a.Domains, a.Resources, a.Defaults
-	_ = c.Complete() // check has had its faults.
+	_ = c.Complete() // check reports the error.
 	return &c
 }

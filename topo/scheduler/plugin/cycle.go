@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -23,22 +24,22 @@ import (
 
 const cycleKey framework.StateKey = Name
 
-// cycle is what PreFilter found out about a pod. Only Reserve changes it.
+// cycle is what PreFilter learned about a pod. Only Reserve changes it.
 type cycle struct {
 	planner.Single
-	gpu corev1.ResourceName // Whole GPUs of the maker that it asks for.
-	// member reports that the pod is in a gang of labels; node is the only one that
-	// Filter accepts, empty for any.
+	gpu corev1.ResourceName // The resource of the whole GPUs that it requests.
+	// member reports that the pod is in a gang of labels. node is the only node that Filter
+	// accepts; empty for any.
 	member bool
 	node   string
-	// request is for shares of GPUs, selector for whole ones; nil without.
+	// request is for shares of GPUs, selector for whole GPUs; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
-	// hcas are as [fit.HCAs] has them.
+	// hcas are those of [fit.HCAs].
 	hcas fit.Amounts
-	// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework
-	// takes it back and, once all members have a node, reserves for one after another,
-	// with a snapshot that does not show what the others got.
+	// decision has the shared GPUs of a pod in a PodGroup's cycle. The framework unreserves
+	// them and, once all members have a node, reserves for one after another, with a snapshot
+	// that lacks what the others got.
 	decision *allocation.Allocation
 }
 
@@ -51,9 +52,9 @@ func cycleOf(state framework.CycleState) *cycle {
 	return c
 }
 
-// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations
-// that Filter charges. It skips pods of no gang that request neither shares nor several
-// HCAs while there are no reservations.
+// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations that
+// Filter charges. While there are none it skips pods of no gang that request neither shares
+// nor several HCAs.
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
@@ -71,21 +72,18 @@ func (p *Plugin) PreFilter(
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
 		p.measure(nodes)
-		var rejection string
-		plan := func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, []*corev1.Pod, string) {
-			return p.plan(&planner.Request{Gangs: gangs, Query: fit.Query{Nodes: nodes}, Tried: pod.UID}, mayPreempt)
-		}
-		c.node, c.member, rejection = p.cache.Place(pod, plan)
+		place := p.place(ctx, pod, nodes)
+		c.node, c.member = place.Node, place.Member
 		if !c.member && p.labeled(pod) {
 			if _, err := gang.Read(pod, p.args.Domains); err != nil {
-				rejection = err.Error() // It names no gang.
+				place.Rejection = err.Error() // It names no gang.
 			}
 		}
-		if rejection != "" {
+		if place.Rejection != "" {
 			// No victims would make room for the whole gang.
-			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
+			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, place.Rejection)
 		}
-		c.Reservations, c.Asker.First = p.cache.Reservations(), p.cache.RunsInPart(pod)
+		c.Reservations = p.cache.Reservations()
 		if !c.member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}
@@ -97,7 +95,7 @@ func (p *Plugin) PreFilter(
 	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
 }
 
-// PreFilterExtensions are none: Filter looks at the node that it is given.
+// PreFilterExtensions returns nil: Filter needs only the node that it is given.
 func (*Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
 func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
@@ -107,7 +105,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		return nil, err
 	}
 	c := &cycle{request: request, hcas: p.hcas(pod)}
-	c.Asker = fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod), End: fit.EndOf(pod, time.Now())}
+	c.Asker = fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod)}
 	c.Amounts, c.Reservations = fit.Requests(pod, p.args.Ignored...), p.cache.Reservations()
 	c.gpu = p.gpus.GPUs().In(c.Amounts)
 	if selector != nil && c.Amounts[c.gpu] > 0 {
@@ -116,8 +114,8 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	return c, nil
 }
 
-// Filter accepts a member's own node alone, since nominated nodes are tried whatever
-// PreFilter returns, and charges reservations to all other pods.
+// Filter accepts only the member's own node, since nominated nodes are tried whatever PreFilter
+// returns, and charges reservations to all other pods.
 func (p *Plugin) Filter(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) *framework.Status {
@@ -133,16 +131,19 @@ func (p *Plugin) Filter(
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
-	free := fit.FreeOf(info, c.Reservations[node], &c.Asker)
+	var free fit.Free
+	if reservations := c.Reservations[node]; len(reservations) > 0 {
+		free = fit.FreeOf(nodeOf(info), reservations, &c.Asker)
+	}
 	if free.HasReservations() {
 		if lacks := free.Lacks(c.Amounts); lacks != "" {
 			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
 		}
 	}
 	if c.selector != nil {
-		// No victim would help: which GPUs a pod would leave is not known.
+		// No victim would help, since it is not known which GPUs a pod would leave.
 		const code = framework.UnschedulableAndUnresolvable
-		switch left, err := c.selector.Left(info); {
+		switch left, err := c.selector.Left(info.Node(), info.GetRequested().GetScalarResources()[c.gpu]); {
 		case err != nil:
 			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
 		case left-free.Reserved(c.gpu) < c.Amounts[c.gpu]:
@@ -155,8 +156,8 @@ func (p *Plugin) Filter(
 	return nil
 }
 
-// PostFilter runs before the scheduler's preemption, which is for clusters without gangs of a
-// lower priority: a member's plan has the victims, which are evicted for the whole gang at once.
+// PostFilter runs before kube-scheduler's preemption. A member's plan has the victims, which are
+// evicted for the whole gang at once.
 func (p *Plugin) PostFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
@@ -164,13 +165,13 @@ func (p *Plugin) PostFilter(
 	switch {
 	case c == nil && !p.labeled(pod): // PreFilter skipped it.
 		if c, err := p.newCycle(pod); err == nil {
-			return p.preemptor.Single(ctx, state, pod, &c.Single, statuses)
+			return p.preemptForPod(ctx, state, pod, c, statuses)
 		}
 		return nil, framework.NewStatus(framework.Unschedulable)
 	case c == nil:
 	case !c.member:
 		p.cache.Block(pod)
-		return p.preemptor.Single(ctx, state, pod, &c.Single, statuses)
+		return p.preemptForPod(ctx, state, pod, c, statuses)
 	case p.preemptor.LeavesRoom(ctx, state, pod, c.node):
 		if p.preemptor.Evict(ctx, pod) {
 			return preemption.Nominate(c.node), nil
@@ -189,10 +190,19 @@ func (p *Plugin) PostFilter(
 	return result, framework.NewStatus(framework.UnschedulableAndUnresolvable)
 }
 
-// rejecting are the nodes that reject a pod for what no plan sees: its volumes, the affinity of
-// other pods. A plan per node would find them one by one. What the skew lets in depends on
-// the members that come before, and room on what others leave: these are planned. The message
-// is that of the last.
+func (p *Plugin) preemptForPod(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle, statuses framework.NodeToStatusReader,
+) (*framework.PostFilterResult, *framework.Status) {
+	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return nil, framework.AsStatus(fmt.Errorf("list nodes: %w", err))
+	}
+	return p.preemptor.Single(ctx, state, pod, p.nodes.of(all), &c.Single, statuses)
+}
+
+// rejecting returns the nodes that reject a pod for what planner does not know: volumes, the
+// affinity of other pods. Plans alone would find them one by one. planner knows room and skew,
+// which depend on the other members. The message is that of the last node.
 func (p *Plugin) rejecting(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) (nodes []string, message string) {
@@ -213,8 +223,8 @@ func (p *Plugin) rejecting(
 	return nodes, message
 }
 
-// PreScore skips pods without GPUs, members of gangs, which have their node, and pods for which no
-// node is better than another, as for those that take all GPUs of equal nodes.
+// PreScore skips pods without GPUs, members of gangs, which have their node, and pods for which all
+// nodes are equal, such as those that take all GPUs of equal nodes.
 func (p *Plugin) PreScore(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) *framework.Status {
@@ -233,8 +243,8 @@ func (p *Plugin) PreScore(
 	return nil
 }
 
-// scored is the cycle that passed PreScore last: Score is called for hundreds of nodes after
-// it, and to find the cycle by its key costs an allocation each time.
+// scored is the cycle that passed PreScore last. Score is called for hundreds of nodes after it,
+// and to find the cycle by its key costs an allocation each time.
 type scored struct{ last atomic.Pointer[scoredCycle] }
 
 type scoredCycle struct {
@@ -249,7 +259,7 @@ func (s *scored) of(state framework.CycleState) *cycle {
 	return cycleOf(state)
 }
 
-// Score is by the node's GPUs.
+// Score scores a node by its GPUs.
 func (p *Plugin) Score(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
@@ -271,41 +281,56 @@ func (*Plugin) NormalizeScore(
 	return nil
 }
 
-// plan plans gangs beside all reservations: with pods of a lower priority gone if it
-// may, and there is no room else. leaving are those that must leave first. It is for one
-// goroutine: that of the scheduling cycles.
-func (p *Plugin) plan(
-	r *planner.Request, mayPreempt bool,
-) (found []planner.Plan, leaving []*corev1.Pod, reason string) {
-	begin, result := time.Now(), "placed"
-	r.Reservations = p.cache.Reservations(r.Gangs...)
-	if found, reason = p.planner.Plan(r); reason != "" {
-		result = "refused"
-	}
-	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
-	if reason != "" && mayPreempt {
-		found, leaving = p.preemptor.Plan(r)
-	}
-	if found == nil && mayPreempt {
-		advance := p.planner.Advance(r, time.Now())
-		p.cache.Reserve(r.Gangs, advance)
-		if !advance.Start.IsZero() {
-			reason = fmt.Sprintf("room is reserved from %s: %s", advance.Start.UTC().Format(time.RFC3339), reason)
+// maxSnapshots is how often a gang that changes while it is planned is planned again at once.
+const maxSnapshots = 3
+
+// place returns a member's node: by an earlier plan, or by a plan that is made now for all gangs
+// that it runs with.
+func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.NodeInfo) gangcache.Snapshot {
+	for range maxSnapshots {
+		snapshot := p.cache.Snapshot(pod)
+		current := true
+		for i, unit := range snapshot.Units {
+			request := planner.Request{Gangs: unit, Query: fit.Query{Nodes: p.nodes.of(infos)}, Tried: pod.UID}
+			plan := p.plan(ctx, &request, i == len(snapshot.Units)-1)
+			snapshot.Node, snapshot.Rejection, current = p.cache.Commit(pod, unit, &plan)
+		}
+		if current {
+			return snapshot
 		}
 	}
-	return found, leaving, reason
+	return gangcache.Snapshot{Member: true, Rejection: "the gang changes faster than it is planned"}
 }
 
-// capacityEvery is the age from which on the free capacity is taken again.
+// plan plans gangs beside all reservations. If there is no room, and it may preempt, it plans with
+// pods of a lower priority gone.
+func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) planner.Plan {
+	begin, result := time.Now(), "placed"
+	r.Reservations = p.cache.Reservations()
+	plan := p.planner.Plan(r)
+	if plan.Places == nil {
+		result = "rejected"
+	}
+	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
+	if plan.Places == nil && mayPreempt {
+		if preempting := p.preemptor.Plan(ctx, r); preempting.Places != nil {
+			preempting.Reason = plan.Reason
+			return preempting
+		}
+	}
+	return plan
+}
+
+// capacityEvery is how often the free capacity is measured.
 const capacityEvery = 10 * time.Second
 
-// measure sets the metrics of the free capacity, unless they are of now.
-func (p *Plugin) measure(nodes []framework.NodeInfo) {
+// measure sets the metrics of the free capacity from time to time.
+func (p *Plugin) measure(infos []framework.NodeInfo) {
 	if time.Since(p.measured) < capacityEvery {
 		return
 	}
 	p.measured = time.Now()
-	free, m := p.planner.Capacity(nodes, p.cache.Reservations()), p.cache.Metrics
+	free, m := p.planner.Capacity(p.nodes.of(infos), p.cache.Reservations()), p.cache.Metrics
 	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
 	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
 	m.LargestGang.Reset()

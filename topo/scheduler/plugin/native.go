@@ -17,39 +17,39 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
-// maxPlacements is the length of the list for a PodGroup: one plan, and as many more
-// as a gang of labels gets before it releases its nodes.
+// maxPlacements is how often a PodGroup is planned: as often as a gang of labels before that
+// releases its nodes.
 const maxPlacements = 1 + gangcache.MaxRetries
 
-// podGroupKey is that of a podGroupCycle in the state of a PodGroup's cycle, and marks
-// the placements in it that have begun.
+// podGroupKey is the key of a podGroupCycle in the state of a PodGroup's cycle, and in the
+// states of the placements that have begun.
 const podGroupKey framework.StateKey = Name + "/podgroup"
 
 var errNotNative = errors.New(
 	"the scheduler's feature gate GenericWorkload is on, and the argument genericWorkload of Heddle is not")
 
-// podGroupCycle is the cycle of a native PodGroup: placements are tried one after
-// another, and each member in each of them. Only the scheduling cycle uses it.
+// podGroupCycle is the cycle of a native PodGroup, which tries placements one after another, and
+// all members in each of them. Only the scheduling cycle uses it.
 type podGroupCycle struct {
 	gang  planner.Gang
 	nodes []framework.NodeInfo
-	// minCount is how many must have a node, and placed how many have one.
+	// minCount is how many members must have a node, and placed how many have one.
 	minCount, placed int
-	// places are the members' nodes in the placement that is tried, asked the members
-	// that have been tried in it, held those that got their node.
+	// places are the members' nodes in the current placement, asked the members that were
+	// tried in it, held those that got their node.
 	places      map[types.UID]string
 	asked, held map[types.UID]bool
-	// over is why no member is to be tried any more: an earlier placement has nodes for
-	// the group, or there is no other plan.
+	// over is why no more members are tried: an earlier placement has nodes for the group, or
+	// there is no other plan.
 	over string
 	// leaving are the pods that must leave before there is room.
 	leaving []*corev1.Pod
-	// first is the member that is tried first in the placement, before any has a node: what
-	// rejects it are not the others. Nil if some have one.
+	// first is the member that is tried before others have a node, so that these cannot be what
+	// rejects it. It is nil if some have a node.
 	first *firstMember
 }
 
-// firstMember is a member with its cycle, which has what every plugin found out about it.
+// firstMember is a member with its cycle, in which every plugin has its state.
 type firstMember struct {
 	pod   *corev1.Pod
 	state framework.CycleState
@@ -59,7 +59,7 @@ type firstMember struct {
 // Clone is for the framework.
 func (c *podGroupCycle) Clone() framework.StateData { return c }
 
-// podGroupCycleOf is the one that a pod's cycle is part of; nil for other cycles.
+// podGroupCycleOf returns the PodGroup's cycle of a pod's cycle; nil if it is in none.
 func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	if !state.IsPodGroupSchedulingCycle() {
 		return nil
@@ -69,14 +69,13 @@ func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	return c
 }
 
-// GeneratePlacements gives every member of a native PodGroup a node by a plan, among
-// all nodes. It lists them as often as the group may be planned: the framework tries
-// out all that it is given, but what follows a success costs nothing.
+// GeneratePlacements plans for a native PodGroup. It returns all nodes as often as the group may
+// be planned: the framework tries every placement, but those after a success cost nothing.
 //
-// A profile has one such plugin: it must disable TopologyPlacementGenerator, of which
-// this does the work as well.
+// A profile has one such plugin, so that it must disable TopologyPlacementGenerator. This
+// plugin honors the topology constraint as well.
 func (p *Plugin) GeneratePlacements(
-	_ context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
+	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
 ) (*framework.GeneratePlacementsResult, *framework.Status) {
 	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
 	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
@@ -84,7 +83,7 @@ func (p *Plugin) GeneratePlacements(
 	}
 	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
 	if group.GetType() == framework.CompositePodGroupKeyType {
-		// Its PodGroups are placed one by one, each as tight as possible.
+		// Its PodGroups are placed one by one.
 		o := group.GetCompositePodGroup()
 		if o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
 			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
@@ -100,7 +99,7 @@ func (p *Plugin) GeneratePlacements(
 	}
 	c.nodes = parent.Nodes
 	state.Write(podGroupKey, c)
-	ok, reason := p.planPodGroup(c, true)
+	ok, reason := p.planPodGroup(ctx, c, true)
 	switch {
 	case !ok:
 		return reject(reason)
@@ -115,8 +114,8 @@ func (p *Plugin) GeneratePlacements(
 	return all, nil
 }
 
-// PodGroupPostFilter has whole gangs evicted for a native PodGroup: those of its plan. It
-// runs before kube-scheduler's preemption, to which gangs of labels are single pods.
+// PodGroupPostFilter evicts the gangs of a native PodGroup's plan. It runs before
+// kube-scheduler's preemption, which would evict single pods of gangs of labels.
 func (p *Plugin) PodGroupPostFilter(
 	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo,
 	schedule framework.PodGroupSchedulingFunc,
@@ -129,8 +128,8 @@ func (p *Plugin) PodGroupPostFilter(
 	return p.preemptor.PodGroup(ctx, group, c.leaving, schedule)
 }
 
-// readPodGroup makes a gang of a native PodGroup. It is the one place that knows the
-// API's PodGroup, which has changed with every version of Kubernetes.
+// readPodGroup converts a native PodGroup to a gang. Only this function knows the API's PodGroup,
+// which has changed with every version of Kubernetes.
 func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
 	avoid, _ := p.cache.Backoffs.Avoided(key)
 	c := &podGroupCycle{
@@ -145,7 +144,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 		c.minCount = int(object.Spec.SchedulingPolicy.Gang.MinCount)
 	}
 	if constraints := object.Spec.SchedulingConstraints; constraints != nil {
-		for _, constraint := range constraints.Topology { // The API has one at most.
+		for _, constraint := range constraints.Topology { // The API allows one.
 			c.gang.Label = constraint.Key
 		}
 	}
@@ -183,25 +182,23 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	return c, errors.Join(append(faults, err)...)
 }
 
-// planPodGroup finds a node for the members of a PodGroup, and the pods that must leave first.
-func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	plans, leaving, reason := p.plan(&planner.Request{
-		Gangs: []planner.Gang{c.gang}, Query: fit.Query{Nodes: c.nodes},
-	}, mayPreempt)
-	if plans == nil {
+// planPodGroup finds nodes for the members of a PodGroup, and the pods that must leave first.
+func (p *Plugin) planPodGroup(ctx context.Context, c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
+	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: fit.Query{Nodes: p.nodes.of(c.nodes)}}
+	plan := p.plan(ctx, &request, mayPreempt)
+	if plan.Places == nil {
 		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)
-		return false, reason + avoided
+		return false, plan.Reason + avoided
 	}
-	c.leaving = leaving
+	c.leaving = plan.Leaving
 	c.places = make(map[types.UID]string, len(c.gang.Members))
-	for i, node := range plans[0].Nodes {
+	for i, node := range plan.Places[0].Nodes {
 		c.places[c.gang.Members[i].Pod.UID] = node
 	}
-	return true, reason
+	return true, plan.Reason
 }
 
-// preFilterPodGroup gives a member of a native PodGroup its node in the placement that
-// is tried.
+// preFilterPodGroup gives a member of a native PodGroup its node in the current placement.
 func (p *Plugin) preFilterPodGroup(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) *framework.Status {
@@ -235,9 +232,9 @@ func (p *Plugin) preFilterPodGroup(
 	return nil
 }
 
-// beginPlacement is called when a placement is tried. The first has its plan already,
-// as has one of which no member was tried, and the others are not needed if it
-// succeeded. Otherwise the PodGroup is planned around the nodes that rejected members.
+// beginPlacement is called when a placement begins. The first has its plan already, and so has
+// one that follows a placement without tried members. After a success the others are not needed.
+// Otherwise it plans around the nodes that rejected members.
 func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle) {
 	switch have := len(c.held) + c.placed; {
 	case len(c.asked) == 0, c.over != "":
@@ -247,11 +244,11 @@ func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle) {
 		return
 	}
 	p.learn(ctx, c)
-	_, c.over = p.planPodGroup(c, false)
+	_, c.over = p.planPodGroup(ctx, c, false)
 }
 
-// learn has the PodGroup avoid the nodes that rejected members of a placement, in this cycle and
-// some time longer, and all others that reject the first member for what no plan sees.
+// learn makes the PodGroup avoid the nodes that rejected members of a placement, and all others
+// that reject the first member for what planner does not know, in this cycle and for a while.
 func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 	var nodes []string
 	for uid := range c.asked {

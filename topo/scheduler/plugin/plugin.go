@@ -1,44 +1,41 @@
 // Package plugin is a plugin of kube-scheduler that places gangs by the topology
 // tree, and shares of GPUs.
 //
-// It owns the framework's interfaces (k8s.io/kube-scheduler/framework) and the order
-// of a scheduling cycle; each method calls the values that decide. Gangs are in
-// gangcache, plans are made by planner, preemption evicts, GPUs of nodes are in sgpu, and
-// controller does what a cycle must not wait for.
+// It owns the calls of the framework (k8s.io/kube-scheduler/framework) and the order of a
+// scheduling cycle. It converts the framework's types to values, and calls the packages that
+// decide: gangcache has the gangs, planner makes plans, sgpu knows the GPUs of nodes, preemption
+// evicts, and controller works in the background.
 //
 // # A gang of labels
 //
-// PreEnqueue keeps members out of the queue until there are as many as the gang
-// needs. The first that is tried plans for all (PreFilter): every member has a node
-// then, or the gang is rejected with a reason. A plan is a reservation, which Filter
-// charges to all other pods until its members are there or its deadline passes.
-// Filter accepts that node alone. Permit holds the members until enough of them are
-// reserved, of this gang and of all gangs of its groups; then all are bound. A member
-// that goes away before that, or the deadline, frees everything at once.
+// PreEnqueue keeps members out of the queue until the gang has the pods that it needs. The first
+// member that is tried plans for all (PreFilter): it takes a snapshot of the gang, plans,
+// and commits the plan, or the gang is rejected with a reason. A plan is a reservation, which
+// Filter charges to all other pods until its members are bound or its deadline passes. Filter
+// accepts a member only on its own node. Permit holds the members until enough are reserved, of
+// this gang and of all gangs of its groups. If a member goes away before that, or at the deadline,
+// all nodes are released at once.
 //
 // # A gang that preempts
 //
-// A gang without room that has a higher priority than others is planned with the fewest of
-// those gone. PostFilter tries each member's node without their pods. Once all members pass,
-// it evicts the pods and nominates the members; the plan keeps the room until they are gone.
-// A pod of no gang is tried on nodes without the gangs on them, which go as a whole.
+// If there is no room, the plan is made with the fewest gangs of a lower priority gone.
+// PostFilter tries each member's node without their pods. Once all members pass, it
+// evicts the pods and nominates the members. The plan keeps the room until the pods are gone. For
+// a pod of no gang, nodes are tried without the gangs on them, which are evicted as a whole.
 //
 // # A gang that waits
 //
-// A second plugin, Queue, sorts the scheduler's queue by the age of gangs. A gang that has
-// found no room for long has some reserved in advance, where it is expected to be free
-// soonest: by the leader's cycle, once it is rejected. Filter and other gangs' plans
-// charge that to all pods that would stay for longer. Package queue decides for which gangs.
+// A second plugin, Queue, sorts the scheduler's queue by priority and the age of gangs. A gang
+// without room lets the others pass.
 //
 // # A native PodGroup
 //
-// With the feature gate GenericWorkload, Kubernetes keeps the members of a PodGroup
-// of scheduling.k8s.io together in one cycle, and asks where they may go
-// (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
-// member its node of a plan, and Filter accepts that alone. If a node rejects a member,
-// the next time is planned around it and all others that would. PodGroupPostFilter evicts
-// the gangs that its plan takes the place of. The gang cache does not have these gangs:
-// reservations of others count, and none is made.
+// With the feature gate GenericWorkload, Kubernetes schedules the members of a PodGroup of
+// scheduling.k8s.io in one cycle, and asks where they may go (GeneratePlacements). The answer is
+// all nodes, several times: PreFilter gives every member its node of a plan, and Filter
+// accepts only that. If a node rejects a member, the next placement is planned around it.
+// PodGroupPostFilter evicts the gangs that the plan needs gone. The gang cache does not have these
+// gangs: plans respect the reservations of others, and reserve nothing.
 package plugin
 
 import (
@@ -89,14 +86,13 @@ var (
 	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
 
-// Process is what the scheduler's process has beside the framework.
+// Process is what the plugin needs of the scheduler's process.
 type Process struct {
 	// Registerer gets the plugin's metrics; nil for none.
 	Registerer prometheus.Registerer
-	// Elections has the metric of the leader election; with nil this process always
-	// leads.
+	// Elections has the metric of the leader election. With nil this process always leads.
 	Elections prometheus.Gatherer
-	// Queue gets the ages of gangs; nil without.
+	// Queue gets the gangs to sort by; nil without.
 	Queue *Queue
 }
 
@@ -110,16 +106,16 @@ type Plugin struct {
 	planner    *planner.Planner
 	preemptor  *preemption.Preemptor
 	controller *controller.Controller
-	lease      *lease
+	nodes      nodes
 	scored     scored
-	// measured is when the free capacity was taken last.
+	// measured is when the free capacity was measured last.
 	measured time.Time
-	// warned is for the warning that the scheduler does not ask for placements.
+	// warned limits the warning that the scheduler does not ask for placements.
 	warned sync.Once
 	done   sync.WaitGroup
 }
 
-// Factory makes the plugin, in the form that kube-scheduler registers.
+// Factory returns the plugin's factory for kube-scheduler's registry.
 func Factory(
 	log *slog.Logger, process Process,
 ) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
@@ -144,7 +140,6 @@ func newPlugin(
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
-		ReserveAfter: args.Gangs.ReserveAfter.Duration,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.preemptor = preemption.New(preemption.Options{
@@ -161,9 +156,6 @@ func newPlugin(
 	if err != nil {
 		return nil, err
 	}
-	if p.lease, err = newLease(handle.ClientSet(), args.LeaderElection, process.Elections); err != nil {
-		return nil, err
-	}
 	if process.Registerer != nil {
 		err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer))
 		if err != nil {
@@ -171,37 +163,35 @@ func newPlugin(
 		}
 	}
 	p.done.Go(func() { p.controller.Run(ctx) })
-	p.done.Go(func() { reportUnsynced(ctx, handle.SharedInformerFactory(), log) })
 	return p, nil
 }
 
-// Name is the plugin's.
+// Name returns the plugin's name.
 func (*Plugin) Name() string { return Name }
 
-// Close waits for what runs in the background; the framework calls it once its context
-// has ended.
+// Close waits for the controller to end. The framework calls it after the context has ended.
 func (p *Plugin) Close() error {
 	p.done.Wait()
 	return nil
 }
 
-// hcas are what may be HCAs of what a pod asks for; see [fit.HCAs].
+// hcas returns the pod's requests that may be for HCAs; see [fit.HCAs].
 func (p *Plugin) hcas(pod *corev1.Pod) fit.Amounts {
 	return fit.HCAs(pod, slices.Concat(p.gpus.GPUs(), p.args.Ignored)...)
 }
 
-// labeled reports whether a pod's labels or annotations name a gang, and count.
+// labeled reports whether a pod's labels or annotations name a gang, and are not ignored.
 func (p *Plugin) labeled(pod *corev1.Pod) bool { return !p.cache.IsNative(pod) && gang.Mentions(pod) }
 
-// PreEnqueue keeps a member out of the queue until its gang has as many as it needs.
-// It runs under the queue's lock.
+// PreEnqueue keeps a member out of the queue until its gang has the pods that it needs. It runs
+// under the queue's lock.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Status {
 	if !p.labeled(pod) {
 		return nil
 	}
 	added, reason := p.cache.Admit(pod)
 	if added {
-		// The queue may still have a pod that is deleted, and no event would follow.
+		// The queue may have a pod that is deleted already, of which no event would follow.
 		now, err := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace).Get(pod.Name)
 		if err != nil || now.UID != pod.UID {
 			p.cache.DeletePod(pod)
@@ -239,13 +229,13 @@ func (p *Plugin) Reserve(
 	return nil
 }
 
-// Unreserve takes a member's node back, and that of its gang if that waits.
+// Unreserve takes a member's node back, and those of its gang if that still waits.
 func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
 	p.gpus.Release(pod.UID)
 	p.cache.Unreserve(pod, node)
 }
 
-// Permit lets a member wait on its node until enough of its gang have one.
+// Permit makes a member wait until enough members of its gang hold a node.
 func (p *Plugin) Permit(
 	_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string,
 ) (*framework.Status, time.Duration) {
@@ -258,15 +248,11 @@ func (p *Plugin) Permit(
 	return nil, 0
 }
 
-// Bind binds pods that share GPUs, and leaves all others to the next plugin. A node that was
-// deleted while the pod was on its way takes none: the API server would bind to it all the same.
-// Nor does a process bind that may not be the leader any longer.
+// Bind binds pods that share GPUs, and leaves all others to the next plugin. It rejects nodes that
+// were deleted meanwhile: the API server would bind the pod all the same.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
 	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
 		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
-	}
-	if err := p.lease.lost(ctx); err != nil {
-		return framework.AsStatus(fmt.Errorf("another scheduler may lead: %w", err)) // Tried again soon.
 	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }
@@ -278,9 +264,8 @@ func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1
 	}
 }
 
-// SignPod signs no pod of which the place depends on more than its spec: members of
-// gangs, and pods with shares or selectors of GPUs. All others are left to the other
-// plugins, so that they are batched as in a stock scheduler.
+// SignPod prevents batching of pods that are not placed by their spec alone: members of gangs,
+// and pods with shares or selectors of GPUs. Other pods are batched as in a stock scheduler.
 func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFragment, *framework.Status) {
 	if p.cache.IsNative(pod) || gang.Mentions(pod) || p.gpus.Concerns(pod) {
 		return nil, framework.NewStatus(framework.Unschedulable)
@@ -288,9 +273,9 @@ func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFr
 	return nil, nil
 }
 
-// EventsToRegister are what may help a pod that this plugin rejected. What only heddle
-// knows (another topology tree, reservations that end, the last member of a gang, a
-// PodGroup object) the controller activates.
+// EventsToRegister returns the events that may help a pod which this plugin rejected. For events
+// of heddle's own (another topology tree, reservations that end, the last member of a gang, a
+// PodGroup object) the controller activates pods.
 func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWithHint, error) {
 	type event = framework.ClusterEvent
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
@@ -306,7 +291,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	}, nil
 }
 
-// afterChange is after a node came or changed, or a pod left one.
+// afterChange is called after a node was added or changed, or a pod left a node.
 func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framework.QueueingHint, error) {
 	if p.cache.WorthTrying(pod) {
 		return framework.Queue, nil
@@ -314,8 +299,8 @@ func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framewor
 	return framework.QueueSkip, nil
 }
 
-// afterAnnotation is after a node's annotations changed, which matter to pods with
-// shares or selectors of GPUs, or with several HCAs.
+// afterAnnotation is called after a node's annotations changed, which matter to pods with shares
+// or selectors of GPUs, or with several HCAs.
 func (p *Plugin) afterAnnotation(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
 	before, ok := older.(*corev1.Node)
 	now, too := newer.(*corev1.Node)

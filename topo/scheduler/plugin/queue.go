@@ -10,27 +10,26 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
-	"github.com/heddle-dev/heddle/topo/scheduler/queue"
 )
 
-// QueueName is that of the plugin that sorts the scheduler's queue.
+// QueueName is the name of the plugin that sorts the scheduler's queue.
 const QueueName = "HeddleQueue"
 
-// Queue sorts the scheduler's queue: by priority, then by the age of the gang, whose pods
-// stay together, or of the pod. It is a plugin of its own, since all profiles of a
-// scheduler have one queue, and one profile has the plugin Heddle, which knows the gangs.
+// Queue sorts the scheduler's queue by priority, then by the age of the gang or of the pod. The
+// pods of a gang stay together. It is a plugin of its own, since all profiles of a scheduler share
+// one queue, and only one profile has the plugin Heddle, which knows the gangs.
 type Queue struct {
 	cache atomic.Pointer[gangcache.Cache]
 }
 
 var _ framework.QueueSortPlugin = (*Queue)(nil)
 
-// Factory returns the plugin, in the form that kube-scheduler registers.
+// Factory returns the plugin, as kube-scheduler's registry requires.
 func (q *Queue) Factory(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return q, nil
 }
 
-// Name is the plugin's.
+// Name returns the plugin's name.
 func (*Queue) Name() string { return QueueName }
 
 // Less reports whether a comes before b.
@@ -39,16 +38,16 @@ func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
 	if order := first.Compare(&second); order != 0 {
 		return order < 0
 	}
-	if first.Name != "" { // Members of one gang. Ranks of other pods mean nothing to each other.
+	if first.Name != "" { // Both are members of one gang.
 		x, y := rank.Of(podIn(a)), rank.Of(podIn(b))
 		if order := x.Compare(y); order != 0 {
-			return order < 0 // As the plan expects them, which counts skew member by member.
+			return order < 0 // Plans count the skew in this order.
 		}
 	}
 	return a.GetTimestamp().Before(b.GetTimestamp())
 }
 
-// podIn is nil for a native PodGroup.
+// podIn returns nil for a native PodGroup.
 func podIn(e framework.QueuedEntityInfo) *corev1.Pod {
 	if pod, ok := e.(interface{ GetPodInfo() framework.PodInfo }); ok {
 		return pod.GetPodInfo().GetPod()
@@ -56,12 +55,13 @@ func podIn(e framework.QueuedEntityInfo) *corev1.Pod {
 	return nil
 }
 
-// key is what the place of a pod depends on. A native PodGroup has that of its first attempt.
-func (q *Queue) key(e framework.QueuedEntityInfo) queue.Gang {
+// key returns what an entity is sorted by. The age of a native PodGroup counts from its first
+// attempt.
+func (q *Queue) key(e framework.QueuedEntityInfo) gangcache.QueueKey {
 	if cache, pod := q.cache.Load(), podIn(e); pod != nil && cache != nil {
 		return cache.QueueKey(pod)
 	}
-	key := queue.Gang{Priority: e.GetPriority(), Created: e.GetTimestamp()}
+	key := gangcache.QueueKey{Priority: e.GetPriority(), Created: e.GetTimestamp()}
 	if first := e.GetInitialAttemptTimestamp(); first != nil {
 		key.Created = *first
 	}

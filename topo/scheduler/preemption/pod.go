@@ -2,26 +2,24 @@ package preemption
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
-// Single has gangs of a lower priority evicted whole for a pod of no gang, where
-// kube-scheduler's preemption, which follows, would evict pods of them. Without such gangs
-// that is left to it.
+// Single evicts whole gangs of a lower priority for a pod of no gang, where kube-scheduler's
+// preemption, which follows, would evict single pods of them. Without such gangs it does nothing.
 func (p *Preemptor) Single(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, asks *planner.Single,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []*fit.Node, asks *planner.Single,
 	statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
 	const theirs, ours = framework.Unschedulable, framework.UnschedulableAndUnresolvable
-	snapshot := p.Handle.SnapshotSharedLister().NodeInfos()
-	victims := p.victims(snapshot, pod)
+	victims := p.victims(nodes, pod)
 	if victims == nil {
 		return nil, framework.NewStatus(theirs)
 	}
@@ -29,19 +27,21 @@ func (p *Preemptor) Single(
 	if now, err := pods.Get(pod.Name); err == nil {
 		pod = now // With its last nomination.
 	}
-	// Nothing more is evicted while pods leave the node, unless it takes the pod never.
+	// While pods leave its node nothing more is evicted, unless the node can never take the pod.
 	if node := pod.Status.NominatedNodeName; node != "" && victims.Leave(node) && statuses.Get(node).Code() != ours {
 		return nil, framework.NewStatus(ours, "pods that were preempted for it terminate")
 	}
-	nodes, err := statuses.NodesForStatusCode(snapshot, theirs)
-	if err != nil {
-		return nil, framework.AsStatus(err)
+	var candidates []*fit.Node
+	for _, n := range nodes {
+		if statuses.Get(n.Name).Code() == theirs {
+			candidates = append(candidates, n)
+		}
 	}
-	begin := time.Now()
-	node, evict := victims.Best(nodes, asks, func(info framework.NodeInfo, gone map[types.UID]bool) bool {
-		return p.fitsWithout(ctx, state, pod, info, gone)
+	ctx, done := p.search(ctx)
+	node, evict := victims.Best(ctx, candidates, asks, func(node string, gone map[types.UID]bool) bool {
+		return p.fitsWithout(ctx, state, pod, node, gone)
 	})
-	p.observe(begin)
+	done()
 	switch {
 	case node == "":
 		return Nominate(""), framework.NewStatus(ours, "no gangs or pods of a lower priority whose eviction makes room")
@@ -51,24 +51,19 @@ func (p *Preemptor) Single(
 	return Nominate(node), nil
 }
 
-// victims are those that there may be for a pod of no gang; nil if it preempts as
-// kube-scheduler has it.
-func (p *Preemptor) victims(snapshot framework.NodeInfoLister, pod *corev1.Pod) *planner.Victims {
+// victims returns the possible victims of a pod of no gang; nil to leave preemption to
+// kube-scheduler.
+func (p *Preemptor) victims(nodes []*fit.Node, pod *corev1.Pod) *planner.Victims {
 	policy, priority := pod.Spec.PreemptionPolicy, schedulehelpers.PodPriority(pod)
-	if p.Cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever {
-		return nil
-	}
-	nodes, err := snapshot.List()
-	if err != nil || !planner.AnyBelow(nodes, priority) {
+	if p.Cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever || !planner.AnyBelow(nodes, priority) {
 		return nil
 	}
 	known := p.cluster()
 	if len(known.GangOf) == 0 {
 		return nil
 	}
-	victims := planner.ReadVictims(nodes, known, priority)
-	if !victims.HaveGangs() {
-		return nil
+	if victims := planner.ReadVictims(nodes, known, priority); victims.HaveGangs() {
+		return victims
 	}
-	return victims
+	return nil
 }

@@ -1,9 +1,9 @@
-// Package preemption makes room by the eviction of pods of a lower priority: for gangs, for
-// native PodGroups, and for pods of no gang. A gang is evicted whole or not at all.
+// Package preemption evicts pods of a lower priority to make room for gangs, for native PodGroups,
+// and for pods of no gang. A gang is evicted whole or not at all.
 //
-// Which pods must leave for a plan is decided by planner. This package tries the scheduler's
-// filters without them, and evicts. It knows no other cycle than the one that it is called in:
-// what is to be evicted for a gang, and whether that has begun, is in the gang cache.
+// planner decides which pods must leave. This package tries the scheduler's filters without
+// them, and evicts them. It keeps no state between cycles: the gang cache has what is
+// to be evicted for a gang, and whether the eviction has begun.
 package preemption
 
 import (
@@ -39,60 +39,69 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Preemptor has pods evicted. It is for one goroutine: that of the scheduling cycles.
+// Preemptor evicts pods. It is for one goroutine: that of the scheduling cycles.
 type Preemptor struct {
 	Options
 	budgets policylisters.PodDisruptionBudgetLister
 }
 
-// New returns a preemptor, and has the disruption budgets watched.
+// New returns a preemptor, and starts to watch the disruption budgets.
 func New(o Options) *Preemptor {
 	return &Preemptor{Options: o, budgets: o.Handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()}
 }
 
-// Plan plans gangs with pods of a lower priority gone, if all of their members may.
-func (p *Preemptor) Plan(r *planner.Request) (plans []planner.Plan, leaving []*corev1.Pod) {
+// searchFor bounds the time of a search for victims. Other bounds end it long before, unless the
+// machine is overloaded.
+const searchFor = 5 * time.Second
+
+// Plan plans gangs with pods of a lower priority gone, if all of their members may preempt.
+func (p *Preemptor) Plan(ctx context.Context, r *planner.Request) planner.Plan {
 	if !r.MayPreempt() {
-		return nil, nil
+		return planner.Plan{}
 	}
-	defer p.observe(time.Now())
-	return p.Planner.Preempt(r, p.cluster())
+	ctx, done := p.search(ctx)
+	defer done()
+	return p.Planner.Preempt(ctx, r, p.cluster())
 }
 
-// observe adds the time of a search for victims to the metric.
-func (p *Preemptor) observe(begin time.Time) {
-	p.Cache.Metrics.Plans.WithLabelValues("preempting").Observe(time.Since(begin).Seconds())
+// search returns the context of a search for victims. done adds its time to the metric.
+func (p *Preemptor) search(ctx context.Context) (within context.Context, done func()) {
+	begin := time.Now()
+	within, cancel := context.WithTimeout(ctx, searchFor)
+	return within, func() {
+		cancel()
+		p.Cache.Metrics.Plans.WithLabelValues("preempting").Observe(time.Since(begin).Seconds())
+	}
 }
 
-// cluster is what preemption must know beside the nodes.
 func (p *Preemptor) cluster() *planner.Cluster {
-	budgets, _ := p.budgets.List(labels.Everything()) // What is in memory has no errors.
+	budgets, _ := p.budgets.List(labels.Everything()) // A list from memory has no errors.
 	return &planner.Cluster{GangOf: p.Cache.GangOf(), Budgets: budgets}
 }
 
-// LeavesRoom reports whether a member's node takes it once the pods have left that its plan
-// expects to: there are some, and no filter rejects it then.
+// LeavesRoom reports whether a member's plan expects pods to leave, and no filter rejects the
+// member on its node once they have left.
 func (p *Preemptor) LeavesRoom(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) bool {
 	leaving := p.Cache.Leaving(pod)
 	if len(leaving) == 0 {
-		return false
-	}
-	info, err := p.Handle.SnapshotSharedLister().NodeInfos().Get(node)
-	if err != nil {
 		return false
 	}
 	gone := make(map[types.UID]bool, len(leaving))
 	for _, l := range leaving {
 		gone[l.UID] = true
 	}
-	return p.fitsWithout(ctx, state, pod, info, gone)
+	return p.fitsWithout(ctx, state, pod, node, gone)
 }
 
-// fitsWithout reports whether no filter rejects a pod on a node once others have left it;
-// some of these must be on the node.
+// fitsWithout reports whether some pods are on a node, and no filter rejects another pod there
+// once they have left.
 func (p *Preemptor) fitsWithout(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, info framework.NodeInfo, gone map[types.UID]bool,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string, gone map[types.UID]bool,
 ) bool {
+	info, err := p.Handle.SnapshotSharedLister().NodeInfos().Get(node)
+	if err != nil {
+		return false
+	}
 	without, trial, some := info.Snapshot(), state.Clone(), false
 	for _, on := range info.GetPods() {
 		if !gone[on.GetPod().UID] {
@@ -109,8 +118,8 @@ func (p *Preemptor) fitsWithout(
 	return some && p.Handle.RunFilterPluginsWithNominatedPods(ctx, trial, pod, without).IsSuccess()
 }
 
-// Evict evicts the pods that must leave for a member's gang, once for all members. It
-// reports whether that has begun: each has its node as soon as they are gone.
+// Evict evicts the pods that must leave for a member's gang, once for all members, and
+// reports whether the eviction has begun.
 func (p *Preemptor) Evict(ctx context.Context, preemptor *corev1.Pod) bool {
 	victims, begun := p.Cache.Preempt(preemptor)
 	if len(victims) == 0 {
@@ -133,18 +142,18 @@ func Nominate(node string) *framework.PostFilterResult {
 // parallelEvictions is how many pods are evicted at once.
 const parallelEvictions = 16
 
-// evict evicts pods for a preemptor, of which what names the kind.
-func (p *Preemptor) evict(ctx context.Context, preemptor *corev1.Pod, what string, victims []*corev1.Pod) bool {
+// evict evicts the pods that make room for the preemptor; kind names it in Events.
+func (p *Preemptor) evict(ctx context.Context, preemptor *corev1.Pod, kind string, victims []*corev1.Pod) bool {
 	var all errgroup.Group
 	all.SetLimit(parallelEvictions)
 	for _, victim := range victims {
 		if victim.DeletionTimestamp == nil {
-			all.Go(func() error { return p.evictPod(ctx, preemptor, what, victim) })
+			all.Go(func() error { return p.evictPod(ctx, preemptor, kind, victim) })
 		}
 	}
-	log := p.Log.With("pod", preemptor.Namespace+"/"+preemptor.Name, "preemptor", what)
+	log := p.Log.With("pod", preemptor.Namespace+"/"+preemptor.Name, "preemptor", kind)
 	if err := all.Wait(); err != nil {
-		log.ErrorContext(ctx, "preemption failed, tried again", "err", err)
+		log.ErrorContext(ctx, "preemption failed, will retry", "err", err)
 		return false
 	}
 	log.InfoContext(ctx, "preempted pods of a lower priority", "victims", len(victims))
@@ -152,32 +161,32 @@ func (p *Preemptor) evict(ctx context.Context, preemptor *corev1.Pod, what strin
 }
 
 // evictPod does what kube-scheduler's preemption does to a victim.
-func (p *Preemptor) evictPod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
+func (p *Preemptor) evictPod(ctx context.Context, preemptor *corev1.Pod, kind string, victim *corev1.Pod) error {
 	const reason = "preempted"
 	waiting, binding := p.Handle.GetWaitingPod(victim.UID), p.Handle.GetPodInPreBind(victim.UID)
 	switch {
 	case waiting != nil && waiting.Preempt(p.Plugin, reason), binding != nil && binding.CancelPod(reason):
-		// It has no node in the API yet, and goes back to the queue.
+		// It is not bound yet, and goes back to the queue.
 	default:
-		if err := p.deletePod(ctx, preemptor, what, victim); err != nil {
+		if err := p.deletePod(ctx, preemptor, kind, victim); err != nil {
 			return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
 		}
 	}
 	p.Handle.EventRecorder().WithLogger(logr.FromContextOrDiscard(ctx)).Eventf(
 		victim, preemptor, corev1.EventTypeNormal, wellknown.EventPreempted, "Preempting",
-		"Preempted by %s %v on node %v", what, preemptor.UID, victim.Spec.NodeName)
+		"Preempted by %s %v on node %v", kind, preemptor.UID, victim.Spec.NodeName)
 	return nil
 }
 
-// deletePod has the condition written first, by which a Job's podFailurePolicy knows a
-// preempted pod. A pod that is gone, or another of its name, is none.
-func (p *Preemptor) deletePod(ctx context.Context, preemptor *corev1.Pod, what string, victim *corev1.Pod) error {
+// deletePod deletes a pod, after it has written the condition by which a Job's podFailurePolicy
+// recognizes preemption. It ignores a pod that is gone or was replaced.
+func (p *Preemptor) deletePod(ctx context.Context, preemptor *corev1.Pod, kind string, victim *corev1.Pod) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": victim.UID},
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
 			Reason:  corev1.PodReasonPreemptionByScheduler,
-			Message: fmt.Sprintf("%s: preempting to accommodate a %s of a higher priority", preemptor.Spec.SchedulerName, what),
+			Message: fmt.Sprintf("%s: preempting to accommodate a %s of a higher priority", preemptor.Spec.SchedulerName, kind),
 		}}},
 	})
 	if err != nil {
@@ -198,8 +207,8 @@ func (p *Preemptor) deletePod(ctx context.Context, preemptor *corev1.Pod, what s
 	return err
 }
 
-// PodGroup has the pods evicted that a native PodGroup's plan needs gone. The group is
-// scheduled once more without these pods, by every filter, before any is evicted.
+// PodGroup evicts the pods that must leave for a native PodGroup's plan, after it has scheduled
+// the group without them, by all filters.
 func (p *Preemptor) PodGroup(
 	ctx context.Context, group framework.PodGroupInfo, leaving []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
 ) (*framework.PodGroupPostFilterResult, *framework.Status) {
@@ -213,7 +222,7 @@ func (p *Preemptor) PodGroup(
 	return result, status
 }
 
-// scheduleWithout schedules a PodGroup in a snapshot without some pods, and restores that.
+// scheduleWithout schedules a PodGroup without some pods, and restores the snapshot.
 func (p *Preemptor) scheduleWithout(
 	ctx context.Context, gone []*corev1.Pod, schedule framework.PodGroupSchedulingFunc,
 ) (result *framework.PodGroupPostFilterResult, status *framework.Status) {

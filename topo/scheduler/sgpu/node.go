@@ -50,21 +50,10 @@ func publishedBy(node *corev1.Node) (p published) {
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
 	had := s.stateOf(node)
-	if had != nil && had.generation == generation && had.count == len(pods) {
+	if had.generation == generation && had.count == len(pods) {
 		return had
 	}
-	now := &nodeState{generation: generation, count: len(pods)}
-	if had != nil {
-		now.published = had.published
-	} else {
-		now.published = publishedBy(node)
-		had = &nodeState{}
-		if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
-			if last, ok := s.states.LoadAndDelete(before); ok {
-				had, _ = last.(*nodeState)
-			}
-		}
-	}
+	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
 		for _, p := range pods {
@@ -81,20 +70,26 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	return now
 }
 
-// stateOf returns the last state of a Node object, nil if there is none.
+// stateOf returns the last state of a Node object. A new one has no count, and the pods
+// of the object before.
 func (s *Scheduler) stateOf(node *corev1.Node) *nodeState {
 	state, _ := s.states.Load(node)
-	had, _ := state.(*nodeState)
-	return had
+	if known, ok := state.(*nodeState); ok {
+		return known
+	}
+	now := &nodeState{published: publishedBy(node), count: -1}
+	if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
+		last, _ := s.states.LoadAndDelete(before)
+		if last, ok := last.(*nodeState); ok {
+			now.pods = last.pods
+		}
+	}
+	s.states.Store(node, now)
+	return now
 }
 
 // published returns what a node publishes, whatever its pods take.
-func (s *Scheduler) published(info framework.NodeInfo) *published {
-	if had := s.stateOf(info.Node()); had != nil {
-		return &had.published
-	}
-	return &s.state(info).published
-}
+func (s *Scheduler) published(node *corev1.Node) *published { return &s.stateOf(node).published }
 
 // ForgetNode drops the state of a node that is gone.
 func (s *Scheduler) ForgetNode(name string) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -182,18 +181,18 @@ func (s *Selector) String() string {
 }
 
 // Left is how many GPUs of a node are certainly left for such a pod: those that
-// the node publishes as free and the pod accepts. Pods that came since the node
-// published may each have got one of these. The error is of a node that does not
-// publish its free GPUs.
-func (s *Selector) Left(info framework.NodeInfo) (int64, error) {
-	free := s.scheduler.published(info).free
+// the node publishes as free and the pod accepts. requested is how many the node's pods
+// request: those that came since the node published may each have got one of these. The
+// error is of a node that does not publish its free GPUs.
+func (s *Selector) Left(node *corev1.Node, requested int64) (int64, error) {
+	free := s.scheduler.published(node).free
 	if free != nil {
 		free = free.Of(string(s.Resource))
 	}
 	if free == nil {
 		return 0, errors.New("node does not publish its free GPUs")
 	}
-	n := min(int64(free.Held)-info.GetRequested().GetScalarResources()[s.Resource], 0)
+	n := min(int64(free.Held)-requested, 0)
 	for _, g := range free.Free {
 		if quota.Accepts(s.use, s.avoid, g.UUID, cmp.Or(g.Of, g.UUID)) {
 			n++

@@ -68,7 +68,7 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	score := s.published(info).score(gpu, gpus, w)
+	score := s.published(info.Node()).score(gpu, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}

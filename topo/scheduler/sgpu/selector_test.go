@@ -41,7 +41,7 @@ func TestSelectorLeft(t *testing.T) {
 				t.Fatal(s, err)
 			}
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.FreeGPUs: tt.published}}}
-			got, err := s.Left(&info{node: n, requested: tt.asked})
+			got, err := s.Left(n, tt.asked)
 			if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("%d left, want %d; error %v, want %q", got, tt.want, err, tt.err)
 			}

@@ -245,7 +245,6 @@ func pluginRemedies() map[string]string {
 		"modes":       corrupt,
 		"cordon":      corrupt,
 		"modes-file":  noSwitch,
-		"cordon-file": noSwitch,
 		"shares":      "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
 		"config":      "The last good configuration is in use: heddle config validate.",
 	}

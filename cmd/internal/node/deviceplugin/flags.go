@@ -11,7 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devices "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
@@ -75,7 +75,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
 	fs.StringVar(&o.mpsKeeper, "mps-keeper", keeperNone, "none: enforcer mps is not available; use: another process "+
 		"with this --state-dir runs the MPS daemons; serve: run them, and serve nothing else")
-	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
+	fs.StringVar(&o.strategy, "device-list-strategy", string(resource.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove what is heddle's in --cdi-dir and --kubelet-dir, "+
 		"--state-dir and --mps-shm-dir themselves, and stay idle then, for a DaemonSet")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
@@ -107,7 +107,7 @@ func (o *options) isKeeper() bool { return o.mpsKeeper == keeperServe }
 // Check finds what the flag package cannot, and fills the node's name.
 func (o *options) Check() error {
 	switch {
-	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
+	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
 	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
@@ -141,7 +141,7 @@ func (o *options) checkRequest() error {
 		return nil
 	case o.imexRequest != imexAnnotation:
 		return fmt.Errorf("%q is neither all nor annotation", o.imexRequest)
-	case o.strategy == string(gpu.Envvar):
+	case o.strategy == string(resource.Envvar):
 		return errors.New("annotation needs --device-list-strategy=cdi: with envvar a container's environment is made " +
 			"before its pod is known")
 	case o.imex == "":

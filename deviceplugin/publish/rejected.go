@@ -1,0 +1,144 @@
+package publish
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+)
+
+// This file decides which pods a node evicts so that they are scheduled again. Which
+// pods over their share are evicted is sharing/enforce's; deviceplugin/apiserver evicts.
+
+// A pod is rejected for longestWait times the configured time at most. Evictions that
+// are forgetAfter times that time ago do not count.
+const (
+	longestWait = 8
+	forgetAfter = 2 * longestWait
+)
+
+// Evicted are the last evicted pods, by their controllers.
+type Evicted map[types.UID]eviction
+
+// eviction is when a pod was evicted, and for how long it had been rejected.
+type eviction struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// next is how long a pod of that controller may be rejected until it is evicted. A
+// scheduler that cannot know why the node rejects may choose it again and again, so
+// the time doubles with each pod that was rejected after the last eviction.
+func (e eviction) next(since time.Time, patience time.Duration) time.Duration {
+	switch {
+	case since.Sub(e.at) > forgetAfter*patience:
+		return patience
+	case since.After(e.at):
+		return min(2*e.wait, longestWait*patience)
+	default:
+		return e.wait
+	}
+}
+
+// Add notes that a pod was evicted, and forgets what does not count any more.
+func (e Evicted) Add(now time.Time, r *RejectedPod) {
+	maps.DeleteFunc(e, func(_ types.UID, old eviction) bool { return now.Sub(old.at) > forgetAfter*old.wait })
+	e[controllerOf(r.Pod)] = eviction{now, r.wait}
+}
+
+// RejectedPod is a pod that has been rejected for too long.
+type RejectedPod struct {
+	Pod *corev1.Pod
+	// Event is the reason of the Event, Message its text, Reason why it was rejected.
+	Event, Message, Reason string
+	wait                   time.Duration
+}
+
+// Rejected are the pods that have waited too long for a GPU or for HCAs, the oldest
+// rejection first.
+func Rejected(
+	c *config.NodeConfig, pods []*corev1.Pod, rejections []devicestate.Rejection, last Evicted, now time.Time,
+) []RejectedPod {
+	var all []RejectedPod
+	for i := range rejections {
+		r := &rejections[i]
+		patience, event, resources := c.SGPU.RejectedFor, wellknown.EventSGPUEvicted, []string{c.Resources.SGPU}
+		if r.Kind == allocate.RejectedHCAs {
+			patience, event, resources = c.RDMA.RejectedFor, wellknown.EventHCAEvicted, nil
+			for i := range c.RDMA.Resources {
+				resources = append(resources, c.RDMA.Resources[i].Name)
+			}
+		}
+		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
+		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
+			continue // The next pod would ask for the same.
+		}
+		wait := last[controllerOf(pods[at])].next(r.Since, patience)
+		if now.Sub(r.Since) < wait || notEvictable(pods[at], resources...) != "" {
+			continue
+		}
+		message := fmt.Sprintf("rejected for %s: %s", wait, r.Reason)
+		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message, Reason: r.Reason, wait: wait})
+	}
+	return all
+}
+
+// controllerOf is the UID of the pod's controller; empty without one.
+func controllerOf(p *corev1.Pod) types.UID {
+	return cmp.Or(metav1.GetControllerOf(p), &metav1.OwnerReference{}).UID
+}
+
+// notEvictable is why a pod is not evicted: no controller would replace it elsewhere,
+// or a container with one of the resources has started. Other containers may have
+// started: an injected sidecar does not wait for the one that is rejected.
+func notEvictable(p *corev1.Pod, resources ...string) string {
+	if reason := notReplaced(p); reason != "" {
+		return reason
+	}
+	if p.Status.Phase != corev1.PodPending {
+		return "it has started"
+	}
+	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
+		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		if (ran || s.RestartCount > 0) && asks(p, s.Name, resources) {
+			return "container " + s.Name + " has started"
+		}
+	}
+	return ""
+}
+
+// notReplaced is why no controller would replace an evicted pod on another node.
+func notReplaced(p *corev1.Pod) string {
+	owner := metav1.GetControllerOf(p)
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	switch {
+	case p.DeletionTimestamp != nil:
+		return "it is terminating"
+	case owner == nil:
+		return "it has no controller"
+	case mirror || owner.Kind == "Node":
+		return "it is a static pod"
+	case owner.Kind == "DaemonSet":
+		return "its DaemonSet would create it here again"
+	}
+	return ""
+}
+
+func asks(p *corev1.Pod, container string, resources []string) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {
+		return c.Name == container && slices.ContainsFunc(resources, func(name string) bool {
+			_, ok := c.Resources.Limits[corev1.ResourceName(name)]
+			return ok
+		})
+	})
+}

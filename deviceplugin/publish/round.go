@@ -1,0 +1,210 @@
+// Package publish decides what the Node shows of its devices, and writes it:
+// conditions, annotations, a taint and Events.
+//
+// [Desired] is pure: the same [Round] gives the same [Status]. A [Publisher] asks
+// what a Round lacks, which pods hold the GPUs, and applies the Status apart from
+// the agent's loop.
+package publish
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+)
+
+// Round is the node as one round of the agent's loop found it. It is made once per
+// round and never changed.
+type Round struct {
+	Node      string
+	Vendors   devgpu.Vendors
+	Inventory *inventory.Inventory
+	Health    *health.Snapshot
+	Modes     []gpumode.GPU
+	// Wanted are the resources that the configuration calls for, Served those that
+	// have a plugin, by name.
+	Wanted []string
+	Served map[string]Served
+	// Seen are the devices that each resource has had, as device ID to the name that
+	// users see: a device that fell off the bus is in no machine, and still missing.
+	Seen map[string]map[string]string
+	// Sharing reports whether the node shares GPUs, or did. WithoutShares is the
+	// reason that it serves no shares all the same.
+	Sharing       bool
+	WithoutShares string
+	// Release is the release of GPUs that lasts, zero if none does.
+	Release release.Request
+	// Usage is zero until a [Publisher] has asked.
+	Usage Usage
+}
+
+// Served is one resource.
+type Served struct {
+	Kind   Kind
+	Status server.Status
+	// GPUs is nil unless Kind is GPUs.
+	GPUs *resource.Snapshot
+	// Reason is why a resource of HCAs has fewer devices than it could.
+	Reason string
+}
+
+// Kind is what a resource's devices are.
+type Kind string
+
+// The kinds of resources.
+const (
+	HCAs     Kind = "HCAs"
+	Replicas Kind = "replicas" // of shared GPUs
+	Counted  Kind = "counted"  // percents or GiB of shared GPUs
+	GPUs     Kind = "GPUs"     // whole ones, or MIG devices
+)
+
+// Usage is who uses the devices.
+type Usage struct {
+	// At is when the questions were asked.
+	At time.Time
+	// Holders are the device IDs that pods hold, by resource of GPUs; a resource is
+	// absent if they are not known.
+	Holders map[string]map[string]bool
+	// Containers are those that hold GPUs, and Pods the node's pods. They are known
+	// under a release and while an unhealthy GPU is to be drained.
+	Containers []report.Binding
+	Pods       []*corev1.Pod
+	// NodeKnown reports whether the Node is known, Tainted whether it has the taint
+	// of unhealthy GPUs.
+	NodeKnown, Tainted bool
+	// Release is the answer to a request for a release; nil if none lasts.
+	Release *release.Status
+}
+
+// Shares reports whether shares of GPUs are served.
+func (r *Round) Shares() bool { return r.Sharing && r.WithoutShares == "" }
+
+// Reason is why not all of a served resource can be had; empty if all can.
+func (r *Round) Reason(name string) string {
+	s, faults, some := r.Served[name], map[string]string{}, len(r.Inventory.Shared) > 0
+	switch s.Kind {
+	case HCAs:
+		return s.Reason
+	case GPUs:
+		faults, some = s.GPUs.Faults(), len(s.GPUs.IDs()) > 0
+	case Replicas, Counted:
+		for i := range r.Inventory.Shared {
+			if reason := r.Inventory.Shared[i].Unhealthy; reason != "" {
+				faults[r.Inventory.Shared[i].UUID] = reason
+			}
+		}
+	}
+	if len(faults) > 0 || some {
+		return joinFaults(faults)
+	}
+	for _, offer := range capacity.Of(r.Inventory.Machine, r.Inventory.Config, r.Vendors) {
+		if offer.Name == name {
+			return offer.Reason
+		}
+	}
+	return "it is not configured any more"
+}
+
+func joinFaults(byID map[string]string) string {
+	text := ""
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		if text != "" {
+			text += "; "
+		}
+		text += id + ": " + byID[id]
+	}
+	return text
+}
+
+// rdmaResource finds an RDMA resource in the configuration; nil if it has none of that name.
+func rdmaResource(c *config.NodeConfig, name string) *config.RDMAResource {
+	if at := RDMAAt(c, name); at >= 0 {
+		return &c.RDMA.Resources[at]
+	}
+	return nil
+}
+
+// RDMAAt is the place of an RDMA resource in the configuration, -1 for none.
+func RDMAAt(c *config.NodeConfig, name string) int {
+	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
+}
+
+// members are the HCAs of a configured resource.
+func (r *Round) members(entry *config.RDMAResource) []allocate.Member {
+	return allocate.Members(r.Inventory, r.Inventory.Config.WithRoles(r.Inventory.Machine), entry)
+}
+
+// label is the name of a GPU or MIG device for users.
+func (r *Round) label(id string) string {
+	if at := gpuAt(r.Inventory.Machine, id); at >= 0 {
+		return fmt.Sprintf("GPU %d", r.Inventory.Machine.GPUs[at].Index)
+	}
+	return id
+}
+
+func gpuAt(m *machine.Machine, uuid string) int {
+	return slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == uuid })
+}
+
+// See returns Seen for this round: the devices that resources have now, and those of
+// the last round that are still missing. A device that health has forgotten went
+// away on purpose.
+func (r *Round) See(last map[string]map[string]string) map[string]map[string]string {
+	all := map[string]map[string]string{}
+	for name, s := range r.Served {
+		seen := map[string]string{}
+		for id, label := range last[name] {
+			if _, known := r.missing(id); known || r.present(id) {
+				seen[id] = label
+			}
+		}
+		if s.GPUs != nil {
+			for _, id := range s.GPUs.IDs() {
+				seen[id] = r.label(id)
+			}
+		} else if entry := rdmaResource(r.Inventory.Config, name); entry != nil {
+			for _, member := range r.members(entry) {
+				seen[member.ID] = r.Inventory.Machine.HCAs[member.Index].Name
+			}
+		}
+		all[name] = seen
+	}
+	return all
+}
+
+func (r *Round) present(id string) bool {
+	return gpuAt(r.Inventory.Machine, id) >= 0 || slices.Contains(r.Inventory.Machine.HCAIDs(), id)
+}
+
+// missing is the state of a device that is in no machine any more, as far as health knows it.
+func (r *Round) missing(id string) (state health.State, known bool) {
+	if r.present(id) {
+		return state, false
+	}
+	gpuState, isGPU := r.Health.GPUs[id]
+	hcaState, isHCA := r.Health.HCAs[id]
+	if isGPU {
+		return gpuState, true
+	}
+	return hcaState, isHCA
+}
+
+// parent is the GPU that a MIG device is cut from, or the GPU itself.
+func (r *Round) parent(id string) string { return cmp.Or(r.Inventory.ParentOf(id), id) }

@@ -1,0 +1,207 @@
+package resource
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// Prefer implements [server.Resource].
+func (r *GPUs) Prefer(available, must []string, size int) ([]string, error) {
+	return r.PreferFor(Selector{}, available, must, size)
+}
+
+// PreferFor chooses whole GPUs as [preferred.Scores.Choose] has it, MIG devices
+// from the GPUs with the fewest left. What the selector accepts comes first; if
+// that does not suffice, the others fill up, and the check at the start of the
+// container reports it.
+func (r *GPUs) PreferFor(selector Selector, available, must []string, size int) ([]string, error) {
+	s := r.now.Load()
+	free, err := s.known(available)
+	if err != nil {
+		return nil, err
+	}
+	first, err := s.known(must)
+	if err != nil {
+		return nil, err
+	}
+	if len(first) < len(must) || len(must) > size || size > len(available) || size < 1 {
+		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
+	}
+	free = r.withoutUsed(free, first, size)
+	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !s.accepted(selector, &d) })
+	wanted = merge(wanted, first)
+	if len(wanted) >= size {
+		return s.choose(wanted, first, size)
+	}
+	return s.choose(merge(free, wanted), wanted, size)
+}
+
+// withoutUsed leaves out what containers have although the kubelet offers it,
+// if enough is left. If not, the start of the container is rejected until they are gone.
+func (r *GPUs) withoutUsed(free, must []device, size int) []device {
+	used := r.State.Forgotten(r.Name)
+	if len(used) == 0 {
+		return free
+	}
+	rest := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return used[d.id] != "" })
+	if rest = merge(rest, must); len(rest) < size {
+		return free
+	}
+	return rest
+}
+
+// known are the devices of IDs, in the machine's order; IDs that are not in the
+// snapshot any more are left out.
+func (s *Snapshot) known(ids []string) ([]device, error) {
+	var devices []device
+	seen := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		if seen[id] {
+			return nil, fmt.Errorf("device %q is named twice", id)
+		}
+		seen[id] = true
+		if d, ok := s.devices[id]; ok {
+			devices = append(devices, d)
+		}
+	}
+	slices.SortFunc(devices, compareDevices)
+	return devices, nil
+}
+
+func compareDevices(a, b device) int {
+	return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id))
+}
+
+// merge is both lists without doubles, in order.
+func merge(a, b []device) []device {
+	out := append(slices.Clone(a), b...)
+	slices.SortFunc(out, compareDevices)
+	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
+}
+
+func (s *Snapshot) accepted(sel Selector, d *device) bool {
+	return sel.accepts(d.id, s.uuids[d.gpu])
+}
+
+// choose picks size devices of free that include must.
+func (s *Snapshot) choose(free, must []device, size int) ([]string, error) {
+	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= preferred.MaxGPUs })
+	if !whole {
+		return pack(free, must, size)
+	}
+	chosen, err := s.scores.Choose(maskOf(free), maskOf(must), size)
+	if err != nil {
+		return nil, fmt.Errorf("choose GPUs: %w", err)
+	}
+	ids := make([]string, 0, size)
+	for ; chosen != 0; chosen &= chosen - 1 {
+		ids = append(ids, s.uuids[bits.TrailingZeros64(chosen)])
+	}
+	return ids, nil
+}
+
+func maskOf(devices []device) uint64 {
+	var mask uint64
+	for i := range devices {
+		mask |= 1 << devices[i].gpu
+	}
+	return mask
+}
+
+// pack takes must and then what is left of the GPUs that have the least left,
+// so that other GPUs stay whole and can be cut again. MIG devices have no peer
+// to be near to.
+func pack(free, must []device, size int) ([]string, error) {
+	if len(free) < size {
+		return nil, fmt.Errorf("choose %d devices: %d are left", size, len(free))
+	}
+	left := map[int]int{}
+	for i := range free {
+		left[free[i].gpu]++
+	}
+	ids := make([]string, 0, size)
+	for i := range must {
+		ids = append(ids, must[i].id)
+	}
+	rest := slices.SortedStableFunc(slices.Values(free), func(a, b device) int {
+		return cmp.Compare(left[a.gpu], left[b.gpu])
+	})
+	for i := range rest {
+		if len(ids) < size && !slices.Contains(ids, rest[i].id) {
+			ids = append(ids, rest[i].id)
+		}
+	}
+	return ids, nil
+}
+
+// Selector is which GPUs a pod accepts, by UUID of the GPU or of a MIG device.
+type Selector struct {
+	// Use are the only ones it accepts; none means all.
+	Use []string
+	// Avoid are those that it rejects, whatever Use contains.
+	Avoid []string
+}
+
+// SelectorOf reads a pod's annotations. It fails if an annotation and its alias
+// differ: each of the two would be a surprise to its owner.
+func SelectorOf(annotations map[string]string, d wellknown.Domains) (Selector, error) {
+	use, avoid, err := quota.UUIDs(annotations, d)
+	return Selector{Use: use, Avoid: avoid}, err
+}
+
+// None reports whether it accepts all.
+func (s Selector) None() bool { return len(s.Use) == 0 && len(s.Avoid) == 0 }
+
+// accepts reports whether a device, of the GPU parent, is acceptable.
+func (s Selector) accepts(id, parent string) bool {
+	return quota.Accepts(s.Use, s.Avoid, id, parent)
+}
+
+// maxLacking is how many GPUs that a node does not have an error names: an annotation has room for
+// tens of thousands.
+const maxLacking = 3
+
+// Check returns what is wrong with giving a pod these devices of m: a UUID that
+// the node does not have, with those that it has, or a device that the pod does
+// not accept. A UUID to avoid may be another node's.
+func (s Selector) Check(m *machine.Machine, ids []string) error {
+	var have []string
+	for i := range m.GPUs {
+		have = append(have, m.GPUs[i].UUID)
+	}
+	var errs []error
+	var lacking []string
+	more := 0
+	for _, uuid := range s.Use {
+		switch {
+		case m.ParentGPU(uuid) != "" || slices.Contains(have, uuid):
+		case len(lacking) < maxLacking:
+			lacking = append(lacking, strconv.Quote(wellknown.Clip(uuid)))
+		default:
+			more++
+		}
+	}
+	if len(lacking) > 0 {
+		names := strings.Join(lacking, ", ")
+		if more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s", names, strings.Join(have, ", ")))
+	}
+	for _, id := range ids {
+		if !s.accepts(id, cmp.Or(m.ParentGPU(id), id)) {
+			errs = append(errs, fmt.Errorf("the pod does not accept GPU %s", id))
+		}
+	}
+	return errors.Join(errs...)
+}

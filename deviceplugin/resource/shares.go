@@ -1,0 +1,154 @@
+package resource
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// Shares is the replicas of shared GPUs, as a [server.Resource].
+type Shares struct {
+	*base
+	now atomic.Pointer[inventory.Inventory]
+}
+
+// NewShares makes the resource and takes its first snapshot.
+func NewShares(o Options, inv *inventory.Inventory) *Shares {
+	r := &Shares{base: newBase(o)}
+	r.Refresh(inv)
+	return r
+}
+
+// Refresh takes a new snapshot. Under a name that the configuration has no more
+// there are no slots but those that containers have.
+//
+// A slot is as healthy as the GPU that it names, or once bound, as the one that it
+// stands for; so all slots of an unused GPU go together.
+func (r *Shares) Refresh(inv *inventory.Inventory) {
+	r.now.Store(inv)
+	var shared []quota.GPU
+	if inv.Config.Resources.SGPU == r.Name {
+		shared = inv.Shared
+	}
+	healthy := make(map[string]bool, len(shared))
+	for i := range shared {
+		healthy[shared[i].UUID] = shared[i].Unhealthy == ""
+	}
+	assigned := r.State.View().Assigned(r.Name)
+	var devices []server.Device
+	for i := range shared {
+		g := &shared[i]
+		var numa []int64
+		if g.NUMA >= 0 {
+			numa = []int64{int64(g.NUMA)}
+		}
+		for slot := range g.Slots {
+			id := replica.ID(g.UUID, slot)
+			devices = append(devices, server.Device{ID: id, Healthy: healthy[cmp.Or(assigned[id], g.UUID)], NUMA: numa})
+		}
+	}
+	r.Offer(devices)
+}
+
+// Prefer implements [server.Resource].
+func (*Shares) Prefer(available, must []string, size int) ([]string, error) {
+	return PreferShares(available, must, nil, size)
+}
+
+// PreferShares chooses replicas of as many different GPUs as there are: first of the
+// wanted GPUs in their order, then of those with the fewest free replicas, so that
+// other GPUs stay whole.
+func PreferShares(available, must, wanted []string, size int) ([]string, error) {
+	rank := func(d *replica.Device) int {
+		if at := slices.Index(wanted, d.Name); at >= 0 {
+			return at
+		}
+		return len(wanted)
+	}
+	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Free, b.Free), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Allocate implements [server.Allocator]: it names what the driver's spec brings
+// every container with a GPU.
+func (r *Shares) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+	if err := checkMode(r.now.Load(), config.ModeSGPU, replica.Devices(ids)); err != nil {
+		return nil, err
+	}
+	return r.Answer(ids, cdi.CommonDevice)
+}
+
+// Unit is what a [Counted] resource counts; it begins its device IDs.
+type Unit string
+
+// Cores are percent of compute, Memory is in GiB.
+const (
+	Cores  Unit = "vcore"
+	Memory Unit = "vmemory"
+)
+
+// Of is how many devices a GPU is worth: whole ones, since a request is for one
+// GPU.
+func (u Unit) Of(g *quota.GPU) int {
+	if u == Cores {
+		return quota.Whole
+	}
+	return int(g.Room() / config.GiB.InMiB())
+}
+
+// Counted is a resource that is only counted, as a [server.Resource]: devices
+// without a GPU, such as vcore-0017, as many as all healthy shared GPUs are worth
+// together. They do not state what a container has of which GPU; they are a
+// coarse gate for schedulers that count resources only. Its calls answer
+// nothing, and its plugin skips GetPreferredAllocation and PreStartContainer.
+type Counted struct {
+	*server.List
+	unit Unit
+}
+
+var _ server.Resource = (*Counted)(nil)
+
+// NewCounted makes the resource and takes its first snapshot.
+func NewCounted(unit Unit, inv *inventory.Inventory) *Counted {
+	r := &Counted{List: server.NewList(), unit: unit}
+	r.Refresh(inv)
+	return r
+}
+
+// Refresh counts again.
+func (r *Counted) Refresh(inv *inventory.Inventory) {
+	n := 0
+	for i := range inv.Shared {
+		if inv.Shared[i].Unhealthy == "" {
+			n += r.unit.Of(&inv.Shared[i])
+		}
+	}
+	devices := make([]server.Device, n)
+	for i := range devices {
+		devices[i] = server.Device{ID: fmt.Sprintf("%s-%04d", r.unit, i), Healthy: true}
+	}
+	r.Offer(devices)
+}
+
+// Prefer leaves the choice to the kubelet: all are the same.
+func (*Counted) Prefer([]string, []string, int) ([]string, error) { return nil, nil }
+
+// Allocate gives a container nothing.
+func (*Counted) Allocate(context.Context, []string) (*v1beta1.ContainerAllocateResponse, error) {
+	return &v1beta1.ContainerAllocateResponse{}, nil
+}
+
+// PreStart does nothing.
+func (*Counted) PreStart(context.Context, []string) error { return nil }

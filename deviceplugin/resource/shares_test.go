@@ -1,0 +1,271 @@
+package resource_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/inventorytest"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/state"
+)
+
+// node is a machine whose GPUs can be changed.
+type shareNode struct {
+	gpus []quota.GPU
+	// dir is the device state's.
+	dir string
+}
+
+func sharedGPUs(n, slots int) []quota.GPU {
+	all := make([]quota.GPU, n)
+	for i := range all {
+		all[i] = quota.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 81559, Slots: slots, NUMA: i % 2}
+	}
+	return all
+}
+
+func (n *shareNode) resource(t *testing.T, bound ...*checkpoint.Entry) *resource.Shares {
+	t.Helper()
+	n.dir = t.TempDir()
+	return resource.NewShares(resource.Options{
+		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
+	}, n.inventory())
+}
+
+// inventory is a node with the shared GPUs as they are.
+func (n *shareNode) inventory() *inventory.Inventory { return sharing(n.gpus) }
+
+func sharing(gpus []quota.GPU) *inventory.Inventory {
+	c := config.Default()
+	return &inventory.Inventory{Config: &c, Shared: gpus}
+}
+
+// well lists the healthy devices.
+func well(r *resource.Shares) []string {
+	var ids []string
+	for _, d := range r.Devices() {
+		if d.Healthy {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids
+}
+
+func changed(r interface{ Changed() <-chan struct{} }) bool {
+	select {
+	case <-r.Changed():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestSlotsGoWithTheirGPU(t *testing.T) {
+	n := &shareNode{gpus: sharedGPUs(2, 2)}
+	r := n.resource(t)
+	changed(r)
+	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
+		t.Errorf("last slot %+v", got)
+	}
+	r.Refresh(n.inventory())
+	if changed(r) {
+		t.Error("a change is reported and nothing changed")
+	}
+	n.gpus = sharedGPUs(2, 2)
+	n.gpus[0].Unhealthy = "XID 79"
+	r.Refresh(n.inventory())
+	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
+		t.Errorf("GPU 0 is ill: healthy (-want +got):\n%s", diff)
+	}
+	// A slot in use is as well as the GPU that it stands for.
+	r = n.resource(t, state.Entry(cdi.SGPU, slotsName, "GPU-0::1", "GPU-1"), state.Entry(cdi.SGPU, slotsName, "GPU-1::0", "GPU-0"))
+	changed(r)
+	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
+		t.Errorf("bound: healthy (-want +got):\n%s", diff)
+	}
+	n.gpus = nil
+	r.Refresh(n.inventory())
+	if len(r.Devices()) != 0 || !changed(r) {
+		t.Errorf("without GPUs: %v", r.Devices())
+	}
+}
+
+func TestAllocateShares(t *testing.T) {
+	n := &shareNode{gpus: sharedGPUs(1, 4)}
+	r := n.resource(t)
+	answer, err := r.Allocate(t.Context(), []string{"GPU-0::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []string
+	for _, d := range answer.GetCdiDevices() {
+		devices = append(devices, d.GetName())
+	}
+	if made, ok := cdi.ParseName(devices[0]); !ok || made.Kind != cdi.SGPU || !made.MadeFor(slotsName, []string{"GPU-0::1"}) {
+		t.Errorf("name %s", devices[0])
+	}
+	if diff := cmp.Diff([]string{"driver.heddle.dev/gpu=common"}, devices[1:]); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
+		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
+	}
+}
+
+func TestPreferShares(t *testing.T) {
+	all := func(counts ...int) []string {
+		var ids []string
+		for gpu, n := range counts {
+			for slot := range n {
+				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", gpu), slot))
+			}
+		}
+		return ids
+	}
+	for _, tt := range []struct {
+		name            string
+		available, must []string
+		wanted          []string
+		size            int
+		want            []string
+		err             string
+	}{
+		{name: "the wanted GPU", available: all(2, 2, 2), wanted: []string{"GPU-1"}, size: 1, want: []string{"GPU-1::0"}},
+		{name: "in the wanted order", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 1, want: []string{"GPU-2::0"}},
+		{name: "different GPUs, wanted first", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 2, want: []string{"GPU-0::0", "GPU-2::0"}},
+		{name: "the fullest GPU", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
+		{name: "a wanted GPU without slots", available: all(1, 1), wanted: []string{"GPU-7"}, size: 1, want: []string{"GPU-0::0"}},
+		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
+		{name: "more than there are GPUs", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
+		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
+		{name: "too many", available: all(1), size: 2, err: "2 of 1 replicas"},
+		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "is no replica"},
+		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := resource.PreferShares(tt.available, tt.must, tt.wanted, tt.size)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %s", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+				t.Errorf("error %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// FuzzPrefer: the answer is of the available slots, has what is given, and is
+// as long as asked; no GPU is taken twice while another has none.
+func FuzzPreferShares(f *testing.F) {
+	f.Add(uint64(0x0f0f), uint64(1), uint64(2), 3)
+	f.Add(uint64(1)<<63, uint64(0), uint64(0), 1)
+	f.Fuzz(func(t *testing.T, free, must, wanted uint64, size int) {
+		var available, given, gpus []string
+		counts := map[string]int{}
+		for i := range 64 {
+			gpu := fmt.Sprintf("GPU-%d", i/8)
+			if free>>i&1 == 0 {
+				continue
+			}
+			available = append(available, replica.ID(gpu, i%8))
+			counts[gpu]++
+			if must>>i&1 == 1 {
+				given = append(given, replica.ID(gpu, i%8))
+			}
+			if wanted>>i&1 == 1 {
+				gpus = append(gpus, gpu)
+			}
+		}
+		got, err := resource.PreferShares(available, given, gpus, size)
+		if err != nil {
+			if size <= len(available) && size >= len(given) {
+				t.Fatalf("%d of %v with %v: %v", size, available, given, err)
+			}
+			return
+		}
+		taken := map[string]int{}
+		for _, id := range got {
+			if !slices.Contains(available, id) {
+				t.Errorf("%s is not free", id)
+			}
+			uuid, _, _ := replica.Parse(id)
+			taken[uuid]++
+		}
+		for _, id := range given {
+			if !slices.Contains(got, id) {
+				t.Errorf("%s is given, and not in %v", id, got)
+			}
+		}
+		if len(got) != max(size, 0) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			t.Errorf("%d slots: %v", size, got)
+		}
+		for gpu := range counts {
+			for other := range counts {
+				if len(given) == 0 && taken[gpu] > taken[other]+1 && taken[other] < counts[other] {
+					t.Errorf("%d of %s and %d of %s, which has %d", taken[gpu], gpu, taken[other], other, counts[other])
+				}
+			}
+		}
+	})
+}
+
+func TestCounted(t *testing.T) {
+	all := sharedGPUs(2, 16)
+	cores := resource.NewCounted(resource.Cores, sharing(all))
+	memory := resource.NewCounted(resource.Memory, sharing(all))
+	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
+		t.Errorf("%d cores, %+v", len(devices), devices[17])
+	}
+	if devices := memory.Devices(); len(devices) != 2*79 || devices[157].ID != "vmemory-0157" {
+		t.Errorf("%d GiB", len(devices))
+	}
+	changed(cores)
+	all[1].Unhealthy = "lost"
+	cores.Refresh(sharing(all))
+	if len(cores.Devices()) != 100 || !changed(cores) {
+		t.Errorf("%d cores of one GPU", len(cores.Devices()))
+	}
+	cores.Refresh(sharing(all))
+	if changed(cores) {
+		t.Error("a change is reported and nothing changed")
+	}
+	answer, err := cores.Allocate(t.Context(), []string{"vcore-0001"})
+	if err != nil || len(answer.GetCdiDevices())+len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
+		t.Errorf("answer %v, error %v", answer, err)
+	}
+}
+
+// TestGPUsAgreeWithCapacity: what is offered is what `heddle inspect -o
+// resources` reports.
+func TestSharesAgreeWithCapacity(t *testing.T) {
+	for _, file := range machines.Names(t) {
+		m := machines.Load(t, file)
+		c := config.Default()
+		c.Mode = config.ModeSGPU
+		slots, cores, memory := 0, 0, 0
+		for _, gpu := range inventorytest.Configured(m, &c).Shared {
+			if gpu.Unhealthy == "" {
+				slots, cores, memory = slots+gpu.Slots, cores+resource.Cores.Of(&gpu), memory+resource.Memory.Of(&gpu)
+			}
+		}
+		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
+		for _, r := range capacity.Of(m, &c, vendors.All()) {
+			if n, listed := got[r.Name]; listed && n != r.Count {
+				t.Errorf("%s: %d of %s, and capacity has %d", file, n, r.Name, r.Count)
+			}
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"slices"
+)
+
+// room is what victims must make: nodes for gangs, or for a pod of no gang.
+type room interface {
+	// mayFit reports whether a set of victims may be enough, judged by amounts alone.
+	mayFit(set []int) bool
+	// fits reports whether a set is enough, and which of it are needed.
+	fits(set []int) (needed []int, ok bool)
+}
+
+// choice searches for the best set of victims that makes room. It is exact within its bounds:
+// sets are tried in the order of [Victims.compare]. Beyond them it drops from a set that is
+// enough what is not needed.
+type choice struct {
+	*Victims
+	room room
+	// among are the victims to choose from, in ascending order.
+	among []int
+	// maxTrials bounds the sets that are tried, and maxSets those that are looked at.
+	maxTrials, maxSets int
+
+	trials, sets int
+	found        bool
+	best         []int
+}
+
+// choose returns the best set that it finds before the context ends; false if all victims together
+// are not enough.
+func (c *choice) choose(ctx context.Context) (best []int, ok bool) {
+	if _, ok := c.room.fits(nil); ok {
+		return nil, true // Pods that terminate make the room.
+	}
+	enough, ok := c.room.fits(c.among)
+	if !ok {
+		return nil, false
+	}
+	for size := 1; size <= len(c.among) && !c.done(ctx); size++ {
+		c.exact(ctx, size, len(c.among), nil)
+	}
+	if !c.found || c.violations(c.best) > 0 && c.over(ctx) {
+		c.reprieve(ctx, enough)
+	}
+	return c.best, c.found
+}
+
+func (c *choice) over(ctx context.Context) bool {
+	return c.trials >= c.maxTrials || c.sets >= c.maxSets || ctx.Err() != nil
+}
+
+// done reports that the search is over, or that no better set can follow.
+func (c *choice) done(ctx context.Context) bool {
+	return c.over(ctx) || c.found && c.violations(c.best) == 0
+}
+
+// exact tries all sets of a size that have victims below an index beside some others, those
+// with the least valuable victims first.
+func (c *choice) exact(ctx context.Context, size, below int, beside []int) {
+	if size == 0 {
+		c.sets++
+		if !c.room.mayFit(beside) || c.found && c.compare(beside, c.best) >= 0 {
+			return
+		}
+		c.trials++
+		if _, ok := c.room.fits(beside); ok {
+			c.best, c.found = beside, true
+		}
+		return
+	}
+	for i := size - 1; i < below && !c.done(ctx); i++ {
+		c.exact(ctx, size-1, i, append([]int{c.among[i]}, beside...))
+	}
+}
+
+// reprieve drops victims from a set that is enough, half of it at once, then fewer: first those
+// that break a budget, then those of few pods, so that few large gangs remain, then the most
+// valuable.
+func (c *choice) reprieve(ctx context.Context, enough []int) {
+	set := slices.SortedFunc(slices.Values(enough), func(a, b int) int {
+		return cmp.Or(cmp.Compare(c.violations([]int{b}), c.violations([]int{a})),
+			cmp.Compare(len(c.victims[a].pods), len(c.victims[b].pods)), cmp.Compare(b, a))
+	})
+	trials := 0
+	for n := (len(set) + 1) / 2; n > 0; n /= 2 {
+		for at := 0; at < len(set) && trials < c.maxTrials && ctx.Err() == nil; trials++ {
+			rest := slices.Concat(set[:at], set[min(at+n, len(set)):])
+			needed, ok := c.room.fits(rest)
+			if !ok {
+				at += n
+				continue
+			}
+			isNeeded := func(i int) bool { return slices.Contains(needed, i) }
+			at = count(set[:at], isNeeded) // Those that were kept stay before the next.
+			set = slices.DeleteFunc(rest, func(i int) bool { return !isNeeded(i) })
+		}
+	}
+	slices.Sort(set)
+	if !c.found || c.compare(set, c.best) < 0 {
+		c.best, c.found = set, true
+	}
+}
+
+func count(set []int, pass func(int) bool) (n int) {
+	for _, i := range set {
+		if pass(i) {
+			n++
+		}
+	}
+	return n
+}
