@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-BINARIES := heddle heddle-node heddle-feature-discovery heddle-device-plugin heddle-topo-worker heddle-topo-master
+BINARIES := heddle heddle-node heddle-topo-master
 # Modules of their own: kube-scheduler with a plugin, and Volcano's scheduler with two.
 SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm

@@ -7,7 +7,7 @@ out=$PWD/dist/hardware
 rm -rf "$out"
 mkdir -p "$out/heddle" "$out/peers" "$out/test/e2e/devices" "$out/test/bench/deviceplugin" "$out/test/machines"
 go run ./test/cluster/cmd/heddle-cluster pack "$out"
-go build -tags grpcnotrace -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle ./cmd/heddle-device-plugin ./cmd/heddle-feature-discovery
+go build -tags grpcnotrace -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle ./cmd/heddle-node
 CGO_ENABLED=0 go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle-cdi-hook ./test/e2e/devices/report
 cc -O2 -o "$out/cuda" test/e2e/devices/testdata/cuda.c
 go test -c -tags e2e -ldflags '-s -w' -o "$out/devices.test" ./test/e2e/devices

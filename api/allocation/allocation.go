@@ -31,7 +31,7 @@ type Share struct {
 	MemoryMiB int64 `json:"memoryMiB"`
 }
 
-// Allocation is what heddle-scheduler decided for a pod: the annotation
+// Allocation is heddle-scheduler's decision for a pod: the annotation
 // heddle.dev/sgpu-allocation. It comes with the Binding and never changes.
 type Allocation struct {
 	Version int `json:"version"`
@@ -60,7 +60,7 @@ const (
 	ByNode      = "node"
 )
 
-// Bound is what the containers of a pod have: the annotation
+// Bound has the shares of a pod's containers: the annotation
 // heddle.dev/sgpu-bound, written by the pod's node. Schedulers prefer it
 // to any allocation.
 type Bound struct {
@@ -70,7 +70,7 @@ type Bound struct {
 	Containers map[string]BoundContainer `json:"containers"`
 }
 
-// BoundContainer is what one container has.
+// BoundContainer has the shares of one container.
 type BoundContainer struct {
 	Shares []Share `json:"shares"`
 	// Policy is the QoS policy of the shares, as package quota spells it.

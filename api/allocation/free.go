@@ -19,13 +19,13 @@ type FreeGPUs struct {
 	Held int `json:"held"`
 	// Free are the healthy devices that no pod holds, sorted by UUID.
 	Free []FreeGPU `json:"free"`
-	// Others are those of another maker on the Node, by resource; they have none
-	// themselves. Resource is whose these are then; empty on other Nodes.
+	// Others are those of another vendor on the Node, by resource, without Others.
+	// Resource names the resource of this list then; empty on other Nodes.
 	Others   map[string]FreeGPUs `json:"others,omitempty"`
 	Resource string              `json:"resource,omitempty"`
 }
 
-// Of are those of a resource of whole GPUs; nil if the Node publishes none of it.
+// Of returns those of a resource of whole GPUs; nil if the Node does not publish it.
 func (f *FreeGPUs) Of(resource string) *FreeGPUs {
 	if other, ok := f.Others[resource]; ok {
 		return &other

@@ -9,7 +9,7 @@ import (
 )
 
 // HCACounts are how many different HCAs one container can have on a Node: the
-// annotation heddle.dev/hca-counts. The capacity of a resource whose HCAs are shared
+// annotation heddle.dev/hca-counts. The capacity of a resource with shared HCAs
 // counts places, many for each HCA.
 type HCACounts struct {
 	Version int `json:"version"`

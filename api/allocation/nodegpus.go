@@ -21,9 +21,9 @@ type GPU struct {
 	UUID string `json:"uuid"`
 	// Index is the driver's number, for people: it changes when a GPU is lost.
 	Index int `json:"index"`
-	// MemoryMiB is what the GPU has, and the most of one consumer.
+	// MemoryMiB is the GPU's memory, the limit of one consumer.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// RoomMiB is what all consumers together may have, where that is more.
+	// RoomMiB is the limit of all consumers together, where that is more.
 	RoomMiB int64 `json:"roomMiB,omitempty"`
 	// Slots is how many consumers the GPU may have.
 	Slots int `json:"slots"`

@@ -11,8 +11,8 @@ import (
 // maxCopy bounds what is read into memory: as much as the plugin takes for a library.
 const maxCopy = 64 << 20
 
-// copyFile copies a file of an image to the node, for init containers whose image has no
-// program of its own. A target of the same content is left as it is. Another one is
+// copyFile copies a file of an image to the node, for init containers with images
+// without a program. A target of the same content is left as it is. Another one is
 // replaced whole, and a process that has the old file mapped keeps that.
 func copyFile(args []string) error {
 	if len(args) != 2 {

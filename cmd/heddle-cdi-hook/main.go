@@ -17,7 +17,7 @@
 //
 //	heddle-cdi-hook nccl NCCL_IB_HCA==mlx5_0:1
 //
-// It also is the program of init containers of the chart, whose images have none. There
+// Init containers of the chart run it too, in images without a program. There
 // it copies a file of the image to the node:
 //
 //	heddle-cdi-hook copy /libvgpu.so /on/the/node/libvgpu.so

@@ -1,5 +1,5 @@
-// Command heddle-node runs the daemons of a node in one process: heddle-device-plugin,
-// heddle-feature-discovery and heddle-topo-worker, or some of them.
+// Command heddle-node is the daemons of a node in one executable; each runs in a process,
+// and a DaemonSet, of its own.
 package main
 
 import (
@@ -20,9 +20,8 @@ var version = "dev"
 func main() { program.Main(name, run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	return program.Together(ctx, name, version, []program.Part{
-		{Name: "device-plugin", Daemon: deviceplugin.New(version)},
-		{Name: "feature-discovery", Daemon: featurediscovery.New(version)},
-		{Name: "topo-worker", Daemon: topoworker.New(version)},
+	return program.RunOne(ctx, name, version, map[string]program.Daemon{
+		"device-plugin": deviceplugin.New(version), "mps": deviceplugin.NewMPS(version),
+		"feature-discovery": featurediscovery.New(version), "topo-worker": topoworker.New(version),
 	}, args, stdout, stderr)
 }

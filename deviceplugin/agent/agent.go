@@ -47,7 +47,7 @@ type Options struct {
 	Configs  *config.Watcher
 	// Source gives the first machine before Run is called.
 	Source health.Source
-	// Vendors are those of the GPUs that the node may have. GPUs are polled and watched,
+	// Vendors are the vendors of the GPUs that the node may have. GPUs are polled and watched,
 	// and asked who uses them; none for a replayed machine.
 	Vendors devgpu.Vendors
 	GPUs    devgpu.Pollers

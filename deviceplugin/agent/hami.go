@@ -73,7 +73,7 @@ func (h *hamiNode) update(r *publish.Round) {
 	h.change(func() { h.round = r })
 }
 
-// stateLocked is what the bridge publishes.
+// stateLocked builds the state that the bridge publishes.
 func (h *hamiNode) stateLocked() hami.State {
 	c, m := h.round.Inventory.Config, h.round.Inventory.Machine
 	list := h.round.Served[c.Resources.SGPU].Status

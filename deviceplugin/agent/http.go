@@ -18,7 +18,7 @@ import (
 // machine may be busy.
 const stuck = 30 * time.Second
 
-// Alive is what is wrong if the loop no longer runs.
+// Alive returns an error text if the loop no longer runs.
 func (a *Agent) Alive() string {
 	if time.Since(*a.beat.Load()) > max(3*a.Interval, stuck) {
 		return "no round for three intervals"
@@ -65,7 +65,7 @@ const (
 	problemShares = "shares"
 )
 
-// Report is what is served, and which container has what.
+// Report returns the state of the device plugin: resources, GPUs and containers.
 func (a *Agent) Report() report.Report {
 	now, view := a.last.Load(), a.state.View()
 	m := now.Inventory.Machine
@@ -129,7 +129,7 @@ func (a *Agent) problems(r *publish.Round) []report.Problem {
 	return problems
 }
 
-// shared is what is taken of a shared GPU; nil for others.
+// shared returns the use of a shared GPU; nil for others.
 func shared(taken []quota.GPU, uuid string) *report.Shared {
 	at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == uuid })
 	if at < 0 {

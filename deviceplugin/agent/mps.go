@@ -32,10 +32,10 @@ func daemons(l Limiter) []enforce.Daemon {
 	return l.Daemons()
 }
 
-// mpsWatch is what was reported of each GPU's daemon, by UUID.
+// mpsWatch remembers what was reported about the daemon of each GPU, by UUID.
 type mpsWatch map[string]*mpsReported
 
-// mpsReported is what was reported of a daemon: which of its restarts are known, and
+// mpsReported remembers what was reported about a daemon: its known restarts, and
 // the faults since it last worked.
 type mpsReported struct {
 	restarts int
@@ -50,7 +50,7 @@ type mpsChange struct {
 	message string
 }
 
-// changes are those since the last call. A daemon that died and runs again is known by
+// changes returns the changes since the last call. A daemon that died and runs again is known by
 // its restarts.
 func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 	var found []mpsChange
@@ -87,7 +87,7 @@ func mpsName(d *enforce.Daemon) string {
 	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
 }
 
-// mpsFailure is what is wrong with a daemon, and what that means.
+// mpsFailure describes a fault of a daemon and its consequence.
 func mpsFailure(d *enforce.Daemon, fault string) string {
 	switch {
 	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":

@@ -19,7 +19,7 @@ import (
 // releaseFile is in the state directory while a release lasts.
 const releaseFile = "gpu-release.json"
 
-// SavedRelease is what outlives a restart of the device plugin under a release:
+// SavedRelease outlives a restart of the device plugin under a release:
 // without a session with the driver, nothing else knows the GPUs that pods hold.
 type SavedRelease struct {
 	Request release.Request `json:"request"`

@@ -111,7 +111,7 @@ func asksFor(c *corev1.Container, name string, size int) bool {
 	return ok && n.Value() == int64(size)
 }
 
-// selector is what all pods select that are bound to this node, ask for that number of
+// selector returns the common selector of the pods that are bound to this node, ask for that number of
 // devices, and that the kubelet has not admitted yet; none if they do not agree.
 func (r *requests) selector(name string, size int) resource.Selector {
 	pods := r.API.Await(selectTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
@@ -128,7 +128,7 @@ func (r *requests) domainsOf(name string) wellknown.Domains {
 	return d
 }
 
-// common is what pods select if they select the same. Annotations that contradict each
+// common returns the selector of pods that all select the same. Annotations that contradict each
 // other select nothing; the pod gets an Event when it starts.
 func common(pods []*corev1.Pod, domains wellknown.Domains) resource.Selector {
 	var all resource.Selector

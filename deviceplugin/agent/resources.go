@@ -24,7 +24,7 @@ import (
 // askTimeout bounds a question that a round, or a resource that starts, waits for.
 const askTimeout = time.Second
 
-// resources are those that are served, each by a plugin.
+// resources are the served resources, each with its plugin.
 type resources struct {
 	*Options
 	state    *devicestate.State

@@ -37,7 +37,7 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 	Configure(m *machine.Machine, c *config.NodeConfig) error
 	// Keep takes all containers that have shares.
 	Keep(ctx context.Context, live []enforce.Limit) error
-	// Choice is what new containers get, Daemons are those of MPS.
+	// Choice returns the enforcers of new containers, Daemons the MPS daemons.
 	Choice() (enforce.Choice, error)
 	Daemons() []enforce.Daemon
 }

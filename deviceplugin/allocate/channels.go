@@ -21,7 +21,7 @@ const maxQuoted = 128
 // channels are the device nodes of the IMEX channels that a container with GPUs gets
 // because its pod asks for them; none where that is not how containers get them. pod is nil
 // if it is not known: then the container waits, since it may be one that must have them, or
-// one whose annotation is to be rejected.
+// one with an annotation that is rejected.
 func (n *Node) channels(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod,
 ) ([]*specs.DeviceNode, error) {

@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
@@ -34,7 +33,7 @@ func (r *Result) HasShares() bool {
 
 // Grant is an entry and the device nodes of its HCAs, below /dev.
 type Grant struct {
-	Entry *checkpoint.Entry
+	Entry *Entry
 	Nodes []string
 }
 
@@ -46,7 +45,7 @@ type Warning struct{ Reason, Message string }
 // beside an error that came after them; pod is nil if it is not known.
 func (n *Node) Decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod,
-) (shares []*checkpoint.Entry, r *Result, err error) {
+) (shares []*Entry, r *Result, err error) {
 	if err := n.checkExclusive(held); err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +100,7 @@ func (n *Node) container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 			gpus = append(gpus, a.IDs...)
 		case cdi.SGPU:
 			// Others that are not distinguishable are of answers that were lost.
-			entries = slices.DeleteFunc(entries, func(e *checkpoint.Entry) bool { return !e.HasShares(c) })
+			entries = slices.DeleteFunc(entries, func(e *Entry) bool { return !e.HasShares(c) })
 			if len(entries) == 0 {
 				return nil, fmt.Errorf("container %s has no shares", c.Name)
 			}
@@ -127,7 +126,7 @@ func (n *Node) container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 // distinguishable.
 type part struct {
 	allocation *kubelet.Allocation
-	entries    []*checkpoint.Entry
+	entries    []*Entry
 }
 
 // decision is a decision under way.
@@ -146,7 +145,7 @@ type decision struct {
 }
 
 // addShares adds the GPUs of shares.
-func (d *decision) addShares(e *checkpoint.Entry) {
+func (d *decision) addShares(e *Entry) {
 	for _, s := range e.Shares {
 		g := d.gpu(s.UUID)
 		g.Share = &cdi.DeviceShare{VCore: s.VCore, MemoryMiB: s.MemoryMiB, Policy: e.Policy}

@@ -87,7 +87,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			before: func(r *rig) {
 				r.allocate("other", "main", gpus, r.uuid(0))
 				r.allocate("other", "main", hcas, r.deviceIDs("mlx5_9")...)
-				if got := names(r.mustStart("other", "main")); got != "mlx5_0" {
+				if got := names(r.mustStart("other")); got != "mlx5_0" {
 					r.t.Fatalf("the other pod has %s", got)
 				}
 			},
@@ -161,7 +161,7 @@ func TestHCAsThatFail(t *testing.T) {
 		{machine.PortActive, "mlx5_0,mlx5_4", ""},
 	} {
 		r.port("mlx5_3", tt.state)
-		got := names(r.mustStart("a", "main"))
+		got := names(r.mustStart("a"))
 		warned := strings.Join(r.warned(), "; ")
 		if got != tt.want || !strings.HasPrefix(warned, tt.warning) || tt.warning == "" && warned != "" {
 			t.Errorf("mlx5_3 is %s: HCAs %s, want %s; warnings %q", tt.state, got, tt.want, warned)
@@ -181,7 +181,7 @@ func TestHCAsOfOnePod(t *testing.T) {
 		{machine.PortActive, "mlx5_3,mlx5_9", ""},
 	} {
 		r.port("mlx5_9", tt.state)
-		got := names(r.mustStart("a", "main"))
+		got := names(r.mustStart("a"))
 		if warned := strings.Join(r.warned(), "; "); got != tt.want || !strings.Contains(warned, tt.warning) {
 			t.Errorf("mlx5_9 is %s: HCAs %s, want %s; warnings %q", tt.state, got, tt.want, warned)
 		}
@@ -205,10 +205,10 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 		r.allocate("a", "main", resource, r.deviceIDs("mlx5_1")...)
 	}
 	r.allocate("b", "main", "rdma/second", r.deviceIDs("mlx5_0/1", "mlx5_1/1")...)
-	if got := names(r.mustStart("a", "main")); got != "mlx5_0,mlx5_1" {
+	if got := names(r.mustStart("a")); got != "mlx5_0,mlx5_1" {
 		t.Errorf("HCAs %s", got)
 	}
-	if got := len(r.mustStart("b", "main").Devices.HCAs); got != 6 {
+	if got := len(r.mustStart("b").Devices.HCAs); got != 6 {
 		t.Errorf("%d HCAs of two resources, which are more than there are", got)
 	}
 }
@@ -266,8 +266,8 @@ func TestNetworkWarnings(t *testing.T) {
 			if r.known["a"] = tt.pod; tt.pod == nil {
 				delete(r.known, "a")
 			}
-			r.mustStart("a", "main")
-			r.mustStart("a", "main") // There is no second warning.
+			r.mustStart("a")
+			r.mustStart("a") // There is no second warning.
 			got := r.warned()
 			if tt.want == "" && len(got) == 0 {
 				return

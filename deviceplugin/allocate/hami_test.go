@@ -40,7 +40,7 @@ func TestHAMisRounding(t *testing.T) {
 		name := "p" + itoa(i)
 		r.known[name] = hamiPod(name, r.uuid(0), `"compute":5,"vRam":5097`, limits, nil)
 		r.allocate(name, "main", slots, r.slot(0, i))
-		r.mustStart(name, "main")
+		r.mustStart(name)
 	}
 	if g := r.nothingOvercommitted()[0]; g.UsedMiB != 16*5097 {
 		t.Errorf("%d MiB are taken", g.UsedMiB)

@@ -9,7 +9,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -44,7 +43,7 @@ func DeviceID(r *config.RDMAResource, hca string, sharer int) string {
 // isExact reports whether device IDs are HCAs' own, see [DeviceID].
 func isExact(ids []string) bool { return !slices.ContainsFunc(ids, replica.IsReplica) }
 
-// Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
+// Members returns the HCAs of resource r, in the order of m.HCAs, with roles as
 // corrected, with the health that the inventory has of them.
 func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
 	ids := m.HCAIDs()
@@ -80,7 +79,7 @@ func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
 	holders := n.Snapshot.Holders()
 	u := hcaUsage{all: make(map[string]int), here: make(map[string]int)}
 	counted := make(map[[3]string]bool) // Two containers of a pod can hold one device ID.
-	count := func(e *checkpoint.Entry, id, hca string) {
+	count := func(e *Entry, id, hca string) {
 		own := e.Resource == a.Resource && slices.Contains(a.IDs, id)
 		key := [3]string{e.Resource, id, hca}
 		if hca == "" || e.Owner == nil || own || counted[key] {
@@ -269,7 +268,7 @@ func hcasOf(picks []pick) []int {
 // keep are the HCAs of a resource that has left the configuration: those that
 // the container has, or, if it never started, those that its device IDs name and
 // that are healthy.
-func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
+func (d *decision) keep(e *Entry) ([]pick, error) {
 	wanted := e.Bound()
 	started := len(wanted) > 0
 	if !started {

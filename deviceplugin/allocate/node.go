@@ -15,7 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -31,7 +30,7 @@ type Node struct {
 	Snapshot *kubelet.Snapshot
 	Gone     map[string]bool
 	// Entries are the checkpoint's, by device.
-	Entries map[string]*checkpoint.Entry
+	Entries map[string]*Entry
 	// Since is the number of the last decision before Snapshot was taken: an
 	// entry with a later one is of a container that the snapshot may not have.
 	Since uint64
@@ -63,7 +62,7 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	return "", fmt.Errorf("unknown resource %s", resource)
 }
 
-// rdmaResource is the configuration of an RDMA resource; nil if there is none.
+// rdmaResource returns the configuration of an RDMA resource, or nil.
 func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
 	for i := range c.RDMA.Resources {
 		if c.RDMA.Resources[i].Name == resource {
@@ -94,11 +93,11 @@ func (n *Node) HasShares(a *kubelet.Allocation) bool { return n.kindOf(a) == cdi
 // kubelet's checkpoint has them. Without it they are all that were given out for
 // these IDs and not yet to another container: an ID has one holder, so the others
 // are of Allocate calls with a lost answer, and no container will use them.
-func (n *Node) entriesOf(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
+func (n *Node) entriesOf(a *kubelet.Allocation) ([]*Entry, error) {
 	if !a.Checkpointed {
 		return n.entriesFor(a)
 	}
-	var entries []*checkpoint.Entry
+	var entries []*Entry
 	for _, text := range a.CDINames {
 		name, ok := cdi.ParseName(text)
 		if !ok {
@@ -109,16 +108,16 @@ func (n *Node) entriesOf(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 		}
 		e := n.Entries[name.Device]
 		if e == nil {
-			e = &checkpoint.Entry{Kind: name.Kind, Device: name.Device, Resource: a.Resource, IDs: a.IDs}
+			e = &Entry{Kind: name.Kind, Device: name.Device, Resource: a.Resource, IDs: a.IDs}
 		}
 		entries = append(entries, e)
 	}
 	return entries, nil
 }
 
-// entriesFor are those of entriesOf without the kubelet's checkpoint.
-func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
-	var entries []*checkpoint.Entry
+// entriesFor is entriesOf without the kubelet's checkpoint.
+func (n *Node) entriesFor(a *kubelet.Allocation) ([]*Entry, error) {
+	var entries []*Entry
 	for _, e := range n.Entries {
 		if (e.Owner == nil || e.OwnedBy(a.Container)) && e.Resource == a.Resource && slices.Equal(e.IDs, a.IDs) {
 			entries = append(entries, e)
@@ -127,7 +126,7 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	if _, err := KindOf(n.Inventory.Config, a.Resource); err == nil && len(entries) == 0 {
 		return nil, fmt.Errorf("no checkpoint entry of an Allocate call for its %d devices of %s", len(a.IDs), a.Resource)
 	}
-	slices.SortFunc(entries, func(p, q *checkpoint.Entry) int { return cmp.Compare(p.Device, q.Device) })
+	slices.SortFunc(entries, func(p, q *Entry) int { return cmp.Compare(p.Device, q.Device) })
 	return entries, nil
 }
 
@@ -178,7 +177,7 @@ func (n *Node) unrecorded(c kubelet.Container) bool {
 // forgotten it, or it was decided after the snapshot. Without the checkpoint
 // ordinary init containers are not known, so all containers of the pods that are
 // there count.
-func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
+func (n *Node) live(e *Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:
 		return !n.Gone[e.Device]

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -33,7 +32,7 @@ func (n *Node) processorNodes(c kubelet.Container) []int {
 }
 
 // far reports whether a device is known to be of a NUMA node outside of nodes;
-// nothing is far from a container without processors of its own.
+// nothing is far from a container without exclusive processors.
 func far(nodes []int, device int) bool {
 	return len(nodes) > 0 && device >= 0 && !slices.Contains(nodes, device)
 }
@@ -53,7 +52,7 @@ func numbers(nodes []int) string {
 
 // numaWarnings are about shares that were decided and are far from the processors
 // that their container has to itself.
-func (n *Node) numaWarnings(decided []*checkpoint.Entry) []Warning {
+func (n *Node) numaWarnings(decided []*Entry) []Warning {
 	var all []Warning
 	for _, e := range decided {
 		nodes := n.processorNodes(*e.Owner)

@@ -79,7 +79,7 @@ func hasNetworks(pod *corev1.Pod) bool {
 	return pod.Annotations[podNetworks] != "" || pod.Annotations[defaultNetwork] != ""
 }
 
-// hasNetdev reports whether an HCA has a port of RoCE whose network device is in the
+// hasNetdev reports whether an HCA has a port of RoCE with a network device in the
 // node's network. One without has moved, into the pod's as far as is known.
 func hasNetdev(h *machine.HCA) bool {
 	return slices.ContainsFunc(h.Ports, func(p machine.Port) bool {

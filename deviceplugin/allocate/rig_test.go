@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
@@ -43,7 +42,7 @@ type rig struct {
 	change  func(*inventory.Inventory)
 	pods    []*podresources.PodResources
 	known   map[string]*corev1.Pod
-	entries map[string]*checkpoint.Entry
+	entries map[string]*Entry
 	// warnings are those since they were last taken.
 	warnings []Warning
 }
@@ -52,7 +51,7 @@ func newRig(t *testing.T, name string, change ...func(*config.NodeConfig)) *rig 
 	t.Helper()
 	r := &rig{
 		t: t, name: "gpu-1", machine: machines.Load(t, name), config: config.Default(), change: func(*inventory.Inventory) {},
-		known: map[string]*corev1.Pod{}, entries: map[string]*checkpoint.Entry{},
+		known: map[string]*corev1.Pod{}, entries: map[string]*Entry{},
 	}
 	for _, f := range change {
 		if f != nil {
@@ -88,7 +87,7 @@ func (r *rig) allocate(pod, container, resource string, ids ...string) {
 		r.t.Fatal(err)
 	}
 	name := cdi.NewName(kind, resource, ids)
-	r.entries[name.Device] = &checkpoint.Entry{Kind: kind, Device: name.Device, Resource: resource, IDs: ids}
+	r.entries[name.Device] = &Entry{Kind: kind, Device: name.Device, Resource: resource, IDs: ids}
 	c := r.listed(pod, container)
 	c.Devices = append(c.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: ids})
 }
@@ -129,12 +128,12 @@ func (r *rig) start(pod, container string) (*Result, error) {
 	return result, err
 }
 
-// mustStart is start of a container that is given what it asks for.
-func (r *rig) mustStart(pod, container string) *Result {
+// mustStart is start of container main, which is given what it asks for.
+func (r *rig) mustStart(pod string) *Result {
 	r.t.Helper()
-	result, err := r.start(pod, container)
+	result, err := r.start(pod, "main")
 	if err != nil {
-		r.t.Fatalf("container %s of %s: %v", container, pod, err)
+		r.t.Fatalf("container main of %s: %v", pod, err)
 	}
 	return result
 }
@@ -170,7 +169,7 @@ func (r *rig) take(name, text string, gpu int) {
 	r.t.Helper()
 	r.wants(name, r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(gpu, text)}}), sharer("main", text))
 	r.allocate(name, "main", slots, r.slot(gpu, 0))
-	r.mustStart(name, "main")
+	r.mustStart(name)
 }
 
 // sharesOf are the shares of a container.
@@ -183,10 +182,10 @@ func (r *rig) sharesOf(pod, container string) (all []allocation.Share) {
 	return all
 }
 
-// gpusOf are the GPUs of a container's shares by index.
-func (r *rig) gpusOf(pod, container string) []int {
+// gpusOf are the GPUs of the shares of pod a's container main, by index.
+func (r *rig) gpusOf() []int {
 	var indices []int
-	for _, s := range r.sharesOf(pod, container) {
+	for _, s := range r.sharesOf("a", "main") {
 		at := slices.IndexFunc(r.machine.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID })
 		indices = append(indices, r.machine.GPUs[at].Index)
 	}

@@ -64,7 +64,7 @@ func Scheduled(
 	return uuids, allocation.ByScheduler, nil
 }
 
-// agrees reports whether a share is what the container requests of its GPU. A GPU
+// agrees reports whether a share equals the container's request for its GPU. A GPU
 // that this node does not share is rejected later.
 func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory) bool {
 	for i := range inv.Shared {

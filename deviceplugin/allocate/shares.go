@@ -11,7 +11,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -59,7 +58,7 @@ type shareRequest struct {
 	container kubelet.Container
 	phase     quota.Phase
 	ids       []string
-	entries   []*checkpoint.Entry
+	entries   []*Entry
 	runAs     *int64
 	// order is the container's in its pod's list.
 	order int
@@ -70,17 +69,17 @@ func (r *shareRequest) reject(kind, format string, args ...any) error {
 }
 
 // shares decides which GPUs the containers of a pod share when one of them
-// starts, of all of them or of none: a pod that has one of its GPUs and waits for
+// starts, for all of them or for none: a pod that has one of its GPUs and waits for
 // the next would keep both from others. Containers that have shares keep them,
 // whatever the pod's annotations have become. It returns the entries that this
 // changes; pod is nil if it is not known.
-func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.Entry, error) {
+func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*Entry, error) {
 	waiting, err := n.waiting(starts)
 	if err != nil || len(waiting) == 0 {
 		return nil, err
 	}
 	if pod == nil {
-		return nil, fmt.Errorf("%s is not known yet, and so neither is what it requests", starts.Pod)
+		return nil, fmt.Errorf("%s is not known yet, nor are its requests", starts.Pod)
 	}
 	for i := range waiting {
 		if err := n.parseRequest(&waiting[i], pod); err != nil {
@@ -91,7 +90,7 @@ func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.
 	slices.SortStableFunc(waiting, func(x, y shareRequest) int {
 		return cmp.Or(compareBool(x.phase.Terminates(), y.phase.Terminates()), cmp.Compare(x.order, y.order))
 	})
-	var changed []*checkpoint.Entry
+	var changed []*Entry
 	u := n.usage()
 	for i := range waiting {
 		r := &waiting[i]
@@ -124,7 +123,7 @@ func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
 		if err != nil {
 			return nil, err
 		}
-		has := func(e *checkpoint.Entry) bool { return e.HasShares(a.Container) }
+		has := func(e *Entry) bool { return e.HasShares(a.Container) }
 		if len(entries) == 0 || slices.ContainsFunc(entries, has) {
 			continue
 		}
@@ -218,7 +217,7 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 	return shares, by, nil
 }
 
-// adoptPolicy gives a container whose pod sets no QoS policy that of the consumers of
+// adoptPolicy gives a container without a QoS policy in its pod that of the consumers of
 // the first GPU that has some. HAMi 2.6 knows no policies: it would choose that GPU
 // again and again.
 func (r *shareRequest) adoptPolicy(gpus []quota.GPU, uuids []string) {

@@ -64,7 +64,7 @@ func (s *scene) run(t *testing.T) {
 			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(s.reason)) || rejected(err) != s.kind {
 				t.Errorf("rejected for %s: %v\nwant %s: %s", rejected(err), err, s.kind, s.reason)
 			}
-			if got := r.gpusOf("a", "main"); got != nil {
+			if got := r.gpusOf(); got != nil {
 				t.Errorf("it has GPUs %v", got)
 			}
 			continue
@@ -72,7 +72,7 @@ func (s *scene) run(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(s.want, r.gpusOf("a", "main")); diff != "" {
+		if diff := cmp.Diff(s.want, r.gpusOf()); diff != "" {
 			t.Errorf("GPUs (-want +got):\n%s", diff)
 		}
 	}
@@ -300,8 +300,8 @@ func TestDrainingGPU(t *testing.T) {
 			inv.Shared[i].Unhealthy, inv.Shared[i].Draining = "moves to native when default/a ends", true
 		}
 	}
-	if err := r.consumer("a", "60/4", 3, 0); err != nil || !slices.Equal(r.gpusOf("a", "main"), []int{3}) {
-		t.Errorf("GPUs %v, %v", r.gpusOf("a", "main"), err)
+	if err := r.consumer("a", "60/4", 3, 0); err != nil || !slices.Equal(r.gpusOf(), []int{3}) {
+		t.Errorf("GPUs %v, %v", r.gpusOf(), err)
 	}
 	// Its GPU has 40 % left, and no other GPU is available.
 	if err := r.consumer("b", "60/4", 3, 1); err == nil || !strings.Contains(err.Error(), "GPU 3: 40 % of 100 left; needs 60") {
@@ -324,6 +324,26 @@ func TestPolicies(t *testing.T) {
 		if (err == nil) != (tt.reason == "") || err != nil && !strings.Contains(err.Error(), tt.reason) {
 			t.Errorf("%s with %s: %v", tt.policy, tt.text, err)
 		}
+	}
+}
+
+// Shares may have 1.5 times the memory of a GPU, and a container no more than the GPU.
+func TestMemoryOvercommit(t *testing.T) {
+	r := shareRig(t, shareOnly("0"), func(c *config.NodeConfig) { c.SGPU.MemoryOvercommit = 1.5 })
+	for i, tt := range []struct{ text, reason string }{
+		{"10/39", ""},
+		{"10/39", ""},
+		{"10/39", ""},
+		{"10/39", "2.4 GiB of 119.5 left; needs 39"},
+		{"10/80", "79.6 GiB in all; needs 80"},
+	} {
+		err := r.consumer("p"+itoa(i), tt.text, 0, i)
+		if (err == nil) != (tt.reason == "") || err != nil && !strings.Contains(err.Error(), tt.reason) {
+			t.Errorf("container %d: %v, want %q", i, err, tt.reason)
+		}
+	}
+	if g := r.node().SharedGPUs()[0]; g.UsedMiB != 3*39<<10 || g.MemoryMiB != 81559 {
+		t.Errorf("%d of %d MiB are taken", g.UsedMiB, g.MemoryMiB)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -28,7 +27,7 @@ type usage struct {
 }
 
 // add adds the shares of an entry's container.
-func (u *usage) add(e *checkpoint.Entry) {
+func (u *usage) add(e *Entry) {
 	for _, s := range e.Shares {
 		claim := quota.Claim{Phase: e.Phase, Share: s, Policy: quota.Policy(e.Policy)}
 		u.consumers = append(u.consumers, consumer{*e.Owner, claim})
@@ -66,7 +65,7 @@ func (n *Node) usage() *usage {
 		holders, allocations = n.Snapshot.Holders(), n.Snapshot.Allocations
 	}
 	// Entries that are not distinguishable are of one container and one decision.
-	latest := make(map[kubelet.Container]*checkpoint.Entry, len(allocations))
+	latest := make(map[kubelet.Container]*Entry, len(allocations))
 	for _, e := range n.Entries {
 		if e.Owner == nil || e.Kind == cdi.RDMA || !n.live(e, holders) {
 			continue
@@ -89,7 +88,7 @@ func (n *Node) usage() *usage {
 	return u
 }
 
-func later(a, b *checkpoint.Entry) bool {
+func later(a, b *Entry) bool {
 	return cmp.Or(cmp.Compare(a.Decision, b.Decision), a.Created.Compare(b.Created), cmp.Compare(a.Device, b.Device)) > 0
 }
 
@@ -101,7 +100,7 @@ func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(nil, quota.Phase
 func (n *Node) SharedGPUsWithout(by string) []quota.GPU {
 	other := *n
 	other.Entries = maps.Clone(n.Entries)
-	maps.DeleteFunc(other.Entries, func(_ string, e *checkpoint.Entry) bool { return e.By == by })
+	maps.DeleteFunc(other.Entries, func(_ string, e *Entry) bool { return e.By == by })
 	return other.SharedGPUs()
 }
 

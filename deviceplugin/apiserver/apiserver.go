@@ -32,7 +32,7 @@ import (
 const component = "heddle-device-plugin"
 
 // ErrOffline is the answer of a nil Client to what has no other.
-var ErrOffline = errors.New("there is no API server")
+var ErrOffline = errors.New("no API server")
 
 // Client is a client for one Node. Its methods may be called at once. All of
 // them work on a nil Client.
@@ -145,7 +145,7 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.P
 	return pod, nil
 }
 
-// metadata is what a merge patch has of it.
+// metadata is the metadata of a merge patch.
 type metadata struct {
 	ResourceVersion string             `json:"resourceVersion,omitempty"`
 	UID             types.UID          `json:"uid,omitempty"`
@@ -245,7 +245,7 @@ func (c *Client) SetTaint(ctx context.Context, key string, effect corev1.TaintEf
 }
 
 // AnnotatePod merges annotations into a pod; nil takes one away. The UID makes
-// it a conflict if another pod has the name by now.
+// it a conflict if another pod has the name.
 func (c *Client) AnnotatePod(
 	ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
 ) error {
@@ -284,7 +284,7 @@ func (c *Client) ShowPodAnnotation(ctx context.Context, p *corev1.Pod, key, valu
 }
 
 // Evict ends a pod by the Eviction API, which honors PodDisruptionBudgets. The
-// UID makes it a conflict if another pod has the name by now.
+// UID makes it a conflict if another pod has the name.
 func (c *Client) Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error {
 	if c == nil {
 		return ErrOffline

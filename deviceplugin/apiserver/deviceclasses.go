@@ -19,7 +19,7 @@ const (
 
 // deviceClasses are the extended resources that DeviceClasses stand for: the
 // scheduler hands such a request to DRA, and a device plugin's devices of the
-// same name would be given out a second time.
+// same name would be allocated a second time.
 type deviceClasses struct {
 	mu     sync.Mutex // guards all below; held while asking, so that one asks
 	listed time.Time

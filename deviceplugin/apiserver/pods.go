@@ -141,7 +141,7 @@ func HasUID(pod *corev1.Pod, uid string) bool {
 	return string(pod.UID) == uid || pod.Annotations[corev1.MirrorPodAnnotationKey] == uid
 }
 
-// Pods are those of the node as they are watched; none is ever modified. changed
+// Pods returns the watched pods of the node; callers must not modify them. changed
 // is closed when there are others; known is false until they were listed once.
 func (c *Client) Pods() (all []*corev1.Pod, changed <-chan struct{}, known bool) {
 	if c == nil {
@@ -167,8 +167,8 @@ func (c *Client) Watched(ref kubelet.Pod) (pod *corev1.Pod, complete bool) {
 	return all[at], complete
 }
 
-// Pod is a pod's specification as its owner wrote it. A pod whose UID is known
-// is the one that is watched; a name alone may mean an older pod there, and is
+// Pod is a pod's specification as its owner wrote it. A pod of a known UID
+// is the watched one; a name alone may mean an older pod there, and is
 // asked for. The checkpoint alone may know no more than a UID, for which the API
 // cannot be asked: then the pod is looked for among the node's.
 func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) {
@@ -204,7 +204,7 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 	return nil, fmt.Errorf("%s is not among the pods of node %s", pod, c.node)
 }
 
-// Await are the pods of the node that match. If there is none it waits for one:
+// Await returns the pods of the node that match. Without one it waits:
 // the kubelet and the device plugin learn of a pod at about the same time. It
 // answers none after timeout, and at once while the pods are not known.
 func (c *Client) Await(timeout time.Duration, match func(*corev1.Pod) bool) []*corev1.Pod {

@@ -24,7 +24,7 @@ import (
 )
 
 // DriverKind is the kind of the static CDI devices, and DriverFile the spec's
-// name in the CDI directory. It is a kind of its own: two specs with one
+// name in the CDI directory. It has its own kind: two specs with one
 // qualified name make both unusable, and NVIDIA's tools write nvidia.com/gpu.
 const (
 	DriverKind = "driver.heddle.dev/gpu"
@@ -44,7 +44,7 @@ const generateTimeout = 30 * time.Second
 
 // DriverSpec keeps the static CDI spec of the node's GPUs: the device nodes of
 // each, and the driver's libraries. It changes with the driver and the GPUs;
-// what one container gets besides is in a spec of its own.
+// what one container gets besides is in its own spec.
 type DriverSpec struct {
 	dir       string
 	generator gpu.EditsGenerator
@@ -304,7 +304,7 @@ func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]spec
 		}
 	}
 	if len(ids) > 0 {
-		// A device must have an edit of its own; this one is what Allocate answers.
+		// A device must have an edit; this one is Allocate's answer.
 		env := d.vendors.Present(m).HiddenEnv()
 		if len(env) == 0 {
 			env = []string{commonEnv}

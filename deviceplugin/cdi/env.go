@@ -64,7 +64,7 @@ func NCCLHook(hook string, env []string) *specs.ContainerEdits {
 	}}}
 }
 
-// activePorts is name:port for every active port, empty if there is none.
+// activePorts is name:port for every active port, or empty.
 func activePorts(h *DeviceHCA) string {
 	ports := make([]string, len(h.Ports))
 	for i, p := range h.Ports {

@@ -1,5 +1,5 @@
 // Package cdi writes the CDI specs that container runtimes read: the static one of
-// the GPU driver (driver.go), and what a container is given: a spec of its own for each
+// the GPU driver (driver.go), and the devices of a container: one spec for each
 // answer of Allocate, and /etc/heddle/devices.json. It also makes the names by
 // which the container runtime finds the specs.
 //

@@ -3,7 +3,6 @@ package devicestate
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -59,15 +58,12 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	node := s.nodeLocked(seen)
 	u := &Usage{GPUs: node.SharedGPUs(), Incomplete: seen.CheckpointErr != nil}
 	now := s.lastingDriftsLocked(u.GPUs, seen.Starting())
-	maps.DeleteFunc(s.drifts, func(d Drift, returned bool) bool { return returned && !now[d] })
 	for d := range now {
-		s.drifts[d] = s.drifts[d] // A new one was not returned.
-	}
-	for d, returned := range s.drifts {
-		if !returned {
-			u.Drifts, s.drifts[d] = append(u.Drifts, d), true
+		if !s.drifts[d] {
+			u.Drifts = append(u.Drifts, d)
 		}
 	}
+	s.drifts = now
 	slices.SortFunc(u.Drifts, func(x, y Drift) int { return strings.Compare(x.Kind+x.Message, y.Kind+y.Message) })
 	return u, nil
 }

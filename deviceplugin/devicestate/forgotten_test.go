@@ -90,27 +90,3 @@ func TestAStartingKubeletAndGonePods(t *testing.T) {
 		t.Errorf("in use %v, want those of the pod that is there: %v", got, a[gpus])
 	}
 }
-
-// TestAKubeletThatKnowsNoPodYet has lost its checkpoint too, and gives a pod the
-// GPU of another that runs on. The plugin's registration, which the device state
-// may learn of later, makes no difference.
-func TestAKubeletThatKnowsNoPodYet(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
-	want := asks{gpus: r.gpuIDs(0)}
-	r.allocate(pod("a"), "main", want)
-	r.start(want)
-	r.kubelet.Stop()
-	r.kubelet.Wipe()
-	r.kubelet.Up()
-	if got := r.Forgotten(gpus); len(got) != 1 {
-		t.Errorf("in use %v, before the plugin has registered", got)
-	}
-	r.kubelet.Delete("default", "a") // As if it were not known yet.
-	r.allocate(pod("static"), "main", want)
-	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil || !strings.Contains(err.Error(), "may be in use by container main of default/a") {
-		t.Errorf("error %v", err)
-	}
-	delete(r.specs.pods, "default/a")
-	r.start(want)
-}

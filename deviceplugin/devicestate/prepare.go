@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -89,7 +88,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 	// start after the next restart of the plugin.
 	for _, e := range shares {
 		if e.Owner.Name != c.Name {
-			err = errors.Join(err, s.checkpoint.Write(e))
+			err = errors.Join(err, s.checkpoint.write(e))
 		}
 	}
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 // alone: one pod after the other, by what the kubelet has and what was decided since.
 func (s *State) decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
-) (shares []*checkpoint.Entry, result *allocate.Result, err error) {
+) (shares []*allocate.Entry, result *allocate.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shares, result, err = s.nodeLocked(seen).Decide(c, held, pod)
@@ -161,7 +160,7 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 		e := result.Grants[i].Entry
 		err := s.cdi.WriteDevices(e.Name(), devices)
 		if err == nil {
-			err = s.checkpoint.Write(e)
+			err = s.checkpoint.write(e)
 		}
 		s.problems.note(problemState, err)
 		if err != nil {
@@ -215,7 +214,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 }
 
 // limitOf is the limit of an entry with shares.
-func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
+func limitOf(e *allocate.Entry, inv *inventory.Inventory) enforce.Limit {
 	l := enforce.Limit{
 		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,
 		Priority: e.Priority,

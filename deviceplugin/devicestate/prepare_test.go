@@ -162,19 +162,3 @@ func seenBy(r *rig, names map[string]string) *seen {
 	s := r.mustEnter(names)
 	return &s
 }
-
-func TestInitContainerOfAnUnknownPod(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init})
-	want := asks{hcas: r.deviceIDs("mlx5_9")}
-	names := r.allocate(p, "init", want)
-	r.start(want)
-	if got := seenBy(r, names); got.Devices.Pod != "" || !slices.Equal(got.given(), []string{"mlx5_9"}) {
-		t.Errorf("got %+v", got)
-	}
-	r.spec("a", corev1.Container{Name: "init"})
-	r.start(want)
-	if got := seenBy(r, names); got.Devices.Pod != "a" || !slices.Equal(got.given(), []string{"mlx5_9"}) {
-		t.Errorf("once the pod is known: %+v", got)
-	}
-}

@@ -136,7 +136,7 @@ func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]stri
 }
 
 // detectForgotten finds the containers that were prepared, that have their pod, and
-// of which the kubelet knows no devices: its checkpoint was lost. It warns of those
+// and that have no devices by the kubelet: its checkpoint was lost. It warns of those
 // that stay so.
 func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	lacks := seen.Forgotten()

@@ -38,15 +38,6 @@ func (r *rig) driftsNow() []string {
 	return all
 }
 
-func (r *rig) incomplete() bool {
-	r.tb.Helper()
-	usage, err := r.Reconcile(r.tb.Context())
-	if err != nil {
-		r.tb.Fatal(err)
-	}
-	return usage.Incomplete
-}
-
 func (r *rig) rejects(why string, want asks, reason string) {
 	r.tb.Helper()
 	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), reason) {
@@ -125,28 +116,6 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	}
 	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "b" {
 		t.Errorf("allocations %+v", got)
-	}
-}
-
-// TestGPUOfAnotherPluginsPod: another device plugin served the resource before, with
-// device IDs of the same form. Its container has all of the GPU as far as is known.
-func TestGPUOfAnotherPluginsPod(t *testing.T) {
-	r := shareRig(t, "0", "1")
-	r.spec("theirs")
-	r.kubelet.Assign(pod("theirs"), "main", slots, []string{r.slot(0, 0)},
-		&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": r.gpuIDs(0)[0]}})
-	const kept = "kept for container main of default/theirs: no checkpoint entry has its share"
-	r.start(r.consumer("a", "30/10", r.slot(0, 1)))
-	if diff := cmp.Diff([]int{1}, r.gpusOf("a", "main")); diff != "" {
-		t.Errorf("the GPU of heddle's pod (-want +got):\n%s", diff)
-	}
-	if got := r.View().GPUs()[0].Unhealthy; got != kept {
-		t.Errorf("GPU 0: %q", got)
-	}
-	r.kubelet.Delete("default", "theirs")
-	r.start(r.consumer("b", "80/40", r.slot(0, 2)))
-	if diff := cmp.Diff([]int{0}, r.gpusOf("b", "main")); diff != "" {
-		t.Errorf("the other pod has gone (-want +got):\n%s", diff)
 	}
 }
 

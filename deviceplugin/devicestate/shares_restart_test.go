@@ -1,7 +1,6 @@
 package devicestate
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,9 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -228,17 +225,4 @@ func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 			}
 		})
 	}
-}
-
-// startsMeanwhile is a kubelet that starts while it is asked.
-type startsMeanwhile struct {
-	podresources.PodResourcesListerClient
-	start func()
-}
-
-func (s startsMeanwhile) List(
-	ctx context.Context, in *podresources.ListPodResourcesRequest, opts ...grpc.CallOption,
-) (*podresources.ListPodResourcesResponse, error) {
-	s.start()
-	return s.PodResourcesListerClient.List(ctx, in, opts...)
 }

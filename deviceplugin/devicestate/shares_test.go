@@ -170,3 +170,26 @@ func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
 		})
 	}
 }
+
+// Without what the pod asks for nothing is decided, and the
+// kubelet asks again; once decided it need not be known.
+func TestUnknownPod(t *testing.T) {
+	r := shareRig(t)
+	want := asks{slots: {r.slot(0, 0)}}
+	names := r.allocate(pod("a"), "main", want)
+	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), "is not known yet") {
+		t.Errorf("error %v", err)
+	}
+	if len(r.Rejections()) > 0 {
+		t.Errorf("rejected: %+v", r.Rejections())
+	}
+	r.wants("a", nil, sharer("main", "30/10"))
+	r.start(want)
+	first := r.mustEnter(names)
+	delete(r.specs.pods, "default/a")
+	r.restart()
+	r.start(want)
+	if diff := cmp.Diff(first.Devices, r.mustEnter(names).Devices); diff != "" {
+		t.Errorf("the pod is not known any more (-before +now):\n%s", diff)
+	}
+}

@@ -8,9 +8,8 @@
 // container holds the device IDs. What a pod that is gone leaves behind is removed
 // by [State.Unprepare].
 //
-// A State calls four packages in order: it takes a kubelet.Snapshot, has
-// deviceplugin/allocate decide under its lock, writes the deviceplugin/checkpoint
-// entry and then the deviceplugin/cdi spec. It opens no device, decides nothing
+// A State takes a kubelet.Snapshot, has deviceplugin/allocate decide under its lock,
+// writes the checkpoint entry and then the deviceplugin/cdi spec. It opens no device, decides nothing
 // about health, and writes nothing to the API server but Events of pods.
 package devicestate
 
@@ -28,7 +27,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -38,7 +36,7 @@ import (
 
 // Limiter enforces the limits of shares.
 type Limiter interface {
-	// Edits are what a container needs for its limits, before each of its
+	// Edits returns the edits for a container's limits, before each of its
 	// starts. The error keeps it from starting, and the kubelet tries again.
 	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
 }
@@ -75,7 +73,7 @@ type State struct {
 	options    Options
 	inventory  atomic.Pointer[inventory.Inventory]
 	kubelet    *kubelet.Reader
-	checkpoint *checkpoint.Dir
+	checkpoint *records
 	cdi        cdi.Files
 	api        API
 	pods       pods
@@ -92,16 +90,18 @@ type State struct {
 
 	mu sync.Mutex // guards all below
 	// entries are by device. An entry is never changed, but replaced.
-	entries map[string]*checkpoint.Entry
+	entries map[string]*allocate.Entry
 	// gone is since when an entry has had no pod.
 	gone map[string]time.Time
 	// uncertain are the containers whose devices the kubelet or the checkpoint has
 	// lost.
 	uncertain map[kubelet.Container]uncertain
-	// drifts are the differences that are there; true for those that were returned.
+	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
+	// confirmed are the entries that the kubelet has reported to [State.Held].
+	confirmed map[string]bool
 	// probed is when Unwritable last wrote to the state directory.
 	probed time.Time
 }
@@ -123,7 +123,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 	}
 	s := &State{
 		options: o, kubelet: o.Kubelet,
-		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
+		checkpoint: newRecords(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
@@ -131,7 +131,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 	}
 	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
 	s.inventory.Store(inv)
-	entries, err := s.checkpoint.Load()
+	entries, err := s.checkpoint.load()
 	s.entries = entries
 	s.problems.note(problemEntries, err)
 	return s
@@ -164,13 +164,13 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 		return "", err
 	}
 	name := cdi.NewName(kind, resource, ids)
-	e := &checkpoint.Entry{
+	e := &allocate.Entry{
 		Kind: kind, Device: name.Device, Resource: resource, IDs: ids, Created: s.options.Now().UTC(),
 	}
 	if kind == cdi.GPU {
 		e.Modes = inv.Modes(ids)
 	}
-	err = s.checkpoint.Add(e)
+	err = s.checkpoint.add(e)
 	s.problems.note(problemState, err)
 	if err != nil {
 		s.changed.Notify() // See Unwritable.
@@ -225,7 +225,7 @@ func (s *State) nodeLocked(o *observation) *allocate.Node {
 }
 
 // applyLocked puts the entries of one decision into force. The caller holds mu.
-func (s *State) applyLocked(entries ...*checkpoint.Entry) {
+func (s *State) applyLocked(entries ...*allocate.Entry) {
 	for _, e := range entries {
 		s.decisions++
 		e.Decision = s.decisions
@@ -253,7 +253,7 @@ const (
 
 // Problems returns the current problems, by name.
 func (s *State) Problems() []report.Problem {
-	s.problems.note(problemDisk, s.checkpoint.SyncErr())
+	s.problems.note(problemDisk, s.checkpoint.lastSyncErr())
 	return s.problems.list()
 }
 

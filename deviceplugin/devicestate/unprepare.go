@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 )
 
 const (
@@ -39,7 +39,7 @@ const (
 func (s *State) Run(ctx context.Context) error {
 	var syncing sync.WaitGroup
 	defer syncing.Wait()
-	syncing.Go(func() { s.checkpoint.Run(ctx) })
+	syncing.Go(func() { s.checkpoint.run(ctx) })
 	tick := time.NewTicker(unprepareEvery)
 	defer tick.Stop()
 	for {
@@ -81,7 +81,7 @@ func (s *State) reportsSoon() bool {
 // also while the kubelet does not call PreStartContainer.
 func (s *State) Unprepare(ctx context.Context) error {
 	s.problems.note(problemCDI, s.cdi.Check())
-	s.problems.note(problemDisk, s.checkpoint.SyncErr())
+	s.problems.note(problemDisk, s.checkpoint.lastSyncErr())
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	seen, err := s.observeBoth(ctx)
@@ -98,7 +98,7 @@ func (s *State) Unprepare(ctx context.Context) error {
 		// The entry goes last: if something stays, the next run finds it.
 		err := s.cdi.Remove(e.Name())
 		if err == nil {
-			err = s.checkpoint.Remove(e)
+			err = s.checkpoint.remove(e)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -128,10 +128,10 @@ func liveDevices(seen *observation) map[string]bool {
 
 // expire marks the entries without a pod and returns those that have been
 // without one for long enough.
-func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.Entry {
+func (s *State) expire(seen *observation, live map[string]bool) []*allocate.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var expired []*checkpoint.Entry
+	var expired []*allocate.Entry
 	for device, e := range s.entries {
 		gone := e.Owner != nil && seen.Gone(e.Owner.Pod)
 		ended := gone && s.pods.isGone(e.Owner.Pod)
@@ -159,12 +159,12 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 
 // unclaimed reports whether an entry has no holder yet and may get one. One with a time in the
 // future was made before the clock was set back.
-func unclaimed(e *checkpoint.Entry, now time.Time) bool {
+func unclaimed(e *allocate.Entry, now time.Time) bool {
 	return e.Owner == nil && now.Sub(e.Created).Abs() < unclaimedFor
 }
 
 // claims reports whether an entry's pod is there, or may be yet.
-func (o *observation) claims(e *checkpoint.Entry, now time.Time) bool {
+func (o *observation) claims(e *allocate.Entry, now time.Time) bool {
 	if unclaimed(e, now) {
 		return true
 	}
@@ -187,5 +187,5 @@ func (s *State) sweep(live map[string]bool) error {
 	}
 	s.mu.Unlock()
 	before := s.options.Now().Add(-unclaimedFor)
-	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.Sweep(live, before))
+	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.sweep(live, before))
 }

@@ -20,7 +20,7 @@ func (s *State) Unwritable() string {
 	if !due {
 		return ""
 	}
-	err := s.checkpoint.Probe()
+	err := s.checkpoint.probe()
 	s.problems.note(problemSpace, err)
 	if err != nil {
 		return err.Error()

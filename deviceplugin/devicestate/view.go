@@ -8,7 +8,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -37,7 +36,7 @@ func (s *State) View() *View {
 // Allocations returns those of all started containers, by namespace, pod
 // and container; with those that have not and have their shares already.
 func (v *View) Allocations() []report.Binding {
-	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
+	byOwner := make(map[kubelet.Container][]*allocate.Entry)
 	for _, e := range v.node.Entries {
 		if e.Owner != nil && !v.node.Gone[e.Device] {
 			byOwner[*e.Owner] = append(byOwner[*e.Owner], e)
@@ -89,7 +88,7 @@ func (v *View) Expiring() map[kubelet.Pod]bool {
 	return pods
 }
 
-func newBinding(c kubelet.Container, entries []*checkpoint.Entry) report.Binding {
+func newBinding(c kubelet.Container, entries []*allocate.Entry) report.Binding {
 	a := report.Binding{
 		Namespace: c.Namespace, Pod: c.Pod.Name, UID: c.UID, Container: c.Name, CDINames: make(map[string]string),
 	}
@@ -131,7 +130,7 @@ func (v *View) Limits() []enforce.Limit {
 }
 
 // Assigned is which HCA stands behind a device ID of an RDMA resource now, or
-// which GPU behind one of shares: the health of an ID in use is that of its
+// which GPU behind one of shares: the health of an ID in use is the health of its
 // device.
 func (v *View) Assigned(resource string) map[string]string {
 	assigned := make(map[string]string)

@@ -64,7 +64,7 @@ type Tracker struct {
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
-	// config is that of the last round, nil before it; present are the UUIDs of its
+	// config is the configuration of the last round, nil before it; present are the UUIDs of its
 	// machine's GPUs in order, and indices the driver's numbers of them.
 	config  *config.NodeConfig
 	present []string
@@ -178,7 +178,7 @@ func (t *Tracker) Any(in config.Mode) bool {
 	return false
 }
 
-// GPUs are those of the machine, in its order.
+// GPUs returns the GPUs of the machine, in its order.
 func (t *Tracker) GPUs() []GPU {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -30,15 +30,15 @@ type Held struct {
 	Unverified bool
 }
 
-// Observation is what the kubelet reports of devices.
+// Observation is the state of devices in the kubelet.
 type Observation struct {
 	// Asked is when the first question was asked.
 	Asked time.Time
 	// Offered are the devices that the kubelet may give to the next pod. They were asked
 	// for before Held.
 	Offered []Device
-	// Held are those that pods hold, that a call of Allocate in flight is for, or that one
-	// gave out and the kubelet does not report yet. Calls were looked at before pods. A
+	// Held are devices that pods hold, that a call of Allocate in flight is for, or that a
+	// finished call allocated and the kubelet does not report yet. Calls were looked at before pods. A
 	// container that is bound to another GPU than its device ID names holds both.
 	Held []Held
 	// Err is set if it is not known what is offered and held.

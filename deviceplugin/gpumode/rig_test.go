@@ -81,9 +81,9 @@ func two() *machine.Machine {
 	return &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
 }
 
-func configured(mode config.Mode, how config.ModeSwitch, gpus ...config.GPURef) *config.NodeConfig {
+func configured(mode config.Mode, gpus ...config.GPURef) *config.NodeConfig {
 	c := config.Default()
-	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, how, gpus
+	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, cordon, gpus
 	return &c
 }
 

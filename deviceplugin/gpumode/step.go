@@ -27,10 +27,10 @@ const (
 	leaving
 )
 
-// gpuState is what is known of one GPU. Decisions about it are pure.
+// gpuState is the known state of one GPU. Decisions about it are pure.
 type gpuState struct {
-	// mode is how the GPU is allocated, empty while it is not known; wanted is what the
-	// configuration asks for.
+	// mode is how the GPU is allocated, empty while it is not known; wanted is the configured
+	// mode.
 	mode, wanted config.Mode
 	// checked reports whether an observation of the holders has confirmed mode.
 	checked bool
@@ -45,7 +45,7 @@ type gpuState struct {
 	holders, others []string
 }
 
-// usage is what an observation shows of one GPU. offered and held are by mode.
+// usage is the part of an observation about one GPU. offered and held are by mode.
 type usage struct {
 	asked   time.Time
 	offered map[config.Mode]bool
@@ -85,7 +85,7 @@ func (g *gpuState) enter(next phase) {
 	}
 }
 
-// configure takes what the configuration asks for. A GPU whose mode has not changed yet
+// configure takes the configured mode. A GPU whose mode has not changed yet
 // is open again at once if its mode is wanted again.
 func configure(g gpuState, wanted config.Mode, how config.ModeSwitch) gpuState {
 	g.wanted = wanted
@@ -148,7 +148,7 @@ func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) conf
 	return recorded
 }
 
-// until is what a change of mode waits for; empty if there is none.
+// until describes what a change of mode waits for; empty without one.
 func (g *gpuState) until() string {
 	switch {
 	case g.mode == g.wanted:

@@ -36,72 +36,89 @@ func TestOneStep(t *testing.T) {
 	}{
 		{
 			"held: no new pod, until it ends", func(g *gpuState) { g.phase = open },
-			usage{held: by(native, "ml/train")}, cordon,
+			usage{held: by(native, "ml/train")},
+			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/train"} }, false,
 		},
 		{
 			"held, and patience: offered as before", nil,
-			usage{held: by(native, "ml/train")}, wait,
+			usage{held: by(native, "ml/train")},
+			wait,
 			func(g *gpuState) { g.phase, g.shown, g.holders = open, time.Time{}, []string{"ml/train"} }, false,
 		},
 		{
-			"free by chance, with patience", func(g *gpuState) { g.phase = open }, usage{}, wait,
+			"free by chance, with patience", func(g *gpuState) { g.phase = open },
+			usage{},
+			wait,
 			func(g *gpuState) { g.phase, g.shown = draining, time.Time{} }, false,
 		},
 		{"the kubelet still offers it", nil, usage{offered: map[config.Mode]bool{native: true}}, cordon, nil, false},
 		{
 			"the kubelet offers it again", func(g *gpuState) { g.freeSince = long },
-			usage{offered: map[config.Mode]bool{native: true}}, cordon,
+			usage{offered: map[config.Mode]bool{native: true}},
+			cordon,
 			func(g *gpuState) { g.freeSince = time.Time{} }, false,
 		},
 		{
 			"what the kubelet offers in the other mode does not matter", nil,
-			usage{offered: map[config.Mode]bool{shared: true}}, cordon,
+			usage{offered: map[config.Mode]bool{shared: true}},
+			cordon,
 			func(g *gpuState) { g.freeSince = now }, false,
 		},
 		{"the resources do not follow yet", func(g *gpuState) { g.shown = time.Time{} }, usage{}, cordon, nil, false},
 		{"asked before the resources followed", func(g *gpuState) { g.shown = now }, usage{}, cordon, nil, false},
 		{"not free for long enough", func(g *gpuState) { g.freeSince = long.Add(1) }, usage{}, cordon, nil, false},
 		{
-			"free for long enough: it leaves its resource", func(g *gpuState) { g.freeSince = long }, usage{}, cordon,
+			"free for long enough: it leaves its resource", func(g *gpuState) { g.freeSince = long },
+			usage{},
+			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.freeSince = leaving, time.Time{}, time.Time{} }, false,
 		},
 		{"its resource has not dropped it yet", func(g *gpuState) { g.phase, g.shown = leaving, time.Time{} }, usage{}, cordon, nil, false},
 		{
 			"a call slipped in before it left", func(g *gpuState) { g.phase = leaving },
-			usage{held: by(native, "ml/late")}, cordon,
+			usage{held: by(native, "ml/late")},
+			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/late"} }, false,
 		},
 		{"it has left: it moves", func(g *gpuState) { g.phase = leaving }, usage{}, cordon, nil, true},
 		{
 			"those who hold it in the new mode already do not keep it", func(g *gpuState) { g.phase = leaving },
-			usage{held: by(shared, "ml/b")}, cordon, func(g *gpuState) { g.others = []string{"ml/b"} }, true,
+			usage{held: by(shared, "ml/b")},
+			cordon, func(g *gpuState) { g.others = []string{"ml/b"} }, true,
 		},
 		{
 			"held in the other mode too: no new pod", func(g *gpuState) { g.wanted, g.phase = native, open },
-			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}}, cordon,
+			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
+			cordon,
 			func(g *gpuState) {
 				g.phase, g.shown, g.holders, g.others = draining, time.Time{}, []string{"ml/a"}, []string{"ml/b"}
 			}, false,
 		},
 		{
-			"no longer", func(g *gpuState) { g.wanted, g.others = native, []string{"ml/b"} }, usage{}, cordon,
+			"no longer", func(g *gpuState) { g.wanted, g.others = native, []string{"ml/b"} },
+			usage{},
+			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.others = open, time.Time{}, nil }, false,
 		},
 		{
-			"first start: no pod holds it", func(g *gpuState) { *g = gpuState{wanted: shared} }, usage{}, cordon,
+			"first start: no pod holds it", func(g *gpuState) { *g = gpuState{wanted: shared} },
+			usage{},
+			cordon,
 			func(g *gpuState) { *g = gpuState{mode: shared, wanted: shared, checked: true, observed: true} }, false,
 		},
 		{
 			"first start: its holders decide", func(g *gpuState) { *g = gpuState{wanted: shared} },
-			usage{held: by(native, "ml/a")}, cordon,
+			usage{held: by(native, "ml/a")},
+			cordon,
 			func(g *gpuState) {
 				*g = gpuState{mode: native, wanted: shared, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
 			}, false,
 		},
 		{
 			"restart: the record is contradicted", func(g *gpuState) { *g = gpuState{mode: native, wanted: native} },
-			usage{held: by(shared, "ml/a")}, cordon,
+			usage{held: by(shared, "ml/a")},
+			cordon,
 			func(g *gpuState) {
 				*g = gpuState{mode: shared, wanted: native, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
 			}, false,
@@ -158,21 +175,25 @@ func TestTexts(t *testing.T) {
 	}{
 		{"as configured", gpuState{mode: native, wanted: native}, "", ""},
 		{
-			"one holder", gpuState{mode: native, wanted: shared, phase: draining, observed: true, holders: []string{"ml/a"}},
+			"one holder",
+			gpuState{mode: native, wanted: shared, phase: draining, observed: true, holders: []string{"ml/a"}},
 			"ml/a ends", "moves to sgpu when ml/a ends",
 		},
 		{"two, with patience", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
 		{
-			"five", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
+			"five",
+			gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
 			"a/a, b/b, c/c and 2 more end", "",
 		},
 		{
-			"free", gpuState{mode: native, wanted: shared, phase: draining, observed: true},
+			"free",
+			gpuState{mode: native, wanted: shared, phase: draining, observed: true},
 			"the kubelet no longer offers it", "moves to sgpu when the kubelet no longer offers it",
 		},
 		{"not known", gpuState{wanted: shared}, "it is known who holds it", ""},
 		{
-			"not written", gpuState{mode: native, wanted: shared, phase: draining, observed: true, unwritten: true},
+			"not written",
+			gpuState{mode: native, wanted: shared, phase: draining, observed: true, unwritten: true},
 			"its mode is on disk", "moves to sgpu when its mode is on disk",
 		},
 		{"held twice", gpuState{mode: native, wanted: native, phase: draining, others: []string{"ml/b"}}, "", "held as sgpu too, until ml/b ends"},

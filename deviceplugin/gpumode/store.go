@@ -64,7 +64,7 @@ func decode(b []byte) (*record, error) {
 	return r, nil
 }
 
-// load reads the file; an empty record if there is none, or with an error.
+// load reads the file; an empty record without a file, or with an error.
 func load(dir string) (*record, error) {
 	path := filepath.Join(dir, modesFile)
 	b, err := os.ReadFile(path)

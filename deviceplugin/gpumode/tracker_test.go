@@ -22,7 +22,7 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 		k, m, dir := &kubelet{}, two(), t.TempDir()
 		tracker, stop := start(t, dir, k)
 		defer stop()
-		alone := configured(native, cordon)
+		alone := configured(native)
 		round(tracker, m, alone)
 		want(t, tracker, "first start", "native of native", "native of native")
 		if asked := k.asked; asked != 1 {
@@ -32,7 +32,7 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 			k.offered = []Device{{gpus, "GPU-a"}, {gpus, "GPU-b"}, {"rdma/x", "a::0"}}
 			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
 		})
-		share := configured(shared, cordon)
+		share := configured(shared)
 		tracker.Round(m, share)
 		for i, g := range m.GPUs {
 			if is, reason := offered(tracker, &g, native); !is || !strings.HasPrefix(reason, "moves to sgpu when ") {
@@ -73,49 +73,11 @@ func TestAGPUMovesWhenItIsFree(t *testing.T) {
 	})
 }
 
-func TestAMindChangedBackReturnsTheGPUAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m := &kubelet{}, two()
-		tracker, stop := start(t, t.TempDir(), k)
-		defer stop()
-		round(tracker, m, configured(native, cordon))
-		k.set(func() {
-			k.offered = []Device{{gpus, "GPU-a"}}
-			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
-		})
-		round(tracker, m, configured(shared, cordon))
-		tracker.Round(m, configured(native, cordon))
-		for i, g := range m.GPUs {
-			if is, reason := offered(tracker, &g, native); !is || reason != "" {
-				t.Errorf("GPU %d: %t, %q", i, is, reason)
-			}
-		}
-		want(t, tracker, "as before", "native of native", "native of native")
-	})
-}
-
-func TestPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m, c := &kubelet{}, two(), configured(shared, wait, "1")
-		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}, {Device: Device{gpus, "GPU-a"}, By: "ml/other"}}
-		tracker, stop := start(t, t.TempDir(), k)
-		defer stop()
-		round(tracker, m, c)
-		want(t, tracker, "in use", "native of native", "native of sgpu until ml/train ends")
-		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "" {
-			t.Errorf("offered as before: %t, %q", is, reason)
-		}
-		k.set(func() { k.held = nil })
-		later(tracker, m, c, 3*time.Second)
-		want(t, tracker, "free", "native of native", "sgpu of sgpu")
-	})
-}
-
 // TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
 // and one with an init container that runs.
 func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, m, share := &kubelet{}, two(), configured(shared, cordon, "0")
+		k, m, share := &kubelet{}, two(), configured(shared, "0")
 		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Unverified: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Unverified: true}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
@@ -134,7 +96,7 @@ func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	share := configured(shared, cordon)
+	share := configured(shared)
 	for _, tt := range []struct {
 		name string
 		// file is what is on disk; empty is nothing.
@@ -147,16 +109,10 @@ func TestRestart(t *testing.T) {
 		problem       string
 	}{
 		{
-			"first start of all", "", &kubelet{}, share,
-			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
-			[]string{"sgpu of sgpu", "sgpu of sgpu"},
-			false, "",
-		},
-		{
 			"first start, and pods have GPUs",
 			"",
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
-			configured(native, cordon),
+			configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false, "",
@@ -169,13 +125,6 @@ func TestRestart(t *testing.T) {
 			false, "",
 		},
 		{
-			"no kubelet: the modes of before", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native"}}`,
-			&kubelet{down: true}, configured(native, cordon),
-			[]string{"sgpu of native until it is known who holds it", "native of native"},
-			[]string{"sgpu of native until it is known who holds it", "native of native"},
-			true, "",
-		},
-		{
 			"in the middle of a switch", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native","GPU-gone":"sgpu"}}`,
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/b"}}}, share,
 			[]string{"sgpu of sgpu", "native of sgpu until it is known who holds it"},
@@ -183,22 +132,8 @@ func TestRestart(t *testing.T) {
 			true, "",
 		},
 		{
-			"bound to another GPU than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-a::0"}, By: "ml/b"}, {Device: Device{sgpus, "GPU-b::"}, By: "ml/b"}}}, configured(native, cordon),
-			[]string{"sgpu of native until it is known who holds it", "sgpu of native until it is known who holds it"},
-			[]string{"sgpu of native until ml/b ends", "sgpu of native until ml/b ends"},
-			true, "",
-		},
-		{
-			"the disk has an older state", `{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
-			[]string{"native of native", "native of native"},
-			[]string{"native of native", "sgpu of native until ml/b ends"},
-			true, "",
-		},
-		{
 			"half a file", `{"version":1,"modes":{"GPU-a":"sg`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false,
@@ -252,7 +187,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		k, m, c := &kubelet{}, two(), configured(shared, cordon, "1")
+		k, m, c := &kubelet{}, two(), configured(shared, "1")
 		tracker, stop := start(t, dir, k)
 		defer stop()
 		// A directory in the way of the new file.
@@ -287,7 +222,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 		k := &kubelet{held: []Held{{Device: Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, By: "ml/b"}}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
-		round(tracker, m, configured(shared, cordon))
+		round(tracker, m, configured(shared))
 		want(t, tracker, "MIG", "sgpu of sgpu", "native of native")
 		tracker.Cordon("GPU-b")
 		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != Cordoned {
@@ -297,7 +232,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 }
 
 func TestCordon(t *testing.T) {
-	m, dir, c := two(), t.TempDir(), configured(native, cordon)
+	m, dir, c := two(), t.TempDir(), configured(native)
 	tracker := New(dir, slog.New(slog.DiscardHandler))
 	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, phase: draining}}
 	tracker.Round(m, c)

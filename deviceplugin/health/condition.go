@@ -19,7 +19,7 @@ const (
 
 // Shortage is devices of a resource that no pod can get, for one cause: a
 // sample of heddle_unavailable{resource,reason}. Other parts add their own,
-// such as a resource whose HCAs no selector matches; Count is then 0.
+// such as a resource with selectors that match no HCA; Count is then 0.
 type Shortage struct {
 	Resource string
 	Cause    Cause
@@ -28,8 +28,8 @@ type Shortage struct {
 	Message string
 }
 
-// Shortages groups the unhealthy ones of a resource's devices, whose states
-// are by display name, by cause.
+// Shortages groups the unhealthy devices of a resource by cause; devices are by display
+// name.
 func Shortages(resource string, devices map[string]State) []Shortage {
 	type group struct{ names, reasons []string }
 	groups := map[Cause]*group{}

@@ -174,7 +174,7 @@ func (g *gpu) obstacle(h *config.Health) string {
 		"or this program was restarted"
 }
 
-// release forgets an error whose check was turned off meanwhile.
+// release forgets an error if its check was turned off meanwhile.
 func (g *gpu) release(h *config.Health) {
 	if g.latch.holds() && !h.Checks(checkOf(g.latch.cause)) {
 		g.last = fault{g.latch.cause, g.latch.text}

@@ -32,12 +32,12 @@ const (
 	RecoveryAction Cause = "RecoveryAction"
 	// Lost is a GPU that the driver cannot reach any more.
 	Lost Cause = "Lost"
-	// NotAnswering is a GPU whose driver does not return.
+	// NotAnswering is a GPU with a driver that does not return.
 	NotAnswering Cause = "NotAnswering"
 	// Failed is a GPU that the scan of the machine found unhealthy, such as
 	// one that the NVLink fabric did not take.
 	Failed Cause = "Failed"
-	// UncorrectableErrors is a GPU whose own counters report errors that could not be corrected.
+	// UncorrectableErrors is a GPU with counters that report uncorrectable errors.
 	UncorrectableErrors Cause = machine.UncorrectableErrors
 	// Gone is a device that was there and is not any more.
 	Gone Cause = "Gone"
@@ -88,8 +88,8 @@ func (s *Snapshot) equal(t *Snapshot) bool {
 	return s.Machine == t.Machine && maps.Equal(s.GPUs, t.GPUs) && maps.Equal(s.HCAs, t.HCAs)
 }
 
-// changed are the devices, sorted, that became healthy or unhealthy, or whose
-// cause changed. A device that is healthy when first seen is not a change.
+// changed returns the devices, sorted, that became healthy or unhealthy, or got another
+// cause. A device that is healthy when first seen is not a change.
 func changed(from, to map[string]State) []string {
 	var ids []string
 	for id, is := range to {

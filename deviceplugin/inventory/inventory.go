@@ -1,4 +1,4 @@
-// Package inventory is what the device plugin knows of its node at one moment,
+// Package inventory is the state of the node at one moment,
 // as one immutable value: the machine, the configuration, the health of each
 // device, and in which resource each GPU is.
 //
@@ -28,13 +28,12 @@ type Inventory struct {
 	// HCAs are the reasons why HCAs are unhealthy, by name (mlx5_0); a healthy
 	// HCA is not in it. Nil means that only the scan is known.
 	HCAs map[string]string
-	// Shared are the GPUs that are handed out in shares, by index, with nothing
-	// taken.
+	// Shared are the shared GPUs, by index, with nothing taken.
 	Shared []quota.GPU
 	// Elsewhere names who has a GPU under another resource or cut another way, by resource and
-	// device ID. Such a GPU is listed and not handed out.
+	// device ID. Such a GPU is listed and not allocated.
 	Elsewhere map[string]map[string]string
-	// Unavailable is why no device is handed out at all; see AllUnavailable.
+	// Unavailable is why no device can be allocated at all; see AllUnavailable.
 	Unavailable string
 	// Channels are the IMEX channels that pods may ask for; nil if all containers with GPUs
 	// get those of the driver's CDI spec.
@@ -43,14 +42,14 @@ type Inventory struct {
 
 // Channels are the IMEX channels that a container gets if its pod asks for them.
 type Channels struct {
-	// Allowed are those that a pod may ask for, as [github.com/heddle-dev/heddle/discovery/gpu.Features]
+	// Allowed are the channels that a pod may ask for, as [github.com/heddle-dev/heddle/discovery/gpu.Features]
 	// has them.
 	Allowed string
 	// Nodes are the device nodes of those of them that the node has, by number.
 	Nodes map[int]*specs.DeviceNode
 }
 
-// GPU is how one GPU or MIG device is handed out.
+// GPU is how one GPU or MIG device is allocated.
 type GPU struct {
 	// Mode is the resource that it is in: exclusive (native) or in shares (sgpu).
 	// Empty while it is in none: the mode is not known, or about to change.
@@ -71,7 +70,7 @@ type GPU struct {
 }
 
 // New builds an inventory of the GPUs that the configuration names. A MIG device that
-// is not among gpus is handed out as the GPU that it is cut from.
+// is not among gpus is allocated as the GPU that it is cut from.
 func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map[string]string) *Inventory {
 	m = c.Serving(m)
 	inv := &Inventory{Machine: m, Config: c, GPUs: map[string]GPU{}, HCAs: hcas}
@@ -89,7 +88,7 @@ func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map
 	return inv
 }
 
-// AllUnavailable is the inventory of the same node when no device can be handed out:
+// AllUnavailable returns the inventory of the same node when no device can be allocated:
 // each is unhealthy, for that reason if it has no other. Containers that run
 // must not be decided by it.
 func (inv *Inventory) AllUnavailable(reason string) *Inventory {
@@ -119,7 +118,8 @@ func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
 // HCAUnhealthy is why an HCA is unhealthy, empty if it is healthy.
 func (inv *Inventory) HCAUnhealthy(h *machine.HCA) string { return inv.HCAs[h.Name] }
 
-// Modes are those of the GPUs of which some IDs are partitions, by UUID; nil without any.
+// Modes returns the partition modes of the GPUs that some IDs are partitions of, by UUID;
+// nil without any.
 func (inv *Inventory) Modes(ids []string) map[string]string {
 	var modes map[string]string
 	for i := range inv.Machine.GPUs {

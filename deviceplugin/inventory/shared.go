@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// shared are the GPUs that are handed out in shares. What the scan has against
+// shared returns the shared GPUs. What the scan has against
 // a GPU comes first, then its mode, then its health, then its CDI spec.
 func (inv *Inventory) shared() []quota.GPU {
 	zones := zonesOf(inv.Machine)

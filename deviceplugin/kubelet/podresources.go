@@ -28,7 +28,7 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxList)),
 		// gRPC's own backoff grows to two minutes, and GPUs are registered as soon as
 		// the kubelet answers. An attempt on a socket that is not there is one system
-		// call. ResetConnectBackoff is no way: it reads the connections of a client
+		// call. ResetConnectBackoff does not help: it reads the connections of a client
 		// that just makes one (grpc 1.85, a data race).
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 10 * time.Millisecond},

@@ -145,7 +145,7 @@ func (s *Snapshot) CPUs(c Container) []int64 {
 	return nil
 }
 
-// CDINames are those that containers hold.
+// CDINames returns the names that containers hold.
 func (s *Snapshot) CDINames() map[string]bool {
 	names := make(map[string]bool)
 	for i := range s.Allocations {

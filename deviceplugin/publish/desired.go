@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
-// Status is what the Node should show.
+// Status is the desired content of the Node.
 type Status struct {
 	// Notices are Events that are due when they appear here, by what they are about.
 	Notices    map[string]health.NodeEvent

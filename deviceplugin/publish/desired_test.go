@@ -1,11 +1,13 @@
 package publish
 
 import (
-	"encoding/json"
 	"flag"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -229,17 +231,34 @@ func scenes(t *testing.T) map[string]*scene {
 	return all
 }
 
-// golden is a Status as testdata has it.
-type golden struct {
-	Notices     map[string]health.NodeEvent `json:"notices"`
-	Conditions  []health.Condition          `json:"conditions"`
-	Annotations map[string]string           `json:"annotations"`
-	Taint       bool                        `json:"taint,omitempty"`
-	TaintNotice *health.NodeEvent           `json:"taintNotice,omitempty"`
-	Evict       []string                    `json:"evict,omitempty"`
-	Reason      string                      `json:"reason,omitempty"`
-	Remediation *health.Condition           `json:"remediation,omitempty"`
-	Unavailable []health.Shortage           `json:"unavailable,omitempty"`
+// text is a Status, and the shortages that it is made of, as testdata has it.
+func text(r *Round, s *Status) string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	condition := func(c health.Condition) { add("condition %s=%t %s: %s", c.Type, c.True, c.Reason, c.Message) }
+	for _, one := range Shortages(r) {
+		add("unavailable %d of %s, %s: %s", one.Count, one.Resource, one.Cause, one.Message)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Notices)) {
+		add("event %s warning=%t: %s", s.Notices[name].Reason, s.Notices[name].Warning, s.Notices[name].Message)
+	}
+	for _, c := range s.Conditions {
+		condition(c)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Annotations)) {
+		add("annotation %s=%s", key, s.Annotations[key])
+	}
+	if s.Remedy != nil {
+		add("taint %t", s.Remedy.Taint)
+		if n := s.Remedy.Notice; n != nil {
+			add("event %s warning=%t: %s", n.Reason, n.Warning, n.Message)
+		}
+		for _, p := range s.Remedy.Evict {
+			add("evict %s: %s", p.Name, s.Remedy.Reason)
+		}
+		condition(s.Remedy.Condition)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 func TestDesired(t *testing.T) {
@@ -247,22 +266,9 @@ func TestDesired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := s.make(t)
 			status := Desired(r)
-			got := golden{
-				Notices: status.Notices, Conditions: status.Conditions, Annotations: status.Annotations, Unavailable: Shortages(r),
-			}
-			if status.Remedy != nil {
-				got.Taint, got.TaintNotice, got.Remediation = status.Remedy.Taint, status.Remedy.Notice, &status.Remedy.Condition
-				for _, p := range status.Remedy.Evict {
-					got.Evict, got.Reason = append(got.Evict, p.Name), status.Remedy.Reason
-				}
-			}
-			text, err := json.MarshalIndent(got, "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join("testdata", name+".json")
+			got, path := text(r, status), filepath.Join("testdata", name+".txt")
 			if *update {
-				if err := os.WriteFile(path, append(text, '\n'), 0o600); err != nil {
+				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -270,7 +276,7 @@ func TestDesired(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(want), string(text)+"\n"); diff != "" {
+			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(status, Desired(r)); diff != "" {

@@ -159,7 +159,7 @@ func (p *Publisher) ask(ctx context.Context, r *Round) error {
 	return errors.Join(errs...)
 }
 
-// containers are those that hold GPUs. A pod that has ended keeps its checkpoint entry
+// containers lists the containers that hold GPUs. A pod that has ended keeps its checkpoint entry
 // for a while.
 func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	held, err := p.State.Held(ctx)

@@ -25,9 +25,12 @@ func TestRejected(t *testing.T) {
 		name, kind string
 		age        time.Duration
 	}{
-		{"a", allocate.RejectedFull, time.Minute}, {"young", allocate.RejectedFull, 59 * time.Second},
-		{"hcas", allocate.RejectedHCAs, 2 * time.Minute}, {"senseless", allocate.RejectedRequest, time.Hour},
-		{"channels", allocate.RejectedChannels, time.Hour}, {"bare", allocate.RejectedFull, time.Hour},
+		{"a", allocate.RejectedFull, time.Minute},
+		{"young", allocate.RejectedFull, 59 * time.Second},
+		{"hcas", allocate.RejectedHCAs, 2 * time.Minute},
+		{"senseless", allocate.RejectedRequest, time.Hour},
+		{"channels", allocate.RejectedChannels, time.Hour},
+		{"bare", allocate.RejectedFull, time.Hour},
 		{"gone", allocate.RejectedFull, time.Hour},
 	} {
 		controller := "Job"

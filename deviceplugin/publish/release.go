@@ -28,7 +28,7 @@ func (p *Publisher) releaseStatus(ctx context.Context, r *Round) *release.Status
 	return s
 }
 
-// releaseWaits is what the release waits for; empty once nothing is missing.
+// releaseWaits describes what the release waits for; empty once it is complete.
 func (p *Publisher) releaseWaits(ctx context.Context, r *Round) string {
 	closed, err := p.Session.Closed()
 	switch {
@@ -79,7 +79,7 @@ func holders(r *Round, request release.Request) []release.Pod {
 	return pods
 }
 
-// processes are those that have a device node of a GPU open, and why there may be
+// processes lists the processes with an open device node of a GPU, and why there may be
 // more.
 func (p *Publisher) processes(r *Round) (all []release.Process, unseen string) {
 	if !p.Processes.HostPIDs() {

@@ -64,7 +64,7 @@ type Served struct {
 	Reason string
 }
 
-// Kind is what a resource's devices are.
+// Kind is the kind of a resource's devices.
 type Kind string
 
 // The kinds of resources.
@@ -82,7 +82,7 @@ type Usage struct {
 	// Holders are the device IDs that pods hold, by resource of GPUs; a resource is
 	// absent if they are not known.
 	Holders map[string]map[string]bool
-	// Containers are those that hold GPUs, and Pods the node's pods. They are known
+	// Containers hold GPUs, and Pods are the node's pods. They are known
 	// under a release and while an unhealthy GPU is to be drained.
 	Containers []report.Binding
 	Pods       []*corev1.Pod

@@ -23,11 +23,11 @@ func ID(device string, number int) string { return device + Separator + strconv.
 func Parse(id string) (device string, number int, err error) {
 	at := strings.LastIndex(id, Separator)
 	if at <= 0 {
-		return "", 0, fmt.Errorf("device ID %q is no replica, such as 0000:18:00.0::3", id)
+		return "", 0, fmt.Errorf("invalid device ID %q: not a replica such as 0000:18:00.0::3", id)
 	}
 	number, err = strconv.Atoi(id[at+len(Separator):])
 	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(Separator):] {
-		return "", 0, fmt.Errorf("device ID %q has no replica number after %q", id, Separator)
+		return "", 0, fmt.Errorf("invalid device ID %q: no replica number after %q", id, Separator)
 	}
 	return id[:at], number, nil
 }
@@ -59,7 +59,7 @@ type Device struct {
 	available   []numbered
 }
 
-// numbered is an ID with the number of its replica, 0 if it is none.
+// numbered is an ID with the number of its replica, 0 for a device's own name.
 type numbered struct {
 	number int
 	id     string

@@ -28,7 +28,7 @@ func TestPrefer(t *testing.T) {
 		{name: "too many", available: []string{"a::0"}, size: 2, err: "2 of 1 replicas"},
 		{name: "given and not available", available: []string{"a::0"}, must: []string{"b::0"}, size: 1, want: []string{"b::0"}},
 		{name: "the same twice", available: []string{"a::0", "a::0"}, size: 2, err: "not available"},
-		{name: "no replica", available: []string{"a"}, size: 1, err: "is no replica"},
+		{name: "no replica", available: []string{"a"}, size: 1, err: "not a replica"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := replica.Prefer(tt.available, tt.must, tt.size, byName)

@@ -1,4 +1,4 @@
-// Package report is what the device plugin reports of itself as JSON, at
+// Package report is the JSON that the device plugin serves about itself, at
 // [Path] of its metrics address. It is plain values: it reads nothing.
 package report
 
@@ -13,8 +13,7 @@ import (
 // Path is where the report is.
 const Path = "/v1/bindings"
 
-// Audience is that of tokens for it, and for metrics that name pods, alone: heddle-node's
-// too.
+// Audience is the audience of tokens for it and for metrics that name pods.
 const Audience = "heddle-device-plugin"
 
 // Report is one node's.
@@ -27,15 +26,15 @@ type Report struct {
 	Problems []Problem `json:"problems"`
 	// GPUIndices maps the UUID of each GPU of the node to its index. A MIG
 	// device has the index of the GPU that it is cut from.
-	GPUIndices map[string]int `json:"gpus"`
+	GPUIndices map[string]int `json:"gpuIndices"`
 	// GPUs are the node's GPUs. UnknownCordoned are the UUIDs of cordoned GPUs
 	// that the node does not have.
-	GPUs            []GPU    `json:"cards,omitempty"`
-	UnknownCordoned []string `json:"strangers,omitempty"`
+	GPUs            []GPU    `json:"gpus,omitempty"`
+	UnknownCordoned []string `json:"unknownCordoned,omitempty"`
 	// Rejected are the pods that wait for shares because their request was
 	// rejected. Enforcers are what enforces the limits of the shares that
 	// containers get from now on; nil if nothing does.
-	Rejected  []Rejection `json:"refused,omitempty"`
+	Rejected  []Rejection `json:"rejected,omitempty"`
 	Enforcers *Enforcers  `json:"enforcers,omitempty"`
 	// Unserved are the resources that the configuration calls for and that
 	// are not served; Problems has the reason.
@@ -51,16 +50,16 @@ type Report struct {
 type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
-	// Mode is native or sgpu, empty while that is not known; Wanted is what the
-	// configuration asks for.
+	// Mode is native or sgpu, empty while that is not known; Wanted is the configured
+	// mode.
 	Mode   string `json:"mode"`
 	Wanted string `json:"wanted"`
-	// Until is what a change of mode waits for, such as "ns/pod ends"; empty if
-	// there is none.
+	// Until names the event that a change of mode waits for, such as "ns/pod ends"; empty
+	// without one.
 	Until string `json:"until,omitempty"`
 	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
-	// Shared is nil for a GPU that is not handed out in shares.
+	// Shared is nil for a GPU that is not shared.
 	Shared *Shared `json:"shared,omitempty"`
 }
 
@@ -76,10 +75,10 @@ type Shared struct {
 	UsedMiB   int64 `json:"usedMiB"`
 	MemoryMiB int64 `json:"memoryMiB"`
 	RoomMiB   int64 `json:"roomMiB,omitempty"`
-	Consumers int   `json:"tenants"`
+	Consumers int   `json:"consumers"`
 	Slots     int   `json:"slots"`
 	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
-	Unhealthy string `json:"against,omitempty"`
+	Unhealthy string `json:"unhealthy,omitempty"`
 }
 
 // Rejection is a pod that gets no share. Kind is request, allocation,
@@ -105,13 +104,13 @@ type Enforcers struct {
 }
 
 // Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
-// that is handed out as configured.
+// that is in its configured mode.
 func (c *GPU) Pending() string {
 	switch {
 	case c.Until == "":
 		return ""
 	case c.Mode == "":
-		return fmt.Sprintf("GPU %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
+		return fmt.Sprintf("GPU %d: not allocated until %s, then %s", c.Index, c.Until, c.Wanted)
 	}
 	return fmt.Sprintf("GPU %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
 }
@@ -127,7 +126,7 @@ const (
 // Resource is one resource and what the kubelet gets of it.
 type Resource struct {
 	Name string `json:"name"`
-	// Kind is what its devices are: KindGPU, KindHCA or KindShare.
+	// Kind is the kind of its devices: KindGPU, KindHCA or KindShare.
 	Kind string `json:"kind"`
 	// Former is true if the configuration no longer has the resource.
 	Former bool `json:"former,omitempty"`
@@ -147,7 +146,7 @@ type Resource struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Binding is what one container has. GPUs are UUIDs, HCAs RDMA names, and
+// Binding is the devices of one container. GPUs are UUIDs, HCAs RDMA names, and
 // HCAIDs their identities in the same order. Class is the longest way from one
 // of the HCAs to the nearest of the GPUs. CDINames are by resource.
 type Binding struct {
@@ -164,12 +163,12 @@ type Binding struct {
 	Shares []allocation.Share `json:"shares,omitempty"`
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
-	// Enforced is what makes the limits of the shares hold.
+	// Enforced is who enforces the limits of the shares.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 	// NotEnforced are what of the shares nothing limits: memory, compute.
 	NotEnforced []string `json:"notEnforced,omitempty"`
 	// Unrecorded is true if the container has shares and its checkpoint entry and
-	// CDI spec were lost: GPUs are those that its device IDs name.
+	// CDI spec were lost: GPUs are the GPUs that its device IDs name.
 	Unrecorded bool              `json:"unrecorded,omitempty"`
 	CDINames   map[string]string `json:"cdiNames"`
 }

@@ -41,12 +41,12 @@ type device struct {
 	gpu      int
 	instance bool
 	vendor   *devgpu.Vendor
-	// unhealthy is why it cannot be handed out, as far as the scan and the modes
+	// unhealthy is why it cannot be allocated, as far as the scan and the modes
 	// know.
 	unhealthy string
 }
 
-// devicesOf lists what the GPU at an index is handed out as: itself, its MIG
+// devicesOf lists the devices of the GPU at an index: itself, its MIG
 // devices, or nothing if it is shared. Where no GPU is changing its mode it
 // agrees with discovery/capacity.
 func devicesOf(inv *inventory.Inventory, index int) []device {
@@ -86,7 +86,7 @@ type GPUOptions struct {
 	Options
 	Strategy Strategy
 	Features devgpu.Features
-	// Vendors are those whose GPUs the node may have.
+	// Vendors are the vendors of the GPUs that the node may have.
 	Vendors devgpu.Vendors
 }
 
@@ -102,11 +102,11 @@ type GPUs struct {
 type Snapshot struct {
 	inventory *inventory.Inventory
 	devices   map[string]device
-	// vendors are those of the machine's GPUs.
+	// vendors are the vendors of the machine's GPUs.
 	vendors devgpu.Vendors
 	// faults are why devices are unhealthy, by ID.
 	faults map[string]string
-	// uuids are those of the machine's GPUs, by index.
+	// uuids are the UUIDs of the machine's GPUs, by index.
 	uuids  []string
 	scores *preferred.Scores
 }
@@ -228,7 +228,7 @@ func (r *GPUs) hidden() map[string]string {
 	return env
 }
 
-// environment is what runtimes without CDI need, by vendor. An ID that has just
+// environment returns the variables that runtimes without CDI need, by vendor. An ID that has just
 // left the snapshot is of the first vendor.
 func (r *GPUs) environment(ids []string) map[string]string {
 	s, env := r.now.Load(), map[string]string{}

@@ -158,7 +158,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 	}
 }
 
-// GPUs and partitions with errors that their counters report are handed out where the
+// GPUs and partitions with errors that their counters report are allocated where the
 // configuration turns that check off, and those that were found unhealthy otherwise are not.
 func TestCountedErrorsByTheConfiguration(t *testing.T) {
 	for _, tt := range []struct {

@@ -94,7 +94,7 @@ func combined(entry *config.RDMAResource, members []allocate.Member) []server.De
 	return devices
 }
 
-// replicas are those of a resource that counts HCAs. One is as healthy as the HCA
+// replicas returns the devices of a resource that counts HCAs. One is as healthy as the HCA
 // that it names, or once bound, as the one that it stands for.
 func replicas(
 	m *machine.Machine, entry *config.RDMAResource, members []allocate.Member, bound map[string]string,
@@ -119,7 +119,7 @@ func replicas(
 	return devices
 }
 
-// reasonOf is what is wrong with a resource.
+// reasonOf describes what is wrong with a resource.
 func reasonOf(
 	inv *inventory.Inventory, m *machine.Machine, entry *config.RDMAResource, members []allocate.Member,
 ) string {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -34,7 +34,7 @@ type hcaNode struct {
 }
 
 func (n *hcaNode) resource() *resource.HCAs {
-	var entries []*checkpoint.Entry
+	var entries []*allocate.Entry
 	for id, hca := range n.bound {
 		entries = append(entries, state.Entry(cdi.RDMA, hcasName, id, hca))
 	}

@@ -148,7 +148,7 @@ func pack(free, must []device, size int) ([]string, error) {
 type Selector struct {
 	// Use are the only ones it accepts; none means all.
 	Use []string
-	// Avoid are those that it rejects, whatever Use contains.
+	// Avoid are rejected, whatever Use contains.
 	Avoid []string
 }
 

@@ -38,7 +38,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// base is what all resources embed. Its methods may be called from any goroutine.
+// base is embedded by all resources. Its methods may be called from any goroutine.
 type base struct {
 	*server.List
 	Options

@@ -90,7 +90,7 @@ func (r *Shares) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAl
 	return r.Answer(ids, cdi.CommonDevice)
 }
 
-// Unit is what a [Counted] resource counts; it begins its device IDs.
+// Unit is the unit of a [Counted] resource; its device IDs begin with it.
 type Unit string
 
 // Cores are percent of compute, Memory is in GiB.
@@ -110,7 +110,7 @@ func (u Unit) Of(g *quota.GPU) int {
 
 // Counted is a resource that is only counted, as a [server.Resource]: devices
 // without a GPU, such as vcore-0017, as many as all healthy shared GPUs are worth
-// together. They do not state what a container has of which GPU; they are a
+// together. They do not show which GPU a container has, and how much of it; they are a
 // coarse gate for schedulers that count resources only. Its calls answer
 // nothing, and its plugin skips GetPreferredAllocation and PreStartContainer.
 type Counted struct {

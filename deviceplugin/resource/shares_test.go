@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -37,7 +37,7 @@ func sharedGPUs(n, slots int) []quota.GPU {
 	return all
 }
 
-func (n *shareNode) resource(t *testing.T, bound ...*checkpoint.Entry) *resource.Shares {
+func (n *shareNode) resource(t *testing.T, bound ...*allocate.Entry) *resource.Shares {
 	t.Helper()
 	n.dir = t.TempDir()
 	return resource.NewShares(resource.Options{
@@ -149,7 +149,7 @@ func TestPreferShares(t *testing.T) {
 		{name: "more than there are GPUs", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
 		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
 		{name: "too many", available: all(1), size: 2, err: "2 of 1 replicas"},
-		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "is no replica"},
+		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "not a replica"},
 		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

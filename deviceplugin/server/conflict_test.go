@@ -155,24 +155,6 @@ func TestAPluginThatHasJustEndedIsNoConflict(t *testing.T) {
 	}
 }
 
-// A question that the kubelet rejects frees no resource.
-func TestAConflictOutlivesARejectedQuestion(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	foreign(t, k, "dp.sock", "a", "b")
-	asked := 0
-	k.Disturb(func(context.Context, string) error {
-		if asked++; asked > 1 {
-			return errors.New("too many")
-		}
-		return nil
-	})
-	const want = "another device plugin (sockets: dp.sock)"
-	if got, err := conflictIn(dir, gpu, podResources(t, k))(t.Context()); got != want || err != nil {
-		t.Errorf("owner %q, %v; want %q", got, err, want)
-	}
-}
-
 // foreign serves and registers another plugin for the GPU resource.
 func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) *kubelet.OtherPlugin {
 	t.Helper()
@@ -185,12 +167,3 @@ func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) *ku
 }
 
 func serving0(s kubelet.State) bool { return s.Connected == 0 }
-
-func TestConflictIsUnknown(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	k.Disturb(func(context.Context, string) error { return errors.New("down") })
-	if got, err := server.Conflict(t.Context(), dir, gpu, podResources(t, k)); err == nil || got != "" {
-		t.Errorf("owner %q, error %v", got, err)
-	}
-}

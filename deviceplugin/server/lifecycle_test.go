@@ -96,40 +96,6 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 // to happen, so there is nothing to wait for.
 func pause(*kubelet.Kubelet) { <-time.After(50 * time.Millisecond) }
 
-// The whole list is away for no moment when the plugin's socket is deleted under a
-// kubelet that runs.
-func TestADeletedSocketLeavesNoGap(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a")}))
-	k.Wait(within(t), gpu, serving(1))
-	gap := make(chan struct{}, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		for ctx.Err() == nil {
-			if s := k.State(gpu); s.Connected == 0 || len(s.Healthy) == 0 {
-				select {
-				case gap <- struct{}{}:
-				default:
-				}
-			}
-		}
-	}()
-	if err := os.Remove(heddleSockets(t, k)[0]); err != nil {
-		t.Fatal(err)
-	}
-	k.Wait(within(t), gpu, func(s kubelet.State) bool { return s.Registrations == 2 && s.Connected == 1 })
-	cancel()
-	<-watched
-	select {
-	case <-gap:
-		t.Error("for a moment the kubelet had no devices")
-	default:
-	}
-}
-
 // kill -9 of a plugin leaves its socket; the next process removes it. The
 // kubelet's own quarrel with a path that it still holds never comes up.
 func TestTheNextProcessTakesOver(t *testing.T) {
@@ -218,40 +184,6 @@ func TestStopDrainsAllocate(t *testing.T) {
 		t.Errorf("the pod in flight: %v", err)
 	}
 	<-stopped
-}
-
-// kill -9 of the kubelet, and of its call, while Allocate is in flight: the
-// next kubelet is served at once, and the same devices are to be had.
-func TestKubeletKilledDuringAllocate(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	r := newRack("a", "b")
-	entered := make(chan struct{}, 1)
-	r.allocate = func(ctx context.Context, _ []string) error {
-		select {
-		case entered <- struct{}{}:
-			<-ctx.Done()
-			return ctx.Err()
-		default:
-			return nil
-		}
-	}
-	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
-	k.Wait(within(t), gpu, serving(2))
-	admitted := make(chan error, 1)
-	go func() {
-		_, err := k.Admit(t.Context(), "pod", "main", gpu, 2)
-		admitted <- err
-	}()
-	until(t, "Allocate", func() bool { return len(entered) > 0 })
-	k.Restart()
-	if err := <-admitted; err == nil {
-		t.Error("the call survived its kubelet")
-	}
-	k.Wait(within(t), gpu, serving(2))
-	if _, err := k.Admit(within(t), "again", "main", gpu, 2); err != nil {
-		t.Error(err)
-	}
 }
 
 // The directory of a mount that was deleted on the host: only a new container

@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,64 +62,5 @@ func TestMetrics(t *testing.T) {
 		if series == of("capacity") {
 			t.Errorf("%s is there after the end", series)
 		}
-	}
-}
-
-// All states of a GPU that is removed: withdrawn while a pod holds it, kept in
-// the list, and rejected for others. That it is removed after a minute is in
-// TestAnIDOnceAdvertisedStaysListed.
-func TestAResourceWithoutDevicesIsServedWhilePodsHoldThem(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	r := newRack("a", "b")
-	p := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
-	p.SetHolders(map[string]bool{"b": true}, time.Now(), nil)
-	run(t, p)
-	k.Wait(within(t), gpu, serving(2))
-	r.prefer = func(_, _ []string, _ int) ([]string, error) { return []string{"b"}, nil }
-	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil {
-		t.Fatal(err)
-	}
-	r.set()
-	s := k.Wait(within(t), gpu, serving(0))
-	if diff := gocmp.Diff([]string{"a", "b"}, s.Unhealthy); diff != "" {
-		t.Errorf("listed and unhealthy (-want +got):\n%s", diff)
-	}
-	until(t, "the registration", func() bool { return p.Status().Registered })
-	if s := p.Status(); s.Capacity != 2 || s.Withdrawn != 2 {
-		t.Errorf("status %+v", s)
-	}
-	// The container restarts: its devices are the same.
-	got, err := k.StartContainer(within(t), "default", "pod", "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := gocmp.Diff([]string{"example.com/gpu=b"}, cdi(got)); diff != "" {
-		t.Errorf("CDI devices (-want +got):\n%s", diff)
-	}
-	if _, err := k.Admit(within(t), "other", "main", gpu, 1); err == nil {
-		t.Error("a withdrawn device was given to another pod")
-	}
-}
-
-// A device is withdrawn while the kubelet's Allocate for it is in flight: a
-// list without it would make the kubelet dereference nil (the fake kubelet
-// fails the test then).
-func TestADeviceIsWithdrawnDuringAllocate(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	r := newRack("a")
-	ctx := within(t)
-	r.allocate = func(context.Context, []string) error {
-		r.set()
-		k.Wait(ctx, gpu, serving(0))
-		return nil
-	}
-	p := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
-	p.SetHolders(nil, time.Now(), nil)
-	run(t, p)
-	k.Wait(within(t), gpu, serving(1))
-	if ids, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil || len(ids) != 1 {
-		t.Errorf("the pod got %v, %v", ids, err)
 	}
 }

@@ -88,7 +88,7 @@ type Status struct {
 	Owner string
 	// Fault is why the last try to register failed, "" when it did not.
 	Fault string
-	// Streams counts the kubelets that follow the list: while there is none, the
+	// Streams counts the kubelets that follow the list: without any, the
 	// node's kubelet would fail for good the pods that are sent to it.
 	Streams int
 	// Capacity and Allocatable count listed and healthy devices, Withdrawn

@@ -297,27 +297,6 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	k.Wait(within(t), gpu, serving(0))
 }
 
-func TestARejectedPreStartIsTriedAgain(t *testing.T) {
-	dir := kubelet.Dir(t)
-	k := kubelet.Start(t, dir)
-	r := newRack("a")
-	rejection := errors.New("GPU 0 is over-committed")
-	r.prestart = func(context.Context, []string) error { return rejection }
-	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
-	k.Wait(within(t), gpu, serving(1))
-	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil {
-		t.Fatal(err)
-	}
-	const want = "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = prepare nvidia.com/gpu: GPU 0 is over-committed"
-	if _, err := k.StartContainer(within(t), "default", "pod", "main"); err == nil || err.Error() != want {
-		t.Errorf("error\n got %v\nwant %s", err, want)
-	}
-	r.prestart = nil
-	if _, err := k.StartContainer(within(t), "default", "pod", "main"); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestRunRefuses(t *testing.T) {
 	for _, name := range []string{"", "gpu", "kubernetes.io/gpu", "nvidia.com/", "requests.nvidia.com/gpu"} {
 		p := newPlugin(server.Options{Name: name, KubeletDir: kubelet.Dir(t), Resource: newRack()})

@@ -111,7 +111,7 @@ type identity struct {
 
 var errDirectoryGone = errors.New("the directory was deleted under its mount; only a new container mounts it again")
 
-// identify reads the identity of a socket; false if there is none.
+// identify reads the identity of a socket; false if it is missing.
 func identify(path string) (identity, bool) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {

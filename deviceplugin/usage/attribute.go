@@ -19,13 +19,13 @@ import (
 // consumer is a container's part of a GPU.
 type consumer struct{ namespace, pod, uid, container, gpu string }
 
-// consumed is what a consumer uses: bytes of memory, and percent of the time on
+// consumed is the use of a consumer: bytes of memory, and percent of the time on
 // the SMs; unknown where that is not certain.
 type consumed struct{ bytes, sm int64 }
 
 const unknown = enforce.Unknown
 
-// usedBy is what a container uses of a GPU.
+// usedBy returns the use of a GPU by a container.
 func usedBy(used map[consumer]consumed, b *report.Binding, gpu string) consumed {
 	if now, ok := used[consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}]; ok {
 		return now
@@ -59,7 +59,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // attribute adds up what the processes on each GPU use by container. A process
 // is a container's if its cgroup is the pod's, and either the pod's status names
 // the container by the ID in the cgroup, or no other container of the pod has that
-// GPU. A process of which that is not known makes unknown whatever it may
+// GPU. A process that cannot be attributed makes unknown whatever it may
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
@@ -137,8 +137,8 @@ func (t *tally) of(c consumer) int64 {
 	return t.sums[c]
 }
 
-// add gives what a process uses to its container, whose name is empty if it is
-// not known. After an error it may be any container's.
+// add attributes the use of a process to its container; an empty name is unknown. After
+// an error it may be any container's.
 func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
 	t.lost = t.lost || err != nil
 	holders := t.pods[in.PodUID]

@@ -124,7 +124,7 @@ func (m *Meter) measure(ctx context.Context) {
 	}
 }
 
-// allocations are those with shares.
+// allocations returns the containers that have shares.
 func (m *Meter) allocations() []report.Binding {
 	return slices.DeleteFunc(m.State.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
 }
@@ -136,7 +136,7 @@ func (m *Meter) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// part is what the metrics show of a container's part of a GPU.
+// part is a container's part of a GPU in the metrics.
 type part struct {
 	vcore, memory float64
 	consumed

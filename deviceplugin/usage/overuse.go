@@ -95,7 +95,7 @@ func uses(
 }
 
 // unlimited is the compute that a container has of a GPU and that nothing keeps it to;
-// 0 if there is no such limit.
+// 0 without such a limit.
 func unlimited(b *report.Binding, s allocation.Share) int64 {
 	if b.Enforced.Compute != config.EnforceNone || b.Policy != string(quota.FixedShare) || s.VCore >= quota.Whole {
 		return 0

@@ -1,11 +1,8 @@
-// Package atomicfile replaces files whole or not at all: a reader sees the old
-// content or the new one, never half of one. It owns the temporary file, the
-// choice of fsync, and the rename; it never locks a file and never reads more
-// than the one that it compares with.
+// Package atomicfile replaces files atomically: readers see the old content or the new one,
+// never a part.
 //
-// github.com/google/renameio and github.com/moby/sys/atomicwriter always fsync,
-// which a container's start must not wait for, and end the temporary name with
-// the target's own.
+// github.com/google/renameio and github.com/moby/sys/atomicwriter always fsync, which a
+// container's start must not wait for, and their temporary names end like the target's.
 package atomicfile
 
 import (
@@ -35,14 +32,13 @@ type Durability bool
 const (
 	// Quick survives the end of the process.
 	Quick Durability = false
-	// Durable survives the end of the node too: the content is on the disk
-	// before the file has its name.
+	// Durable also survives a crash of the node: the content is on the disk before the file
+	// has its name.
 	Durable Durability = true
 )
 
-// Write replaces the file at path, and leaves it alone if it has this content
-// already. It makes a missing directory. After an error the old
-// file is still there.
+// Write replaces the file at path unless it has this content already. It creates the
+// directory if needed. After an error the old file is still there.
 func Write(path string, content []byte, perm fs.FileMode, durability Durability) error {
 	if Holds(path, content) {
 		return nil
@@ -67,8 +63,8 @@ func Holds(path string, content []byte) bool {
 // probePiece is how much of a probe is written at a time.
 const probePiece = 4 << 10
 
-// Probe reports whether a directory, which it makes, takes a file of a size. It
-// leaves none.
+// Probe returns an error unless a file of this size can be written in a directory, which it
+// creates. It removes the file.
 func Probe(dir string, size int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // As in Write.
 		return err
@@ -83,13 +79,13 @@ func Probe(dir string, size int) error {
 	}
 	removed := os.Remove(temp.Name())
 	if errors.Is(removed, fs.ErrNotExist) {
-		removed = nil // A sweep of files that are cut off was first: the clock can jump.
+		removed = nil // A sweep of leftover files was first: the clock can jump.
 	}
 	return errors.Join(err, temp.Close(), removed)
 }
 
-// IsTemp reports whether a file of this name is one that a Write has not
-// renamed yet, or never will if its process has ended.
+// IsTemp reports whether a file name is one of a Write that has not renamed its file yet, or
+// was interrupted.
 func IsTemp(name string) bool {
 	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
 }
@@ -119,9 +115,8 @@ func replace(path string, content []byte, perm fs.FileMode, durability Durabilit
 	return nil
 }
 
-// syncDir writes the new name to the disk. Every process sees the new file
-// already, so the write succeeded in spite of a failure: after a loss of power the
-// old file may be back, and it is whole.
+// syncDir writes the new name to the disk. Every process sees the new file already, so an
+// error is ignored: after a power loss the old file may be back, complete.
 func syncDir(dir string) {
 	if d, err := os.Open(dir); err == nil {
 		_ = d.Sync()

@@ -1,5 +1,4 @@
-// Package dirlock lets one process at a time work on a directory. It knows nothing of
-// what is in it.
+// Package dirlock locks a directory for one process at a time.
 package dirlock
 
 import (
@@ -16,8 +15,8 @@ import (
 )
 
 const (
-	// retry is how often a process that waits asks again. flock(2) waits by itself too,
-	// but no context can end that.
+	// retry is the interval between attempts. A blocking flock(2) could not be canceled by a
+	// context.
 	retry = 20 * time.Millisecond
 	perm  = 0o750
 )
@@ -25,10 +24,10 @@ const (
 // Lock is held until it is closed, or its process ends, however it does.
 type Lock struct{ dir *os.File }
 
-// Take makes a missing directory, and waits until no other process has it.
+// Take creates the directory if needed, and waits until no other process holds it.
 //
-// It is a flock(2) of the directory itself: a file in it could not be made on a full
-// disk, and a second one would take its place when all in the directory is removed.
+// It is a flock(2) of the directory itself: a lock file could not be created on a full disk,
+// and would be replaced when the directory's content is removed.
 func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 	began := time.Time{}
 	if err := os.MkdirAll(filepath.Dir(path), perm); err != nil {
@@ -57,7 +56,7 @@ func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 	}
 }
 
-// try returns nil while another process has the directory, or has just removed it.
+// try returns nil while another process holds the directory, or has just removed it.
 func try(path string) (*Lock, error) {
 	// Not MkdirAll: it fails when the directory is removed between its two looks.
 	if err := os.Mkdir(path, perm); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -81,7 +80,7 @@ func try(path string) (*Lock, error) {
 	return nil, err
 }
 
-// Held reports whether a process has the directory.
+// Held reports whether a process holds the directory.
 func Held(path string) bool {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -91,8 +90,8 @@ func Held(path string) bool {
 	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// same reports whether the directory is still at its path. One that was removed meanwhile
-// is not the one that the next process locks.
+// same reports whether the directory is still at its path: if it was removed meanwhile, the
+// next process locks another one.
 func same(dir *os.File, path string) bool {
 	opened, err := dir.Stat()
 	if err != nil {
@@ -102,7 +101,7 @@ func same(dir *os.File, path string) bool {
 	return err == nil && os.SameFile(opened, now)
 }
 
-// Close lets the next process have the directory.
+// Close unlocks the directory.
 func (l *Lock) Close() error {
 	if err := l.dir.Close(); err != nil {
 		return fmt.Errorf("unlock directory: %w", err)

@@ -1,6 +1,6 @@
-// Package hostfile finds files of the node in a process that sees the node's root, or a driver's,
-// below a directory of its own. Links are followed as the node follows them: Debian's packages make
-// absolute ones, by way of /etc/alternatives, which lead elsewhere from here.
+// Package hostfile resolves paths below the node's root, or a driver's, which this process sees
+// mounted elsewhere. Symbolic links are followed as on the node: Debian's packages install absolute
+// ones, through /etc/alternatives.
 package hostfile
 
 import (
@@ -10,11 +10,11 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
-// Path is where this process sees what a path of the node leads to; the file need not be there. An
+// Path returns where this process sees the target of a path of the node, which need not exist. An
 // empty root is this process's own.
 func Path(root, path string) (string, error) { return securejoin.SecureJoin(cmp.Or(root, "/"), path) }
 
-// Program is the first of these paths of the node that has an executable file; empty if none has.
+// Program returns the first of these paths of the node with an executable file, or an empty string.
 func Program(root string, paths ...string) string {
 	for _, path := range paths {
 		file, err := Path(root, path)

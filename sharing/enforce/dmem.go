@@ -32,9 +32,9 @@ const (
 // exceeds the limit. The limit goes with the cgroup. For other makers' GPUs the
 // kernel's controller of that name is asked itself.
 type dmem struct {
-	// driverRoot is that of the driver's libraries as NVIDIA's hook sees it.
+	// driverRoot is the root of the driver's libraries as NVIDIA's hook sees it.
 	driverRoot string
-	// own is heddle-cdi-hook, for GPUs whose driver has the kernel count.
+	// own is heddle-cdi-hook, for GPUs with memory that the kernel counts.
 	own, sysRoot string
 
 	mu sync.Mutex // guards hook

@@ -52,14 +52,14 @@ func (c *GPU) exclusive() bool {
 	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
 }
 
-// Limit is what one container may use at most.
+// Limit is the limit of one container.
 type Limit struct {
 	// Pod is the pod's UID, Container the container's name in it; the names of
 	// files are made of both.
 	Pod, Container string
 	Policy         quota.Policy
-	// GPUs are in the order in which the container's CUDA counts them, which
-	// is that of their PCI addresses.
+	// GPUs are in the order in which the container's CUDA counts them, by PCI
+	// address.
 	GPUs []GPU
 	// UID is runAsUser of the container, else of the pod; nil if the image
 	// decides, which is taken for root.

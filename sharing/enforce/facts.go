@@ -33,7 +33,7 @@ type Facts struct {
 	// LibraryError is the reason why the configured library cannot be preloaded.
 	LibraryError string
 	// MPS reports whether a [Keeper] is deployed. MPSControl is the path of
-	// nvidia-cuda-mps-control below MPS's root; empty if there is none.
+	// nvidia-cuda-mps-control below MPS's root, or empty.
 	MPS        bool
 	MPSControl string
 	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
@@ -55,7 +55,7 @@ type Host struct {
 	// MPS: a [Keeper] is deployed on the node. MPSRoot is where its programs are.
 	MPS     bool
 	MPSRoot string
-	// Replayed: there is no driver that could be asked who uses a GPU.
+	// Replayed: no driver can be asked who uses a GPU.
 	Replayed bool
 	// SysRoot and ProcRoot default to /sys and /proc.
 	SysRoot, ProcRoot string
@@ -97,7 +97,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 			"have a meaning: set gpuDevice.usageMetrics"
 	}
 	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
-	// counts there, or the driver by itself, makes no difference here.
+	// counts there, or the driver, makes no difference here.
 	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
 	f.CgroupV2 = err == nil
 	f.Hook, f.HookError = h.Hook, message(checkHook(h.Root, h.Hook))

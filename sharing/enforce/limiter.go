@@ -262,7 +262,7 @@ type Daemon struct {
 	Index int    `json:"index"`
 	// Since is when the daemon entered State. Reason is the fault now: why the
 	// daemon is Broken, or was before it was started again, or which limits it
-	// does not take; empty if there is none.
+	// does not take, or empty.
 	State  State     `json:"state"`
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
@@ -273,7 +273,7 @@ type Daemon struct {
 	LastError   string    `json:"lastError,omitempty"`
 	LastRunning time.Time `json:"lastRunning,omitzero"`
 	// Percent and MemoryMiB are the limits of a process that unsets its
-	// environment; 0 MiB is no limit.
+	// environment; 0 MiB means no limit.
 	Percent   int   `json:"percent"`
 	MemoryMiB int64 `json:"memoryMiB"`
 	Consumers int   `json:"consumers"`

@@ -147,7 +147,8 @@ func (k *Keeper) newDaemon(w *wantedDaemon) *daemon {
 			root: k.Root, gpu: w.GPU, pipe: pipeDir(k.dir, w.GPU), log: filepath.Join(dir, "log"),
 			multiUser: w.MultiUser, answer: k.pace.answer,
 		},
-		control: k.control, pace: k.pace, log: k.Log, status: status, want: w.daemonLimits, changed: notify.New(), updated: k.updated,
+		control: k.control, pace: k.pace, log: k.Log, status: status, want: w.daemonLimits,
+		changed: notify.New(), updated: k.updated,
 	}
 }
 

@@ -26,7 +26,7 @@ func TestMPSGoesOnWithoutThePlugin(t *testing.T) {
 	if got := alive(unused); len(got) != len(unused) {
 		t.Errorf("alive before the plugin knows its containers: %v of %v", got, unused)
 	}
-	n.keep(live("p1", gpuA))
+	n.keep(live())
 	n.gone(unused)
 	if diff := cmp.Diff(kept, n.pids(gpuA)); diff != "" {
 		t.Errorf("PIDs (-before +after):\n%s", diff)
@@ -103,7 +103,7 @@ func TestMPSOfAnInvalidFile(t *testing.T) {
 		t.Errorf("of %v are alive: %v", pids, got)
 	}
 	n.begin(config.Enforce{})
-	n.keep(live("p1", gpuA))
+	n.keep(live())
 	n.edits(share("p2", gpuA, 60, 8192))
 	if diff := cmp.Diff(pids, n.pids(gpuA)); diff != "" {
 		t.Errorf("PIDs (-before +after):\n%s", diff)

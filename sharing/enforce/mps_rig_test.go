@@ -151,18 +151,18 @@ func (n *node) start() {
 	}
 }
 
-// await waits for a state of a GPU's daemon.
-func (n *node) await(gpu string, state State) notice {
+// await waits for a state of the daemon of GPU A.
+func (n *node) await(state State) notice {
 	n.t.Helper()
 	timeout := time.After(time.Minute)
 	for {
 		select {
 		case x := <-n.notices:
-			if x.GPU == gpu && x.State == state {
+			if x.GPU == gpuA && x.State == state {
 				return x
 			}
 		case <-timeout:
-			n.t.Fatalf("daemon of %s never was %s", gpu, state)
+			n.t.Fatalf("the daemon never was %s", state)
 		}
 	}
 }
@@ -218,9 +218,9 @@ func (n *node) touch(gpu, name string) {
 	}
 }
 
-// live is a container that runs, with a share of 30 percent.
-func live(pod, gpu string) Limit {
-	l := *share(pod, gpu, 30, 4096)
+// live is the container of pod p1, which runs with 30 percent of GPU A.
+func live() Limit {
+	l := *share("p1", gpuA, 30, 4096)
 	l.By = Enforced{config.EnforceMPS, config.EnforceMPS}
 	return l
 }

@@ -77,7 +77,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 
 	// p2 and p3 are gone: the limits go down, and GPU B's daemon goes.
 	pids := n.pids(gpuB)
-	p1 := live("p1", gpuA)
+	p1 := live()
 	n.keep(p1)
 	n.gone(pids)
 	n.edits(&p1)
@@ -128,11 +128,11 @@ func TestMPSComesBack(t *testing.T) {
 			n.answer = 500 * time.Millisecond
 			n.start()
 			n.edits(share("p1", gpuA, 30, 4096))
-			n.await(gpuA, Running)
+			n.await(Running)
 			began := n.limiter.Daemons()[0].Since
 			old := n.pids(gpuA)
 			tt.harm(n)
-			got := n.await(gpuA, Broken)
+			got := n.await(Broken)
 			if diff := cmp.Diff(notice{GPU: gpuA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
@@ -159,7 +159,7 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 	n.touch(gpuA, "reject")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
-		n.await(gpuA, Broken)
+		n.await(Broken)
 		cancel(errors.New("time is up"))
 	}()
 	_, err := n.limiter.Edits(ctx, share("p1", gpuA, 30, 4096))
@@ -167,11 +167,11 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 		t.Errorf("a container starts without its limit: %v", err)
 	}
 	const reason = "the control daemon ended as it started: exit status 1"
-	if got := n.await(gpuA, Broken); got.Reason != reason {
+	if got := n.await(Broken); got.Reason != reason {
 		t.Errorf("reason is %q", got.Reason)
 	}
 	// A reader between two attempts sees the reason.
-	if got := n.await(gpuA, Starting); got.Reason != reason {
+	if got := n.await(Starting); got.Reason != reason {
 		t.Errorf("while it is started again the reason is %q", got.Reason)
 	}
 	got := n.until("reported", func(d *Daemon) bool { return d.LastError != "" })
@@ -226,7 +226,7 @@ func TestMPSExclusiveProcess(t *testing.T) {
 	// A crash left GPU B in EXCLUSIVE_PROCESS.
 	n.touch(gpuB, "exclusive")
 	n.edits(share("p1", gpuA, 30, 4096))
-	n.keep(live("p1", gpuA))
+	n.keep(live())
 	pids := n.pids(gpuA)
 	n.keep()
 	n.gone(pids)

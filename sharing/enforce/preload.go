@@ -40,7 +40,7 @@ const (
 
 // ownedEnv are the other variables that the library reads, with the values that it
 // takes without them: what a pod sets would switch it off, lend it host memory or
-// load another library. An empty CUDA_REDIRECT is none.
+// load another library. An empty CUDA_REDIRECT has no effect.
 func ownedEnv() []string {
 	return []string{
 		"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_REDIRECT=", "CUDA_TASK_PRIORITY=1",
@@ -135,7 +135,7 @@ func preloadEnv(l *Limit) []string {
 		envPolicy+"="+l.policyWord())
 }
 
-// memoryText is a limit of memory as the library reads it; empty is none.
+// memoryText is a limit of memory as the library reads it; empty means no limit.
 func memoryText(limited bool, mib int64) string {
 	if !limited {
 		return ""

@@ -27,10 +27,10 @@ type NodeGPU struct {
 	AvailableVRam     int32 `json:"availableVRam"`
 	NUMA              int   `json:"numa"`
 	Healthy           bool  `json:"healthy"`
-	// QoSPolicy is that of the GPU's consumers, empty without any and for an
+	// QoSPolicy is the policy of the GPU's consumers, empty without any and for an
 	// exclusive one. HAMi waits for it to become what it has just decided.
 	QoSPolicy string `json:"qosPolicy"`
-	// LinkZone numbers the GPUs that links join, from 1; 0 is none.
+	// LinkZone numbers the GPUs that links join, from 1; 0 means no zone.
 	LinkZone int32 `json:"linkZone"`
 }
 

@@ -18,18 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
-func TestTheLockGoesWithTheBinding(t *testing.T) {
-	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
-		same(t, "cards", c.take(), "0s node "+gpusKey+"=1/1")
-		c.put("p1", asking("p1", "", sgpu))
-		c.locked(lockOf("p1"))
-		<-time.After(500 * time.Millisecond)
-		same(t, "being bound", c.take())
-		c.put("p1", asking("p1", "node1", sgpu))
-		same(t, "bound", c.take(), "500ms node -"+lockKey)
-	})
-}
-
 // TestRecordedWrites takes every recorded pod through HAMi's writes, in their order: the
 // lock stays until the Binding and goes with it, and the phase follows.
 func TestRecordedWrites(t *testing.T) {

@@ -87,13 +87,6 @@ func TestRecordedFormat(t *testing.T) {
 	}
 }
 
-func TestFormatGrows(t *testing.T) {
-	got, err := hami.ParsePodShares(`[[{"uuid":"GPU-a","compute":0,"vRam":5,"new":{"x":1}}]]`)
-	if want := (hami.PodShares{{{UUID: "GPU-a", VRam: 5}}}); err != nil || !cmp.Equal(want, got) {
-		t.Errorf("%v, error %v, want %v", got, err, want)
-	}
-}
-
 func TestBadFormat(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"empty", "", "HAMi's allocation: empty"},

@@ -69,7 +69,7 @@ func (l Lock) String() string {
 }
 
 // Over returns the reason why the lock can be released, "" while it cannot. pod
-// is the pod that the lock names, nil if there is none; node is the name of this
+// is the pod that the lock names, or nil; node is the name of this
 // Node, and resource the name of sgpu.
 //
 // A pod that is seen bound here is reason enough: HAMi posts the binding last,

@@ -17,7 +17,7 @@ const (
 	// maxPhases bounds the phases that wait to be written; later ones are dropped.
 	// HAMi makes metrics of them.
 	maxPhases = 256
-	// maxWritten bounds the pods whose phase is remembered.
+	// maxWritten bounds the remembered phases of pods.
 	maxWritten = 1024
 
 	phaseTries   = 2

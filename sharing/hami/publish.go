@@ -42,8 +42,8 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 }
 
 // annotation is the wanted value, nil for none. HAMi drops the GPUs
-// of a node without one within 15 s, and goes on counting pods of one whose
-// GPUs are unhealthy. So a node that is closed for a moment keeps it, and one
+// of a node without one within 15 s, and goes on counting pods of one with
+// unhealthy GPUs. So a node that is closed for a moment keeps it, and one
 // that has never been open gets none.
 func annotation(has string, there bool, state *State) *string {
 	switch {

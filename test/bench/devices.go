@@ -24,7 +24,7 @@ import (
 func devicePlugin(
 	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer,
 ) (rows []row, err error) {
-	binary, err := i.Build(ctx, "heddle-device-plugin")
+	binary, err := i.Build(ctx, nodeProgram)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func devicePlugin(
 	if err := install.DeviceNodes(dump, dir); err != nil {
 		return nil, err
 	}
-	cmd, err := c.NodeCommand(ctx, binary, "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
+	cmd, err := c.NodeCommand(ctx, binary, "device-plugin", "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
 		"--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state"))
 	if err != nil {
 		return nil, err

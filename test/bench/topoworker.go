@@ -21,7 +21,7 @@ import (
 func topoWorker(
 	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer,
 ) (rows []row, err error) {
-	binary, err := i.Build(ctx, "heddle-topo-worker")
+	binary, err := i.Build(ctx, nodeProgram)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func topoWorker(
 	if err := placeFile(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, binary, "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
+	cmd := exec.CommandContext(ctx, binary, "topo-worker", "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
 		"--machine", filepath.Join(i.Root, "test/machines/h800-8ib-bond.json"), "--config", filepath.Join(dir, "config"),
 		"--kubeconfig", c.Kubeconfig(), "--metrics-address", metricsAddress)
 	cmd.Stderr = log

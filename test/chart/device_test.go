@@ -80,14 +80,6 @@ func TestEvictionRight(t *testing.T) {
 	}
 }
 
-func TestChannelsByRequest(t *testing.T) {
-	const flag = "--imex-request=annotation"
-	pod := devicePod(t, renderDevice(t, "--set", "gpuDevice.imexChannels=0", "--set", "gpuDevice.imexRequest=annotation"))
-	if args := pod.Containers[0].Args; !slices.Contains(args, "--imex-channels=0") || !slices.Contains(args, flag) {
-		t.Errorf("arguments %v, want --imex-channels=0 and %s", args, flag)
-	}
-}
-
 // What the configuration asks of enforcers and the chart does not give is
 // refused before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {
@@ -100,41 +92,18 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"mps, and it is there", "gpuDevice.mps=true,config.cluster.sgpu.enforce.compute=mps", ""},
 		{"mps of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.sgpu.enforce.compute=mps", ""},
 		{"mps in a driver container", "gpuDevice.mps=true," + host + "," + driver, "use driverAccess: runtime"},
-		{"mps by the runtime, with a driver container", "gpuDevice.mps=true," + driver, ""},
 		{"a library on the host", library, ""},
 		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
-		{"a library elsewhere", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vg", "set gpuDevice.preloadDir to a directory above it"},
-		{"a library that is seen", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vgpu", ""},
 		{"a library of an image", image, ""},
-		{"a library of an image, by name", image + ",config.cluster.sgpu.enforce.memory=preload", ""},
-		{"a library of an image, with a driver container", driver + "," + image, ""},
-		{"a library of an image, and its own path", image + ",config.cluster.sgpu.enforce.preload.library=/var/lib/heddle/device-plugin/library/libvgpu.so", ""},
 		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preload.library in config is /usr/local/vgpu/libvgpu.so: leave that out"},
-		{"a library of an image, and none", image + ",config.cluster.sgpu.enforce.preload.library=", ""},
-		{"a library of an image, and an empty section", image + ",config.cluster.sgpu.enforce=null", ""},
 		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preload.library=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image, and a ConfigMap", image + ",config.existingConfigMap=mine," + library, ""},
-		{"values of an older release", "gpuDevice.preload=null," + library, ""},
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
-		{"dmem on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
-		{"dmem, and its hook", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,config.cluster.sgpu.enforce.memory=dmem", ""},
 		{"evict, and nothing is measured", "config.cluster.sgpu.enforce.memory=evict", "asks for evict: set gpuDevice.usageMetrics too"},
-		{"evict, and it is measured", "gpuDevice.usageMetrics=true,config.cluster.sgpu.enforce.memory=evict", ""},
 		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preload.library too"},
-		{
-			"preload of nothing, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload",
-			"asks for preload: set sgpu.enforce.preload.library too",
-		},
-		{"preload, of a node's own library", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload,config.nodes[0].sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so", ""},
 		{"preload, of the cluster's library", library + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload", ""},
 		{"empty overrides", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
 		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
-		{"shares without CDI, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
-		{
-			"shares without CDI, of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar",
-			"mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi",
-		},
-		{"no shares, and no CDI", "gpuDevice.deviceListStrategy=envvar", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.deploy=true", "--set", tt.sets)
@@ -142,35 +111,6 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
-	}
-}
-
-// Both daemons are on every node's network, and a declared port would make the
-// scheduler evict the pod that has it.
-func TestDaemonsShareTheNode(t *testing.T) {
-	objects := renderDevice(t)
-	ports := map[string]string{}
-	for _, name := range []string{"heddle-feature-discovery", devicePlugin} {
-		ds := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name)
-		c := ds.Spec.Template.Spec.Containers[0]
-		if len(c.Ports) != 0 {
-			t.Errorf("%s claims ports of the node: %v", name, c.Ports)
-		}
-		for _, arg := range c.Args {
-			if port, ok := strings.CutPrefix(arg, "--metrics-address=:"); ok {
-				ports[port] = name
-				if c.LivenessProbe.HTTPGet.Port.String() != port || c.ReadinessProbe.HTTPGet.Port.String() != port {
-					t.Errorf("%s listens on %s and is probed elsewhere", name, port)
-				}
-			}
-		}
-		want := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-		if diff := cmp.Diff(want, ds.Spec.Template.Spec.Tolerations); diff != "" {
-			t.Errorf("%s tolerates (-want +got):\n%s", name, diff)
-		}
-	}
-	if len(ports) != 2 {
-		t.Errorf("ports %v, want one each", ports)
 	}
 }
 
@@ -196,6 +136,27 @@ func TestBindAddress(t *testing.T) {
 			}
 			if live.Host != address || ready.Host != address || live.Path != "/healthz" || ready.Path != "/readyz" {
 				t.Errorf("%s is probed at %+v and %+v", name, live, ready)
+			}
+		}
+	}
+}
+
+// What has one name on the host and inside: the kubelet dials sockets and the
+// container runtime reads CDI specs by the paths that the daemon writes.
+func TestDevicePathsAreTheHosts(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi"},
+		{"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.replayDevices=/run/replay"},
+	} {
+		pod := devicePod(t, renderDevice(t, args...))
+		inside := map[string]string{}
+		for _, m := range pod.Containers[0].VolumeMounts {
+			inside[m.Name] = m.MountPath
+		}
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
+				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
 			}
 		}
 	}

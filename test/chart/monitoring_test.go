@@ -1,7 +1,6 @@
 package chart
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
-	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/heddle-dev/heddle/test/docs"
 )
@@ -77,12 +75,6 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	if diff := cmp.Diff(headings, names); diff != "" {
 		t.Errorf("(-docs/alerts.md +alerts):\n%s", diff)
 	}
-	mine := render(t, "--set", everything, "--set", "monitoring.deploy=true,monitoring.runbooks=https://wiki.example.com/gpu")
-	for _, a := range alerts(t, mine) {
-		if want := "https://wiki.example.com/gpu#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
-			t.Errorf("runbook %q, want %q", a.Annotations["runbook_url"], want)
-		}
-	}
 }
 
 // metricsOf returns the metrics that each PromQL expression reads. It fails where
@@ -141,55 +133,6 @@ func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
 				t.Errorf("%s: there is no metric %s", a.Alert, m)
 			}
 		}
-	}
-}
-
-// A monitor for every daemon that runs, at the port that it listens on.
-func TestMonitors(t *testing.T) {
-	monitors := func(args ...string) (ids []string) {
-		for id := range render(t, args...) {
-			if kind, _, _ := strings.Cut(id, "/"); strings.HasSuffix(kind, "Monitor") || kind == "PrometheusRule" {
-				ids = append(ids, id)
-			}
-		}
-		slices.Sort(ids)
-		return ids
-	}
-	for _, tt := range []struct {
-		name string
-		args []string
-		want []string
-	}{
-		{"off", []string{"--set", everything}, nil},
-		{"one daemon", []string{"--set", "monitoring.deploy=true,gpuDevice.deploy=false"}, []string{"PodMonitor/heddle-feature-discovery", "PrometheusRule/heddle"}},
-		{"no rules", []string{"--set", "monitoring.deploy=true,monitoring.rules=false,gpuDevice.deploy=false"}, []string{"PodMonitor/heddle-feature-discovery"}},
-		{"all", []string{"--set", everything, "--set", "monitoring.deploy=true"}, []string{
-			"PodMonitor/heddle-device-plugin", "PodMonitor/heddle-feature-discovery", "PodMonitor/heddle-topo-worker",
-			"PrometheusRule/heddle", "PrometheusRule/heddle-scheduler", "ServiceMonitor/heddle-scheduler", "ServiceMonitor/heddle-topo-master",
-		}},
-	} {
-		if diff := cmp.Diff(tt.want, monitors(tt.args...)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
-	}
-	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true,gpuDevice.metricsPort=19102,monitoring.labels.release=prom",
-		"--set", "monitoring.interval=15s")
-	for id, object := range objects {
-		if text := fmt.Sprint(object); strings.Contains(id, "Monitor/") && !strings.Contains(text, "interval:15s") {
-			t.Errorf("%s does not take the interval: %s", id, text)
-		}
-	}
-	text, err := yaml.Marshal(get[map[string]any](t, objects, "PodMonitor/heddle-device-plugin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"replacement: $1:19102", "[$1]:19102", "release: prom", "honorLabels: true", "app.kubernetes.io/name: heddle-device-plugin"} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the PodMonitor lacks %q:\n%s", want, text)
-		}
-	}
-	if got := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-device-plugin").Spec.Template.Spec.Containers[0].Ports; len(got) > 0 {
-		t.Errorf("the pods declare ports, and the PodMonitor would make a target of each: %v", got)
 	}
 }
 

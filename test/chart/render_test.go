@@ -21,6 +21,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -97,6 +98,30 @@ func render(t *testing.T, args ...string) rendered {
 	text, err := helm(t, append([]string{"template", generated, chartDir, "-n", namespace}, args...)...)
 	if err != nil {
 		t.Fatalf("helm template: %v", err)
+	}
+	return decode(t, text)
+}
+
+// renderGolden renders some templates and compares their text with a file of
+// testdata, which -update writes.
+func renderGolden(t *testing.T, name string, args ...string) rendered {
+	t.Helper()
+	text, err := helm(t, append([]string{"template", generated, chartDir, "-n", namespace}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("(-want +got), -update writes it:\n%s", diff)
 	}
 	return decode(t, text)
 }
@@ -207,11 +232,6 @@ func get[T any](t *testing.T, r rendered, id string) T {
 		t.Fatalf("no %s among %v", id, slices.Sorted(maps.Keys(r)))
 	}
 	return object
-}
-
-func daemonSet(t *testing.T, r rendered) *appsv1.DaemonSet {
-	t.Helper()
-	return get[*appsv1.DaemonSet](t, r, "DaemonSet/heddle-feature-discovery")
 }
 
 func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }

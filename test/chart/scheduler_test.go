@@ -86,9 +86,9 @@ func TestSchedulerKnowsNames(t *testing.T) {
 // Values that are no whole numbers, and the limits of requests, arrive as they are.
 func TestSchedulerWeightsAndRates(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",
-		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5},"clientConnection":{"qps":62.5,"burst":125}}`)
+		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5}}`)
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
-	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`, `clientConnection: {"burst":125,"qps":62.5}`} {
+	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`} {
 		if !strings.Contains(config, want) {
 			t.Errorf("no %s in\n%s", want, config)
 		}

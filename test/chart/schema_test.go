@@ -78,7 +78,7 @@ func walkValues(values map[string]any, at string, keys *[]string) {
 	for name, value := range values {
 		*keys = append(*keys, at+name)
 		child, ok := value.(map[string]any)
-		if ok && !slices.Contains([]string{"cluster", "nodeSelector", "affinity", "resources", "securityContext"}, name) {
+		if ok && !slices.Contains([]string{"cluster", "nodeSelector", "affinity", "resources"}, name) {
 			walkValues(child, at+name+".", keys)
 		}
 	}

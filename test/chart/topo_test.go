@@ -2,7 +2,6 @@ package chart
 
 import (
 	"encoding/base64"
-	"slices"
 	"strings"
 	"testing"
 
@@ -66,42 +65,5 @@ func TestTopologyOfTheConfiguration(t *testing.T) {
 		"    interval: 10m\n  mode: dragonfly\n  nodeNumber: 4\n"
 	if diff := cmp.Diff(want, config.Data["cluster-config"]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// Without InfiniBand the worker is root with one capability, and sees nothing
-// of the host's files.
-func TestTopoWorkerWithoutInfiniBand(t *testing.T) {
-	pod := get[*appsv1.DaemonSet](t, renderTopo(t, "--set", "topoDiscovery.worker.infiniband=false"),
-		"DaemonSet/"+topoWorker).Spec.Template.Spec
-	s := pod.Containers[0].SecurityContext
-	if s.Privileged != nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
-		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) {
-		t.Errorf("security context %v", s)
-	}
-	for _, v := range pod.Volumes {
-		if v.HostPath != nil {
-			t.Errorf("it mounts %s of the host", v.HostPath.Path)
-		}
-	}
-	if len(pod.Containers[0].Ports) != 0 || pod.HostPID || !pod.HostNetwork {
-		t.Errorf("ports %v, hostPID %v, hostNetwork %v", pod.Containers[0].Ports, pod.HostPID, pod.HostNetwork)
-	}
-}
-
-// The M_Keys of a fabric reach the worker as files.
-func TestMKeySecret(t *testing.T) {
-	objects := renderTopo(t, "--set", "topoDiscovery.worker.mKeySecret=m-keys")
-	spec := get[*appsv1.DaemonSet](t, objects, "DaemonSet/heddle-topo-worker").Spec.Template.Spec
-	flag, mounts, volume := "--m-key-secret=/etc/heddle-m-keys", spec.Containers[0].VolumeMounts, "m-keys"
-	if !slices.Contains(spec.Containers[0].Args, flag) {
-		t.Errorf("no %s among %v", flag, spec.Containers[0].Args)
-	}
-	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool {
-		return m.Name == volume && m.MountPath == "/etc/heddle-m-keys" && m.ReadOnly
-	}) || !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
-		return v.Name == volume && v.Secret != nil && v.Secret.SecretName == "m-keys"
-	}) {
-		t.Errorf("the Secret is not mounted: %v, %v", mounts, spec.Volumes)
 	}
 }

@@ -118,7 +118,7 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 		return err
 	})
 	group.Go(func() error {
-		images := []string{discovery, devicePlugin, topoWorker, topoMaster, scheduler}
+		images := []string{node, topoMaster, scheduler}
 		fmt.Fprintf(stderr, "building helm, heddle, %s\n", strings.Join(images, ", "))
 		if err := i.BuildHelm(ctx); err != nil {
 			return err

@@ -20,13 +20,11 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// The programs that are there twice: as pods, and by name.
+// The programs of the images.
 const (
-	discovery    = "heddle-feature-discovery"
-	devicePlugin = "heddle-device-plugin"
-	topoWorker   = "heddle-topo-worker"
-	topoMaster   = "heddle-topo-master"
-	scheduler    = "heddle-scheduler"
+	node       = "heddle-node"
+	topoMaster = "heddle-topo-master"
+	scheduler  = "heddle-scheduler"
 )
 
 // stage is the cluster being furnished.
@@ -158,7 +156,7 @@ func (s *stage) label(ctx context.Context) error {
 			continue
 		}
 		group.Go(func() error {
-			cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, discovery), "--oneshot", "--node-name", m.name,
+			cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, node), "feature-discovery", "--oneshot", "--node-name", m.name,
 				"--machine", filepath.Join(s.fleetDir(), m.name+".json"),
 				"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
 			if out, err := cmd.CombinedOutput(); err != nil {

@@ -61,7 +61,7 @@ func newCables(t *testing.T) *cables {
 	}
 	c.sim = ibsim.Run(t, file.Name())
 	for host := range c.tree.Hosts {
-		c.newNode(t, cableNode(host), nil)
+		c.newNode(t, cableNode(host))
 		c.kubectl(t, "patch", "node", cableNode(host), "--subresource=status", "-p",
 			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
 		c.workers = append(c.workers, c.newWorker(t, host))

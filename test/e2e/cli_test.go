@@ -64,7 +64,7 @@ func problems(out string) (all []string) {
 func TestCLIDoctorOfANode(t *testing.T) {
 	b := shared(t)
 	cli := b.laptop(t)
-	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
+	if _, err := b.installer.Build(t.Context(), nodeName); err != nil {
 		t.Fatal(err)
 	}
 	dgx := b.path("test/machines/dgx-h100.json")
@@ -80,7 +80,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 		t.Errorf("a healthy Node and its machine: exit %d\n%s", code, out)
 	}
 
-	b.newNode(t, "doctor-conflict", nil)
+	b.newNode(t, "doctor-conflict")
 	b.kubectl(t, "label", "node", "doctor-conflict", "--field-manager=nfd-master",
 		"nvidia.com/gpu.replicas=10", "nvidia.com/gpu.count=8", "nvidia.com/gfd.timestamp=1795223568")
 	label("doctor-conflict")
@@ -99,7 +99,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 		t.Errorf("the same, with the machine: exit %d, problems (-want +got):\n%s", code, diff)
 	}
 
-	b.newNode(t, "doctor-bare", nil)
+	b.newNode(t, "doctor-bare")
 	out, code = cli.run(t, "doctor", "--node", "doctor-bare")
 	want = []string{"heddle-feature-discovery: has no pod here, so the Node has none of heddle's labels"}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {
@@ -140,7 +140,7 @@ func (w workload) manifest(node string) string {
 func TestCLITaintsOfTheRealNode(t *testing.T) {
 	b := shared(t)
 	cli := b.laptop(t)
-	if _, err := b.installer.Build(t.Context(), daemon); err != nil {
+	if _, err := b.installer.Build(t.Context(), nodeName); err != nil {
 		t.Fatal(err)
 	}
 	b.oneshot(t, "--node-name", b.Node(), "--machine", b.path("test/machines/dgx-h100.json"))
@@ -249,12 +249,12 @@ func (b *bed) simulated(t *testing.T, name string, capacity map[string]string) {
 func (b *bed) cleanupAfter(t *testing.T, node string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	program, err := b.installer.Build(ctx, daemon)
+	program, err := b.installer.Build(ctx, nodeName)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	cmd := exec.CommandContext(ctx, program,
+	cmd := exec.CommandContext(ctx, program, "feature-discovery",
 		"--cleanup", "--oneshot", "--kubeconfig", b.Kubeconfig(), "--node-name", node, "--log-level", "warn")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("clean up Node %s: %v\n%s", node, err, out)

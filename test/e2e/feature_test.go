@@ -77,7 +77,7 @@ gpuLabel:
 func (b *bed) installChart(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, daemon); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, nodeName); err != nil {
 		t.Fatal(err)
 	}
 	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
@@ -206,7 +206,7 @@ func stepGoodConfig(t *testing.T, b *bed) {
 // stepPolicy writes as the daemon's service account would, with the claims
 // that a token of a pod on node1 has.
 func stepPolicy(t *testing.T, b *bed) {
-	b.newNode(t, "neighbor", nil)
+	b.newNode(t, "neighbor")
 	as := func(extra map[string][]string) kubernetes.Interface {
 		config := rest.CopyConfig(b.config)
 		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + suite + ":" + daemon, Extra: extra}
@@ -252,11 +252,11 @@ func stepPolicy(t *testing.T, b *bed) {
 // oneshot runs the binary from the host against the cluster.
 func (b *bed) oneshot(t *testing.T, args ...string) {
 	t.Helper()
-	program, err := b.installer.Build(t.Context(), daemon)
+	program, err := b.installer.Build(t.Context(), nodeName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{"--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
+	args = append([]string{"feature-discovery", "--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
 	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", daemon, strings.Join(args, " "), err, out)

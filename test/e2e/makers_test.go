@@ -46,7 +46,7 @@ func (m *maker) resource(name string) corev1.ResourceName {
 
 func (m *maker) fromTheChart(t *testing.T, b *bed) {
 	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, "heddle", daemon, pluginName); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName); err != nil {
 		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/"+m.machine+".json"), filepath.Join(b.Dir(), m.machine)

@@ -58,7 +58,7 @@ func (b *bed) labels(t *testing.T, name string) map[string]string {
 
 func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
 	b := shared(t)
-	b.newNode(t, "sync-conflict", nil)
+	b.newNode(t, "sync-conflict")
 	s := b.syncer(t, "sync-conflict")
 	// NVIDIA's feature discovery was here first, by way of its own writer.
 	b.kubectl(t, "label", "node", "sync-conflict", "--field-manager=nfd-master",
@@ -106,7 +106,7 @@ func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
 // whatever field manager, also while another label is left to its owner.
 func TestOwnLabelsAreTakenBack(t *testing.T) {
 	b := shared(t)
-	b.newNode(t, "sync-own", nil)
+	b.newNode(t, "sync-own")
 	s := b.syncer(t, "sync-own")
 	want := nodesync.Desired{Labels: labels("heddle.dev/rdma.hca.count", "8", "nvidia.com/gpu.count", "8", "x", "ours")}
 	syncNode(t, s, want)
@@ -125,7 +125,7 @@ func TestForeignTaintsAreNeverTouched(t *testing.T) {
 	b := shared(t)
 	foreign := corev1.Taint{Key: "example.com/maintenance", Value: "soon", Effect: corev1.TaintEffectPreferNoSchedule}
 	usage := corev1.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}
-	b.newNode(t, "sync-taints", nil, foreign)
+	b.newNode(t, "sync-taints", foreign)
 	s := b.syncer(t, "sync-taints")
 	check := func(step, record string, want ...corev1.Taint) {
 		t.Helper()

@@ -5,12 +5,17 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -99,7 +104,8 @@ func (s *smoke) explain(t *testing.T) {
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},
 		{"get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "custom-columns=O:.involvedObject.name,R:.reason,M:.message"},
-		{"-n", suite, "logs", "ds/" + s.plugin, "--tail=40"}, {"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
+		{"-n", suite, "logs", "ds/" + s.plugin, "--tail=40"},
+		{"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
 	} {
 		out, err := s.Kubectl(ctx, args...)
 		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -108,7 +114,7 @@ func (s *smoke) explain(t *testing.T) {
 
 func smokeInstall(t *testing.T, s *smoke) {
 	ctx := t.Context()
-	err := s.installer.Image(ctx, s.Cluster, "heddle", topoMasterName, daemon, pluginName, topoWorkerName, schedulerName)
+	err := s.installer.Image(ctx, s.Cluster, "heddle", topoMasterName, nodeName, schedulerName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +134,7 @@ func smokeInstall(t *testing.T, s *smoke) {
 	s.kubectl(t, "-n", suite, "create", "configmap", "smoke", "--from-file=machine.json="+dump)
 	s.applied(t, `{apiVersion: v1, kind: Service, metadata: {name: smoke-map, namespace: `+suite+`}, spec: {clusterIP: `+smokeMapIP+`,
 		selector: {app.kubernetes.io/name: `+topoMasterName+`}, ports: [{port: 9001, targetPort: api}]}}`)
-	s.removable.node, s.files = s.nodeJSON(t), s.hostFiles(t)
+	s.node, s.files = s.nodeJSON(t), s.hostFiles(t)
 	if err := s.installer.Chart(ctx, s.Cluster, "--values", values, "--set", "gpuDevice.replayDevices="+nodes); err != nil {
 		t.Fatal(err)
 	}
@@ -375,11 +381,21 @@ func smokePage(t *testing.T, s *smoke) {
 	if err != nil {
 		t.Skip("no chromium on this machine (Debian: apt-get install chromium)")
 	}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.address})
+	// Chromium's virtual time stands still while an answer is on its way, as the stream of changes always is.
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/watch" {
+			http.NotFound(w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer page.Close()
 	eventually(t, func() string {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dom, err := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-			"--user-data-dir="+t.TempDir(), "--timeout=10000", "--dump-dom", "http://"+s.address+"/").Output()
+			"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", page.URL).Output()
 		for _, want := range []string{"leaf-" + leafA, "smoke-a0", "smoke-b1"} {
 			if !strings.Contains(string(dom), want) {
 				return fmt.Sprintf("the page lacks %s: %v\n%.2000s", want, err, dom)
@@ -405,7 +421,7 @@ func smokeUninstall(t *testing.T, s *smoke) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.removable.node, s.nodeJSON(t)); diff != "" {
+	if diff := cmp.Diff(s.node, s.nodeJSON(t)); diff != "" {
 		t.Errorf("the Node (-before +after):\n%s", diff)
 	}
 	if diff := cmp.Diff(s.files, s.hostFiles(t)); diff != "" {

@@ -57,7 +57,7 @@ type topoChart struct {
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
 	b := &topoChart{bed: shared(t)}
-	if err := b.installer.Image(t.Context(), b.Cluster, topoWorkerName, topoMasterName); err != nil {
+	if err := b.installer.Image(t.Context(), b.Cluster, nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	values := filepath.Join(t.TempDir(), "values.yaml")
@@ -82,7 +82,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 		}
 	})
 	for _, node := range []string{"chart-a", "chart-b"} {
-		b.newNode(t, node, nil)
+		b.newNode(t, node)
 	}
 	for _, step := range []struct {
 		name string

@@ -142,12 +142,12 @@ func TestTopoMaster(t *testing.T) {
 	b.kubectl(t, "wait", "crd/hypernodes.topology.volcano.sh", "--for=condition=Established", "--timeout=3m")
 	const leafA, leafB = "b83fd20000000a01", "b83fd20000000b01"
 	for node, leaf := range map[string]string{"topo-a1": leafA, "topo-a2": leafA, "topo-b1": leafB, "topo-b2": leafB} {
-		b.newNode(t, node, nil)
+		b.newNode(t, node)
 		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
 			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
 		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
 	}
-	b.newNode(t, "topo-liar", nil)
+	b.newNode(t, "topo-liar")
 	// Owned by a Node that is there, or the garbage collector would take it.
 	liar := reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB)
 	liar.OwnerReferences[0].Name = "topo-a1"

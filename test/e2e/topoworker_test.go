@@ -38,7 +38,7 @@ func TestFullestTopologyIsValid(t *testing.T) {
 	b := shared(t)
 	b.topologyCRD(t)
 	const node = "topo-full"
-	b.newNode(t, node, nil)
+	b.newNode(t, node)
 	client, err := kube.NewClient(b.Kubeconfig(), "e2e")
 	if err != nil {
 		t.Fatal(err)

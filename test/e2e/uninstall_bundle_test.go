@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -32,10 +31,8 @@ func stepBundle(t *testing.T, b *removable) {
 	plugin := b.pods(t, b.plugin)[0].Name
 	wanted := []string{
 		"machine.json", "doctor.txt", "node.json", "bindings.json", "nodetopology.json", "config/cluster-config",
-		"events-node.json", "events-daemons.json", "events-pods.json", "logs/" + plugin + ".log", "contents.json",
-	}
-	if b.library != nil {
-		wanted = append(wanted, "logs/"+plugin+".preload.log")
+		"events-node.json", "events-daemons.json", "events-pods.json", "logs/" + plugin + ".log",
+		"logs/" + plugin + ".preload.log", "contents.json",
 	}
 	for _, want := range wanted {
 		if !slices.Contains(strings.Split(string(files), "\n"), want) {
@@ -54,7 +51,6 @@ func stepBundle(t *testing.T, b *removable) {
 			t.Errorf("the bundle has %s", secret)
 		}
 	}
-	b.bundledEvents(t, file)
 	machine, _ := cli.run(t, "inspect", "--machine", dump, "--node-name", b.Node(), "-o", "json")
 	if replayed, _ := cli.run(t, "inspect", "--bundle", file, "-o", "json"); replayed != machine {
 		t.Errorf("the bundle's machine (-read +replayed):\n%s", cmp.Diff(machine, replayed))
@@ -62,28 +58,5 @@ func stepBundle(t *testing.T, b *removable) {
 	// The configuration shares the GPUs, as the bundle has it.
 	if out, _ := cli.run(t, "inspect", "--bundle", file, "-o", "resources"); !strings.Contains(out, "nvidia.com/sgpu") {
 		t.Errorf("resources by the bundle's configuration:\n%s", out)
-	}
-}
-
-type podEvent struct {
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	Reason    string `json:"reason"`
-}
-
-// bundledEvents reads those of a pod in a namespace of its own: where no enforcer is there, the
-// device plugin has reported it.
-func (b *removable) bundledEvents(t *testing.T, file string) {
-	t.Helper()
-	text, err := exec.CommandContext(t.Context(), "tar", "-xzOf", file, "events-pods.json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var events []podEvent
-	if err := json.Unmarshal(text, &events); err != nil {
-		t.Fatal(err)
-	}
-	if want := (podEvent{"default", sharer, "SharesNotEnforced"}); b.library == nil && !slices.Contains(events, want) {
-		t.Errorf("Events of pods:\n%s", text)
 	}
 }

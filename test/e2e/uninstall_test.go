@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-const pluginName = "heddle-device-plugin"
+const pluginName, nodeName = "heddle-device-plugin", "heddle-node"
 
 // removableValues are values with which every daemon of a node writes something.
 const removableValues = `
@@ -45,7 +45,7 @@ uninstall: {affinity: *real}
 type removable struct {
 	*bed
 	release string
-	plugin  string // The program that has the device plugin.
+	plugin  string // The DaemonSet that has the device plugin.
 	node    string // The Node's JSON, without what changes by itself.
 	files   []string
 	// library is what gpuDevice.preload.image brings.
@@ -55,15 +55,9 @@ type removable struct {
 // TestUninstallLeavesNothing is the life of an installation with a share running, step by
 // step; each step stands on those before.
 func TestUninstallLeavesNothing(t *testing.T) {
-	own := ownBed(t, cluster.Options{Name: "e2e-removed"})
+	ctx, own := t.Context(), ownBed(t, cluster.Options{Name: "e2e-removed"})
 	b := &removable{bed: own, plugin: pluginName, library: libraryImage(t, own)}
-	installAndRemove(t, b, []string{daemon, pluginName, topoWorkerName}, "--set", "gpuDevice.preload.image="+libraryName+
-		",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload")
-}
-
-func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...string) {
-	ctx := t.Context()
-	if err := b.installer.Image(ctx, b.Cluster, append([]string{"heddle", topoMasterName}, onNodes...)...); err != nil {
+	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName, topoMasterName); err != nil {
 		t.Fatal(err)
 	}
 	dump, nodes := b.path("test/machines/dgx-h100.json"), filepath.Join(b.Dir(), "devices-"+b.plugin)
@@ -85,7 +79,9 @@ func installAndRemove(t *testing.T, b *removable, onNodes []string, values ...st
 	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "configmap", "removable") })
 	b.node, b.files = b.nodeJSON(t), b.hostFiles(t)
 	b.plainManifest(t)
-	if err := b.installer.Chart(ctx, b.Cluster, append(values, "--values", file, "--set", "gpuDevice.replayDevices="+nodes)...); err != nil {
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", file, "--set", "gpuDevice.replayDevices="+nodes+
+		",gpuDevice.preload.image="+libraryName+
+		",config.cluster.sgpu.enforce.memory=preload,config.cluster.sgpu.enforce.compute=preload"); err != nil {
 		t.Fatal(err)
 	}
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))

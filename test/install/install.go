@@ -1,7 +1,6 @@
-// Package install puts heddle into a cluster of test/cluster the way an
-// operator would: the images of a release, and the Helm chart. It builds
-// everything from the working tree, and pulls nothing but the Debian packages
-// that the images stand on.
+// Package install installs heddle in a cluster of test/cluster as an operator would: with the images
+// of a release, and the Helm chart. It builds everything from the working tree, and downloads only
+// the Debian packages of the images' base.
 package install
 
 import (
@@ -193,7 +192,7 @@ func (i *Installer) Pack(_ context.Context, binary string) (archive string, err 
 	const dir, hook = "/usr/local/bin/", "heddle-cdi-hook"
 	program := filepath.Join(i.Dir, binary)
 	files := map[string]string{dir + binary: program}
-	if binary == "heddle-device-plugin" || binary == "heddle-node" {
+	if binary == "heddle-node" {
 		files[dir+hook] = filepath.Join(i.Dir, hook)
 	}
 	archive = program + ".tar"

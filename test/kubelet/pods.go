@@ -30,7 +30,7 @@ type Container struct {
 	CPUs   []int64        // Those that the CPU manager gave it alone.
 }
 
-// Pod is what the kubelet knows of a pod. NUMA, when set, is the affinity that
+// Pod is a pod as the kubelet knows it. NUMA, when set, is the affinity that
 // the topology manager chose.
 type Pod struct {
 	Namespace, Name, UID string

@@ -8,7 +8,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// State is what the kubelet knows of one resource.
+// State is one resource as the kubelet knows it.
 type State struct {
 	// Connected counts the plugins that serve it now.
 	Connected int

@@ -48,7 +48,15 @@ func Run(
 	usage error, own []Case,
 ) {
 	t.Helper()
-	for _, c := range slices.Concat(common(binary, usage), own) {
+	RunOnly(t, run, slices.Concat(common(binary, usage), own))
+}
+
+// RunOnly runs cases of a program.
+func RunOnly(
+	t *testing.T, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error, cases []Case,
+) {
+	t.Helper()
+	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			for _, key := range []string{"KUBECONFIG", "NODE_NAME", "POD_NAME", "POD_NAMESPACE"} {
 				t.Setenv(key, "")

@@ -4,6 +4,7 @@ package state
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,21 +13,26 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // Records is the directory of the checkpoint below that of the state.
 const Records = "records"
 
 // New makes a device state with these checkpoint entries, whose files are in dir.
-func New(tb testing.TB, dir string, inv *inventory.Inventory, entries ...*checkpoint.Entry) *devicestate.State {
+func New(tb testing.TB, dir string, inv *inventory.Inventory, entries ...*allocate.Entry) *devicestate.State {
 	tb.Helper()
 	for _, e := range entries {
-		if err := checkpoint.NewDir(filepath.Join(dir, Records)).Write(e); err != nil {
+		content, err := json.Marshal(e)
+		if err == nil {
+			err = atomicfile.Write(filepath.Join(dir, Records, e.Device+".json"), content, 0o600, atomicfile.Quick)
+		}
+		if err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -38,9 +44,9 @@ func New(tb testing.TB, dir string, inv *inventory.Inventory, entries ...*checkp
 
 // Entry is the checkpoint entry of a container that runs: its device ID stands for
 // an HCA, or for a GPU that it shares, or is a GPU.
-func Entry(kind cdi.Kind, resource, id, device string) *checkpoint.Entry {
+func Entry(kind cdi.Kind, resource, id, device string) *allocate.Entry {
 	ids := []string{id}
-	e := &checkpoint.Entry{
+	e := &allocate.Entry{
 		Kind: kind, Device: cdi.NewName(kind, resource, ids).Device, Resource: resource, IDs: ids,
 		Owner: &kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "runs"}, Name: id},
 	}

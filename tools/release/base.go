@@ -17,8 +17,8 @@ import (
 // lockFile pins the Debian packages of the base layer, below the repository.
 const lockFile = "tools/release/base.lock"
 
-// basePackages are all that the programs need of a distribution: the C library
-// that NVML is loaded with, and the authorities of HTTPS.
+// basePackages are what the programs need from a distribution: the C library that NVML is
+// loaded with, and the certificate authorities.
 var basePackages = []string{"libc6", "ca-certificates"}
 
 // pin is a line of the lock file.
@@ -43,8 +43,8 @@ func readLock(file string) ([]pin, error) {
 	return pins, nil
 }
 
-// apt runs apt-get for an architecture that need not be the machine's, in
-// directories of its own; the machine's package lists stay as they are.
+// apt runs apt-get for any architecture, in its own directories: the machine's package lists do
+// not change.
 func apt(ctx context.Context, arch, state, in string, args ...string) error {
 	for _, dir := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(state, dir), 0o755); err != nil {
@@ -70,8 +70,8 @@ func apt(ctx context.Context, arch, state, in string, args ...string) error {
 	return nil
 }
 
-// download puts packages of an architecture into a directory: the newest, or
-// the versions given.
+// download fetches packages of an architecture into a directory: the newest, or the given
+// versions.
 func download(ctx context.Context, arch, dir string, packages []string) ([]string, error) {
 	state, err := os.MkdirTemp("", "heddle-apt-*")
 	if err != nil {
@@ -87,13 +87,11 @@ func download(ctx context.Context, arch, dir string, packages []string) ([]strin
 	return filepath.Glob(filepath.Join(dir, "*.deb"))
 }
 
-func identity(ctx context.Context, deb string) (name, version string, err error) {
-	out, err := exec.CommandContext(ctx, "dpkg-deb", "--show", "--showformat=${Package} ${Version}", deb).Output()
-	if err != nil {
-		return "", "", fmt.Errorf("dpkg-deb %s: %w", deb, err)
-	}
-	name, version, _ = strings.Cut(string(out), " ")
-	return name, version, nil
+// identity returns the name and version in a package's file name, name_version_arch.deb, where
+// apt-get escapes colons.
+func identity(deb string) (name, version string) {
+	parts := strings.Split(filepath.Base(deb), "_")
+	return parts[0], strings.ReplaceAll(parts[1], "%3a", ":")
 }
 
 func hash(file string) (string, error) {
@@ -105,7 +103,7 @@ func hash(file string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// cacheOf keeps the packages of an architecture.
+// cacheOf returns the directory with the packages of an architecture.
 func cacheOf(arch string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -115,8 +113,8 @@ func cacheOf(arch string) (string, error) {
 	return cache, os.MkdirAll(cache, 0o755)
 }
 
-// fetch puts the packages of an architecture into the user's cache, and returns their pins.
-// With newest, packages that the mirror has no more give way to those that it has.
+// fetch downloads the packages of an architecture into the user's cache, and returns their pins.
+// With newest, packages that the mirror no longer has are replaced by the newest ones.
 func fetch(ctx context.Context, arch string, pins []pin, newest bool) ([]pin, error) {
 	cache, err := cacheOf(arch)
 	if err != nil {
@@ -135,15 +133,15 @@ func fetch(ctx context.Context, arch string, pins []pin, newest bool) ([]pin, er
 	_, err = download(ctx, arch, cache, missing)
 	if err == nil || !newest {
 		if err != nil {
-			err = fmt.Errorf("%w\nA version that the mirror has no more: go run . lock, and commit %s", err, lockFile)
+			err = fmt.Errorf("%w\nIf the mirror no longer has a version: go run . lock, and commit %s", err, lockFile)
 		}
 		return pins, err
 	}
-	fmt.Fprintf(os.Stderr, "no release has these images: %v\n", err)
+	fmt.Fprintf(os.Stderr, "these images differ from a release's: %v\n", err)
 	return latest(ctx, arch, cache)
 }
 
-// latest pins the newest versions of the base's packages, which it puts into a directory.
+// latest downloads the newest versions of the base's packages into a directory, and pins them.
 func latest(ctx context.Context, arch, to string) ([]pin, error) {
 	dir, err := os.MkdirTemp(to, "newest-*")
 	if err != nil {
@@ -157,10 +155,8 @@ func latest(ctx context.Context, arch, to string) ([]pin, error) {
 	var pins []pin
 	for _, f := range files {
 		p := pin{arch: arch}
+		p.name, p.version = identity(f)
 		if p.sha256, err = hash(f); err != nil {
-			return nil, err
-		}
-		if p.name, p.version, err = identity(ctx, f); err != nil {
 			return nil, err
 		}
 		if err := os.Rename(f, filepath.Join(to, filepath.Base(f))); err != nil {
@@ -191,8 +187,7 @@ func lock(ctx context.Context, file string) error {
 	return os.WriteFile(file, []byte(b.String()), 0o644)
 }
 
-// base is the tree of the base layer of an architecture. Each package is checked against
-// its pin.
+// base unpacks the base layer of an architecture. Each package is verified against its pin.
 func base(ctx context.Context, arch, dir string, pins []pin) error {
 	cache, err := cacheOf(arch)
 	if err != nil {
@@ -204,7 +199,7 @@ func base(ctx context.Context, arch, dir string, pins []pin) error {
 		}
 		deb := find(cache, p)
 		if deb == "" {
-			return fmt.Errorf("%s %s for %s: no file with the SHA-256 of %s", p.name, p.version, arch, lockFile)
+			return fmt.Errorf("%s %s for %s: no file has the SHA-256 in %s", p.name, p.version, arch, lockFile)
 		}
 		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("unpack %s: %w: %s", deb, err, out)
@@ -213,7 +208,7 @@ func base(ctx context.Context, arch, dir string, pins []pin) error {
 	return trim(dir)
 }
 
-// find is the file of a pinned package, by content.
+// find returns the file of a pinned package, by content.
 func find(dir string, p pin) string {
 	files, err := filepath.Glob(filepath.Join(dir, p.name+"_*.deb"))
 	if err != nil {
@@ -227,15 +222,15 @@ func find(dir string, p pin) string {
 	return ""
 }
 
-// trim leaves the C library and the authorities, which the package installs one
-// by one and a script of Debian's joins, and the user of the programs.
+// trim keeps the C library, joins the certificate authorities, as a script of Debian's does, and
+// adds the user of the programs.
 func trim(dir string) error {
 	certificates, err := filepath.Glob(filepath.Join(dir, "usr/share/ca-certificates/mozilla/*.crt"))
 	if err != nil {
 		return err
 	}
 	if len(certificates) == 0 {
-		return errors.New("ca-certificates holds no authorities")
+		return errors.New("ca-certificates has no authorities")
 	}
 	var bundle []byte
 	for _, c := range certificates {
@@ -266,13 +261,14 @@ func trim(dir string) error {
 		file := filepath.Join(dir, name)
 		errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
 	}
-	// Where a package has nothing in /lib and /lib64, those are links to directories in /usr,
-	// which another package of the distribution makes.
+	// If a package has nothing in /lib and /lib64, they are links to directories in /usr, which
+	// another package creates.
 	for _, name := range []string{"lib", "lib64"} {
 		_, here := os.Lstat(filepath.Join(dir, name))
 		if _, there := os.Stat(filepath.Join(dir, "usr", name)); here != nil && there == nil {
 			errs = append(errs, os.Symlink("usr/"+name, filepath.Join(dir, name)))
 		}
 	}
-	return errors.Join(append(errs, os.MkdirAll(filepath.Join(dir, "tmp"), 0o755))...)
+	temp := filepath.Join(dir, "tmp")
+	return errors.Join(append(errs, os.MkdirAll(temp, 0o755), os.Chmod(temp, 0o777|os.ModeSticky))...)
 }

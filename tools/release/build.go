@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// builder makes the layouts of one version.
+// builder builds the layouts of one version.
 type builder struct {
 	*linker
 	out, registry string
 	arches        []string
 	revision      string
 	pins          []pin
-	newest        bool // packages of the base that the mirror has no more give way to newer ones
+	newest        bool // replaces packages of the base that the mirror no longer has
 	bases         map[string]v1.Layer
 }
 
@@ -63,8 +63,8 @@ func git(ctx context.Context, root string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// image makes the layout of one program: an index with an image for every
-// architecture, and beside it the bill of materials of each.
+// image writes the layout of one program, an index with an image for every architecture, and the
+// bill of materials of each.
 func (b *builder) image(ctx context.Context, name string) (v1.Hash, error) {
 	dir := filepath.Join(b.out, name)
 	if err := os.RemoveAll(dir); err != nil {
@@ -113,7 +113,7 @@ func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte,
 		}
 		files = append(files, file)
 	}
-	sbom, err := billOfMaterials(name, b.version, arch, files[0], files[1:], b.pins)
+	sbom, err := billOfMaterials(name, b.version, arch, files, b.pins)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -152,7 +152,7 @@ func (b *builder) config(img v1.Image, name, arch string) *v1.ConfigFile {
 	return c
 }
 
-// base is the layer below all programs of an architecture, made once.
+// base returns the layer below all programs of an architecture, built once.
 func (b *builder) base(ctx context.Context, arch string) (v1.Layer, error) {
 	if l := b.bases[arch]; l != nil {
 		return l, nil

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	_ "embed"
 	"errors"
@@ -21,9 +19,9 @@ import (
 //go:embed bundle.sh
 var header string
 
-// bundle writes one file for sites without a network: a shell script with an
-// archive behind it, of the images, the chart and the program that pushes them.
-// It needs a shell and tar, and pushes by itself where there is no engine.
+// bundle writes one file for sites without a network: a shell script followed by an archive of the
+// images, the chart and the program that pushes them. It needs a shell and tar, and pushes without
+// a container engine.
 func bundle(ctx context.Context, root, from, out string) error {
 	images, err := layouts(from)
 	if err != nil {
@@ -57,14 +55,14 @@ func bundle(ctx context.Context, root, from, out string) error {
 		return err
 	}
 	_, err = io.WriteString(f, script)
-	if err := errors.Join(err, archive(f, dir), f.Close()); err != nil {
+	if err := errors.Join(err, compressed(f, dir), f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", out, err)
 	}
 	fmt.Println(out)
 	return nil
 }
 
-// pushers puts this program into the bundle, for machines of both architectures.
+// pushers adds this program to the bundle, for both architectures.
 func pushers(ctx context.Context, root, dir string) error {
 	for arch := range compilers {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=",
@@ -78,11 +76,4 @@ func pushers(ctx context.Context, root, dir string) error {
 		}
 	}
 	return nil
-}
-
-func archive(to io.Writer, dir string) error {
-	z := gzip.NewWriter(to)
-	w := tar.NewWriter(z)
-	err := addAll(w, dir)
-	return errors.Join(err, w.Close(), z.Close())
 }

@@ -92,6 +92,6 @@ func (a asset) build(ctx context.Context, root, version string) ([]byte, error) 
 		return nil, err
 	}
 	var b bytes.Buffer
-	err = archive(&b, dir)
+	err = compressed(&b, dir)
 	return b.Bytes(), err
 }

@@ -13,18 +13,17 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
-// linker links programs into a directory for each architecture. A program that is current
-// there is not linked again, since Go finds its build ID in the file.
+// linker links programs into a directory for each architecture. An up-to-date program is not
+// linked again: Go finds its build ID in the file.
 type linker struct {
 	root, dir, version string
 }
 
-// newLinker takes a directory that lasts and is locked until end is called, or makes one
-// for this run alone.
-func newLinker(ctx context.Context, root, dir, version string) (l *linker, end func(), err error) {
+// newLinker returns a linker for a directory, which it locks until end is called, or for a
+// temporary one.
+func newLinker(root, dir, version string) (l *linker, end func(), err error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, nil, err
 	}
@@ -44,42 +43,24 @@ func newLinker(ctx context.Context, root, dir, version string) (l *linker, end f
 	if err != nil {
 		return nil, nil, err
 	}
-	end = func() { _ = lock.Close() }
-	if err := flock(ctx, lock); err != nil {
-		end()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return &linker{root, dir, version}, end, nil
-}
-
-func flock(ctx context.Context, f *os.File) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+	return &linker{root, dir, version}, func() { _ = lock.Close() }, nil
 }
 
 func (l *linker) program(arch, name string) string { return filepath.Join(l.dir, arch, name) }
 
-// withHook are programs, and the second program where an image of one has that.
+// withHook adds the second program of the image of the node's daemons.
 func withHook(names []string) []string {
-	if slices.Contains(names, devicePlugin) || slices.Contains(names, node) {
+	if slices.Contains(names, node) {
 		return append(slices.Clone(names), mountsHook)
 	}
 	return names
 }
 
-// link links programs and what their images have beside them. Those of the main module come
-// out of one build, which looks at the module once; schedulers are modules of their own.
+// link links programs and the second programs of their images: those of the main module in one
+// build, schedulers in their own modules.
 func (l *linker) link(ctx context.Context, arch string, names []string) error {
 	if err := os.MkdirAll(filepath.Join(l.dir, arch), 0o755); err != nil {
 		return err
@@ -92,7 +73,7 @@ func (l *linker) link(ctx context.Context, arch string, names []string) error {
 		}
 		_, err := os.Stat(filepath.Join(l.root, folder, "go.mod"))
 		switch {
-		case name == mountsHook: // It runs on the node too, where no C library is known.
+		case name == mountsHook: // It also runs on the node, with an unknown C library.
 			err = l.build(ctx, arch, "0", ".", l.program(arch, name), "./"+folder)
 		case err == nil:
 			err = l.build(ctx, arch, "1", folder, l.program(arch, name), ".")
@@ -112,8 +93,8 @@ func (l *linker) link(ctx context.Context, arch string, names []string) error {
 	return nil
 }
 
-// build runs go build in a folder. NVML's functions are bound when called (-z lazy), since
-// older drivers lack some.
+// build runs go build in a folder. NVML's functions are bound lazily (-z lazy), since older
+// drivers lack some.
 func (l *linker) build(ctx context.Context, arch, cgo, folder, out string, packages ...string) error {
 	cc, err := compiler(arch)
 	if err != nil {
@@ -133,11 +114,10 @@ func (l *linker) build(ctx context.Context, arch, cgo, folder, out string, packa
 	return nil
 }
 
-// compilers are Debian's C compilers by architecture; NVML needs one, since
-// go-nvml opens it by cgo.
+// compilers are Debian's C compilers by architecture. go-nvml needs cgo.
 var compilers = map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}
 
-// compiler is the one for an architecture. The machine's own may have another name.
+// compiler returns the C compiler for an architecture. The machine's own may have another name.
 func compiler(arch string) (string, error) {
 	cc, ok := compilers[arch]
 	_, err := exec.LookPath(cc)
@@ -147,13 +127,12 @@ func compiler(arch string) (string, error) {
 	case arch == runtime.GOARCH:
 		return "gcc", nil
 	case !ok:
-		return "", errors.New("no compiler is known for this architecture")
+		return "", errors.New("unsupported architecture")
 	}
 	return "", fmt.Errorf("%w: apt-get install gcc-%s libc6-dev-%s-cross", err, strings.TrimSuffix(cc, "-gcc"), arch)
 }
 
-// programs links programs and puts them into a directory, for those who run them without
-// an image.
+// programs links programs into a directory, to run them without an image.
 func programs(ctx context.Context, l *linker, arch, out string, names []string) error {
 	if err := l.link(ctx, arch, names); err != nil {
 		return err
@@ -166,8 +145,8 @@ func programs(ctx context.Context, l *linker, arch, out string, names []string) 
 	return nil
 }
 
-// place makes a file another name of a program, or a copy where that cannot be. The program's
-// next version is another file, so that this one stays as it is.
+// place hard-links a program, or copies it across file systems. The program's next version is
+// another file, so this one does not change.
 func place(program, file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err

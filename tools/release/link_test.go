@@ -21,7 +21,7 @@ func TestProgramsAreKept(t *testing.T) {
 	}
 	linked := func(version string) os.FileInfo {
 		t.Helper()
-		l, end, err := newLinker(t.Context(), "../..", kept, version)
+		l, end, err := newLinker("../..", kept, version)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,5 @@
-// Command release makes what a release consists of. It builds container images
-// without a container engine: Go's cross compiler, the files of two Debian
-// packages, and OCI layouts.
+// Command release builds a release. It builds container images without a container engine: Go's
+// cross compiler, the files of two Debian packages, and OCI layouts.
 //
 //	release images [-out DIR] [-version V] [-arch amd64,arm64] [-programs DIR] [BINARY...]
 //	release programs [-out DIR] [-version V] [-programs DIR] [BINARY...]
@@ -9,9 +8,7 @@
 //	release cli    [-out DIR] -version V
 //	release lock
 //
-// An image or archive is the same, to the byte, wherever and whenever it is
-// built from one commit and one base.lock: its files have one time, one order
-// and one owner.
+// Images and archives are reproducible: of one commit and one base.lock they have the same bytes.
 package main
 
 import (
@@ -25,22 +22,21 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 )
 
-// volcano is heddle-vc-scheduler: it stands in for the image of this name in Volcano's chart.
+// volcano is heddle-vc-scheduler: it replaces the image of this name in Volcano's chart.
 const volcano = "vc-scheduler"
 
-// The images of the device plugin, alone and in heddle-node, have a second program, which
-// the plugin puts on the node.
-const devicePlugin, node, mountsHook = "heddle-device-plugin", "heddle-node", "heddle-cdi-hook"
+// The image of the node's daemons has a second program, which the device plugin copies to the
+// node.
+const node, mountsHook = "heddle-node", "heddle-cdi-hook"
 
 // binaries are the images, each named for its program.
-var binaries = []string{
-	"heddle", node, "heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
-	volcano,
-}
+var binaries = []string{"heddle", node, "heddle-topo-master", "heddle-scheduler", volcano}
 
 func main() {
+	syscall.Umask(0o022) // The modes in images do not depend on the caller's.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -97,16 +93,16 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("%s: want images, programs, push, bundle, cli or lock", command)
 }
 
-// build makes images, or the programs of this machine's architecture alone.
+// build builds images, or only the programs for this machine's architecture.
 func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) error {
 	version := set.String("version", "", "version of the programs and tag of the images; empty: git describe")
-	keep := set.String("programs", "", "directory that keeps programs for the next time; empty: all are linked")
+	keep := set.String("programs", "", "directory that keeps linked programs; empty: all are linked again")
 	out := set.String("out", "dist/"+set.Name(), "directory of the OCI layouts, or of the programs")
 	arches, registry, newest := runtime.GOARCH, "heddle", false
 	if set.Name() == "images" {
 		set.StringVar(&arches, "arch", "amd64,arm64", "architectures, comma-separated")
-		set.BoolVar(&newest, "newest", false, "for tests: the newest packages where the mirror has the pinned ones no more")
-		set.StringVar(&registry, "registry", registry, "what stands before the image's name where containerd imports a layout")
+		set.BoolVar(&newest, "newest", false, "for tests: the newest packages if the mirror no longer has the pinned ones")
+		set.StringVar(&registry, "registry", registry, "prefix of the image's name for containerd's import of a layout")
 	}
 	if err := set.Parse(args); err != nil {
 		return err
@@ -127,7 +123,7 @@ func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) 
 		}
 		*version = v
 	}
-	l, end, err := newLinker(ctx, *root, *keep, *version)
+	l, end, err := newLinker(*root, *keep, *version)
 	if err != nil {
 		return err
 	}

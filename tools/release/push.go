@@ -20,7 +20,7 @@ type stored struct {
 	index     v1.ImageIndex
 }
 
-// layouts are the images below a directory.
+// layouts returns the images below a directory.
 func layouts(from string) ([]stored, error) {
 	dirs, err := filepath.Glob(filepath.Join(from, "*", "oci-layout"))
 	if err != nil {
@@ -51,8 +51,8 @@ func layouts(from string) ([]stored, error) {
 	return all, nil
 }
 
-// push writes all images to a registry, with the credentials of docker's or
-// podman's configuration. What the registry has is not sent again.
+// push writes all images to a registry, with the credentials of docker's or podman's
+// configuration. Existing layers are not sent again.
 func push(ctx context.Context, from, registry string, insecure bool) error {
 	images, err := layouts(from)
 	if err != nil {

@@ -24,7 +24,7 @@ func (s *Snapshot) Along(axis Axis) *Snapshot {
 	case AxisFabric:
 		return s.next(dissolve(s.Child), s.Crossing)
 	case AxisNVLink:
-		d := domains{domain: set[*Element]{}}
+		d := domains{domain: map[*Element]bool{}}
 		for _, e := range s.Crossing {
 			d.add(e)
 		}
@@ -68,10 +68,8 @@ func dissolve(list []*Element) []*Element {
 // with is a group with other children.
 func (e *Element) with(children []*Element) *Element {
 	out := *e
-	sum := summarize(children)
-	out.Child, out.body = children, nil
-	out.Nodes, out.Status = sum.nodes, sum.status(len(children))
-	out.encode(&sum)
+	out.Child = children
+	out.summarize()
 	return &out
 }
 
@@ -79,18 +77,18 @@ func (e *Element) with(children []*Element) *Element {
 type domains struct {
 	list []*Element
 	// domain are the nodes in one.
-	domain set[*Element]
+	domain map[*Element]bool
 }
 
 // add takes a domain with the nodes at any level below it, unless a level before
 // had them: block and nvlink may both be levels.
 func (d *domains) add(e *Element) {
 	nodes := e.nodes(nil)
-	if _, had := d.domain[nodes[0]]; had {
+	if d.domain[nodes[0]] {
 		return
 	}
 	for _, n := range nodes {
-		d.domain.add(n)
+		d.domain[n] = true
 	}
 	if !slices.Equal(e.Child, nodes) {
 		slices.SortFunc(nodes, compareElements)
@@ -101,13 +99,12 @@ func (d *domains) add(e *Element) {
 
 func (d *domains) walk(list []*Element) {
 	for _, e := range list {
-		_, had := d.domain[e]
 		switch {
 		case e.NVLink:
 			d.add(e)
 		case len(e.Child) > 0:
 			d.walk(e.Child)
-		case !had:
+		case !d.domain[e]:
 			d.list = append(d.list, e)
 		}
 	}
@@ -122,139 +119,4 @@ func (e *Element) nodes(into []*Element) []*Element {
 		into = c.nodes(into)
 	}
 	return into
-}
-
-// cross finds which of the NVLink domains with other members, or with nodes of
-// which the groups have other members, cross those groups now.
-func (t *tree) cross() {
-	again := set[*domain]{}
-	for d := range t.members {
-		if d.isNVLink() {
-			again.add(d)
-			continue
-		}
-		if !slices.ContainsFunc(t.levels[:d.level], func(l Level) bool { return l.By == ByNVLink || l.By == ByBlock }) {
-			continue
-		}
-		for n := range d.members {
-			for _, above := range n.chain[:d.level] {
-				if above != nil && above.isNVLink() {
-					again.add(above)
-				}
-			}
-		}
-	}
-	for d := range again {
-		if now := d.isCut(); now != d.crosses {
-			d.crosses, t.recross = now, true
-			t.members.add(d)
-			t.follow(d)
-		}
-	}
-}
-
-// follow gives the members of a domain that crosses others, or no longer does,
-// another home, and the domains below it another parent.
-func (t *tree) follow(d *domain) {
-	for n := range d.members {
-		t.rehome(n, n.lowest(t.root))
-		for _, below := range n.chain[d.level+1:] {
-			if below != nil {
-				t.members.add(below)
-			}
-		}
-	}
-}
-
-func (d *domain) isNVLink() bool { return len(d.key) > 0 && d.key[0] == keyNVLink }
-
-// isCut reports whether the groups of the other levels have only some of the
-// domain's members each, or others besides. A node of which no cable is known is
-// where the others are.
-func (d *domain) isCut() bool {
-	var deepest *domain
-	for n := range d.members {
-		if at := n.above(d); at != nil && (deepest == nil || at.level > deepest.level) {
-			deepest = at
-		}
-	}
-	for n := range d.members {
-		if at := n.above(d); at != nil && at != deepest && !d.isNested(deepest, at) {
-			return true
-		}
-		for _, below := range n.chain[d.level+1:] {
-			if below != nil && !below.isNVLink() && !below.isIn(d) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// isNested reports whether a member that is in the inner of two groups is in the
-// outer as well.
-func (d *domain) isNested(inner, outer *domain) bool {
-	for n := range d.members {
-		if n.chain[inner.level] == inner && n.chain[outer.level] == outer {
-			return true
-		}
-	}
-	return false
-}
-
-// above is the lowest group of the node that is no NVLink domain and stands
-// above one.
-func (n *node) above(d *domain) *domain {
-	for _, above := range slices.Backward(n.chain[:d.level]) {
-		if above != nil && !above.isNVLink() {
-			return above
-		}
-	}
-	return nil
-}
-
-func (d *domain) isIn(o *domain) bool {
-	for n := range d.members {
-		if n.chain[o.level] != o {
-			return false
-		}
-	}
-	return true
-}
-
-// lowest is the domain that shows the node.
-func (n *node) lowest(root *domain) *domain {
-	for _, d := range slices.Backward(n.chain) {
-		if d != nil && !d.crosses {
-			return d
-		}
-	}
-	return root
-}
-
-// showCrossing marks the domains that show a node beside the tree.
-func (t *tree) showCrossing(n *node) {
-	for _, d := range n.chain {
-		if d != nil && d.crosses {
-			t.showAgain(d)
-		}
-	}
-}
-
-// crossing are the elements of the domains that cross others.
-func (t *tree) crossing() []*Element {
-	if t.last != nil && !t.recross {
-		return t.last.Crossing
-	}
-	t.recross = false
-	var out []*Element
-	for _, level := range t.domains {
-		for _, d := range level {
-			if d.crosses && d.shown != nil {
-				out = append(out, d.shown)
-			}
-		}
-	}
-	slices.SortFunc(out, compareElements)
-	return out
 }

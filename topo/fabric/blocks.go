@@ -5,59 +5,41 @@ import (
 	"strings"
 )
 
-// blocks cuts a group of more than n nodes into blocks of neighboring switch
-// ports. It returns the members with another block.
-func (g *leafGroup) blocks(n int) (changed []*node) {
-	width, numbers := votes{}, map[*leaf]*numbering{}
-	if len(g.members) > n {
-		for i := range g.cabling.rails {
-			if leaf := g.cabling.rails[i].Leaf.ID; leaf != "" {
-				width.add(leaf, 1)
+// cut cuts a group of more than n nodes into blocks of neighboring switch ports.
+func (g *leafGroup) cut(n int, ids []string) {
+	if n == 0 || len(g.members) <= n {
+		return
+	}
+	width := map[string]int{}
+	for _, r := range g.rails {
+		width[r.Leaf.ID]++
+	}
+	numbers := g.numberings()
+	for _, m := range g.members {
+		var blocks tally[string]
+		for i := range m.links.ports {
+			p := &m.links.ports[i]
+			if at, ok := placeOf(p.switchPort.Value()); ok && numbers[p.leaf] != nil {
+				ports := max(width[ids[p.leaf]], 1) * n
+				blocks.add(strconv.Itoa(numbers[p.leaf].index(at)/ports), 1)
 			}
 		}
-		numbers = g.numberings()
+		g.blocks = append(g.blocks, blocks.most(strings.Compare))
 	}
-	for _, m := range g.members {
-		block := ""
-		if len(g.members) > n {
-			block = g.block(m, &width, numbers, n)
-		}
-		if block != m.block {
-			m.block = block
-			changed = append(changed, m)
-		}
-	}
-	return changed
-}
-
-// block is that of most of the node's switch ports: width ports of a leaf make
-// a node, n nodes a block.
-func (g *leafGroup) block(m *node, width *votes, numbers map[*leaf]*numbering, n int) string {
-	var v votes
-	for i := range m.ports {
-		p := &m.ports[i]
-		at, ok := placeOf(p.switchPort.Value())
-		if !ok || p.leaf == nil || numbers[p.leaf] == nil {
-			continue
-		}
-		ports := int(max(width.count(p.leaf.id), 1)) * n
-		v.add(strconv.Itoa(numbers[p.leaf].index(at)/ports), 1)
-	}
-	return v.most()
 }
 
 // numberings are how the group's own leaves number their ports, learnt from the
 // members that have all cables right, from all if none has.
-func (g *leafGroup) numberings() map[*leaf]*numbering {
-	places := map[*leaf][]place{}
+func (g *leafGroup) numberings() map[int32]*numbering {
+	places := map[int32][]place{}
 	for _, all := range []bool{false, true} {
-		for _, m := range g.members {
-			if len(m.cabling) > 0 && !all {
+		for i, m := range g.members {
+			if len(g.findings[i]) > 0 && !all {
 				continue
 			}
-			for i := range m.ports {
-				p := &m.ports[i]
-				if at, ok := placeOf(p.switchPort.Value()); ok && p.leaf != nil && g.cabling.own.count(p.leaf.id) > 0 {
+			for j := range m.links.ports {
+				p := &m.links.ports[j]
+				if at, ok := placeOf(p.switchPort.Value()); ok && p.leaf != 0 && g.own.count(p.leaf) > 0 {
 					places[p.leaf] = append(places[p.leaf], at)
 				}
 			}
@@ -66,7 +48,7 @@ func (g *leafGroup) numberings() map[*leaf]*numbering {
 			break
 		}
 	}
-	out := make(map[*leaf]*numbering, len(places))
+	out := make(map[int32]*numbering, len(places))
 	for l, list := range places {
 		out[l] = numberingOf(list)
 	}

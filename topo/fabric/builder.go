@@ -2,13 +2,12 @@ package fabric
 
 import (
 	"errors"
-	"maps"
-	"runtime"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Config is how a builder is made.
@@ -23,37 +22,57 @@ type Config struct {
 // DefaultStaleAfter is three heartbeats.
 const DefaultStaleAfter = 3 * v1alpha1.HeartbeatInterval
 
-// maxSkew is how far ahead a worker's clock may be.
-const maxSkew = time.Minute
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Ready is whether the Node's condition Ready is True; Since is when that
+	// condition last changed.
+	Ready bool
+	Since time.Time
+	// Names are the values of the node's topology labels: the groups of any
+	// kind that it was in. They keep names stable.
+	Names []string
+	// Report is the node's NodeTopology, nil if there is none.
+	Report *Report
+	// Heartbeat is when the worker last ended a pass; zero if unknown.
+	Heartbeat time.Time
+}
 
 // Builder builds the tree. Put, Heartbeat and Remove take what changed, and
-// Snapshot computes again what follows from it: the leaf groups of the changed
-// nodes, the domains that they are in, and the tree above. A Builder is for one
-// goroutine, its snapshots are for any.
+// Snapshot computes the tree again from all reports. It reuses what follows from one
+// report, the check of a leaf group that is as it was, and equal elements. A Builder is
+// for one goroutine, its snapshots are for any.
 type Builder struct {
-	staleAfter time.Duration
-	now        time.Time
-	// due is when the first node may become stale, zero for never.
+	levels []Level
+	at     moment
+	// due is when the first heartbeat may become too old, zero for never.
 	due time.Time
 
-	nodes      map[string]*node
-	leaves     grouping[*node]
-	recent     [recent]*leaf
-	leafGroups map[string]*leafGroup
-	spines     grouping[*leafGroup]
-	hcas       hcas
-	shapes     shapes
-	tree       tree
+	nodes   map[string]*node
+	order   []*node // By name.
+	symbols symbols
 
-	// expected counts the leaf groups that expect nodes on a switch, peers are the
-	// groups with uplinks to it.
-	expected map[string]int
-	peers    map[string]set[*leafGroup]
+	// recabled is set if the survey is out of date, changed if the tree is.
+	recabled, changed bool
+	survey            *survey
+	tree              *tree
+	snapshot          *Snapshot
+}
 
-	// groups are the leaf groups to check again, raised those with other spines,
-	// perhaps, uplinks the leaves with other uplinks.
-	groups, raised set[*leafGroup]
-	uplinks        []string
+// node is what is known of a node, and what follows from that alone.
+type node struct {
+	Node
+	links *links // Nil without a report.
+	// path are the names that its path gives it by level, nil for none; badPath is set if
+	// the path makes no sense.
+	path    []string
+	badPath bool
+	nvlink  string
+	// print is another one after each Put.
+	print uint64
+	// beat is what is wrong with its heartbeat, shown its last element.
+	beat  Reason
+	shown *Element
 }
 
 // New makes a builder without nodes.
@@ -68,74 +87,46 @@ func New(c Config) (*Builder, error) {
 		c.StaleAfter = DefaultStaleAfter
 	}
 	return &Builder{
-		staleAfter: c.StaleAfter, nodes: map[string]*node{}, tree: newTree(slices.Clone(c.Levels)),
-		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
-		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, groups: set[*leafGroup]{},
-		expected: map[string]int{}, peers: map[string]set[*leafGroup]{}, raised: set[*leafGroup]{},
-		shapes: shapes{all: map[string]*shape{}, changed: set[string]{}},
+		levels: slices.Clone(c.Levels), at: moment{staleAfter: c.StaleAfter}, nodes: map[string]*node{},
+		symbols: newSymbols(), survey: &survey{votes: &grouping{}}, tree: &tree{}, recabled: true,
 	}, nil
 }
 
 // Put adds nodes or replaces all that is known of them; of two with one name
 // the last counts.
 func (b *Builder) Put(nodes ...Node) {
-	if len(b.nodes) == 0 { // Growing these maps is a tenth of a first tree.
-		b.nodes = make(map[string]*node, len(nodes))
-		b.hcas.first = make(map[uint64]*node, usualPorts*len(nodes))
-		b.hcas.changes = make([]portChange, 0, len(nodes))
-	}
 	for i := range nodes {
 		b.put(&nodes[i])
 	}
+	b.changed = b.changed || len(nodes) > 0
 }
-
-// usualPorts is how many fabric ports a node has.
-const usualPorts = 8
 
 func (b *Builder) put(now *Node) {
 	n := b.nodes[now.Name]
 	if n == nil {
-		n = &node{Node: Node{Name: now.Name}, chain: make([]*domain, len(b.tree.levels))}
-		n.member.owner = n
+		n = &node{Node: Node{Name: now.Name}}
 		b.nodes[now.Name] = n
-	}
-	if !slices.Equal(n.Names, now.Names) {
-		b.tree.leave(n) // While its domains count the old names.
+		b.order = slices.Insert(b.order, b.find(n), n)
+		b.recabled = true
 	}
 	if n.Report != now.Report {
-		b.report(n, now.Report)
+		b.symbols.own(n.links, -1)
+		n.links = b.symbols.links(now.Report)
+		b.symbols.own(n.links, 1)
+		n.path, n.badPath = pathNames(b.levels, now.Report.path())
+		n.nvlink = now.Report.nvlinkDomain()
+		b.recabled = true
 	}
-	n.Node = *now
-	b.tree.move(n)
-	b.tree.show(n)
+	n.Node, n.print = *now, b.symbols.print()
+	if invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }; slices.ContainsFunc(n.Names, invalid) {
+		n.Names = slices.DeleteFunc(slices.Clone(n.Names), invalid)
+	}
 }
 
-// report gives a node another report, nil for none.
-func (b *Builder) report(n *node, now *Report) {
-	was, ports, uplinks, upLeaves := n.Report, n.ports, n.Report.uplinks(), n.upLeaves()
-	n.Report, n.ports = now, b.ports(now)
-	shape := n.shape
-	if n.shape = nil; now != nil {
-		n.shape = b.shapes.of(now.shape, n.ports)
-	}
-	b.shapes.count(n.shape, shape)
-	b.hcas.changed(n, ports)
-	follows := now != nil && len(now.accelerators) == 0
-	if !slices.EqualFunc(ports, n.ports, sameLink) || follows != n.member.follows {
-		b.leaves.set(&n.member, n.links(), follows)
-	}
-	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
-		b.groups.add(n.group)
-	}
-	if !slices.EqualFunc(ports, n.ports, sameFar) {
-		b.tree.redescribe(n, ByLeaf, ByBlock)
-	}
-	if !slices.Equal(uplinks, n.Report.uplinks()) {
-		b.tree.redescribe(n, BySpine)
-	}
-	if now := n.upLeaves(); !slices.Equal(upLeaves, now) || !slices.Equal(uplinks, n.Report.uplinks()) {
-		b.uplinks = append(append(b.uplinks, upLeaves...), now...)
-	}
+// find is where a node is in the order of names, or belongs.
+func (b *Builder) find(n *node) int {
+	i, _ := slices.BinarySearchFunc(b.order, n.Name, func(n *node, name string) int { return strings.Compare(n.Name, name) })
+	return i
 }
 
 // Heartbeat records a heartbeat of a node.
@@ -144,10 +135,16 @@ func (b *Builder) Heartbeat(name string, at time.Time) {
 	if n == nil || n.Heartbeat.Equal(at) {
 		return
 	}
-	backward := at.Before(n.Heartbeat) || n.Heartbeat.IsZero()
 	n.Heartbeat = at
-	if backward || n.overdue || at.After(b.now.Add(maxSkew)) {
-		b.tree.show(n)
+	reason, next := b.at.heartbeat(n)
+	b.changed = b.changed || reason != n.beat
+	b.wait(next)
+}
+
+// wait makes Snapshot look at the heartbeats at that time, zero for never.
+func (b *Builder) wait(until time.Time) {
+	if !until.IsZero() && (b.due.IsZero() || until.Before(b.due)) {
+		b.due = until
 	}
 }
 
@@ -158,165 +155,71 @@ func (b *Builder) Remove(name string) {
 		return
 	}
 	delete(b.nodes, name)
-	b.report(n, nil)
-	b.tree.leave(n)
-	n.isGone = true
+	i := b.find(n)
+	b.order = slices.Delete(b.order, i, i+1)
+	b.symbols.own(n.links, -1)
+	b.recabled = true
 }
 
 // Snapshot brings the tree up to date and returns it. now decides which
 // heartbeats are too old. Without any change the same snapshot comes back.
 func (b *Builder) Snapshot(now time.Time) *Snapshot {
-	if now.After(b.now) {
-		b.now = now
+	if now.After(b.at.now) {
+		b.at.now = now
 	}
-	doubles := make(chan []*node, 1)
-	go func() { doubles <- b.hcas.recount() }() // A tenth of a first tree, that nothing before showNodes needs.
-	b.findStale()
-	b.groupNodes()
-	b.compareShapes()
-	b.checkCabling()
-	b.groupLeafGroups()
-	b.tree.regroup()
-	b.tree.rename()
-	b.tree.show(<-doubles...)
-	b.showNodes()
-	b.tree.compose()
-	return b.tree.last
+	if b.recabled {
+		b.compact()
+		b.survey = newSurvey(b.order, &b.symbols, b.levels, b.survey)
+	}
+	if b.recabled || b.changed || !b.due.IsZero() && !b.at.now.Before(b.due) {
+		b.build()
+	}
+	b.recabled, b.changed = false, false
+	return b.snapshot
 }
 
-// findStale looks through the heartbeats when the first of them may be too old.
-// That is seldom: heartbeats that arrived meanwhile put it off by StaleAfter.
-func (b *Builder) findStale() {
-	if b.due.IsZero() || b.now.Before(b.due) {
-		return
-	}
+// build makes the tree of all nodes.
+func (b *Builder) build() {
+	t := newTree(b.levels, b.order, b.survey)
+	t.rename(b.tree, b.symbols.ids)
 	b.due = time.Time{}
-	for _, n := range b.nodes {
-		reason, next := b.heartbeat(n)
-		if (reason.Kind != "") != n.overdue {
-			b.tree.show(n)
-		}
+	for _, n := range b.order {
+		var next time.Time
+		n.beat, next = b.at.heartbeat(n)
 		b.wait(next)
 	}
+	duplicates := b.symbols.duplicates(b.order)
+	parallel(len(t.spots), func(from, to int32) {
+		for i := range t.spots[from:to] {
+			p := &t.spots[from:to][i]
+			p.shown = p.element(duplicates, b.symbols.ids)
+		}
+	})
+	crossing := t.compose(b.tree)
+	b.snapshot = b.snapshot.next(t.root.shows(), crossing)
+	t.forget()
+	b.tree = t
 }
 
-// wait makes findStale run at that time.
-func (b *Builder) wait(until time.Time) {
-	if !until.IsZero() && (b.due.IsZero() || until.Before(b.due)) {
-		b.due = until
+// spare is how many symbols may be out of use.
+const spare = 1 << 14
+
+// compact numbers all switches anew once most numbers may be out of use: false
+// reports cannot fill the memory.
+func (b *Builder) compact() {
+	s := &b.symbols
+	size := s.size()
+	if s.used == 0 {
+		s.used = size
 	}
-}
-
-// compareShapes has the groups checked again of which nodes are now taken for nodes
-// of another shape.
-func (b *Builder) compareShapes() {
-	turned := b.shapes.regard()
-	if len(turned) == 0 {
+	if size < 2*s.used+spare {
 		return
 	}
-	for _, n := range b.nodes {
-		if _, ok := turned[n.shape]; ok && n.group != nil {
-			b.groups.add(n.group)
-		}
+	b.symbols = newSymbols()
+	for _, n := range b.order {
+		n.links = b.symbols.links(n.Report)
+		b.symbols.own(n.links, 1)
 	}
-}
-
-// checkCabling checks the leaf groups that changed.
-func (b *Builder) checkCabling() {
-	groups := slices.Collect(maps.Keys(b.groups))
-	clear(b.groups)
-	checked := make([]cabling, len(groups))
-	parallel(len(groups), func(from, to int) {
-		for i := from; i < to; i++ {
-			checked[i] = check(groups[i])
-		}
-	})
-	for i, g := range groups {
-		if len(g.members) > 0 {
-			b.apply(g, checked[i])
-			continue
-		}
-		b.spines.set(&g.member, nil, false)
-		b.expect(g.cabling.leaves, nil)
-		b.meet(g, nil)
-		delete(b.raised, g)
-		if b.leafGroups[g.key] == g {
-			delete(b.leafGroups, g.key)
-		}
-	}
-	for g := range b.raised {
-		b.raise(g)
-	}
-	clear(b.raised)
-}
-
-// apply takes over the outcome of a cabling check.
-func (b *Builder) apply(g *leafGroup, now cabling) {
-	for i, n := range g.members {
-		if found := now.findings[i]; !slices.Equal(found, n.cabling) {
-			n.cabling = found
-			b.tree.show(n)
-		}
-	}
-	now.findings = nil
-	was := g.cabling
-	g.cabling = now
-	if !slices.Equal(was.rails, now.rails) {
-		b.showRails(g)
-	}
-	if slices.ContainsFunc(b.tree.levels, func(l Level) bool { return l.By == BySpine }) {
-		b.raised.add(g)
-		b.expect(was.leaves, now.leaves)
-	}
-	if i := slices.IndexFunc(b.tree.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
-		b.tree.move(g.blocks(b.tree.levels[i].Nodes)...)
-	}
-}
-
-// showRails marks the domains that show what a leaf group expects.
-func (b *Builder) showRails(g *leafGroup) {
-	for i, l := range b.tree.levels {
-		if d := b.tree.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
-			b.tree.elements[i].add(d)
-		}
-	}
-}
-
-// showNodes makes the elements of the nodes that changed.
-func (b *Builder) showNodes() {
-	nodes := slices.DeleteFunc(b.tree.nodes, func(n *node) bool { return n.isGone })
-	elements := make([]*Element, len(nodes))
-	parallel(len(nodes), func(from, to int) {
-		for i := from; i < to; i++ {
-			elements[i] = b.nodeElement(nodes[i])
-		}
-	})
-	for i, n := range nodes {
-		n.isChanged = false
-		if n.shown == nil || !n.shown.same(elements[i]) {
-			n.shown = elements[i]
-			b.tree.showAgain(n.home)
-			b.tree.showCrossing(n)
-		}
-		reason, next := b.heartbeat(n)
-		n.overdue = reason.Kind != ""
-		b.wait(next)
-	}
-	b.tree.nodes = nil
-}
-
-// worthwhile is from how many things two goroutines are faster than one.
-const worthwhile = 64
-
-// parallel has the numbers below n worked on by all processors. Of a first tree
-// the reports, the leaf groups and the nodes' elements are made so: without, it
-// takes half as long again (BenchmarkFirstTree).
-func parallel(n int, work func(from, to int)) {
-	parts := min(runtime.GOMAXPROCS(0), 1+n/worthwhile)
-	var others sync.WaitGroup
-	for i := 1; i < parts; i++ {
-		others.Go(func() { work(n*i/parts, n*(i+1)/parts) })
-	}
-	work(0, n/parts)
-	others.Wait()
+	b.symbols.used = b.symbols.size()
+	b.survey = &survey{votes: &grouping{}}
 }

@@ -1,10 +1,16 @@
-// Package fabric makes one tree of groups out of the reports of many nodes,
-// and finds the cables that are not where they belong.
+// Package fabric makes one tree of groups from the reports of many nodes, and finds
+// the cables that are not where they belong.
 //
 // It owns the definition of a group, the groups' names, the status of every
 // element and the bytes that GET /node_group answers. It reads no API, file
-// or clock, starts nothing that outlives a call and never fails on what is in
+// or clock, starts nothing that outlives a call and never fails on the content of
 // a report: a false report moves its own node, and is bounded.
+//
+// Every tree is computed from all reports, by functions that build on each other:
+// report (what is stored), links (ports and leaves), groups (the votes), findings (the
+// check of a leaf group), survey (both for all nodes), tree, naming, status and snapshot
+// (the answer). Intermediate results of unchanged input are reused: what follows from one
+// report, anchors, the check of a leaf group, names and elements.
 //
 // # Which nodes belong together
 //
@@ -16,46 +22,44 @@
 //  1. Leaves are siblings if more than half of the cables of either come from
 //     nodes that are on the other as well (a node counts as often as it has
 //     cables to both), or if that is so among the nodes with equal numbers of
-//     cables of which neither leaf has four times as many as the other: nodes
+//     cables, where neither leaf has four times as many such nodes as the other: nodes
 //     with four HCAs beside nodes with eight, on half of their leaves, prove
-//     nothing. That takes three cables to both, and one in eight of those of
+//     nothing. That takes three cables to both, and one in eight of the cables of
 //     nodes with more than one. A leaf's anchor is the least ID among it and
 //     its siblings. The eight leaves of a rail-optimized group are siblings;
 //     the one leaf of a group without rails is its own anchor.
 //  2. A node votes for the anchor that most of its cables lead to.
-//  3. A leaf's home is what most of its nodes voted for, weighted by cables.
+//  3. A leaf's home is the choice of most of its nodes, weighted by cables.
 //  4. A node's group is the home that most of its cables lead to.
 //
 // At a leaf with three or more cables of nodes with GPUs only those count in votes 1
 // and 3, and for what is foreign: nodes without GPUs go where their cables lead.
 //
-// Ties in vote 4 go to the group at the leaves of which more of the node's
-// cables start from a rail that is usual for that leaf, then, as all ties, to the
+// Ties in vote 4 go to the group whose leaves have more of the node's
+// cables on a rail that is usual for them, then, as all ties, to the
 // least ID. A rail is usual for a leaf if at least half as many of its cables
 // start from it as from any other. A port that is down counts if the report still
-// knows its switch. Votes 3 and 4 repair what noise does to small groups in
+// knows its switch. Votes 3 and 4 repair the effect of noise on small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of
-// its cables in each, and other nodes on both. A node of a single port is
+// its cables in each, and other nodes on both. A node with a single port is
 // where its cable is. The outcome depends on the reports alone, not on their
-// order or history, and a changed report is felt no further than the nodes
-// that share a leaf with it, unless a vote turns.
+// order or history.
 //
 // The same votes group the leaf groups by the spines behind their uplinks. A
-// switch on which a group expects nodes with GPUs is no spine.
+// switch on which a group expects nodes with GPUs is not a spine.
 //
 // # Which cables are wrong
 //
 // Nodes are compared with nodes of their shape: equal accelerators, and ports on
-// the same rails and planes. A node without some of the rails of a shape is
-// taken for one of that shape that lost HCAs if it lost one, or less than half
-// of them, and if fewer than three nodes are like it or so few that loss explains
+// the same rails and planes. A node without some of the rails of a shape counts as
+// a node of that shape that lost HCAs if it lost one, or less than half
+// of them, and if fewer than three nodes are like it or few enough for loss to explain
 // them: one in four for each rail. Nothing is expected of nodes without GPUs, nor
-// of a shape with fewer than three nodes. A changed report is felt by all nodes
-// of a shape only if it changes which shapes there are.
+// of a shape with fewer than three nodes.
 //
 // A leaf is foreign to a group if another group has at least twice as many
-// cables on it. For every shape, rail and plane the leaf that a group expects is
-// the one of its own on which most of the members' cables end, of those for which
+// cables on it. For every shape, rail and plane a group expects the leaf
+// on which most of the members' cables end, among its own leaves for which
 // the rail is usual: a leaf may have several rails. A port on a foreign leaf is
 // mis-cabled; so is one on another leaf than the expected, if the shape is wired
 // by rail at all in the group (three quarters of its cables are as expected) and
@@ -65,18 +69,18 @@
 //
 // # Names
 //
-// A group's name is its kind, a hyphen and a stable ID. A group given by a
+// A group's name is its kind, a hyphen and a stable ID. A group from a
 // file or a cluster manager has the name given there, an NVLink domain its
-// identity, anything found by its switches the description of its anchor, and
-// its ID where that is unknown or claims nothing. Where several groups of a level
-// have switches of one description, each name has a suffix out of the anchor's
-// ID, but that of a group that had it alone before. The anchor changes if the
+// identity, any group found by its switches the description of its anchor, or
+// its ID if the description is unknown or remembered by nobody. Where several groups of a
+// level have switches with one description, each name gets a suffix from the anchor's
+// ID, except the name of a group that had it alone before. The anchor changes if the
 // anchor dies or is replaced; so nodes carry the names they had (their labels),
 // and a group keeps the name that most of its members
-// remember, if that is more than half of them and no other group has more
+// remember, if these are more than half and no other group has more
 // members that remember it. Memory is part of the input: two replicas that
 // see the same Nodes and reports give the same names without talking. A name
 // changes only if the anchor changes while fewer than half of the members
 // carry the old name, if a group splits (then the larger part keeps it), or if
-// the name was the anchor's ID and its description is known now.
+// the name was the anchor's ID and its description has become known.
 package fabric

@@ -2,12 +2,10 @@ package fabric
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Fault is the sort of a finding.
@@ -77,123 +75,55 @@ func compareFindings(a, b Finding) int {
 
 func sortFindings(list []Finding) { slices.SortFunc(list, compareFindings) }
 
-// nodeElement is what the tree shows of a node. It changes nothing: several are
-// made at the same time.
-func (b *Builder) nodeElement(n *node) *Element {
-	e := &Element{Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
-	e.Findings = b.findings(n)
-	e.Reasons = b.reasons(n, e.Findings)
-	switch {
-	case !n.Ready:
-		e.Status, e.Nodes.NotReady = v1alpha1.StatusNotReady, 1
-	case slices.ContainsFunc(e.Reasons, Reason.degrades):
-		e.Status, e.Nodes.Degraded = v1alpha1.StatusDegraded, 1
+// Subject is the port that a finding is about: "mlx5_3 port 1 (rail 3)"; empty
+// for a finding about no port.
+func (f *Finding) Subject() string {
+	rail := fmt.Sprintf("rail %d", f.Rail)
+	if f.Plane > 0 {
+		rail += fmt.Sprintf(" plane %d", f.Plane)
+	}
+	switch device := cmp.Or(f.HCA, f.ID); {
+	case f.Kind == BadPath:
+		return ""
+	case device == "":
+		return rail
+	case f.Port > 0:
+		return fmt.Sprintf("%s port %d (%s)", device, f.Port, rail)
 	default:
-		e.Nodes.Ready = 1
+		return fmt.Sprintf("%s (%s)", device, rail)
 	}
-	e.encode(nil)
-	return e
 }
 
-// findings are all that is wrong with a node.
-func (b *Builder) findings(n *node) []Finding {
-	out := n.cabling
-	if n.group == nil {
-		out = n.alone()
+// Sentence is the finding for people, without its node: the port, what is
+// found and what is expected.
+func (f *Finding) Sentence() string {
+	expected := ""
+	if f.Expected != (Switch{}) {
+		expected = ", expected " + f.Expected.text()
 	}
-	cabling := len(out)
-	out = slices.Clip(out) // Snapshots share it: appending must not write to it.
-	for i := range n.ports {
-		p := &n.ports[i]
-		if o := b.hcas.other(p.guid, n); o != "" {
-			f := p.finding(n.Name)
-			f.Kind, f.Other = Duplicate, o
-			f.Since = time.Time{} // The port's state is no reason.
-			out = append(out, f)
+	switch f.Kind {
+	case Miscabled:
+		return f.Subject() + " is on " + f.Found.text() + expected
+	case Dead:
+		return f.Subject() + " has no active link" + expected
+	case Missing:
+		return f.Subject() + " has no port" + expected
+	case Duplicate:
+		return f.Subject() + " has the GUID of an HCA of node " + f.Other
+	case Unseen:
+		return f.Subject() + " is active, and its switch is not known" + expected
+	case BadPath:
+		if f.Other != "" {
+			return "most other nodes of " + f.Other + " report another group above it"
 		}
 	}
-	if n.badPath || n.dissent != 0 {
-		f := Finding{Kind: BadPath, Node: n.Name}
-		if n.dissent != 0 {
-			f.Other = n.contradicted()
-		}
-		out = append(out, f)
-	}
-	if len(out) > cabling {
-		sortFindings(out)
-	}
-	return out
+	return "the reported path contradicts the levels"
 }
 
-// contradicted is the group of which the other members report another one
-// above.
-func (n *node) contradicted() string {
-	for i, d := range n.chain {
-		if d != nil && n.dissent&(1<<i) != 0 {
-			return d.key[1:]
-		}
+// text is the switch by its name, else its ID, and the port if it is known.
+func (s Switch) text() string {
+	if s.Port == "" {
+		return cmp.Or(s.Name, s.ID)
 	}
-	return ""
-}
-
-// reasons are why a node is not Ready, and what the tree cannot know of it.
-func (b *Builder) reasons(n *node, findings []Finding) []Reason {
-	var out []Reason
-	if !n.Ready {
-		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: wellknown.Moment(n.Since)})
-	}
-	if reason, _ := b.heartbeat(n); reason.Kind != "" {
-		out = append(out, reason)
-	}
-	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
-		if r := reasonOf(kind, findings); r.Count > 0 {
-			out = append(out, r)
-		}
-	}
-	for _, s := range n.Report.Stale() {
-		out = append(out, Reason{Kind: ReasonSource, Since: wellknown.Moment(s.Since.Time)})
-	}
-	if n.group == nil { // Why it is in no leaf group.
-		if r := reasonOf(Unseen, findings); r.Count > 0 {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// heartbeat is what is wrong with a node's heartbeat, and when that changes by
-// itself; zero for never.
-func (b *Builder) heartbeat(n *node) (reason Reason, next time.Time) {
-	late := n.Heartbeat.Add(b.staleAfter)
-	switch {
-	case n.Report == nil || n.Heartbeat.IsZero():
-		return Reason{}, time.Time{}
-	case b.now.After(late):
-		return Reason{Kind: ReasonStale, Since: wellknown.Moment(late)}, time.Time{}
-	case n.Heartbeat.After(b.now.Add(maxSkew)):
-		return Reason{Kind: ReasonClock}, n.Heartbeat.Add(-maxSkew)
-	}
-	return Reason{}, late.Add(1)
-}
-
-// reasonOf sums the findings of a kind up: since the first of them, if that is
-// known of all.
-func reasonOf(kind Fault, findings []Finding) Reason {
-	r := Reason{Kind: string(kind)}
-	known := true
-	for i := range findings {
-		f := &findings[i]
-		if f.Kind != kind {
-			continue
-		}
-		r.Count++
-		known = known && !f.Since.IsZero()
-		if r.Count == 1 || f.Since.Before(r.Since) {
-			r.Since = f.Since
-		}
-	}
-	if !known {
-		r.Since = time.Time{}
-	}
-	return r
+	return cmp.Or(s.Name, s.ID) + " port " + s.Port
 }

@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -134,16 +135,15 @@ func CheckLevels(levels []Level) error {
 	return errors.Join(faults...)
 }
 
-// keys are one for each level, "" for none.
-type keys [MaxLevels]string
-
 // pathNames aligns a report's path with the levels: by the kinds that its
 // elements name, else from the bottom. The answer has a name for each level or
-// "". It is false if the path contradicts the levels' order, as a cycle does.
-func pathNames(levels []Level, path []string) (out keys, sound bool) {
+// "", and is nil without any. bad is set if the path contradicts the levels' order, as a
+// cycle does.
+func pathNames(levels []Level, path []string) (out []string, bad bool) {
 	if len(path) == 0 {
-		return out, true
+		return nil, false
 	}
+	out = make([]string, len(levels))
 	last, named := -1, false
 	for _, element := range path {
 		for i, l := range levels {
@@ -151,23 +151,22 @@ func pathNames(levels []Level, path []string) (out keys, sound bool) {
 				continue
 			}
 			if i <= last {
-				return keys{}, false
+				return nil, true
 			}
 			out[i], last, named = wellknown.Value(element), i, true
 			break
 		}
 	}
-	if named {
-		return out, true
-	}
-	rest := path
-	for i := len(levels) - 1; i >= 0 && len(rest) > 0; i-- {
+	for i := len(levels) - 1; i >= 0 && len(path) > 0 && !named; i-- {
 		if levels[i].byPath() {
-			out[i] = wellknown.Value(levels[i].Kind + "-" + rest[len(rest)-1])
-			rest = rest[:len(rest)-1]
+			out[i] = wellknown.Value(levels[i].Kind + "-" + path[len(path)-1])
+			path = path[:len(path)-1]
 		}
 	}
-	return out, true
+	if !slices.ContainsFunc(out, func(name string) bool { return name != "" }) {
+		return nil, false
+	}
+	return out, false
 }
 
 func (l Level) byPath() bool { return l.By == ByPath || l.By == ByBlock }

@@ -1,73 +1,206 @@
 package fabric
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// rename names the domains of the levels of which domains have other members.
-func (t *tree) rename() {
-	changed := make([]bool, len(t.levels))
-	for d := range t.members {
-		changed[d.level] = true
-	}
-	clear(t.members)
+// naming is how a domain gets its name; see the package comment.
+type naming struct {
+	// derived is the name that the switch's description or the key gives; isDescribed
+	// is set if it is by a description.
+	derived     string
+	isDescribed bool
+	// memory are the names that the members remember, claimed is that of more than
+	// half of them.
+	memory  tally[string]
+	claimed string
+	name    string
+}
+
+// rename names all domains. What the last tree knew of the same members is reused.
+func (t *tree) rename(last *tree, ids []string) {
 	for i, domains := range t.domains {
-		if !changed[i] {
-			continue
-		}
-		names := namesOf(domains)
+		names := names{claimed: map[string][]*domain{}, derived: make(map[string][]*domain, len(domains))}
 		for _, d := range domains {
-			if name := names.name(d); name != d.name {
-				d.name = name
-				t.showAgain(d)
+			if was := last.find(d); was.print == d.print {
+				d.naming = was.naming
+			} else {
+				d.naming = d.names(&t.levels[i], ids)
 			}
+			names.add(d)
+		}
+		for _, d := range domains {
+			d.name = names.name(d)
 		}
 	}
 }
 
-// names are those that the domains of one level may have; see the package
-// comment.
+// names finds out what a domain may be called.
+func (d *domain) names(level *Level, ids []string) naming {
+	n := naming{derived: d.identity(level.Kind)}
+	if !d.remembers() {
+		return n
+	}
+	for _, p := range d.members {
+		if name := p.remembers(level.Kind); name != "" {
+			n.memory.add(name, 1)
+		}
+	}
+	if name := n.memory.most(strings.Compare); 2*int(n.memory.count(name)) > len(d.members) {
+		n.claimed = name
+	}
+	var words tally[string]
+	for _, seen := range d.reported(level.By, ids).list {
+		if word := word(seen.value); word != "" {
+			words.add(word, seen.n)
+		}
+	}
+	if len(words.list) == 0 {
+		return n
+	}
+	block := ""
+	if d.by == keyBlock {
+		block = d.members[0].block()
+	}
+	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
+	// A name by the switch's ID, as the domain had while the description was unknown, is
+	// no longer claimed.
+	if by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-"); isIdentity(by) {
+		n.claimed = ""
+	}
+	return n
+}
+
+// remembers reports whether the domain keeps the name that its members
+// remember.
+func (d *domain) remembers() bool { return d.by == keySwitch || d.by == keyBlock }
+
+// remembers is the name that the node carries for a kind.
+func (n *node) remembers(kind string) string {
+	for _, name := range n.Names {
+		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) {
+			return name
+		}
+	}
+	return ""
+}
+
+// identity is the name that a key gives.
+func (d *domain) identity(kind string) string {
+	if d.by == keyPath {
+		return d.id
+	}
+	plain := kind + "-" + d.id
+	if leaf, block, cut := strings.Cut(d.id, "/"); cut && d.by == keyBlock && hexadecimal(leaf) {
+		plain = kind + "-" + leaf + "-" + block
+	}
+	if wellknown.CheckValue(plain) == nil {
+		return plain
+	}
+	sum := sha256.Sum256([]byte(d.id)) // What Value drops must not make two names one.
+	id := wellknown.Shorten(wellknown.Value(d.id), wellknown.MaxLabel-len(kind)-10)
+	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
+}
+
+// reported are the names of the domain's switch in the members' reports: by their
+// cables, or of spines by the uplinks.
+func (d *domain) reported(by Evidence, ids []string) *tally[string] {
+	var seen tally[string]
+	for _, p := range d.members {
+		if by == BySpine {
+			for _, u := range p.links.uplinks {
+				if ids[u.peer] == d.id {
+					seen.add(u.name, 1)
+				}
+			}
+			continue
+		}
+		for i := range p.links.ports {
+			if port := &p.links.ports[i]; port.leaf == p.group.leaf {
+				seen.add(port.far.Name, 1)
+			}
+		}
+	}
+	return &seen
+}
+
+// isIdentity reports whether a part of a name is a GUID or a MAC address.
+func isIdentity(s string) bool { return (len(s) == 16 || len(s) == 12) && hexadecimal(s) }
+
+// maxSuffix is the longest suffix of a name that is not unique, in bytes: a
+// hyphen and twelve digits.
+const maxSuffix = 13
+
+// title is a group's name by its switch's: the kind does not stand twice.
+func title(kind, word, block string) string {
+	if !strings.HasPrefix(word, kind+"-") {
+		word = kind + "-" + word
+	}
+	if block != "" {
+		block = "-" + block
+	}
+	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
+}
+
+// word is what a switch calls itself, as the part of a label's value; "" for
+// descriptions that firmware gives to every switch of a model.
+func word(description string) string {
+	// NVIDIA's switches: MF0;leaf-1:MQM9700/U1. Of several chips in one box only
+	// the number distinguishes them.
+	if m := managed.FindStringSubmatch(description); m != nil {
+		description = m[1]
+		if chip := m[2]; chip != "" && chip != "/U1" {
+			description += strings.ReplaceAll(chip, "/", "-")
+		}
+	}
+	if strings.HasSuffix(description, "Mellanox Technologies") || strings.EqualFold(description, "switch") {
+		return ""
+	}
+	return wellknown.Value(description)
+}
+
+var managed = regexp.MustCompile(`^MF\d+;(.+):[^:/]+(/.*)?$`)
+
+// names are those that the domains of one level may have.
 type names struct {
 	// claimed are the domains of which most members remember a name, derived
 	// those with a key that gives it.
 	claimed, derived map[string][]*domain
 }
 
-func namesOf(domains map[string]*domain) names {
-	n := names{claimed: map[string][]*domain{}, derived: make(map[string][]*domain, len(domains))}
-	for _, d := range domains {
-		n.derived[d.derived] = append(n.derived[d.derived], d)
-		if d.claimed != "" {
-			n.claimed[d.claimed] = append(n.claimed[d.claimed], d)
-		}
+func (n *names) add(d *domain) {
+	n.derived[d.derived] = append(n.derived[d.derived], d)
+	if d.claimed != "" {
+		n.claimed[d.claimed] = append(n.claimed[d.claimed], d)
 	}
-	return n
 }
 
 // owner is the domain that a name belongs to, nil if to none: one with that name
-// given, else the one in which most members remember it, else one with a key
-// that gives it.
+// given, paths before NVLink domains, else the one in which most members remember it,
+// else one with a key that gives it.
 func (n *names) owner(name string) *domain {
-	if given := best(n.derived[name], func(a, b *domain) bool {
-		if a.remembers() != b.remembers() {
-			return b.remembers()
+	var given, claimed, derived *domain
+	for _, d := range n.derived[name] {
+		if !d.remembers() && (given == nil || d.key.compare(given.key) > 0) {
+			given = d
 		}
-		return a.key > b.key // Paths before NVLink domains.
-	}); given != nil && !given.remembers() {
-		return given
+		if derived == nil || d.key.compare(derived.key) < 0 {
+			derived = d
+		}
 	}
-	if claimed := best(n.claimed[name], func(a, b *domain) bool {
-		x, y := a.memory.count(name), b.memory.count(name)
-		return x > y || x == y && a.key < b.key
-	}); claimed != nil {
-		return claimed
+	for _, d := range n.claimed[name] {
+		if claimed == nil || cmp.Or(cmp.Compare(d.memory.count(name), claimed.memory.count(name)), claimed.key.compare(d.key)) > 0 {
+			claimed = d
+		}
 	}
-	return best(n.derived[name], func(a, b *domain) bool { return a.key < b.key })
+	return cmp.Or(given, claimed, derived)
 }
 
 // isShared reports whether a name is that of several switches, and no group has
@@ -80,17 +213,6 @@ func (n *names) isShared(name string) bool {
 		}
 	}
 	return described > 1
-}
-
-// best is the first by an order, nil of none.
-func best(all []*domain, before func(a, b *domain) bool) *domain {
-	var first *domain
-	for _, d := range all {
-		if first == nil || before(d, first) {
-			first = d
-		}
-	}
-	return first
 }
 
 // name is the domain's: what it remembers unless another has a better claim,
@@ -113,35 +235,10 @@ func (n *names) name(d *domain) string {
 	}
 }
 
-// remembers reports whether the domain keeps the name that its members
-// remember.
-func (d *domain) remembers() bool { return d.key[0] == keySwitch || d.key[0] == keyBlock }
-
-// derive is the name that a key gives.
-func derive(kind, key string) string {
-	value := key[1:]
-	if key[0] == keyPath {
-		return value
-	}
-	plain := kind + "-" + value
-	if leaf, block, cut := strings.Cut(value, "/"); cut && key[0] == keyBlock && hexadecimal(leaf) {
-		plain = kind + "-" + leaf + "-" + block
-	}
-	if wellknown.CheckValue(plain) == nil {
-		return plain
-	}
-	sum := sha256.Sum256([]byte(value)) // What Value drops must not make two names one.
-	id := wellknown.Shorten(wellknown.Value(value), wellknown.MaxLabel-len(kind)-10)
-	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
-}
-
-// remembers is the name that the node carries for a kind.
-func (n *node) remembers(kind string) string {
-	for _, name := range n.Names {
-		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
-			wellknown.CheckValue(name) == nil {
-			return name
-		}
-	}
-	return ""
+// suffixed is a title that is not unique with a suffix of so many bytes of the
+// key's hash: the same on every replica, after every restart, whatever other
+// groups there are.
+func (d *domain) suffixed(bytes int) string {
+	sum := sha256.Sum256([]byte(string(d.by) + d.id))
+	return d.derived + "-" + hex.EncodeToString(sum[:bytes])
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"io"
@@ -27,8 +26,7 @@ type Snapshot struct {
 	// Nodes counts all nodes.
 	Nodes Count
 
-	size   int
-	digest digest
+	size int
 }
 
 // next is the snapshot after s, nil before the first. It is s itself if nothing
@@ -37,18 +35,22 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
 	}
-	sum := summarize(children)
-	return &Snapshot{
-		Child: children, Crossing: crossing, Nodes: sum.nodes, digest: sum.digest,
-		size: sum.size + max(len(children)-1, 0) + len("[]\n"),
+	out := &Snapshot{Child: children, Crossing: crossing, size: len("[]\n") + max(len(children)-1, 0)}
+	for _, e := range children {
+		out.Nodes.add(e.Nodes)
+		out.size += len(e.body)
 	}
+	return out
 }
 
 // ETag is a strong entity tag: equal for equal bytes, on every replica and
 // whatever came before.
 func (s *Snapshot) ETag() string {
-	sum := digestOf(s.digest.append(nil))
-	return `"` + hex.EncodeToString(sum.append(nil)[:16]) + `"`
+	h := sha256.New()
+	for _, e := range s.Child {
+		_, _ = h.Write(e.digest[:]) // Never fails.
+	}
+	return `"` + hex.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
 // Len is the length of what WriteTo writes, in bytes.
@@ -107,7 +109,12 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 func WriteElements(to io.Writer, list []*Element) error {
 	w := bufio.NewWriterSize(to, room)
 	_ = w.WriteByte('[')
-	writeList(w, list)
+	for i, e := range list {
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		_, _ = w.Write(e.body) // The writer keeps its first error.
+	}
 	_, _ = w.WriteString("]\n")
 	return w.Flush()
 }
@@ -149,16 +156,9 @@ type Element struct {
 	// Rails are the leaves that a leaf group expects, by rail and plane.
 	Rails []Rail
 
-	// body is the JSON of a group that is not large; size and digest are of any
-	// element's.
+	// body is the JSON, digest its hash.
 	body   []byte
-	size   int
-	digest digest
-}
-
-// same reports whether two nodes' elements are equal.
-func (e *Element) same(o *Element) bool {
-	return e.Status == o.Status && slices.Equal(e.Findings, o.Findings) && slices.Equal(e.Reasons, o.Reasons)
+	digest [sha256.Size]byte
 }
 
 // Count is how many nodes are in which status.
@@ -166,6 +166,12 @@ type Count struct {
 	Ready    int `json:"ready"`
 	Degraded int `json:"degraded"`
 	NotReady int `json:"notReady"`
+}
+
+func (c *Count) add(o Count) {
+	c.Ready += o.Ready
+	c.Degraded += o.Degraded
+	c.NotReady += o.NotReady
 }
 
 // Rail is the leaf that a group expects behind one rail and plane.
@@ -204,32 +210,6 @@ type Reason struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// digest stands for an element's JSON. Sums of digests stand for lists of
-// children: they are sorted, and no two are equal.
-type digest [4]uint64
-
-func digestOf(b []byte) digest {
-	sum := sha256.Sum256(b)
-	var d digest
-	for i := range d {
-		d[i] = binary.LittleEndian.Uint64(sum[8*i:])
-	}
-	return d
-}
-
-func (d *digest) add(o digest) {
-	for i := range d {
-		d[i] += o[i]
-	}
-}
-
-func (d *digest) append(b []byte) []byte {
-	for _, v := range d {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	return b
-}
-
 // compareElements orders children: by name; a group and a node of one name
 // are two.
 func compareElements(a, b *Element) int {
@@ -239,73 +219,35 @@ func compareElements(a, b *Element) int {
 	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
 }
 
-// joined is the size, in bytes, up to which a group's JSON is kept in one
-// piece.
-const joined = 16 << 10
-
-// encode makes what depends on the JSON, of which sum is that of the children.
-func (e *Element) encode(sum *summary) {
-	frame := e.closing(e.opening(nil))
-	if e.Kind == v1alpha1.KindNode {
-		e.size, e.digest = len(frame), digestOf(frame)
-		return
+// summarize makes the status of a group: Ready or NotReady if all children are, else
+// Degraded. It counts the nodes.
+func (e *Element) summarize() {
+	e.Status, e.Nodes = e.Child[0].Status, Count{}
+	for _, c := range e.Child {
+		if e.Nodes.add(c.Nodes); c.Status != e.Status {
+			e.Status = v1alpha1.StatusDegraded
+		}
 	}
-	e.size, e.digest = len(frame)+sum.size+len(e.Child)-1, digestOf(sum.digest.append(frame))
-	if e.size <= joined {
-		e.body = e.append(make([]byte, 0, e.size))
-	}
+	e.encode()
 }
 
-// opening appends the JSON up to the children, closing what follows them.
-func (e *Element) opening(b []byte) []byte {
+// encode makes the JSON.
+func (e *Element) encode() {
+	b := make([]byte, 0, 256)
 	b = appendString(append(b, `{"name":`...), e.Name)
 	b = appendString(append(b, `,"kind":`...), e.Kind)
 	if e.Kind != v1alpha1.KindNode {
 		b = append(b, `,"child":[`...)
-	}
-	return b
-}
-
-func (e *Element) closing(b []byte) []byte {
-	if e.Kind != v1alpha1.KindNode {
+		for i, c := range e.Child {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, c.body...)
+		}
 		b = append(b, ']')
 	}
-	return append(appendString(append(b, `,"status":`...), e.Status), '}')
-}
-
-// append appends the JSON.
-func (e *Element) append(b []byte) []byte {
-	if e.body != nil {
-		return append(b, e.body...)
-	}
-	b = e.opening(b)
-	for i, c := range e.Child {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = c.append(b)
-	}
-	return e.closing(b)
-}
-
-// write writes the JSON. The writer keeps its first error.
-func (e *Element) write(w *bufio.Writer) {
-	if e.size <= joined {
-		_, _ = w.Write(e.append(w.AvailableBuffer()))
-		return
-	}
-	_, _ = w.Write(e.opening(w.AvailableBuffer()))
-	writeList(w, e.Child)
-	_, _ = w.Write(e.closing(w.AvailableBuffer()))
-}
-
-func writeList(w *bufio.Writer, list []*Element) {
-	for i, c := range list {
-		if i > 0 {
-			_ = w.WriteByte(',')
-		}
-		c.write(w)
-	}
+	b = append(appendString(append(b, `,"status":`...), e.Status), '}')
+	e.body, e.digest = slices.Clone(b), sha256.Sum256(b)
 }
 
 // appendString appends s as encoding/json writes it.

@@ -11,26 +11,29 @@ import (
 // leaf, the same one as long as it stays fit, and the leaves spread over the
 // nodes. Every replica assigns alike.
 func (b *Builder) UplinkDiscovery() map[string][]string {
-	chosen, infiniband := map[*leaf]*node{}, set[*leaf]{}
-	for _, n := range b.nodes {
-		for i := range n.ports {
-			p := &n.ports[i]
-			if p.leaf != nil && p.source == v1alpha1.SourceIB {
-				infiniband.add(p.leaf)
+	chosen, infiniband := map[int32]*node{}, map[int32]bool{}
+	for _, n := range b.order {
+		if n.links == nil {
+			continue
+		}
+		for i := range n.links.ports {
+			p := &n.links.ports[i]
+			if p.leaf != 0 && p.source == v1alpha1.SourceIB {
+				infiniband[p.leaf] = true
 			}
-			if p.leaf == nil || p.state != v1alpha1.LinkActive || !n.Ready {
+			if p.leaf == 0 || p.state != v1alpha1.LinkActive || !n.Ready {
 				continue
 			}
-			if o := chosen[p.leaf]; o == nil || rank(p.leaf.id, n.Name) < rank(p.leaf.id, o.Name) ||
-				rank(p.leaf.id, n.Name) == rank(p.leaf.id, o.Name) && n.Name < o.Name {
+			id := b.symbols.ids[p.leaf]
+			if o := chosen[p.leaf]; o == nil || rank(id, n.Name) < rank(id, o.Name) { // Of equals the first by name.
 				chosen[p.leaf] = n
 			}
 		}
 	}
 	out := map[string][]string{}
-	for l := range infiniband {
-		if n := chosen[l]; n != nil {
-			out[n.Name] = append(out[n.Name], l.id)
+	for leaf := range infiniband {
+		if n := chosen[leaf]; n != nil {
+			out[n.Name] = append(out[n.Name], b.symbols.ids[leaf])
 		}
 	}
 	for _, leaves := range out {
@@ -43,11 +46,8 @@ func (b *Builder) UplinkDiscovery() map[string][]string {
 // (rendezvous hashing).
 func rank(leaf, node string) uint64 {
 	h := uint64(14695981039346656037) // FNV-1a.
-	for _, s := range [2]string{leaf, node} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-		h = (h ^ '/') * 1099511628211
+	for _, c := range []byte(leaf + "/" + node + "/") {
+		h = (h ^ uint64(c)) * 1099511628211
 	}
 	h ^= h >> 32
 	return h * 0x9e3779b97f4a7c15

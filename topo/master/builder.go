@@ -36,8 +36,12 @@ type Options struct {
 	Log   *slog.Logger
 }
 
-// tick is the interval of checks of heartbeats and uplink discovery.
-const tick = 5 * time.Second
+const (
+	// tick is the interval of checks of heartbeats and uplink discovery.
+	tick = 5 * time.Second
+	// pause is the least time between two trees: each is computed from all reports.
+	pause = time.Second
+)
 
 // Builder makes snapshots. Latest, Register and Alive are safe for concurrent
 // use; the rest belongs to Run.
@@ -72,13 +76,20 @@ func (b *Builder) Latest() *snapshot.Latest { return b.latest }
 func (b *Builder) Run(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
+	changed := b.options.Source.Changed()
+	var ready <-chan time.Time // Ends the pause after a change.
 	for {
 		b.turned.Store(b.options.Clock.Now().UnixNano())
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.options.Source.Changed():
+		case <-changed:
 			b.step(ctx, false)
+			if b.last != nil {
+				changed, ready = nil, time.After(pause)
+			}
+		case <-ready:
+			changed, ready = b.options.Source.Changed(), nil
 		case <-ticker.C:
 			b.step(ctx, true)
 		case levels := <-b.options.NewLevels:

@@ -12,12 +12,9 @@ package worker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -83,47 +80,30 @@ func New(o Options) *Worker {
 // answer one after the other, and each would be a write.
 const debounce = 500 * time.Millisecond
 
-// Run works until ctx ends and returns nil. What fails is tried again, ever
-// more slowly, and shows in the log, in metrics and in /readyz.
+// Run works until ctx ends and returns nil. Failed rounds are retried with backoff and
+// show in the log, in metrics and in /readyz.
 func (w *Worker) Run(ctx context.Context) error {
 	ticker := time.NewTicker(w.Interval)
 	defer ticker.Stop()
-	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 7, Cap: time.Minute}
-	backoff := fresh
-	for {
-		var retry <-chan time.Time
-		switch err := w.Round(ctx); {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errNotYet):
-			w.Log.DebugContext(ctx, "waiting", "for", err)
-		case err != nil:
-			delay := backoff.Step()
-			w.Log.ErrorContext(ctx, "topology not published, will retry", "err", err, "retry_in", delay)
-			retry = time.After(delay)
-		default:
-			backoff = fresh
-		}
+	var retry notify.Retry
+	for ctx.Err() == nil {
+		failed := retry.After(ctx, w.Log, w.Round(ctx))
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-w.Machines.Changed():
 		case <-w.Configs.Changed():
 		case <-w.Changed:
 			select {
 			case <-ctx.Done():
-				return nil
 			case <-time.After(debounce):
 			}
 		case <-w.state.timer():
 		case <-ticker.C:
-		case <-retry:
+		case <-failed:
 		}
 	}
+	return nil
 }
-
-// errNotYet means that the machine was not read yet.
-var errNotYet = errors.New("not yet")
 
 // Round is one pass and what it takes to publish it.
 func (w *Worker) Round(ctx context.Context) error {
@@ -133,7 +113,7 @@ func (w *Worker) Round(ctx context.Context) error {
 	default:
 	}
 	if w.Machines.Machine() == nil {
-		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
+		return fmt.Errorf("%w: the machine has not been scanned", notify.ErrNotYet)
 	}
 	if err := w.load(ctx); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package buildinfo owns the metric with the version of a daemon. It is
-// apart from package program, since the schedulers are not such daemons.
+// Package buildinfo has the metric with the version of a program. It is separate from package
+// program for the schedulers, which are not such daemons.
 package buildinfo
 
 import (

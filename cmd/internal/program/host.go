@@ -15,20 +15,14 @@ import (
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
-// Host are the flags of a daemon that reads the machine it runs on; see Open.
+// Host are the flags of a daemon that reads the machine it runs on; see [Host.Open].
 type Host struct {
 	host.Options
 	// Machine is `host`, or a dump to replay.
 	Machine string
-
-	shared *sharedMachine // nil unless the process runs other daemons too
 }
 
-// Reads is the machine of a daemon that reads one. A daemon that reads none although it
-// has these flags overrides it with nil.
-func (h *Host) Reads() *Host { return h }
-
-// RegisterHost adds them to a set, with a daemon's own interval.
+// RegisterHost adds the flags to a set, with a daemon's own interval.
 func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 	fs.StringVar(&h.NodeName, "node-name", os.Getenv("NODE_NAME"),
 		"name of this machine's Node; default $NODE_NAME, then the host name")
@@ -41,7 +35,7 @@ func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 		"where the GPU driver is installed; empty: the dynamic loader finds its library")
 }
 
-// CheckHost finds what the flag package cannot, and fills the node's name.
+// CheckHost validates the interval, and defaults the node's name.
 func (h *Host) CheckHost() error {
 	if h.Interval < time.Second {
 		return fmt.Errorf("--interval: %s is less than 1s", h.Interval)
@@ -56,8 +50,8 @@ func (h *Host) CheckHost() error {
 	return nil
 }
 
-// Released is until when a Node's annotations ask to let go of its GPUs' driver; zero
-// if they do not. What does not parse asks for nothing: the device plugin reports it.
+// Released returns until when a Node's annotations ask to release its GPUs' driver, or
+// zero. An invalid annotation asks for nothing: the device plugin reports it.
 func Released(annotations map[string]string) time.Time {
 	asked, _ := release.Parse(annotations[wellknown.GPURelease])
 	return asked.Until
@@ -76,16 +70,9 @@ type Machine interface {
 	Changed() <-chan struct{}
 }
 
-// Open finds the machine that the flags name; nothing of a host is read yet, a
-// dump must be a good one.
+// Open returns the machine that the flags name. It validates a dump, and reads nothing of
+// a host yet.
 func (h *Host) Open(log *slog.Logger) (Machine, error) {
-	if h.shared != nil {
-		return h.shared.open(h, log)
-	}
-	return h.openOwn(log)
-}
-
-func (h *Host) openOwn(log *slog.Logger) (Machine, error) {
 	if !h.IsReplay() {
 		h.Logger = log
 		return host.New(h.Options), nil

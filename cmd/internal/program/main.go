@@ -1,7 +1,6 @@
-// Package program is what heddle's daemons have in common as programs: how they
-// start and end, the flags that all of them take, how they log, which machine
-// they read, and the address of /metrics, /healthz and /readyz. What a daemon
-// does is its own.
+// Package program is what heddle's daemons share as programs: how they start and end,
+// common flags, logs, the machine that they read, and the address of /metrics, /healthz
+// and /readyz.
 package program
 
 import (
@@ -11,18 +10,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
 )
 
-// Main runs a program until it is done or is interrupted, and ends the process:
-// with 0, with 2 for wrong flags, with 1 for any other error.
+// Main runs a program until it returns or is interrupted, and exits: with 0, with 2 for
+// wrong flags, with 1 for any other error.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(context.WithValue(ctx, ownProcess{}, true), os.Args[1:], os.Stdout, os.Stderr)
@@ -37,36 +39,34 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	}
 }
 
-// ownProcess marks Main's context: what is the process's, such as klog's logger, is
-// the daemon's then. A test that runs a daemon as a function has its own, and goroutines
-// of others, which klog's logger must not be set beside.
+// ownProcess marks the context of Main, whose daemon may set process-wide state such as
+// klog's logger. Tests run daemons as functions beside other goroutines that use klog.
 type ownProcess struct{}
 
-// started is when a daemon has made what it makes once.
-const started = 20 * time.Second
+const (
+	// started is when a daemon has finished the work of its start.
+	started = 20 * time.Second
+	// releaseEvery is how often free memory is returned to the system. Each time costs a
+	// garbage collection of about ten milliseconds.
+	releaseEvery = time.Minute
+)
 
-// releaseEvery is how often free memory goes back. Each time costs a collection, of some
-// ten milliseconds.
-const releaseEvery = time.Minute
-
-// SmallHeap trades processor time for memory: a daemon on every node makes
-// little garbage, in bursts, and a smaller heap costs it a few milliseconds of
-// collection a minute. What its start took besides goes back to the system soon,
-// and then what bursts took; the runtime would keep it for minutes. GOGC in the
-// environment wins. No daemon serves a heap profile, so none is taken. A process
-// does so once.
-func (f *Flags) SmallHeap() {
-	if f.process != nil {
-		return
-	}
+// saveMemory trades processor time for memory. A daemon of a node waits most of the time,
+// and makes little garbage, in bursts: a smaller heap costs it a few milliseconds of
+// collection a minute. The runtime would keep memory that the start or a burst took for
+// minutes, and a scheduler with caches for every CPU. GOGC and GOMAXPROCS in the
+// environment win. No daemon serves a heap profile, so none is taken.
+func saveMemory() {
 	runtime.MemProfileRate = 0
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 		time.AfterFunc(started, releaseMemory)
 	}
 }
 
-// releaseMemory returns free memory to the system, now and from time to time.
 func releaseMemory() {
 	debug.FreeOSMemory()
 	time.AfterFunc(releaseEvery, releaseMemory)
@@ -77,17 +77,17 @@ var ErrUsage = errors.New("usage")
 
 // Daemon is one of heddle's daemons. It embeds [Flags].
 type Daemon interface {
-	// Register adds its own flags.
+	// Register adds the daemon's own flags.
 	Register(fs *flag.FlagSet)
-	// Check finds what the flag package cannot.
+	// Check validates what the flag package cannot.
 	Check() error
 	// Run works until ctx ends.
 	Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error
-	// Common is the flags that all daemons have.
+	// Common returns the flags that all daemons have.
 	Common() *Flags
 }
 
-// Flags are those of every daemon.
+// Flags are the flags of every daemon.
 type Flags struct {
 	// Config is a directory with the ConfigMap's keys as files, or empty.
 	Config string
@@ -97,9 +97,6 @@ type Flags struct {
 	version   bool
 	logFormat string
 	logLevel  slog.Level
-
-	process *process // nil unless it runs other daemons too
-	part    string   // the daemon's name there
 }
 
 // Common implements [Daemon].
@@ -113,16 +110,41 @@ func (f *Flags) register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 }
 
-// Run reads a daemon's flags and runs it. It fails with [flag.ErrHelp], with
-// [ErrUsage] after the reason is on stderr, or as the daemon does.
+// RunOne runs the daemon that the first argument names, with the flags behind it. It
+// fails as [Run] does.
+func RunOne(
+	ctx context.Context, name, version string, daemons map[string]Daemon, args []string, stdout, stderr io.Writer,
+) error {
+	known := strings.Join(slices.Sorted(maps.Keys(daemons)), ", ")
+	usage := fmt.Sprintf("Usage: %s DAEMON [FLAGS]\n\nDAEMON is one of %s; DAEMON --help prints its flags.\n", name, known)
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return ErrUsage
+	}
+	if d, ok := daemons[args[0]]; ok {
+		if ctx.Value(ownProcess{}) != nil {
+			saveMemory()
+		}
+		return Run(ctx, name+" "+args[0], version, d, args[1:], stdout, stderr)
+	}
+	switch strings.TrimLeft(args[0], "-") {
+	case "version":
+		_, err := fmt.Fprintln(stdout, name, version)
+		return err
+	case "help", "h":
+		fmt.Fprint(stderr, usage)
+		return flag.ErrHelp
+	}
+	fmt.Fprintf(stderr, "%s: unknown daemon %q: want one of %s\n", name, args[0], known)
+	return ErrUsage
+}
+
+// Run parses a daemon's flags and runs it. It fails with [flag.ErrHelp], with [ErrUsage]
+// after the reason is on stderr, or as the daemon does.
 func Run(ctx context.Context, name, version string, d Daemon, args []string, stdout, stderr io.Writer) error {
 	if err := parse(name, d, args, stderr); err != nil {
 		return err
 	}
-	return runParsed(ctx, name, version, d, stdout, stderr)
-}
-
-func runParsed(ctx context.Context, name, version string, d Daemon, stdout, stderr io.Writer) error {
 	f := d.Common()
 	if f.version {
 		_, err := fmt.Fprintln(stdout, name, version)
@@ -132,26 +154,7 @@ func runParsed(ctx context.Context, name, version string, d Daemon, stdout, stde
 	if ctx.Value(ownProcess{}) != nil {
 		klog.SetSlogLogger(log)
 	}
-	if e, ok := d.(exclusive); ok {
-		held, err := e.Enter(ctx, log)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil // It ends before it has begun.
-		case err != nil:
-			return err
-		case held != nil:
-			defer func() { _ = held.Close() }() // The process ends, which lets go of it in any case.
-		}
-	}
 	return d.Run(ctx, log, stdout)
-}
-
-// exclusive is a daemon of which one process of a node works at a time, while the next
-// one may be there already: the old one ends, and the next begins at once.
-type exclusive interface {
-	// Enter waits until no other process works, nor begins to until what it returns
-	// is closed; nil if that does not matter. Nothing is done before.
-	Enter(ctx context.Context, log *slog.Logger) (io.Closer, error)
 }
 
 func parse(name string, d Daemon, args []string, stderr io.Writer) error {
@@ -182,7 +185,6 @@ func parse(name string, d Daemon, args []string, stderr io.Writer) error {
 	return nil
 }
 
-// logger makes the daemon's log.
 func (f *Flags) logger(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: f.logLevel}
 	var h slog.Handler = slog.NewTextHandler(w, o)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestServe(t *testing.T) {
-	if err := serve(t.Context(), slog.Default(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil, (*Restricted)(nil)); err == nil {
+	if err := Serve(t.Context(), slog.Default(), "no-such-host.invalid:1", prometheus.NewRegistry(), nil, nil, nil); err == nil {
 		t.Error("an address that cannot be listened on is no error")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,7 +31,7 @@ func TestServe(t *testing.T) {
 		_, _ = io.WriteString(w, "more")
 	})}
 	go func() {
-		done <- serve(ctx, slog.Default(), address, registry, healthy, func() string { return "not yet" }, more)
+		done <- Serve(ctx, slog.Default(), address, registry, healthy, func() string { return "not yet" }, more)
 	}()
 	get := func(path string) (int, string) {
 		for {

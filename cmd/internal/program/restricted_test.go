@@ -1,7 +1,6 @@
 package program
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -63,15 +62,6 @@ func bindings() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "train-0") })
 }
 
-// together is a process whose one daemon serves, or has not begun to.
-func together(ctx context.Context, pods *Restricted) *process {
-	p := &process{parts: map[string]*served{"none": {}, "other": {gatherer: gauge("heddle_other")}}}
-	if pods != nil {
-		p.join(ctx, "device-plugin", &served{gatherer: gauge("heddle_health"), pods: pods})
-	}
-	return p
-}
-
 // What names pods is for the node and for those that the API server authorizes. Everyone
 // gets all other metrics.
 func TestRestricted(t *testing.T) {
@@ -98,65 +88,46 @@ func TestRestricted(t *testing.T) {
 		{"a user without the right", pod, "stranger", false, auth, 403, false, "may not get the path"},
 		{"a user with the right to metrics", pod, "scraper", false, auth, 403, true, ""},
 		{"a user with both", pod, "reader", false, auth, 200, true, ""},
-		{"the API server is away", pod, "reader", false, away, 503, false, "cannot be asked"},
+		{"the API server is away", pod, "reader", false, away, 503, false, "cannot review"},
 		{"there is no API server", pod, "reader", false, nil, 503, false, ""},
 		{"open to all", pod, "", true, nil, 200, true, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &Restricted{Metrics: gauge("heddle_pods"), Path: "/v1/bindings", Handler: bindings(), Open: tt.open, Auth: tt.auth}
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			for name, of := range map[string]restricting{"alone": r, "in one process": together(ended, r)} {
-				mux := http.NewServeMux()
-				mux.Handle("GET /metrics", metrics(gauge("heddle_health"), of))
-				mux.Handle("GET /v1/", paths(of))
-				ask := func(path string) *httptest.ResponseRecorder {
-					request := httptest.NewRequest(http.MethodGet, path, http.NoBody)
-					request.RemoteAddr = tt.from
-					// A client can write these.
-					request.Host = "localhost:9102"
-					request.Header.Set("X-Forwarded-For", headers)
-					request.Header.Set("X-Real-Ip", headers)
-					if tt.token != "" {
-						request.Header.Set("Authorization", "Bearer "+tt.token)
-					}
-					w := httptest.NewRecorder()
-					mux.ServeHTTP(w, request)
-					return w
+			mux := http.NewServeMux()
+			mux.Handle("GET /metrics", metrics(gauge("heddle_health"), r))
+			mux.Handle("GET /v1/", paths(r))
+			ask := func(path string) *httptest.ResponseRecorder {
+				request := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+				request.RemoteAddr = tt.from
+				// A client can write these.
+				request.Host = "localhost:9102"
+				request.Header.Set("X-Forwarded-For", headers)
+				request.Header.Set("X-Real-Ip", headers)
+				if tt.token != "" {
+					request.Header.Set("Authorization", "Bearer "+tt.token)
 				}
-				got := ask("/v1/bindings")
-				if got.Code != tt.bindings || strings.Contains(got.Body.String(), "train-0") != (tt.bindings == 200) ||
-					!strings.Contains(got.Body.String(), tt.message) {
-					t.Errorf("%s: bindings: %d %s", name, got.Code, got.Body)
-				}
-				if challenge := got.Header().Get("WWW-Authenticate"); (challenge == "Bearer") != (tt.bindings == 401) {
-					t.Errorf("%s: %d with the challenge %q", name, got.Code, challenge)
-				}
-				scraped := ask("/metrics")
-				text := scraped.Body.String()
-				if scraped.Code != 200 || !strings.Contains(text, "heddle_health 0") || strings.Contains(text, "heddle_pods") != tt.pods {
-					t.Errorf("%s: metrics: %d %s", name, scraped.Code, text)
-				}
-				if other := ask("/v1/other"); other.Code != 404 {
-					t.Errorf("%s: another path: %d", name, other.Code)
-				}
+				w := httptest.NewRecorder()
+				mux.ServeHTTP(w, request)
+				return w
+			}
+			got := ask("/v1/bindings")
+			if got.Code != tt.bindings || strings.Contains(got.Body.String(), "train-0") != (tt.bindings == 200) ||
+				!strings.Contains(got.Body.String(), tt.message) {
+				t.Errorf("bindings: %d %s", got.Code, got.Body)
+			}
+			if challenge := got.Header().Get("WWW-Authenticate"); (challenge == "Bearer") != (tt.bindings == 401) {
+				t.Errorf("%d with the challenge %q", got.Code, challenge)
+			}
+			scraped := ask("/metrics")
+			text := scraped.Body.String()
+			if scraped.Code != 200 || !strings.Contains(text, "heddle_health 0") || strings.Contains(text, "heddle_pods") != tt.pods {
+				t.Errorf("metrics: %d %s", scraped.Code, text)
+			}
+			if other := ask("/v1/other"); other.Code != 404 {
+				t.Errorf("another path: %d", other.Code)
 			}
 		})
 	}
 	stop()
-}
-
-// A process of several daemons answers before the one with pods does.
-func TestRestrictedBeforeItServes(t *testing.T) {
-	of := together(t.Context(), nil)
-	for path, want := range map[string]int{"/v1/bindings": 404, "/metrics": 200} {
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", metrics(gauge("heddle_health"), of))
-		mux.Handle("GET /v1/", paths(of))
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
-		if w.Code != want {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
-		}
-	}
 }

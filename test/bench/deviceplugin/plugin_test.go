@@ -41,16 +41,16 @@ type plugin struct {
 // kubelet when start returns.
 func start(b *testing.B, n node) *plugin {
 	b.Helper()
-	binary := program(b, "heddle", "heddle-device-plugin", func(string) (string, error) {
+	binary := program(b, "heddle", "heddle-node", func(string) (string, error) {
 		build, err := install.New(b.Context(), b.TempDir(), nil)
 		if err != nil {
 			return "", err
 		}
-		return build.Build(b.Context(), "heddle-device-plugin")
+		return build.Build(b.Context(), "heddle-node")
 	})
 	dir := kubelet.Dir(b)
 	p := &plugin{kubelet: kubelet.Start(b, dir), gpus: n.gpus}
-	cmd := exec.Command(binary, append(n.flags, "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
+	cmd := exec.Command(binary, append(append([]string{"device-plugin"}, n.flags...), "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
 		"--state-dir", filepath.Join(dir, "state"), "--driver-root", n.driver, "--metrics-address", "127.0.0.1:0")...)
 	p.run(b, cmd, unix.SIGTERM)
 	return p

@@ -117,21 +117,21 @@ func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
 // labeler is heddle-feature-discovery on the same machine.
 func (n *nodeWithDriver) labeler(t *testing.T, r *rig) *process {
 	t.Helper()
-	return n.daemon(t, r, "heddle-feature-discovery")
+	return n.daemon(t, r, labelerDaemon)
 }
 
 // topoWorker is heddle-topo-worker on the same machine.
 func (n *nodeWithDriver) topoWorker(t *testing.T, r *rig) *process {
 	t.Helper()
 	r.topologyCRD(t)
-	return n.daemon(t, r, "heddle-topo-worker")
+	return n.daemon(t, r, workerDaemon)
 }
 
 // daemon is one that reads the driver on the same machine. It is not started.
 func (n *nodeWithDriver) daemon(t *testing.T, r *rig, name string) *process {
 	t.Helper()
 	p := &process{
-		rig: r, binary: program(t, name), log: &journal{},
+		rig: r, binary: program(t, nodeProgram), daemon: name, log: &journal{},
 		args: append(n.flags(), "--node-name", r.Node(), "--config", filepath.Join(r.dir, "config")),
 	}
 	t.Cleanup(func() {

@@ -51,7 +51,7 @@ func TestDriverUpgrade(t *testing.T) {
 	})
 	for _, p := range d.daemons {
 		if lines := p.log.grep("the driver was upgraded"); len(lines) == 0 {
-			t.Errorf("%s ended without the reason", filepath.Base(p.binary))
+			t.Errorf("%s ended without the reason", p.name())
 		}
 	}
 	// Until the module is replaced too, nothing can use a GPU.

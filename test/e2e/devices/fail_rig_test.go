@@ -138,9 +138,9 @@ func (r *rig) startKubelet(t *testing.T) {
 func registrations(log string) int { return strings.Count(log, `msg="registered with kubelet"`) }
 
 // waitRegistrations waits until the kubelet has taken this many since mark.
-func (r *rig) waitRegistrations(t *testing.T, mark, n int) time.Duration {
+func (r *rig) waitRegistrations(t *testing.T, mark, n int) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		if got := registrations(r.plugin.log.since(mark)); got < n {
 			return fmt.Sprintf("%d registrations of %d", got, n)
 		}

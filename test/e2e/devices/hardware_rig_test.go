@@ -98,7 +98,7 @@ func (r *rig) hardwareLabeler(t *testing.T) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{rig: r, binary: b.labeler, log: &journal{}, args: r.hostFlags()}
+	p := &process{rig: r, binary: b.node, daemon: labelerDaemon, log: &journal{}, args: r.hostFlags()}
 	if err := p.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func waitClosed(t *testing.T, daemons ...*process) {
 		}
 		for _, d := range daemons {
 			if slices.ContainsFunc(open, func(o cgroup.Opener) bool { return o.PID == d.pid() }) {
-				return fmt.Sprintf("%s has device nodes open: %+v", filepath.Base(d.binary), open)
+				return fmt.Sprintf("%s has device nodes open: %+v", d.name(), open)
 			}
 		}
 		return ""

@@ -215,8 +215,7 @@ func TestHardwareMPS(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(state) })
 	keeper := &process{
-		rig: r, binary: r.plugin.binary, log: &journal{},
-		args: []string{"--state-dir", state, "--mps-keeper=serve", "--node-name", r.Node()},
+		rig: r, binary: r.plugin.binary, daemon: mpsDaemon, log: &journal{}, args: []string{"--state-dir", state},
 	}
 	if err := keeper.start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -234,7 +233,7 @@ func TestHardwareMPS(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps-keeper=use")
+	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -27,13 +27,21 @@ import (
 // reportImage is the image of test containers: see report/main.go.
 const reportImage = "localhost/devices-report:1"
 
+// heddle-node, and the daemons that it runs.
+const (
+	nodeProgram   = "heddle-node"
+	pluginDaemon  = "device-plugin"
+	labelerDaemon = "feature-discovery"
+	workerDaemon  = "topo-worker"
+	mpsDaemon     = "mps"
+)
+
 // built is what every rig needs, made once.
 type built struct {
 	dir string
 	// installer has heddle's programs linked; nil where they came with [cluster.Prebuilt].
 	installer *install.Installer
-	plugin    string // the binary
-	labeler   string // heddle-feature-discovery
+	node      string // heddle-node
 	archive   string // reportImage
 }
 
@@ -82,8 +90,7 @@ func build(ctx context.Context) (*built, error) {
 		return nil, err
 	}
 	b := &built{
-		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), labeler: filepath.Join(dir, "heddle-feature-discovery"),
-		archive: filepath.Join(dir, "report.tar"),
+		dir: dir, node: filepath.Join(dir, nodeProgram), archive: filepath.Join(dir, "report.tar"),
 	}
 	if programs := cluster.Prebuilt(); programs != "" {
 		if err := os.CopyFS(dir, os.DirFS(filepath.Join(programs, "heddle"))); err != nil {
@@ -94,7 +101,7 @@ func build(ctx context.Context) (*built, error) {
 	if b.installer, err = install.New(ctx, dir, os.Stderr); err != nil {
 		return nil, err
 	}
-	if err := b.installer.BuildAll(ctx, filepath.Base(b.plugin), filepath.Base(b.labeler)); err != nil {
+	if err := b.installer.BuildAll(ctx, nodeProgram); err != nil {
 		return nil, err
 	}
 	report := filepath.Join(dir, "report")

@@ -135,7 +135,7 @@ func metaXPools(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	labeler := &process{rig: r, binary: b.labeler, log: &journal{}, args: []string{
+	labeler := &process{rig: r, binary: b.node, daemon: labelerDaemon, log: &journal{}, args: []string{
 		"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config"),
 	}}
 	if err := labeler.start(t.Context()); err != nil {

@@ -167,7 +167,7 @@ func TestLabelsBesideNVIDIA(t *testing.T) {
 					"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /sys; shift; exec "$@"`, "sh", n.tree.Sys(),
 					theirs, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--mig-strategy", strategy, "--output-file")
 				config := programtest.Config(t, "mig: {strategy: "+strategy+"}\n")
-				got := writes(t, dir, "", append([]string{b.labeler, "--oneshot", "--node-name", "n", "--config", config},
+				got := writes(t, dir, "", append([]string{b.node, labelerDaemon, "--oneshot", "--node-name", "n", "--config", config},
 					append(n.flags(), "--output-file")...)...)
 				if tt.invalid && strategy == "single" {
 					// Theirs is an empty text, of a GPU that it calls MIG-INVALID.
@@ -189,10 +189,10 @@ func TestHardwareLabels(t *testing.T) {
 	theirs := nvidiaProgram(t, "gpu-feature-discovery")
 	flags := []string{"--no-timestamp", "--use-node-feature-api=false", "--output-file"}
 	want := writes(t, t.TempDir(), "", append([]string{theirs, "--oneshot"}, flags...)...)
-	got := writes(t, t.TempDir(), "", b.labeler, "--oneshot", "--node-name", r.Node(), "--output-file")
+	got := writes(t, t.TempDir(), "", b.node, labelerDaemon, "--oneshot", "--node-name", r.Node(), "--output-file")
 	compareLabels(t, want, got)
 	for name, p := range map[string]*process{
-		"heddle-feature-discovery": {binary: b.labeler, args: []string{"--node-name", r.Node(), "--metrics-address", "", "--output-file"}},
+		"heddle-feature-discovery": {binary: b.node, daemon: labelerDaemon, args: []string{"--node-name", r.Node(), "--metrics-address", "", "--output-file"}},
 		"gpu-feature-discovery":    {binary: theirs, args: flags},
 	} {
 		p.rig, p.log = r, &journal{}

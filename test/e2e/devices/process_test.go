@@ -18,10 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is the plugin on the node. Its log goes on over restarts.
+// process is a daemon on the node, usually the plugin. Its log goes on over restarts.
 type process struct {
 	rig    *rig
 	binary string
+	// daemon is the first argument of heddle-node; empty for another program.
+	daemon string
 	log    *journal
 	// args, unless empty, are all flags, and extra are more, for the next start; always are
 	// there beside both.
@@ -67,6 +69,14 @@ func (j *journal) grep(text string) (lines []string) {
 	return lines
 }
 
+// name names the daemon in messages.
+func (p *process) name() string {
+	if p.daemon == "" {
+		return filepath.Base(p.binary)
+	}
+	return "heddle-" + p.daemon
+}
+
 func (p *process) running() bool {
 	if p.cmd == nil {
 		return false
@@ -96,6 +106,9 @@ func (p *process) start(ctx context.Context) error {
 	args = slices.Concat(args, p.always, p.extra)
 	// Nothing but stop ends it.
 	command := slices.Concat(p.under, []string{p.binary}, args)
+	if p.daemon != "" {
+		command = slices.Concat(p.under, []string{p.binary, p.daemon}, args)
+	}
 	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), command[0], command[1:]...)
 	if err != nil {
 		return err

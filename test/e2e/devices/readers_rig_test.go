@@ -4,7 +4,6 @@ package devices
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -86,7 +85,7 @@ func (d *readers) waitIdle(t *testing.T) {
 		}
 		for _, p := range d.daemons {
 			if slices.ContainsFunc(open, func(o cgroup.Opener) bool { return o.PID == p.pid() }) {
-				return fmt.Sprintf("%s has device nodes open: %+v", filepath.Base(p.binary), open)
+				return fmt.Sprintf("%s has device nodes open: %+v", p.name(), open)
 			}
 		}
 		return ""
@@ -115,7 +114,7 @@ func (d *readers) scanWithoutSession(t *testing.T, sessions int) {
 	eventually(t, func() string {
 		for i, p := range d.daemons {
 			if n := scans(p) - before[i]; n < 3 {
-				return fmt.Sprintf("%s has scanned %d times", filepath.Base(p.binary), n)
+				return fmt.Sprintf("%s has scanned %d times", p.name(), n)
 			}
 		}
 		return ""
@@ -130,7 +129,7 @@ func (d *readers) scanWithoutSession(t *testing.T, sessions int) {
 func (d *readers) ended() map[string]int {
 	all := map[string]int{}
 	for i, p := range d.daemons {
-		all[filepath.Base(p.binary)] = d.ends[i]()
+		all[p.name()] = d.ends[i]()
 	}
 	return all
 }

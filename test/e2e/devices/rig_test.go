@@ -212,7 +212,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 		return r, err
 	}
 	// get asks by the API server's proxy, which passes on no token.
-	r.plugin = &process{rig: r, binary: b.plugin, log: &journal{}, always: []string{"--authenticate=false"}}
+	r.plugin = &process{rig: r, binary: b.node, daemon: pluginDaemon, log: &journal{}, always: []string{"--authenticate=false"}}
 	if o.held {
 		return r, nil
 	}

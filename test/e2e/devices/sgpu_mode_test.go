@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -131,7 +130,7 @@ func (r *rig) indices(t *testing.T) map[string]int {
 
 // waitModes waits until the kubelet offers every card as it should: shared or
 // whole, or to no pod if it is held in the other mode.
-func (r *rig) waitModes(t *testing.T, share []int, h held) time.Duration {
+func (r *rig) waitModes(t *testing.T, share []int, h held) {
 	t.Helper()
 	var want [2][]int
 	for gpuAt := range 8 {
@@ -145,7 +144,7 @@ func (r *rig) waitModes(t *testing.T, share []int, h held) time.Duration {
 	}
 	gpus := r.indices(t)
 	// A busy kubelet answers late, and without its answer no GPU moves.
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		whole, shared, err := r.lists(t.Context(), gpus)
 		if err != nil {
 			return err.Error()

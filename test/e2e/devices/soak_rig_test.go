@@ -108,25 +108,25 @@ func (s *soak) programs(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := b.installer
-	if err := in.BuildAll(t.Context(), "heddle-topo-master", "heddle-topo-worker", "heddle-scheduler"); err != nil {
+	if err := in.BuildAll(t.Context(), "heddle-topo-master", "heddle-scheduler"); err != nil {
 		t.Fatal(err)
 	}
 	s.topologyCRD(t)
 	api := []string{"--kubeconfig", s.gateway.kubeconfig}
 	s.plugin.extra = api
 	s.daemons = []*daemon{{process: s.plugin, name: "heddle-device-plugin", url: "http://127.0.0.1:9102"}}
-	add := func(name, binary, url string, args ...string) {
+	add := func(name, binary, subcommand, url string, args ...string) {
 		s.daemons = append(s.daemons, &daemon{name: name, url: url, process: &process{
-			rig: s.rig, binary: binary, log: &journal{}, args: append(args, api...),
+			rig: s.rig, binary: binary, daemon: subcommand, log: &journal{}, args: append(args, api...),
 		}})
 	}
 	host := []string{"--node-name", s.Node(), "--machine", s.machineFile(), "--config", filepath.Join(s.dir, "config")}
-	add("heddle-feature-discovery", b.labeler, "http://127.0.0.1:9101", host...)
-	add("heddle-topo-worker", filepath.Join(in.Dir, "heddle-topo-worker"), "http://127.0.0.1:9103",
+	add("heddle-feature-discovery", b.node, labelerDaemon, "http://127.0.0.1:9101", host...)
+	add("heddle-topo-worker", b.node, workerDaemon, "http://127.0.0.1:9103",
 		append([]string{"--interval", "2s"}, host...)...)
-	add("heddle-topo-master", filepath.Join(in.Dir, "heddle-topo-master"), "http://127.0.0.1:9001",
+	add("heddle-topo-master", filepath.Join(in.Dir, "heddle-topo-master"), "", "http://127.0.0.1:9001",
 		"--mode", "auto", "--namespace", namespace, "--identity", "soak", "--label-conflicts", "force")
-	add(schedulerDaemon, filepath.Join(in.Dir, schedulerDaemon), "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
+	add(schedulerDaemon, filepath.Join(in.Dir, schedulerDaemon), "", "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
 }
 
 // schedulerFlags writes the chart's configuration of heddle-scheduler.

@@ -21,9 +21,9 @@ func (w *world) daemons(installer *install.Installer) {
 	w.t.Helper()
 	const name = "dgx"
 	w.node(name, corev1.ResourceList{}, nil)
-	for _, daemon := range []string{"heddle-feature-discovery", "heddle-topo-worker"} {
-		cmd := exec.CommandContext(w.t.Context(), filepath.Join(installer.Dir, daemon), "--oneshot", "--node-name="+name,
-			"--machine="+filepath.Join(installer.Root, "test/machines/dgx-h100.json"), "--kubeconfig="+w.kubeconfig(w.t, w.podToken(daemon, name)))
+	for _, daemon := range []string{"feature-discovery", "topo-worker"} {
+		cmd := exec.CommandContext(w.t.Context(), filepath.Join(installer.Dir, "heddle-node"), daemon, "--oneshot", "--node-name="+name,
+			"--machine="+filepath.Join(installer.Root, "test/machines/dgx-h100.json"), "--kubeconfig="+w.kubeconfig(w.t, w.podToken("heddle-"+daemon, name)))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			w.t.Errorf("%s: %v\n%s", daemon, err, out)
 		}

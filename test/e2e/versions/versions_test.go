@@ -67,7 +67,7 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = installer.BuildAll(t.Context(), schedulerName, "heddle-feature-discovery", "heddle-topo-worker", "heddle-topo-master")
+	err = installer.BuildAll(t.Context(), schedulerName, "heddle-node", "heddle-topo-master")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,15 +127,8 @@ func (f *Flags) NodeFlag(c *cobra.Command, value, usage string) *string {
 // AppLabel is the pod label with the program's name.
 const AppLabel = "app.kubernetes.io/name"
 
-// NodeProgram runs the daemons of a node in one process, where they have no pods of
-// their own.
-const NodeProgram = "heddle-node"
-
 // Runs reports whether a pod of a node runs one of that node's daemons.
-func Runs(p *corev1.Pod, daemon string) bool {
-	name := p.Labels[AppLabel]
-	return name == daemon || name == NodeProgram
-}
+func Runs(p *corev1.Pod, daemon string) bool { return p.Labels[AppLabel] == daemon }
 
 // Ended reports whether no container of a pod runs any more, nor will.
 func Ended(p *corev1.Pod) bool {

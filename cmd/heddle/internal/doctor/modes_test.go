@@ -29,7 +29,7 @@ func TestGPUsOfTheDevicePlugin(t *testing.T) {
 	}
 	for _, want := range []string{
 		waits,
-		"\nnote  Node gpu-1\n  GPU 4: not handed out until it is known who holds it, then sgpu\n",
+		"\nnote  Node gpu-1\n  GPU 4: not allocated until it is known who holds it, then sgpu\n",
 		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
 		"\nnote  Node gpu-1\n  GPU GPU-x is cordoned and not on this node\n  -> heddle gpu uncordon gpu-1 GPU-x\n",
 	} {

@@ -57,7 +57,7 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 		return nil, err
 	}
 	n.pods = pods.Items
-	anywhere, err := cluster.Pod(ctx, client, discovery, cluster.NodeProgram)
+	anywhere, err := cluster.Pod(ctx, client, discovery)
 	if err != nil {
 		return nil, err
 	}

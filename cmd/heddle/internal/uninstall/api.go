@@ -19,19 +19,19 @@ import (
 
 const (
 	manager = "heddle-uninstall"
-	// atOnce is how many Nodes are written at once.
+	// atOnce limits the Nodes that are written concurrently.
 	atOnce = 16
 )
 
-// api is the API server, with kinds of any group.
+// api reads and writes objects of any API group.
 type api struct{ client rest.Interface }
 
 func (a api) read(ctx context.Context, path string, into any) (bool, error) {
 	return cluster.ReadPath(ctx, a.client, path, "", into)
 }
 
-// remove deletes an object, or all of a kind that a selector takes. One that is not
-// there is in order, as is a kind that the API server does not have.
+// remove deletes an object, or all of a kind that a selector matches. A missing object or kind
+// is no error.
 func (a api) remove(ctx context.Context, path, selector string) error {
 	request := a.client.Delete().AbsPath(path).SetHeader("Accept", "application/json")
 	if selector != "" {
@@ -65,7 +65,7 @@ func (a api) annotate(ctx context.Context, node string, annotations map[string]a
 		map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
-// nodes calls with every Node.
+// nodes calls use with every Node.
 func (a api) nodes(ctx context.Context, use func(*corev1.Node)) error {
 	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
 		request := a.client.Get().Resource("nodes").VersionedParams(&page, metav1.ParameterCodec)
@@ -79,7 +79,7 @@ func (a api) nodes(ctx context.Context, use func(*corev1.Node)) error {
 	})
 }
 
-// pods calls with every pod of a namespace, empty for all, that a selector takes.
+// pods calls use with every pod that a selector matches, of a namespace or, if empty, of all.
 func (a api) pods(ctx context.Context, namespace, selector string, use func(*corev1.Pod)) error {
 	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
 		request := a.client.Get().Namespace(namespace).Resource("pods").VersionedParams(&page, metav1.ParameterCodec)
@@ -93,7 +93,7 @@ func (a api) pods(ctx context.Context, namespace, selector string, use func(*cor
 	})
 }
 
-// forEach writes many Nodes, some at once.
+// forEach writes Nodes concurrently.
 func (a api) forEach(
 	ctx context.Context, nodes []*corev1.Node, write func(context.Context, *corev1.Node) error,
 ) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-// resources are the names, or patterns with one "*", of what the device plugin
+// resources returns the names, or patterns with one "*", of the resources that the device plugin
 // serves by its configuration.
 func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]string, error) {
 	name := cluster.ConfigMap
@@ -39,8 +39,8 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 		if read, err := config.Parse(files, config.Uncompiled{}); err == nil {
 			c = read
 		} else {
-			// The daemons run by the last good one, which is not known here.
-			u.progress("ConfigMap %s is invalid, going by the default names of resources: %v", name, err)
+			// The daemons use the last good one, which is unknown here.
+			u.progress("ConfigMap %s is invalid, using the default names of resources: %v", name, err)
 		}
 	}
 	var names []string
@@ -55,12 +55,12 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 	return slices.Compact(names), nil
 }
 
-// isServed reports whether a resource is one of those.
+// isServed reports whether a resource is served.
 func isServed(served []string, name corev1.ResourceName) bool {
 	return slices.ContainsFunc(served, func(pattern string) bool { return wellknown.Match(pattern, string(name)) })
 }
 
-// shown is how many pods an error names.
+// shown limits the pods that an error names.
 const shown = 10
 
 // checkHolders refuses while pods have devices of heddle.
@@ -79,7 +79,7 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 		return err
 	}
 	if u.force {
-		u.progress("going on although %d pods have devices of heddle: their containers cannot start again", len(holders))
+		u.progress("continuing although %d pods have devices of heddle: their containers cannot start again", len(holders))
 		return nil
 	}
 	list := strings.Join(holders[:min(len(holders), shown)], ", ")
@@ -87,7 +87,7 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	return fmt.Errorf("pods have devices of heddle, and could not start again: %s: delete them first, "+
-		"or give --force (the chart's uninstall.force=true)", list)
+		"or use --force (the chart's uninstall.force=true)", list)
 }
 
 // holds reports whether a pod that is not over has a share, or any other device.

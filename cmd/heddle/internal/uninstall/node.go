@@ -19,24 +19,24 @@ import (
 // conditions begin with it: HeddleReady, HeddleModePending, HeddleFabric.
 const conditionPrefix = "Heddle"
 
-// hasPlugin reports whether heddle's device plugin serves the Node, or has.
+// hasPlugin reports whether heddle's device plugin serves the Node, or has served it.
 func hasPlugin(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return strings.HasPrefix(string(c.Type), conditionPrefix) && c.Type != wellknown.ConditionFabric
 	})
 }
 
-// leftIn is what is to be taken from a Node beside labels and taints.
+// leftIn is what to remove from a Node besides labels and taints.
 type leftIn struct {
-	// annotations and status are merge patches; empty for nothing.
+	// annotations and status are merge patches, empty for no change.
 	annotations map[string]any
 	status      map[string]any
 	// topology is whether topo-master applied labels.
 	topology bool
 }
 
-// leftInNode finds heddle's in a Node. The names of resources that it served stand
-// in an annotation until kubelets have forgotten them.
+// leftInNode finds heddle's traces in a Node. An annotation has the names of the resources that
+// it served until the kubelet has forgotten them.
 func leftInNode(node *corev1.Node, served []string) leftIn {
 	l := leftIn{annotations: map[string]any{}, status: map[string]any{}}
 	for key := range node.Annotations {
@@ -46,7 +46,7 @@ func leftInNode(node *corev1.Node, served []string) leftIn {
 	}
 	for _, m := range node.ManagedFields {
 		l.topology = l.topology || m.Manager == publish.FieldManager && m.Operation == "Apply"
-		// HAMi's annotation of GPUs is the device plugin's where that wrote it.
+		// HAMi's annotation of GPUs is removed if the device plugin wrote it.
 		if m.Manager == devicePlugin && m.FieldsV1 != nil &&
 			strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+wellknown.HAMiGPUs+`"`) {
 			l.annotations[wellknown.HAMiGPUs] = nil
@@ -67,7 +67,7 @@ func leftInNode(node *corev1.Node, served []string) leftIn {
 	return l
 }
 
-// servedOn are the resources of the Node's status that heddle served.
+// servedOn returns the resources of the Node's status that heddle served.
 func servedOn(node *corev1.Node, served []string) (names []string) {
 	if !hasPlugin(node) {
 		return nil
@@ -81,9 +81,9 @@ func servedOn(node *corev1.Node, served []string) (names []string) {
 	return names
 }
 
-// withoutResources is the patch of the status that takes the noted resources away;
-// nil if they are not there. One of which a pod could have some is another
-// plugin's now, if the Node's kubelet is there to have noticed.
+// withoutResources returns the patch of the status that removes the recorded resources, or nil
+// if they are absent. A resource with allocatable devices belongs to another plugin now, if the
+// Node is ready.
 func withoutResources(node *corev1.Node) map[string]any {
 	gone := map[string]any{}
 	for name := range strings.SplitSeq(node.Annotations[wellknown.UninstalledResources], ",") {
@@ -99,7 +99,7 @@ func withoutResources(node *corev1.Node) map[string]any {
 	return map[string]any{"capacity": gone, "allocatable": gone}
 }
 
-// cleanNodes takes heddle's from all Nodes.
+// cleanNodes removes heddle's traces from all Nodes.
 func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
 	var all []*corev1.Node
 	if err := u.nodes(ctx, func(node *corev1.Node) { all = append(all, node) }); err != nil {
@@ -125,12 +125,12 @@ func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node, l leftIn) 
 			return err
 		}
 	}
-	// The device plugin adds this one, and feature-discovery does not own it.
+	// The device plugin owns this taint, not feature-discovery.
 	plugin := apiserver.New(u.client, node.Name, slog.New(slog.DiscardHandler))
 	if err := plugin.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, false); err != nil {
 		return err
 	}
-	// Conditions last: what of the resources is heddle's is known by them.
+	// Conditions last: they tell which resources are heddle's.
 	if len(l.annotations) > 0 {
 		if err := u.annotate(ctx, node.Name, l.annotations); err != nil {
 			return err

@@ -160,7 +160,7 @@ func TestCleaner(t *testing.T) {
 			hostPath("mps-shm", "/dev/shm/heddle-mps"), hostPath("dev", "/dev"),
 		},
 		Containers: []corev1.Container{{
-			Name: devicePlugin, Args: []string{"--cdi-dir=/var/run/cdi", "--state-dir=/var/lib/heddle/device-plugin", "--takeover"},
+			Name: devicePlugin, Args: []string{"device-plugin", "--cdi-dir=/var/run/cdi", "--state-dir=/var/lib/heddle/device-plugin", "--takeover"},
 			VolumeMounts: []corev1.VolumeMount{{Name: "cdi", MountPath: "/var/run/cdi"}, {Name: "dev", MountPath: "/dev"}},
 		}},
 	}}}}
@@ -182,7 +182,7 @@ func TestCleaner(t *testing.T) {
 			"containers": []any{map[string]any{
 				"name": devicePlugin,
 				"args": []string{
-					"--cleanup", "--cdi-dir=/var/run/cdi", "--state-dir=/remove/state/heddle/device-plugin",
+					"device-plugin", "--cleanup", "--cdi-dir=/var/run/cdi", "--state-dir=/remove/state/heddle/device-plugin",
 					"--mps-shm-dir=/remove/mps-shm/heddle-mps",
 				},
 				"volumeMounts": []any{
@@ -210,30 +210,5 @@ func TestCleaner(t *testing.T) {
 	}
 	if spec := patched.Spec.Template.Spec; len(spec.InitContainers) != 0 || len(spec.Volumes) != 3 {
 		t.Errorf("init containers %v, volumes %v", spec.InitContainers, spec.Volumes)
-	}
-}
-
-// heddle-node cleans as the device plugin alone: the flags of its other daemons go.
-func TestCleanerArgs(t *testing.T) {
-	for _, tt := range []struct{ args, want []string }{
-		{
-			[]string{"--node-name=n", "--config=/etc/heddle", "--cdi-dir=/c", "--interval=10s"},
-			[]string{"--cleanup", "--node-name=n", "--cdi-dir=/c"},
-		},
-		{
-			[]string{
-				"--node-name=n", "--config=/etc/heddle", "--metrics-address=:9102", "device-plugin", "--kubelet-dir=/k", "--interval=10s",
-				"feature-discovery", "--log-level=x", "topo-worker", "--node-name=y",
-			},
-			[]string{"--node-name=n", "--metrics-address=:9102", "device-plugin", "--cleanup", "--kubelet-dir=/k"},
-		},
-		{
-			[]string{"--node-name=n", "feature-discovery", "--log-level=x", "device-plugin", "--cdi-dir=/c"},
-			[]string{"--node-name=n", "device-plugin", "--cleanup", "--cdi-dir=/c"},
-		},
-	} {
-		if diff := cmp.Diff(tt.want, cleanerArgs(tt.args)); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", tt.args, diff)
-		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 const crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
 
-// deleteObjects deletes reports, exports and leases, and CRDs where that is asked for.
+// deleteObjects deletes reports, exports and leases, and CRDs if requested.
 func (u *uninstall) deleteObjects(ctx context.Context) error {
 	for _, name := range []string{topoMaster, scheduler} {
 		path := "/apis/coordination.k8s.io/v1/namespaces/" + u.namespace + "/leases/" + name
@@ -41,7 +41,7 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	return u.deleteCRDs(ctx)
 }
 
-// deleteCRDs deletes the CRD of reports, and those of PodGroups that the release made.
+// deleteCRDs deletes the CRD of reports, and those of PodGroups that the release created.
 func (u *uninstall) deleteCRDs(ctx context.Context) error {
 	if !u.crds {
 		return nil

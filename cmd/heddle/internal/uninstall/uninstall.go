@@ -1,11 +1,9 @@
-// Package uninstall is `heddle uninstall`: it takes from a cluster what an
-// installation leaves in Nodes and on hosts, so that they are as before it. The
-// chart runs it before and after its objects are deleted.
+// Package uninstall implements `heddle uninstall`: it removes everything that an installation
+// leaves in Nodes and on hosts. The chart runs it before and after its objects are deleted.
 //
-// Daemons go first, or they would write again what is taken away. Hosts are cleaned
-// by the device plugin's DaemonSet, which knows its files, with other arguments; all
-// that is in the API server is cleaned from here, so that a node which is away is
-// clean there too.
+// Daemons are deleted first, since they would write again what is removed. The pods of the
+// device plugin's DaemonSet clean their hosts, with other arguments; objects of the API server
+// are cleaned from here, so that Nodes that are not ready are clean too.
 package uninstall
 
 import (
@@ -25,16 +23,16 @@ import (
 )
 
 const (
-	// phaseNodes is all up to the kubelets' list of resources, phaseCapacity that.
+	// phaseCapacity removes the resources that kubelets keep, phaseNodes everything else.
 	phaseNodes, phaseCapacity = "nodes", "capacity"
-	// every is the time between two questions.
+	// every is the interval of polls.
 	every = time.Second
-	// absence is how long entries must stay away: a kubelet writes its Node every
-	// 10 s (nodeStatusUpdateFrequency) if it would change.
+	// absence is how long resources must stay away: a kubelet writes a changed Node status
+	// every 10 s (nodeStatusUpdateFrequency).
 	absence = 25 * time.Second
-	// half of the five minutes for which a kubelet keeps the resources of a plugin
-	// that has ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook
-	// no longer than five minutes by default, so each of the two waits for one half.
+	// half of the five minutes for which a kubelet keeps the resources of a plugin that has
+	// ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook at most five
+	// minutes by default, so each of the two hooks waits for one half.
 	half = 150 * time.Second
 )
 
@@ -43,27 +41,26 @@ type options struct {
 	force, crds               bool
 }
 
-// NewCommand makes `heddle uninstall`.
+// NewCommand returns `heddle uninstall`.
 func NewCommand() *cobra.Command {
 	var at cluster.Flags
 	var o options
 	c := &cobra.Command{
-		Use: "uninstall", Short: "Take heddle's traces from Nodes and hosts", Args: cobra.NoArgs,
-		Long: `Take heddle's traces from Nodes and hosts: labels, taints, annotations, conditions,
+		Use: "uninstall", Short: "Remove heddle's traces from Nodes and hosts", Args: cobra.NoArgs,
+		Long: `Remove heddle's traces from Nodes and hosts: labels, taints, annotations, conditions,
 resources that kubelets keep as 0, CDI specs and other files, leases, reports and
 exports. The daemons are deleted first.
 
-helm uninstall does this by itself. By hand it is for what Helm runs no hooks for,
-such as Argo CD, and for what an uninstall without it has left. It refuses while
-pods have devices of heddle, which could not start again, unless --force is given.
-Kubelets keep resources for five minutes after their plugin has ended; it waits
-for that.`,
+helm uninstall runs this command. Run it by hand where Helm runs no hooks, such as
+with Argo CD, and to clean up after an uninstall without it. It fails while pods have
+devices of heddle, which could not start again, unless --force is given. Kubelets keep
+resources for five minutes after their plugin has ended; the command waits for that.`,
 	}
 	at.Register(c)
 	flags := c.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
-	flags.BoolVar(&o.force, "force", false, "go on although pods have devices of heddle")
-	flags.BoolVar(&o.crds, "crds", false, "delete the CRDs too, and with them all objects of their kinds")
+	flags.BoolVar(&o.force, "force", false, "continue even if pods have devices of heddle")
+	flags.BoolVar(&o.crds, "crds", false, "delete the CRDs too, with all objects of their kinds")
 	flags.StringVar(&o.release, "release", "", "`name` of the Helm release, whose PodGroup CRDs --crds deletes")
 	flags.StringVar(&o.phase, "phase", "", "`part` of the work, for hooks: nodes or capacity; default all")
 	cli.Complete(c, "phase", phaseNodes, phaseCapacity)
@@ -90,9 +87,9 @@ type uninstall struct {
 	every, absence, half time.Duration
 }
 
-// progress reports what was done: in a hook it is the Job's log.
+// progress reports progress, in a hook to the Job's log.
 func (u *uninstall) progress(format string, args ...any) {
-	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // Progress alone; the outcome is the exit code.
+	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // The outcome is the exit code.
 }
 
 func (u *uninstall) run(ctx context.Context) error {
@@ -108,14 +105,14 @@ func (u *uninstall) run(ctx context.Context) error {
 	defer cancel()
 	err := u.forget(within)
 	if within.Err() != nil && ctx.Err() == nil {
-		return nil // The other hook goes on.
+		return nil // The other hook continues.
 	}
 	return err
 }
 
-// cleanUp takes away all but what kubelets keep for themselves.
+// cleanUp removes everything but the resources that kubelets keep.
 func (u *uninstall) cleanUp(ctx context.Context) error {
-	plugin, err := u.plugin(ctx)
+	plugin, err := u.daemonSet(ctx, devicePlugin)
 	if err != nil {
 		return err
 	}
@@ -135,9 +132,9 @@ func (u *uninstall) cleanUp(ctx context.Context) error {
 	return u.deleteObjects(ctx)
 }
 
-// forget takes from Nodes the resources that kubelets keep as 0, until none comes
-// back. Nodes that are away are cleaned too; their kubelets write 0 again if they
-// come back within five minutes.
+// forget removes the resources that kubelets keep as 0 from Nodes, until none comes back.
+// Nodes that are not ready are cleaned too; their kubelets write 0 again if they come back
+// within five minutes.
 func (u *uninstall) forget(ctx context.Context) error {
 	since, reported := time.Now(), false
 	for {
@@ -173,7 +170,7 @@ func (u *uninstall) forget(ctx context.Context) error {
 	}
 }
 
-// waiting are the Nodes with resources that their kubelets may write again.
+// waiting returns the Nodes with resources that their kubelets may write again.
 func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
 	err = u.nodes(ctx, func(node *corev1.Node) {
 		if node.Annotations[wellknown.UninstalledResources] != "" {
@@ -183,7 +180,7 @@ func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err er
 	return waiting, err
 }
 
-// until asks until the answer is empty, and reports each other answer once.
+// until polls until the answer is empty, and reports each other answer once.
 func (u *uninstall) until(ctx context.Context, ask func(context.Context) (waitsFor string, err error)) error {
 	last := ""
 	err := wait.PollUntilContextCancel(ctx, u.every, true, func(ctx context.Context) (bool, error) {

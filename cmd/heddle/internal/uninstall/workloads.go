@@ -14,11 +14,10 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-// The daemons' names, which the chart fixes.
+// The names of the chart's DaemonSets and Deployments.
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
-	node         = cluster.NodeProgram
 	mps          = "heddle-mps"
 	topoWorker   = "heddle-topo-worker"
 	topoMaster   = "heddle-topo-master"
@@ -29,7 +28,7 @@ func (u *uninstall) path(kind, name string) string {
 	return "/apis/apps/v1/namespaces/" + u.namespace + "/" + kind + "/" + name
 }
 
-// daemonSet reads one; nil if there is none.
+// daemonSet returns a DaemonSet, or nil if there is none.
 func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	var ds appsv1.DaemonSet
 	there, err := u.read(ctx, u.path("daemonsets", name), &ds)
@@ -39,17 +38,7 @@ func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonS
 	return &ds, nil
 }
 
-// plugin is the DaemonSet that has the device plugin; nil if there is none.
-func (u *uninstall) plugin(ctx context.Context) (*appsv1.DaemonSet, error) {
-	for _, name := range []string{devicePlugin, node} {
-		if ds, err := u.daemonSet(ctx, name); ds != nil || err != nil {
-			return ds, err
-		}
-	}
-	return nil, nil //nolint:nilnil // None is an answer here.
-}
-
-// stop ends all daemons, and has the device plugin's pods clean their hosts first.
+// stop deletes all daemons, after the device plugin's pods have cleaned their hosts.
 func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	for kind, names := range map[string][]string{
 		"daemonsets": {discovery, mps, topoWorker}, "deployments": {topoMaster, scheduler},
@@ -71,14 +60,13 @@ func (u *uninstall) stop(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	return u.until(ctx, u.running)
 }
 
-// running names a daemon that still runs; those of nodes that are away are
-// not waited for.
+// running names a daemon that still runs on a ready node.
 func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	away, err := u.away(ctx)
 	if err != nil {
 		return "", err
 	}
-	all := []string{node, discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
+	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
 	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
@@ -87,7 +75,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 	return waitsFor, err
 }
 
-// away are the Nodes whose kubelet does not report.
+// away returns the Nodes that are not ready.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
 	err := u.nodes(ctx, func(node *corev1.Node) { away[node.Name] = isAway(node) })
@@ -100,8 +88,8 @@ func isAway(node *corev1.Node) bool {
 	})
 }
 
-// cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's
-// files, and waits until that is done on every node that is not away.
+// cleanHosts turns the device plugin's DaemonSet into one that removes the plugin's files, and
+// waits until it has done so on every ready node.
 func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) error {
 	patch, err := cleaner(plugin)
 	if err != nil {
@@ -133,7 +121,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 		want := int(ds.Status.DesiredNumberScheduled)
 		if err != nil || ds.Status.ObservedGeneration >= ds.Generation && done+lost >= want {
 			if err == nil && lost > 0 {
-				u.progress("the files of %d nodes stay: they are away", lost)
+				u.progress("the files of %d nodes stay: the nodes are not ready", lost)
 			}
 			return "", err
 		}
@@ -143,37 +131,25 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 
 const (
 	cleanupFlag = "--cleanup"
-	// removeAt is where the directory above heddle's is in the container: no process
-	// can remove a mount point.
+	// removeAt is where the parent of heddle's directory is mounted: a mount point cannot be
+	// removed.
 	removeAt = "/remove"
 )
 
-const devicePart = "device-plugin"
-
-// cleanerArgs are the arguments of a device plugin that cleans its host.
+// cleanerArgs returns the arguments of a device plugin that cleans its host.
 func cleanerArgs(args []string) []string {
-	// The names of daemons among heddle-node's arguments, before the flags of each.
-	parts := []string{devicePart, "feature-discovery", "topo-worker"}
-	kept := []string{"--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address"}
-	var clean []string
-	if !slices.Contains(args, devicePart) {
-		clean = append(clean, cleanupFlag)
-	}
-	for own, rest := true, args; len(rest) > 0; rest = rest[1:] {
-		if slices.Contains(parts, rest[0]) {
-			own = rest[0] == devicePart
-			if own {
-				clean = append(clean, devicePart, cleanupFlag)
-			}
-		}
-		if name, _, _ := strings.Cut(rest[0], "="); own && slices.Contains(kept, name) {
-			clean = append(clean, rest[0])
+	clean := []string{"device-plugin", cleanupFlag}
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--node-name", "--kubelet-dir", "--cdi-dir", "--log-level", "--log-format", "--metrics-address":
+			clean = append(clean, arg)
 		}
 	}
 	return clean
 }
 
-// cleaner is the patch that makes the device plugin's pods remove their files.
+// cleaner returns the patch that makes the device plugin's pods remove their files.
 func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	spec := &plugin.Spec.Template.Spec
 	kept := []string{"device-plugins", "cdi"}
@@ -188,7 +164,7 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 		case slices.Contains(kept, v.Name):
 			volumes = append(volumes, v)
 		case flag != "" && v.HostPath != nil:
-			// The state is in heddle's directory, which goes too.
+			// The state is in heddle's directory, which is removed too.
 			above := filepath.Dir(v.HostPath.Path)
 			if filepath.Base(above) == "heddle" {
 				above = filepath.Dir(above)
@@ -210,10 +186,10 @@ func cleaner(plugin *appsv1.DaemonSet) (any, error) {
 	}
 	clean := map[string]any{"name": container.Name, "args": args, "volumeMounts": mounts}
 	return map[string]any{"spec": map[string]any{
-		// Without a surge: the one that cleans would be ready by the answers of the one that serves.
+		// With a surge, the pod that serves would answer the probes of the one that cleans.
 		"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 0, "maxUnavailable": "100%"}},
 		"template": map[string]any{"spec": map[string]any{
-			// One of them would put the library to preload into the state again.
+			// One of them would install the library to preload again.
 			"containers": []any{clean}, "volumes": volumes, "initContainers": nil,
 		}},
 	}}, nil

@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// clean removes from the host what the plugin wrote there: CDI specs, sockets, the
-// state directory, and what MPS shares. A directory heddle above that of the state
-// goes when nothing else is in it.
+// clean removes the plugin's files from the host: CDI specs, sockets, the state directory
+// and MPS's shared memory. It also removes the parent of the state directory if that is
+// named heddle and empty.
 func (o *options) clean(ctx context.Context) error {
 	err := errors.Join(cdi.Clear(o.cdiDir), server.RemoveSockets(ctx, o.kubeletDir), removeAll(o.stateDir))
 	if o.mpsShmDir != defaultShm {
@@ -35,7 +35,7 @@ func (o *options) clean(ctx context.Context) error {
 	return fmt.Errorf("clean up: %w", removed)
 }
 
-// removeAll removes a directory with all that is in it. A mount point stays, empty.
+// removeAll removes a directory and its content. A mount point stays, empty.
 func removeAll(dir string) error {
 	if err := os.RemoveAll(dir); err != nil && !busy(err) {
 		return err
@@ -43,6 +43,6 @@ func removeAll(dir string) error {
 	return nil
 }
 
-// busy reports whether a directory is left only because it is a mount point, or one
-// in a container's root, which is read-only.
+// busy reports whether a directory cannot be removed because it is a mount point, or in a
+// container's read-only root.
 func busy(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EROFS) }

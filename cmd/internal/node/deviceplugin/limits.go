@@ -19,11 +19,11 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// factsEvery is how long what the node can do is taken for true: a library or
-// a hook may be put in place at any time.
+// factsEvery is how often the node is examined again: a library or a hook may be installed
+// at any time.
 const factsEvery = time.Minute
 
-// limiter is an [enforce.Limiter] that looks at the node.
+// limiter is an [enforce.Limiter] that examines the node.
 type limiter struct {
 	*enforce.Limiter
 	host enforce.Host
@@ -35,15 +35,15 @@ type limiter struct {
 	at   time.Time
 }
 
-// seen is what was last chosen by.
+// seen is the input of the last choice.
 type seen struct {
 	enforce config.Enforce
 	driver  string
 	facts   enforce.Facts
 }
 
-// newLimiter makes a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
+// newLimiter returns a limiter. modes are nil for a replayed machine.
+func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
 		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
@@ -59,16 +59,16 @@ func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limi
 		cdiHook: o.cdiHook,
 		host: enforce.Host{
 			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
-			MPS: o.mpsKeeper == keeperUse, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
+			MPS: o.mps, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
 		},
-	}, nil
+	}
 }
 
-// mountsHook is the program beside this one that checks a container's mounts and variables.
+// mountsHook is the program, next to this one, that checks a container's mounts and variables.
 const mountsHook = "heddle-cdi-hook"
 
-// installHook puts the program into the state directory, where the node's runtime
-// finds it under the same path. Each start writes it again, so no fsync is needed.
+// installHook copies the program into the state directory, where the node's runtime finds it
+// under the same path. Each start writes it again, so it needs no fsync.
 func installHook(stateDir string) (path string, err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -40,10 +40,7 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l, err := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
 	limit := &enforce.Limit{
 		Pod: "u", Container: "main", Policy: quota.FixedShare,
 		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
@@ -97,13 +94,11 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 func TestLimiterLooksForTheHook(t *testing.T) {
 	root := t.TempDir()
 	o := &options{stateDir: t.TempDir(), hostRoot: root, cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
-	l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 	const hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 	c := config.Default()
 	for _, want := range []string{"", hook, ""} {
+		var err error
 		path := filepath.Join(root, hook)
 		if want != "" {
 			err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o700))
@@ -131,18 +126,17 @@ func TestProgramsOfMPS(t *testing.T) {
 	}
 	m := &machine.Machine{Driver: machine.Driver{Version: "570.86.15"}}
 	for _, tt := range []struct {
-		name, root, keeper, want string
+		name, root string
+		mps        bool
+		want       string
 	}{
-		{"in the driver's root", root, keeperUse, "compute is limited by mps"},
-		{"nowhere", t.TempDir(), keeperUse, "the driver's root has no nvidia-cuda-mps-control"},
-		{"no heddle-mps", root, keeperNone, "heddle-mps is not deployed (gpuDevice.mps)"},
+		{"in the driver's root", root, true, "compute is limited by mps"},
+		{"nowhere", t.TempDir(), true, "the driver's root has no nvidia-cuda-mps-control"},
+		{"no heddle-mps", root, false, "heddle-mps is not deployed (gpuDevice.mps)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsKeeper: tt.keeper, mpsShmDir: defaultShm}
-			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mps: tt.mps, mpsShmDir: defaultShm}
+			l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			c := config.Default()
 			if err := l.Configure(m, &c); err != nil {
 				t.Fatal(err)
@@ -159,16 +153,14 @@ func TestOpenShm(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "dev/shm"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps"}
-	if err := o.openShm(); err != nil {
+	if err := openShm(root, "/dev/shm/heddle-mps"); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(root, "dev/shm"))
 	if err != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0 {
 		t.Errorf("clients of other users cannot share memory there: %v, %v", info.Mode(), err)
 	}
-	o.mpsRoot = t.TempDir()
-	if err := o.openShm(); err == nil {
+	if err := openShm(t.TempDir(), "/dev/shm/heddle-mps"); err == nil {
 		t.Error("missing shared memory is not an error")
 	}
 }

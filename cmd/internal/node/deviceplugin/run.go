@@ -35,37 +35,44 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// Enter has one process at a time write checkpoints, CDI specs and annotations, or remove
-// them: a rolling update with gpuDevice.maxSurge starts the next one beside the one that
-// serves, which ends once the next one's container runs. A pod that was deleted by force may
-// run on as well. The process that keeps MPS daemons writes none of these.
-func (o *options) Enter(ctx context.Context, log *slog.Logger) (io.Closer, error) {
-	if o.isKeeper() {
-		return nil, nil //nolint:nilnil // It does not matter.
-	}
+// lock waits until no other process writes checkpoints, CDI specs and annotations, or
+// removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
+// serving one, which ends once the next one's container runs. A force-deleted pod may still
+// run as well. It returns nil if there is nothing to clean.
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // There is nothing to clean, and none is made.
+		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
 	return dirlock.Take(ctx, o.stateDir, log)
 }
 
-// Run wires the daemon and runs it. It fails on a bad configuration, on a bad
-// machine file and without a machine: a daemon that starts wrong should not
-// start.
+// Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
-	o.SmallHeap()
-	registry, pods := o.Registry(o.version), prometheus.NewRegistry()
-	if o.cleanup {
-		if err := o.clean(ctx); err != nil {
-			return err
-		}
-		log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
-		well := func() string { return "" }
-		return o.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
+	lock, err := o.lock(ctx, log)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // It ends while it waits.
+	case err != nil:
+		return err
+	case lock != nil:
+		defer func() { _ = lock.Close() }() // The end of the process releases it in any case.
 	}
-	if o.mpsKeeper == keeperServe {
-		return o.keepMPS(ctx, log)
+	registry := program.NewRegistry(o.version)
+	if !o.cleanup {
+		return o.serve(ctx, registry, log)
 	}
+	if err := o.clean(ctx); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "files removed, idle", "node", o.NodeName)
+	well := func() string { return "" }
+	return program.Serve(ctx, log, o.metricsAddress, registry, well, well, nil)
+}
+
+// serve wires the daemon and runs it. It fails on an invalid configuration, on an invalid
+// machine file and without a machine.
+func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log *slog.Logger) error {
+	pods := prometheus.NewRegistry()
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return err
@@ -73,7 +80,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	registry.MustRegister(program.ConfigValid(Name, configs))
 	api := o.apiServer(log)
 	under, before := o.startsUnder(ctx, api, log)
-	// They are for events too, of a machine that is real.
+	// A replayed machine has no events.
 	if !o.IsReplay() {
 		o.Hold = true
 		o.Release, o.Before = host.NewRelease(), before
@@ -87,9 +94,9 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
-	// The first list that the kubelet gets must be whole.
+	// The first list that the kubelet receives must be complete.
 	if from.Scan(ctx) == nil {
-		return errors.New("no machine: nothing could be read")
+		return errors.New("the machine cannot be read")
 	}
 	conn, err := kubelet.Dial(kubelet.PodResourcesSocket(o.kubeletDir))
 	if err != nil {
@@ -106,10 +113,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
-	limits, err := newLimiter(o, computeModes(o.GPUs), log)
-	if err != nil {
-		return err
-	}
+	limits := newLimiter(o, computeModes(o.GPUs), log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
@@ -118,24 +122,23 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	restricted := &program.Restricted{
 		Metrics: pods, Path: report.Path, Handler: a, Open: !o.authenticate, Auth: o.auth(log),
 	}
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
+	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
-// Requests that wait for the review of their token: few, as each has a connection that a
-// probe may need.
+// Limits of requests that wait for the review of their token: few, since each occupies a
+// connection that a probe may need.
 const (
 	maxReviews          = 8
 	maxReviewsPerSource = 2
 )
 
-// nodeTimeout is how long a start waits for the Node: an API server may be away.
+// nodeTimeout bounds how long a start waits for the Node: the API server may be unavailable.
 const nodeTimeout = 3 * time.Second
 
-// startsUnder is the release of the GPUs that the process starts under, the zero
-// one for none, and the machine before it. The Node decides, and where it cannot be
-// read, what an earlier process saved.
+// startsUnder returns the active release of the GPUs, zero for none, and the machine before
+// it. The Node decides; if it cannot be read, the state that an earlier process saved.
 func (o *options) startsUnder(
 	ctx context.Context, api *apiserver.Client, log *slog.Logger,
 ) (under release.Request, before *machine.Machine) {
@@ -149,7 +152,7 @@ func (o *options) startsUnder(
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	if node, err := api.ReadNode(ctx); err == nil {
-		// One that does not parse asks for nothing; the agent reports it.
+		// An invalid request is ignored; the agent reports it.
 		under, _ = release.Parse(node.Annotations[wellknown.GPURelease])
 	}
 	if !under.Active(time.Now()) {
@@ -165,7 +168,7 @@ func (o *options) features() gpu.Features {
 	}
 }
 
-// generator makes the devices of real GPUs, or of those of a machine file.
+// generator returns the generator of CDI edits for real GPUs, or for those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {
 	if o.IsReplay() {
 		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: vendors.All()}
@@ -173,7 +176,7 @@ func (o *options) generator() gpu.EditsGenerator {
 	return o.GPUs
 }
 
-// computeModes are the first vendor's that has some; nil for none.
+// computeModes returns those of the first vendor that has some, or nil.
 func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	for _, source := range gpus {
 		if modes, ok := source.Library.(enforce.ComputeModes); ok {
@@ -183,27 +186,27 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	return nil
 }
 
-// auth is nil where there is no API server, which apiServer has logged, or no token is needed.
+// auth returns nil without an API server, which apiServer logs, and if no token is needed.
 func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
 	}
-	// What strangers can have the node ask the API server for is apart from the node's own
-	// requests, and small: a token takes three of them at most.
+	// Requests that clients can cause are limited apart from the node's own: a token takes at
+	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
 	auth, err := tokenauth.New(config, tokenauth.Options{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
-		log.Warn("no token is admitted", "err", err)
+		log.Warn("tokens are not admitted", "err", err)
 		return nil
 	}
 	return auth
 }
 
-// apiServer is nil where there is none: devices are served all the same.
+// apiServer returns nil without an API server: devices are served all the same.
 func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err == nil {
@@ -214,6 +217,6 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 			return apiserver.New(client, o.NodeName, log)
 		}
 	}
-	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
+	log.Warn("no API server: Events, conditions and hints that respect the pod's environment are off", "err", err)
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// withoutDriver keeps what the Node carries of heddle while a GPU driver is
-// absent, for the configured time. The Node is the memory, of the time too: since
-// is for its annotation, which stays until the driver is there.
+// withoutDriver keeps heddle's labels and taints of the Node while a GPU driver is absent,
+// for the configured time. The Node also stores since when: since is the value of its
+// annotation, which stays until the driver is back.
 func (d *daemon) withoutDriver(
 	ctx context.Context, node *corev1.Node, m *machine.Machine, c *config.NodeConfig, want *labels.Result,
 ) (kept labels.Result, since string) {
@@ -33,7 +33,7 @@ func (d *daemon) withoutDriver(
 	carried, taints := nodesync.Carried(node)
 	kept, lost := want.Keep(c, carried, taints)
 	if released {
-		// Started under a release of the driver, which has an end of its own.
+		// Started while the driver is released, until a time that the request sets.
 		d.metrics.kept.Set(1)
 		return kept, ""
 	}
@@ -44,12 +44,12 @@ func (d *daemon) withoutDriver(
 		d.absentSince = time.Now()
 	}
 	if d.absentSince.IsZero() {
-		return *want, "" // The Node carries nothing that the driver would show.
+		return *want, "" // The Node has nothing that the driver would show.
 	}
 	since = d.absentSince.UTC().Format(time.RFC3339)
 	if time.Since(d.absentSince) >= c.KeepWithoutDriver {
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-			"%s; labels and taints of the GPUs are not kept any longer than %s, since %s", reason, c.KeepWithoutDriver, since))
+			"%s; labels and taints of the GPUs were kept for %s since %s and are removed", reason, c.KeepWithoutDriver, since))
 		return *want, since
 	}
 	d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
@@ -58,9 +58,9 @@ func (d *daemon) withoutDriver(
 	return kept, since
 }
 
-// recordedAbsence is since when an earlier process has missed the driver; zero if
-// none has since the machine started. The time goes on by the monotonic clock: the
-// clock of the wall may be set after a start.
+// recordedAbsence returns since when an earlier process has missed the driver, or zero if none
+// has since the machine booted. The result uses the monotonic clock, since the wall clock may
+// be set after a boot.
 func (d *daemon) recordedAbsence(node *corev1.Node) time.Time {
 	at, err := time.Parse(time.RFC3339, node.Annotations[wellknown.DriverAbsentSince])
 	if err != nil || at.Before(d.booted) {
@@ -70,7 +70,7 @@ func (d *daemon) recordedAbsence(node *corev1.Node) time.Time {
 	return now.Add(-max(0, now.Sub(at)))
 }
 
-// booted is when the machine started; zero if that is not known.
+// booted returns when the machine booted, or zero if unknown.
 func booted(procRoot string) time.Time {
 	first, _, _ := strings.Cut(sysfs.New(procRoot).Text("uptime"), " ")
 	seconds, err := strconv.ParseFloat(first, 64)

@@ -2,7 +2,6 @@ package featurediscovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -21,22 +19,22 @@ import (
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// daemon is the loop: whenever the machine, the configuration or the Node
-// changes, it computes the labels and taints and passes them to a sink.
+// daemon computes the labels and taints whenever the machine, the configuration or the Node
+// changes, and passes them to a sink.
 type daemon struct {
 	// nodeName chooses the configuration's overrides.
 	nodeName string
 	machines program.Machine
 	configs  *config.Watcher
-	// node has the newest version of the Node; nil where no API server is asked.
+	// node has the newest version of the Node; nil without an API server.
 	node *nodesync.Watch
-	// release is whether the Node asks to let go of the GPUs' driver; nil where
-	// that is not known, or there is none.
+	// release tracks whether the Node asks to release the GPUs' driver; nil if unknown.
 	release *host.Release
 	sink    sink
-	// cleanup wants no label and no taint of heddle.
+	// cleanup removes heddle's labels and taints.
 	cleanup bool
 	vendors gpu.Vendors
 	// interval is the longest time between two rounds.
@@ -44,66 +42,49 @@ type daemon struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	// booted is when the machine started, absentSince since when a GPU driver is
-	// absent; zero if that is not known, or none is.
+	// booted is when the machine booted, absentSince when a GPU driver was found absent;
+	// zero if unknown.
 	booted, absentSince time.Time
-	// warned has the last message of each reason: an Event is not repeated while
-	// nothing changed.
+	// warned has the last message of each reason, so that Events are not repeated.
 	warned map[string]string
-	// last is what the previous round computed, for the log.
+	// last is the result of the previous round, for the log.
 	last labels.Result
 }
 
-// run works until ctx ends and returns nil. What fails is retried with backoff,
-// and shows in the log, in metrics and in /readyz.
+// run works until ctx ends and returns nil. Failed rounds are retried with backoff and
+// show in the log, in metrics and in /readyz.
 func (d *daemon) run(ctx context.Context) error {
 	ticker := time.NewTicker(d.interval)
 	defer ticker.Stop()
-	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 7, Cap: time.Minute}
-	backoff := fresh
-	for {
-		var retry <-chan time.Time
-		switch err := d.round(ctx, d.machines.Machine()); {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errNotYet):
-			d.log.DebugContext(ctx, "waiting", "for", err)
-		case err != nil:
-			delay := backoff.Step()
-			d.log.ErrorContext(ctx, "labels not written, will retry", "err", err, "retry_in", delay)
-			retry = time.After(delay)
-		default:
-			backoff = fresh
-		}
+	var retry notify.Retry
+	for ctx.Err() == nil {
+		failed := retry.After(ctx, d.log, d.round(ctx, d.machines.Machine()))
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-d.machines.Changed():
 		case <-d.configs.Changed():
 		case <-d.nodeChanged():
 		case <-ticker.C:
-		case <-retry:
+		case <-failed:
 		}
 	}
+	return nil
 }
 
-// errNotYet means that a source has no value yet.
-var errNotYet = errors.New("not yet")
-
-// round computes once what the Node should carry, and passes it to the sink.
+// round computes the desired labels and taints once, and passes them to the sink.
 func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 	d.metrics.lastBeat.Store(new(time.Now()))
 	var node *corev1.Node
 	var nodeLabels map[string]string
 	if d.node != nil {
 		if node = d.node.Node(); node == nil {
-			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.nodeName)
+			return fmt.Errorf("%w: Node %s has not been read", notify.ErrNotYet, d.nodeName)
 		}
 		nodeLabels = node.Labels
 		d.release.Set(program.Released(node.Annotations))
 	}
 	if m == nil {
-		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
+		return fmt.Errorf("%w: the machine has not been scanned", notify.ErrNotYet)
 	}
 	d.reportConfig(ctx)
 	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels).For(m)
@@ -139,8 +120,7 @@ func (d *daemon) nodeChanged() <-chan struct{} {
 	return d.node.Changed()
 }
 
-// alive returns what is wrong unless a round began within the last three
-// intervals.
+// alive returns an error message unless a round began within the last three intervals.
 func (d *daemon) alive() string {
 	if last := d.metrics.lastBeat.Load(); last != nil && time.Since(*last) < 3*d.interval {
 		return ""
@@ -148,8 +128,7 @@ func (d *daemon) alive() string {
 	return "no round for three intervals"
 }
 
-// reportConfig reports once what is wrong with a new configuration, and once
-// that it is valid again.
+// reportConfig reports changes between a valid and an invalid configuration.
 func (d *daemon) reportConfig(ctx context.Context) {
 	err := d.configs.Err()
 	message := ""
@@ -167,8 +146,8 @@ func (d *daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Confl
 	d.warnOnce(ctx, wellknown.EventLabelConflict, strings.Join(lines, "\n"))
 }
 
-// warnOnce sends an Event when message differs from the last one of its
-// reason. An empty message clears it.
+// warnOnce sends an Event if message differs from the last one with this reason. An empty
+// message clears it.
 func (d *daemon) warnOnce(ctx context.Context, reason, message string) {
 	if d.warned[reason] == message {
 		return
@@ -184,7 +163,7 @@ func (d *daemon) warnOnce(ctx context.Context, reason, message string) {
 	}
 }
 
-// reportChange logs labels and problems when they change, sorted.
+// reportChange logs changed labels and problems, sorted.
 func (d *daemon) reportChange(ctx context.Context, want labels.Result) {
 	var set, dropped []string
 	for _, key := range slices.Sorted(maps.Keys(want.Labels)) {
@@ -202,7 +181,7 @@ func (d *daemon) reportChange(ctx context.Context, want labels.Result) {
 	}
 	for _, p := range want.Problems {
 		if !slices.Contains(d.last.Problems, p) {
-			d.log.WarnContext(ctx, "label left out", "key", p.Key, "reason", p.Reason)
+			d.log.WarnContext(ctx, "label omitted", "key", p.Key, "reason", p.Reason)
 		}
 	}
 	d.last = want

@@ -22,6 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // fakeMachines and fakeSink are a source and a sink that a test drives.
@@ -143,14 +144,14 @@ func TestRoundWaitsForItsSources(t *testing.T) {
 	b := newBed(t, nil)
 	m := b.machines.m
 	b.machines.m = nil
-	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, errNotYet) {
+	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, notify.ErrNotYet) {
 		t.Errorf("without a machine: %v", err)
 	}
 	b.machines.m = m
 	if err := b.node.Delete(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, errNotYet) {
+	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, notify.ErrNotYet) {
 		t.Errorf("without a Node: %v", err)
 	}
 	if len(b.sink.puts) != 0 || b.metrics.ready() == "" {
@@ -261,7 +262,7 @@ func TestRoundsAreByAClockThatNothingSets(t *testing.T) {
 	if d.alive() == "" {
 		t.Error("alive before the first round")
 	}
-	if err := d.round(t.Context(), nil); !errors.Is(err, errNotYet) || d.alive() != "" {
+	if err := d.round(t.Context(), nil); !errors.Is(err, notify.ErrNotYet) || d.alive() != "" {
 		t.Errorf("error %v, alive %q", err, d.alive())
 	}
 	if beat := d.metrics.lastBeat.Load().String(); !strings.Contains(beat, " m=") {

@@ -1,9 +1,8 @@
-// Package featurediscovery is heddle-feature-discovery: it labels and taints its own Kubernetes Node
-// by what the machine has and what the configuration decides.
+// Package featurediscovery is heddle-feature-discovery: it labels and taints its own Node by the
+// machine's hardware and the configuration.
 //
-// It reads no hardware (discovery/host), decides no label (discovery/labels)
-// and asks no API server (discovery/nodesync); it calls the three in order and
-// reports errors.
+// It calls discovery/host, which reads hardware, discovery/labels, which decides, and
+// discovery/nodesync, which writes the Node, and reports errors.
 package featurediscovery
 
 import (
@@ -25,10 +24,10 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube"
 )
 
-// Name is the program's.
+// Name is the name of the daemon.
 const Name = "heddle-feature-discovery"
 
-// New is a daemon of this version.
+// New returns the daemon of this version.
 func New(version string) program.Daemon { return &options{version: version} }
 
 type options struct {
@@ -52,7 +51,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9101", "address of /metrics, /healthz and /readyz; empty: none")
 }
 
-// Check finds what the flag package cannot, and fills the node's name.
+// Check implements [program.Daemon].
 func (o *options) Check() error {
 	if o.cleanup && o.dryRun {
 		return errors.New("--cleanup and --dry-run exclude each other")
@@ -60,11 +59,9 @@ func (o *options) Check() error {
 	return o.CheckHost()
 }
 
-// Run implements [program.Daemon]. It fails on a bad configuration and on a bad
-// machine file: a daemon that starts wrong should not start.
+// Run implements [program.Daemon]. It fails on an invalid configuration or machine file.
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	o.SmallHeap()
-	registry := o.Registry(o.version)
+	registry := program.NewRegistry(o.version)
 	d := &daemon{
 		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: vendors.All(), log: log,
 		metrics: newMetrics(registry), warned: map[string]string{},
@@ -98,13 +95,15 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		group.Go(func() error { return d.node.Run(ctx) })
 	}
 	group.Go(func() error { return d.run(ctx) })
-	group.Go(func() error { return o.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready, nil) })
+	group.Go(func() error {
+		return program.Serve(ctx, log, o.metricsAddress, registry, d.alive, d.metrics.ready, nil)
+	})
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
-// connect chooses where the labels go. Only the Node needs an API server; a dry
-// run asks one if it can. The Syncer is nil where none is asked.
+// connect chooses the destination of the labels. Only the Node needs an API server; a dry run
+// uses one if it can. The Syncer is nil without one.
 func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer, err error) {
 	if o.outputFile != "" {
 		d.sink = fileSink{path: o.outputFile}
@@ -125,7 +124,7 @@ func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer,
 	return syncer, nil
 }
 
-// once is --oneshot: one scan, one write.
+// once implements --oneshot: one scan, one write.
 func (d *daemon) once(ctx context.Context, syncer *nodesync.Syncer) error {
 	if syncer != nil {
 		own, err := syncer.Node(ctx)
@@ -137,7 +136,7 @@ func (d *daemon) once(ctx context.Context, syncer *nodesync.Syncer) error {
 	}
 	m := d.machines.Scan(ctx)
 	if m == nil {
-		return errors.New("no machine: nothing could be read")
+		return errors.New("the machine cannot be read")
 	}
 	return d.round(ctx, m)
 }

@@ -16,12 +16,11 @@ import (
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// sink takes what the Node should carry: a [nodesync.Syncer] writes it to the
-// Node.
+// sink receives the desired labels and taints; a [nodesync.Syncer] writes them to the Node.
 type sink interface {
-	// Sync makes it so. It must be cheap when nothing changed.
+	// Sync applies them. It must be cheap when nothing changed.
 	Sync(ctx context.Context, node *corev1.Node, want nodesync.Desired) (nodesync.Result, error)
-	// Warn reports to operators that something became wrong.
+	// Warn reports a problem to operators.
 	Warn(ctx context.Context, reason, message string) error
 }
 
@@ -30,33 +29,31 @@ type logged struct{}
 
 func (logged) Warn(context.Context, string, string) error { return nil }
 
-// fileSink writes the labels to a file for node-feature-discovery's local
-// source: one key=value a line. Taints have no place there.
+// fileSink writes the labels to a file for node-feature-discovery's local source, one
+// key=value per line. Such files have no taints.
 type fileSink struct {
 	logged
 
 	path string
 }
 
-// maxFeatureFile is what node-feature-discovery reads, in bytes.
+// maxFeatureFile is node-feature-discovery's limit, in bytes.
 const maxFeatureFile = 64 << 10
 
-// Sync replaces the file if its content differs. The rename makes readers see
-// the old file or the new one, never half of one.
+// Sync replaces the file if its content differs.
 func (s fileSink) Sync(_ context.Context, _ *corev1.Node, want nodesync.Desired) (nodesync.Result, error) {
 	var b bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(want.Labels)) {
 		fmt.Fprintf(&b, "%s=%s\n", key, want.Labels[key])
 	}
 	if b.Len() > maxFeatureFile {
-		return nodesync.Result{}, fmt.Errorf("feature file %s: %d bytes, node-feature-discovery reads %d",
+		return nodesync.Result{}, fmt.Errorf("feature file %s: %d bytes exceed node-feature-discovery's limit of %d",
 			s.path, b.Len(), maxFeatureFile)
 	}
 	if atomicfile.Holds(s.path, b.Bytes()) {
 		return nodesync.Result{}, nil
 	}
-	// The directory is node-feature-discovery's: none means that no worker of
-	// it reads the file.
+	// The directory is node-feature-discovery's: without it nobody reads the file.
 	_, err := os.Stat(filepath.Dir(s.path))
 	if err == nil {
 		err = atomicfile.Write(s.path, b.Bytes(), 0o644, atomicfile.Quick)
@@ -67,15 +64,15 @@ func (s fileSink) Sync(_ context.Context, _ *corev1.Node, want nodesync.Desired)
 	return nodesync.Result{Writes: 1}, nil
 }
 
-// printSink is --dry-run: it prints the difference between the Node and what it
-// should carry, all of that where no Node is known, and writes nothing.
+// printSink implements --dry-run: it prints the changes, or everything without a Node, and
+// writes nothing.
 type printSink struct {
 	logged
 
 	out io.Writer
 }
 
-// Sync prints what a write would change.
+// Sync prints the changes.
 func (s printSink) Sync(_ context.Context, node *corev1.Node, want nodesync.Desired) (nodesync.Result, error) {
 	if node == nil {
 		node = &corev1.Node{}

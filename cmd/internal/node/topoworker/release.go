@@ -8,8 +8,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// released follows what the Node asks about its GPUs' driver: while that is
-// released, no scan opens a session with it.
+// released follows the Node's request to release its GPUs' driver: until it ends, no scan opens
+// a session with the driver.
 type released struct {
 	node    *nodesync.Watch
 	release *host.Release

@@ -1,5 +1,5 @@
 // Package topoworker is heddle-topo-worker: it finds out where the cables of its node end and
-// publishes that as the node's NodeTopology.
+// publishes the result as the node's NodeTopology.
 package topoworker
 
 import (
@@ -31,10 +31,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
 
-// Name is the program's.
+// Name is the name of the daemon.
 const Name = "heddle-topo-worker"
 
-// New is a daemon of this version.
+// New returns the daemon of this version.
 func New(version string) program.Daemon { return &options{version: version} }
 
 type options struct {
@@ -59,7 +59,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
 }
 
-// Check finds what the flag package cannot, and fills the node's name.
+// Check implements [program.Daemon].
 func (o *options) Check() error {
 	if o.dryRun && !o.oneshot {
 		return errors.New("--dry-run goes with --oneshot only")
@@ -67,7 +67,7 @@ func (o *options) Check() error {
 	return o.CheckHost()
 }
 
-// runner is whatever works until its context ends.
+// runner runs until its context ends.
 type runner interface {
 	Run(ctx context.Context) error
 }
@@ -83,11 +83,10 @@ type parts struct {
 	release *released
 }
 
-// wire builds everything that flags decide. It fails on a bad configuration
-// and on a bad machine file: a worker that starts wrong should not start. The
-// sources are in the order of their precedence.
+// wire builds what the flags select. It fails on an invalid configuration or machine file.
+// The sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	p := &parts{registry: o.Registry(o.version)}
+	p := &parts{registry: program.NewRegistry(o.version)}
 	configs, err := config.NewWatcher(o.Config, config.Uncompiled{}, log)
 	if err != nil {
 		return nil, err
@@ -131,7 +130,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	return p, nil
 }
 
-// managerAge is -1 before the first answer.
+// managerAge returns a metric that is -1 before the first answer.
 func managerAge(s *clustermanager.Source) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "heddle", Subsystem: "topology", Name: "cluster_manager_age_seconds",
@@ -147,7 +146,6 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 
 // Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	o.SmallHeap()
 	if o.oneshot {
 		return once(ctx, o, log, stdout)
 	}
@@ -166,17 +164,17 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return o.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready, nil)
+		return program.Serve(ctx, log, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready, nil)
 	})
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
-// patience is how long --oneshot waits for sources that may still answer: the
-// time between two LLDP frames.
+// patience bounds how long --oneshot waits for sources: longer than the time between two
+// LLDP frames.
 const patience = 40 * time.Second
 
-// once is --oneshot: passes until every source has answered, then one write.
+// once implements --oneshot: passes until every source has answered, then one write.
 func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(o, log)
 	if err != nil {
@@ -191,7 +189,7 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 		p.release.release.Set(program.Released(node.Annotations))
 	}
 	if p.machines.Scan(ctx) == nil {
-		return errors.New("no machine: nothing could be read")
+		return errors.New("the machine cannot be read")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	group, running := errgroup.WithContext(ctx)
@@ -203,7 +201,7 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	return errors.Join(err, group.Wait())
 }
 
-// converge runs passes until no source is awaited, and publishes the last one.
+// converge runs passes until no source is pending, and publishes the last one.
 func (p *parts) converge(ctx context.Context, o *options, stdout io.Writer) error {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

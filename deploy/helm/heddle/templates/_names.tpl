@@ -36,27 +36,16 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
-{{/* Whether who asks the device plugin for what names pods needs a token: "true" or "". Values
-     of an older release have no such key. */}}
-{{- define "heddle.authenticates" -}}
-{{- if or (not (hasKey .Values.gpuDevice "authenticate")) .Values.gpuDevice.authenticate }}true{{ end }}
-{{- end }}
-
-{{/* The service account of a node's daemon: dict "root" $ "name" <daemon>. */}}
-{{- define "heddle.accountName" -}}
-{{ if .root.Values.combined }}heddle-node{{ else }}{{ .name }}{{ end }}
-{{- end }}
-
-{{/* The same as the API server names it. */}}
+{{/* The service account of a daemon as the API server names it: dict "root" $ "name" <daemon>. */}}
 {{- define "heddle.account" -}}
-system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "heddle.accountName" . }}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 
 {{/* The image with the library of enforcer preload, empty for none, and where an init
      container puts the library on the node. It is in the state directory, which an
      uninstall clears. */}}
 {{- define "heddle.preloadImage" -}}
-{{ if include "heddle.devicePlugin" . }}{{ (.Values.gpuDevice.preload | default dict).image | default "" }}{{ end }}
+{{ if include "heddle.devicePlugin" . }}{{ .Values.gpuDevice.preload.image }}{{ end }}
 {{- end }}
 
 {{- define "heddle.preloadLibrary" -}}
@@ -106,19 +95,9 @@ annotations:
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/* Where the steps for an alert stand: dict "root" $ "alert" <name>. */}}
+{{/* Where the steps for an alert stand: its name. */}}
 {{- define "heddle.runbook" -}}
-{{ (.root.Values.monitoring | default dict).runbooks | default "https://github.com/heddle-dev/heddle/blob/main/docs/alerts.md" }}#{{ lower .alert }}
-{{- end }}
-
-{{/* Priority class of a part, which may have its own. */}}
-{{- define "heddle.priority" -}}
-{{ .part.priorityClassName | default .root.Values.priorityClassName }}
-{{- end }}
-
-{{/* Tolerations of a DaemonSet; values of an older release have none. */}}
-{{- define "heddle.tolerations" -}}
-{{- if hasKey . "tolerations" }}{{ toYaml .tolerations }}{{ else }}- operator: Exists{{ end }}
+https://github.com/heddle-dev/heddle/blob/main/docs/alerts.md#{{ lower . }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}
@@ -130,6 +109,21 @@ readOnlyRootFilesystem: true
 allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* The security context of a daemon that runs as root; of a list, with these capabilities. */}}
+{{- define "heddle.root" -}}
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+  {{- if kindIs "slice" . }}
+  add: [{{ join ", " . }}]
+  {{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

@@ -1,6 +1,6 @@
 // Command control stands in for nvidia-cuda-mps-control in tests. Started as a
 // daemon (-f) it listens in its pipe directory and keeps one server, a process
-// of its own; without -f it carries a line from its standard input there. It
+// apart; without -f it carries a line from its standard input there. It
 // obeys files in the directory of its pipe directory: "reject" keeps it from
 // starting, "hang" from answering, "stubborn" from quitting. What the real one
 // does beyond that it does not.

@@ -1,3 +1,0 @@
-package devicestate
-
-import ()

@@ -1,0 +1,369 @@
+package fabric
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// leafGroup are the nodes with one outcome of vote 4. It exists in every mode, because
+// cables are checked by it.
+type leafGroup struct {
+	// leaf is the anchor, key its ID.
+	leaf int32
+	key  string
+	// members and foreign, the leaves that are foreign to the group, are what
+	// everything below follows from.
+	members []member
+	foreign []int32
+	outcome
+	// spine is the ID that stands for the groups that share spines with this one, "" if
+	// no uplinks are known.
+	spine string
+}
+
+// outcome is what a leaf group's cables show.
+type outcome struct {
+	// rails are the leaves that the group expects, by rail and plane.
+	rails []Rail
+	// own are the group's leaves, by the links that end there; expected are those
+	// where nodes with GPUs belong.
+	own      tally[int32]
+	expected []int32
+	// findings are the faults of the members, blocks the parts of the group that they
+	// are in, in the order of members; without blocks the group is not cut.
+	findings [][]Finding
+	blocks   []string
+}
+
+// member is a node of a leaf group.
+type member struct {
+	node  *node
+	links *links
+	whole whole
+}
+
+// equal reports whether two groups have the same outcome.
+func (g *leafGroup) equal(o *leafGroup) bool {
+	return o != nil && slices.Equal(g.members, o.members) && slices.Equal(g.foreign, o.foreign)
+}
+
+// cablingCheck computes what a leaf group expects of its cabling, and then what
+// is wrong with that of its members.
+type cablingCheck struct {
+	*leafGroup
+	ids    []string // Of switches.
+	shapes map[*shape]*wiring
+}
+
+// wiring is how the members of one shape are cabled.
+type wiring struct {
+	whole
+	// members counts them, rails are by position.
+	members int
+	rails   []railPorts
+	// most is how many ports of one rail are on a leaf, at most.
+	most map[int32]int32
+	// byRail is set if the shape is wired by rail at all.
+	byRail bool
+}
+
+// railPorts are the ports of a wiring on one rail and plane.
+type railPorts struct {
+	Rail
+	position int32
+	leaves   tally[int32]
+	// leaf is expected, and agree is how many ports are on it.
+	leaf, agree int32
+	names       tally[string]
+	// dark counts the members whose port never had a link.
+	dark int
+}
+
+// check fills in what follows from a group's members.
+func (g *leafGroup) check(ids []string) {
+	c := cablingCheck{leafGroup: g, ids: ids, shapes: map[*shape]*wiring{}}
+	c.count()
+	for _, w := range c.shapes {
+		c.expect(w)
+	}
+	c.name()
+	g.rails = c.expectations()
+	g.findings = make([][]Finding, len(g.members))
+	for i := range g.members {
+		g.findings[i] = c.faults(&g.members[i])
+	}
+}
+
+// wiring is that of a member's shape, made if need be.
+func (c *cablingCheck) wiring(m *member) *wiring {
+	w := c.shapes[m.whole.shape]
+	if w == nil {
+		w = &wiring{whole: m.whole, most: map[int32]int32{}}
+		w.rails = make([]railPorts, len(w.positions))
+		for i, at := range w.positions {
+			w.rails[i] = railPorts{Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at}
+		}
+		c.shapes[w.shape] = w
+	}
+	return w
+}
+
+// rail is that of a node's i-th port, nearly always the i-th.
+func (w *wiring) rail(p *port, i int) *railPorts {
+	if i < len(w.rails) && w.rails[i].position == p.position() {
+		return &w.rails[i]
+	}
+	at, _ := slices.BinarySearch(w.positions, p.position())
+	return &w.rails[at]
+}
+
+// count fills the rails and the group's own leaves.
+func (c *cablingCheck) count() {
+	for i := range c.members {
+		c.wiring(&c.members[i]).count(c.members[i].links.ports)
+	}
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			for _, l := range w.rails[i].leaves.list {
+				if !slices.Contains(c.foreign, l.value) {
+					c.own.add(l.value, l.n)
+					w.most[l.value] = max(w.most[l.value], l.n)
+				}
+			}
+		}
+	}
+}
+
+// count adds the ports of a member.
+func (w *wiring) count(ports []port) {
+	w.members++
+	for i := range ports {
+		p := &ports[i]
+		r := w.rail(p, i)
+		if p.leaf != 0 {
+			r.leaves.add(p.leaf, 1)
+		}
+		if p.neverUp() && (i == 0 || ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
+			r.dark++
+		}
+	}
+}
+
+// fits reports whether a rail is one of those that a shape usually has at a leaf
+// of the group: at least half as many ports as the rail with the most.
+func (w *wiring) fits(leaf int32, r *railPorts) bool {
+	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
+}
+
+// expect decides which leaf is right at each rail, and whether the shape is
+// wired by rail.
+func (c *cablingCheck) expect(w *wiring) {
+	agree, total := int32(0), int32(0)
+	for i := range w.rails {
+		r := &w.rails[i]
+		for _, l := range r.leaves.list {
+			if w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+				r.leaf, r.agree = l.value, l.n
+			}
+			if w.most[l.value] > 0 {
+				total += l.n
+			}
+		}
+		agree += r.agree
+		if r.Leaf.ID = c.ids[r.leaf]; r.leaf != 0 && w.hasGPUs() {
+			c.expected = append(c.expected, r.leaf)
+		}
+	}
+	w.byRail = 4*agree >= 3*total
+}
+
+// prefers reports whether a leaf with n of a rail's ports is a better
+// expectation than the one that the rail has: more of its ports, more of the
+// group's, the lesser ID.
+func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
+	if n != r.agree {
+		return n > r.agree
+	}
+	if x, y := c.own.count(leaf), c.own.count(r.leaf); x != y {
+		return x > y
+	}
+	return c.ids[leaf] < c.ids[r.leaf]
+}
+
+// name gives the expected leaves the names that most of their ports saw.
+func (c *cablingCheck) name() {
+	for i := range c.members {
+		w, ports := c.wiring(&c.members[i]), c.members[i].links.ports
+		for j := range ports {
+			p := &ports[j]
+			if r := w.rail(p, j); p.leaf != 0 && p.leaf == r.leaf && p.far.Name != "" {
+				r.names.add(p.far.Name, 1)
+			}
+		}
+	}
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			w.rails[i].Leaf.Name = w.rails[i].names.most(cmp.Compare[string])
+		}
+	}
+}
+
+// expectations are what the group expects, of nodes with GPUs if it has any: of two
+// shapes that expect different leaves behind a rail, what the one with more
+// members does.
+func (c *cablingCheck) expectations() []Rail {
+	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
+	})
+	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
+		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
+	}
+	var out []Rail
+	for _, w := range all {
+		for i := range w.rails {
+			at, found := slices.BinarySearchFunc(out, w.rails[i].position, func(r Rail, position int32) int {
+				return cmp.Compare(r.Rail*maxPlane+r.Plane, position)
+			})
+			if !found {
+				out = slices.Insert(out, at, w.rails[i].Rail)
+			}
+		}
+	}
+	return slices.DeleteFunc(out, func(r Rail) bool { return r.Leaf == (Switch{}) })
+}
+
+// faults are the findings of one member.
+func (c *cablingCheck) faults(m *member) []Finding {
+	var out []Finding
+	w := c.wiring(m)
+	missing, shifted := w.missing(m.links)
+	for i := range m.links.ports {
+		p := &m.links.ports[i]
+		r := w.rail(p, i)
+		if w.unused(p, r) {
+			continue
+		}
+		if kind := c.fault(w, p, r, shifted); kind != "" {
+			f := p.finding(m.node.Name, c.ids)
+			f.Kind, f.Group = kind, c.key
+			if w.expects {
+				f.Expected = r.Leaf
+			}
+			out = append(out, f)
+		}
+	}
+	for _, r := range missing {
+		out = append(out, Finding{
+			Kind: Missing, Node: m.node.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
+		})
+	}
+	sortFindings(out)
+	return out
+}
+
+// neverUp reports whether the node's reports know neither a link of the port nor
+// when it went down.
+func (p *port) neverUp() bool {
+	return p.state != v1alpha1.LinkActive && p.far == nil && p.since == 0
+}
+
+// unused reports whether a port is one that most like nodes have without a
+// cable: second ports. A leaf that fails is no reason to believe that: its ports
+// had links. Fewer than three nodes prove nothing, and nothing is expected of a
+// node without GPUs.
+func (w *wiring) unused(p *port, r *railPorts) bool {
+	return p.neverUp() && (!w.hasGPUs() || w.members > few && 2*r.dark > w.members)
+}
+
+// fault is what is wrong with a port, "" if nothing is.
+func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fault {
+	switch {
+	case p.state != v1alpha1.LinkActive:
+		return Dead
+	case p.leaf == 0:
+		return Unseen
+	case p.leaf == r.leaf || !w.expects:
+		return ""
+	case slices.Contains(c.foreign, p.leaf):
+		return Miscabled
+	case w.members <= few || !w.byRail || shifted || r.leaf == 0:
+		return ""
+	case !w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf):
+		return Miscabled
+	}
+	return ""
+}
+
+// missing are the rails that like nodes have and this one lacks. A lost HCA
+// shifts the numbers of those behind it where rails are numbered by rank: then
+// the cables of those behind it are on leaves that were not theirs, the last one's
+// leaf among them, the lost rails are those with no port left for them, and the
+// others' numbers prove nothing.
+func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
+	if n.shape == w.shape || !w.expects {
+		return nil, false
+	}
+	var lacked, strayed []*railPorts
+	var elsewhere tally[int32]
+	at := 0
+	for i := range w.rails {
+		r := &w.rails[i]
+		if at == len(n.ports) || n.ports[at].position() != r.position {
+			lacked = append(lacked, r)
+			continue
+		}
+		for ; at < len(n.ports) && n.ports[at].position() == r.position; at++ {
+			if l := n.ports[at].leaf; l != 0 && l != r.leaf {
+				elsewhere.add(l, 1)
+				strayed = append(strayed, r)
+			}
+		}
+	}
+	reached := func(r *railPorts) bool { return elsewhere.count(r.leaf) > 0 }
+	if !w.byRail || !slices.ContainsFunc(lacked, reached) {
+		return lacked, false
+	}
+	lost := slices.DeleteFunc(append(strayed, lacked...), func(r *railPorts) bool {
+		elsewhere.add(r.leaf, -1)
+		return elsewhere.count(r.leaf) >= 0
+	})
+	if len(lost) < len(lacked) {
+		return lacked, true
+	}
+	return lost[:len(lacked)], true
+}
+
+// finding is one about a port, without its kind.
+func (p *port) finding(node string, ids []string) Finding {
+	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
+	if p.since > 0 {
+		f.Since = wellknown.Moment(time.Unix(p.since, 0))
+	}
+	if p.leaf != 0 {
+		f.Found = Switch{ID: ids[p.leaf], Name: p.far.Name, Port: p.switchPort.Value()}
+	}
+	return f
+}
+
+// alone are the findings of a node that is in no leaf group.
+func (l *links) alone(node string) []Finding {
+	if l == nil {
+		return nil
+	}
+	var out []Finding
+	for i := range l.ports {
+		f := l.ports[i].finding(node, nil)
+		f.Kind = Unseen
+		if l.ports[i].state != v1alpha1.LinkActive {
+			f.Kind = Dead
+		}
+		out = append(out, f)
+	}
+	sortFindings(out)
+	return out
+}
