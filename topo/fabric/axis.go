@@ -36,30 +36,18 @@ func (s *Snapshot) Along(axis Axis) *Snapshot {
 	}
 }
 
-// dissolve puts what NVLink domains hold in their place; the list itself comes
-// back if it has none.
+// dissolve puts the members of NVLink domains in their place.
 func dissolve(list []*Element) []*Element {
-	var out []*Element
-	for i, e := range list {
-		below := dissolve(e.Child)
-		same := !e.NVLink && (len(below) == 0 || &below[0] == &e.Child[0])
-		if same && out == nil {
-			continue
-		}
-		if out == nil {
-			out = slices.Clone(list[:i])
-		}
-		switch {
+	out := make([]*Element, 0, len(list))
+	for _, e := range list {
+		switch below := dissolve(e.Child); {
 		case e.NVLink:
 			out = append(out, below...)
-		case same:
+		case slices.Equal(below, e.Child):
 			out = append(out, e)
 		default:
 			out = append(out, e.with(below))
 		}
-	}
-	if out == nil {
-		return list
 	}
 	slices.SortFunc(out, compareElements)
 	return out

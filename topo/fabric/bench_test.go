@@ -2,7 +2,6 @@ package fabric_test
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -21,15 +20,6 @@ func fatTree(nodes int) *fabrics.Fabric {
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(nodes, 32), Rails: 8, Pod: 16})
 	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
 	return f
-}
-
-// BenchmarkRead is one report, which the watch brings.
-func BenchmarkRead(b *testing.B) {
-	reader, f := fabric.NewReader(), fatTree(1024)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		reader.Read(&f.Nodes[i%len(f.Nodes)].Spec)
-	}
 }
 
 // BenchmarkFirstTree is from reports to the encoded answer.
@@ -131,17 +121,6 @@ func BenchmarkChange(b *testing.B) {
 				b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
 			})
 			back()
-		}
-	}
-}
-
-// BenchmarkWrite is the whole answer written once.
-func BenchmarkWrite(b *testing.B) {
-	s := mapOf(b, fabric.ModeAuto, fatTree(16384)).Snapshot(start)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.WriteTo(io.Discard); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

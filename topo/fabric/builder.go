@@ -62,7 +62,7 @@ type Builder struct {
 // node is what is known of a node, and what follows from that alone.
 type node struct {
 	Node
-	links *links // Nil without a report.
+	links *links
 	// path are the names that its path gives it by level, nil for none; badPath is set if
 	// the path makes no sense.
 	path    []string
@@ -104,7 +104,7 @@ func (b *Builder) Put(nodes ...Node) {
 func (b *Builder) put(now *Node) {
 	n := b.nodes[now.Name]
 	if n == nil {
-		n = &node{Node: Node{Name: now.Name}}
+		n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(nil)}
 		b.nodes[now.Name] = n
 		b.order = slices.Insert(b.order, b.find(n), n)
 		b.recabled = true
@@ -118,14 +118,15 @@ func (b *Builder) put(now *Node) {
 		b.recabled = true
 	}
 	n.Node, n.print = *now, b.symbols.print()
-	if invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }; slices.ContainsFunc(n.Names, invalid) {
+	invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
+	if slices.ContainsFunc(n.Names, invalid) {
 		n.Names = slices.DeleteFunc(slices.Clone(n.Names), invalid)
 	}
 }
 
 // find is where a node is in the order of names, or belongs.
 func (b *Builder) find(n *node) int {
-	i, _ := slices.BinarySearchFunc(b.order, n.Name, func(n *node, name string) int { return strings.Compare(n.Name, name) })
+	i, _ := slices.BinarySearchFunc(b.order, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
 	return i
 }
 

@@ -352,9 +352,6 @@ func (p *port) finding(node string, ids []string) Finding {
 
 // alone are the findings of a node that is in no leaf group.
 func (l *links) alone(node string) []Finding {
-	if l == nil {
-		return nil
-	}
 	var out []Finding
 	for i := range l.ports {
 		f := l.ports[i].finding(node, nil)

@@ -100,7 +100,8 @@ type reach struct{ links, wide int32 }
 
 func newVoting(g *graph) *voting {
 	v := &voting{
-		graph: g, start: make([]int32, len(g.ids)+2), leading: make([]reach, len(g.ids)), following: make([]reach, len(g.ids)),
+		graph: g, start: make([]int32, len(g.ids)+2),
+		leading: make([]reach, len(g.ids)), following: make([]reach, len(g.ids)),
 	}
 	for i, e := range g.ends {
 		for _, b := range e.bundles {

@@ -19,7 +19,7 @@ const trusted = 50
 
 // links are what one report shows of a node's cables. They never change.
 type links struct {
-	shape *shape
+	shape *shape // Nil without a report.
 	ports []port // By rail, plane and ID.
 	ends  *ends  // Of the ports with a known leaf.
 	// guids are the HCAs', each once.
@@ -92,7 +92,7 @@ func (s *symbols) number(id string) int32 {
 // links reads a report, nil for none.
 func (s *symbols) links(r *Report) *links {
 	if r == nil {
-		return nil
+		return &links{ends: s.connect(nil, true)}
 	}
 	out := &links{ports: make([]port, 0, min(len(r.rails), maxPorts)), guids: make([]uint64, 0, usualPorts)}
 	for i := range r.rails {
@@ -157,9 +157,6 @@ func comparePorts(a, b port) int {
 
 // own counts a node's GUIDs once more, or once less.
 func (s *symbols) own(l *links, by int32) {
-	if l == nil {
-		return
-	}
 	for _, guid := range l.guids {
 		s.guids[guid] += by
 		switch n := s.guids[guid]; {
@@ -180,9 +177,6 @@ func (s *symbols) duplicates(nodes []*node) map[uint64][]*node {
 	}
 	out := make(map[uint64][]*node, s.doubles)
 	for _, n := range nodes {
-		if n.links == nil {
-			continue
-		}
 		for _, guid := range n.links.guids {
 			if s.guids[guid] > 1 {
 				out[guid] = append(out[guid], n)

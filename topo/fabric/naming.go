@@ -188,15 +188,15 @@ func (n *names) add(d *domain) {
 func (n *names) owner(name string) *domain {
 	var given, claimed, derived *domain
 	for _, d := range n.derived[name] {
-		if !d.remembers() && (given == nil || d.key.compare(given.key) > 0) {
+		if !d.remembers() && (given == nil || d.compare(given.key) > 0) {
 			given = d
 		}
-		if derived == nil || d.key.compare(derived.key) < 0 {
+		if derived == nil || d.compare(derived.key) < 0 {
 			derived = d
 		}
 	}
 	for _, d := range n.claimed[name] {
-		if claimed == nil || cmp.Or(cmp.Compare(d.memory.count(name), claimed.memory.count(name)), claimed.key.compare(d.key)) > 0 {
+		if claimed == nil || cmp.Or(int(d.memory.count(name)-claimed.memory.count(name)), claimed.compare(d.key)) > 0 {
 			claimed = d
 		}
 	}

@@ -117,9 +117,6 @@ func (r *Report) Accelerators() int {
 	return n
 }
 
-// sameHardware reports whether two reports are of nodes with equal accelerators.
-func (r *Report) sameHardware(o *Report) bool { return r != nil && o != nil && r.shape == o.shape }
-
 func (r *Report) nvlinkDomain() string {
 	if r == nil {
 		return ""

@@ -43,7 +43,8 @@ func (p *spot) element(duplicates map[uint64][]*node, ids []string) *Element {
 	case slices.ContainsFunc(reasons, Reason.degrades):
 		status = v1alpha1.StatusDegraded
 	}
-	if e := p.shown; e != nil && e.Status == status && slices.Equal(e.Findings, findings) && slices.Equal(e.Reasons, reasons) {
+	if e := p.shown; e != nil && e.Status == status && slices.Equal(e.Findings, findings) &&
+		slices.Equal(e.Reasons, reasons) {
 		return e
 	}
 	e := &Element{Name: p.Name, Kind: v1alpha1.KindNode, Status: status, Findings: findings, Reasons: reasons}
@@ -63,7 +64,7 @@ func (p *spot) element(duplicates map[uint64][]*node, ids []string) *Element {
 func (p *spot) findings(duplicates map[uint64][]*node, ids []string) []Finding {
 	out := slices.Clip(p.cabling()) // Snapshots share it: appending must not write to it.
 	cabling := len(out)
-	if len(duplicates) > 0 && p.links != nil {
+	if len(duplicates) > 0 {
 		for i := range p.links.ports {
 			port := &p.links.ports[i]
 			all := duplicates[port.guid]

@@ -15,39 +15,8 @@ type survey struct {
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
 // as they were in the last survey are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
-	s := &survey{
-		groups: map[int32]*leafGroup{}, in: make([]*leafGroup, len(nodes)), index: make([]int, len(nodes)),
-	}
-	ids := known.ids
-	g, wholes := graphOf(nodes, known)
-	s.votes = vote(g, last.votes)
-	// Neighbors by name are neighbors by cable: these are the last node's.
-	var group *leafGroup
-	var before member
-	for i, n := range nodes {
-		if n.links == nil {
-			continue
-		}
-		leaf := s.votes.group[n.links.ends.number]
-		if leaf == 0 {
-			continue
-		}
-		if group == nil || group.leaf != leaf {
-			if group = s.groups[leaf]; group == nil {
-				group = &leafGroup{leaf: leaf, key: ids[leaf], foreign: s.votes.foreign[leaf]}
-				if was := last.groups[leaf]; was != nil {
-					group.members = make([]member, 0, len(was.members)+1)
-				}
-				s.groups[leaf] = group
-			}
-		}
-		m := member{node: n, links: n.links, whole: before.whole}
-		if before.links == nil || n.links.shape != before.links.shape {
-			m.whole = wholes[n.links.shape]
-		}
-		s.in[i], s.index[i] = group, len(group.members)
-		group.members, before = append(group.members, m), m
-	}
+	s := &survey{groups: map[int32]*leafGroup{}, in: make([]*leafGroup, len(nodes)), index: make([]int, len(nodes))}
+	s.assign(nodes, known, last.votes)
 	var changed []*leafGroup
 	for leaf, g := range s.groups {
 		if g.equal(last.groups[leaf]) {
@@ -62,14 +31,32 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 	}
 	parallel(len(changed), func(from, to int32) {
 		for _, g := range changed[from:to] {
-			g.check(ids)
-			g.cut(block, ids)
+			g.check(known.ids)
+			g.cut(block, known.ids)
 		}
 	})
 	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) {
-		groupSpines(s.groups, nodes, ids)
+		groupSpines(s.groups, nodes, known.ids)
 	}
 	return s
+}
+
+// assign puts the nodes into leaf groups.
+func (s *survey) assign(nodes []*node, known *symbols, last *grouping) {
+	graph, wholes := graphOf(nodes, known)
+	s.votes = vote(graph, last)
+	for i, n := range nodes {
+		leaf := s.votes.group[n.links.ends.number]
+		if leaf == 0 {
+			continue
+		}
+		if s.groups[leaf] == nil {
+			s.groups[leaf] = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
+		}
+		g := s.groups[leaf]
+		s.in[i], s.index[i] = g, len(g.members)
+		g.members = append(g.members, member{n, n.links, wholes[n.links.shape]})
+	}
 }
 
 // graphOf has the links of the nodes to leaves, and what each of their shapes is taken
@@ -78,8 +65,8 @@ func graphOf(nodes []*node, known *symbols) (*graph, map[*shape]whole) {
 	g := &graph{ids: known.ids, ends: known.ends, members: make([]int32, len(known.ends))}
 	shapes := map[*shape]int{}
 	for _, n := range nodes {
-		if n.links != nil {
-			g.members[n.links.ends.number]++
+		g.members[n.links.ends.number]++
+		if n.links.shape != nil {
 			shapes[n.links.shape]++
 		}
 	}
@@ -127,9 +114,6 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 func peers(nodes []*node, switches int) [][]int32 {
 	first, out := make([]*node, switches), make([][]int32, switches)
 	for _, n := range nodes {
-		if n.links == nil {
-			continue
-		}
 		for _, u := range n.links.uplinks {
 			if first[u.leaf] == nil && n.links.isOn(u.leaf) {
 				first[u.leaf] = n

@@ -159,34 +159,31 @@ func (p *spot) key(levels []Level, level int) key {
 // domain's members each, or others besides. A node without a known cable is
 // where the others are.
 func (d *domain) isCut() bool {
-	var deepest *domain
-	nested, below := map[*domain]bool{}, map[*domain]int{}
+	deepest := &domain{level: -1}
+	around, below := map[*domain]bool{}, map[*domain]int{}
 	for _, p := range d.members {
-		if at := p.above(d); at != nil && (deepest == nil || at.level > deepest.level) {
-			deepest = at
+		if at := p.above(d); at != nil {
+			if around[at] = true; at.level > deepest.level {
+				deepest = at
+			}
 		}
 		for _, in := range p.chain[d.level+1:] {
-			if in != nil && !in.isNVLink() {
-				below[in]++
-			}
+			below[in]++
 		}
 	}
 	for in, n := range below {
-		if n < len(in.members) {
+		if in != nil && !in.isNVLink() && n < len(in.members) {
 			return true
 		}
 	}
-	for _, p := range d.members { // A group that is inside of another has members in both.
-		if deepest != nil && p.chain[deepest.level] == deepest {
+	for _, p := range d.members { // A group that holds another has members in both.
+		if deepest.level >= 0 && p.chain[deepest.level] == deepest {
 			for _, at := range p.chain[:d.level] {
-				nested[at] = true
+				delete(around, at)
 			}
 		}
 	}
-	return slices.ContainsFunc(d.members, func(p *spot) bool {
-		at := p.above(d)
-		return at != nil && !nested[at]
-	})
+	return len(around) > 0
 }
 
 // above is the lowest group of the node above an NVLink domain that is no such
@@ -226,7 +223,7 @@ func (t *tree) attach(d *domain) {
 			}
 		}
 		if len(above.list) > 0 {
-			d.parent = above.most(func(a, b *domain) int { return a.key.compare(b.key) })
+			d.parent = above.most(func(a, b *domain) int { return a.compare(b.key) })
 		}
 	}
 	d.parent.children = append(d.parent.children, d)

@@ -13,9 +13,6 @@ import (
 func (b *Builder) UplinkDiscovery() map[string][]string {
 	chosen, infiniband := map[int32]*node{}, map[int32]bool{}
 	for _, n := range b.order {
-		if n.links == nil {
-			continue
-		}
 		for i := range n.links.ports {
 			p := &n.links.ports[i]
 			if p.leaf != 0 && p.source == v1alpha1.SourceIB {

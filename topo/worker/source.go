@@ -21,6 +21,25 @@ type Source interface {
 	Discover(ctx context.Context, q Query) Report
 }
 
+// NodeLabels takes the groups of a node from labels of its Node, as clouds and
+// provisioning tools write them: for machines whose cables nobody sees, such as
+// virtual functions of InfiniBand HCAs.
+type NodeLabels struct{}
+
+// Kind implements [Source].
+func (NodeLabels) Kind() v1alpha1.Source { return v1alpha1.SourceNodeLabels }
+
+// Discover takes the configured labels that the Node has, and skips the others.
+func (NodeLabels) Discover(_ context.Context, q Query) Report {
+	var r Report
+	for _, key := range q.Topology.PathLabels {
+		if value := q.Labels[string(key)]; value != "" {
+			r.Path = append(r.Path, value)
+		}
+	}
+	return r
+}
+
 // Query is what a source is asked in one pass.
 type Query struct {
 	// Node is the node's name.
