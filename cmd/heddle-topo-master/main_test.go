@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 	kubeconfig := writeKubeconfig(t, "http://127.0.0.1:1")
 	programtest.Run(t, "heddle-topo-master", run, program.ErrUsage, []programtest.Case{
 		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
-		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `"torus" is none`},
+		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `unknown mode "torus"`},
 		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported --exports "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
 		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},

@@ -11,8 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -244,7 +244,7 @@ func (r *shareRequest) admitDraining(gpus []quota.GPU) {
 
 // names reports whether the container's device IDs name a GPU.
 func (r *shareRequest) names(uuid string) bool {
-	return slices.ContainsFunc(r.ids, func(id string) bool { return replica.DeviceOf(id) == uuid })
+	return slices.ContainsFunc(r.ids, func(id string) bool { return inventory.DeviceOf(id) == uuid })
 }
 
 // place chooses GPUs where no scheduler did: those that containers of its pod

@@ -34,7 +34,7 @@ func asksForChannels(text string) map[string]string {
 // The spec of a container has the channels that its pod asks for now: an annotation that
 // was wrong may be corrected, and the pod starts.
 func TestChannelsByAnnotation(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	byRequest(r)
 	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)

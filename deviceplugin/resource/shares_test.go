@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -127,7 +126,7 @@ func TestPreferShares(t *testing.T) {
 		var ids []string
 		for gpu, n := range counts {
 			for slot := range n {
-				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", gpu), slot))
+				ids = append(ids, inventory.ReplicaID(fmt.Sprintf("GPU-%d", gpu), slot))
 			}
 		}
 		return ids
@@ -180,10 +179,10 @@ func FuzzPreferShares(f *testing.F) {
 			if free>>i&1 == 0 {
 				continue
 			}
-			available = append(available, replica.ID(gpu, i%8))
+			available = append(available, inventory.ReplicaID(gpu, i%8))
 			counts[gpu]++
 			if must>>i&1 == 1 {
-				given = append(given, replica.ID(gpu, i%8))
+				given = append(given, inventory.ReplicaID(gpu, i%8))
 			}
 			if wanted>>i&1 == 1 {
 				gpus = append(gpus, gpu)
@@ -201,7 +200,7 @@ func FuzzPreferShares(f *testing.F) {
 			if !slices.Contains(available, id) {
 				t.Errorf("%s is not free", id)
 			}
-			uuid, _, _ := replica.Parse(id)
+			uuid, _, _ := inventory.ParseReplica(id)
 			taken[uuid]++
 		}
 		for _, id := range given {

@@ -107,7 +107,7 @@ func TestBadServers(t *testing.T) {
 		want   string
 	}{
 		{"login page", writes("text/html; charset=utf-8", "<html>"), "it answers HTML, such as a login page"},
-		{"HTML that claims to be JSON", writes("application/json", "<html>"), "the answer is no JSON, at byte 1: invalid character '<'"},
+		{"HTML that claims to be JSON", writes("application/json", "<html>"), "invalid JSON in the answer, at byte 1: invalid character '<'"},
 		{"text", writes("text/plain", good), `it answers "text/plain", not application/json`},
 		{"wrong password", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "it answers 401 Unauthorized"},
 		{"not modified, unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "it answers 304 Not Modified"},
@@ -220,16 +220,16 @@ func TestSecretAndAuthority(t *testing.T) {
 	}
 	fails("the Secret's password: no such file")
 	c.address = strings.Replace(c.address, "https", "http", 1)
-	fails("is no https address")
+	fails("invalid https address")
 }
 
 func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"good", good, ""},
 		{"node not there", `{"nodes": [], "version": "v1"}`, ""},
-		{"a list", `[]`, `the answer is no object`},
-		{"no nodes", `{"version": "v1"}`, "the answer is no object"},
-		{"nodes twice", `{"nodes": [], "nodes": [], "version": "v1"}`, "the answer is no object"},
+		{"a list", `[]`, `the answer is not an object`},
+		{"no nodes", `{"version": "v1"}`, "the answer is not an object"},
+		{"nodes twice", `{"nodes": [], "nodes": [], "version": "v1"}`, "the answer is not an object"},
 		{"another version", `{"version": "v2", "nodes": []}`, `version "v2" is not v1`},
 		{"cut", good[:100], "the answer's JSON is cut short"},
 		{"more", good + "{}", "something follows the answer's JSON"},

@@ -78,7 +78,7 @@ func New(o Options) *Source {
 // Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceClusterManager }
 
-// Age is how old the last good answer is; ok is false if there is none.
+// Age returns the age of the last good answer; ok is false without one.
 func (s *Source) Age() (age time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -105,13 +105,13 @@ type entry struct {
 	at         string
 }
 
-// entries are those of a section, each key once; none of no section.
+// entries returns the entries of a section, each key once; nil for any other node.
 func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
 	if n == nil {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		p.fault(n, at, "is no section with keys")
+		p.fault(n, at, "is not a mapping")
 		return nil
 	}
 	seen := map[string]int{}
@@ -123,7 +123,7 @@ func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
 		case e.key.Kind != yaml.ScalarNode || fancy(e.key) || fancy(e.value):
 			p.fault(e.key, at, "YAML anchors, aliases and tags are not read here")
 		case twice:
-			p.fault(e.key, e.at, "stands here twice; the first is on line %d", line)
+			p.fault(e.key, e.at, "duplicate key, first on line %d", line)
 		default:
 			all = append(all, e)
 		}
@@ -153,7 +153,7 @@ func (p *parser) text(n *yaml.Node, at string) string {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode || fancy(n) || n.ShortTag() == "!!null" {
-		p.fault(n, at, "is no text")
+		p.fault(n, at, "is not a string")
 		return ""
 	}
 	return n.Value
@@ -198,7 +198,7 @@ func (p *parser) node(n *yaml.Node, at string) (out worker.Place) {
 
 func (p *parser) path(n *yaml.Node, at string) (path []string) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > worker.MaxPath {
-		p.fault(n, at, "is no list of 1 to %d groups", worker.MaxPath)
+		p.fault(n, at, "is not a list of 1 to %d groups", worker.MaxPath)
 		return nil
 	}
 	for i, item := range n.Content {
