@@ -135,7 +135,8 @@ func (a *Args) check() error {
 	fault(d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage,
 		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too", d.VMemory, d.VMemoryPercentage)
 	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
-	fault(!slices.Contains(policies, d.Policy), "shareDefaults: unsupported policy %q: supported are %q", d.Policy, policies)
+	fault(!slices.Contains(policies, d.Policy),
+		"shareDefaults: unsupported policy %q: supported are %q", d.Policy, policies)
 	return errors.Join(append(faults, a.nodeConfig().Complete())...)
 }
 

@@ -31,7 +31,7 @@ gangs and NVLink domains that cross groups: what the scheduler wrote is repeated
 		Example: `  heddle why -n team train-0
   heddle why -n team train -o json`,
 	}
-	m.registerServer(c)
+	m.register(c)
 	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the pod or gang; default that of the context")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
