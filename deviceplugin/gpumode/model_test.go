@@ -143,7 +143,11 @@ func (m *model) round(tracker *Tracker) {
 	m.mu.Unlock()
 	tracker.Round(m.machine, c)
 	shown := tracker.GPUs()
-	pause(m.chance(20 * time.Millisecond))
+	slow := 20 * time.Millisecond
+	if m.draw(4) == 0 {
+		slow = time.Second // Calls reach the resources before they follow.
+	}
+	pause(m.chance(slow))
 	m.mu.Lock()
 	m.offered = map[string]GPU{}
 	for _, g := range shown {
