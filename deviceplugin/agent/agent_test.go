@@ -109,7 +109,7 @@ func TestReportOfEveryResource(t *testing.T) {
 	r.list(hcas, 384, 64)
 	got := r.report()
 	for i := range got.Resources {
-		if got.Resources[i].Reason == "" || got.Resources[i].Fault != "" {
+		if got.Resources[i].Reason == "" || got.Resources[i].LastError != "" {
 			t.Errorf("%+v", got.Resources[i])
 		}
 		got.Resources[i].Reason = ""

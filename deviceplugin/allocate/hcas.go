@@ -11,7 +11,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
@@ -37,11 +36,11 @@ func DeviceID(r *config.RDMAResource, hca string, sharer int) string {
 	if r.Sharers == 1 {
 		return hca
 	}
-	return replica.ID(hca, sharer)
+	return inventory.ReplicaID(hca, sharer)
 }
 
 // isExact reports whether device IDs are HCAs' own, see [DeviceID].
-func isExact(ids []string) bool { return !slices.ContainsFunc(ids, replica.IsReplica) }
+func isExact(ids []string) bool { return !slices.ContainsFunc(ids, inventory.IsReplica) }
 
 // Members returns the HCAs of resource r, in the order of m.HCAs, with roles as
 // corrected, with the health that the inventory has of them.
@@ -186,7 +185,7 @@ func (d *decision) request(
 ) (w *hcaRequest, rejected []string) {
 	first := p.entries[0]
 	w = &hcaRequest{n: len(first.IDs), gpus: d.gpus, nominal: make(map[int]bool), used: make(map[int]int)}
-	named := replica.Devices(first.IDs)
+	named := inventory.DevicesOf(first.IDs)
 	for _, m := range members {
 		w.used[m.Index] = used.all[m.ID]
 		w.nominal[m.Index] = slices.Contains(named, m.ID)
@@ -272,7 +271,7 @@ func (d *decision) keep(e *Entry) ([]pick, error) {
 	wanted := e.Bound()
 	started := len(wanted) > 0
 	if !started {
-		wanted = slices.DeleteFunc(replica.Devices(e.IDs), func(id string) bool { return id == AllHCAs })
+		wanted = slices.DeleteFunc(inventory.DevicesOf(e.IDs), func(id string) bool { return id == AllHCAs })
 	}
 	w := hcaRequest{gpus: d.gpus}
 	reason := "its devices name no HCA"
@@ -312,7 +311,7 @@ func deal(ids, had, devices []string) (dealt, extra []string) {
 		give(i, device)
 	}
 	for i, id := range ids {
-		give(i, replica.DeviceOf(id))
+		give(i, inventory.DeviceOf(id))
 	}
 	for i := range ids {
 		if len(extra) > 0 {

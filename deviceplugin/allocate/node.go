@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 // Node is the state of a node at one moment. It is never changed.
@@ -143,8 +142,8 @@ func (n *Node) Unaccounted() []kubelet.Allocation {
 func (n *Node) sharesByOthers(a *kubelet.Allocation) bool {
 	kind := n.kindOf(a)
 	return (kind == cdi.GPU || kind == "") && slices.ContainsFunc(a.IDs, func(id string) bool {
-		_, is := n.Inventory.GPUs[replica.DeviceOf(id)]
-		return is && (kind == "" || replica.IsReplica(id))
+		_, is := n.Inventory.GPUs[inventory.DeviceOf(id)]
+		return is && (kind == "" || inventory.IsReplica(id))
 	})
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -227,7 +226,7 @@ func (r *rig) uuids(indices ...int) []string {
 }
 
 // slot is the device ID of a share that names a GPU.
-func (r *rig) slot(gpu, number int) string { return replica.ID(r.uuid(gpu), number) }
+func (r *rig) slot(gpu, number int) string { return inventory.ReplicaID(r.uuid(gpu), number) }
 
 // deviceIDs are the IDs of slots on HCAs by name: "mlx5_0" is slot 0, "mlx5_0/3"
 // slot 3; what names no HCA stays.
@@ -238,7 +237,7 @@ func (r *rig) deviceIDs(names ...string) []string {
 		at := slices.IndexFunc(r.machine.HCAs, func(h machine.HCA) bool { return h.Name == name })
 		if ids[i] = text; at >= 0 {
 			slot, _ := strconv.Atoi(cmp.Or(number, "0"))
-			ids[i] = replica.ID(r.machine.HCAIDs()[at], slot)
+			ids[i] = inventory.ReplicaID(r.machine.HCAIDs()[at], slot)
 		}
 	}
 	return ids

@@ -11,8 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -201,7 +201,7 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 			return nil, "", r.reject(RejectedAllocation, "%s chose GPU %s, which this node does not share", by, uuid)
 		}
 		reason := gpus[i].Reject(&r.Request)
-		if by == allocation.ByHAMi && (reason.Cause == quota.NotSelected || reason.Cause == quota.Avoided) {
+		if by == allocation.ByHAMi && reason.Excluded() {
 			return nil, "", r.reject(RejectedRequest,
 				"HAMi chose a GPU that the pod's annotations exclude: %s; HAMi reads %s and %s only",
 				reason, wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias)
@@ -244,7 +244,7 @@ func (r *shareRequest) admitDraining(gpus []quota.GPU) {
 
 // names reports whether the container's device IDs name a GPU.
 func (r *shareRequest) names(uuid string) bool {
-	return slices.ContainsFunc(r.ids, func(id string) bool { return replica.DeviceOf(id) == uuid })
+	return slices.ContainsFunc(r.ids, func(id string) bool { return inventory.DeviceOf(id) == uuid })
 }
 
 // place chooses GPUs where no scheduler did: those that containers of its pod

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -49,7 +49,7 @@ func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 		}
 	}
 	for i := range u.Unrecorded {
-		if a := &u.Unrecorded[i]; slices.Contains(replica.Devices(a.IDs), uuid) && !a.Pod.Same(pod) {
+		if a := &u.Unrecorded[i]; slices.Contains(inventory.DevicesOf(a.IDs), uuid) && !a.Pod.Same(pod) {
 			return &a.Container
 		}
 	}
@@ -111,7 +111,7 @@ func (n *Node) ShareClaims() map[kubelet.Container][]string {
 		all[c.Container] = append(all[c.Container], c.Share.UUID)
 	}
 	for _, a := range n.Unrecorded {
-		all[a.Container] = replica.Devices(a.IDs)
+		all[a.Container] = inventory.DevicesOf(a.IDs)
 	}
 	return all
 }
@@ -172,11 +172,11 @@ func (u *usage) close(gpus []quota.GPU, container *kubelet.Container) {
 	var own []string
 	for _, a := range u.Unrecorded {
 		if container != nil && a.Same(*container) {
-			own = replica.Devices(a.IDs)
+			own = inventory.DevicesOf(a.IDs)
 		}
 	}
 	for _, a := range u.Unrecorded {
-		for _, uuid := range replica.Devices(a.IDs) {
+		for _, uuid := range inventory.DevicesOf(a.IDs) {
 			// Containers of one pod may have shared a GPU.
 			if container == nil || !a.Pod.Same(container.Pod) || !slices.Contains(own, uuid) {
 				reject(uuid, "kept for "+a.String()+": no checkpoint entry has its share")

@@ -9,13 +9,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too,
 // and who was given it and has not started gets the HCAs that are named.
 func TestResourceLeavesTheConfiguration(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
@@ -24,7 +24,7 @@ func TestResourceLeavesTheConfiguration(t *testing.T) {
 	lateNames := r.allocate(pod("late"), "main", late)
 	dark := asks{hcas: r.deviceIDs("mlx5_6/1")}
 	r.allocate(pod("dark"), "main", dark)
-	all := asks{hcas: []string{replica.ID(allocate.AllHCAs, 0)}}
+	all := asks{hcas: []string{inventory.ReplicaID(allocate.AllHCAs, 0)}}
 	r.allocate(pod("all"), "main", all)
 	r.down("mlx5_6")
 	r.reconfigure(func(c *config.NodeConfig) { c.RDMA.Resources = nil })
@@ -60,7 +60,7 @@ func TestResourceLeavesTheConfiguration(t *testing.T) {
 // name, and the fault names it until the pod has gone.
 func TestGPUsOfAnotherName(t *testing.T) {
 	const renamed = "example.com/gpu"
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	for _, tc := range []struct{ id, parent, want string }{

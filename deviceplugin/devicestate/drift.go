@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -81,7 +81,7 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]b
 	for _, a := range s.unrecordedLocked() {
 		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry, which was lost or is "+
 			"another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
-			a.Container, len(replica.Devices(a.IDs)))}] = true
+			a.Container, len(inventory.DevicesOf(a.IDs)))}] = true
 	}
 	for _, e := range s.entries {
 		if e.Kind != cdi.SGPU || e.Owner == nil {

@@ -18,7 +18,7 @@ func oneSharer(c *config.NodeConfig) {
 // TestSharedHCAsBecomeExclusive: a pod that holds a replica of the time when HCAs
 // were shared keeps its HCA, which no other pod gets until it has ended.
 func TestSharedHCAsBecomeExclusive(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	h := func(name string) string { return hcaNamed(r.machine, name).PCI }
 	old := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")} // It gets the one beside its GPU.
 	names := r.allocate(pod("old"), "main", old)

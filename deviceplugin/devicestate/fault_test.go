@@ -65,7 +65,7 @@ func TestDirectoriesThatCannotBeWritten(t *testing.T) {
 		}, "no space left", problemState},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
+			r := newRig(t)
 			tt.spoil(t, r)
 			want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9")}
 			names := r.allocate(pod("a"), "main", want)
@@ -95,7 +95,7 @@ func TestDirectoriesThatCannotBeWritten(t *testing.T) {
 }
 
 func TestAllocateFailsIfItCannotBeRecorded(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	if err := os.WriteFile(r.options.StateDir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 		{"absent", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
+			r := newRig(t)
 			r.kubeletDir = t.TempDir()
 			if tt.content != "" {
 				r.writeCheckpoint(tt.content)
@@ -159,7 +159,7 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 
 // TestPodResourcesFails: a clear error in time, and nothing bound by guess.
 func TestPodResourcesFails(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	broken := errors.New("broken")
@@ -198,7 +198,7 @@ func TestPodResourcesFails(t *testing.T) {
 }
 
 func TestDevicesThatNoContainerHolds(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	held := asks{hcas: r.deviceIDs("mlx5_0", "mlx5_3")}
 	r.allocate(pod("a"), "main", held)
 	for name, ids := range map[string][]string{
@@ -220,7 +220,7 @@ func TestDevicesThatNoContainerHolds(t *testing.T) {
 // TestNamesOfOthersAreNotTaken: the checkpoint is the kubelet's word, and still
 // no path into the file system, and no name for other devices.
 func TestNamesOfOthersAreNotTaken(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	ids := r.deviceIDs("mlx5_0")
 	digest := func(ids []string) string {
 		device, _, _ := strings.Cut(cdi.NewName(cdi.RDMA, hcas, ids).Device, "-")

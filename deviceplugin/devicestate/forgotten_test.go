@@ -15,7 +15,7 @@ import (
 // TestForgottenDevicesGoToNoOtherPod: a kubelet without its checkpoint offers what
 // running containers have.
 func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-a"}}
 	had := asks{gpus: r.gpuIDs(0, 1)}
 	r.allocate(pod("a"), "main", had)
@@ -56,7 +56,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 // TestNamesakeHasForgottenNothing: a pod made again under an old name that asks for
 // no devices, as a StatefulSet's after an edit.
 func TestNamesakeHasForgottenNothing(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(0)}
 	r.allocate(pod("web-0"), "main", want)
 	r.start(want)
@@ -73,7 +73,7 @@ func TestNamesakeHasForgottenNothing(t *testing.T) {
 // TestAStartingKubeletAndGonePods: while it is not known what a new kubelet has
 // lost, the devices of pods that are gone are as good as any.
 func TestAStartingKubeletAndGonePods(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
 	r.specs.unknown = true
 	a, b := asks{gpus: r.gpuIDs(0)}, asks{gpus: r.gpuIDs(1)}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // Holders are the device IDs of a resource that pods hold, by PodResources or
@@ -69,7 +69,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	node := s.nodeLocked(seen)
 	for c, uuids := range node.ShareClaims() {
 		for _, uuid := range uuids {
-			held = append(held, Held{Resource: shares, ID: uuid + replica.Separator, Pod: c.Pod.String()})
+			held = append(held, Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
 		}
 	}
 	// A pod that the kubelet had and has no more is not being admitted.

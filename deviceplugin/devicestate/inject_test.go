@@ -57,7 +57,7 @@ func BenchmarkInject(b *testing.B) {
 // names it returns. The directory is on a tmpfs, as /var/run/cdi.
 func crowded(b *testing.B, others int) (r *rig, names []string) {
 	b.Helper()
-	r = newRig(b, "dgx-h100")
+	r = newRig(b)
 	if dir, err := os.MkdirTemp("/dev/shm", "cdi"); err == nil { //nolint:usetesting // TempDir is on a disk.
 		b.Cleanup(func() { _ = os.RemoveAll(dir) })
 		r.options.CDIDir = dir

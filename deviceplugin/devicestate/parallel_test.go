@@ -33,7 +33,7 @@ func (r *rig) allocatePods(n int) (wants []asks, names []map[string]string) {
 }
 
 func TestHundredAtOnce(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	const n = 100
 	wants, names := r.allocatePods(n)
 	var all sync.WaitGroup
@@ -74,7 +74,7 @@ func TestHundredAtOnce(t *testing.T) {
 }
 
 func BenchmarkPrepare(b *testing.B) {
-	r := newRig(b, "dgx-h100")
+	r := newRig(b)
 	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
 	if dir, err := os.MkdirTemp("/dev/shm", "cdi"); err == nil { //nolint:usetesting // TempDir is on a disk.
 		b.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -109,7 +109,7 @@ func BenchmarkPrepare(b *testing.B) {
 // TestDecisionsLaterThanTheSnapshotCount: two starts looked at the kubelet at
 // the same time, and one decides after the other.
 func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
-	r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
+	r := newRig(t, func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
 	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	before, err := r.observe(t.Context())

@@ -17,7 +17,7 @@ import (
 func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 	for _, first := range []string{gpus, hcas} {
 		t.Run(first+" first", func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
+			r := newRig(t)
 			p := pod("a")
 			r.spec("a", corev1.Container{Name: "main"})
 			// The kubelet chose HCAs of the other NUMA node.
@@ -98,7 +98,7 @@ func TestHintsGiveWayToThePod(t *testing.T) {
 		{"the pod is not known", nil, always},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
+			r := newRig(t)
 			if tt.containers != nil {
 				r.spec("a", tt.containers...)
 			}
@@ -133,7 +133,7 @@ func TestInitContainers(t *testing.T) {
 		{"only the init container", []string{"mlx5_9"}, nil, "mlx5_9", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
+			r := newRig(t, func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
 			r.spec("a", corev1.Container{Name: "main"}, corev1.Container{Name: "init"})
 			p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init}, testkubelet.Container{Name: "main"})
 			init, app := asks{hcas: r.deviceIDs(tt.init...)}, asks{gpus: r.gpuIDs(0, 1)}

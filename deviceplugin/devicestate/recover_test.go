@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // wipe removes all of heddle's files on the disk while the plugin is down.
@@ -69,7 +69,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 		t.Errorf("allocation %+v", a)
 	}
 	held, err := r.Held(t.Context())
-	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+replica.Separator && h.Pod == "default/a" }) {
+	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+inventory.ReplicaSeparator && h.Pod == "default/a" }) {
 		t.Errorf("its GPU is not held: %+v, error %v", held, err)
 	}
 
@@ -122,11 +122,11 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 // TestReplicasOfAnotherPlugin: what heddle hands out whole is shared by pods of another
 // plugin, under the same name or another one.
 func TestReplicasOfAnotherPlugin(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	for i, resource := range []string{gpus, "nvidia.com/gpu.shared"} {
 		name := fmt.Sprint("theirs-", i)
 		r.spec(name)
-		r.kubelet.Assign(pod(name), "main", resource, []string{replica.ID(r.gpuIDs(i)[0], 2)}, &v1beta1.ContainerAllocateResponse{})
+		r.kubelet.Assign(pod(name), "main", resource, []string{inventory.ReplicaID(r.gpuIDs(i)[0], 2)}, &v1beta1.ContainerAllocateResponse{})
 	}
 	r.spec("whole")
 	r.kubelet.Assign(pod("whole"), "main", gpus, r.gpuIDs(2), &v1beta1.ContainerAllocateResponse{})

@@ -29,7 +29,7 @@ func files(t *testing.T, r *rig, names map[string]string) []string {
 func TestEntriesLost(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
+			r := newRig(t)
 			want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9")}
 			names := r.allocate(pod("a"), "main", want)
 			r.start(want)

@@ -28,7 +28,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -107,11 +106,11 @@ func (p *podSpecs) takeEvents() []string {
 	return events
 }
 
-func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig {
+func newRig(tb testing.TB, change ...func(*config.NodeConfig)) *rig {
 	tb.Helper()
 	dir := testkubelet.Dir(tb)
 	r := &rig{
-		tb: tb, kubelet: testkubelet.Start(tb, dir), machine: machines.Load(tb, name),
+		tb: tb, kubelet: testkubelet.Start(tb, dir), machine: machines.Load(tb, "dgx-h100"),
 		config: config.Default(), specs: &podSpecs{pods: map[string]*corev1.Pod{}}, now: time.Now(),
 		change: func(*inventory.Inventory) {}, kubeletDir: dir,
 	}
@@ -250,7 +249,7 @@ func (r *rig) deviceIDs(names ...string) []string {
 			continue
 		}
 		slot, _ := strconv.Atoi(cmp.Or(number, "0"))
-		ids[i] = replica.ID(all[at], slot)
+		ids[i] = inventory.ReplicaID(all[at], slot)
 	}
 	return ids
 }

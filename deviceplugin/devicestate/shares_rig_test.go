@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -25,7 +24,7 @@ const slots = "nvidia.com/sgpu"
 // shareRig is a node whose GPUs are shared, or some of them.
 func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 	tb.Helper()
-	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, refs })
+	r := newRig(tb, func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, refs })
 	r.options.NodeName = "gpu-1"
 	r.change = func(inv *inventory.Inventory) {
 		for i := range inv.Machine.GPUs {
@@ -41,7 +40,7 @@ func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 }
 
 // slot is the device ID of a share that names a GPU.
-func (r *rig) slot(gpu, number int) string { return replica.ID(r.gpuIDs(gpu)[0], number) }
+func (r *rig) slot(gpu, number int) string { return inventory.ReplicaID(r.gpuIDs(gpu)[0], number) }
 
 // ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
 // GPU, "2:60/4" of two; what is left out is not asked for.

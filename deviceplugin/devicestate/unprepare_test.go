@@ -38,7 +38,7 @@ func (r *rig) collect() {
 }
 
 func TestCollect(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	r.specs.unknown = true // Without an API server the kubelet's checkpoint decides.
 	gone := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_3")}
 	goneNames := r.allocate(pod("gone"), "main", gone)
@@ -149,7 +149,7 @@ func TestEndedPodsLeaveNothing(t *testing.T) {
 // TestSpecLivesAsLongAsItsPod: between a restart of the kubelet and our
 // registration the kubelet starts containers without us.
 func TestSpecLivesAsLongAsItsPod(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_3")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
@@ -187,7 +187,7 @@ func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 // TestNameOfAPodUsedAgain is a StatefulSet's: another pod of the same name has
 // other devices, and nothing of the old one's.
 func TestNameOfAPodUsedAgain(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	want := asks{hcas: r.deviceIDs("mlx5_3")}
 	old := r.allocate(pod("web-0"), "main", want)
 	r.start(want)
@@ -218,7 +218,7 @@ func TestNameOfAPodUsedAgain(t *testing.T) {
 // TestCollectLeavesWhatIsBeingWritten: to a clock that was just set by an hour
 // every file is old.
 func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	r.pass(time.Hour)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -246,7 +246,7 @@ func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
 
 // The kubelet that registers several resources gets the lists of all before it is asked anything.
 func TestRegistrationsAreLookedAtOnce(t *testing.T) {
-	r := newRig(t, "dgx-h100")
+	r := newRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

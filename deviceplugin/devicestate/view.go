@@ -8,8 +8,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -65,7 +65,7 @@ func (v *View) Allocations() []report.Binding {
 	for i := range v.node.Unrecorded {
 		u := &v.node.Unrecorded[i]
 		a := newBinding(u.Container, nil)
-		a.GPUs, a.Unrecorded = replica.Devices(u.IDs), true
+		a.GPUs, a.Unrecorded = inventory.DevicesOf(u.IDs), true
 		all = append(all, a)
 	}
 	slices.SortFunc(all, func(p, q report.Binding) int {
@@ -159,7 +159,7 @@ func (v *View) UnderReplicas(resource string) map[string]string {
 		if v.node.Gone[e.Device] || e.Resource != resource || e.Kind != cdi.RDMA {
 			continue
 		}
-		hcas, by := replica.Devices(e.IDs), "a container that has not started"
+		hcas, by := inventory.DevicesOf(e.IDs), "a container that has not started"
 		if e.Owner != nil {
 			hcas, by = e.Bound(), e.Owner.String()
 		}
@@ -199,7 +199,7 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 // partition mode has changed under the container. A container that has not started counts: its devices are allocated.
 func (v *View) Elsewhere(resource, id, parent string) string {
 	for _, a := range v.node.Unrecorded {
-		if devices := replica.Devices(a.IDs); slices.Contains(devices, id) || slices.Contains(devices, parent) {
+		if devices := inventory.DevicesOf(a.IDs); slices.Contains(devices, id) || slices.Contains(devices, parent) {
 			return a.String() + " has it as " + a.Resource
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 func pause(d time.Duration) { <-time.After(d) }
@@ -18,7 +18,7 @@ func idOf(uuid string, mode config.Mode, n int) string {
 	if mode == native {
 		return uuid
 	}
-	return uuid + replica.Separator + strconv.Itoa(n)
+	return uuid + inventory.ReplicaSeparator + strconv.Itoa(n)
 }
 
 // send gives the kubelet a list, some time later.
@@ -49,7 +49,7 @@ func (m *model) send(mode config.Mode, list map[string]bool) {
 	})
 }
 
-func gpu(id string) string { return replica.DeviceOf(id) }
+func gpu(id string) string { return inventory.DeviceOf(id) }
 
 // checkLocked is what must hold at any time.
 func (m *model) checkLocked() {
@@ -99,7 +99,7 @@ func (m *model) observe() *Observation {
 			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
 		}
 		if p.bound != "" {
-			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + replica.Separator}, By: name})
+			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + inventory.ReplicaSeparator}, By: name})
 		}
 	}
 	return o

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 const (
@@ -163,8 +163,8 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 // gpuOf is the GPU that a device is of, and the mode in which it is. Other device plugins
 // have replicas of exclusive GPUs too, under the same resource.
 func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
-	uuid = replica.DeviceOf(d.ID)
-	if replica.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
+	uuid = inventory.DeviceOf(d.ID)
+	if inventory.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
 		return uuid, config.ModeSGPU
 	}
 	if parent := t.parents[uuid]; parent != "" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // maxHolders bounds the pods and the processes in an answer: all annotations of a
@@ -43,7 +43,7 @@ func (p *Publisher) releaseWaits(ctx context.Context, r *Round) string {
 	}
 	offered := map[string]bool{}
 	for _, d := range answer.GetDevices() {
-		for _, uuid := range replica.Devices(d.GetDeviceIds()) {
+		for _, uuid := range inventory.DevicesOf(d.GetDeviceIds()) {
 			if _, isGPU := r.Inventory.GPUs[uuid]; isGPU && r.covers(r.Release, uuid) {
 				offered[uuid] = true
 			}

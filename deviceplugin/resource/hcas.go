@@ -13,7 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -46,7 +45,7 @@ func (r *HCAs) Reason() string { return *r.reason.Load() }
 // the most free replicas first, then in PCI order. Which HCAs are beside the
 // container's GPUs is not known yet: they are chosen when it starts.
 func (*HCAs) Prefer(available, must []string, size int) ([]string, error) {
-	return replica.PreferOwn(available, must, size, func(a, b *replica.Device) int {
+	return preferOwn(available, must, size, func(a, b *replicated) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 }
@@ -89,7 +88,7 @@ func combined(entry *config.RDMAResource, members []allocate.Member) []server.De
 	healthy := slices.ContainsFunc(members, func(m allocate.Member) bool { return m.Unhealthy == "" })
 	devices := make([]server.Device, entry.Sharers)
 	for slot := range devices {
-		devices[slot] = server.Device{ID: replica.ID(allocate.AllHCAs, slot), Healthy: healthy}
+		devices[slot] = server.Device{ID: inventory.ReplicaID(allocate.AllHCAs, slot), Healthy: healthy}
 	}
 	return devices
 }

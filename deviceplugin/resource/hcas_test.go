@@ -13,7 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/test/inventorytest"
@@ -71,7 +70,7 @@ func (n *hcaNode) lines(devices []server.Device) []string {
 	var lines []string
 	ids := n.machine.HCAIDs()
 	for _, d := range devices {
-		hca, slot, replicated := strings.Cut(d.ID, replica.Separator)
+		hca, slot, replicated := strings.Cut(d.ID, inventory.ReplicaSeparator)
 		if at := slices.Index(ids, hca); at >= 0 {
 			hca = n.machine.HCAs[at].Name
 		}
@@ -113,13 +112,13 @@ func TestHCAs(t *testing.T) {
 			name: "a device ID in use is as well as what it is bound to", machine: "h20-4nic",
 			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.IfNames = nil
-				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
-					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
+				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{
+					config.Glob(n.hca("mlx5_0").PCI), config.Glob(n.hca("mlx5_1").PCI),
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
 				n.bound = map[string]string{
-					replica.ID(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
-					replica.ID(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
+					inventory.ReplicaID(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
+					inventory.ReplicaID(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
 				}
 			},
 			want:   []string{"mlx5_0/0 well [0]", "mlx5_0/1 ill [0]", "mlx5_1/0 well [0]", "mlx5_1/1 ill [0]"},
@@ -175,8 +174,8 @@ func TestHCAs(t *testing.T) {
 			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Sharers = 1
 				n.bound = map[string]string{
-					replica.ID(n.hca("mlx5_0").PCI, 7): n.hca("mlx5_2").PCI,
-					n.hca("mlx5_3").PCI:                n.hca("mlx5_3").PCI,
+					inventory.ReplicaID(n.hca("mlx5_0").PCI, 7): n.hca("mlx5_2").PCI,
+					n.hca("mlx5_3").PCI:                         n.hca("mlx5_3").PCI,
 				}
 			},
 			want:   []string{"mlx5_0 well [0]", "mlx5_1 well [0]", "mlx5_2 ill [1]", "mlx5_3 well [1]"},
@@ -223,7 +222,7 @@ func TestHCAsOfEveryMachine(t *testing.T) {
 			devices := n.resource().Devices()
 			seen := make(map[string]bool)
 			for _, d := range devices {
-				if _, _, err := replica.Parse(d.ID); err != nil || seen[d.ID] {
+				if _, _, err := inventory.ParseReplica(d.ID); err != nil || seen[d.ID] {
 					t.Errorf("device %q: %v, again %v", d.ID, err, seen[d.ID])
 				}
 				seen[d.ID] = true
@@ -240,7 +239,7 @@ func TestPreferHCAs(t *testing.T) {
 	all := func(hcas ...string) (ids []string) {
 		for _, hca := range hcas {
 			for slot := range 12 {
-				ids = append(ids, replica.ID(hca, slot))
+				ids = append(ids, inventory.ReplicaID(hca, slot))
 			}
 		}
 		return ids
@@ -305,8 +304,8 @@ func FuzzDeviceID(f *testing.F) {
 	f.Add("::3")
 	f.Add("a::b::-1")
 	f.Fuzz(func(t *testing.T, id string) {
-		hca, slot, err := replica.Parse(id)
-		if err == nil && replica.ID(hca, slot) != id {
+		hca, slot, err := inventory.ParseReplica(id)
+		if err == nil && inventory.ReplicaID(hca, slot) != id {
 			t.Errorf("%q is %q and %d", id, hca, slot)
 		}
 	})

@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -54,7 +53,7 @@ func (r *Shares) Refresh(inv *inventory.Inventory) {
 			numa = []int64{int64(g.NUMA)}
 		}
 		for slot := range g.Slots {
-			id := replica.ID(g.UUID, slot)
+			id := inventory.ReplicaID(g.UUID, slot)
 			devices = append(devices, server.Device{ID: id, Healthy: healthy[cmp.Or(assigned[id], g.UUID)], NUMA: numa})
 		}
 	}
@@ -70,13 +69,13 @@ func (*Shares) Prefer(available, must []string, size int) ([]string, error) {
 // wanted GPUs in their order, then of those with the fewest free replicas, so that
 // other GPUs stay whole.
 func PreferShares(available, must, wanted []string, size int) ([]string, error) {
-	rank := func(d *replica.Device) int {
+	rank := func(d *replicated) int {
 		if at := slices.Index(wanted, d.Name); at >= 0 {
 			return at
 		}
 		return len(wanted)
 	}
-	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+	return preferReplicas(available, must, size, func(a, b *replicated) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Free, b.Free), cmp.Compare(a.Name, b.Name))
 	})
 }
@@ -84,7 +83,7 @@ func PreferShares(available, must, wanted []string, size int) ([]string, error) 
 // Allocate implements [server.Allocator]: it names what the driver's spec brings
 // every container with a GPU.
 func (r *Shares) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
-	if err := checkMode(r.now.Load(), config.ModeSGPU, replica.Devices(ids)); err != nil {
+	if err := checkMode(r.now.Load(), config.ModeSGPU, inventory.DevicesOf(ids)); err != nil {
 		return nil, err
 	}
 	return r.Answer(ids, cdi.CommonDevice)

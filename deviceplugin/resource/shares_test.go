@@ -12,10 +12,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -41,7 +40,7 @@ func (n *shareNode) resource(t *testing.T, bound ...*allocate.Entry) *resource.S
 	t.Helper()
 	n.dir = t.TempDir()
 	return resource.NewShares(resource.Options{
-		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
+		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, host.Vendors(), nil),
 	}, n.inventory())
 }
 
@@ -127,7 +126,7 @@ func TestPreferShares(t *testing.T) {
 		var ids []string
 		for gpu, n := range counts {
 			for slot := range n {
-				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", gpu), slot))
+				ids = append(ids, inventory.ReplicaID(fmt.Sprintf("GPU-%d", gpu), slot))
 			}
 		}
 		return ids
@@ -180,10 +179,10 @@ func FuzzPreferShares(f *testing.F) {
 			if free>>i&1 == 0 {
 				continue
 			}
-			available = append(available, replica.ID(gpu, i%8))
+			available = append(available, inventory.ReplicaID(gpu, i%8))
 			counts[gpu]++
 			if must>>i&1 == 1 {
-				given = append(given, replica.ID(gpu, i%8))
+				given = append(given, inventory.ReplicaID(gpu, i%8))
 			}
 			if wanted>>i&1 == 1 {
 				gpus = append(gpus, gpu)
@@ -201,7 +200,7 @@ func FuzzPreferShares(f *testing.F) {
 			if !slices.Contains(available, id) {
 				t.Errorf("%s is not free", id)
 			}
-			uuid, _, _ := replica.Parse(id)
+			uuid, _, _ := inventory.ParseReplica(id)
 			taken[uuid]++
 		}
 		for _, id := range given {
@@ -262,7 +261,7 @@ func TestSharesAgreeWithCapacity(t *testing.T) {
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
-		for _, r := range capacity.Of(m, &c, vendors.All()) {
+		for _, r := range capacity.Of(m, &c, host.Vendors()) {
 			if n, listed := got[r.Name]; listed && n != r.Count {
 				t.Errorf("%s: %d of %s, and capacity has %d", file, n, r.Name, r.Count)
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Wrong is a port whose cable is not as planned.
+// Wrong is a port with a cable that is not as planned.
 type Wrong struct {
 	// Dead and Missing distinguish a dead port and a lost HCA from a cable that is
 	// elsewhere.

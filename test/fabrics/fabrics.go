@@ -2,7 +2,7 @@
 // nodes: fat trees with and without rails, several planes, racks of NVLink
 // domains, dragonflies in switchboxes, irregular groups. It knows for every
 // port where its cable belongs, and breaks cables at random. It decides
-// nothing about groups: that is what is tested with it.
+// nothing about groups: tests do.
 package fabrics
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Plan is what a fabric is like.
+// Plan describes a fabric.
 type Plan struct {
 	// Sizes are the nodes of each leaf group.
 	Sizes []int
@@ -22,7 +22,7 @@ type Plan struct {
 	Rack bool
 	// PerLeaf is how many rails share a leaf, 0 is 1.
 	PerLeaf int
-	// Of every Of nodes the first Half have half of the HCAs, on every second
+	// In each run of Of nodes the first Half have half of the HCAs, on every second
 	// rail's leaf, and the next CPU have no GPU and one HCA, on the first leaf.
 	Half, CPU, Of int
 	// Aside gives the nodes without GPUs a second HCA, on a leaf of their own.
@@ -60,7 +60,7 @@ type Fabric struct {
 	index map[string]int
 }
 
-// Find is the node of that name, nil if there is none.
+// Find returns the node with that name, nil if there is none.
 func (f *Fabric) Find(name string) *Node {
 	if i, ok := f.index[name]; ok {
 		return &f.Nodes[i]

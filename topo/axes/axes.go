@@ -20,7 +20,7 @@ type Trees struct {
 	// domains that hold a gang the one that has it on fewest leaves comes first. Whole
 	// is NVLink without parts: slices go into one domain.
 	Fabric, NVLink, Whole []v1alpha1.Group
-	// Kind is that of the domains.
+	// Kind is the kind of the domains.
 	Kind string
 	// cut are the kinds of the groups that domains cross.
 	cut map[string]bool

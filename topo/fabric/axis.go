@@ -10,7 +10,7 @@ type Axis string
 // The axes.
 const (
 	// AxisAuto has both as far as they are one tree: the fabric's groups, and in
-	// them the NVLink domains of which none is cut.
+	// them the NVLink domains that no group cuts.
 	AxisAuto Axis = "auto"
 	// AxisFabric has no NVLink domains.
 	AxisFabric Axis = "fabric"

@@ -71,7 +71,7 @@ const (
 	maxNumber = 1 << 15
 )
 
-// placeOf reads a switch port's name. What is no such name is an address, or has
+// placeOf reads a switch port's name. Invalid names are addresses, or have
 // no number or too large ones.
 func placeOf(name string) (at place, ok bool) {
 	if strings.Count(name, ":") > 1 {

@@ -22,7 +22,7 @@ type Config struct {
 // DefaultStaleAfter is three heartbeats.
 const DefaultStaleAfter = 3 * v1alpha1.HeartbeatInterval
 
-// Node is what is known of one node.
+// Node holds the known facts about one node.
 type Node struct {
 	Name string
 	// Ready is whether the Node's condition Ready is True; Since is when that
@@ -59,7 +59,7 @@ type Builder struct {
 	snapshot          *Snapshot
 }
 
-// node is what is known of a node, and what follows from that alone.
+// node has the facts about a node, and what follows from them alone.
 type node struct {
 	Node
 	links *links
@@ -70,7 +70,7 @@ type node struct {
 	nvlink  string
 	// print is another one after each Put.
 	print uint64
-	// beat is what is wrong with its heartbeat, shown its last element.
+	// beat is the fault of its heartbeat, shown its last element.
 	beat  Reason
 	shown *Element
 }

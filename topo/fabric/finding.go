@@ -60,7 +60,7 @@ type Finding struct {
 	// Since is when the port became what it is, by the node's clock: when the
 	// link went down, or the cable was put where it is wrong. Zero if
 	// the report does not contain it, as of what was so when the worker first looked
-	// and of what is no port's.
+	// and for findings about no port.
 	Since time.Time `json:"since,omitzero"`
 }
 

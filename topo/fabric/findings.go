@@ -26,7 +26,7 @@ type leafGroup struct {
 	spine string
 }
 
-// outcome is what a leaf group's cables show.
+// outcome is the result of checking the cables of a leaf group.
 type outcome struct {
 	// rails are the leaves that the group expects, by rail and plane.
 	rails []Rail
@@ -99,7 +99,7 @@ func (g *leafGroup) check(ids []string) {
 	}
 }
 
-// wiring is that of a member's shape, made if need be.
+// wiring returns the wiring of a member's shape, and makes it if need be.
 func (c *cablingCheck) wiring(m *member) *wiring {
 	w := c.shapes[m.whole.shape]
 	if w == nil {
@@ -113,7 +113,7 @@ func (c *cablingCheck) wiring(m *member) *wiring {
 	return w
 }
 
-// rail is that of a node's i-th port, nearly always the i-th.
+// rail returns the rail of a node's i-th port, nearly always the i-th.
 func (w *wiring) rail(p *port, i int) *railPorts {
 	if i < len(w.rails) && w.rails[i].position == p.position() {
 		return &w.rails[i]
@@ -273,14 +273,14 @@ func (p *port) neverUp() bool {
 }
 
 // unused reports whether a port is one that most like nodes have without a
-// cable: second ports. A leaf that fails is no reason to believe that: its ports
+// cable: second ports. A leaf that fails does not suggest that: its ports
 // had links. Fewer than three nodes prove nothing, and nothing is expected of a
 // node without GPUs.
 func (w *wiring) unused(p *port, r *railPorts) bool {
 	return p.neverUp() && (!w.hasGPUs() || w.members > few && 2*r.dark > w.members)
 }
 
-// fault is what is wrong with a port, "" if nothing is.
+// fault returns the fault of a port, "" without one.
 func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fault {
 	switch {
 	case p.state != v1alpha1.LinkActive:
@@ -302,7 +302,7 @@ func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fau
 // missing are the rails that like nodes have and this one lacks. A lost HCA
 // shifts the numbers of those behind it where rails are numbered by rank: then
 // the cables of those behind it are on leaves that were not theirs, the last one's
-// leaf among them, the lost rails are those with no port left for them, and the
+// leaf among them, the lost rails are the ones with no port left for them, and the
 // others' numbers prove nothing.
 func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	if n.shape == w.shape || !w.expects {

@@ -294,8 +294,7 @@ func (v *voting) homes(votes []int32) []int32 {
 }
 
 // groups is vote 4: the home that most links of a member lead to. Among equals
-// it is the one at the switches of which more links of the member start from a
-// usual rail.
+// the one wins where more links of the member start from a usual rail of the switch.
 func (v *voting) groups(home []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	var t tally[int32]

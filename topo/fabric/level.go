@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Evidence is what puts a node into a group of a level.
+// Evidence decides which group of a level a node is in.
 type Evidence string
 
 // The sorts of evidence.
@@ -23,7 +23,7 @@ const (
 	ByLeaf Evidence = "leaf"
 	// ByNVLink: nodes of one NVLink domain.
 	ByNVLink Evidence = "nvlink"
-	// ByBlock: Level.Nodes nodes that go together. The first that is known
+	// ByBlock: Level.Nodes nodes that go together, by the first known evidence
 	// of: the path, the NVLink domain, neighboring ports of the leaves.
 	ByBlock Evidence = "block"
 )
@@ -87,7 +87,7 @@ func Preset(mode Mode, nodeNumber int) ([]Level, error) {
 	case ModeCustom:
 		return nil, errors.New("mode custom has no preset: its levels are configured")
 	}
-	return nil, fmt.Errorf("mode %.40q is none of auto, dragonfly, switchbox, leaf, nvlink, custom", string(mode))
+	return nil, fmt.Errorf("unknown mode %.40q: use auto, dragonfly, switchbox, leaf, nvlink or custom", string(mode))
 }
 
 // Bounds on levels.
@@ -129,7 +129,7 @@ func CheckLevels(levels []Level) error {
 				fault("nodes is %d, not 1 to %d", l.Nodes, maxBlock)
 			}
 		default:
-			fault("by %.40q is none of path, spine, leaf, nvlink, block", string(l.By))
+			fault("unknown evidence %.40q: use path, spine, leaf, nvlink or block", string(l.By))
 		}
 	}
 	return errors.Join(faults...)

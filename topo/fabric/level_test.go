@@ -25,7 +25,7 @@ func TestLevels(t *testing.T) {
 			},
 			"levels[0]: kind node is taken\n" +
 				"levels[1]: kind \"Rack 1\" is not 1 to 20 lower-case letters and digits\n" +
-				"levels[1]: by \"shade\" is none of path, spine, leaf, nvlink, block\n" +
+				"levels[1]: unknown evidence \"shade\": use path, spine, leaf, nvlink or block\n" +
 				"levels[2]: nodes is 0, not 1 to 4096\n" +
 				"levels[3]: nodes is for levels by block",
 		},
@@ -35,7 +35,7 @@ func TestLevels(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 	}
-	for mode, want := range map[fabric.Mode]string{"custom": "has no preset", "ring": "is none of"} {
+	for mode, want := range map[fabric.Mode]string{"custom": "has no preset", "ring": "unknown mode"} {
 		if _, err := fabric.Preset(mode, 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("mode %s: %v", mode, err)
 		}

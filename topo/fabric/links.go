@@ -47,7 +47,7 @@ func (l *links) isOn(leaf int32) bool {
 
 // symbols number switches by ID, and store equal shapes once.
 type symbols struct {
-	ids     []string // Number 0 is no switch.
+	ids     []string // Number 0 stands for no switch.
 	numbers map[string]int32
 	shapes  map[string]*shape
 	ends    []*ends
@@ -60,7 +60,7 @@ type symbols struct {
 	seed    maphash.Seed
 }
 
-// size is how much is stored.
+// size counts the entries.
 func (s *symbols) size() int { return len(s.ids) + len(s.shapes) + len(s.ends) }
 
 // print is another number each time: sums of prints are equal if all of them are, and
@@ -77,7 +77,7 @@ func newSymbols() symbols {
 	}
 }
 
-// number is that of the switch with an ID in any spelling.
+// number returns the number of the switch with an ID, in any spelling.
 func (s *symbols) number(id string) int32 {
 	id = SwitchID(id)
 	n, ok := s.numbers[id]

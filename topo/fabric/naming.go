@@ -17,7 +17,7 @@ type naming struct {
 	// is set if it is by a description.
 	derived     string
 	isDescribed bool
-	// memory are the names that the members remember, claimed is that of more than
+	// memory are the names that the members remember, claimed is the one of more than
 	// half of them.
 	memory  tally[string]
 	claimed string
@@ -149,7 +149,7 @@ func title(kind, word, block string) string {
 	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
 }
 
-// word is what a switch calls itself, as the part of a label's value; "" for
+// word turns a switch's description into a part of a label's value; "" for
 // descriptions that firmware gives to every switch of a model.
 func word(description string) string {
 	// NVIDIA's switches: MF0;leaf-1:MQM9700/U1. Of several chips in one box only
@@ -170,8 +170,8 @@ var managed = regexp.MustCompile(`^MF\d+;(.+):[^:/]+(/.*)?$`)
 
 // names are those that the domains of one level may have.
 type names struct {
-	// claimed are the domains of which most members remember a name, derived
-	// those with a key that gives it.
+	// claimed has the domains where most members remember a name, derived
+	// the ones with a key that gives it.
 	claimed, derived map[string][]*domain
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// shape is what nodes have in common that are cabled alike: accelerators, and
+// shape describes nodes that are cabled alike: accelerators, and
 // fabric ports by rail and plane. Equal shapes are one.
 type shape struct {
 	accelerators string

@@ -119,7 +119,7 @@ func WriteElements(to io.Writer, list []*Element) error {
 	return w.Flush()
 }
 
-// room is what is written at a time, in bytes: each write wakes the reader up.
+// room is the size of a write, in bytes: each write wakes the reader up.
 const room = 64 << 10
 
 // Findings are all that is not as it should be, by node.
@@ -139,7 +139,7 @@ type Element struct {
 	// is, else Degraded if it has a reason to be. A group is Ready or NotReady
 	// if all its children are, else Degraded.
 	Status string
-	// Key is what the group is known by: the ID of its anchor switch, an
+	// Key identifies the group: the ID of its anchor switch, an
 	// NVLink domain, the name that its path gave. Empty for nodes.
 	Key string
 	// NVLink is set if the group is an NVLink domain.

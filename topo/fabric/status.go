@@ -17,8 +17,8 @@ type moment struct {
 // maxSkew is how far ahead a worker's clock may be.
 const maxSkew = time.Minute
 
-// heartbeat is what is wrong with a node's heartbeat, and when that changes by
-// itself; zero for never.
+// heartbeat returns the fault of a node's heartbeat, and when that changes
+// without a new one; zero for never.
 func (m moment) heartbeat(n *node) (reason Reason, next time.Time) {
 	late := n.Heartbeat.Add(m.staleAfter)
 	switch {
@@ -32,7 +32,7 @@ func (m moment) heartbeat(n *node) (reason Reason, next time.Time) {
 	return Reason{}, late.Add(1)
 }
 
-// element is what the tree shows of a node: what it showed before if nothing changed.
+// element returns the node as the tree shows it: the last element if nothing changed.
 func (p *spot) element(duplicates map[uint64][]*node, ids []string) *Element {
 	findings := p.findings(duplicates, ids)
 	reasons := p.reasons(findings)
@@ -60,7 +60,7 @@ func (p *spot) element(duplicates map[uint64][]*node, ids []string) *Element {
 	return e
 }
 
-// findings are all that is wrong with a node.
+// findings lists all faults of a node.
 func (p *spot) findings(duplicates map[uint64][]*node, ids []string) []Finding {
 	out := slices.Clip(p.cabling()) // Snapshots share it: appending must not write to it.
 	cabling := len(out)
@@ -74,7 +74,7 @@ func (p *spot) findings(duplicates map[uint64][]*node, ids []string) []Finding {
 			}
 			f := port.finding(p.Name, ids)
 			f.Kind, f.Other = Duplicate, all[other].Name
-			f.Since = time.Time{} // The port's state is no reason.
+			f.Since = time.Time{} // Not by the port's state.
 			out = append(out, f)
 		}
 	}

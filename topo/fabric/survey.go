@@ -2,7 +2,7 @@ package fabric
 
 import "slices"
 
-// survey is what the cables of all nodes show.
+// survey has the groups of all nodes and the checks of their cables.
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	// in and index are each node's leaf group, nil without one, and its number among

@@ -133,7 +133,7 @@ func (t *tree) join(p *spot, last []*domain) {
 	}
 }
 
-// key is that of the node's domain of a level, empty where it has none.
+// key returns the key of the node's domain in a level, empty where it has none.
 func (p *spot) key(levels []Level, level int) key {
 	l, nvlink := levels[level], p.nvlink
 	switch {
@@ -186,8 +186,8 @@ func (d *domain) isCut() bool {
 	return len(around) > 0
 }
 
-// above is the lowest group of the node above an NVLink domain that is no such
-// domain.
+// above returns the lowest group of the node above an NVLink domain that is not an
+// NVLink domain.
 func (p *spot) above(d *domain) *domain {
 	for _, above := range slices.Backward(p.chain[:d.level]) {
 		if above != nil && !above.isNVLink() {
@@ -271,8 +271,8 @@ func (t *tree) forget() {
 	}
 }
 
-// element is what a domain shows: what it showed before if nothing changed, nil if it
-// has nothing to show.
+// element returns a domain as the tree shows it: the last element if nothing changed,
+// nil if it has nothing to show.
 func (t *tree) element(d, last *domain) *Element {
 	e := &Element{Name: d.name, Kind: t.levels[d.level].Kind, Key: d.id, NVLink: d.isNVLink(), Child: d.shows()}
 	if t.levels[d.level].By == ByLeaf && d.by == keySwitch {

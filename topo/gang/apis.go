@@ -90,7 +90,7 @@ func identify(pod *corev1.Pod, gpus int32) (api API, name string, size int) {
 	return api, name, size
 }
 
-// ofAPI returns the gang by the first API whose keys the pod has; with implied by its controller.
+// ofAPI returns the gang by the first API with keys on the pod; with implied by its controller.
 func (r *reader) ofAPI(pod *corev1.Pod, implied bool) (api API, name string, size int) {
 	for _, keys := range apis() {
 		if name, size := keys.read(r, pod); name != "" && (!implied || keys.api.implied()) {

@@ -14,12 +14,12 @@
 // pod-group.scheduling.sigs.k8s.io/min-available (label or annotation), in
 // Koordinator's min-available (annotation), or in the PodGroup object of that
 // name, of either API group. A PodGroup of Kubernetes' own API
-// (scheduling.k8s.io) has both in fields of its own; see [ReadPlacement].
+// (scheduling.k8s.io) has both in its fields; see [ReadPlacement].
 //
 // The annotation heddle.dev/gang makes a gang of what one controller makes: a
 // Job, a JobSet, a group of a LeaderWorkerSet, a Kubeflow job, a Ray cluster. Its
 // name is the controller's, and the annotation's value the number of members, or
-// "true" for a LeaderWorkerSet, whose pods contain it.
+// "true" for a LeaderWorkerSet, since its pods contain it.
 //
 // heddle-scheduler places these gangs. [MemberOf], for programs that only display gangs, knows
 // those of other schedulers, queues and operators too.
@@ -67,7 +67,7 @@ const (
 	WaitingRunningSucceed Policy = "waiting-running-succeed"
 )
 
-// WithoutMap is what happens to a gang while the topology of the fabric is
+// WithoutMap selects what happens to a gang while the topology of the fabric is
 // unknown or too old.
 type WithoutMap string
 

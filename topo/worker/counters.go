@@ -42,7 +42,7 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 	}
 }
 
-// bitErrorRate is that since an earlier reading, over a link of so many Gb/s; empty
+// bitErrorRate computes the rate since an earlier reading, over a link with that many Gb/s; empty
 // if it is 0 or not known.
 func bitErrorRate(before *v1alpha1.Counters, errors int64, gbps int32, now time.Time) string {
 	seconds := now.Sub(timeOf(before)).Seconds()

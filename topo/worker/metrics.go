@@ -46,7 +46,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		stale: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_timestamp_seconds",
-			Help: "Since when a source of which the last good answer stands is silent, in seconds since 1970; " +
+			Help: "Since when a source whose last good answer is in use is silent, in seconds since 1970; " +
 				"absent if it is not.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
@@ -55,7 +55,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 }
 
-// alive is what is wrong unless a round began lately: three intervals, and
+// alive returns an error text unless a round began lately: three intervals, and
 // the time that a round may take.
 func (m *Metrics) alive(interval time.Duration) string {
 	if last := m.lastBeat.Load(); last != nil && time.Since(*last) < 3*interval+passTime+4*requestTime {
@@ -64,7 +64,7 @@ func (m *Metrics) alive(interval time.Duration) string {
 	return "no round for three intervals"
 }
 
-// Ready is what is wrong unless the topology was published at least once.
+// Ready returns an error text unless the topology was published at least once.
 func (m *Metrics) Ready() string {
 	if m.isReady.Load() {
 		return ""

@@ -81,7 +81,7 @@ func cables(h *machine.HCA, p *machine.Port) []Port {
 	return all
 }
 
-// short is a number of 16 bits, 0 for what is none, such as Omni-Path's long LIDs.
+// short parses a 16-bit number; it returns 0 for anything else, such as Omni-Path's long LIDs.
 func short(n int) uint16 {
 	if n < 0 || n > math.MaxUint16 {
 		return 0

@@ -138,15 +138,15 @@ const (
 	readSpread = 30 * time.Second
 )
 
-// published is what is known about the object in the API server.
+// published holds the known state of the object in the API server.
 type published struct {
 	loaded bool
-	// there is false if there is no object.
+	// there reports whether the object exists.
 	there bool
 	owner types.UID
 	// sent is the spec applied last, answered and seen are the API server's
 	// version of it, after that write and now: it may drop fields that its
-	// schema does not know, and that is no reason to write again.
+	// schema does not know, which does not call for another write.
 	sent, answered, seen v1alpha1.NodeTopologySpec
 	// leaves is the status' list walk.
 	leaves             []string
@@ -162,7 +162,7 @@ func (p *published) timer() <-chan time.Time {
 }
 
 // load reads what is published, once: it is also the memory of an earlier
-// worker. An object of an earlier Node of this name is none.
+// worker. An object of an earlier Node with this name does not count.
 func (w *Worker) load(ctx context.Context) error {
 	s := &w.state
 	if s.loaded {
@@ -200,8 +200,8 @@ func (w *Worker) readNode(ctx context.Context) (types.UID, error) {
 	return node.UID, nil
 }
 
-// publish writes the spec if it is not what stands there, and the heartbeat if
-// it is due, or reads what stands there. An object that is gone by then was deleted by
+// publish writes the spec if the API server has another one, and the heartbeat if
+// it is due, or reads the object. An object that is gone by then was deleted by
 // hand, or collected with an earlier Node, and is made once more.
 func (w *Worker) publish(ctx context.Context, spec *v1alpha1.NodeTopologySpec) error {
 	for range 2 {
@@ -244,7 +244,7 @@ func (p *published) read() {
 }
 
 // follow writes the heartbeat or reads the object, whichever is due. The answer has the
-// leaves of which to discover the uplinks, and shows whether another writer changed the
+// leaves whose uplinks to discover, and shows whether another writer changed the
 // spec or deleted it.
 func (w *Worker) follow(ctx context.Context) (err error) {
 	s, now := &w.state, time.Now()

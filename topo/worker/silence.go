@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// stale are the silent sources of which something is in the report.
+// stale lists the silent sources whose last answer is in the report.
 func (in *input) stale(spec *v1alpha1.NodeTopologySpec) (out []v1alpha1.StaleSource) {
 	for _, a := range in.answers {
 		if a.Stale == nil || spec.PathSource != a.source && !slices.ContainsFunc(spec.Rails, a.kept) {

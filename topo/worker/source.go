@@ -40,7 +40,7 @@ func (NodeLabels) Discover(_ context.Context, q Query) Report {
 	return r
 }
 
-// Query is what a source is asked in one pass.
+// Query holds the questions to a source in one pass.
 type Query struct {
 	// Node is the node's name.
 	Node  string
@@ -51,8 +51,8 @@ type Query struct {
 	// files and servers are. A source that is not to be used answers nothing
 	// and closes what it holds.
 	Topology config.Topology
-	// Leaves are the switches of which this node reports the uplinks, Uplinks
-	// those that it reported last.
+	// Leaves are the switches whose uplinks this node reports, Uplinks the last
+	// reported ones.
 	Leaves  []string
 	Uplinks []v1alpha1.Uplink
 }
@@ -165,7 +165,7 @@ func (r *Report) Nothing(q *Query, why Absence) {
 	}
 }
 
-// Without notes why there is no link of a port.
+// Without notes why a port has no link.
 func (r *Report) Without(k PortKey, a Absence) {
 	if r.NoLink == nil {
 		r.NoLink = map[PortKey]Absence{}
@@ -182,7 +182,7 @@ func skipped(name, reason string) v1alpha1.Skipped {
 	return v1alpha1.Skipped{Name: Text(name, MaxName), Reason: Text(reason, MaxReason)}
 }
 
-// Place is what people or a server wrote about a node.
+// Place is the position of a node as people or a server recorded it.
 type Place struct {
 	// Path are its groups, top first.
 	Path []string

@@ -52,7 +52,7 @@ func nvlinkDomain(m *machine.Machine) (domain, fault string) {
 	return place, ""
 }
 
-// input is what a pass has gathered.
+// input is the data that a pass has gathered.
 type input struct {
 	machine  *machine.Machine
 	topology *config.Topology
@@ -61,7 +61,7 @@ type input struct {
 	omitted int
 	// answers are in the order of the sources' precedence.
 	answers []answer
-	// before is what is remembered of earlier passes.
+	// before is the memory of earlier passes.
 	before *v1alpha1.NodeTopologySpec
 	// now is when the pass is made.
 	now time.Time

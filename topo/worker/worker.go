@@ -49,7 +49,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Alive is what is wrong if the loop no longer runs, else "".
+// Alive returns why the loop counts as stuck, or "".
 func (o *Options) Alive() string { return o.Metrics.alive(o.Interval) }
 
 // passTime bounds the sources of one pass together.

@@ -33,7 +33,7 @@ func Order(pods []*corev1.Pod) {
 	})
 }
 
-// Task is the task of its job that a pod belongs to; empty if unknown. It is no longer than a label.
+// Task returns a pod's task in its job, at most as long as a label; empty if unknown.
 func Task(pod *corev1.Pod) string {
 	return strings.ToLower(cmp.Or(
 		pod.Labels[wellknown.TaskKubeflow], pod.Labels[wellknown.TaskVolcano], pod.Labels[wellknown.TaskJobSet],

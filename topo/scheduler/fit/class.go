@@ -48,7 +48,7 @@ type Key [sha256.Size]byte
 // Class is a set of pods that are alike. It is not changed once made.
 type Class struct {
 	Key Key
-	// Amounts are what one pod asks for, without zeros.
+	// Amounts are the requests of one pod, without zeros.
 	Amounts Amounts
 
 	affinity    nodeaffinity.RequiredNodeAffinity
@@ -57,7 +57,7 @@ type Class struct {
 	// exclusive pods never share a node with each other: they use a port of the host, or
 	// have anti-affinity to each other.
 	exclusive bool
-	// hcas are those of [HCAs].
+	// hcas is the result of [HCAs].
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
@@ -212,7 +212,7 @@ func (c *Class) Spreads(node *corev1.Node, constraint *corev1.TopologySpreadCons
 }
 
 // Together returns the label that must have one value on the nodes of all pods of one kind, by
-// their required affinity to each other; empty if there is none.
+// their required affinity to each other; empty without such an affinity.
 func Together(pod *corev1.Pod) string {
 	return append(selfMatching(pod, framework.GetPodAffinityTerms(pod.Spec.Affinity)), "")[0]
 }
@@ -247,7 +247,7 @@ func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 }
 
 // LacksHCAs returns the first resource, by name, of which a container requests more HCAs than
-// the node has; empty if there is none, or if the node does not publish its HCAs. The
+// the node has; empty if the node has enough or does not publish its HCAs. The
 // node's capacity does not show it: it counts each HCA once for every container that may share it.
 func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	text := node.Annotations[wellknown.HCACounts]

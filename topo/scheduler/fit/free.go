@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Reservation is what a plan keeps on a node for a pod that is not bound yet.
+// Reservation keeps resources of a node for a pod of a plan that is not bound yet.
 type Reservation struct {
 	UID types.UID
 	// Priority is the pod's. A reservation does not bind pods of a higher priority.
@@ -55,7 +55,7 @@ func Union(parts ...Gone) Gone {
 	return out
 }
 
-// Free is what a pod can use of a node's resources.
+// Free has the part of a node's resources that a pod can use.
 type Free struct {
 	node *Node
 	// reserved is what the reservations take, gone what leaving pods free.
@@ -106,8 +106,8 @@ func (f *Free) selected(c *Class) int64 {
 	return left - f.Reserved(name)
 }
 
-// Lacks returns the first resource, by name, of which there is not enough for a pod;
-// empty if there is enough of all.
+// Lacks returns the first resource, by name, that is not enough for a pod; empty if all
+// are.
 func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		if f.Left(name) < amounts[name] {

@@ -78,7 +78,7 @@ type Cache struct {
 	Options
 	// Changed has a value when there may be effects.
 	Changed notify.Signal
-	// Backoffs are those of gangs and of native PodGroups.
+	// Backoffs of gangs and of native PodGroups.
 	Backoffs Backoffs
 
 	// mu is held by the exported methods, and guards the fields below.

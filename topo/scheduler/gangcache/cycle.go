@@ -45,7 +45,7 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	return added, reason
 }
 
-// Snapshot is what a member's scheduling cycle needs of the cache. Without a node and a rejection
+// Snapshot has what a member's scheduling cycle needs of the cache. Without a node and a rejection
 // the units are to be planned and committed one after another.
 type Snapshot struct {
 	// Member reports whether the pod is in a gang.

@@ -108,7 +108,7 @@ func (g *gangInfo) resolve() {
 	g.spec.Key = g.key
 }
 
-// object returns the PodGroup of the gang's name, of either API group; nil if there is none.
+// object returns the PodGroup of the gang's name, of either API group; nil if it does not exist.
 func (g *gangInfo) object() (spec *gang.Spec, err error) {
 	for _, group := range APIGroups() {
 		o, ok := g.objects[group]

@@ -32,7 +32,7 @@ type member struct {
 	pod  *corev1.Pod
 	spec gang.Spec
 	err  error
-	// resources is what the pod requests, which never changes.
+	// resources are the pod's requests, which never change.
 	resources planner.Member
 	stage     stage
 	// node is set in the stages planned to bound.

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are those of the scheduler plugin. Nothing collects them before Register.
+// Metrics of the scheduler plugin. They are not collected before Register.
 type Metrics struct {
 	registry             *prometheus.Registry
 	duration             prometheus.Histogram

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// room is what victims must make: nodes for gangs, or for a pod of no gang.
+// room is to be made by victims: nodes for gangs, or for a pod of no gang.
 type room interface {
 	// mayFit reports whether a set of victims may be enough, judged by amounts alone.
 	mayFit(set []int) bool

@@ -33,7 +33,7 @@ type limit struct {
 	stale bool
 }
 
-// limits are those of a gang.
+// limits has the limits of a gang.
 type limits struct {
 	all []*limit
 	// of are the limits of each member, and matched those that select it.

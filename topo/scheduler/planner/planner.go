@@ -1,5 +1,5 @@
 // Package planner finds nodes for gangs: from snapshots of gangs, nodes and reservations, and
-// from the topology tree, it makes a plan or the reason why there is none.
+// from the topology tree, it makes a plan or the reason why it cannot.
 //
 // It owns the tree with the scheduler's nodes, the search for pods to preempt, and a
 // cache of how many pods fit where. Gangs of labels and native PodGroups are one type here.
@@ -58,22 +58,22 @@ func (m *Member) Reservation() fit.Reservation {
 	return fit.Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
 }
 
-// Place has a node for each member of a gang that had none.
+// Place has nodes for the members of a gang that need one.
 type Place struct {
 	// Nodes are in the order of the members: empty for members that have a node, and
-	// for those beyond MinMember for which there is no room.
+	// for those beyond MinMember without room.
 	Nodes []string
-	// Kind is that of the tightest group that holds all members.
+	// Kind is the kind of the tightest group that holds all members.
 	Kind string
 }
 
 // Plan is the result for gangs that are planned together.
 type Plan struct {
-	// Places are those of the gangs; nil if there is no room for all of them.
+	// Places are in the order of the gangs; nil without room for all of them.
 	Places []Place
 	// Leaving are pods that must be gone first.
 	Leaving []*corev1.Pod
-	// Reason is why there is no room, or none without preemption.
+	// Reason is why there is no room, at least without preemption.
 	Reason string
 }
 

@@ -24,10 +24,10 @@ const (
 // terminate already if that is enough, else those of the fewest gangs. The search ends with the
 // context.
 func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
-	priority, may := r.preemptor()
-	if !may || !AnyBelow(r.Nodes, priority) {
+	if !r.MayPreempt() {
 		return Plan{}
 	}
+	priority, _ := r.preemptor()
 	e := newEviction(p, r, ReadVictims(r.Nodes, c, priority, r.keys()...))
 	set, ok := e.choose(ctx)
 	if !ok {
@@ -88,7 +88,7 @@ type eviction struct {
 	// gpus is how many GPUs each victim frees, and lacking how many must become free at least.
 	gpus    []int64
 	lacking int64
-	// places are those of the last plan, made without the pods of a set, and taken their nodes.
+	// places are the result of the last plan, made without the pods of a set, and taken their nodes.
 	places  []Place
 	without []int
 	taken   map[string]bool

@@ -44,34 +44,6 @@ func (h *hunt) filter(s *Single) Filter {
 	}
 }
 
-func TestSinglePreemptsWholeGangs(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		nodes [][]string
-		gpus  int
-		want  string
-	}{
-		{"the whole gang, wherever it is", [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, 8, "a0 a1"},
-		{"one gang, not half of two", [][]string{{"a/a0 4 0 1", "b/b0 4 0 1"}, {"c/c0 8 5 1"}}, 8, "c0"},
-		{"the lower priority", [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 1"}}, 8, "b0"},
-		{"the younger one", [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}}, 8, "b0"},
-		{"a pod of none", [][]string{{"a/a0 8 0 2"}, {"x 8 0 1"}, {"a/a1 8 0 2"}}, 8, "x"},
-		{"no gang with a pod of its priority", [][]string{{"a/a0 8 0 1"}, {"a/a1 8 10 1"}, {"b/b0 8 9 1"}}, 8, "b0"},
-		{"few large ones", [][]string{{"a/a0 3 0 4", "b/b0 2 0 3", "c/c0 2 0 2", "d/d0 1 0 1"}}, 5, "a0 c0"},
-		{"what terminates is enough", [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, 8, ""},
-		{"what is free counts", [][]string{{"a/a0 4 1 1", "b/b0 2 0 1"}}, 4, "b0"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHunt(t, tt.nodes)
-			v, s := h.single(tt.gpus)
-			node, pods := best(t, v, s, h)
-			if got := names(pods); got != tt.want || node == "" {
-				t.Errorf("on %q %q are evicted, want %q", node, got, tt.want)
-			}
-		})
-	}
-}
-
 // The candidates that are looked at have what a look at every set on every node finds.
 func TestSingleIsExact(t *testing.T) {
 	dice, found := rand.New(rand.NewPCG(3, 4)), 0

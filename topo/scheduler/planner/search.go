@@ -20,7 +20,7 @@ type search struct {
 	nodes []*fit.Node
 	gang  *placement.Gang
 	label string
-	// values are those of the label, by node of the tree; empty without one.
+	// values are the label's values, by node of the tree; empty without a label.
 	values []string
 }
 

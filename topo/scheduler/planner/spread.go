@@ -72,7 +72,7 @@ type spreading struct {
 	within placement.Group
 	// taken are the members on each node, by class.
 	taken map[int32][]int32
-	// groups are those of each node, from the node itself up. By group, inside is how many
+	// groups are the groups of each node, from the node itself up. By group, inside is how many
 	// members it has, and roomy how many it takes.
 	groups        map[int32][]placement.Group
 	inside, roomy map[placement.Group]int

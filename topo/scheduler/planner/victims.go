@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// Cluster is what preemption must know of pods beside the nodes that they are on.
+// Cluster has what preemption must know of pods beside their nodes.
 type Cluster struct {
 	// GangOf has the gang of each pod that is in a gang. Gangs that run together or not at
 	// all count as one.

@@ -36,8 +36,8 @@ type Args struct {
 	// tree is used without an answer.
 	Interval metav1.Duration `json:"interval"`
 	MaxAge   metav1.Duration `json:"maxAge"`
-	// WithoutMap is what happens to gangs while there is no topology tree: wait or
-	// place. A gang's annotation takes precedence.
+	// WithoutMap selects what happens to gangs without a topology tree: wait or place. A
+	// gang's annotation takes precedence.
 	WithoutMap gang.WithoutMap `json:"withoutMap"`
 	// GenericWorkload must be set if the scheduler's feature gates GenericWorkload and
 	// TopologyAwareWorkloadScheduling are on. Pods with a schedulingGroup are then in the
@@ -135,7 +135,8 @@ func (a *Args) check() error {
 	fault(d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage,
 		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too", d.VMemory, d.VMemoryPercentage)
 	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
-	fault(!slices.Contains(policies, d.Policy), "shareDefaults: policy %q is none of %q", d.Policy, policies)
+	fault(!slices.Contains(policies, d.Policy),
+		"shareDefaults: unsupported policy %q: supported are %q", d.Policy, policies)
 	return errors.Join(append(faults, a.nodeConfig().Complete())...)
 }
 

@@ -24,7 +24,7 @@ import (
 
 const cycleKey framework.StateKey = Name
 
-// cycle is what PreFilter learned about a pod. Only Reserve changes it.
+// cycle has what PreFilter learned about a pod. Only Reserve changes it.
 type cycle struct {
 	planner.Single
 	gpu corev1.ResourceName // The resource of the whole GPUs that it requests.
@@ -35,7 +35,7 @@ type cycle struct {
 	// request is for shares of GPUs, selector for whole GPUs; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
-	// hcas are those of [fit.HCAs].
+	// hcas are the result of [fit.HCAs].
 	hcas fit.Amounts
 	// decision has the shared GPUs of a pod in a PodGroup's cycle. The framework unreserves
 	// them and, once all members have a node, reserves for one after another, with a snapshot
@@ -202,7 +202,7 @@ func (p *Plugin) preemptForPod(
 
 // rejecting returns the nodes that reject a pod for what planner does not know: volumes, the
 // affinity of other pods. Plans alone would find them one by one. planner knows room and skew,
-// which depend on the other members. The message is that of the last node.
+// which depend on the other members. The message is the last node's.
 func (p *Plugin) rejecting(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) (nodes []string, message string) {

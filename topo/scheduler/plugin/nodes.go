@@ -11,19 +11,20 @@ import (
 // one goroutine: that of the scheduling cycles.
 type nodes struct{ known []*fit.Node }
 
+// of returns the nodes. They are valid until the next call.
 func (n *nodes) of(infos []framework.NodeInfo) []*fit.Node {
-	out := make([]*fit.Node, len(infos))
+	n.known = n.known[:min(len(n.known), len(infos))]
 	for i, info := range infos {
+		if i == len(n.known) {
+			n.known = append(n.known, nodeOf(info))
+			continue
+		}
 		// In the cycle of a PodGroup the pods of a node change without its generation.
-		if i < len(n.known) && n.known[i].Node == info.Node() && n.known[i].Generation == info.GetGeneration() &&
-			len(n.known[i].Pods) == len(info.GetPods()) {
-			out[i] = n.known[i]
-		} else {
-			out[i] = nodeOf(info)
+		if k := n.known[i]; k.Generation != info.GetGeneration() || len(k.Pods) != len(info.GetPods()) {
+			n.known[i] = nodeOf(info)
 		}
 	}
-	n.known = out
-	return out
+	return n.known
 }
 
 func nodeOf(info framework.NodeInfo) *fit.Node {

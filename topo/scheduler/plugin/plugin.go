@@ -86,7 +86,7 @@ var (
 	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
 
-// Process is what the plugin needs of the scheduler's process.
+// Process has what the plugin needs of the scheduler's process.
 type Process struct {
 	// Registerer gets the plugin's metrics; nil for none.
 	Registerer prometheus.Registerer
@@ -191,7 +191,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	}
 	added, reason := p.cache.Admit(pod)
 	if added {
-		// The queue may have a pod that is deleted already, of which no event would follow.
+		// The queue may have a pod that is deleted already, and no event about it would follow.
 		now, err := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace).Get(pod.Name)
 		if err != nil || now.UID != pod.UID {
 			p.cache.DeletePod(pod)

@@ -42,7 +42,7 @@ func TestArgs(t *testing.T) {
 		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "vcore 101 is not 0 to 100"},
 		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
 		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is there too"},
-		{"policy", `{"shareDefaults":{"policy":"best"}}`, `policy "best" is none of`},
+		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported policy "best"`},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

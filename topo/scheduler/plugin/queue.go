@@ -16,7 +16,7 @@ import (
 const QueueName = "HeddleQueue"
 
 // Queue sorts the scheduler's queue by priority, then by the age of the gang or of the pod. The
-// pods of a gang stay together. It is a plugin of its own, since all profiles of a scheduler share
+// pods of a gang stay together. It is a separate plugin, since all profiles of a scheduler share
 // one queue, and only one profile has the plugin Heddle, which knows the gangs.
 type Queue struct {
 	cache atomic.Pointer[gangcache.Cache]

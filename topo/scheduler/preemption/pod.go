@@ -44,7 +44,7 @@ func (p *Preemptor) Single(
 	done()
 	switch {
 	case node == "":
-		return Nominate(""), framework.NewStatus(ours, "no gangs or pods of a lower priority whose eviction makes room")
+		return Nominate(""), framework.NewStatus(ours, "evicting gangs or pods of a lower priority makes no room")
 	case !p.evict(ctx, pod, "pod", evict):
 		return nil, framework.NewStatus(ours)
 	}

@@ -18,7 +18,7 @@ const MaxAnswer = 8 << 20
 // Version is the value of the answer's key version.
 const Version = "v1"
 
-// node is what a server has about one node.
+// node is the answer of a server about one node.
 type node struct {
 	Name  string   `json:"name"`
 	Path  []string `json:"path"`
@@ -33,7 +33,7 @@ type node struct {
 
 var (
 	errLong    = fmt.Errorf("the answer is longer than %d bytes", MaxAnswer)
-	errShape   = errors.New(`the answer is no object {"version": "v1", "nodes": […]}`)
+	errShape   = errors.New(`the answer is not an object {"version": "v1", "nodes": […]}`)
 	errTrailer = errors.New("something follows the answer's JSON")
 )
 
@@ -58,7 +58,7 @@ func decode(r io.Reader, name string) (worker.Place, error) {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return worker.Place{}, errors.New("the answer's JSON is cut short")
 	case isSyntax:
-		return worker.Place{}, fmt.Errorf("the answer is no JSON, at byte %d: %w", syntax.Offset, err)
+		return worker.Place{}, fmt.Errorf("invalid JSON in the answer, at byte %d: %w", syntax.Offset, err)
 	case isShape:
 		return worker.Place{}, fmt.Errorf("%s is a %s, not a %s", shape.Field, wellknown.Clip(shape.Value), shape.Type)
 	case err != nil:

@@ -76,7 +76,7 @@ func (c *client) fetch(ctx context.Context, node string) (worker.Place, error) {
 func (c *client) request(ctx context.Context, node string) (*http.Request, error) {
 	u, err := url.Parse(c.address)
 	if err != nil || u.Scheme != "https" {
-		return nil, fmt.Errorf("%q is no https address", c.address)
+		return nil, fmt.Errorf("invalid https address %q", c.address)
 	}
 	query := u.Query()
 	query.Set("node", node)
@@ -179,7 +179,7 @@ func acceptable(answer *http.Response) error {
 	return fmt.Errorf("it answers %.60q, not application/json", answer.Header.Get("Content-Type"))
 }
 
-// cause is what went wrong, without addresses and ports of single connections:
+// cause returns the error, without addresses and ports of single connections:
 // equal failures must read alike.
 func (c *client) cause(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {

@@ -107,7 +107,7 @@ func TestBadServers(t *testing.T) {
 		want   string
 	}{
 		{"login page", writes("text/html; charset=utf-8", "<html>"), "it answers HTML, such as a login page"},
-		{"HTML that claims to be JSON", writes("application/json", "<html>"), "the answer is no JSON, at byte 1: invalid character '<'"},
+		{"HTML that claims to be JSON", writes("application/json", "<html>"), "invalid JSON in the answer, at byte 1: invalid character '<'"},
 		{"text", writes("text/plain", good), `it answers "text/plain", not application/json`},
 		{"wrong password", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "it answers 401 Unauthorized"},
 		{"not modified, unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "it answers 304 Not Modified"},
@@ -220,16 +220,16 @@ func TestSecretAndAuthority(t *testing.T) {
 	}
 	fails("the Secret's password: no such file")
 	c.address = strings.Replace(c.address, "https", "http", 1)
-	fails("is no https address")
+	fails("invalid https address")
 }
 
 func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"good", good, ""},
 		{"node not there", `{"nodes": [], "version": "v1"}`, ""},
-		{"a list", `[]`, `the answer is no object`},
-		{"no nodes", `{"version": "v1"}`, "the answer is no object"},
-		{"nodes twice", `{"nodes": [], "nodes": [], "version": "v1"}`, "the answer is no object"},
+		{"a list", `[]`, `the answer is not an object`},
+		{"no nodes", `{"version": "v1"}`, "the answer is not an object"},
+		{"nodes twice", `{"nodes": [], "nodes": [], "version": "v1"}`, "the answer is not an object"},
 		{"another version", `{"version": "v2", "nodes": []}`, `version "v2" is not v1`},
 		{"cut", good[:100], "the answer's JSON is cut short"},
 		{"more", good + "{}", "something follows the answer's JSON"},
@@ -301,7 +301,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
 	topology := config.Default().Topology
-	topology.ClusterManager.Address = config.HTTPSAddress(c.address)
+	topology.ClusterManager = config.HTTPSAddress(c.address)
 	q := worker.Query{Node: "n1", Topology: topology, Ports: []worker.Port{{
 		Rail: v1alpha1.Rail{ID: "a", Port: 1, Role: "fabric"},
 	}}}
@@ -320,7 +320,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 		t.Errorf("age %s, %v", age, ok)
 	}
 	answers <- writes("text/html", "<html>")
-	q.Topology.ClusterManager.Interval = 31 * time.Second // Asks again at once.
+	q.Node = "n2" // Asks again at once.
 	s.Discover(ctx, q)
 	<-changed
 	got := s.Discover(ctx, q)
@@ -340,7 +340,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	} else if got.Stale == nil || !got.Stale.Since.Equal(s.at) {
 		t.Errorf("old answer, stale %+v", got.Stale)
 	}
-	q.Topology.ClusterManager.Address = ""
+	q.Topology.ClusterManager = ""
 	if diff := cmp.Diff(worker.Report{}, s.Discover(ctx, q)); diff != "" {
 		t.Errorf("switched off (-want +got):\n%s", diff)
 	}
@@ -363,7 +363,7 @@ func TestServerIsAwayForLong(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
 		topology := config.Default().Topology
-		topology.ClusterManager.Address = config.HTTPSAddress(c.address)
+		topology.ClusterManager = config.HTTPSAddress(c.address)
 		s.Discover(ctx, worker.Query{Node: "n1", Topology: topology})
 		<-time.After(4 * time.Hour)
 		stop()

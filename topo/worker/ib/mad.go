@@ -46,7 +46,7 @@ const (
 	attrPortInfo       = 0x0015
 )
 
-// NodeType is what a node of the fabric is.
+// NodeType is the type of a node of the fabric.
 type NodeType uint8
 
 // The types of nodes.
@@ -69,7 +69,7 @@ func (t NodeType) String() string {
 	return "unknown node"
 }
 
-// Node is what a node of the fabric answers about itself.
+// Node is the answer of a node of the fabric about itself.
 type Node struct {
 	Type NodeType
 	// GUID is its node GUID as a NodeTopology spells it: 16 lower-case hex

@@ -64,7 +64,7 @@ func readKey(path string) (uint64, error) {
 	text := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(string(b))), "0x")
 	value, err := strconv.ParseUint(text, 16, 64)
 	if err != nil { // Which has the text in it, and that is secret.
-		return 0, errors.New("it is no number of 1 to 16 hexadecimal digits")
+		return 0, errors.New("it is not a number of 1 to 16 hexadecimal digits")
 	}
 	return value, nil
 }

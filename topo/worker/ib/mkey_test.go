@@ -51,7 +51,7 @@ func TestProtectedFabrics(t *testing.T) {
 			name: "another switch's", files: map[string]string{"default": "7"},
 			reason: "no answer from the switch with the M_Key of file default: is it this fabric's?",
 		},
-		{name: "no key", files: map[string]string{"default": "secret"}, reason: "M_Key default: it is no number of 1 to 16"},
+		{name: "no key", files: map[string]string{"default": "secret"}, reason: "M_Key default: it is not a number of 1 to 16"},
 		{
 			name: "of another name only", files: map[string]string{"fec0000000000002": "1"}, subnet: "fec0000000000001", own: true,
 			reason: "an M_Key protects the fabric",

@@ -162,7 +162,7 @@ type known struct {
 	until time.Time
 }
 
-// remembered is what the administrator answered for a port not long ago.
+// remembered is a recent answer of the administrator about a port.
 func (s *Source) remembered(p *worker.Port) (Node, bool) {
 	k, ok := s.records[p.Key()]
 	return k.node, ok && k.lid == p.LID && time.Now().Before(k.until)

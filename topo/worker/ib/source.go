@@ -37,7 +37,7 @@ type Source struct {
 	// repeated.
 	calls bounded.Group[worker.PortKey, Node]
 
-	// leaves are those of which the uplinks are wanted, walks has the outcome of
+	// leaves are the switches to walk, walks has the outcome of
 	// the walk that runs.
 	leaves map[string]*leaf
 	// records are the subnet administrator's last answers.
@@ -155,7 +155,7 @@ func (u *UMAD) answers(ctx context.Context) bool {
 	return !errors.Is(err, errNoAnswer)
 }
 
-// cannotAsk reports whether an error is that of a port without an SMI. Some
+// cannotAsk reports whether an error comes from a port without an SMI. Some
 // virtual functions have one that drops everything.
 func cannotAsk(p *worker.Port, err error) bool {
 	return p.Virtual && (errors.Is(err, ErrNotInfiniBand) || errors.Is(err, errNoAnswer))
@@ -205,7 +205,7 @@ func openFault(device string, err error) error {
 // elsewhere is who else knows where a cable ends.
 const elsewhere = "name its groups in the static file, the cluster manager or Node labels (topology.pathLabels)"
 
-// explain is what to do about a port that gets no answer.
+// explain says what to do about a port that gets no answer.
 func explain(p *worker.Port, err error) string {
 	switch {
 	case p.Virtual && errors.Is(err, errUnrecorded):

@@ -17,7 +17,7 @@ const (
 
 	// The request of REGISTER_AGENT: its number is filled in by the kernel; of
 	// the rest only queue pair, class and version matter, since nothing but
-	// answers is received. Queue pair 0 is that of SMPs.
+	// answers is received. Queue pair 0 carries SMPs.
 	registerLength = 28
 	offRegQueue    = 20
 	offRegClass    = 21

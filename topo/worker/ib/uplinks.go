@@ -24,7 +24,7 @@ const (
 	pace = 2 * time.Millisecond
 )
 
-// leaf is what is known of one leaf switch.
+// leaf holds the facts about one leaf switch.
 type leaf struct {
 	uplinks []v1alpha1.Uplink
 	// fault is why the last walk failed; the uplinks are older then.
@@ -141,7 +141,7 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 			return uplinks, ctx.Err()
 		case err != nil:
 			faults = append(faults, fmt.Errorf("port %d: %w", port, err))
-		case peer.Type == Switch && peer.System != id: // A board of the same director is no uplink.
+		case peer.Type == Switch && peer.System != id: // A board of the same director is not an uplink.
 			name, _ := peer.inChassis()
 			uplinks = append(uplinks, v1alpha1.Uplink{
 				Leaf: id, Port: int32(port),

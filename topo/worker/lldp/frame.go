@@ -114,7 +114,7 @@ func parse(frame []byte) (Neighbor, error) {
 	return n, nil
 }
 
-// payload is what stands behind the Ethernet header and VLAN tags.
+// payload returns the bytes behind the Ethernet header and VLAN tags.
 func payload(frame []byte) ([]byte, error) {
 	if len(frame) < headerLength || len(frame) > maxFrame {
 		return nil, errNotLLDP

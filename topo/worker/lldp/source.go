@@ -57,7 +57,7 @@ type device struct {
 	up   bool
 	// flapped is set once the link came up: the cable may be another since.
 	flapped bool
-	// failed is set when the goroutine ended by itself.
+	// failed is set when the goroutine ended without being told to.
 	failed bool
 }
 
@@ -194,7 +194,7 @@ func (s *Source) received(d *device, frame []byte, down bool) bool {
 	return d.table.update(neighbor, now)
 }
 
-// neighbors are those known now, and why there are none.
+// neighbors returns the known neighbors, or why there are none.
 func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Absence) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

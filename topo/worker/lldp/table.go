@@ -40,7 +40,7 @@ func (t *table) expire(now time.Time) {
 	*t = slices.DeleteFunc(*t, func(e entry) bool { return !now.Before(e.expires) })
 }
 
-// neighbors are those known now.
+// neighbors returns the known neighbors.
 func (t *table) neighbors(now time.Time) (known []Neighbor) {
 	t.expire(now)
 	for _, e := range *t {

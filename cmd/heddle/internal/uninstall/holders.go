@@ -63,7 +63,7 @@ func isServed(served []string, name corev1.ResourceName) bool {
 // shown limits the pods that an error names.
 const shown = 10
 
-// checkHolders refuses while pods have devices of heddle.
+// checkHolders fails while pods have devices of heddle, unless forced.
 func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 	ours := map[string]bool{}
 	if err := u.nodes(ctx, func(node *corev1.Node) { ours[node.Name] = hasPlugin(node) }); err != nil {

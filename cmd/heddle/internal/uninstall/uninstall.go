@@ -61,7 +61,7 @@ resources for five minutes after their plugin has ended; the command waits for t
 	flags.StringVarP(&o.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
 	flags.BoolVar(&o.force, "force", false, "continue even if pods have devices of heddle")
 	flags.BoolVar(&o.crds, "crds", false, "delete the CRDs too, with all objects of their kinds")
-	flags.StringVar(&o.release, "release", "", "`name` of the Helm release, whose PodGroup CRDs --crds deletes")
+	flags.StringVar(&o.release, "release", "", "`name` of the Helm release: --crds deletes its PodGroup CRDs")
 	flags.StringVar(&o.phase, "phase", "", "`part` of the work, for hooks: nodes or capacity; default all")
 	cli.Complete(c, "phase", phaseNodes, phaseCapacity)
 	c.RunE = func(c *cobra.Command, _ []string) error {

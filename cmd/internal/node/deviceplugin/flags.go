@@ -59,7 +59,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.hostRoot, "host-root", "",
 		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
 	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
-	fs.BoolVar(&o.mps, "mps", false, "enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
+	fs.BoolVar(&o.mps, "mps", false,
+		"enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(resource.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "serve nothing; remove heddle's files in --cdi-dir and --kubelet-dir, "+
 		"and the directories --state-dir and --mps-shm-dir, then stay idle, for a DaemonSet")

@@ -1,17 +1,15 @@
-package replica_test
+package resource
 
 import (
 	"cmp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
-func byName(a, b *replica.Device) int { return cmp.Compare(a.Name, b.Name) }
+func byName(a, b *replicated) int { return cmp.Compare(a.Name, b.Name) }
 
-func TestPrefer(t *testing.T) {
+func TestPreferReplicas(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		available, must []string
@@ -31,7 +29,7 @@ func TestPrefer(t *testing.T) {
 		{name: "no replica", available: []string{"a"}, size: 1, err: "not a replica"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := replica.Prefer(tt.available, tt.must, tt.size, byName)
+			got, err := preferReplicas(tt.available, tt.must, tt.size, byName)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %s", err, tt.err)
@@ -56,12 +54,12 @@ func TestPreferOwn(t *testing.T) {
 		{"beside a replica of the time when it was shared", []string{"a", "b", "c"}, []string{"a::3"}, []string{"a::3", "b"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, err := replica.PreferOwn(tt.available, tt.must, 2, byName); err != nil || !slices.Equal(got, tt.want) {
+			if got, err := preferOwn(tt.available, tt.must, 2, byName); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, %v; want %v", got, err, tt.want)
 			}
 		})
 	}
-	if got, err := replica.PreferOwn([]string{"a::"}, nil, 1, byName); err == nil {
+	if got, err := preferOwn([]string{"a::"}, nil, 1, byName); err == nil {
 		t.Errorf("got %v, want an error", got)
 	}
 }
