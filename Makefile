@@ -22,8 +22,8 @@ CONCURRENT := go list -f '{{$$p := .ImportPath}}{{range .Imports}}{{if or (eq . 
 
 # The groups of `make e2e`, in order. Those of ./test/e2e are told apart by the names of their tests.
 GROUPS_OF_E2E := cluster devices gangs fabric install page versions soak
-GANGS := Gang|Scheduler|PodGroup|Preemption|Kueue|Volcano|Migration|MPIJob|TFSmoke|Member|Replica|MapGone|TopoMaster(Stale|Lies)|Starve|ThousandShared|Slices|Assignment|Why|NodeNotReady|Documented
-FABRIC := Topo|Cable|Fabric|APIServerRestart|Dashboards
+GANGS := Gang|Scheduler|PodGroup|Kueue|Volcano|MPIJob|TFSmoke|Map|Assignment|Why|Documented
+FABRIC := Topo|Cable
 VERSIONS := ^(TestVersions|TestOldestKubelet|TestCRIO)$$
 e2e_cluster := ./test/cluster/... ./test/demo/... ./test/vm/...
 e2e_devices := -skip '^TestSoak$$|$(VERSIONS)' ./test/e2e/devices/...
@@ -69,7 +69,7 @@ test: ## Unit and integration tests, with the race detector where there are goro
 	for dir in $(SCHEDULERS) tools/release tools/dashboards; do go test -C $$dir -vet=off -timeout 15m ./...; done
 
 .PHONY: check
-check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words
+check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD)
 	tools/check.sh
 
 .PHONY: smoke
@@ -94,11 +94,10 @@ hardware: ## The tests of real GPUs with all that they need, for a machine witho
 	tools/hardware.sh
 
 .PHONY: lint
-lint: ## golangci-lint, helm lint, the words, and whether generated files are current
+lint: ## golangci-lint, helm lint, and whether generated files are current
 	$(LINT) run ./...
 	for dir in $(SCHEDULERS); do (cd $$dir && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...); done
 	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
-	go run -C tools/house . -words
 	@$(MANIFEST) | diff -q deploy/kustomize/base/heddle.yaml - >/dev/null || \
 	  { echo "deploy/kustomize/base/heddle.yaml is old: make manifest" >&2; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
@@ -109,20 +108,12 @@ lint: ## golangci-lint, helm lint, the words, and whether generated files are cu
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 
-.PHONY: house
-house: ## The size of the code, and the words in it that the vocabulary replaces
-	@go run -C tools/house .
-
 .PHONY: generate
 generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle, the dashboards and the plain manifest
 	go generate ./api/...
 	go run -C tools/page .
 	go run -C tools/dashboards .
 	$(MAKE) --no-print-directory manifest
-
-.PHONY: site
-site: ## The documentation as a web site with a search, in dist/site; it needs no network
-	go run -C tools/site .
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each

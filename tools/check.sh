@@ -45,4 +45,3 @@ for module in $(printf '%s\n' "${modules[@]}" | uniq); do
     (cd "$module" && "${lint[@]}" ./...)
   fi
 done
-go run -C tools/house . -words

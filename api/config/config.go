@@ -14,6 +14,8 @@ package config
 
 import (
 	"errors"
+
+	"github.com/heddle-dev/heddle/api/strict"
 )
 
 // Config is the configuration of a cluster. It is immutable once loaded.
@@ -33,7 +35,7 @@ type Override struct {
 	// Labels that this configuration decides cannot be used: node.usage,
 	// control-plane, those of rules, and those about sharing and MIG.
 	NodeSelector map[string]string `yaml:"nodeSelector"`
-	// NodeConfig is what holds for these nodes, merged over the cluster's.
+	// NodeConfig is merged over the cluster's.
 	NodeConfig `yaml:",inline"`
 }
 
@@ -90,32 +92,31 @@ func (o *Override) matches(node string, labels map[string]string) bool {
 	return true
 }
 
-// Complete builds the names that were left to be derived and checks the keys that
-// depend on each other. [Load] does it; it is for configurations made in code, of
-// which it compiles no label rules. The error holds a [Fault] for each
-// thing that is wrong.
+// Complete builds the names that were left to be derived and checks the keys that depend on each other. [Load] does
+// it; it is for configurations made in code, and compiles no label rules. The error has a [strict.Error] for
+// everything that is wrong.
 func (c *NodeConfig) Complete() error {
 	var errs []error
-	for _, f := range c.complete(Uncompiled{}) {
-		f.File = "configuration"
-		errs = append(errs, f)
+	for _, e := range c.complete(Uncompiled{}) {
+		e.File = "configuration"
+		errs = append(errs, e)
 	}
 	return errors.Join(errs...)
 }
 
-// complete is Complete with a compiler, which knows the rules of other nodes.
-func (c *NodeConfig) complete(compiler RuleCompiler) []*Fault {
+// complete is Complete with a compiler for label rules.
+func (c *NodeConfig) complete(compiler RuleCompiler) []*strict.Error {
 	c.deriveNames()
-	faults := c.validate()
+	errs := c.validate()
 	c.Rules = nil
 	for i, r := range c.Labels[:min(len(c.Labels), MaxRules+1)] {
 		compiled, wrong := compiler.Compile(r.Key, r.Value, r.When)
 		for _, w := range wrong {
-			faults = append(faults, &Fault{Path: rulePath(i, w.Field), Err: w.Err})
+			errs = append(errs, &strict.Error{Path: rulePath(i, w.Field), Err: w.Err})
 		}
 		if compiled != nil {
 			c.Rules = append(c.Rules, compiled)
 		}
 	}
-	return faults
+	return errs
 }

@@ -107,8 +107,8 @@ rdma:
 	}
 	// The cluster's own section is untouched by its override.
 	base := c.Resolve("other", nil)
-	fabric := config.Selectors{Match: config.Match{Roles: []machine.Role{"fabric"}}}
-	mlx := config.Selectors{Match: config.Match{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}}
+	fabric := config.Selectors{Roles: []machine.Role{"fabric"}}
+	mlx := config.Selectors{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}
 	wantRDMA := config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{
 		{Name: "rdma/a", Sharers: 64, Count: config.CountDistinct, Selectors: fabric},
 		{Name: "rdma/b", Sharers: 2, Count: config.CountDistinct, Selectors: mlx},
@@ -135,7 +135,7 @@ func TestShareNamedGPU(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	h := parse(t, "health: {disable: [rate], xids: {ignore: [94, \"63\"]}, hcaDownAfter: 0s}", "").Resolve("n", nil).Health
+	h := parse(t, "health: {disable: [rate], xids: {ignore: [94, \"63\"]}, downAfter: 0s}", "").Resolve("n", nil).Health
 	if h.Checks(config.CheckRate) || !h.Checks(config.CheckHCAs) {
 		t.Errorf("the disabled check is on, or another off: %v", h.Disable)
 	}
@@ -146,19 +146,8 @@ func TestHealth(t *testing.T) {
 	if len(h.Codes.Ignore) != 2 || !h.Codes.Ignore[0].Is(94) || !h.Codes.Ignore[1].Is(63) || h.Codes.Ignore[1].Is(6) {
 		t.Errorf("XIDs %v", h.Codes.Ignore)
 	}
-	if h.HCADownAfter != 0 || h.HCAUpAfter != 30*time.Second {
-		t.Errorf("down after %s, up after %s", h.HCADownAfter, h.HCAUpAfter)
-	}
-}
-
-// TestDurationsAsNumbers: 0 is one without a unit, and a number to YAML.
-func TestDurationsAsNumbers(t *testing.T) {
-	c := parse(t, "sgpu: {refusedFor: 0}", "- {nodeName: a, sgpu: {refusedFor: 90s}}")
-	if got := c.Cluster.SGPU.RejectedFor; got != 0 {
-		t.Errorf("0 is %s", got)
-	}
-	if got := c.Resolve("a", nil).SGPU.RejectedFor; got != 90*time.Second {
-		t.Errorf("90s is %s", got)
+	if h.DownAfter != 0 || h.UpAfter != 30*time.Second {
+		t.Errorf("down after %s, up after %s", h.DownAfter, h.UpAfter)
 	}
 }
 
@@ -199,9 +188,9 @@ func TestFiles(t *testing.T) {
 		files map[string][]byte
 		want  string
 	}{
-		{"unknown", map[string][]byte{"version": []byte("v1"), "node-config": nil}, "node-config: unknown key; known are version, cluster-config and nodes-config"},
+		{"unknown", map[string][]byte{"version": []byte("v1"), "node-config": nil}, "node-config: unknown key; supported are version, cluster-config and nodes-config"},
 		{"no version", map[string][]byte{"cluster-config": nil}, "version: is missing: write v1"},
-		{"other version", map[string][]byte{"version": []byte("v2\n")}, `version:1: "v2\n" is not v1`},
+		{"other version", map[string][]byte{"version": []byte("v2\n")}, `version:1: unsupported version "v2\n"`},
 		{"large", map[string][]byte{"version": []byte("v1"), "cluster-config": make([]byte, config.MaxFile+1)}, "cluster-config: more than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -272,8 +261,6 @@ func TestSelect(t *testing.T) {
 		{"address", "{pciAddresses: ['0000:18:00.?']}", &vf, ""},
 		{"by physical function", "{pfNames: [ibs1]}", &vf, ""},
 		{"not a virtual function", "{pfNames: [ibs1]}", &fabric, "pfNames: nothing is not among ibs1"},
-		{"excluded", "{exclude: {deviceIDs: [1021], linkLayers: [infiniband]}}", &fabric, "exclude.deviceIDs and exclude.linkLayers"},
-		{"not wholly excluded", "{exclude: {deviceIDs: [1021], linkLayers: [ethernet]}}", &fabric, ""},
 		{"NVSwitch", "{vendors: [15b3]}", &nvswitch, "it is a function of an NVSwitch"},
 		{"default", "{}", &fabric, ""},
 	} {

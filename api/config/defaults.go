@@ -8,6 +8,10 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
+// KeepWithoutDriver is how long a Node keeps heddle's labels and taints while the PCI bus shows GPUs and their driver
+// is absent, as after a reboot: without them, pods that a taint keeps off would land.
+const KeepWithoutDriver = 15 * time.Minute
+
 // Default is the configuration of a node without any.
 func Default() NodeConfig {
 	c := defaults()
@@ -27,14 +31,12 @@ func defaults() NodeConfig {
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
 			Count:     CountDistinct,
-			Selectors: Selectors{Match: Match{Roles: []machine.Role{machine.RoleFabric}}},
+			Selectors: Selectors{Roles: []machine.Role{machine.RoleFabric}},
 		}}},
 		Health:        defaultHealth(),
 		Topology:      defaultTopology(),
 		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
 		LabelConflict: Yield,
-
-		KeepWithoutDriver: 15 * time.Minute,
 	}
 }
 
@@ -63,8 +65,7 @@ func DefaultShare() ShareDefaults {
 
 func defaultHealth() Health {
 	return Health{
-		GPUSilentAfter: 10 * time.Second, GPURecoverAfter: 30 * time.Second,
-		HCADownAfter: 10 * time.Second, HCAUpAfter: 30 * time.Second,
+		DownAfter: 10 * time.Second, UpAfter: 30 * time.Second,
 		Remediation: Remediation{Policy: RemediationNone, After: 2 * time.Minute},
 	}
 }
@@ -72,8 +73,7 @@ func defaultHealth() Health {
 func defaultTopology() Topology {
 	return Topology{
 		Mode: TopologyAuto, NodeNumber: 2,
-		Sources:        []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
-		ClusterManager: ClusterManager{Interval: 5 * time.Minute},
+		Sources: []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
 	}
 }
 
@@ -115,7 +115,7 @@ func (c *NodeConfig) deriveNames() {
 		if r.Count == "" {
 			r.Count = CountDistinct
 		}
-		if r.Selectors.empty() && r.Selectors.Exclude.empty() {
+		if r.Selectors.empty() {
 			r.Selectors.Roles = []machine.Role{machine.RoleFabric}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // The types of this file have few values. The tag "enum" of a field lists those
-// that it can have, for the checks of decode.go and for docs/configuration.md.
+// that it can have, for the checks of check.go and for docs/configuration.md.
 
 // Preset is a set of defaults.
 type Preset string
@@ -21,7 +21,7 @@ const (
 	PresetScheme Preset = "scheme"
 )
 
-// Mode is how GPUs are handed out.
+// Mode is how GPUs are allocated.
 type Mode string
 
 // The modes.
@@ -30,7 +30,7 @@ const (
 	ModeSGPU   Mode = "sgpu"
 )
 
-// Enforcer is what makes a limit hold.
+// Enforcer enforces a limit.
 type Enforcer string
 
 // The enforcers; a compute limit has neither dmem nor evict.
@@ -68,7 +68,7 @@ const (
 	NUMARequire NUMA = "require"
 )
 
-// Unscheduled is what happens to sGPU containers without a GPU.
+// Unscheduled is the treatment of sGPU containers without a GPU.
 type Unscheduled string
 
 // What happens to them.
@@ -86,7 +86,7 @@ const (
 	PlacementSpread  Placement = "spread"
 )
 
-// QoSPolicy is what the compute limit of a share means.
+// QoSPolicy is the meaning of the compute limit of a share.
 type QoSPolicy string
 
 // The policies. All consumers of a GPU have the same policy at a time.
@@ -100,7 +100,7 @@ const (
 	BestEffort QoSPolicy = "best-effort"
 )
 
-// MemoryUnit is what a plain number of vmemory counts.
+// MemoryUnit is the unit of a plain number of vmemory.
 type MemoryUnit string
 
 // The units.
@@ -118,16 +118,16 @@ func (u MemoryUnit) InMiB() int64 {
 	return 1024
 }
 
-// ModeSwitch is what a change of mode does with a GPU in use.
+// ModeSwitch is the effect of a change of mode on a GPU in use.
 type ModeSwitch string
 
 // What it does.
 const (
-	ModeSwitchCordon ModeSwitch = "cordon-card"
+	ModeSwitchCordon ModeSwitch = "cordon-gpu"
 	ModeSwitchWait   ModeSwitch = "wait"
 )
 
-// MIGStrategy is what MIG devices are called.
+// MIGStrategy is how MIG devices are named.
 type MIGStrategy string
 
 // The MIG strategies.
@@ -137,7 +137,7 @@ const (
 	MIGMixed  MIGStrategy = "mixed"
 )
 
-// Count is what a pod gets that asks for n HCAs.
+// Count is how a request for n HCAs is served.
 type Count string
 
 // The ways to count HCAs.
@@ -147,7 +147,7 @@ const (
 	CountAll      Count = "all"
 )
 
-// Usage is what a node is for.
+// Usage is the purpose of a node.
 type Usage string
 
 // The usages.
@@ -168,7 +168,7 @@ const (
 	NoExecute        Effect = "NoExecute"
 )
 
-// Conflict is what happens to labels that another field manager owns.
+// Conflict is the treatment of labels that another field manager owns.
 type Conflict string
 
 // What happens to them.
@@ -204,7 +204,7 @@ type HexID string
 func (h HexID) Check() error {
 	digits := strings.TrimPrefix(string(h), "0x")
 	if _, err := strconv.ParseUint(digits, 16, 16); err != nil || len(digits) != 4 {
-		return fmt.Errorf("%q is no PCI number of four hexadecimal digits, such as 15b3", string(h))
+		return fmt.Errorf("invalid PCI number %q: want four hexadecimal digits, such as 15b3", string(h))
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Health is what makes a GPU or an HCA unhealthy for new pods, and when it is
+// Health defines when a GPU or an HCA is unhealthy for new pods, and when it is
 // healthy again. Running pods are never touched, but by `remediation`.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
@@ -22,23 +22,19 @@ type Health struct {
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
-	// GPUSilentAfter is how long a GPU may leave its driver without an answer. A
-	// GPU that the driver calls lost is unhealthy at once.
-	GPUSilentAfter time.Duration `yaml:"gpuSilentAfter" range:"0s-1h"`
-	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
-	// no recovery action, until it is healthy again.
-	GPURecoverAfter time.Duration `yaml:"gpuRecoverAfter" range:"0s-1h"`
-	// HCADownAfter is how long an HCA must be without a good port until it is
-	// unhealthy; `0s` is at once. A link that flaps faster counts as down.
-	HCADownAfter time.Duration `yaml:"hcaDownAfter" range:"0s-1h"`
-	// HCAUpAfter is how long a port must be good until its HCA is healthy again.
-	HCAUpAfter time.Duration `yaml:"hcaUpAfter" range:"0s-1h"`
-	// Remediation is what is done beyond that about a GPU that stays unhealthy.
+	// DownAfter is how long a GPU may leave its driver without an answer, and how long an HCA must be without a good
+	// port, until it is unhealthy; `0s` is at once. A link that flaps faster counts as down. A GPU that the driver
+	// calls lost is unhealthy at once.
+	DownAfter time.Duration `yaml:"downAfter" range:"0s-1h"`
+	// UpAfter is how long a GPU must answer, and the driver ask for no recovery action, and how long a port must be
+	// good, until the device is healthy again.
+	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
+	// Remediation is the reaction to a GPU that stays unhealthy.
 	Remediation Remediation `yaml:"remediation"`
 }
 
-// Remediation is what heddle-device-plugin does about its Node while a GPU stays
-// unhealthy, which is not handed out in any case.
+// Remediation is the reaction of heddle-device-plugin while a GPU of its Node stays
+// unhealthy, which is not allocated in any case.
 type Remediation struct {
 	// Policy is `none`; `cordon`, the Node gets the taint
 	// `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the pods that have the
@@ -65,10 +61,7 @@ const (
 type HealthCodes struct {
 	// Fatal are errors of the GPU: it is unhealthy until it has recovered.
 	Fatal []HealthCode `yaml:"fatal"`
-	// Application are errors that end the process and leave the GPU healthy. They
-	// are logged and counted.
-	Application []HealthCode `yaml:"application"`
-	// Ignore are reports that heddle counts and does not log.
+	// Ignore are reports that leave the GPU healthy. heddle counts them and does not log them.
 	Ignore []HealthCode `yaml:"ignore"`
 }
 
@@ -91,7 +84,7 @@ func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
 }
 
-// Fault is why a GPU that its scan found unhealthy or lost cannot be handed out. It is empty
+// Fault is why a GPU that its scan found unhealthy or lost cannot be allocated. It is empty
 // for a healthy one, and for one with uncorrectable errors where their check is off.
 func (h *Health) Fault(found machine.Health) string {
 	if found.Cause == machine.UncorrectableErrors && !h.Checks(CheckECC) {
@@ -109,7 +102,7 @@ const maxHealthCode = 9999
 // Check returns what is wrong with a number.
 func (c HealthCode) Check() error {
 	if n, err := strconv.Atoi(string(c)); err != nil || n < 1 || n > maxHealthCode || strconv.Itoa(n) != string(c) {
-		return fmt.Errorf("%q is no XID, a number such as 79", string(c))
+		return fmt.Errorf("invalid XID %q: want a number such as 79", string(c))
 	}
 	return nil
 }
@@ -127,7 +120,7 @@ func (v *validator) health(c HealthCodes) {
 		path  string
 		codes []HealthCode
 	}{
-		{"health.xids.fatal", c.Fatal}, {"health.xids.application", c.Application}, {"health.xids.ignore", c.Ignore},
+		{"health.xids.fatal", c.Fatal}, {"health.xids.ignore", c.Ignore},
 	} {
 		for i, code := range list.codes {
 			at := fmt.Sprintf("%s[%d]", list.path, i)

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/heddle-dev/heddle/api/strict"
 )
 
 // The keys of the ConfigMap.
@@ -33,7 +35,7 @@ const MaxRules = 64
 
 // Load reads a directory that has the ConfigMap's keys as files, as the kubelet
 // mounts it. An empty directory is the default configuration; one that does
-// not exist is an error. Every fault is in the error, each a [Fault].
+// not exist is an error. The error has everything that is wrong, each a [strict.Error].
 func Load(dir string, rules RuleLanguage) (*Config, error) {
 	files, err := readDir(dir)
 	if err != nil {
@@ -90,15 +92,12 @@ func read(path string) ([]byte, error) {
 func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
 	l := loader{
 		compiler: rules.NewCompiler(),
-		cluster:  parse(KeyCluster, files[KeyCluster], reflect.TypeFor[NodeConfig]()),
-		nodes:    parse(KeyNodes, files[KeyNodes], reflect.TypeFor[[]Override]()),
+		cluster:  strict.Read(KeyCluster, files[KeyCluster], new(NodeConfig)),
+		nodes:    strict.Read(KeyNodes, files[KeyNodes], new([]Override)),
 	}
 	l.checkFiles(files)
-	l.errs = slices.Concat(l.errs, l.cluster.faults, l.nodes.faults)
-	var c *Config
-	if l.errs == nil {
-		c = l.build()
-	}
+	l.errs = slices.Concat(l.errs, l.cluster.Errors, l.nodes.Errors)
+	c := l.build()
 	if l.errs != nil {
 		return nil, errors.Join(l.errs...)
 	}
@@ -107,80 +106,88 @@ func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
 
 type loader struct {
 	compiler       RuleCompiler
-	cluster, nodes *document
+	cluster, nodes *strict.Document
 	errs           []error
 }
 
-func (l *loader) fault(file string, line int, at, format string, args ...any) {
-	l.errs = append(l.errs, &Fault{File: file, Line: line, Path: at, Err: fmt.Errorf(format, args...)})
+func (l *loader) addf(file string, line int, at, format string, args ...any) {
+	l.errs = append(l.errs, &strict.Error{File: file, Line: line, Path: at, Err: fmt.Errorf(format, args...)})
 }
 
 func (l *loader) checkFiles(files map[string][]byte) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		switch {
 		case name != KeyVersion && name != KeyCluster && name != KeyNodes:
-			l.fault(name, 0, "", "unknown key; known are %s, %s and %s", KeyVersion, KeyCluster, KeyNodes)
+			l.addf(name, 0, "", "unknown key; supported are %s, %s and %s", KeyVersion, KeyCluster, KeyNodes)
 		case len(files[name]) > MaxFile:
-			l.fault(name, 0, "", "more than %d bytes", MaxFile)
+			l.addf(name, 0, "", "more than %d bytes", MaxFile)
 		}
 	}
 	version, ok := files[KeyVersion]
 	switch {
 	case !ok && len(files) > 0:
-		l.fault(KeyVersion, 0, "", "is missing: write %s", Version)
+		l.addf(KeyVersion, 0, "", "is missing: write %s", Version)
 	case ok && strings.TrimSpace(string(version)) != Version:
-		l.fault(KeyVersion, 1, "", "%.20q is not %s", string(version), Version)
+		l.addf(KeyVersion, 1, "", "unsupported version %.20q: supported is %s", string(version), Version)
 	}
 }
 
-// build merges the layers: defaults, the cluster's, the override's.
+// build merges the layers: defaults, the cluster's section, the override.
 func (l *loader) build() *Config {
+	const gpuProduct = "taints.gpuProduct"
 	c := &Config{Cluster: defaults()}
-	l.decode(l.cluster, l.cluster.root, &c.Cluster)
-	c.Cluster.applyPreset(l.cluster.lines["taints.gpuProduct"] > 0)
+	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
+	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
 	known := map[string]bool{}
-	for _, f := range c.Cluster.complete(l.compiler) {
-		known[f.Error()] = true
-		f.File = KeyCluster
-		f.Line, _ = l.cluster.place("", f.Path)
-		l.errs = append(l.errs, f)
+	for _, e := range l.check(&c.Cluster) {
+		known[e.Error()] = true
+		l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w", e.Err)
 	}
-	if l.nodes.root == nil {
+	if l.nodes.Root == nil || l.nodes.Root.Kind != yaml.SequenceNode {
 		return c
 	}
-	for i, item := range l.nodes.root.Content {
+	for i, item := range l.nodes.Root.Content {
 		o := Override{NodeConfig: defaults()}
-		l.decode(l.cluster, l.cluster.root, &o.NodeConfig)
-		l.decode(l.nodes, item, &o)
+		l.decode(l.cluster, l.cluster.Root, KeyCluster, &o.NodeConfig)
+		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
-		o.applyPreset(l.cluster.lines["taints.gpuProduct"]+l.nodes.lines[at+".taints.gpuProduct"] > 0)
-		for _, f := range o.complete(l.compiler) {
-			if line, ok := l.nodes.place(at, f.Path); ok {
-				l.fault(KeyNodes, line, join(at, f.Path), "%w", f.Err)
-			} else if !known[f.Error()] {
-				// The override made it a fault; the text is the cluster's.
-				line, _ := l.cluster.place("", f.Path)
-				l.fault(KeyCluster, line, f.Path, "%w (with %s%s)", f.Err, KeyNodes, at)
+		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
+		for _, e := range l.check(&o.NodeConfig) {
+			path := at + "." + e.Path
+			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {
+			case known[e.Error()] && !l.nodes.Has(path):
+			case l.nodes.Has(at + "." + section):
+				l.addf(KeyNodes, l.nodes.Line(path), path, "%w", e.Err)
+			default: // The override made the cluster's text invalid.
+				l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w (with %s%s)", e.Err, KeyNodes, at)
 			}
 		}
 		c.Overrides = append(c.Overrides, o)
 	}
 	// Every section is known now, and with it every label that one may write.
 	for i := range c.Overrides {
-		at := fmt.Sprintf("[%d]", i)
-		for _, f := range c.checkChoice(&c.Overrides[i]) {
-			line, _ := l.nodes.place(at, f.Path)
-			l.fault(KeyNodes, line, join(at, f.Path), "%w", f.Err)
+		for _, e := range c.checkChoice(&c.Overrides[i]) {
+			path := strings.TrimSuffix(fmt.Sprintf("[%d].%s", i, e.Path), ".")
+			l.addf(KeyNodes, l.nodes.Line(path), path, "%w", e.Err)
 		}
 	}
 	return c
 }
 
-func (l *loader) decode(d *document, n *yaml.Node, into any) {
+// check completes a section and checks it.
+func (l *loader) check(c *NodeConfig) []*strict.Error {
+	errs := c.complete(l.compiler)
+	v := validator{}
+	v.values(reflect.ValueOf(c).Elem(), "", "")
+	return append(v.errs, errs...)
+}
+
+// decode decodes a part of a document. The document has the errors already, if it has any.
+func (l *loader) decode(d *strict.Document, n *yaml.Node, file string, into any) {
 	if n == nil {
 		return
 	}
-	if err := n.Decode(into); err != nil {
-		l.fault(d.file, n.Line, "", "%w", err)
+	if err := n.Decode(into); err != nil && d.Errors == nil {
+		l.addf(file, n.Line, "", "%w", err)
 	}
 }

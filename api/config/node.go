@@ -10,7 +10,7 @@ import (
 // The comments of the fields below are docs/configuration.md: their last
 // paragraph, "Read by", names the programs that act on the key.
 
-// NodeConfig is what heddle does on one node.
+// NodeConfig is the configuration of one node.
 type NodeConfig struct { //nolint:recvcheck // For and its like answer with a changed copy.
 	// Preset changes defaults, and nothing that is written out. `scheme` puts
 	// the taint of the accelerator's model on (`taints.gpuProduct`), as the
@@ -18,7 +18,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-feature-discovery.
 	Preset Preset `yaml:"preset" enum:",scheme"`
-	// Mode is how GPUs are handed out: `native` exclusively, `sgpu` in shares.
+	// Mode is how GPUs are allocated: `native` exclusively, `sgpu` in shares.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
@@ -30,7 +30,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: every program.
 	Domains wellknown.Domains `yaml:"domains"`
-	// Resources are full resource names, for clusters whose names follow no
+	// Resources are full resource names, for clusters with names that follow no
 	// rule. Each default is built from `domains`.
 	//
 	// Read by: heddle-device-plugin, heddle-scheduler.
@@ -45,7 +45,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-topo-worker.
 	Topology Topology `yaml:"topology"`
-	// Usage is what the node is for: the label and the taint
+	// Usage is the purpose of the node: the label and the taint
 	// `<company>/node.usage`. Empty means neither.
 	//
 	// Read by: heddle-feature-discovery.
@@ -59,18 +59,12 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
-	// KeepWithoutDriver is how long the Node keeps heddle's labels and taints
-	// while the PCI bus shows GPUs and their driver is absent, as after a reboot:
-	// without them, pods that the taint keeps off would land. `0s` is not at all.
-	//
-	// Read by: heddle-feature-discovery.
-	KeepWithoutDriver time.Duration `yaml:"keepWithoutDriver" range:"0s-24h"`
 	// Labels are rules for labels of your own, one for each key. See "Label
 	// rules" below.
 	//
 	// Read by: heddle-feature-discovery.
 	Labels []LabelRule `yaml:"labels"`
-	// LabelConflict is what happens to a label that another field manager
+	// LabelConflict is the treatment of a label that another field manager
 	// owns with another value: `yield` leaves it, reports it in an Event and a
 	// metric, and writes the others; `force` takes it over. Keys below heddle.dev
 	// are heddle's alone, and are taken back with either.
@@ -78,9 +72,8 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// Read by: heddle-feature-discovery.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
-	// Others are this configuration under the names of the other makers whose GPUs
-	// the machine has, with or without a driver, by [NodeConfig.For]. These are handed
-	// out whole.
+	// Others are this configuration under the names of the other makers of GPUs that
+	// the machine has, with or without a driver, by [NodeConfig.For]. These are exclusive.
 	Others []*NodeConfig `yaml:"-" json:"-"`
 
 	// Rules are Labels compiled, in their order; nil for a program that writes no labels.
@@ -89,7 +82,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 
 // MIG is how GPU instances appear.
 type MIG struct {
-	// Strategy is what MIG devices are called, as in NVIDIA's device plugin:
+	// Strategy is how MIG devices are named, as in NVIDIA's device plugin:
 	// `none` does not name them, `single` calls them all
 	// `<vendor>/<card>`, which needs one profile on all GPUs, `mixed` calls
 	// them `<vendor>/mig-<profile>`.
@@ -100,7 +93,7 @@ type MIG struct {
 
 // Resources are the names that pods ask for.
 type Resources struct {
-	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`, or
+	// GPU is an exclusive GPU; default `<vendor>/<card>`, or
 	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
 	// heddle-topo-master, which counts free GPUs by it, reads it at its start alone.
 	//
@@ -112,14 +105,14 @@ type Resources struct {
 	VCore string `yaml:"vcore" json:"vcore"`
 	// VMemory is one GPU's memory, in `vmemoryUnit`; default `<vendor>/vmemory`.
 	VMemory string `yaml:"vmemory" json:"vmemory"`
-	// VMemoryUnit is what a plain number of vmemory counts. HAMi counts `MiB`.
+	// VMemoryUnit is the unit of a plain number of vmemory. HAMi counts `MiB`.
 	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" json:"vmemoryUnit" enum:"GiB,MiB"`
 	// VMemoryPercentage is percent of one GPU's memory, for containers without
-	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`; empty is none.
+	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`. Empty means no such resource.
 	VMemoryPercentage string `yaml:"vmemoryPercentage" json:"vmemoryPercentage"`
 }
 
-// RDMA is how HCAs are handed out.
+// RDMA is how HCAs are allocated.
 type RDMA struct {
 	// Resources are the resources made of HCAs. The default is one,
 	// `rdma/hca_shared_devices_ib`, of all HCAs with role fabric. `[]` is
@@ -133,7 +126,7 @@ type RDMA struct {
 	// that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
-	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
+	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// Roles correct what discovery thinks an HCA is for.
 	//
 	// Read by: every daemon of a node.
@@ -148,30 +141,20 @@ type RDMAResource struct {
 	// RoCE has 128 GIDs on a port, two for each address. With 1 the device ID is
 	// the HCA's PCI address, as Multus and CNI plugins need it.
 	Sharers int `yaml:"sharers" range:"1-4096"`
-	// Count is what a pod gets that asks for n: `distinct` n different
+	// Count is how a request for n is served: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
 	// `strict` the same, but fewer is rejected, and the pod evicted after
-	// `rdma.refusedFor`; `all` every HCA whatever n is,
+	// `rdma.rejectedFor`; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
-	// Selectors choose the HCAs. Without any they are those of role fabric.
+	// Selectors choose the HCAs. Without any, HCAs of role fabric are chosen.
 	Selectors Selectors `yaml:"selectors"`
 }
 
-// Selectors choose HCAs: of every field that is given, one entry must match,
-// and nothing under exclude may. Virtual functions are chosen by pciAddresses
-// or pfNames only, and functions of NVSwitches never. A physical function whose
-// virtual ones a resource has is chosen by its own address in pciAddresses only.
+// Selectors choose HCAs: of every field that is given, one entry must match. Virtual functions are chosen by
+// pciAddresses or pfNames only, and functions of NVSwitches never. A physical function with virtual functions in a
+// resource is chosen by its own address in pciAddresses only. Names and addresses are globs ("*", "?", "[a-c]").
 type Selectors struct {
-	Match `yaml:",inline"`
-	// Exclude takes out what matches: all fields that are given under it must
-	// match, each by one entry.
-	Exclude Match `yaml:"exclude"`
-}
-
-// Match is the fields by which HCAs are chosen. Names and addresses are globs
-// ("*", "?", "[a-c]").
-type Match struct {
 	// Vendors are PCI vendor numbers, such as `15b3`.
 	Vendors []HexID `yaml:"vendors"`
 	// DeviceIDs are PCI device numbers, such as `1021` (ConnectX-7).
@@ -190,7 +173,7 @@ type Match struct {
 	// PFNames choose virtual functions: RDMA names or network devices of
 	// their physical function.
 	PFNames []Glob `yaml:"pfNames"`
-	// Roles are what HCAs are for.
+	// Roles are the purposes of HCAs.
 	Roles []machine.Role `yaml:"roles" enum:"fabric,storage,management,virtual"`
 }
 
@@ -226,7 +209,7 @@ type LabelRule struct {
 	// no other rule makes.
 	Key string `yaml:"key" required:"true"`
 	// Value is a CEL expression that gives a text. An empty text
-	// means no label; what is no valid label value means no label and a
+	// means no label; an invalid label value means no label and a
 	// complaint.
 	Value string `yaml:"value" required:"true"`
 	// When is a CEL expression that gives true or false; without it the rule

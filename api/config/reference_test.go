@@ -132,10 +132,6 @@ func (r *reference) section(path string, v reflect.Value, readBy string) {
 			continue
 		}
 		fmt.Fprintf(&r.out, "\n### `%s`\n\n%s\n\n", at, r.typeText(typ))
-		if name == "exclude" {
-			r.out.WriteString("Its keys are those of the selectors above, but for `exclude`.\n")
-			continue
-		}
 		r.section(at, value, by)
 	}
 }

@@ -2,7 +2,7 @@ package config
 
 import "github.com/heddle-dev/heddle/api/config/model"
 
-// Rule is a label rule whose expressions are compiled. It is safe for concurrent use.
+// Rule is a compiled label rule. It is safe for concurrent use.
 type Rule interface {
 	// Eval gives the label's value; ok is false where the rule gives none: when is
 	// false, or the value is empty. An error is a fault of this machine's facts or of
@@ -10,7 +10,7 @@ type Rule interface {
 	Eval(facts *model.Facts) (value string, ok bool, err error)
 }
 
-// RuleLanguage is what the expressions of label rules are read as: rule.CEL, or
+// RuleLanguage is the language of label rules: rule.CEL, or
 // [Uncompiled].
 type RuleLanguage interface {
 	// NewCompiler is for one configuration.
@@ -25,7 +25,7 @@ type RuleCompiler interface {
 	Compile(key, value, when string) (Rule, []*RuleError)
 }
 
-// RuleError is what is wrong with one expression of a rule.
+// RuleError is an error in one expression of a rule.
 type RuleError struct {
 	// Field is "value" or "when".
 	Field string

@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Shares reports whether this GPU is handed out in shares and not exclusively. One with
+// Shares reports whether this GPU is shared and not exclusive. One with
 // MIG on never is: it is cut in hardware already; nor is one of Others.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
 	if c.of(g).Mode != ModeSGPU || g.MIG.Enabled {
@@ -56,8 +56,8 @@ func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 	return h.Role, false
 }
 
-// Select reports whether a resource has this HCA of machine m, whose roles are
-// corrected, and if not why. A physical function of which a resource has virtual
+// Select reports whether a resource has this HCA of machine m, which has corrected
+// roles, and if not why. A physical function of which a resource has virtual
 // ones is in none but by its own address: who opens it could reach their traffic,
 // and they share its port.
 func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (selected bool, reason string) {
@@ -79,8 +79,8 @@ func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (sel
 	return true, ""
 }
 
-// Select reports whether selectors choose this HCA of machine m, whose roles are
-// corrected, and if not which field rejects it.
+// Select reports whether selectors choose this HCA of machine m, which has corrected
+// roles, and if not which field rejects it.
 func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, reason string) {
 	if h.Role == machine.RoleNVSwitch {
 		return false, "it is a function of an NVSwitch"
@@ -93,31 +93,18 @@ func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, r
 			return false, fmt.Sprintf("%s: %s is not among %s", test.field, test.value, test.wanted)
 		}
 	}
-	if s.Exclude.empty() {
-		return true, ""
-	}
-	var fields []string
-	for _, test := range s.Exclude.tests(m, h) {
-		if !test.given {
-			continue
-		}
-		if !test.matches {
-			return true, ""
-		}
-		fields = append(fields, "exclude."+test.field)
-	}
-	return false, strings.Join(fields, " and ")
+	return true, ""
 }
 
 // test is how one field of a selector fared.
 type test struct {
 	field          string
 	given, matches bool
-	// value is what the HCA has, wanted what the selector has.
+	// value is the HCA's, wanted the selector's.
 	value, wanted string
 }
 
-func (s *Match) tests(m *machine.Machine, h *machine.HCA) []test {
+func (s *Selectors) tests(m *machine.Machine, h *machine.HCA) []test {
 	netdevs, kinds, layers := portsOf(h)
 	address := []string{h.PCI}
 	sameRole := func(r machine.Role, v string) bool { return string(r) == v }
@@ -156,7 +143,7 @@ func compare[T ~string](field string, wanted []T, values []string, same func(T, 
 	return t
 }
 
-func (s *Match) empty() bool {
+func (s *Selectors) empty() bool {
 	return len(s.Vendors)+len(s.DeviceIDs)+len(s.Drivers)+len(s.IfNames)+len(s.LinkTypes)+len(s.LinkLayers)+
 		len(s.PCIAddresses)+len(s.PFNames)+len(s.Roles) == 0
 }

@@ -24,20 +24,20 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	MemoryOvercommit float64 `yaml:"memoryOvercommit" range:"1-8"`
-	// Defaults are what a container with a share has of what it leaves out.
+	// Defaults are the amounts and the policy of a share that a container omits.
 	//
 	// Read by: heddle-device-plugin, heddle-scheduler.
 	Defaults ShareDefaults `yaml:"defaults"`
-	// Enforce is what makes a limit hold.
+	// Enforce selects the enforcers of limits.
 	Enforce Enforce `yaml:"enforce"`
 	// Advertise is which resources the kubelet receives. `sgpu` is the slots
 	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
-	// protocol is on, whose scheduler counts them itself, or memory is in MiB or
+	// protocol is on, because HAMi's scheduler counts them itself, or memory is in MiB or
 	// percent too: the kubelet cannot count those.
 	//
 	// Read by: heddle-device-plugin.
 	Advertise Advertise `yaml:"advertise" enum:"auto,sgpu,all"`
-	// Unscheduled is what happens to a container that no GPU-aware
+	// Unscheduled is the treatment of a container that no GPU-aware
 	// scheduler gave a GPU: `place` lets the node choose one, `reject`
 	// rejects it.
 	//
@@ -49,8 +49,8 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement" enum:"binpack,spread"`
-	// NUMA is about a container that has processors of its own, which the
-	// kubelet's CPU manager gave it, and a GPU of another NUMA node: `prefer`
+	// NUMA is about a container with exclusive processors from the
+	// kubelet's CPU manager and a GPU of another NUMA node: `prefer`
 	// avoids that where the node chooses the GPU, and writes an Event where it
 	// cannot; `require` rejects the container.
 	//
@@ -62,13 +62,13 @@ type SGPU struct {
 	// of that controller waits twice as long, up to eight times this. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
-	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
-	// ModeSwitch is what a change of mode does with a GPU that pods hold:
-	// `cordon-card` gives it to no new pod and moves it once they have ended,
+	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
+	// ModeSwitch is the effect of a change of mode on a GPU that pods hold:
+	// `cordon-gpu` gives it to no new pod and moves it once they have ended,
 	// `wait` goes on handing it out as before until no pod happens to hold it.
 	//
 	// Read by: heddle-device-plugin.
-	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-card,wait"`
+	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-gpu,wait"`
 	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
 	//
 	// Read by: heddle-device-plugin.
@@ -78,12 +78,12 @@ type SGPU struct {
 // ShareDefaults are the amounts and the policy of a container that does not name
 // them.
 type ShareDefaults struct {
-	// VCore is percent of compute. 100 is the GPU to itself. 0 is no limit, and
+	// VCore is percent of compute. 100 is the GPU to itself. 0 means no limit, and
 	// nothing is counted, as in HAMi and in time-slicing; a container may then
 	// ask for 0 too. With policy best-effort it is 0.
 	VCore int `yaml:"vcore" json:"vcore" range:"0-100"`
 	// VMemory is an amount of memory in place of vmemoryPercentage, which is then left
-	// out: GiB, or MiB with resources.vmemoryUnit MiB. 0 is none.
+	// out: GiB, or MiB with resources.vmemoryUnit MiB. 0 means unset.
 	VMemory int `yaml:"vmemory" json:"vmemory" range:"0-67108864"`
 	// VMemoryPercentage is percent of the memory of the GPU that is chosen.
 	VMemoryPercentage int `yaml:"vmemoryPercentage" json:"vmemoryPercentage" range:"1-100"`
@@ -96,12 +96,12 @@ type HAMi struct {
 	// Enabled publishes the node's GPUs in HAMi's Node annotation, follows
 	// the GPU that HAMi chose for a pod, and releases HAMi's node lock.
 	Enabled bool `yaml:"enabled"`
-	// SchedulerName is what pods that HAMi schedules have as
-	// spec.schedulerName. The allocation annotation of any other pod is ignored.
+	// SchedulerName is the spec.schedulerName of pods that HAMi
+	// schedules. The allocation annotation of any other pod is ignored.
 	SchedulerName string `yaml:"schedulerName"`
 }
 
-// Enforce is what makes the limits of a share hold.
+// Enforce selects the enforcers of the limits of shares.
 type Enforce struct {
 	// Memory is the enforcer of the memory limit; `auto` takes the strongest
 	// that works on the node, in the order dmem, preload, mps, none. `evict`
@@ -161,7 +161,7 @@ type Evict struct {
 	FullAt int `yaml:"fullAt" range:"50-100"`
 }
 
-// RoomMiB is what the shares of a GPU with so much memory may have together.
+// RoomMiB is the memory that all shares of a GPU with this memory may have together.
 func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
 	return max(memoryMiB, int64(float64(memoryMiB)*s.MemoryOvercommit))
 }

@@ -6,7 +6,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -40,35 +39,37 @@ type Topology struct {
 	// StaticFile is a file that names the groups of nodes or the switches of
 	// rails; its form stands in docs/topology-sources.md. Empty means none.
 	StaticFile AbsolutePath `yaml:"staticFile"`
-	// PathLabels are keys of Node labels, top first, whose values are the
+	// PathLabels are keys of Node labels, top first. Their values are the
 	// groups of a node: `[topology.kubernetes.io/zone, example.com/rack]`. They
-	// count for nodes of which no switch is known and to which no file and no
-	// server gives groups. At most 8.
+	// count for nodes without a known switch and without groups from a file or
+	// a server. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
-	// ClusterManager is a server that knows the groups of nodes.
-	ClusterManager ClusterManager `yaml:"clusterManager"`
+	// ClusterManager is the URL of a server that knows the groups of nodes, `https://…`; every node asks it every five
+	// minutes. docs/topology-sources.md has the question and the answer. User, password and the authority of its
+	// certificate come from a Secret. Empty means none.
+	ClusterManager HTTPSAddress `yaml:"clusterManager"`
 }
 
 // TopologyLevel is one level of groups, of mode `custom`.
 type TopologyLevel struct {
-	// Kind is what a group of the level is, and the first part of its name:
+	// Kind is the kind of the level's groups, and the first part of their names:
 	// `rack`. It is 1 to 20 lower-case letters and digits, not `node`, and no
 	// other level's.
 	Kind LevelKind `yaml:"kind" required:"true"`
-	// By is what puts nodes into one group: `path` the groups that a file or a
+	// By is the evidence that nodes are in one group: `path` the groups that a file or a
 	// cluster manager names, `spine` spine switches that their leaves share,
 	// `leaf` leaf switches, `nvlink` NVLink domains, `block` blocks of `nodes`
 	// neighbors.
 	By LevelEvidence `yaml:"by" required:"true" enum:"path,spine,leaf,nvlink,block"`
 	// Nodes is how many nodes a group has. Levels by `block` need it, others
 	// must not have it.
-	Nodes int `yaml:"nodes" range:"1-4096"`
+	Nodes int `yaml:"nodes" range:"0-4096"`
 }
 
-// LevelKind is what the groups of a level are called.
+// LevelKind is the kind of the groups of a level.
 type LevelKind string
 
-// kindOfNodes is what the elements below all levels are.
+// kindOfNodes is the kind of the elements below all levels.
 const kindOfNodes = "node"
 
 // maxLevelKind is the longest kind, in characters: a group's name is a label
@@ -79,14 +80,14 @@ const maxLevelKind = 20
 func (k LevelKind) Check() error {
 	switch {
 	case k == "" || len(k) > maxLevelKind || strings.Trim(string(k), "abcdefghijklmnopqrstuvwxyz0123456789") != "":
-		return fmt.Errorf("%.40q is no word of 1 to %d lower-case letters and digits", string(k), maxLevelKind)
+		return fmt.Errorf("invalid kind %.40q: want 1 to %d lower-case letters and digits", string(k), maxLevelKind)
 	case k == kindOfNodes:
-		return fmt.Errorf("%q is what the nodes themselves are", string(k))
+		return fmt.Errorf("%q is the kind of nodes", string(k))
 	}
 	return nil
 }
 
-// LevelEvidence is what puts nodes into one group.
+// LevelEvidence is the evidence that nodes are in one group.
 type LevelEvidence string
 
 // The sorts of evidence.
@@ -100,17 +101,6 @@ const (
 
 // maxLevels is how many levels a tree can have.
 const maxLevels = 8
-
-// ClusterManager is a server that knows the groups of nodes. What it is asked
-// and answers stands in docs/topology-sources.md. User, password and the
-// authority that signed its certificate come from a Secret.
-type ClusterManager struct {
-	// Address is the URL to ask, `https://…`. Empty means none.
-	Address HTTPSAddress `yaml:"address"`
-	// Interval is the time between two questions: every node of the cluster
-	// asks.
-	Interval time.Duration `yaml:"interval" range:"30s-1h"`
-}
 
 // TopologyMode is a set of levels.
 type TopologyMode string
@@ -146,7 +136,7 @@ type AbsolutePath string
 // Check reports what is wrong with a name.
 func (p AbsolutePath) Check() error {
 	if p != "" && (!path.IsAbs(string(p)) || path.Clean(string(p)) != string(p)) {
-		return fmt.Errorf("%.100q is no clean path from the root, such as /etc/heddle/topology.yaml", string(p))
+		return fmt.Errorf("invalid path %.100q: want a clean absolute path, such as /etc/heddle/topology.yaml", string(p))
 	}
 	return nil
 }
@@ -168,14 +158,14 @@ func (a HTTPSAddress) Check() error {
 	u, err := url.Parse(string(a))
 	switch {
 	case err != nil, u.Scheme != "https", u.Host == "", u.Fragment != "", u.Opaque != "":
-		return fmt.Errorf("%.100q is no URL such as https://manager.example.com/topology", string(a))
+		return fmt.Errorf("invalid URL %.100q: want one such as https://manager.example.com/topology", string(a))
 	case u.User != nil:
 		return fmt.Errorf("%.100q has a user in it; user and password come from a Secret", u.Redacted())
 	}
 	return nil
 }
 
-// levels checks the levels of mode custom, and that there are no others.
+// levels checks the levels of mode custom, and rejects levels of other modes.
 func (v *validator) levels(t *Topology) {
 	const at = "topology.levels"
 	if n := len(t.PathLabels); n > maxLevels {

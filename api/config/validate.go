@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/strict"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -15,11 +16,11 @@ import (
 const maxGPUWord = 20
 
 // validate checks what types and words cannot express.
-func (c *NodeConfig) validate() []*Fault {
+func (c *NodeConfig) validate() []*strict.Error {
 	v := validator{}
 	v.domains(c.Domains)
 	for _, named := range c.Each() {
-		if v.resources(named); len(v.faults) > 0 {
+		if v.resources(named); len(v.errs) > 0 {
 			break // The other makers' names have the same fault.
 		}
 	}
@@ -30,15 +31,15 @@ func (c *NodeConfig) validate() []*Fault {
 	v.health(c.Health.Codes)
 	v.levels(&c.Topology)
 	v.rules(c)
-	return v.faults
+	return v.errs
 }
 
-// validator collects faults, of which the file and the line are not known.
-type validator struct{ faults []*Fault }
+// validator collects errors without file and line.
+type validator struct{ errs []*strict.Error }
 
 func (v *validator) add(path string, err error) {
 	if err != nil {
-		v.faults = append(v.faults, &Fault{Path: path, Err: err})
+		v.errs = append(v.errs, &strict.Error{Path: path, Err: err})
 	}
 }
 
@@ -54,7 +55,7 @@ func (v *validator) domains(d wellknown.Domains) {
 		}
 	}
 	if err := wellknown.CheckKey(d.GPU); err != nil || len(d.GPU) > maxGPUWord || strings.Contains(d.GPU, "/") {
-		v.addf("domains.card", "%q is no word of 1 to %d letters, digits, '-', '_' and '.'", d.GPU, maxGPUWord)
+		v.addf("domains.card", "invalid word %q: want 1 to %d letters, digits, '-', '_' and '.'", d.GPU, maxGPUWord)
 	}
 }
 
@@ -127,10 +128,13 @@ func rulePath(i int, field string) string {
 // checkChoice finds what is wrong with the part of an override that chooses
 // nodes. A label that depends on the chosen configuration cannot choose it: the
 // node would change its configuration, and with it its label, for ever.
-func (c *Config) checkChoice(o *Override) []*Fault {
+func (c *Config) checkChoice(o *Override) []*strict.Error {
 	v := validator{}
 	if o.NodeName == "" && len(o.NodeSelector) == 0 {
 		v.addf("", "has neither nodeName nor nodeSelector")
+	}
+	if o.NodeName != "" {
+		v.add("nodeName", o.NodeName.Check())
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
 		at := "nodeSelector." + key
@@ -142,7 +146,7 @@ func (c *Config) checkChoice(o *Override) []*Fault {
 			v.addf(at, "is a label that goes away under the domains of this entry; it cannot choose the entry")
 		}
 	}
-	return v.faults
+	return v.errs
 }
 
 // decides reports whether a label's value comes from the configuration and not

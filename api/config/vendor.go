@@ -30,7 +30,7 @@ func (c NodeConfig) For(m *machine.Machine) NodeConfig {
 	return most
 }
 
-// ForLabels is For on a node of which only the labels are known.
+// ForLabels is For without a machine, by the labels of the Node.
 func (c NodeConfig) ForLabels(labels map[string]string) NodeConfig {
 	best := wellknown.DefaultDomains().Vendor
 	for _, vendor := range wellknown.Vendors() {
@@ -69,8 +69,8 @@ func (c *NodeConfig) Each() []*NodeConfig {
 	return all
 }
 
-// Serving gives the machine with the GPUs that are handed out: of the maker whose
-// domain names them, or under another name of the one that has most, and of Others.
+// Serving returns the machine with the GPUs that are allocated: those of the maker with
+// this domain, or under another name of the one that has most, and of Others.
 // Under a name of one maker a pod never gets another's GPU. It is m itself if there is
 // no other.
 func (c *NodeConfig) Serving(m *machine.Machine) *machine.Machine {
@@ -104,7 +104,7 @@ func (c *NodeConfig) of(g *machine.GPU) *NodeConfig {
 	return c
 }
 
-// GPUResource is the resource of a GPU that is handed out whole.
+// GPUResource is the resource of an exclusive GPU.
 func (c *NodeConfig) GPUResource(g *machine.GPU) string { return c.of(g).Resources.GPU }
 
 // NotServed is why no resource has a GPU of the machine; empty for all others.
@@ -122,10 +122,10 @@ func vendorOf(g *machine.GPU) string {
 	return g.Vendor
 }
 
-// served is the domain of the maker whose GPUs are handed out: wanted if the
+// served is the domain of the maker of the GPUs that are allocated: wanted if the
 // machine has one of it, and NVIDIA's where that name is wanted, which is the default:
-// a node with a graphics unit alone offers nothing by it. Else it is that of most GPUs, or of most on the bus where no
-// driver shows any. Ties are in the order of preference.
+// a node with a graphics unit alone offers nothing by it. Else it is the domain of most GPUs, or of most on the bus
+// where no driver shows any. Ties are in the order of preference.
 func served(m *machine.Machine, wanted string) string {
 	count := map[string]int{}
 	for i := range m.GPUs {
@@ -162,7 +162,7 @@ func onBus(m *machine.Machine, count map[string]int) {
 }
 
 // InstanceResource is the resource of an instance of a GPU, empty where instances
-// have none and the GPU is handed out whole. A GPU that another maker's mode cuts
+// have none and the GPU is exclusive. A GPU that another maker's mode cuts
 // has no whole: under strategy none its partitions have the name of GPUs.
 func (c *NodeConfig) InstanceResource(g *machine.GPU, profile string) string {
 	c = c.of(g)

@@ -31,11 +31,11 @@ type Watcher struct {
 	changed chan struct{}
 }
 
-// state is what the last reads came to.
+// state is the outcome of the last reads.
 type state struct {
 	good *Config
 	err  error
-	// files are what was read last; nil if it was unreadable.
+	// files are the files of the last read; nil if it failed.
 	files map[string][]byte
 }
 

@@ -164,7 +164,7 @@ func TestWatcherSeesPlainFiles(t *testing.T) {
 func TestWatcherStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "version", "v0")
-	if _, err := config.NewWatcher(dir, rule.CEL{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `"v0" is not v1`) {
+	if _, err := config.NewWatcher(dir, rule.CEL{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `unsupported version "v0"`) {
 		t.Errorf("a bad file: %v", err)
 	}
 	w, err := config.NewWatcher("", rule.CEL{}, slog.New(slog.DiscardHandler))

@@ -18,7 +18,7 @@ type Address struct {
 // have more than four digits: VMD and Azure have them.
 func ParseAddress(s string) (Address, error) {
 	bad := func() (Address, error) {
-		return Address{}, fmt.Errorf("invalid PCI address %q: want for example 0000:18:00.0", s)
+		return Address{}, fmt.Errorf("invalid PCI address %q: want one such as 0000:18:00.0", s)
 	}
 	parts := strings.Split(s, ":")
 	if len(parts) != 3 {

@@ -43,11 +43,11 @@ type GPU struct {
 	// Fabric is the GPU's registration with the NVLink fabric; nil where
 	// there is none to register with.
 	Fabric *Fabric `json:"fabric"`
-	// Health is the state of the GPU in the scan that found it.
+	// Health is the health in the scan that found the GPU.
 	Health Health `json:"health"`
 	// VGPU is the host's vGPU software, if this GPU is a virtual one.
 	VGPU *VGPU `json:"vgpu,omitempty"`
-	// Attributes has the values of the vendor's own node labels, by their names after
+	// Attributes are the values of the maker's own node labels, by their names after
 	// the domain and the word: cu-count for amd.com/gpu.cu-count.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
@@ -56,7 +56,7 @@ type GPU struct {
 // another maker is cut.
 type MIG struct {
 	// Mode is the name of the mode of a maker that has several: SPX/NPS1, CPX/NPS4.
-	// A partitioned GPU is allocated by instance only.
+	// A GPU in one of these modes is allocated by instance alone.
 	Mode string `json:"mode,omitempty"`
 	// Capable reports whether the GPU has the mode, Enabled whether it is on now.
 	Capable bool `json:"capable"`
@@ -66,7 +66,7 @@ type MIG struct {
 	Devices []MIGDevice `json:"devices"`
 }
 
-// Partition is the ID of a partition of a GPU that reports none of its own: AMD's, which
+// Partition is the ID of a partition without a reported ID: AMD's, which
 // have the GPU's unique_id (CPX, DPX, QPX).
 func Partition(uuid string, n int) string { return fmt.Sprintf("%s-p%d", uuid, n) }
 
@@ -82,7 +82,7 @@ func PartitionOf(id string) string {
 	return id[:at]
 }
 
-// MIGDevice is one instance: compute and memory with a UUID of its own. Its
+// MIGDevice is one instance: compute and memory with a UUID. Its
 // sizes are nvmlDeviceGetAttributes_v2's.
 type MIGDevice struct {
 	// UUID is NVML's "MIG-…".
@@ -101,7 +101,7 @@ type MIGDevice struct {
 	EncoderEngines int `json:"encoderEngines"`
 	JPEGEngines    int `json:"jpegEngines"`
 	OFAEngines     int `json:"ofaEngines"`
-	// Minor is the minor number of the instance's own device node, like GPU.Minor; nil
+	// Minor is the minor number of the instance's own device node, as in GPU.Minor; nil
 	// where it has none.
 	Minor *int `json:"minor,omitempty"`
 }
@@ -112,13 +112,13 @@ const PeerNVSwitch = "nvswitch"
 
 // NVLink is all active links of a GPU to one peer.
 type NVLink struct {
-	// Kind is the vendor's name for its links, such as XGMI. Empty means NVLink.
+	// Kind is the maker's name of the links, XGMI; empty means NVLink.
 	Kind string `json:"kind,omitempty"`
 	// Peer is the PCI address of another GPU, or [PeerNVSwitch].
 	Peer string `json:"peer"`
 	// Links is how many.
 	Links int `json:"links"`
-	// MBps is the bandwidth of all links in one direction, in 10^6
+	// MBps is the bandwidth of all links together in one direction, in 10^6
 	// bytes a second (NVML's maximum per link times links); nil if unknown.
 	MBps *int64 `json:"mbps"`
 }
@@ -135,7 +135,7 @@ const (
 
 // Fabric is nvmlDeviceGetGpuFabricInfoV: which NVLink domain a GPU belongs to.
 type Fabric struct {
-	// ClusterUUID is all zeroes on a machine that is a domain of its own.
+	// ClusterUUID is all zeroes on a machine that is a whole domain.
 	ClusterUUID string `json:"clusterUUID"`
 	// CliqueID distinguishes the GPUs of a cluster that reach each other.
 	CliqueID uint32 `json:"cliqueID"`
@@ -158,7 +158,7 @@ const (
 	Lost HealthState = "lost"
 )
 
-// UncorrectableErrors is the cause of a GPU whose error counters report errors that
+// UncorrectableErrors is the cause of a GPU with error counters that report errors that
 // could not be corrected.
 const UncorrectableErrors = "UncorrectableErrors"
 
@@ -181,13 +181,13 @@ func (h Health) String() string {
 // VGPU is the host's virtualization software as the virtual machine sees it: the vendor
 // capability in the function's PCI configuration space.
 type VGPU struct {
-	// HostDriverVersion ("470.63") and HostDriverBranch ("r470_00") are those
+	// HostDriverVersion ("470.63") and HostDriverBranch ("r470_00") are the versions
 	// of the host's driver.
 	HostDriverVersion string `json:"hostDriverVersion"`
 	HostDriverBranch  string `json:"hostDriverBranch"`
 }
 
-// LinkKind returns the name of the GPU's links, NVLink by default.
+// LinkKind is the name of the GPU's links; NVLink without any.
 func (g *GPU) LinkKind() string {
 	if len(g.NVLinks) > 0 && g.NVLinks[0].Kind != "" {
 		return g.NVLinks[0].Kind

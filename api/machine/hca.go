@@ -81,7 +81,7 @@ const (
 	Ethernet   = "Ethernet"
 )
 
-// DefaultSubnetPrefix is the subnet prefix of fabrics whose subnet manager sets none.
+// DefaultSubnetPrefix is the prefix of fabrics without a configured one.
 const DefaultSubnetPrefix = "fe80:0000:0000:0000"
 
 // Port is /sys/class/infiniband/NAME/ports/N.

@@ -2,12 +2,13 @@ package machine
 
 import (
 	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"strings"
+
+	"sigs.k8s.io/json"
 )
 
 // MaxDump is the largest dump that Decode takes, in bytes. A machine with 16
@@ -19,7 +20,7 @@ const MaxDump = 4 << 20
 func Encode(m *Machine) ([]byte, error) {
 	c := *m
 	fill(reflect.ValueOf(&c).Elem())
-	b, err := json.MarshalIndent(&c, "", "  ")
+	b, err := stdjson.MarshalIndent(&c, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode machine %s: %w", m.Node, err)
 	}
@@ -46,43 +47,25 @@ func fill(x reflect.Value) {
 	}
 }
 
-// Decode reads a dump. It is strict: an unknown field or one in another case,
-// a field twice, a wrong type, a null that is no "unknown", a second document,
-// an unknown version or a value that contradicts another is an error that names
-// the line and column or the field.
+// Decode reads a dump. It is strict: an unknown field or one in another case, a duplicate field, a wrong type, a
+// second document, an unknown version or a value that contradicts another is an error that names the field, and
+// invalid JSON one that names line and column.
 func Decode(b []byte) (*Machine, error) {
 	if len(b) > MaxDump {
 		return nil, fmt.Errorf("machine: %d bytes, more than %d", len(b), MaxDump)
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
 	var m Machine
-	if err := d.Decode(&m); err != nil {
-		return nil, fmt.Errorf("machine: %s: %w", place(b, d, err), err)
+	strict, err := json.UnmarshalStrict(b, &m)
+	if invalid, offset := json.SyntaxErrorOffset(err); invalid {
+		return nil, fmt.Errorf("machine: %s: %w", position(b, offset), err)
+	} else if err != nil {
+		return nil, fmt.Errorf("machine: %w", err)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("machine: %s: more after the end of the object", position(b, d.InputOffset()))
-	}
-	if err := errors.Join(checkKeys(b), m.Validate()); err != nil {
+	if err := errors.Join(append(strict, m.Validate())...); err != nil {
 		return nil, fmt.Errorf("machine: %w", err)
 	}
 	fill(reflect.ValueOf(&m).Elem())
 	return &m, nil
-}
-
-// place is where err happened.
-func place(b []byte, d *json.Decoder, err error) string {
-	offset := d.InputOffset()
-	var syntax *json.SyntaxError
-	var typ *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
-		offset = syntax.Offset
-	case errors.As(err, &typ):
-		offset = typ.Offset
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		offset = int64(len(b))
-	}
-	return position(b, offset)
 }
 
 // position is the line and column, counted from 1, of a byte offset.

@@ -1,7 +1,7 @@
 // Package machine describes what one node has: processors, PCI functions, GPUs,
 // HCAs and NVLink, as plain values.
 //
-// A Machine is the result of discovery, on which everything else decides. Its
+// Discovery reads a Machine, and everything else decides by it. Its
 // JSON form is the dump that `heddle inspect -o json` prints, that `--machine
 // FILE` replays and that test/machines holds. The package reads no hardware
 // and keeps no state.
@@ -39,7 +39,7 @@ type Machine struct {
 	GPUs []GPU         `json:"gpus"`
 	HCAs []HCA         `json:"hcas"`
 
-	// Driver is that of the GPUs, of the first maker in the order of preference if there
+	// Driver is the driver of the GPUs, of the first maker in the order of preference if there
 	// are several; OtherDrivers has the others. See [Machine.DriverOf].
 	Driver       Driver   `json:"driver"`
 	OtherDrivers []Driver `json:"otherDrivers,omitempty"`
@@ -157,7 +157,7 @@ type Driver struct {
 	Unidentified int `json:"unidentified,omitempty"`
 }
 
-// Drivers returns the loaded drivers, in the order of preference.
+// Drivers are the loaded drivers, the first maker's first.
 func (m *Machine) Drivers() []Driver {
 	if m.Driver == (Driver{}) {
 		return nil
@@ -175,7 +175,7 @@ func (m *Machine) DriverOf(vendor string) Driver {
 	return Driver{}
 }
 
-// AddDriver adds the driver of one more vendor. It ignores a zero driver.
+// AddDriver adds the driver of one more maker, unless it is zero.
 func (m *Machine) AddDriver(d Driver) {
 	switch {
 	case d == Driver{}:
@@ -208,10 +208,10 @@ const (
 	// ProbeFailed means that something is there and could not be read.
 	ProbeFailed ProbeState = "failed"
 	// ProbeTimeout means that a call did not return in its time; the values
-	// are those of the last good read, if there was one.
+	// are from the last good read, if there was one.
 	ProbeTimeout ProbeState = "timeout"
 	// ProbeReleased means that the reader let go of the driver because it was
-	// asked to; the values are those before that, if there are any.
+	// asked to; the values are from before that, if there are any.
 	ProbeReleased ProbeState = "released"
 )
 

@@ -11,7 +11,7 @@ import (
 // Validate collects what makes m useless as a machine or cannot be true: a
 // wrong version, missing identities, the same identity twice, addresses in
 // another spelling than sysfs', negative numbers, MIG devices on a GPU without
-// MIG. A GPU or HCA whose function is not in PCI is not a fault: a scan that may
+// MIG. A GPU or HCA without a function in PCI is valid: a scan that may
 // not read sysfs finds such.
 func (m *Machine) Validate() error {
 	v := validator{seen: map[string]string{}}
@@ -70,7 +70,7 @@ func (v *validator) named(field, kind, id string) {
 
 func oneOf[T ~string](v *validator, field string, value T, allowed ...T) {
 	if !slices.Contains(allowed, value) {
-		v.addf(field, "unsupported value %q: want one of %q", value, allowed)
+		v.addf(field, "unsupported value %q: supported values are %q", value, allowed)
 	}
 }
 
@@ -84,7 +84,7 @@ func (v *validator) positive(field string, n int) {
 // numbers wants all of them to be 0 or more: what is unknown is null.
 func (v *validator) numbers(field string, x reflect.Value) {
 	negative := false
-	switch x.Kind() { //nolint:exhaustive // The other kinds are not numbers.
+	switch x.Kind() { //nolint:exhaustive // The others contain no numbers.
 	case reflect.Pointer:
 		if !x.IsNil() {
 			v.numbers(field, x.Elem())

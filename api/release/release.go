@@ -25,9 +25,9 @@ const Reason = "released for maintenance"
 // maxRequest bounds a request, in bytes: a node has 16 GPUs or less.
 const maxRequest = 4096
 
-// Request is what an operator asks for. The zero value asks for nothing.
+// Request is an operator's request. The zero value requests nothing.
 type Request struct {
-	// Until is when the release ends by itself.
+	// Until is the end of the release.
 	Until time.Time `json:"until"`
 	// GPUs are the UUIDs of the GPUs that no new pod gets; none are all. The
 	// session with the driver is one for all GPUs, and ends in either case.
@@ -81,12 +81,12 @@ func parse(text string, r *Request) error {
 	return nil
 }
 
-// Status is what the device plugin answers to a request, as long as that lasts.
+// Status is the device plugin's answer to a request, as long as that lasts.
 type Status struct {
 	// Request is the one that is answered.
 	Request Request `json:"request"`
 	// Released is true once the device plugin has no session with the driver and
-	// the kubelet offers none of the GPUs to new pods. Message is what that waits
+	// the kubelet offers none of the GPUs to new pods. Message names what that waits
 	// for.
 	Released bool   `json:"released"`
 	Message  string `json:"message,omitempty"`

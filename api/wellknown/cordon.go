@@ -24,7 +24,7 @@ func IsGPUUUID(s string) bool {
 }
 
 // ParseCordoned reads a value of [CordonedGPUs]: UUIDs, sorted, without
-// repeats. The error names what is none; the others hold all the same.
+// repeats. The error names invalid UUIDs; the others are valid nevertheless.
 func ParseCordoned(text string) ([]string, error) {
 	if len(text) > MaxCordoned*(maxGPUUUID+1) {
 		return nil, fmt.Errorf("%s has %d bytes", CordonedGPUs, len(text))

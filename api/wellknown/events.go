@@ -5,7 +5,7 @@ const (
 	// ConditionDevices of heddle-device-plugin: True while every device of every resource
 	// is healthy; False while a device, or a resource, is in no pod's reach.
 	ConditionDevices = "HeddleReady"
-	// ConditionModes of heddle-device-plugin: True while a GPU is handed out in another
+	// ConditionModes of heddle-device-plugin: True while a GPU is allocated in another
 	// mode than the configuration wants; what it waits for.
 	ConditionModes = "HeddleModePending"
 	// ConditionRemediation of heddle-device-plugin: True while the Node is cordoned or drained,
@@ -71,20 +71,20 @@ const (
 // Warnings of heddle-device-plugin about pods.
 const (
 	// EventSGPURejected: a container gets no share of a GPU and waits; the reason.
-	EventSGPURejected = "SGPURefused"
-	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.refusedFor`.
+	EventSGPURejected = "SGPURejected"
+	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.rejectedFor`.
 	EventSGPUEvicted = "SGPUEvicted"
 	// EventUnhealthyGPUEvicted: the pod has a GPU that stays unhealthy, and
 	// `health.remediation.policy` is drain.
 	EventUnhealthyGPUEvicted = "UnhealthyGPUEvicted"
 	// EventHCARejected: a container gets fewer HCAs than it requests of a resource with
 	// count strict, and waits.
-	EventHCARejected = "HCARefused"
-	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.refusedFor`.
+	EventHCARejected = "HCARejected"
+	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.rejectedFor`.
 	EventHCAEvicted = "HCAEvicted"
 	// EventIMEXRejected: the pod asks for an IMEX channel that it cannot have on the node, and
 	// waits; the annotation, its value, and what is allowed.
-	EventIMEXRejected = "IMEXRefused"
+	EventIMEXRejected = "IMEXRejected"
 	// EventFewerHCAs: a container has fewer HCAs than it requests.
 	EventFewerHCAs = "FewerHCAs"
 	// EventHCANotLocal: a GPU of the container is far from its HCAs, and the machine has a
@@ -122,7 +122,7 @@ const (
 	EventDuplicateGUID = "DuplicateGUID"
 	// EventPathContradicts: a path contradicts what most others of its group report.
 	EventPathContradicts = "PathContradicts"
-	// EventFabricFinding: a finding has no reason of its own.
+	// EventFabricFinding: a finding without another reason.
 	EventFabricFinding = "FabricFinding"
 )
 
@@ -142,6 +142,6 @@ const (
 
 // Notices of heddle-scheduler about pods.
 const (
-	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with all of its own gang.
+	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with its whole gang.
 	EventPreempted = "Preempted"
 )

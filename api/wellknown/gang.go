@@ -4,7 +4,7 @@ import "slices"
 
 // The labels and annotations of a gang on a pod or a PodGroup object. The first family is
 // that of the PodGroup API (scheduling.sigs.k8s.io) and of the clouds that
-// took it over: labels, of which min-available and match-policy may be
+// took it over: labels; min-available and match-policy may be
 // annotations too, and groups must be.
 const (
 	// GangName is the label with the gang's name; GangNameBare and
@@ -58,7 +58,7 @@ const (
 	ExpectedDuration = Prefix + "expected-duration"
 )
 
-// GPUGroupSize is the pod annotation with the size of a slice in GPUs: so many
+// GPUGroupSize is the pod annotation with the size of a slice in GPUs: this many
 // consecutive ranks' GPUs are in one lowest group. On any member it holds for
 // the gang: nvidia.com/gpu-group-size.
 func (d Domains) GPUGroupSize() string { return d.VendorKey(gpuGroupSize) }

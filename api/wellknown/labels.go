@@ -75,7 +75,7 @@ func MetaXLabels() []string {
 	return []string{"installed", GPUFamily, "driver.major", "driver.minor", "driver.patch"}
 }
 
-// IsPartition reports whether a name is that of AMD's partitions of one mode, as
+// IsPartition reports whether a name belongs to AMD's partitions of one mode, as
 // AMD's device plugin writes it after the domain: cpx_nps4.
 func IsPartition(name string) bool {
 	compute, memory, both := strings.Cut(name, "_")
@@ -105,7 +105,7 @@ func (d Domains) MIGKey(profile, suffix string) string { return d.MIGResource(pr
 // nvidia.com/gpu.NVIDIA-L40S.count. The model is a label value.
 func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + "." + GPUCount) }
 
-// NodeLabels lists every label key that discovery writes by itself, sorted by
+// NodeLabels lists every label key that discovery writes without rules, sorted by
 // kind. A "*" stands for a part that depends on the hardware: a product, a MIG
 // profile. See [Match].
 func (d Domains) NodeLabels() []string {
@@ -157,7 +157,7 @@ func keys(key func(string) string, names ...string) []string {
 	return all
 }
 
-// KubeletLabels are those that a kubelet writes again whenever it starts, and
+// KubeletLabels are the labels that a kubelet writes at each start, and
 // that state what a node is.
 func KubeletLabels() []string {
 	return []string{

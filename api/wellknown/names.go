@@ -20,7 +20,7 @@ type Domains struct {
 // VendorAuto as Domains.Vendor is the domain of the maker of each node's GPUs.
 const VendorAuto = "auto"
 
-// Vendor is a maker whose GPUs heddle reads: the domain of its names, and its number
+// Vendor is a supported maker of GPUs: the domain of its names, and its number
 // on the PCI bus as sysfs writes it.
 type Vendor struct{ Domain, PCI string }
 
@@ -34,7 +34,7 @@ func Vendors() []Vendor {
 // MetaX is the domain of MetaX's resources.
 const MetaX = "metax-tech.com"
 
-// Each are what the domains can be on a node.
+// Each lists the domains that a node can have.
 func (d Domains) Each() []Domains {
 	if d.Vendor != VendorAuto {
 		return []Domains{d}

@@ -57,12 +57,12 @@ func CheckResource(s string) error {
 // CheckDomain reports what is wrong with a DNS subdomain of RFC 1123.
 func CheckDomain(s string) error {
 	if s == "" || len(s) > MaxDomain {
-		return broken(s, fmt.Sprintf("is no DNS domain: it needs 1 to %d characters", MaxDomain))
+		return broken(s, fmt.Sprintf("is an invalid DNS domain: want 1 to %d characters", MaxDomain))
 	}
 	for part := range strings.SplitSeq(s, ".") {
 		bad := func(r rune) bool { return r != '-' && (!alphanumeric(r) || r >= 'A' && r <= 'Z') }
 		if part == "" || strings.ContainsFunc(part, bad) || part[0] == '-' || part[len(part)-1] == '-' {
-			return broken(s, "is no DNS domain of lower-case letters, digits, '-' and '.'")
+			return broken(s, "is an invalid DNS domain: want lower-case letters, digits, '-' and '.'")
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func ClipTo(s string, n int) string {
 	return strings.ToValidUTF8(s[:n-len(dots)], "") + dots
 }
 
-// Moment is a time from outside in UTC, or the zero time if its year is none of 0 to 9999: encoding/json
+// Moment is a time from outside in UTC, or the zero time if its year is not 0 to 9999: encoding/json
 // writes no other, and the whole answer would be an error.
 func Moment(t time.Time) time.Time {
 	if t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {
@@ -124,7 +124,7 @@ func Moment(t time.Time) time.Time {
 	return t
 }
 
-// Shorten cuts s to at most n bytes, of which the last nine are then a '-' and
+// Shorten cuts s to at most n bytes; the last nine are then a '-' and
 // a hash of the whole, so that equal texts stay equal and others apart. n is 10
 // or more.
 func Shorten(s string, n int) string {

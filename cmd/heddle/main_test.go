@@ -37,7 +37,6 @@ func TestExitCodes(t *testing.T) {
 		{"help", []string{"help"}, 0, "Take a GPU out for repair", ""},
 		{"help about a command", []string{"help", "doctor"}, 0, "Show what is wrong on a node", ""},
 		{"help about gpu", []string{"help", "gpu", "cordon"}, 0, "heddle gpu cordon NODE UUID", ""},
-		{"gpu by its first name", []string{"card", "cordon", "--help"}, 0, "heddle gpu cordon NODE UUID", ""},
 		{"help flag", []string{"inspect", "--help"}, 0, "--machine host", ""},
 		{"help about a subcommand", []string{"help", "config", "validate"}, 0, "heddle config validate DIR", ""},
 		{"help flag after an argument", []string{"config", "validate", ".", "--help"}, 0, "heddle config validate DIR", ""},

@@ -109,7 +109,7 @@ func TestReportOfEveryResource(t *testing.T) {
 	r.list(hcas, 384, 64)
 	got := r.report()
 	for i := range got.Resources {
-		if got.Resources[i].Reason == "" || got.Resources[i].Fault != "" {
+		if got.Resources[i].Reason == "" || got.Resources[i].LastError != "" {
 			t.Errorf("%+v", got.Resources[i])
 		}
 		got.Resources[i].Reason = ""
@@ -159,7 +159,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 
 func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {hcaDownAfter: 0s}")
+	r.configure("health: {downAfter: 0s}")
 	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)

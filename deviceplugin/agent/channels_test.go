@@ -60,7 +60,7 @@ func TestChannelsByRequest(t *testing.T) {
 	if err := start("errs", "1"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %q", err, want)
 	}
-	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/errs IMEXRefused: "+want) })
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/errs IMEXRejected: "+want) })
 }
 
 // Without an API server nothing is known of a pod: no container gets a channel that its pod

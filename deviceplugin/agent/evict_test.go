@@ -13,7 +13,7 @@ import (
 // TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
 // for 60 %. The agent evicts the pods that a controller recreates, and no others.
 func TestRejectedPodsAreEvicted(t *testing.T) {
-	r, c := sharer(t, "gpus: [0, 1], refusedFor: 1s")
+	r, c := sharer(t, "gpus: [0, 1], rejectedFor: 1s")
 	r.Features = devgpu.Features{IMEX: "0", IMEXByPod: true}
 	r.run()
 	r.list("nvidia.com/sgpu", 32, 0)

@@ -97,7 +97,7 @@ func (a *Agent) Report() report.Report {
 		status := served[name].Status
 		r.Resources = append(r.Resources, report.Resource{
 			Name: name, Kind: kinds[served[name].Kind], Former: !slices.Contains(now.Wanted, name),
-			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Registered: status.Registered, Owner: status.Owner, LastError: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
 			Reason: now.Reason(name),
 		})
@@ -161,7 +161,7 @@ func (a *Agent) enforcers() *report.Enforcers {
 	}
 	choice, err := a.Limiter.Choice()
 	if err != nil {
-		return &report.Enforcers{Fault: err.Error()}
+		return &report.Enforcers{LastError: err.Error()}
 	}
 	return &report.Enforcers{
 		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,

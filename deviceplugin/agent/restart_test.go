@@ -47,7 +47,7 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 				m.HCAs[at].Ports[0].State = state
 			}
 		}
-		r.configure("health: {hcaDownAfter: 0s}")
+		r.configure("health: {downAfter: 0s}")
 		r.alter(port(machine.PortDown))
 		r.list(hcas, 448, 64)
 	}

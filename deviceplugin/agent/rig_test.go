@@ -25,7 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/notify"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -96,7 +96,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	r.conn = conn
 	r.options = Options{
 		NodeName: node, Configs: r.watcher(), Source: r.source,
-		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
+		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: host.Vendors()}, Vendors: host.Vendors(),
 		Strategy: resource.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),

@@ -216,7 +216,7 @@ func TestForgedAnnotations(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "GPU 0: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
-	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no GPU") })
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURejected: container main gets no GPU") })
 }
 
 // TestAPIServerThatRejectsWrites: the agent retries, and no pod waits for it.

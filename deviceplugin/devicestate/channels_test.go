@@ -51,7 +51,7 @@ func TestChannelsByAnnotation(t *testing.T) {
 	if _, err := r.enter(names); err == nil {
 		t.Error("the container could start")
 	}
-	events := []string{`default/a IMEXRefused: container main gets no IMEX channel: ` +
+	events := []string{`default/a IMEXRejected: container main gets no IMEX channel: ` +
 		`annotation heddle.dev/imex-channels is "1": the node has no channel 1; allowed on this node: 0,1`}
 	if diff := cmp.Diff(events, r.specs.takeEvents()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

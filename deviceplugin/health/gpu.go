@@ -87,9 +87,9 @@ func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 	case g.scan.State == machine.Unhealthy && h.Checks(checkOfScan(g.scan.Cause)):
 		return cmp.Or(Cause(g.scan.Cause), Failed), g.scan.Reason
 	case lost && g.silent(now, h) && errors.Is(g.pulse.Err, devgpu.ErrSilent):
-		return NotAnswering, fmt.Sprintf("the driver has not answered for %s", h.GPUSilentAfter)
+		return NotAnswering, fmt.Sprintf("the driver has not answered for %s", h.DownAfter)
 	case lost && g.silent(now, h):
-		return NotAnswering, fmt.Sprintf("the driver has failed for %s: %v", h.GPUSilentAfter, g.pulse.Err)
+		return NotAnswering, fmt.Sprintf("the driver has failed for %s: %v", h.DownAfter, g.pulse.Err)
 	case h.Checks(config.CheckRecovery) && g.pulse.Action != devgpu.ActionUnknown && g.pulse.Action != devgpu.ActionNone:
 		return RecoveryAction, fmt.Sprintf("the driver asks for a %s", g.pulse.Action)
 	}
@@ -97,7 +97,7 @@ func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 }
 
 func (g *gpu) silent(now time.Time, h *config.Health) bool {
-	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.GPUSilentAfter
+	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.DownAfter
 }
 
 // cleared reports whether an error of the past may be forgotten: the driver was
@@ -133,7 +133,7 @@ func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 		if g.answers(h) {
 			return time.Time{}
 		}
-		return g.silentSince.Add(h.GPUSilentAfter)
+		return g.silentSince.Add(h.DownAfter)
 	case !g.answers(h) || !g.cleared(h):
 		g.goodSince = time.Time{}
 		g.hold(now, g.obstacle(h))
@@ -142,13 +142,13 @@ func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 	if g.goodSince.IsZero() {
 		g.goodSince = now
 	}
-	up := g.goodSince.Add(h.GPURecoverAfter)
+	up := g.goodSince.Add(h.UpAfter)
 	if !now.Before(up) {
 		g.latch, g.last = latch{}, fault{}
 		g.state.set(now, "", "")
 		return time.Time{}
 	}
-	g.hold(now, fmt.Sprintf("it has recovered, and is healthy once that has lasted %s", h.GPURecoverAfter))
+	g.hold(now, fmt.Sprintf("it has recovered, and is healthy once that has lasted %s", h.UpAfter))
 	return up
 }
 

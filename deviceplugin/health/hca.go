@@ -129,7 +129,7 @@ func (s *hca) port(p *machine.Port, usual float64, rate bool) fault {
 // update renews the state and returns when it may change without an event; zero is
 // never.
 func (s *hca) update(now time.Time, h *config.Health) time.Time {
-	f, down := s.fault, h.HCADownAfter
+	f, down := s.fault, h.DownAfter
 	if !s.present {
 		f = fault{Gone, "its RDMA device is not on the node any more"}
 	}
@@ -148,7 +148,7 @@ func (s *hca) update(now time.Time, h *config.Health) time.Time {
 	if s.goodSince.IsZero() {
 		s.goodSince = now
 	}
-	after := h.HCAUpAfter
+	after := h.UpAfter
 	switch {
 	case first:
 		after = 0

@@ -78,7 +78,7 @@ func TestHCA(t *testing.T) {
 			"16 " + polling, "30 " + polling, "40 " + polling, "69 " + polling, "70 healthy",
 		}},
 		{"down at once", []step{
-			configure(0, func(h *config.Health) { h.HCADownAfter = 0 }), scan(0, ports(active)), scan(5, ports(down)),
+			configure(0, func(h *config.Health) { h.DownAfter = 0 }), scan(0, ports(active)), scan(5, ports(down)),
 		}, []string{"0 NotSeen: this HCA was never seen on the node", "0 healthy", "5 " + polling}},
 		{"no subnet manager", []step{scan(0, ports(infiniBand(machine.PortActive, 0)))}, []string{
 			"0 NoSubnetManager: port 1 is ACTIVE, but no subnet manager is known (SM LID 0)",

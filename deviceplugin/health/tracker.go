@@ -113,8 +113,6 @@ func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severit
 	case code.Kind != config.CodeKind:
 	case has(configured.Fatal):
 		return devgpu.Fatal
-	case has(configured.Application):
-		return devgpu.Application
 	case has(configured.Ignore):
 		return devgpu.Ignore
 	}

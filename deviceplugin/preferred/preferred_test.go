@@ -154,7 +154,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestChooseRefusesTheImpossible(t *testing.T) {
+func TestChooseRejectsTheImpossible(t *testing.T) {
 	s := preferred.New(nil, plain(4, 2))
 	for _, test := range []struct {
 		name            string

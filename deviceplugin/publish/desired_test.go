@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -97,7 +97,7 @@ func (s *scene) make(t *testing.T) *Round {
 		inv = s.state(inv)
 	}
 	r := &Round{
-		Node: "gpu-1", Vendors: vendors.All(), Inventory: inv, Health: found, Modes: modes, Wanted: resource.GPUNames(inv),
+		Node: "gpu-1", Vendors: host.Vendors(), Inventory: inv, Health: found, Modes: modes, Wanted: resource.GPUNames(inv),
 		Served: map[string]Served{}, Usage: Usage{At: now, NodeKnown: true, Holders: map[string]map[string]bool{}},
 	}
 	for _, name := range r.Wanted {

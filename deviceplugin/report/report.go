@@ -93,14 +93,14 @@ type Rejection struct {
 	Since     time.Time `json:"since"`
 }
 
-// Enforcers are chosen apart for memory and compute. Fault is why there are
+// Enforcers are chosen apart for memory and compute. LastError is why there are
 // none, and why all shares are rejected.
 type Enforcers struct {
 	Memory     string `json:"memory,omitempty"`
 	WhyMemory  string `json:"whyMemory,omitempty"`
 	Compute    string `json:"compute,omitempty"`
 	WhyCompute string `json:"whyCompute,omitempty"`
-	Fault      string `json:"fault,omitempty"`
+	LastError  string `json:"lastError,omitempty"`
 }
 
 // Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
@@ -135,8 +135,8 @@ type Resource struct {
 	// plugin waits.
 	Registered bool   `json:"registered"`
 	Owner      string `json:"owner,omitempty"`
-	// Fault is why the resource is not registered, as far as it is known.
-	Fault string `json:"fault,omitempty"`
+	// LastError is why the resource is not registered, as far as it is known.
+	LastError string `json:"lastError,omitempty"`
 	// Capacity counts device IDs, Allocatable the healthy ones, Withdrawn
 	// those that are listed for the pods alone that still hold them.
 	Capacity    int `json:"capacity"`

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -30,14 +30,14 @@ type gpuNode struct {
 
 func newGPUNode(tb testing.TB, m *machine.Machine) *gpuNode {
 	tb.Helper()
-	return &gpuNode{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
+	return &gpuNode{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, host.Vendors(), nil)}
 }
 
 func (n *gpuNode) options(tb testing.TB, name string) resource.GPUOptions {
 	tb.Helper()
 	return resource.GPUOptions{
 		Options: resource.Options{Name: name, State: state.New(tb, n.dir, n.inventory()), Driver: n.driver},
-		Vendors: vendors.All(),
+		Vendors: host.Vendors(),
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
@@ -90,7 +90,7 @@ func TestGPUs(t *testing.T) {
 				"nvidia.com/mig-1g.10gb.me": {{ID: "MIG-2-0", Healthy: true, NUMA: []int64{1}}},
 				"nvidia.com/mig-3g.40gb":    {{ID: "MIG-1-0", Healthy: true, NUMA: []int64{0}}},
 			},
-			faults: map[string]string{"GPU-3": "MIG is on, and there are no MIG devices"},
+			faults: map[string]string{"GPU-3": "MIG is on, and MIG devices are missing"},
 		},
 		{
 			name: "one UUID twice", machine: func() *machine.Machine { m := machineWith(2); m.GPUs[1].UUID = "GPU-0"; return m }(),
@@ -133,7 +133,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 				n.config.Resources.GPU = n.config.Domains.GPUResource()
 			}
 			want, got := map[string][2]int{}, map[string][2]int{}
-			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
+			for _, r := range capacity.Of(n.machine, &n.config, host.Vendors()) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
 			for _, name := range resource.GPUNames(n.inventory()) {
@@ -187,7 +187,7 @@ func TestCountedErrorsByTheConfiguration(t *testing.T) {
 				healthy++
 			}
 		}
-		counted := capacity.Of(n.machine, &n.config, vendors.All())[0]
+		counted := capacity.Of(n.machine, &n.config, host.Vendors())[0]
 		if healthy != tt.healthy || counted.Healthy != tt.healthy {
 			t.Errorf("%s, cause %q, off %v: %d healthy, %d counted, want %d", tt.machine, tt.cause, tt.off, healthy, counted.Healthy, tt.healthy)
 		}

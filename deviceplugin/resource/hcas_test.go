@@ -112,8 +112,8 @@ func TestHCAs(t *testing.T) {
 			name: "a device ID in use is as well as what it is bound to", machine: "h20-4nic",
 			change: func(n *hcaNode) {
 				n.config.RDMA.Resources[0].Selectors.IfNames = nil
-				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
-					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
+				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{
+					config.Glob(n.hca("mlx5_0").PCI), config.Glob(n.hca("mlx5_1").PCI),
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
 				n.bound = map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -40,7 +40,7 @@ func (n *shareNode) resource(t *testing.T, bound ...*allocate.Entry) *resource.S
 	t.Helper()
 	n.dir = t.TempDir()
 	return resource.NewShares(resource.Options{
-		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
+		Name: slotsName, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, host.Vendors(), nil),
 	}, n.inventory())
 }
 
@@ -261,7 +261,7 @@ func TestSharesAgreeWithCapacity(t *testing.T) {
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
-		for _, r := range capacity.Of(m, &c, vendors.All()) {
+		for _, r := range capacity.Of(m, &c, host.Vendors()) {
 			if n, listed := got[r.Name]; listed && n != r.Count {
 				t.Errorf("%s: %d of %s, and capacity has %d", file, n, r.Name, r.Count)
 			}

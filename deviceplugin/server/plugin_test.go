@@ -192,7 +192,7 @@ func TestPreferNeverFailsThePod(t *testing.T) {
 	}
 }
 
-func TestAllocateRefusals(t *testing.T) {
+func TestAllocateRejections(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")

@@ -1,5 +1,5 @@
-// Package bounded waits for calls that may never return: an attribute whose
-// driver waits for dead firmware, a library whose GPU hangs.
+// Package bounded waits for calls that may never return: to a driver that waits
+// for dead firmware, or for a GPU that hangs.
 //
 // It owns one rule: at most one call of a kind hangs. What does not return in
 // its time leaves its goroutine behind, and the next call is rejected until it
@@ -34,7 +34,7 @@ type Call[T any] struct {
 	pending chan Answer[T]
 }
 
-// Answer holds the result of a call.
+// Answer is the result of a call.
 type Answer[T any] struct {
 	Value T
 	Err   error

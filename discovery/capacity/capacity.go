@@ -22,7 +22,7 @@ import (
 
 // Resource is one resource of a node.
 type Resource struct {
-	// Name is the name in a pod's limits: nvidia.com/gpu.
+	// Name is the name in requests of pods: nvidia.com/gpu.
 	Name string `json:"name"`
 	// Count is how many of it pods can get, were the node empty.
 	Count int64 `json:"count"`
@@ -30,14 +30,14 @@ type Resource struct {
 	// can be allocated.
 	Devices int `json:"devices"`
 	Healthy int `json:"healthy"`
-	// Reason explains why Count is 0, or why some devices cannot be allocated.
+	// Reason is why Count is 0, or why some devices cannot be allocated.
 	// Empty if all can.
 	Reason string `json:"reason,omitempty"`
 }
 
 // Of lists the resources of a machine: GPUs first, then HCAs in the order of
 // the configuration. c is complete; see [config.NodeConfig.Complete]. vendors
-// are those whose GPUs are recognized on the bus.
+// are recognized by their GPUs on the bus.
 func Of(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	all := m
 	m = c.WithRoles(c.Serving(m))
@@ -92,7 +92,7 @@ func several(faults []string) string {
 	return strings.Join(faults, "; ")
 }
 
-// gpus counts what is allocated whole: GPUs and, where the MIG strategy
+// gpus counts exclusive devices: GPUs and, where the MIG strategy
 // names them, MIG devices.
 func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	whole := tally{name: c.Resources.GPU}
@@ -152,7 +152,7 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		}
 		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.SlotsPerGPU))
 		cores.add(g.UUID, Unallocatable(g, c), 100)
-		// A request is for one GPU, so the memory of each GPU is rounded separately.
+		// A request is for one GPU, so each GPU's memory is rounded alone.
 		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/config.GiB.InMiB())
 	}
 	var missing []string
@@ -196,7 +196,7 @@ func memoryFault(g *machine.GPU) string {
 	return ""
 }
 
-// Unallocatable returns why a GPU cannot be allocated as a whole, as far as the scan
+// Unallocatable is why a GPU cannot be allocated as a whole, as far as the scan
 // knows and with the checks of the configuration; empty if it can.
 func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	switch reason := c.Health.Fault(g.Health); {
@@ -205,7 +205,7 @@ func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	case g.MIG.Mode != "":
 		return "its mode is " + g.MIG.Mode + ", and its partitions are not known"
 	case len(g.MIG.Devices) == 0:
-		return "MIG is on, and there are no MIG devices"
+		return "MIG is on, and MIG devices are missing"
 	}
 	return "MIG is on, and mig.strategy is none"
 }
@@ -225,7 +225,7 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 			return counted(len(excused), v) + " " + gpu.Excuse(&excused[0])
 		}
 	}
-	return cmp.Or(reason, "there are no GPUs")
+	return cmp.Or(reason, "no GPUs")
 }
 
 // CPUOnly reports whether a machine has no GPU that a pod could ever get: none in
@@ -259,9 +259,9 @@ func WithoutHCAs(m *machine.Machine) bool {
 	})
 }
 
-// lacksHCA reports whether a function should be an HCA but is not: a controller of
-// InfiniBand (class 0207), or where there is no RDMA device at all, an Ethernet
-// adapter of a maker whose driver brings one. Others serve two functions by one
+// lacksHCA reports whether a function lacks an HCA: a controller of
+// InfiniBand (class 0207), or on a machine without any RDMA device, an Ethernet
+// adapter of a maker with an RDMA driver. Others serve two functions by one
 // device, as a RoCE bond does.
 func lacksHCA(m *machine.Machine, f *machine.PCIFunction) bool {
 	switch {
@@ -287,7 +287,7 @@ func counted(gpus int, v *gpu.Vendor) string {
 	return strconv.Itoa(gpus) + " " + v.Name + " GPUs"
 }
 
-// probe returns the complaint of a reader, or an empty string.
+// probe is the error of a reader; empty without one.
 func probe(m *machine.Machine, name string) string {
 	for i := range m.Probes {
 		p := &m.Probes[i]
@@ -331,12 +331,12 @@ func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 	case probe(m, "rdma") != "":
 		out.Reason = probe(m, "rdma")
 	default:
-		out.Reason = "there are no RDMA devices"
+		out.Reason = "no RDMA devices"
 	}
 	return out
 }
 
-// Unhealthy returns why an HCA of resource r cannot be allocated, empty if it can: what
+// Unhealthy is why an HCA of resource r cannot be allocated, empty if it can: what
 // health reports, or that it has no device node.
 //
 // The port of a virtual function that one pod has alone is down until a CNI plugin

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 func h100(n int) *machine.Machine {
@@ -80,7 +80,7 @@ func TestGPUs(t *testing.T) {
 			}, "",
 			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to nvgrace_gpu_vfio_pci, for virtual machines"}},
 		},
-		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "there are no GPUs"}}},
+		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "no GPUs"}}},
 		{
 			"shared", h100(8), "mode: sgpu",
 			[]capacity.Resource{
@@ -111,10 +111,10 @@ func TestGPUs(t *testing.T) {
 		{
 			"shared, and nothing there", &machine.Machine{}, "mode: sgpu",
 			[]capacity.Resource{
-				{Name: "nvidia.com/gpu", Reason: "there are no GPUs"},
-				{Name: "nvidia.com/sgpu", Reason: "there are no GPUs"},
-				{Name: "nvidia.com/vcore", Reason: "there are no GPUs"},
-				{Name: "nvidia.com/vmemory", Reason: "there are no GPUs"},
+				{Name: "nvidia.com/gpu", Reason: "no GPUs"},
+				{Name: "nvidia.com/sgpu", Reason: "no GPUs"},
+				{Name: "nvidia.com/vcore", Reason: "no GPUs"},
+				{Name: "nvidia.com/vmemory", Reason: "no GPUs"},
 			},
 		},
 		{
@@ -139,7 +139,7 @@ func TestGPUs(t *testing.T) {
 				m.GPUs[1].MIG = machine.MIG{Enabled: true}
 			}), "mig: {strategy: mixed}",
 			[]capacity.Resource{
-				{Name: "nvidia.com/gpu", Devices: 1, Reason: "GPU-1: MIG is on, and there are no MIG devices"},
+				{Name: "nvidia.com/gpu", Devices: 1, Reason: "GPU-1: MIG is on, and MIG devices are missing"},
 				{Name: "nvidia.com/mig-1g.10gb", Count: 2, Devices: 2, Healthy: 2},
 				{Name: "nvidia.com/mig-3g.40gb", Count: 1, Devices: 1, Healthy: 1},
 			},
@@ -159,7 +159,7 @@ func of(t *testing.T, m *machine.Machine, text string) []capacity.Resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return capacity.Of(m, &c.Cluster, vendors.All())
+	return capacity.Of(m, &c.Cluster, host.Vendors())
 }
 
 func TestHCAs(t *testing.T) {
@@ -213,7 +213,7 @@ func TestHCAs(t *testing.T) {
 			Name: "rdma/a", Devices: 1, Reason: "mlx5_8: port 1 is DOWN",
 		}},
 		{"not usable", bare, "", capacity.Resource{Name: name, Devices: 2, Reason: "a: no port could be read; b: it has no uverbs device (module ib_uverbs)"}},
-		{"no devices", &machine.Machine{}, "", capacity.Resource{Name: name, Reason: "there are no RDMA devices"}},
+		{"no devices", &machine.Machine{}, "", capacity.Resource{Name: name, Reason: "no RDMA devices"}},
 		{"no stack", &machine.Machine{Probes: []machine.Probe{{Name: "rdma", State: machine.ProbeAbsent, Reason: "no /sys/class/infiniband"}}}, "", capacity.Resource{
 			Name: name, Reason: "no /sys/class/infiniband",
 		}},
@@ -233,7 +233,7 @@ func TestOtherMakersGPU(t *testing.T) {
 		UUID: "GPU-1", PCI: "0000:c1:00.0", Vendor: "amd.com", Health: machine.Health{State: machine.Healthy},
 	}}}
 	c := config.Default()
-	got := capacity.Of(m, &c, vendors.All())[0]
+	got := capacity.Of(m, &c, host.Vendors())[0]
 	want := capacity.Resource{
 		Name:   "nvidia.com/gpu",
 		Reason: "GPU 0000:c1:00.0: it is a GPU of amd.com, and this node serves those of nvidia.com",

@@ -1,4 +1,4 @@
-// Package cgroup finds which container of which pod a process is in, by where
+// Package cgroup finds the pod and the container of a process, by where
 // the kubelet and the container runtime have put it in the tree of cgroups.
 //
 // It owns the spellings of that tree: cgroup v1, v2 and hybrid, the drivers
@@ -175,7 +175,7 @@ func (p Proc) HostPIDs() bool {
 	return err == nil && link == hostPIDs
 }
 
-// Container returns the container of a process. The error is [fs.ErrNotExist] if the process
+// Container is the container of a process. The error is [fs.ErrNotExist] if the process
 // has ended.
 func (p Proc) Container(pid int) (Container, error) {
 	text, err := read(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))

@@ -20,7 +20,7 @@ type Opener struct {
 	Paths   []string
 }
 
-// Openers are the processes that have a file open in whose path one of the texts
+// Openers are the processes with an open file that has one of the texts in its path
 // stands, such as /dev/nvidia: a driver container has its own /dev, below its
 // root. hidden counts the processes that this one may not look into.
 func (p Proc) Openers(texts []string) (found []Opener, hidden int, err error) {

@@ -64,7 +64,7 @@ func implementers() map[int]string {
 
 type core struct{ implementer, part int }
 
-// cores are cputype.h's, whose constant stands behind a row where the name is
+// cores are cputype.h's; its constant is behind a row where the name is
 // another; Phytium's are util-linux's (sys-utils/lscpu-arm.c, ft_part).
 // HiSilicon's server parts have the product's name, as their users write it.
 func cores() map[core]string {

@@ -68,8 +68,8 @@ func sockets(tree sysfs.FS) int {
 	return len(seen)
 }
 
-// cpuInfo holds the keys of the first processor in /proc/cpuinfo, and of
-// all of them the number of packages; 0 where there is none.
+// cpuInfo has the values of the first processor in /proc/cpuinfo, by their keys, and
+// the number of packages; 0 if it is unknown.
 type cpuInfo struct {
 	first    map[string]string
 	packages int
@@ -107,7 +107,7 @@ func parse(text string) cpuInfo {
 	return cpuInfo{first, len(packages)}
 }
 
-// hexadecimal returns 0 for an invalid number.
+// hexadecimal is 0 for an invalid number.
 func hexadecimal(s string) int {
 	n, err := strconv.ParseUint(s, 16, 16)
 	if err != nil {
@@ -134,7 +134,7 @@ func power(cpu string) string {
 // firmware distinguishes machines with the same core.
 type firmware struct {
 	// Vendor and Product are DMI's sys_vendor and product_name; empty where there
-	// is no DMI table.
+	// the DMI table is missing.
 	Vendor, Product string
 	// SoC is the SMCCC identifier of an Arm processor, "jep106:036b:0241".
 	SoC string

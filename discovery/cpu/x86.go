@@ -95,7 +95,7 @@ func series(modelName, other string, pairs ...string) string {
 }
 
 // intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
-// whose constant stands behind each row. Family 6, and 19 since Diamond Rapids.
+// with its constant behind each row. Family 6, and 19 since Diamond Rapids.
 func intel(family, model, stepping int) string {
 	switch {
 	case family == 19 && model == 0x01:

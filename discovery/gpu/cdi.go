@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Edits holds the CDI devices and edits that give containers a driver.
+// Edits describe what containers need of a driver.
 type Edits struct {
 	// Common is for every container with a GPU: libraries, control nodes.
 	Common specs.ContainerEdits
@@ -24,7 +24,7 @@ type Edits struct {
 	Channels map[int]*specs.DeviceNode
 	// Missing are devices that could not be made, and why.
 	Missing map[string]string
-	// Problems are what else keeps programs in containers from working, and what
+	// Problems are other reasons that keep programs in containers from working, and what
 	// to do. They last until [EditsGenerator].Fingerprint changes.
 	Problems []string
 }
@@ -40,7 +40,7 @@ type EditsGenerator interface {
 	Fingerprint() string
 }
 
-// Features lists what containers with GPUs get in addition, if the host has it:
+// Features are optional parts for containers with GPUs, if the host has them:
 // GDRCopy is /dev/gdrdrv, GDS the nodes of GPUDirect Storage.
 type Features struct {
 	GDRCopy, GDS bool
@@ -55,12 +55,12 @@ type Features struct {
 // made for them: the character device DIR/UUID stands for the GPU
 // or MIG device UUID, and a container finds it where it would find the real
 // one, as [Vendor.Node] and its number: the GPU's minor or else its index. An
-// instance is NODE-M, M counted from 0. There are no libraries: this is for
+// instance is NODE-M, M counted from 0. Libraries are not needed: this is for
 // tests of the device cgroup and for demos.
 type ReplayedEdits struct {
 	// Dir is the directory, as the container runtime sees it.
 	Dir string
-	// Vendors lists the vendors of the GPUs.
+	// Vendors are the vendors of the GPUs.
 	Vendors Vendors
 }
 

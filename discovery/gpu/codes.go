@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Severity grades an error report of a driver.
+// Severity is the meaning of a driver's error report for a GPU.
 type Severity string
 
 // The severities.

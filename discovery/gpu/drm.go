@@ -13,7 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// AddDRM adds the CDI device of a GPU whose driver has nodes below /dev/dri: the node
+// AddDRM adds the CDI device of a GPU with nodes below /dev/dri: the node
 // control, which all its GPUs share, the render node with that minor number, and the
 // cards among the names of the GPU's DRM devices in sysfs, with the groups that own
 // them. devRoot is where /dev is. A device that cannot be made is missing; a node that root

@@ -9,11 +9,11 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// Event is an unsolicited report of a driver.
+// Event is an event that a driver reported.
 type Event struct {
 	// GPU is the UUID; empty if the driver named no GPU that is known.
 	GPU string
-	// Code is the reported code. Its zero value means that waiting failed, or
+	// Code is the code of the report. Its zero value means that waiting failed, or
 	// began again: events may have been missed, so the GPUs should be polled.
 	Code Code
 }
@@ -23,15 +23,6 @@ func (e Event) Interrupted() bool { return e.Code == Code{} }
 
 // ErrNoEvent means that nothing happened in the time given.
 var ErrNoEvent = errors.New("no event")
-
-const (
-	// EventWait bounds one wait, so that a session can be ended. An event
-	// ends the wait at once. Every wait that ends wakes the process up.
-	EventWait = 4 * time.Second
-	// firstBackoff doubles up to lastBackoff while waiting fails.
-	firstBackoff = time.Second
-	lastBackoff  = 30 * time.Second
-)
 
 // Watch sends every event, in order, until ctx ends. A wait that fails is
 // reported as an interruption and repeated after a growing pause: a lost GPU

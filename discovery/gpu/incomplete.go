@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Part names a part of a GPU that is read separately.
+// Part is a part of a GPU that is read separately, in words.
 type Part string
 
 // The parts.
@@ -31,7 +31,7 @@ const (
 // error, and does not take the part away.
 type IncompleteError map[Part]error
 
-// Note keeps the error of a part. It ignores nil.
+// Note keeps the error of a part, unless it is nil.
 func (i IncompleteError) Note(part Part, err error) {
 	if err != nil {
 		i[part] = errors.Join(i[part], err)
@@ -78,7 +78,7 @@ func nothing() map[Part]bool {
 }
 
 // complete gives a GPU the last known values of the parts that could not be
-// read now. A GPU whose MIG mode was never read is not allocated: it may be
+// read now. A GPU with an unknown MIG mode is not allocated: it may be
 // cut into instances. One that the fabric did not take has no way to others
 // through NVSwitches, whatever its links are.
 func (i IncompleteError) complete(g *machine.GPU, last sighting) sighting {

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// Telemetry returns what a vendor's driver reports between scans, about the GPUs
+// Telemetry has the reports of a vendor's driver between scans, about the GPUs
 // that a [Reader] has read in the open session. The [Library] of a vendor
 // without it is scanned only.
 type Telemetry interface {
@@ -31,7 +31,7 @@ type Telemetry interface {
 	Usage(uuid string, after uint64) (Usage, error)
 }
 
-// Action is the recovery action that a driver recommends for a GPU; ActionUnknown is a
+// Action is a driver's recovery action for a GPU, in words; ActionUnknown is a
 // driver that does not report it, ActionNone one that wants nothing.
 type Action string
 
@@ -50,12 +50,9 @@ type Pulse struct {
 	// Err is nil if the GPU answered, [ErrLost] if it no longer can,
 	// [ErrSilent] if it did not in time or still owes an earlier answer.
 	Err error
-	// Action is the recovery action; ActionUnknown unless the driver answered.
+	// Action is the driver's recovery action; ActionUnknown unless it answered.
 	Action Action
 }
-
-// PollTimeout bounds one poll of all GPUs.
-const PollTimeout = 2 * time.Second
 
 // Poller asks all GPUs of a vendor whether they are alive and who uses them: a
 // few calls each, where a Reader makes dozens. It never makes a second call of

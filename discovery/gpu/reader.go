@@ -19,7 +19,7 @@ import (
 // the first has returned.
 type Library interface {
 	// Open starts a session with the driver unless there is one, and returns
-	// the driver and how many GPUs there are. ErrAbsent if there is no driver.
+	// the driver and how many GPUs there are. ErrAbsent without a driver.
 	Open() (machine.Driver, int, error)
 	// GPU reads the GPU at an index. ErrLost if it no longer answers, with its UUID
 	// and PCI address if those could be read; [Incomplete] beside a GPU that could
@@ -79,10 +79,10 @@ type session struct {
 	kept bool
 }
 
-// NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
+// NewReader returns a reader; timeout 0 is ScanTimeout.
 func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
-		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, ScanTimeout),
 		known: map[int]machine.GPU{}, seen: map[string]sighting{},
 	}
 }
@@ -116,8 +116,8 @@ func (r *Reader) Err() error {
 //
 // When GPUs came or went on the bus, a new session begins, since a driver may
 // count its GPUs once per session. A GPU that was known and no longer answers, or
-// whose driver went away, keeps its identity and is Lost as long as the bus has
-// it; one whose UUID was never read has no identity and is skipped.
+// lost its driver, keeps its identity and is Lost as long as the bus has
+// it; one without a UUID so far has no identity and is skipped.
 func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +154,7 @@ func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	m.Probes = append(m.Probes, probe)
 }
 
-// read asks the driver alone, for the GPUs whose identity is known, healthy or
+// read asks the driver alone, for the GPUs with a known identity, healthy or
 // not.
 func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)

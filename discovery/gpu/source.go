@@ -28,11 +28,11 @@ type Options struct {
 	DevRoot string
 	// SysfsRoot is where the host's sysfs is, usually /sys.
 	SysfsRoot string
-	// Hook is the vendor's CDI hook on the host, whose files this process sees
+	// Hook is the vendor's CDI hook on the host. This process sees the host's files
 	// below HostRoot, or [AutoHook]; empty leaves hooks out: images must then find
 	// the driver's libraries by themselves.
 	Hook, HostRoot string
-	// Features lists what containers with GPUs get in addition.
+	// Features are optional parts for containers with GPUs.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
 	Log *slog.Logger
@@ -41,7 +41,7 @@ type Options struct {
 // AutoHook is the vendor's CDI hook where its software usually has it.
 const AutoHook = "auto"
 
-// Sources has the sources of all vendors.
+// Sources are the sources of all vendors.
 type Sources []Source
 
 // Vendors are the vendors of the sources.

@@ -7,8 +7,8 @@
 // is the same for all vendors: [Reader] and [Poller] ask a library in bounded
 // time, and remember the last good answers of a GPU that hangs.
 //
-// The package names no vendor. Each has a package of its own below this one,
-// and discovery/gpu/vendors lists them.
+// The package names no vendor. Each has a package below this one,
+// and package host lists them.
 package gpu
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Vendor describes the GPUs of one vendor. It is immutable.
+// Vendor describes one vendor's GPUs. It is never changed.
 type Vendor struct {
 	// Name is the maker as people write it.
 	Name string
@@ -27,7 +27,7 @@ type Vendor struct {
 	Domain string
 	// Probe is the name of the reader in Machine.Probes.
 	Probe string
-	// Link is the vendor's name for the link between its GPUs.
+	// Link is the vendor's name of the link between its GPUs.
 	Link string
 	// PCI finds the vendor's functions on the bus.
 	PCI PCI
@@ -42,7 +42,7 @@ type Vendor struct {
 	// Labels are the groups of labels that the vendor's nodes have beside those
 	// of every GPU.
 	Labels Labels
-	// Remedies advise the administrator.
+	// Remedies are the recommended actions of an administrator.
 	Remedies Remedies
 	// Codes is the catalog of error reports.
 	Codes Catalog
@@ -63,7 +63,7 @@ type PCI struct {
 	// Vendor is sysfs' word for the vendor: 0x1002.
 	Vendor string
 	// GPUs and Switches are prefixes of the classes of GPUs and of switches
-	// between GPUs, of which the bus shows no more.
+	// between GPUs that the bus does not show.
 	GPUs, Switches []string
 }
 
@@ -86,7 +86,7 @@ func (p *PCI) matches(f *machine.PCIFunction, classes []string) bool {
 	})
 }
 
-// Vendors lists the supported vendors, in order of preference.
+// Vendors are the vendors that a program supports, in the order of preference.
 type Vendors []*Vendor
 
 // IsGPU reports whether a function is a GPU of any vendor.
@@ -130,7 +130,7 @@ func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
 	return all
 }
 
-// Excuse is the reason why a GPU on the bus is not for containers, so that no GPU driver
+// Excuse is why a GPU on the bus is not for containers, so that no GPU driver
 // need have it: it belongs to virtual machines. Empty for all others.
 func Excuse(f *machine.PCIFunction) string {
 	switch {
@@ -146,16 +146,16 @@ func Excuse(f *machine.PCIFunction) string {
 // container has, where CDI does not name them.
 type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
-	// for a container whose devices CDI brings: the runtime then adds nothing.
+	// for a container with devices by CDI: the runtime then adds nothing.
 	Visible, None string
-	// Prefix replaces the prefix "GPU-" of UUIDs in Visible. Empty means "GPU-".
+	// Prefix is the prefix of UUIDs in Visible; empty means "GPU-".
 	Prefix string
 	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
 	// IMEX lists channels, as [Features] has them.
 	GDRCopy, GDS, Enabled, IMEX string
 }
 
-// Hidden returns the environment of containers that get their GPUs by CDI.
+// Hidden is the environment of containers with GPUs by CDI.
 func (e *Environment) Hidden() map[string]string {
 	if e.Visible == "" {
 		return nil
@@ -163,7 +163,7 @@ func (e *Environment) Hidden() map[string]string {
 	return map[string]string{e.Visible: e.None}
 }
 
-// Show returns the environment of containers that get their GPUs by the vendor's
+// Show is the environment of containers with GPUs by the vendor's
 // runtime.
 func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	if e.Visible == "" {

@@ -36,7 +36,7 @@ func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
 	return functions
 }
 
-// vpd holds the result of one read of vital product data.
+// vpd is the result of one read of vital product data.
 type vpd struct {
 	// found is by address, kept by address and device: slow to read, fixed
 	// in the adapter.

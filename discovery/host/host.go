@@ -23,7 +23,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/cpu"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -53,7 +52,7 @@ type Options struct {
 	// unloaded, and a GPU from being reset.
 	Hold bool
 	// Release lets go of the drivers for a time; nil does not. Before has the GPUs
-	// of a Host that begins under a release, or nil.
+	// of a Host that begins under a release, or is nil.
 	Release *Release
 	Before  *machine.Machine
 	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
@@ -91,7 +90,7 @@ func New(o Options) *Host {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.GPUs == nil {
-		o.GPUs = vendors.Open(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = OpenGPUs(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{
@@ -116,7 +115,7 @@ func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 // Scan reads the machine now. It never fails: what could not be read is in
 // Probes and Skipped. A reader that hangs costs its timeout once; then its last
-// good values stand until it answers. A scan whose context ends before it does
+// good values stand until it answers. A scan with a context that ends before it does
 // is not kept.
 func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	h.mu.Lock()
@@ -264,7 +263,7 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	defer ticker.Stop()
 	h.options.Release.await(ctx)
 	h.Scan(ctx)
-	var quiet <-chan time.Time // Nil outside a burst of events.
+	var quiet <-chan time.Time // Nil outside of a burst of events.
 	for h.restart() == nil {
 		ended := h.options.Release.ended()
 		select {

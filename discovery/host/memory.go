@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// memory keeps what earlier scans found out about roles, so that no role changes
+// memory has the findings of earlier scans about roles, so that no role changes
 // because a link goes down or a device is lost. It is not durable: the daemons
 // of a node scan for themselves, must agree, and have no place for files in
 // common. One that starts while links are down goes by nearness, and by what

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 // Roles stay while links flap and devices are lost; they change with a device
@@ -24,7 +23,7 @@ func TestRolesStay(t *testing.T) {
 	var k memory
 	check := func(what string, m machine.Machine, want ...string) {
 		t.Helper()
-		k.assign(&m, nil, vendors.All())
+		k.assign(&m, nil, Vendors())
 		if diff := cmp.Diff(want, fabricNames(t, &m)); diff != "" {
 			t.Errorf("%s: fabric (-want +got):\n%s", what, diff)
 		}

@@ -18,7 +18,7 @@ type pcieSwitch struct {
 // than half of the GPUs share a bridge with one. Of all sorts of HCAs, the
 // fabric is that which serves the most GPUs. A switch with fewer of them than
 // others with as many GPUs has its best other HCAs in their place: a rail in
-// Ethernet mode, a slower spare. A DPU is not a spare of a NIC.
+// Ethernet mode, a slower spare. A DPU is never a spare of a NIC.
 func nextToGPUs(m *machine.Machine, all []*candidate, vendors gpu.Vendors) (fabric []*candidate, near bool) {
 	gpus := gpusOf(m, vendors)
 	switches := switchesOf(m, gpus, all)

@@ -9,7 +9,6 @@ import (
 
 	facts "github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
@@ -273,7 +272,7 @@ func TestRolesNextToGPUs(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := tt.build()
-			(&memory{}).assign(&r.Machine, nil, vendors.All())
+			(&memory{}).assign(&r.Machine, nil, Vendors())
 			if diff := cmp.Diff(tt.fabric, fabricNames(t, &r.Machine)); diff != "" {
 				t.Errorf("fabric (-want +got):\n%s", diff)
 			}
@@ -343,7 +342,7 @@ func TestRolesWithoutSwitches(t *testing.T) {
 		}), []string{"mlx5_0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			(&memory{}).assign(&tt.machine, nil, vendors.All())
+			(&memory{}).assign(&tt.machine, nil, Vendors())
 			if diff := cmp.Diff(tt.fabric, fabricNames(t, &tt.machine)); diff != "" {
 				t.Errorf("fabric (-want +got):\n%s", diff)
 			}
@@ -360,7 +359,7 @@ func TestRoleOfVirtualFunctions(t *testing.T) {
 		vf.PhysFn = r.HCAs[of].PCI
 		r.HCAs = append(r.HCAs, vf)
 	}
-	(&memory{}).assign(&r.Machine, nil, vendors.All())
+	(&memory{}).assign(&r.Machine, nil, Vendors())
 	if diff := cmp.Diff(append(railNames("mlx5_%d", 8), "vf0"), fabricNames(t, &r.Machine)); diff != "" {
 		t.Errorf("fabric (-want +got):\n%s", diff)
 	}

@@ -29,7 +29,7 @@ type Release struct {
 	fault  error
 }
 
-// NewRelease returns a release in an unknown state.
+// NewRelease returns a release without a known state.
 func NewRelease() *Release { return &Release{set: notify.New(), closedChanged: notify.New()} }
 
 // Set notes until when the drivers are released; the zero time ends a release.

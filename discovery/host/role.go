@@ -12,7 +12,7 @@ import (
 
 // assignRoles decides what every HCA is for. In order:
 //
-//  1. Soft RDMA is virtual. A Mellanox function whose vital product data names
+//  1. Soft RDMA is virtual. A Mellanox function with vital product data that names
 //     it the management of an NVSwitch is nvswitch. An RDMA device without
 //     verbs, on a function with another one that has them, is management
 //     (ConnectX-8's second plane). A virtual function has the role of its
@@ -94,13 +94,13 @@ type candidate struct {
 	rate, gbps float64
 }
 
-// sort holds what HCAs of one fabric have in common.
+// sort has the properties that HCAs of one fabric have in common.
 type sort struct {
 	model
 	infiniBand bool
 }
 
-// model holds what HCAs of one speed have in common. A virtual function has its
+// model has the properties that HCAs of one speed have in common. A virtual function has its
 // own device number, a bond its own speed.
 type model struct {
 	vendor, device, hcaType string
@@ -152,7 +152,7 @@ func compareBool(a, b bool) int {
 }
 
 // dropUncabled drops the further functions of adapters if none of their sort is
-// or was up, and the first function of each is: two-port adapters of which one
+// or was up, and the first function of each is: two-port adapters with one
 // port is used. One port that is down among others that are up is a fault.
 func dropUncabled(all []*candidate) []*candidate {
 	first, used := map[string]bool{}, map[sort]bool{}

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/sysfstest"
@@ -150,7 +149,7 @@ func TestRoles(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			(&memory{}).assign(&tt.machine, nil, vendors.All())
+			(&memory{}).assign(&tt.machine, nil, Vendors())
 			got := rolesOf(&tt.machine)
 			for name, role := range got {
 				if role == machine.RoleFabric {
@@ -177,7 +176,7 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 				vpd[h.PCI] = sysfs.VPD{SwitchManagement: h.Role == machine.RoleNVSwitch}
 				h.Role = ""
 			}
-			(&memory{}).assign(m, vpd, vendors.All())
+			(&memory{}).assign(m, vpd, Vendors())
 			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}
@@ -203,7 +202,7 @@ func TestManyVirtualFunctions(t *testing.T) {
 			Upstream: []string{fmt.Sprintf("0000:00:%02x.0", n)},
 		})
 	}
-	(&memory{}).assign(&m, nil, vendors.All())
+	(&memory{}).assign(&m, nil, Vendors())
 	if got := m.HCAs[count-1].Role; got != machine.RoleFabric {
 		t.Errorf("role %q", got)
 	}

@@ -52,7 +52,7 @@ func (e uevent) concerns(vendors gpu.Vendors) bool {
 }
 
 // linkNames reads the names of the network devices in a message of rtnetlink's
-// link group: struct nlmsghdr, struct ifinfomsg, then attributes; of these
+// link group: struct nlmsghdr, struct ifinfomsg, then attributes;
 // IFLA_IFNAME is 3 (rtnetlink(7)). What is cut off ends it.
 func linkNames(b []byte) []string {
 	const header, info, ifname = 16, 16, 3

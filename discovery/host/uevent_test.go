@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 func TestUevent(t *testing.T) {
@@ -24,7 +22,7 @@ func TestUevent(t *testing.T) {
 		{"nothing", "", false},
 	} {
 		e, ok := parseUevent([]byte(tt.message))
-		if got := ok && e.concerns(vendors.All()); got != tt.want {
+		if got := ok && e.concerns(Vendors()); got != tt.want {
 			t.Errorf("%s: %+v, %t, want %t", tt.name, e, got, tt.want)
 		}
 	}
@@ -61,7 +59,7 @@ func FuzzUevent(f *testing.F) {
 	f.Add([]byte("add@/devices/x\x00ACTION=add\x00SUBSYSTEM=net\x00"))
 	f.Add([]byte("@\x00=\x00="))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := parseUevent(b); !ok && e.concerns(vendors.All()) && e.action != "" {
+		if e, ok := parseUevent(b); !ok && e.concerns(Vendors()) && e.action != "" {
 			t.Errorf("%+v", e)
 		}
 	})

@@ -64,7 +64,7 @@ func (b *builder) vendorLabels(g model.Group) gpu.Labels {
 	return gpu.Labels{}
 }
 
-// model sets the labels of the most numerous model, which has count GPUs. All
+// model sets the labels of the model that the machine has most of; count is the number of its GPUs. All
 // values are of this one model: a mixture describes a GPU that does not exist.
 func (b *builder) model(g model.Group, count int, of gpu.Labels) {
 	d := b.domains
@@ -102,7 +102,7 @@ func (b *builder) mode(g model.Group) string {
 	return "graphics"
 }
 
-// sharing returns how the group's GPUs are allocated: "none" exclusively, "sgpu" in
+// sharing is how the group's GPUs are allocated: "none" exclusively, "sgpu" in
 // shares, "hybrid" some of them in shares; and how many containers a shared
 // GPU takes. As in gpu-feature-discovery, GPUs that are all cut by MIG have
 // 0 replicas.

@@ -35,7 +35,7 @@ func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
 	return ""
 }
 
-// Keep is the result for a machine whose GPU driver is absent, on a Node that
+// Keep is the result for a machine without its GPU driver, on a Node that
 // carries labels and taints of heddle: those stay, but for what the
 // configuration decides without the machine. lost reports whether the driver's
 // absence alone would have changed them.

@@ -21,7 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Result holds the labels and taints that a Node should carry.
+// Result has the labels and taints that a Node should carry.
 type Result struct {
 	// Labels are never nil.
 	Labels map[string]string
@@ -36,7 +36,7 @@ type Problem struct {
 }
 
 // Compute decides the labels and taints of a machine. c is complete; see
-// [config.NodeConfig.Complete]. vendors lists the supported vendors; the one of
+// [config.NodeConfig.Complete]. vendors are the supported ones; the one of
 // most GPUs decides which groups of labels there are.
 func Compute(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) Result {
 	m = c.WithRoles(c.Serving(m))
@@ -106,7 +106,7 @@ func (b *builder) rules() {
 	}
 }
 
-// Keys lists the keys that configurations can put on a Node. A "*" in a label's key
+// Keys are the labels and taints that configurations can put on a Node. A "*" in a label's key
 // stands for a part that depends on the hardware; see [wellknown.Match].
 type Keys struct {
 	Labels      []string

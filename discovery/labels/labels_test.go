@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -96,7 +96,7 @@ func TestFeatureDiscoverySet(t *testing.T) {
 		"nvidia.com/vgpu.present":                 "false",
 		"heddle.dev/nvlink.domain":                "00000000-0000-0000-0000-000000000001",
 	}
-	if diff := cmp.Diff(labels.Result{Labels: want}, labels.Compute(m, section(t, ""), vendors.All())); diff != "" {
+	if diff := cmp.Diff(labels.Result{Labels: want}, labels.Compute(m, section(t, ""), host.Vendors())); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -301,7 +301,7 @@ func TestLabels(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := section(t, tt.config)
-			got := labels.Compute(tt.machine, c, vendors.All())
+			got := labels.Compute(tt.machine, c, host.Vendors())
 			if diff := cmp.Diff(tt.want, labelsOf(got, slices.Collect(maps.Keys(tt.want)))); diff != "" {
 				t.Error(diff)
 			}
@@ -349,7 +349,7 @@ func TestRDMA(t *testing.T) {
 			{Name: "mlx5_bond_0", PCI: "0000:5e:00.0", Role: machine.RoleFabric, Type: "MT4125", Ports: port("ACTIVE", machine.Ethernet, 200)},
 		},
 	}
-	got := labels.Compute(m, section(t, "rdma: {roles: {storage: [mlx5_bond_*]}}"), vendors.All())
+	got := labels.Compute(m, section(t, "rdma: {roles: {storage: [mlx5_bond_*]}}"), host.Vendors())
 	want := map[string]string{
 		"heddle.dev/rdma.hca.count": "2", "heddle.dev/rdma.hca.link-layer": "InfiniBand", "heddle.dev/rdma.hca.rate": "400",
 		"heddle.dev/rdma.hca.type": "MT4129", "heddle.dev/rdma.netns-mode": "shared",
@@ -376,7 +376,7 @@ func TestTaints(t *testing.T) {
 		{"control plane, evicting", "controlPlane: true\ntaints: {effect: NoExecute}", m, []corev1.Taint{{Key: "heddle.dev/control-plane", Effect: "NoExecute"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, labels.Compute(tt.machine, section(t, tt.config), vendors.All()).Taints); diff != "" {
+			if diff := cmp.Diff(tt.want, labels.Compute(tt.machine, section(t, tt.config), host.Vendors()).Taints); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -22,7 +22,7 @@ func TestTwoMakers(t *testing.T) {
 		t.Fatal(err)
 	}
 	on := c.For(m)
-	up := labels.Compute(m, &on, vendors.All())
+	up := labels.Compute(m, &on, host.Vendors())
 	for key, want := range map[string]string{
 		"nvidia.com/gpu.sharing-strategy": "sgpu", "amd.com/gpu.sharing-strategy": "none", "amd.com/gpu.replicas": "1",
 		"nvidia.com/gpu.driver-version": "550.163.01", "amd.com/gpu.driver-version": "6.10.5",
@@ -49,11 +49,11 @@ func TestTwoMakers(t *testing.T) {
 		}
 	}
 	away.Probes = []machine.Probe{{Name: "kfd", State: machine.ProbeAbsent, Reason: "the amdgpu driver is not loaded"}}
-	if labels.DriverAbsent(&away, vendors.All()) == "" {
+	if labels.DriverAbsent(&away, host.Vendors()) == "" {
 		t.Fatal("no driver is absent")
 	}
 	on = c.For(&away)
-	now := labels.Compute(&away, &on, vendors.All())
+	now := labels.Compute(&away, &on, host.Vendors())
 	kept, lost := now.Keep(&on, up.Labels, up.Taints)
 	if !lost || kept.Labels["amd.com/gpu.product"] != up.Labels["amd.com/gpu.product"] || products(kept.Taints) != both {
 		t.Errorf("lost %v, kept %v, taints %v", lost, kept.Labels, kept.Taints)

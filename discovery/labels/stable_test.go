@@ -9,7 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -17,10 +17,10 @@ import (
 func TestMixedMachineIsStable(t *testing.T) {
 	all := append(gpus(0, 4, "NVIDIA L40S", 46068, "ada-lovelace", "8.9"), gpus(4, 4, "NVIDIA H100 PCIe", 81559, "hopper", "9.0")...)
 	c := section(t, "")
-	first := labels.Compute(hosting(all...), c, vendors.All())
+	first := labels.Compute(hosting(all...), c, host.Vendors())
 	for range 1000 {
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		if diff := cmp.Diff(first, labels.Compute(hosting(all...), c, vendors.All())); diff != "" {
+		if diff := cmp.Diff(first, labels.Compute(hosting(all...), c, host.Vendors())); diff != "" {
 			t.Fatal(diff)
 		}
 	}
@@ -30,7 +30,7 @@ func TestUncompiledRulesAreProblems(t *testing.T) {
 	c := config.Default()
 	c.Labels = []config.LabelRule{{Key: "ring", Value: "'ff'"}}
 	want := []labels.Problem{{Key: "ring", Reason: "the rule is not compiled"}}
-	if diff := cmp.Diff(want, labels.Compute(hosting(), &c, vendors.All()).Problems); diff != "" {
+	if diff := cmp.Diff(want, labels.Compute(hosting(), &c, host.Vendors()).Problems); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -64,7 +64,7 @@ func FuzzCompute(f *testing.F) {
 		m := hosting(all...)
 		m.Driver, m.Product = machine.Driver{Version: driver, CUDA: cuda}, dmi
 		c := section(t, "mig: {strategy: mixed}\npreset: scheme")
-		valid(t, c, labels.Compute(m, c, vendors.All()))
+		valid(t, c, labels.Compute(m, c, host.Vendors()))
 	})
 }
 
@@ -82,7 +82,7 @@ func BenchmarkCompute(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				labels.Compute(m, c, vendors.All())
+				labels.Compute(m, c, host.Vendors())
 			}
 		})
 	}

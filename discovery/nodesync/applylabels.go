@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// labelPlan holds the labels to apply and the conflicts of the others.
+// labelPlan has the labels to apply, and the conflicts of those that are not applied.
 type labelPlan struct {
 	apply     map[string]string
 	conflicts []Conflict
@@ -69,7 +69,7 @@ func (p *labelPlan) patch(name string, node *corev1.Node) any {
 }
 
 // LabelOwners lists, for every label key of a Node, the field managers that
-// own it, sorted. [wellknown.FieldManager] is what heddle owns by server-side
+// own it, sorted. [wellknown.FieldManager] owns what heddle wrote by server-side
 // apply; what was written in its name in another way is another's to the API
 // server.
 func LabelOwners(node *corev1.Node) map[string][]string {

@@ -2,7 +2,7 @@
 // leaves those of other writers alone.
 //
 // Labels go by server-side apply under one field manager, so the API server
-// itself removes what is no longer applied and rejects what others own. Taints
+// itself removes labels that are not applied again, and rejects what others own. Taints
 // are one atomic list without owners, so they are read, modified and written
 // with the resourceVersion, and an annotation in the same write records which
 // are heddle's. Nothing is written when nothing would change.
@@ -33,13 +33,13 @@ import (
 type Desired struct {
 	Labels map[string]string
 	Taints []corev1.Taint
-	// DriverAbsentSince is the value of the annotation, or empty.
+	// DriverAbsentSince is the annotation of that name; empty removes it.
 	DriverAbsentSince string
 	// Force takes labels over from other field managers instead of yielding.
 	Force bool
 }
 
-// Carried holds heddle's part of a Node: the labels of its field manager, and the
+// Carried returns what heddle wrote to a Node: the labels of its field manager, and the
 // recorded taints.
 func Carried(node *corev1.Node) (labels map[string]string, taints []corev1.Taint) {
 	labels = map[string]string{}
@@ -74,7 +74,7 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s %s: %s holds it with value %q, want %q", c.Kind, c.Key, by, c.Have, c.Want)
 }
 
-// Result reports the changes of a Sync.
+// Result is the result of a Sync.
 type Result struct {
 	// Node is the Node after the writes.
 	Node *corev1.Node

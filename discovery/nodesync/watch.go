@@ -35,7 +35,7 @@ type Watch struct {
 }
 
 // NewWatch returns a watch of the named Node; Run starts it. Followed receives
-// when one of these annotations changed.
+// when one of the annotations changed.
 func NewWatch(client rest.Interface, name string, annotations ...string) *Watch {
 	return &Watch{client: client, name: name, follow: annotations, changed: notify.New(), followed: notify.New()}
 }

@@ -22,7 +22,7 @@ type PortID struct {
 	Port int
 }
 
-// Counters reads the error counters of all ports. They do not belong to a machine,
+// Counters reads the error counters of all ports. They are not in a machine,
 // since a machine that changes all the time would be published all the time.
 type Counters struct {
 	tree sysfs.FS
@@ -63,7 +63,7 @@ func (c *Counters) Run(ctx context.Context) error {
 // Scan reads once.
 func (c *Counters) Scan() {
 	all := map[PortID]PortErrors{}
-	hcas, _ := c.tree.List(class) // Without the class no counters exist.
+	hcas, _ := c.tree.List(class) // Without the class no port has counters.
 	for _, hca := range hcas {
 		ports, _ := c.tree.List(class + "/" + hca + "/ports")
 		for _, name := range ports {
@@ -79,7 +79,7 @@ func (c *Counters) Scan() {
 	c.last.Store(&all)
 }
 
-// Of returns the last reading of a port, and false without one. A nil Counters has
+// Of is the last reading of a port; false without one. A nil Counters has
 // none.
 func (c *Counters) Of(id PortID) (PortErrors, bool) {
 	if c == nil || c.last.Load() == nil {
@@ -89,7 +89,7 @@ func (c *Counters) Of(id PortID) (PortErrors, bool) {
 	return e, ok
 }
 
-// port reads ports/N/counters, and of Ethernet, whose links these do not count,
+// port reads ports/N/counters, and of Ethernet, which these do not count,
 // the network device's.
 func (c *Counters) port(dir string) (e PortErrors, ok bool) {
 	for name, into := range map[string]*int64{

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// answer holds the report of RDMA netlink (NETLINK_RDMA): the network namespace
+// answer has the values of RDMA netlink (NETLINK_RDMA): the network namespace
 // mode, and the devices' names.
 type answer struct {
 	mode    string
@@ -34,7 +34,7 @@ func (r *Reader) compare(ctx context.Context, hcas []machine.HCA, ask func() (an
 		probe.State = machine.ProbeAbsent
 		return "", nil, probe
 	case err != nil:
-		return got.mode, nil, probe // The former devices say nothing about the present ones.
+		return got.mode, nil, probe // The former devices do not prove the present ones.
 	}
 	for _, name := range got.devices {
 		if !slices.ContainsFunc(hcas, func(h machine.HCA) bool { return h.Name == name }) {

@@ -32,7 +32,7 @@ func parseRate(s string) (float64, error) {
 	return gbps, nil
 }
 
-// parseLID reads "0x40"; the kernel keeps 32 bits; Omni-Path uses 24.
+// parseLID reads "0x40"; the kernel keeps 32 bits, and Omni-Path uses 24 of them.
 func parseLID(s string) (int, error) {
 	digits, ok := strings.CutPrefix(s, "0x")
 	n, err := strconv.ParseUint(digits, 16, 31)

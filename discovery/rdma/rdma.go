@@ -4,7 +4,7 @@
 // What it reports is sysfs'. RDMA netlink adds the network namespace mode and
 // notes devices that it lists and sysfs does not; it never adds or removes one.
 // The package changes nothing: no link is set up, no device opened. A device
-// whose firmware does not answer keeps its last good values and holds up no
+// with firmware that does not answer keeps its last good values and holds up no
 // other.
 package rdma
 
@@ -43,7 +43,7 @@ type Reader struct {
 	netlink bounded.Reading[answer]
 	// home: the process has seen a device in its own network namespace. In mode
 	// exclusive, one that never has is in the wrong namespace, and the devices that are
-	// not there are no pods'.
+	// missing belong to no pod.
 	home bool
 }
 
@@ -56,14 +56,14 @@ func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 	}
 }
 
-// Devices holds the result of one read.
+// Devices is the result of one read.
 type Devices struct {
-	// HCAs lack Vendor, Device, Driver and PhysFn, which are those of the
+	// HCAs lack Vendor, Device, Driver and PhysFn, which come from the
 	// PCI function, DataDirect and Role, which take more than one device to
 	// find. A virtual device's Driver is set.
 	HCAs []machine.HCA
 	RDMA machine.RDMA
-	// Probes has the probes of the class and of netlink.
+	// Probes are the probes of the class and of netlink.
 	Probes  []machine.Probe
 	Skipped []machine.Skipped
 }

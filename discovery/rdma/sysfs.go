@@ -15,7 +15,7 @@ import (
 
 const class = "class/infiniband"
 
-// listing holds the entries of the class.
+// listing is the content of the class.
 type listing struct {
 	names []string
 	// absent is why there are none.
@@ -44,10 +44,10 @@ func (r *Reader) list() (listing, error) {
 	return all, nil
 }
 
-// reading holds the values of one device.
+// reading is the result of reading one device.
 type reading struct {
 	hca machine.HCA
-	// isDevice is false for an entry of the class that is not a device.
+	// isDevice is false for another entry of the class.
 	isDevice bool
 	skipped  []machine.Skipped
 }
@@ -71,7 +71,7 @@ func (d *device) skip(part, reason string) {
 	d.skipped = append(d.skipped, machine.Skipped{Name: d.name + part, Reason: reason})
 }
 
-// text is an attribute, of which no more is taken than any real one has; a fault
+// text is an attribute, cut to the length that real ones have; a fault
 // in reading it is noted, absence is not.
 func (d *device) text(part, attribute string) string {
 	text, err := d.tree.Read(d.dir + part + "/" + attribute)
@@ -97,7 +97,7 @@ func (d *device) read() (machine.HCA, bool) {
 	hca := machine.HCA{Name: d.name}
 	ports, err := tree.List(d.dir + "/ports")
 	if err != nil || (len(ports) == 0 && !tree.Exists(d.dir+"/node_guid")) {
-		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: it is not an RDMA device, or has just left")
+		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: not an RDMA device, or one that has just left")
 		return hca, false
 	}
 	hca.NodeGUID = d.guid("node_guid")
@@ -253,7 +253,7 @@ func (d *device) lid(part, attribute string) int {
 
 // netdevs finds the network devices of a port. On Ethernet the kernel names
 // the one behind GID 0 (which may be a bond; unused entries answer EINVAL), or
-// rxe's parent; else, and on InfiniBand, they are those of the same function,
+// rxe's parent; else, and on InfiniBand, they are devices of the same function,
 // port and kind.
 func (d *device) netdevs(part string, p machine.Port, nics []sysfs.Interface) []machine.Netdev {
 	tree := d.tree
@@ -302,7 +302,7 @@ func (d *device) bond(hca *machine.HCA) {
 
 // charDevices maps RDMA devices to their nodes, by the class entries' own word
 // (ibdev) and never by number. A node that the class promises and the device
-// root lacks is noted and left out, unless there is no such directory at all:
+// root lacks is noted and left out, unless the directory is missing:
 // then this process does not see the host's devices.
 func (r *Reader) charDevices(all *listing) {
 	there := map[string]bool{}

@@ -44,7 +44,7 @@ type Replay struct {
 
 	// mu serializes scans and guards what follows.
 	mu sync.Mutex
-	// text is the last content of the file, valid or not.
+	// text is the last text, good or bad.
 	text []byte
 	// fault is the last one, which is logged once; nil after a good read.
 	fault error
@@ -137,7 +137,7 @@ func (r *Replay) load() error {
 }
 
 // Run follows the file until ctx ends, and then returns nil. A file that is bad at the start is an
-// error, since no last good machine exists to keep.
+// error, without a last good machine to keep.
 func (r *Replay) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {

@@ -68,7 +68,7 @@ func consistsOf(s, set string, least, most int) bool {
 func parseHex(s string) (string, error) {
 	word := strings.ToLower(s)
 	if number, ok := strings.CutPrefix(word, "0x"); !ok || !consistsOf(number, hexDigits, 1, 8) {
-		return "", fmt.Errorf("invalid hexadecimal number %q", wellknown.Clip(s))
+		return "", fmt.Errorf("invalid hexadecimal word %q", wellknown.Clip(s))
 	}
 	return word, nil
 }
@@ -106,14 +106,14 @@ func parseDistances(s string) ([]int, error) {
 	for _, field := range fields {
 		n, err := strconv.Atoi(field)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("invalid row of NUMA distances %q", wellknown.Clip(s))
+			return nil, fmt.Errorf("invalid row of distances %q", wellknown.Clip(s))
 		}
 		distances = append(distances, n)
 	}
 	return distances, nil
 }
 
-// parseLinkWidth reads current_link_width: lanes, 0 if unknown. 255 is what a
+// parseLinkWidth reads current_link_width: lanes, 0 if unknown. 255 is the value of a
 // function that fell off the bus reads as.
 func parseLinkWidth(s string) int {
 	n, err := strconv.Atoi(s)

@@ -132,7 +132,7 @@ func (d Device) function(address, class string, note func(reason string)) (machi
 	fn.LinkWidth = parseLinkWidth(read("current_link_width"))
 	place := ParsePlace(d.Link(d.dir))
 	if place.Root == "" {
-		note(d.Path(d.dir) + " is not a link into devices/pciDDDD:BB: the path is unknown")
+		note(d.Path(d.dir) + " does not link into devices/pciDDDD:BB: the path is unknown")
 	}
 	fn.Root = place.Root
 	if n := len(place.Functions); n > 0 {

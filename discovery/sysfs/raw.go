@@ -20,7 +20,7 @@ const (
 	maxRawDepth = 8
 )
 
-// unreadable reports whether a file is a binary part of a PCI function's directory, or does
+// unreadable reports whether a file of a PCI function's directory is not text, or can do
 // something when they are read: its memory, its ROM, its configuration space.
 func unreadable(name string) bool {
 	prefixes := []string{"resource", "rom", "config", "vpd", "edid", "remove", "rescan", "reset"}
@@ -44,7 +44,7 @@ func (f FS) Raw(w io.Writer, vendors gpu.Vendors) error {
 		return err
 	}
 	for _, address := range addresses {
-		// An unreadable function is not a GPU.
+		// A function that cannot be read is not a vendor's GPU.
 		device := f.Device(pciDevices + address)
 		class, _ := device.word("class")
 		vendor, _ := device.word("vendor")
@@ -124,7 +124,7 @@ func (d *raw) file(name string, info os.FileInfo) {
 	case err != nil:
 		d.print("! %v\n", err)
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-		d.print("! %d bytes of binary data\n", len(text))
+		d.print("! %d bytes of data\n", len(text))
 	case text != "":
 		d.print("%s\n", text)
 	}

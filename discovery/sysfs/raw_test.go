@@ -88,7 +88,7 @@ func TestRaw(t *testing.T) {
 			t.Errorf("%q in\n%s", word, text)
 		}
 	}
-	if !strings.Contains(text, "blob --\n! 2 bytes of binary data\n") {
+	if !strings.Contains(text, "blob --\n! 2 bytes of data\n") {
 		t.Errorf("the blob is not named in\n%s", text)
 	}
 }

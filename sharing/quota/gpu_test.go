@@ -19,7 +19,7 @@ func take(c *quota.GPU, r *quota.Request) {
 	c.Charge(quota.Load{VCore: claim.Share.VCore, Consumers: 1, MemoryMiB: claim.Share.MemoryMiB})
 }
 
-func TestRefuses(t *testing.T) {
+func TestRejects(t *testing.T) {
 	const fixed, burst, best = quota.FixedShare, quota.BurstShare, quota.BestEffort
 	idle := quota.GPU{UUID: "GPU-3", Index: 3, MemoryMiB: 80 * gib, Slots: 4, NUMA: -1}
 	with := func(edit func(*quota.GPU)) quota.GPU {

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// TestConfigSchema: helm refuses a key of `config` that no daemon knows. The sections of
+// TestConfigSchema: helm rejects a key of `config` that no daemon knows. The sections of
 // the schema are made from the types; -update writes them.
 func TestConfigSchema(t *testing.T) {
 	const file = chartDir + "/values.schema.json"
@@ -69,7 +69,7 @@ func keysOf(t reflect.Type) (fields []reflect.StructField) {
 // schemaOf has the keys and the words that are allowed. Numbers, durations and texts are
 // the daemons' to check: what --set gives has another type than what stands in a file.
 func schemaOf(t reflect.Type, words string) map[string]any {
-	// A list can have an empty section, which the daemons refuse with its line.
+	// A list can have an empty section, which the daemons reject with its line.
 	switch {
 	case t.Kind() == reflect.Slice:
 		return map[string]any{"type": []string{"array", "null"}, "items": schemaOf(t.Elem(), words)}

@@ -25,7 +25,7 @@ func devicePod(t *testing.T, r rendered) corev1.PodSpec {
 }
 
 // Evicting takes a right that no policy narrows, so it is given only where a
-// refused pod is evicted.
+// rejected pod is evicted.
 func TestEvictionRight(t *testing.T) {
 	const shared = "config.cluster.mode=sgpu"
 	for _, tt := range []struct {
@@ -34,31 +34,30 @@ func TestEvictionRight(t *testing.T) {
 		want bool
 	}{
 		{"native", nil, false},
-		{"native, with a duration", []string{"config.cluster.sgpu.refusedFor=5m"}, false},
+		{"native, with a duration", []string{"config.cluster.sgpu.rejectedFor=5m"}, false},
 		{"shared", []string{shared}, true},
 		{"shared on some nodes", []string{"config.nodes[0].nodeName=n1", "config.nodes[0].mode=sgpu"}, true},
 		{"an existing ConfigMap", []string{"config.existingConfigMap=mine"}, true},
 		{"a ConfigMap that people apply", []string{"gpuDevice.sGPUHybridMode=true"}, true},
-		{"a ConfigMap that people apply, described", []string{"gpuDevice.sGPUHybridMode=true", "config.cluster.sgpu.refusedFor=0s"}, false},
-		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.refusedFor=0s"}, false},
-		{"never", []string{shared, "config.cluster.sgpu.refusedFor=0s"}, false},
-		{"never, spelled longer", []string{shared, "config.cluster.sgpu.refusedFor=0h0.0m0s"}, false},
-		{"never, as a number", []string{shared, "config.cluster.sgpu.refusedFor=0"}, false},
-		{"soon", []string{shared, "config.cluster.sgpu.refusedFor=0.5s"}, true},
+		{"a ConfigMap that people apply, described", []string{"gpuDevice.sGPUHybridMode=true", "config.cluster.sgpu.rejectedFor=0s"}, false},
+		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.rejectedFor=0s"}, false},
+		{"never", []string{shared, "config.cluster.sgpu.rejectedFor=0s"}, false},
+		{"never, spelled longer", []string{shared, "config.cluster.sgpu.rejectedFor=0h0.0m0s"}, false},
+		{"soon", []string{shared, "config.cluster.sgpu.rejectedFor=0.5s"}, true},
 		{"never but on some nodes", []string{
-			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=10s",
+			shared, "config.cluster.sgpu.rejectedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.rejectedFor=10s",
 		}, true},
 		{"never, with other keys for some nodes", []string{
-			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
+			shared, "config.cluster.sgpu.rejectedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
 		}, false},
 		{"strict HCAs", []string{"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict"}, true},
 		{"strict HCAs, never", []string{
-			"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict", "config.cluster.rdma.refusedFor=0s",
+			"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict", "config.cluster.rdma.rejectedFor=0s",
 		}, false},
 		{"never, with enforcer evict", []string{
-			shared, "config.cluster.sgpu.refusedFor=0s", "config.cluster.sgpu.enforce.memory=evict", "gpuDevice.usageMetrics=true",
+			shared, "config.cluster.sgpu.rejectedFor=0s", "config.cluster.sgpu.enforce.memory=evict", "gpuDevice.usageMetrics=true",
 		}, true},
-		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=0s"}, true},
+		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.rejectedFor=0s"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var args []string
@@ -81,7 +80,7 @@ func TestEvictionRight(t *testing.T) {
 }
 
 // What the configuration asks of enforcers and the chart does not give is
-// refused before anything is installed.
+// rejected before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {
 	const host, driver = "gpuDevice.driverAccess=host", "gpuDevice.driverRoot=/run/nvidia/driver"
 	const image = "gpuDevice.preload.image=localhost/vgpu:1"
@@ -117,7 +116,7 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 // The command of other suites for nodes with whole and shared cards. TestEvictionRight has the
 // only difference, which goes with shares.
 func TestHybridMode(t *testing.T) {
-	const never = "config.cluster.sgpu.refusedFor=0s"
+	const never = "config.cluster.sgpu.rejectedFor=0s"
 	want := render(t, "--set", "gpuDevice.deploy=true", "--set", never)
 	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true", "--set", never)); diff != "" {
 		t.Errorf("not what gpuDevice.deploy=true makes (-want +got):\n%s", diff)

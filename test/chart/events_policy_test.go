@@ -15,7 +15,7 @@ func TestEventsPolicy(t *testing.T) {
 	type attempt = write[corev1.Event]
 	event := func(kind, name string) *corev1.Event {
 		return &corev1.Event{
-			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Reason: "SGPURefused",
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Reason: "SGPURejected",
 			Source: corev1.EventSource{Component: devicePlugin, Host: "n1"},
 		}
 	}

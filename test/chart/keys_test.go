@@ -130,7 +130,7 @@ func literal[T any](t *testing.T, p *policy, name string) []T {
 	return nil
 }
 
-// Keys become part of CEL. The schema refuses what is no key, and the template
+// Keys become part of CEL. The schema rejects what is no key, and the template
 // does so again: Helm can skip the schema.
 func TestKeysCannotChangeThePolicy(t *testing.T) {
 	for _, tt := range []struct{ name, set, want string }{

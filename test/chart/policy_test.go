@@ -268,7 +268,7 @@ func policyOf(t *testing.T, objects rendered, daemon string) *policy {
 		t.Errorf("the policy can be passed by: failurePolicy %v, binding %v", *object.Spec.FailurePolicy, binding.Spec)
 	}
 	// The API server looks parameters up before matchConditions. Without the
-	// object, parameterNotFoundAction Deny refuses every write to every Node by
+	// object, parameterNotFoundAction Deny rejects every write to every Node by
 	// anyone, heartbeats of kubelets too; Allow would let ours pass unchecked.
 	if object.Spec.ParamKind != nil || binding.Spec.ParamRef != nil {
 		t.Errorf("the policy depends on another object: paramKind %v, paramRef %v", object.Spec.ParamKind, binding.Spec.ParamRef)

@@ -38,7 +38,7 @@ func TestClusterManager(t *testing.T) {
 	}
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
 	checkConfig(t, config)
-	const wantConfig = "mode: native\ntopology:\n  clusterManager:\n    address: https://127.0.0.1\n  mode: switchbox\n"
+	const wantConfig = "mode: native\ntopology:\n  clusterManager: https://127.0.0.1\n  mode: switchbox\n"
 	if diff := cmp.Diff(wantConfig, config.Data["cluster-config"]); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
@@ -57,12 +57,11 @@ func TestClusterManager(t *testing.T) {
 // The values of topoDiscovery add to what stands in config.cluster.
 func TestTopologyOfTheConfiguration(t *testing.T) {
 	objects := renderTopo(t, "--set", "config.cluster.topology.nodeNumber=4", "--set", "topoDiscovery.mode=dragonfly",
-		"--set", "config.cluster.topology.clusterManager.interval=10m",
 		"--set", "topoDiscovery.switchbox.clusterManagerAddress=https://manager.example.com/groups")
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
 	checkConfig(t, config)
-	const want = "mode: native\ntopology:\n  clusterManager:\n    address: https://manager.example.com/groups\n" +
-		"    interval: 10m\n  mode: dragonfly\n  nodeNumber: 4\n"
+	const want = "mode: native\ntopology:\n  clusterManager: https://manager.example.com/groups\n" +
+		"  mode: dragonfly\n  nodeNumber: 4\n"
 	if diff := cmp.Diff(want, config.Data["cluster-config"]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -121,7 +121,7 @@ func prepareCgroup(h hierarchy, dir string) error {
 }
 
 // enableControllers passes the controllers of a v2 group on to its children. One
-// at a time and best effort: a single unavailable one would refuse them all.
+// at a time and best effort: a single unavailable one would fail them all.
 func enableControllers(h hierarchy, dir string) error {
 	for _, c := range h.controllers {
 		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)

@@ -98,7 +98,7 @@ func static(file string) bool {
 
 // runcPart builds runc, statically, with libseccomp: the kubelet asks for the
 // RuntimeDefault seccomp profile for every sandbox, and a runc without the
-// seccomp tag refuses it.
+// seccomp tag rejects it.
 func (b Builder) runcPart() part {
 	dir := b.moduleDir("runc")
 	version := strings.TrimPrefix(b.pin("runc", "github.com/opencontainers/runc"), "v")

@@ -66,7 +66,7 @@ func makeRoom(ctx context.Context, o Options) error {
 	return old.remove(ctx)
 }
 
-// checkPlace refuses a cache that the node's private directories would hide.
+// checkPlace rejects a cache that the node's private directories would hide.
 func checkPlace(cache string) error {
 	for _, dir := range append(overlays(), "/run", "/var/run") {
 		if cache == dir || strings.HasPrefix(cache, dir+"/") {
@@ -221,7 +221,7 @@ func (c *Cluster) waitNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Pods are refused until their namespace's service account is there.
+	// Pods are rejected until their namespace's service account is there.
 	return c.wait(ctx, "default service account", []string{compKCM}, func() bool {
 		return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})

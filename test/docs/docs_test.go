@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -83,36 +82,5 @@ func TestMakeTargets(t *testing.T) {
 	}
 	if found < 20 {
 		t.Errorf("%d targets found", found)
-	}
-}
-
-// A test that a page names is in the sources, those of end-to-end tests among them.
-func TestNamedTests(t *testing.T) {
-	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	there := map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, m := range declared.FindAllSubmatch(text, -1) {
-			there[string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	named, found := regexp.MustCompile("[`\\[](Test[A-Z]\\w+)[`\\]]"), 0
-	for name, page := range Pages(t, root) {
-		for _, m := range named.FindAllStringSubmatch(page, -1) {
-			found++
-			if !there[m[1]] {
-				t.Errorf("%s: there is no test %s", name, m[1])
-			}
-		}
-	}
-	if found < 60 {
-		t.Errorf("%d names of tests found", found)
 	}
 }

@@ -235,17 +235,17 @@ func stepPolicy(t *testing.T, b *bed) {
 	} {
 		_, err := tt.client.CoreV1().Nodes().Patch(t.Context(), tt.node, types.MergePatchType, []byte(tt.patch), metav1.PatchOptions{})
 		if tt.allowed && err != nil {
-			t.Errorf("%s: refused: %v", tt.name, err)
+			t.Errorf("%s: rejected: %v", tt.name, err)
 		}
 		if !tt.allowed && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("%s: not refused: %v", tt.name, err)
+			t.Errorf("%s: not rejected: %v", tt.name, err)
 		}
 	}
-	// The policy is in force only if a refusal came from it.
+	// The policy is in force only if a rejection came from it.
 	_, err := own.CoreV1().Nodes().Patch(t.Context(), "neighbor", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"nvidia.com/gpu.count":"9"}}}`), metav1.PatchOptions{})
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
-		t.Errorf("refused by something else: %v", err)
+		t.Errorf("rejected by something else: %v", err)
 	}
 }
 

@@ -335,7 +335,7 @@ func (f *fleet) running(t *testing.T, prefix string, n int) (nodes map[string]in
 	return nodes
 }
 
-// refused waits until each of n pods has these words as its reason, and no node.
+// rejected waits until each of n pods has these words as its reason, and no node.
 func (f *fleet) rejected(t *testing.T, prefix string, n int, words string) (why string) {
 	t.Helper()
 	eventually(t, func() string {

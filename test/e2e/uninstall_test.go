@@ -218,10 +218,10 @@ func stepRolled(t *testing.T, b *removable) {
 func stepHeld(t *testing.T, b *removable) {
 	out, err := b.installer.Helm(t.Context(), b.Cluster, "uninstall", b.release, "-n", suite, "--timeout", "2m")
 	if err == nil || !strings.Contains(out+err.Error(), "default/"+sharer) {
-		t.Errorf("uninstall: %v\n%s\nwant a refusal that names the pod", err, out)
+		t.Errorf("uninstall: %v\n%s\nwant an error that names the pod", err, out)
 	}
 	if pods := b.pods(t, b.plugin); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
-		t.Errorf("the device plugin after a refusal: %d pods", len(pods))
+		t.Errorf("the device plugin after the error: %d pods", len(pods))
 	}
 }
 

@@ -58,7 +58,7 @@ func (r *registry) Register(ctx context.Context, req *v1beta1.RegisterRequest) (
 
 // connect is the kubelet's connectClient with PluginConnected. Its fault is
 // kept: a second registration from the same path, while the first is
-// connected, is refused, and the cleanup drops both connections from the list,
+// connected, is rejected, and the cleanup drops both connections from the list,
 // so that the end of the first one no longer frees the path.
 func (k *Kubelet) connect(ctx context.Context, resource, path string) error {
 	e := &endpoint{resource: resource, socket: path}

@@ -4,5 +4,5 @@ package vm
 
 import "os/exec"
 
-// endWithUs does nothing where Prepare refuses anyway.
+// endWithUs does nothing where Prepare fails anyway.
 func endWithUs(*exec.Cmd) {}

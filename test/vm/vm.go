@@ -84,7 +84,7 @@ func (v Outcome) String() string {
 	case TimedOut:
 		return "timed out"
 	case NotStarted:
-		return "refused by QEMU"
+		return "rejected by QEMU"
 	case Died:
 	}
 	return "died without a outcome"

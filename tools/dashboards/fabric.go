@@ -69,7 +69,7 @@ func fabric() dashboard {
 				"For how long a source of a node is silent. See the alert HeddleSourceSilent.",
 				`time() - max by (node, source) (heddle_topology_source_stale_since_timestamp_seconds)`).or("none"),
 			rows("Exports without their CRD", "short",
-				"Exports that are on and whose CRD is not installed.",
+				"Exports that are on without their CRD.",
 				`max by (what) (heddle_topology_export_absent) == 1`).or("none"),
 		},
 	}

@@ -1,6 +1,6 @@
 package main
 
-// gangs is what heddle-scheduler does: which gangs wait, for how long, what there is room for.
+// gangs is the dashboard of heddle-scheduler: which gangs wait, for how long, what there is room for.
 func gangs() dashboard {
 	return dashboard{
 		name: "gangs", title: "heddle / Gangs",
@@ -17,7 +17,7 @@ func gangs() dashboard {
 				"GPUs that no pod has or has reserved.",
 				`max(heddle_scheduler_gpus_free)`),
 			number("On free nodes", "short",
-				"Free GPUs on nodes of which all GPUs are free.",
+				"Free GPUs on nodes with free GPUs only.",
 				`max(heddle_scheduler_gpus_free_whole)`),
 			number("Placed by the tree", "bool_yes_no",
 				"No means that the topology tree is missing or too old. See the alert HeddleMapTooOld.",

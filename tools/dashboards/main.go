@@ -48,7 +48,7 @@ type panel struct {
 	kind, title, unit, description string
 	width, height                  int
 	queries                        []query
-	// empty is what Grafana shows where no query has a result, for what can be absent.
+	// empty is the text where no query has a result, for panels that can be empty.
 	empty string
 }
 

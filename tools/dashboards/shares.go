@@ -14,7 +14,7 @@ func shares() dashboard {
 					"Prometheus sends no token: docs/security.md.",
 				`count(heddle_share_info`+pods+`)`).or("0"),
 			number("Shared GPUs in use", "short",
-				"GPUs of which a container has a part.",
+				"GPUs that containers share.",
 				`count(count by (node, gpu) (heddle_share_info`+pods+`))`).or("0"),
 			number("Memory given", "bytes",
 				"Memory of shared GPUs that containers have.",

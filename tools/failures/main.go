@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// report prints the messages of failed tests. A test whose subtest failed has
+// report prints the messages of failed tests. A test with a failed subtest has
 // failed too.
 func report(r io.Reader, w io.Writer) error {
 	lines := map[string][]string{}

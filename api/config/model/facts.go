@@ -33,7 +33,7 @@ type GPU struct {
 	Interconnect string `json:"interconnect"`
 	// Memory is the size that the GPU is sold with: "80GB".
 	Memory string `json:"memory"`
-	// MemoryMiB is what the driver reports, in MiB.
+	// MemoryMiB is the memory that the driver reports, in MiB.
 	MemoryMiB int64 `json:"memoryMiB"`
 	// Family is the architecture: "hopper".
 	Family string `json:"family"`

@@ -113,7 +113,7 @@ func (g Group) NVLink() bool {
 		slices.ContainsFunc(g.GPUs, func(gpu machine.GPU) bool { return len(gpu.NVLinks) > 0 || gpu.Fabric != nil })
 }
 
-// linkKind is what the links of the group are called.
+// linkKind is the name of the links of the group.
 func (g Group) linkKind() string {
 	return most(g.GPUs, func(gpu machine.GPU) string { return gpu.LinkKind() })
 }

@@ -22,7 +22,7 @@ func TestBadInput(t *testing.T) {
 		{"no unique_id", func(r *rig) { r.replace(properties, "unique_id 161", "unique_id 0") }, "", ""},
 		{
 			"properties cut off", func(r *rig) { r.Write(properties, "simd_count 1216\nvendor_id 4098\ndev") },
-			`want a name and a number`, "lost",
+			`want name and number`, "lost",
 		},
 		{"no properties", func(r *rig) { r.Write(properties, "") }, "no property simd_count", "lost"},
 		{"a number too large", func(r *rig) { r.replace(properties, "drm_render_minor 128", "drm_render_minor 99999999999999999999") }, "out of range", "lost"},

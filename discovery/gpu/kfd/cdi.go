@@ -31,7 +31,7 @@ func (l *Library) Fingerprint() string {
 	return gpu.Fingerprint(filepath.Join(l.devRoot, "kfd"), filepath.Join(l.devRoot, "dri", "*"))
 }
 
-// add makes the device of a GPU or a partition, or returns the reason why it cannot.
+// add makes the device of a GPU or a partition, or returns why it cannot.
 func (l *Library) add(out *gpu.Edits, uuid string, minor *int) {
 	if minor == nil {
 		out.Missing[uuid] = "its render node is not known"

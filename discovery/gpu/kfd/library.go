@@ -22,7 +22,7 @@ type Library struct {
 	now atomic.Pointer[topology]
 }
 
-// New returns the GPUs of the machine whose sysfs and /dev the options locate.
+// New returns the GPUs of the machine with the sysfs and /dev of the options.
 func New(o gpu.Options) *Library {
 	return &Library{fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev")}
 }
@@ -34,7 +34,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: the amdgpu driver is not loaded", gpu.ErrAbsent)
 	}
 	if !l.fs.Exists(nodesDir) {
-		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: %s does not exist", gpu.ErrAbsent, l.fs.Path(nodesDir))
+		return machine.Driver{}, 0, fmt.Errorf("KFD is %w: %s is missing", gpu.ErrAbsent, l.fs.Path(nodesDir))
 	}
 	t, err := readTopology(l.fs)
 	if err != nil && len(t.devices) == 0 {
@@ -80,7 +80,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	return g, incomplete.Err()
 }
 
-// health returns the state of a GPU by its driver. Firmware that does not answer comes before
+// health is the health that the driver reports of a GPU. Firmware that does not answer comes before
 // counters: a configuration may have uncorrectable errors change nothing.
 func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Health {
 	counted := l.faults(dir, incomplete)
@@ -145,7 +145,7 @@ func (l *Library) banks(n node) (int64, error) {
 	return sum, nil
 }
 
-// faults returns the uncorrectable errors that RAS reports.
+// faults are the uncorrectable errors that RAS reports, empty without any.
 func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
 	names, err := l.fs.List(dir + "/ras")
 	if err != nil {

@@ -26,7 +26,7 @@ func unmanaged(table []byte, err error) string {
 	case err != nil, len(table) == 0:
 		return ""
 	case len(table) < 4 || binary.LittleEndian.Uint16(table) == math.MaxUint16:
-		return fmt.Sprintf("its management firmware does not answer: invalid gpu_metrics of %d bytes", len(table))
+		return fmt.Sprintf("its management firmware does not answer: gpu_metrics has %d bytes and not a table", len(table))
 	}
 	return ""
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// maxPartitions is the number of partitions in four bits of location_id.
+// maxPartitions is the number of values of four bits of location_id.
 const maxPartitions = 16
 
 // partitions reads how a GPU is cut. Its partitions have one unique_id, so that
 // the number of a partition is a part of its identity.
-// fault is that of the topology, in which a node may be missing.
+// fault is the error of the topology, with which a node may be missing.
 func (l *Library) partitions(g *machine.GPU, d *device, fault error) (machine.MIG, error) {
 	dir := "bus/pci/devices/" + d.address
 	compute, err := l.mode(dir + "/current_compute_partition")

@@ -16,13 +16,13 @@ const maxProperties = 512
 type properties map[string]uint64
 
 // parseProperties reads /sys/class/kfd/kfd/topology/nodes/N/properties and the
-// files of that form below it. A truncated or malformed line is an error.
+// files of that form below it. An incomplete file or one of another form is an error.
 func parseProperties(text string) (properties, error) {
 	p := properties{}
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("invalid line %.60q: want a name and a number", line)
+			return nil, fmt.Errorf("invalid line %.60q: want name and number", line)
 		}
 		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 		if err != nil {

@@ -58,7 +58,7 @@ func (n *node) computeUnits() int {
 	return 0
 }
 
-// device is a GPU: its nodes by partition, the first of which stands for all.
+// device is a GPU: its nodes by partition. The first represents all.
 type device struct {
 	address string
 	nodes   []node
@@ -144,7 +144,7 @@ const (
 )
 
 // links are a GPU's direct XGMI links to others; partitions of one GPU have the
-// same ones. min_bandwidth is the bandwidth of one link, max_bandwidth of all links.
+// same ones. min_bandwidth is for one link, max_bandwidth for all.
 func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
 	if t.fault != nil {
 		return nil, t.fault

@@ -39,7 +39,7 @@ func readLayout(fs sysfs.FS) ([]map[string]uint64, error) {
 	for _, name := range names {
 		n, err := strconv.Atoi(name)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%s/nodes: invalid number %.40q", fs.Path(layoutDir), name)
+			return nil, fmt.Errorf("%s/nodes has the invalid number %.40q", fs.Path(layoutDir), name)
 		}
 		numbers = append(numbers, n)
 	}

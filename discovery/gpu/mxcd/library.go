@@ -29,17 +29,17 @@ type Library struct {
 	fs      sysfs.FS
 	devRoot string
 	tool    tool
-	// asking limits the tool to one call at a time.
+	// asking bounds the tool, with one call at a time.
 	asking bounded.Call[[]answer]
 	// pause is how many scans the tool is still left alone; only Open uses it.
 	pause int
-	// now is the result of Open; calls of GPU may run concurrently.
+	// now is the result of Open; calls of GPU may run at once.
 	now atomic.Pointer[snapshot]
 }
 
-// snapshot is the immutable result of one scan.
+// snapshot is the result of one scan. It is never changed.
 type snapshot struct {
-	// addresses lists the GPUs on the bus, in order; devices has their PCI device numbers.
+	// addresses are the GPUs on the bus, in order, devices their numbers.
 	addresses, devices []string
 	// nodes are the layout's, one of each GPU, or none.
 	nodes     []map[string]uint64
@@ -47,8 +47,8 @@ type snapshot struct {
 	smi       smi
 }
 
-// smi holds the last good list, table and matrix of the tool, and why the tool
-// gave no newer ones.
+// smi has the tool's answers: the last good list, table and matrix, and why they
+// are not newer.
 type smi struct {
 	list                      []listed
 	table                     table
@@ -61,7 +61,7 @@ type smi struct {
 func New(o gpu.Options) *Library {
 	return &Library{
 		fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"),
-		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: toolTimeout},
+		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: gpu.ToolTimeout},
 	}
 }
 
@@ -114,12 +114,12 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 	if s.table.memoryMiB == nil || s.links == nil {
 		questions = append(questions, nil, []string{"topo", "-m"})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.ToolsTimeout)
 	defer cancel()
 	answers, err := l.asking.Do(ctx, func() ([]answer, error) { return l.tool.ask(questions...) })
 	if err != nil {
 		if errors.Is(err, bounded.ErrTimeout) {
-			err = fmt.Errorf("mx-smi did not answer in %s", askTimeout)
+			err = fmt.Errorf("mx-smi did not answer in %s", gpu.ToolsTimeout)
 		}
 		answers = make([]answer, len(questions))
 		for i := range answers {
@@ -137,7 +137,7 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 	return s
 }
 
-// take parses an answer. Without one it keeps the last.
+// take parses an answer, and keeps the one before without a new one.
 func take[T any](into *T, a answer, question []string, parse func(string) (T, error)) error {
 	if errors.Is(a.err, errNoTool) {
 		return a.err
@@ -202,7 +202,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 }
 
 // identity is "GPU-" and the place on the bus. The driver's UUID is known to mx-smi
-// alone: a GPU whose identity came and went with a tool would be two GPUs to a kubelet.
+// alone: if its identity came and went with a tool, it would be two GPUs to a kubelet.
 func identity(address string) string {
 	return "GPU-" + strings.NewReplacer(":", "-", ".", "-").Replace(address)
 }

@@ -11,14 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 const (
-	// toolTimeout bounds one call of mx-smi, and askTimeout all of a scan, where the
-	// kernel keeps a call from being killed.
-	toolTimeout = 3 * time.Second
-	askTimeout  = toolTimeout + time.Second
 	// maxOutput bounds one answer, in bytes; sixteen GPUs print 8 KiB.
 	maxOutput = 256 << 10
 	// pauseAfterFailure is how many scans do without a tool that failed.
@@ -55,7 +52,7 @@ func (t tool) path() (string, error) {
 	return "", fmt.Errorf("%w below %s", errNoTool, t.root)
 }
 
-// answer holds the output of the tool, or the reason why there is no output.
+// answer is the output of the tool, or why it has none.
 type answer struct {
 	text string
 	err  error
@@ -94,7 +91,7 @@ func (t tool) run(path string, arguments []string) (string, error) {
 	}
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin", "LD_LIBRARY_PATH=" + strings.Join(libraries, ":")}
 	out := limited{left: maxOutput}
-	cmd.Stdout, cmd.WaitDelay = &out, toolTimeout/10
+	cmd.Stdout, cmd.WaitDelay = &out, gpu.ToolTimeout/10
 	err := cmd.Run()
 	switch {
 	case out.left < 0:
@@ -108,7 +105,7 @@ func (t tool) run(path string, arguments []string) (string, error) {
 }
 
 // limited is a buffer that ends a program which prints too much. It embeds no buffer,
-// whose ReadFrom would take all.
+// with a ReadFrom that would take all.
 type limited struct {
 	text bytes.Buffer
 	left int

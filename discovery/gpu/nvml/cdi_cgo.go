@@ -23,7 +23,7 @@ import (
 // Generate implements [gpu.EditsGenerator] with NVIDIA's library for that
 // (nvidia-container-toolkit, pkg/nvcdi): it knows which libraries, sockets and
 // nodes each driver has, and asks NVML on a session of its own. Each GPU is asked
-// for by itself: of several at once, one that is lost would leave the node
+// for separately: of several at once, one that is lost would leave the node
 // without any.
 func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	p := l.place()
@@ -165,8 +165,8 @@ const (
 	requestedEdit = "HEDDLE_IMEX=annotation"
 )
 
-// addChannels makes a device of IMEX channels. Only GPUs whose NVLink domain
-// spans nodes have any use for them, so that a node without is no problem
+// addChannels makes a device of IMEX channels. Only GPUs with an NVLink domain that
+// spans nodes need them, so that a node without is not a problem
 // elsewhere.
 func (l *Library) addChannels(out *gpu.Edits, p place, m *machine.Machine) {
 	wanted := l.options.Features.IMEX

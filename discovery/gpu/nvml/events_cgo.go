@@ -13,12 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// rearm is how often a set that lacks a GPU is made again: one that was reset
-// or came back.
-const rearm = 30 * time.Second
-
 // watched is an event set and the GPUs in it. It belongs to the holder of
-// Library.waiting, and to Close once nobody waits.
+// Library.waiting, and then to Close.
 type watched struct {
 	set nvml.EventSet
 	// gpus are the handles that were registered: the UUID of a GPU that just
@@ -82,7 +78,7 @@ func (l *Library) arm() error {
 		return fmt.Errorf("GPUs are %w: none was read yet", gpu.ErrAbsent)
 	}
 	w := &l.watched
-	if w.set != nil && w.generation == generation && (w.missing == 0 || time.Since(w.since) < rearm) {
+	if w.set != nil && w.generation == generation && (w.missing == 0 || time.Since(w.since) < gpu.EventRearm) {
 		return nil
 	}
 	set, ret := l.api.EventSetCreate()

@@ -212,7 +212,7 @@ func TestCloseGivesUp(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		wg.Go(func() {
-			if err := b.library.Close(); !errors.Is(err, gpu.ErrBusy) || time.Since(began) != closeTimeout {
+			if err := b.library.Close(); !errors.Is(err, gpu.ErrBusy) || time.Since(began) != gpu.CloseTimeout {
 				t.Errorf("%v after %s", err, time.Since(began))
 			}
 		})
@@ -220,7 +220,7 @@ func TestCloseGivesUp(t *testing.T) {
 		if _, err := b.library.Pulse("GPU-0"); !errors.Is(err, gpu.ErrAbsent) {
 			t.Errorf("a call entered while the session ends: %v", err)
 		}
-		<-time.After(2 * closeTimeout)
+		<-time.After(2 * gpu.CloseTimeout)
 		if err := b.library.ExclusiveProcess("GPU-7", true); err == nil || errors.Is(err, errEnding) {
 			t.Errorf("after the session could not be closed: %v", err)
 		}

@@ -41,7 +41,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 }
 
 // absent reports whether an answer means that a GPU or its driver lacks
-// something. Every other failure does not concern the GPU.
+// something. Every other failure is not about the GPU.
 func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_FUNCTION_NOT_FOUND
 }

@@ -21,7 +21,7 @@ type Library struct {
 	// gate keeps the session open under calls that the reader does not know of,
 	// since ending it unmaps the library: each takes one, and Close all.
 	gate *semaphore.Weighted
-	// watched is what WaitEvent waits with; waiting is held by the one that does.
+	// watched is the event set of WaitEvent; waiting is held during a wait.
 	waiting sync.Mutex
 	watched watched
 	// mu guards what follows. It is not held across calls into NVML: one
@@ -37,7 +37,7 @@ type Library struct {
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
-	// settled caches slowly changing values by UUID; symbols lists the symbols of the library.
+	// settled has slowly changing values by UUID, symbols the library's symbols.
 	settled map[string]settled
 	symbols map[string]bool
 }
@@ -47,13 +47,7 @@ func New(o gpu.Options) *Library {
 	return &Library{options: o, gate: semaphore.NewWeighted(allCalls)}
 }
 
-const (
-	allCalls = 1 << 30
-	// closeTimeout bounds how long Close waits for calls: a wait for events
-	// returns after gpu.EventWait, a poll in milliseconds. It is less than
-	// bounded.DefaultTimeout, which bounds Close.
-	closeTimeout = 2 * gpu.EventWait
-)
+const allCalls = 1 << 30
 
 // load makes the interface on first use: a driver container may mount its root
 // after the daemon started.
@@ -75,7 +69,7 @@ func (l *Library) load() (nvml.Interface, error) {
 	return l.api, nil
 }
 
-// unload lets the next load look again: what was found is no library that this process can
+// unload lets the next load look again: this process cannot use the library that was found,
 // load, as in the middle of an upgrade.
 func (l *Library) unload() {
 	l.mu.Lock()
@@ -83,7 +77,7 @@ func (l *Library) unload() {
 	l.api, l.path = nil, ""
 }
 
-// handles are the device handles of the open session, or nil.
+// handles are the GPUs of the open session; nil without one.
 func (l *Library) handles() (map[string]nvml.Device, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +167,7 @@ func (l *Library) Close() error {
 	if handles, _ := l.handles(); handles == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout)
 	defer cancel()
 	// Who waits for all keeps new calls out.
 	if l.gate.Acquire(ctx, allCalls) != nil {
@@ -204,7 +198,7 @@ func (l *Library) has(symbol string) bool {
 	if l.symbols == nil {
 		l.symbols = map[string]bool{}
 	}
-	// The library is that of this process for ever, see loaded.
+	// The process keeps the library for ever, see loaded.
 	l.symbols[symbol] = has
 	return has
 }

@@ -64,7 +64,7 @@ func migProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string
 }
 
 // sumLinks gives the links to each peer their speed together, sorted by peer;
-// mbps is the bandwidth of one link in one direction, 0 if unknown.
+// mbps is the bandwidth of one in one direction, 0 if unknown.
 func sumLinks(count map[string]int, mbps int64) []machine.NVLink {
 	list := make([]machine.NVLink, 0, len(count))
 	for peer, n := range count {

@@ -23,7 +23,7 @@ const gke = "home/kubernetes/bin/nvidia"
 
 // libraryDirs are where drivers have their libraries, below their root: the
 // packages of Debian, Red Hat and Arch, driver containers, Talos' extension, and a driver
-// with a directory of its own.
+// with a separate directory.
 func libraryDirs() []string {
 	return []string{
 		"usr/lib/" + triple(), "usr/lib64", "usr/lib", "lib/" + triple(), "lib64", "lib", "usr/local/glibc/usr/lib",
@@ -31,7 +31,7 @@ func libraryDirs() []string {
 	}
 }
 
-// searchedDirs lists the directories that nvcdi searches by default.
+// searchedDirs are the directories that nvcdi searches without being asked to.
 func searchedDirs() []string {
 	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
 }

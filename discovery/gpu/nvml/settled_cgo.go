@@ -13,11 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// settledFor is how long an answer about what changes slowly counts. Nine of ten
-// calls of a scan are about NVLinks alone, one for each link and GPU.
-const settledFor = time.Minute
-
-// settled is a GPU whose slow parts were all read, at a time: its device node and
+// settled is a GPU with all slow parts that were read, at a time: its device node and
 // compute capability are the driver's, ECC changes with a reset, for which no
 // session may be open, and NVLinks when they fail. It counts for one session, and
 // until the driver reports an event: a link that failed is among what events are of.
@@ -61,7 +57,7 @@ func (l *Library) recall(g *machine.GPU) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.settled[g.UUID]
-	if !ok || s.gpu.PCI != g.PCI || time.Since(s.at) >= settledFor {
+	if !ok || s.gpu.PCI != g.PCI || time.Since(s.at) >= gpu.SettledFor {
 		return false
 	}
 	g.Minor, g.ECC = s.gpu.Minor, s.gpu.ECC

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // A daemon that holds its session asks for the state of every NVLink once a minute
@@ -38,7 +39,7 @@ func TestSlowPartsAreNotAskedInEveryScan(t *testing.T) {
 		}
 		scan("first", 19)
 		scan("second", 19)
-		<-time.After(settledFor - time.Second)
+		<-time.After(gpu.SettledFor - time.Second)
 		scan("within a minute", 19)
 		<-time.After(time.Second)
 		scan("after a minute", 38)

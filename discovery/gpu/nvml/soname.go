@@ -16,7 +16,7 @@ import (
 // withSONAMEs adds to the mounts of versioned libraries (libcuda.so.550.54.15)
 // the names by which programs find them: the SONAME (libcuda.so.1), and the
 // name without a version where the host has it or nvcdi's hook would make it.
-// It is for containers without that hook, whose create-symlinks and
+// It is for containers without that hook, with its create-symlinks and
 // update-ldcache do the same: without either, no program that is linked with
 // libcuda.so.1 starts.
 //
@@ -97,7 +97,7 @@ func exists(file, root string) bool {
 	return err == nil
 }
 
-// sonameOf returns the DT_SONAME of a library, or an empty string.
+// sonameOf is the DT_SONAME of a library; empty if it has none or is another file.
 func sonameOf(file, root string) string {
 	f, err := elf.Open(below(file, root))
 	if err != nil {

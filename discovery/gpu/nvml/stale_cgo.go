@@ -13,16 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// patience is how long a process that does not reach the driver waits while the kernel
-// has it. What a container gets from the container runtime, the library or the right to
-// open device nodes, it gets when it is created, or never.
-const patience = time.Minute
-
-// longPatience is the same where the container was created beside the driver and has never
-// reached it: no runtime that brings it is there, most likely, and the daemon has other work. The
-// kubelet's back-off begins again for a container that ran for ten minutes.
-const longPatience = 11 * time.Minute
-
 // loaded is the library that this process has. It stays for the life of the
 // process, since glibc never unloads it: after an upgrade of the driver, a
 // process with the old library answers "driver/library version mismatch" for
@@ -115,9 +105,9 @@ func (f *loaded) absent(o gpu.Options, err error) error {
 	if f.missed.IsZero() {
 		f.missed = time.Now()
 	}
-	wait := patience
+	wait := gpu.DriverPatience
 	if !f.preceded && f.version == "" {
-		wait = longPatience
+		wait = gpu.LongDriverPatience
 	}
 	if time.Since(f.missed) < wait {
 		return err

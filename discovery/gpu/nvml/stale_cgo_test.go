@@ -17,7 +17,7 @@ func TestDriverThatCameAfterTheContainer(t *testing.T) {
 	sys := t.TempDir()
 	o := gpu.Options{SysfsRoot: sys}
 	absent := errors.New("no library")
-	f := loaded{missed: time.Now().Add(-2 * patience)}
+	f := loaded{missed: time.Now().Add(-2 * gpu.DriverPatience)}
 	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
 		t.Errorf("a kernel without the driver: %v", err)
 	}
@@ -35,10 +35,10 @@ func TestDriverThatCameAfterTheContainer(t *testing.T) {
 		after    time.Duration
 		want     bool
 	}{
-		{"the driver came later", true, "", patience, true},
-		{"the driver answered once", false, "535", patience, true},
-		{"no runtime brings the driver", false, "", patience, false},
-		{"no runtime brings the driver, for long", false, "", longPatience, true},
+		{"the driver came later", true, "", gpu.DriverPatience, true},
+		{"the driver answered once", false, "535", gpu.DriverPatience, true},
+		{"no runtime brings the driver", false, "", gpu.DriverPatience, false},
+		{"no runtime brings the driver, for long", false, "", gpu.LongDriverPatience, true},
 	} {
 		f.missed, f.preceded, f.version = now.Add(-tt.after), tt.preceded, tt.version
 		if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) != tt.want || !errors.Is(err, absent) {
@@ -81,9 +81,9 @@ func TestDriverRootThatCameAfterTheContainer(t *testing.T) {
 			if err := f.absent(o, denied); errors.Is(err, gpu.ErrRestart) || !errors.Is(err, denied) {
 				t.Errorf("at once: %v", err)
 			}
-			f.missed = f.missed.Add(-2 * patience)
+			f.missed = f.missed.Add(-2 * gpu.DriverPatience)
 			if err := f.absent(o, denied); errors.Is(err, gpu.ErrRestart) != tt.want || !errors.Is(err, denied) {
-				t.Errorf("after %s: %v, want gpu.ErrRestart %t", patience, err, tt.want)
+				t.Errorf("after %s: %v, want gpu.ErrRestart %t", gpu.DriverPatience, err, tt.want)
 			}
 		})
 	}

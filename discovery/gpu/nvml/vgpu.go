@@ -20,7 +20,7 @@ func vgpu(tree sysfs.FS, address string) (*machine.VGPU, error) {
 }
 
 // parseVGPU walks the capability list (PCI Local Bus Specification 3.0, 6.7)
-// to the vendor-specific capability whose signature is "VF", and its records
+// to the vendor-specific capability with the signature "VF", and its records
 // to the one of type 0: ten bytes of version, ten of branch. The layout is the
 // one that NVIDIA's gpu-feature-discovery reads (internal/vgpu).
 func parseVGPU(config []byte) (*machine.VGPU, error) {

@@ -53,7 +53,7 @@ func (s *stored) value() object { return decode(json.RawMessage(s.json)) }
 type Kind struct {
 	// APIVersion and Name as in an object; Plural as in a path.
 	APIVersion, Name, Plural string
-	// Immutable refuses changes of the spec.
+	// Immutable rejects changes of the spec.
 	Immutable bool
 }
 
@@ -84,14 +84,14 @@ func (s *Server) Put(plural string, v any) {
 	s.store(k, o)
 }
 
-// Remove deletes an object; false if there is none.
+// Remove deletes an object; false if it does not exist.
 func (s *Server) Remove(plural, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.remove(s.kinds[plural], namespace+"/"+name)
 }
 
-// Read fills into with an object's JSON; false if there is none.
+// Read fills into with an object's JSON; false if it does not exist.
 func (s *Server) Read(plural, namespace, name string, into any) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Server) Read(plural, namespace, name string, into any) bool {
 	return o != nil && json.Unmarshal(o.json, into) == nil
 }
 
-// Names are those of a kind's objects, sorted.
+// Names are the names of a kind's objects, sorted.
 func (s *Server) Names(plural string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Server) Requests(method, plural string) int {
 	return s.requests[method+" "+plural]
 }
 
-// Down makes the server refuse everything and end all watches; false makes it
+// Down makes the server reject everything and end all watches; false makes it
 // answer again.
 func (s *Server) Down(down bool) {
 	s.mu.Lock()
@@ -317,7 +317,7 @@ func fail(w http.ResponseWriter, code int, reason, message string, causes ...any
 func decode(v any) object {
 	var o object
 	if err := json.Unmarshal(encode(v), &o); err != nil {
-		panic(fmt.Sprintf("apiserver: %T is no object: %v", v, err))
+		panic(fmt.Sprintf("apiserver: %T is not an object: %v", v, err))
 	}
 	if _, ok := o["metadata"].(object); !ok {
 		o["metadata"] = object{}

@@ -25,7 +25,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
 	if from := q.Get("resourceVersion"); from != "" && from != "0" && q.Get("sendInitialEvents") == "" &&
 		from != strconv.FormatInt(s.version, 10) {
-		// There is no history: the client lists again.
+		// The server keeps no history: the client lists again.
 		s.mu.Unlock()
 		fail(w, http.StatusGone, "Expired", "too old resource version")
 		return
@@ -126,7 +126,7 @@ func (k *kind) drop(w *watcher) {
 	}
 }
 
-// notify sends a change to all watches: old and new are nil where there is none.
+// notify sends a change to all watches: old and new may be nil.
 func (k *kind) notify(old, now *stored) {
 	for w := range k.watchers {
 		was, is := old != nil && w.match(old), now != nil && w.match(now)

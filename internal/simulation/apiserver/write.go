@@ -57,7 +57,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 	}
 }
 
-// mergeConditions makes a strategic merge patch of a Node's conditions, whose key
+// mergeConditions makes a strategic merge patch of a Node's conditions; their key
 // is their type, a JSON merge patch.
 func mergeConditions(old, patch object) {
 	status, _ := patch["status"].(object)

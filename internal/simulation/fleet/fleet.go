@@ -40,7 +40,7 @@ type Pool struct {
 	Name string
 	// Product is as in the label gpu.product, empty without GPUs.
 	Product string
-	// GPUs and HCAs count the devices of one node.
+	// GPUs and HCAs are the numbers of one node.
 	GPUs, HCAs int32
 	// Group is how many nodes share their leaf switches; the last group can be smaller.
 	Group int
@@ -49,9 +49,9 @@ type Pool struct {
 	Nodes   []Node
 }
 
-// New returns the pools of a fleet of the given size, between MinNodes and MaxNodes: GB200
+// New returns the pools of a fleet of a number of nodes, between MinNodes and MaxNodes: GB200
 // trays in racks that are NVLink domains of 18, H20 in switchboxes of two pairs, one node
-// without GPUs, and for the rest DGX H100 in units whose rails each have a leaf.
+// without GPUs, and for the rest DGX H100 in units with a leaf for each rail.
 func New(nodes int) []Pool {
 	const rack, box, small = 18, 4, 256
 	unit, pod := 8, 2
@@ -71,7 +71,7 @@ func New(nodes int) []Pool {
 		},
 		{
 			Name: "H20", Product: "NVIDIA-H20", GPUs: 8, HCAs: 4, Group: box / 2,
-			Cabling: "pairs, two of which are a switchbox",
+			Cabling: "pairs, two to a switchbox",
 		},
 		{Name: "storage", Group: 1, Cabling: "no cable of the fabric"},
 	}

@@ -63,7 +63,7 @@ type options struct {
 	kwok bool
 }
 
-const quickHealth = `health: {gpuRecoverAfter: 1s, hcaDownAfter: 1s, hcaUpAfter: 1s}
+const quickHealth = `health: {downAfter: 1s, upAfter: 1s}
 `
 
 // rig is a cluster with a plugin on its node.

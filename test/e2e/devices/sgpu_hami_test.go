@@ -19,7 +19,7 @@ import (
 )
 
 // hamiConfig is a node for HAMi as docs/hami.md has it.
-const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, refusedFor: 0s, hami: {enabled: true}}\n"
+const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: {enabled: true}}\n"
 
 // TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version:
 // the webhook's part of the pod, the decision, the node lock, the Binding.
@@ -121,7 +121,7 @@ func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
 			t.Errorf("the lock of %s was held for %s", name, gone)
 		}
 		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURefused", reason)
+			r.waitEvent(t, name, "SGPURejected", reason)
 			r.waitPhase(t, name, "failed")
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // overcommittedGPU shares one GPU of 79.6 GiB, and offers 1.5 times its memory.
-const overcommittedGPU = sharedGPUs + "sgpu: {gpus: [0], refusedFor: 0s, memoryOvercommit: 1.5, enforce: {memory: preload, compute: preload, preload: {library: "
+const overcommittedGPU = sharedGPUs + "sgpu: {gpus: [0], rejectedFor: 0s, memoryOvercommit: 1.5, enforce: {memory: preload, compute: preload, preload: {library: "
 
 // TestMemoryOvercommit: on a real kubelet, three pods of 39 GiB run on one GPU of 79.6, each
 // with its own limit, and the fourth waits with the reason. The label is what the GPU has.

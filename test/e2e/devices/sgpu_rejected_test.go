@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
-// rejectedAfter is sgpu.refusedFor in this test.
+// rejectedAfter is sgpu.rejectedFor in this test.
 const rejectedAfter = 4 * time.Second
 
 // TestSGPURejectedAndRescheduled: two cards have 40 % left each, so the Node's
@@ -24,7 +24,7 @@ const rejectedAfter = 4 * time.Second
 // node that has come meanwhile. A bare pod stays, and starts when it can.
 func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r := sgpu(t)
-	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", rejectedAfter))
+	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], rejectedFor: %s}\n", rejectedAfter))
 	r.waitShares(t, 2*16, 200, 2*79)
 	r.waitAllocatable(t, gpuResource, 6)
 	r.create(t, r.pod("first", box{more: share(60, 4)}), r.pod("second", box{more: share(60, 4)}))
@@ -35,12 +35,12 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
 	rejected := r.waitOnly(t, app, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no GPU") {
-			return "it is not refused"
+			return "it is not rejected"
 		}
 		return ""
 	})
 	since := time.Now()
-	r.waitEvent(t, rejected.Name, "SGPURefused", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
+	r.waitEvent(t, rejected.Name, "SGPURejected", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
 		"GPUs 0-1: 40 % of 100 left; needs 60")
 	r.simulate(t, "elsewhere")
 	moved := r.waitOnly(t, app, func(p *corev1.Pod) string {
@@ -53,14 +53,14 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 		t.Error("a pod has moved from node to node")
 	}
 	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s")
-	t.Logf("refused for want of a card, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
+	t.Logf("rejected for want of a GPU, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 
 	bare := r.pod("bare", box{more: share(60, 4)})
 	bare.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": r.Node()}
 	r.create(t, bare)
 	begin := time.Now()
-	r.waitEvent(t, "bare", "SGPURefused", "none of 2 GPUs can give 60 %")
+	r.waitEvent(t, "bare", "SGPURejected", "none of 2 GPUs can give 60 %")
 	uid := r.getPod(t, "bare").UID
 	r.waitPod(t, "bare", func(p *corev1.Pod) string {
 		if p.UID != uid || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed {

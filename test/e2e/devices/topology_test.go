@@ -18,7 +18,7 @@ import (
 
 // TestSingleNUMANode: with the kubelet's strictest topology policy and pinned
 // processors, GPUs, HCAs and the processor of a container are of one NUMA node,
-// and a pod that fits into none is refused. One of the pods is that of the quick start. The node is shown two NUMA nodes,
+// and a pod that fits into none is rejected. One of the pods is that of the quick start. The node is shown two NUMA nodes,
 // like the machine that the plugin replays.
 func TestSingleNUMANode(t *testing.T) {
 	if runtime.NumCPU() < 2 {
@@ -37,7 +37,7 @@ func TestSingleNUMANode(t *testing.T) {
 	r.create(t, r.pod("five", box{gpus: 5, hcas: 1}))
 	r.waitPod(t, "five", func(p *corev1.Pod) string {
 		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "TopologyAffinityError" {
-			return "five GPUs fit into no NUMA node, and it is not refused"
+			return "five GPUs fit into no NUMA node, and it is not rejected"
 		}
 		return ""
 	})

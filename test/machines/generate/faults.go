@@ -28,7 +28,7 @@ func oneDeadPort() *build {
 	down(&b.m.HCAs[3])
 	b.m.HCAs = append(b.m.HCAs[:5], b.m.HCAs[6:]...)
 	b.m.Skipped = []machine.Skipped{{
-		Name: "mlx5_5", Reason: "/sys/class/infiniband/mlx5_5 has neither ports nor node_guid: no RDMA device",
+		Name: "mlx5_5", Reason: "/sys/class/infiniband/mlx5_5 has neither ports nor node_guid: not an RDMA device",
 	}}
 	b.m.GPUs[6].Health = machine.Health{State: machine.Lost, Reason: "memory: GPU is lost"}
 	return b

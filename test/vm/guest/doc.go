@@ -2,5 +2,5 @@
 // binary an init.
 //
 // It mounts, loads modules and makes soft RDMA links, and it does so only in a
-// guest of package vm: anywhere else it refuses.
+// guest of package vm: anywhere else it fails.
 package guest

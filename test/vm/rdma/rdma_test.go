@@ -19,7 +19,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
@@ -73,7 +72,7 @@ func TestSoftRDMAIsVirtualAndWhole(t *testing.T) {
 		t.Errorf("machine (-want +got):\n%s", diff)
 	}
 	for _, probe := range m.Probes {
-		isGPU := slices.ContainsFunc(vendors.All(), func(v *gpu.Vendor) bool { return v.Probe == probe.Name })
+		isGPU := slices.ContainsFunc(host.Vendors(), func(v *gpu.Vendor) bool { return v.Probe == probe.Name })
 		if want := machine.ProbeOK; probe.State != want && !isGPU {
 			t.Errorf("probe %s is %s: %s", probe.Name, probe.State, probe.Reason)
 		}

@@ -301,7 +301,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
 	topology := config.Default().Topology
-	topology.ClusterManager.Address = config.HTTPSAddress(c.address)
+	topology.ClusterManager = config.HTTPSAddress(c.address)
 	q := worker.Query{Node: "n1", Topology: topology, Ports: []worker.Port{{
 		Rail: v1alpha1.Rail{ID: "a", Port: 1, Role: "fabric"},
 	}}}
@@ -320,7 +320,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 		t.Errorf("age %s, %v", age, ok)
 	}
 	answers <- writes("text/html", "<html>")
-	q.Topology.ClusterManager.Interval = 31 * time.Second // Asks again at once.
+	q.Node = "n2" // Asks again at once.
 	s.Discover(ctx, q)
 	<-changed
 	got := s.Discover(ctx, q)
@@ -340,7 +340,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	} else if got.Stale == nil || !got.Stale.Since.Equal(s.at) {
 		t.Errorf("old answer, stale %+v", got.Stale)
 	}
-	q.Topology.ClusterManager.Address = ""
+	q.Topology.ClusterManager = ""
 	if diff := cmp.Diff(worker.Report{}, s.Discover(ctx, q)); diff != "" {
 		t.Errorf("switched off (-want +got):\n%s", diff)
 	}
@@ -363,7 +363,7 @@ func TestServerIsAwayForLong(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
 		topology := config.Default().Topology
-		topology.ClusterManager.Address = config.HTTPSAddress(c.address)
+		topology.ClusterManager = config.HTTPSAddress(c.address)
 		s.Discover(ctx, worker.Query{Node: "n1", Topology: topology})
 		<-time.After(4 * time.Hour)
 		stop()

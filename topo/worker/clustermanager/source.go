@@ -30,6 +30,8 @@ const (
 	confidenceOld = worker.Remembered
 	// old is the age from which on an answer counts less, and is stale.
 	old = time.Hour
+	// interval is the time between two questions: every node of the cluster asks.
+	interval = 5 * time.Minute
 	// firstRetry is the pause after a failure; it doubles up to the interval.
 	firstRetry = 10 * time.Second
 )
@@ -67,7 +69,6 @@ type Source struct {
 // target is the server to ask about which node.
 type target struct {
 	address, node string
-	interval      time.Duration
 }
 
 // New returns a Source without a server yet.
@@ -88,8 +89,7 @@ func (s *Source) Age() (age time.Duration, ok bool) {
 // Discover gives the last good answer, and never waits.
 func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	t := target{
-		address: string(q.Topology.ClusterManager.Address), node: q.Node,
-		interval: q.Topology.ClusterManager.Interval,
+		address: string(q.Topology.ClusterManager), node: q.Node,
 	}
 	if !q.Topology.Uses(config.SourceClusterManager) {
 		t.address = ""
@@ -161,11 +161,11 @@ func (s *Source) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // The context's end is Run's own.
 		}
 		s.keep(ctx, t, found, err)
-		pause := t.interval
+		pause := interval
 		if err == nil {
 			retry = firstRetry
 		} else {
-			pause, retry = min(retry, t.interval), min(2*retry, t.interval)
+			pause, retry = min(retry, interval), min(2*retry, interval)
 		}
 		timer = time.After(wait.Jitter(pause*9/10, 2./9)) // A tenth more or less.
 	}

@@ -1,11 +1,9 @@
 package static
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/heddle-dev/heddle/api/strict"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -24,215 +23,177 @@ const MaxFile = 1 << 20
 // Version is the value of the key version.
 const Version = "v1"
 
-// Parse reads a file. The error has every fault in it, each with file, line
-// and place.
+// document is the content of a file.
+type document struct {
+	Version string `yaml:"version"`
+	// Groups are the parents of groups.
+	Groups map[string]string `yaml:"groups"`
+	Nodes  map[string]node   `yaml:"nodes"`
+}
+
+// node has the group of a node, or all its groups from the top, and the links of its rails.
+type node struct {
+	Group string          `yaml:"group"`
+	Path  []string        `yaml:"path"`
+	Rails map[string]link `yaml:"rails"`
+}
+
+// link is where a rail ends. As YAML it is the switch alone, or a section.
+type link struct {
+	Switch string `yaml:"switch"`
+	Name   string `yaml:"name"`
+	Port   string `yaml:"port"`
+}
+
+// UnmarshalYAML decodes both forms.
+func (l *link) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		return n.Decode(&l.Switch)
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if key := n.Content[i]; !slices.Contains([]string{"switch", "name", "port"}, key.Value) {
+			return &yaml.TypeError{Errors: []string{
+				fmt.Sprintf("line %d: field %s not found in type link", key.Line, key.Value),
+			}}
+		}
+	}
+	type section link // Without this method.
+	return n.Decode((*section)(l))
+}
+
+// Parse reads a file. The error has everything that is wrong, each a [strict.Error].
 func Parse(file string, text []byte) (map[string]worker.Place, error) {
-	p := &parser{file: file, parents: map[string]parent{}, nodes: map[string]worker.Place{}}
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: more than %d bytes", file, MaxFile)
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var document, more yaml.Node
-	if err := decoder.Decode(&document); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%s: is empty", file)
-		}
-		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	var content document
+	p := &parser{Document: strict.Read(file, text, &content), parents: map[string]parent{}}
+	if p.Errors == nil {
+		p.nodes = p.read(&content)
 	}
-	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: something follows the first YAML document", file)
-	}
-	p.root(document.Content[0])
-	if p.faults != nil {
-		return nil, errors.Join(p.faults...)
+	if p.Errors != nil {
+		return nil, errors.Join(p.Errors...)
 	}
 	return p.nodes, nil
 }
 
-// maxFaults bounds the faults reported of one file.
-const maxFaults = 20
-
 type parser struct {
-	file   string
-	faults []error
-	// parents are the groups that stand in another, with the line that has it.
+	*strict.Document
+	// parents are the groups that belong to another, with the path that has it.
 	parents map[string]parent
 	nodes   map[string]worker.Place
 }
 
-type parent struct {
-	name string
-	line int
-}
+type parent struct{ name, at string }
 
-func (p *parser) fault(n *yaml.Node, at, format string, args ...any) {
-	if len(p.faults) < maxFaults {
-		what := fmt.Sprintf(format, args...)
-		p.faults = append(p.faults, fmt.Errorf("%s:%d: %s: %s", p.file, n.Line, at, what))
+func (p *parser) read(content *document) map[string]worker.Place {
+	if content.Version != Version {
+		p.Add("version", "unsupported version %.20q: supported is %s", content.Version, Version)
 	}
-}
-
-func (p *parser) root(n *yaml.Node) {
-	f := p.fields(n, "file", "version", "groups", "nodes")
-	if version := p.text(f["version"], "version"); version != Version {
-		p.fault(n, "version", "%.20q is not %s", version, Version)
+	if !p.Has("nodes") {
+		p.Add("nodes", "is missing")
 	}
-	for _, e := range p.entries(f["groups"], "groups") {
-		if upper := p.group(e.value, e.at); upper != "" && p.group(e.key, e.at) != "" {
-			p.under(e.value, e.at, e.key.Value, upper)
+	for _, name := range inOrder(p, "groups", content.Groups) {
+		at := "groups." + name
+		if p.group(at, name) && p.group(at, content.Groups[name]) {
+			p.under(at, name, content.Groups[name])
 		}
 	}
-	if f["nodes"] == nil {
-		p.fault(n, "nodes", "is missing")
+	nodes := map[string]worker.Place{}
+	names := inOrder(p, "nodes", content.Nodes)
+	for _, name := range names {
+		nodes[name] = p.node("nodes."+name, content.Nodes[name])
 	}
-	nodes := p.entries(f["nodes"], "nodes")
-	for _, e := range nodes {
-		p.nodes[e.key.Value] = p.node(e.value, e.at)
-	}
-	if p.circles(); p.faults != nil {
-		return
-	}
-	for _, e := range nodes {
-		place := p.nodes[e.key.Value]
-		p.derive(e, &place)
-		p.nodes[e.key.Value] = place
-	}
-}
-
-// entry is a key of a section, and its place in the file.
-type entry struct {
-	key, value *yaml.Node
-	at         string
-}
-
-// entries returns the entries of a section, each key once; nil for any other node.
-func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
-	if n == nil {
+	if p.circles(); p.Errors != nil {
 		return nil
 	}
-	if n.Kind != yaml.MappingNode {
-		p.fault(n, at, "is not a mapping")
-		return nil
+	for _, name := range names {
+		place := nodes[name]
+		p.derive("nodes."+name, &place)
+		nodes[name] = place
 	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		e := entry{n.Content[i], n.Content[i+1], at + "." + n.Content[i].Value}
-		line, twice := seen[e.key.Value]
-		seen[e.key.Value] = e.key.Line
-		switch {
-		case e.key.Kind != yaml.ScalarNode || fancy(e.key) || fancy(e.value):
-			p.fault(e.key, at, "YAML anchors, aliases and tags are not read here")
-		case twice:
-			p.fault(e.key, e.at, "duplicate key, first on line %d", line)
-		default:
-			all = append(all, e)
-		}
-	}
-	return all
+	return nodes
 }
 
-// fields are the values of a section that has these keys only.
-func (p *parser) fields(n *yaml.Node, at string, known ...string) map[string]*yaml.Node {
-	found := map[string]*yaml.Node{}
-	for _, e := range p.entries(n, at) {
-		if !slices.Contains(known, e.key.Value) {
-			p.fault(e.key, e.at, "unknown key")
-		}
-		found[e.key.Value] = e.value
-	}
-	return found
+// inOrder are the keys of a section in the order of the file.
+func inOrder[V any](p *parser, section string, values map[string]V) []string {
+	return slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(p.Line(section+"."+a), p.Line(section+"."+b)), cmp.Compare(a, b))
+	})
 }
 
-func fancy(n *yaml.Node) bool {
-	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
-}
-
-// text is empty for no value.
-func (p *parser) text(n *yaml.Node, at string) string {
-	if n == nil {
-		return ""
-	}
-	if n.Kind != yaml.ScalarNode || fancy(n) || n.ShortTag() == "!!null" {
-		p.fault(n, at, "is not a string")
-		return ""
-	}
-	return n.Value
-}
-
-// group reads a group's name.
-func (p *parser) group(n *yaml.Node, at string) string {
-	name := p.text(n, at)
+// group checks the name of a group.
+func (p *parser) group(at, name string) bool {
+	err := wellknown.CheckValue(name)
 	if name == "" {
-		return ""
+		err = errors.New("empty name")
 	}
-	if err := wellknown.CheckValue(name); err != nil {
-		p.fault(n, at, "%v", err)
-		return ""
+	if err != nil {
+		p.Add(at, "%w", err)
 	}
-	return name
+	return err == nil
 }
 
-// under notes that one group stands in another, and rejects a second one.
-func (p *parser) under(n *yaml.Node, at, name, upper string) {
+// under records that one group belongs to another, and rejects a second one.
+func (p *parser) under(at, name, upper string) {
 	known, ok := p.parents[name]
 	if !ok {
-		p.parents[name] = parent{upper, n.Line}
+		p.parents[name] = parent{upper, at}
 	} else if known.name != upper {
-		p.fault(n, at, "%s is in %s here and in %s on line %d", name, upper, known.name, known.line)
+		p.Add(at, "%s is in %s here and in %s on line %d", name, upper, known.name, p.Line(known.at))
 	}
 }
 
-func (p *parser) node(n *yaml.Node, at string) (out worker.Place) {
-	f := p.fields(n, at, "path", "group", "rails")
-	out.Rails = p.rails(f["rails"], at+".rails")
-	if f["path"] != nil {
-		out.Path = p.path(f["path"], at+".path")
+func (p *parser) node(at string, n node) (out worker.Place) {
+	out.Rails = p.rails(at+".rails", n.Rails)
+	hasPath := p.Has(at + ".path")
+	if hasPath {
+		out.Path = p.path(at+".path", n.Path)
 	}
-	if group := p.group(f["group"], at+".group"); group != "" && f["path"] != nil {
-		p.fault(f["group"], at+".group", "stands beside a path; give one of them")
-	} else if group != "" {
-		out.Path = []string{group}
+	switch {
+	case n.Group != "" && hasPath:
+		p.Add(at+".group", "set either group or path")
+	case n.Group != "" && p.group(at+".group", n.Group):
+		out.Path = []string{n.Group}
 	}
 	return out
 }
 
-func (p *parser) path(n *yaml.Node, at string) (path []string) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > worker.MaxPath {
-		p.fault(n, at, "is not a list of 1 to %d groups", worker.MaxPath)
+func (p *parser) path(at string, names []string) []string {
+	if len(names) == 0 || len(names) > worker.MaxPath {
+		p.Add(at, "%d groups: want 1 to %d", len(names), worker.MaxPath)
 		return nil
 	}
-	for i, item := range n.Content {
-		place := at + "[" + strconv.Itoa(i) + "]"
-		name := p.group(item, place)
-		switch first := slices.Index(path, name); {
-		case name == "":
+	for i, name := range names {
+		place := fmt.Sprintf("%s[%d]", at, i)
+		if first := slices.Index(names, name); first < i {
+			p.Add(place, "%s is in itself: it is entry %d too", name, first)
 			return nil
-		case first >= 0:
-			p.fault(item, place, "%s stands in itself: it is entry %d too", name, first)
-			return nil
-		case i > 0:
-			p.under(item, place, name, path[i-1])
 		}
-		path = append(path, name)
+		if !p.group(place, name) {
+			return nil
+		}
+		if i > 0 {
+			p.under(place, name, names[i-1])
+		}
 	}
-	return path
+	return names
 }
 
-func (p *parser) rails(n *yaml.Node, at string) (rails []v1alpha1.Rail) {
-	for _, e := range p.entries(n, at) {
-		r, ok := number(e.key.Value)
+func (p *parser) rails(at string, links map[string]link) (rails []v1alpha1.Rail) {
+	for _, key := range inOrder(p, at, links) {
+		place := at + "." + key
+		r, ok := number(key)
 		if !ok {
-			p.fault(e.key, e.at, "is neither a rail (0 to %d) nor rail/plane", worker.MaxRails-1)
+			p.Add(place, "invalid rail: want 0 to %d, or rail/plane", worker.MaxRails-1)
 			continue
 		}
-		f := map[string]*yaml.Node{"switch": e.value}
-		if e.value.Kind == yaml.MappingNode {
-			f = p.fields(e.value, e.at, "switch", "name", "port")
+		l := links[key]
+		r.Switch = &v1alpha1.Switch{
+			ID: worker.Text(l.Switch, worker.MaxName), Name: worker.Text(l.Name, worker.MaxSwitchName),
 		}
-		text := func(key string, limit int) string { return worker.Text(p.text(f[key], e.at+"."+key), limit) }
-		r.Switch = &v1alpha1.Switch{ID: text("switch", worker.MaxName), Name: text("name", worker.MaxSwitchName)}
-		if r.SwitchPort = text("port", worker.MaxName); r.Switch.ID == "" {
-			p.fault(e.value, e.at, "names no switch")
+		if r.SwitchPort = worker.Text(l.Port, worker.MaxName); r.Switch.ID == "" {
+			p.Add(place, "switch is missing")
 		}
 		rails = append(rails, r)
 	}
@@ -255,14 +216,13 @@ func number(s string) (r v1alpha1.Rail, ok bool) {
 	return v1alpha1.Rail{Rail: int32(n), Plane: int32(m)}, ok
 }
 
-// maxCircle bounds a way up that is followed; no node is in that many groups.
+// maxCircle bounds the search; no node is in that many groups.
 const maxCircle = 64
 
-// circles rejects groups that stand in themselves, each circle once, beginning
-// with the one that is written first.
+// circles rejects groups that are in themselves, each circle once, with the group that is first in the file.
 func (p *parser) circles() {
 	names := slices.SortedFunc(maps.Keys(p.parents), func(a, b string) int {
-		return cmp.Or(cmp.Compare(p.parents[a].line, p.parents[b].line), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(p.Line(p.parents[a].at), p.Line(p.parents[b].at)), strings.Compare(a, b))
 	})
 	reported := map[string]bool{}
 	for _, name := range names {
@@ -275,19 +235,19 @@ func (p *parser) circles() {
 			for _, group := range way {
 				reported[group] = true
 			}
-			p.fault(&yaml.Node{Line: p.parents[name].line}, "groups", "%s: a circle", strings.Join(way, " is in "))
+			p.Add(p.parents[name].at, "circle of groups: %s", strings.Join(way, " is in "))
 		}
 	}
 }
 
-// derive puts the groups above a path's first on top of it.
-func (p *parser) derive(e entry, place *worker.Place) {
+// derive puts the groups above the first of a path in front of it.
+func (p *parser) derive(at string, place *worker.Place) {
 	if len(place.Path) == 0 {
 		return
 	}
 	for upper := p.parents[place.Path[0]].name; upper != ""; upper = p.parents[upper].name {
 		if len(place.Path) == worker.MaxPath {
-			p.fault(e.key, e.at, "is in more than %d groups", worker.MaxPath)
+			p.Add(at, "is in more than %d groups", worker.MaxPath)
 			return
 		}
 		place.Path = slices.Insert(place.Path, 0, upper)

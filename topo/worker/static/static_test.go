@@ -65,29 +65,29 @@ func TestDocumentation(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", "f: is empty"},
-		{"no version", "nodes: {}", `f:1: version: "" is not v1`},
+		{"empty", "", `f: version: unsupported version "": supported is v1`},
+		{"no version", "nodes: {}", "f:1: version: unsupported version"},
 		{"no nodes", "version: v1", "f:1: nodes: is missing"},
-		{"a list", "- a", "f:1: file: is not a mapping"},
-		{"no YAML", "a: [", "f: line 1: did not find expected node content"},
-		{"two documents", "version: v1\n---\n{}", "f: something follows the first YAML document"},
+		{"a list", "- a", "f:1: cannot unmarshal !!seq into"},
+		{"no YAML", "a: [", "f:1: invalid YAML: did not find expected node content"},
+		{"two documents", "version: v1\n---\n{}", "f:2: only one YAML document"},
 		{"unknown key", "version: v1\nnodes:\n  n1:\n    paths: [a]\n", "f:4: nodes.n1.paths: unknown key"},
-		{"node twice", "version: v1\nnodes:\n  n1: {group: a}\n  n1: {group: b}\n", "f:4: nodes.n1: duplicate key, first on line 3"},
-		{"rail twice", "version: v1\nnodes:\n  n1:\n    rails:\n      0: a\n      0: b\n", "f:6: nodes.n1.rails.0: stands here twice"},
-		{"group in itself", "version: v1\nnodes:\n  n1: {path: [a, b, a]}\n", "f:3: nodes.n1.path[2]: a stands in itself: it is entry 0 too"},
-		{"circle of groups", "version: v1\ngroups:\n  a: b\n  b: c\n  c: a\nnodes: {}\n", "f:3: groups: a is in b is in c is in a: a circle"},
-		{"group that is its own", "version: v1\ngroups:\n  a: a\nnodes: {}\n", "f:3: groups: a is in a: a circle"},
-		{"circle over two nodes", "version: v1\nnodes:\n  n1: {path: [a, b]}\n  n2: {path: [b, a]}\n", "f:3: groups: b is in a is in b: a circle"},
+		{"node twice", "version: v1\nnodes:\n  n1: {group: a}\n  n1: {group: b}\n", "f:4: nodes.n1: duplicate key; the first is on line 3"},
+		{"rail twice", "version: v1\nnodes:\n  n1:\n    rails:\n      0: a\n      0: b\n", "f:6: nodes.n1.rails.0: duplicate key"},
+		{"group in itself", "version: v1\nnodes:\n  n1: {path: [a, b, a]}\n", "f:3: nodes.n1.path[2]: a is in itself: it is entry 0 too"},
+		{"circle of groups", "version: v1\ngroups:\n  a: b\n  b: c\n  c: a\nnodes: {}\n", "f:3: groups.a: circle of groups: a is in b is in c is in a"},
+		{"group that is its own", "version: v1\ngroups:\n  a: a\nnodes: {}\n", "f:3: groups.a: circle of groups: a is in a"},
+		{"circle over two nodes", "version: v1\nnodes:\n  n1: {path: [a, b]}\n  n2: {path: [b, a]}\n", "f:3: nodes.n1.path[1]: circle of groups: b is in a is in b"},
 		{"two parents", "version: v1\nnodes:\n  n1: {path: [a, x]}\n  n2: {path: [b, x]}\n", "f:4: nodes.n2.path[1]: x is in b here and in a on line 3"},
-		{"path and group", "version: v1\nnodes:\n  n1: {path: [a], group: b}\n", "f:3: nodes.n1.group: stands beside a path"},
-		{"no list", "version: v1\nnodes:\n  n1: {path: a}\n", "f:3: nodes.n1.path: is no list of 1 to 8 groups"},
-		{"too deep", "version: v1\nnodes:\n  n1: {path: [a, b, c, d, e, f, g, h, i]}\n", "f:3: nodes.n1.path: is no list of 1 to 8 groups"},
+		{"path and group", "version: v1\nnodes:\n  n1: {path: [a], group: b}\n", "f:3: nodes.n1.group: set either group or path"},
+		{"no list", "version: v1\nnodes:\n  n1: {path: a}\n", "f:3: nodes.n1.path: cannot unmarshal"},
+		{"too deep", "version: v1\nnodes:\n  n1: {path: [a, b, c, d, e, f, g, h, i]}\n", "f:3: nodes.n1.path: 9 groups: want 1 to 8"},
 		{"too deep by groups", "version: v1\ngroups: {b: a}\nnodes:\n  n1: {path: [b, c, d, e, f, g, h, i]}\n", "f:4: nodes.n1: is in more than 8 groups"},
 		{"bad name", "version: v1\nnodes:\n  n1: {group: 'a b'}\n", "f:3: nodes.n1.group: \"a b\""},
-		{"bad rail", "version: v1\nnodes:\n  n1: {rails: {128: a}}\n", "f:3: nodes.n1.rails.128: is neither a rail"},
-		{"bad plane", "version: v1\nnodes:\n  n1: {rails: {1/x: a}}\n", "f:3: nodes.n1.rails.1/x: is neither a rail"},
-		{"no switch", "version: v1\nnodes:\n  n1: {rails: {1: {name: x}}}\n", "f:3: nodes.n1.rails.1: names no switch"},
-		{"alias", "version: v1\nnodes:\n  n1: &a {group: b}\n  n2: *a\n", "f:4: nodes: YAML anchors, aliases and tags"},
+		{"bad rail", "version: v1\nnodes:\n  n1: {rails: {128: a}}\n", "f:3: nodes.n1.rails.128: invalid rail"},
+		{"bad plane", "version: v1\nnodes:\n  n1: {rails: {1/x: a}}\n", "f:3: nodes.n1.rails.1/x: invalid rail"},
+		{"no switch", "version: v1\nnodes:\n  n1: {rails: {1: {name: x}}}\n", "f:3: nodes.n1.rails.1: switch is missing"},
+		{"alias", "version: v1\nnodes:\n  n1: &a {group: b}\n  n2: *a\n", "f:4: nodes.n2: YAML anchors, aliases"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nodes, err := Parse("f", []byte(tt.text))
@@ -134,7 +134,7 @@ func TestSourceKeepsTheLastGoodFile(t *testing.T) {
 		t.Errorf("good file (-want +got):\n%s", diff)
 	}
 	write("version: v2\nnodes: {}\n")
-	want.Skipped = append([]v1alpha1.Skipped{{Name: "static", Reason: `topology.yaml:1: version: "v2" is not v1`}}, want.Skipped...)
+	want.Skipped = append([]v1alpha1.Skipped{{Name: "static", Reason: `topology.yaml:1: version: unsupported version "v2": supported is v1`}}, want.Skipped...)
 	bad := s.Discover(t.Context(), q)
 	if bad.Stale == nil || bad.Stale.Since.IsZero() || bad.Stale.Reason != want.Skipped[0].Reason {
 		t.Errorf("bad file: stale %+v", bad.Stale)

@@ -47,7 +47,7 @@ func NewWriter(w io.Writer, made time.Time) *Writer {
 	return &Writer{tar: tar.NewWriter(zip), zip: zip, made: made}
 }
 
-// Add adds a file. What is too long loses its beginning, for the end of a log is what
+// Add adds a file. A file that is too long loses its beginning, for the end of a log is the part that
 // is asked about; a machine is whole or not there.
 func (w *Writer) Add(name string, content []byte) error {
 	switch {
@@ -80,7 +80,7 @@ func Redact(content []byte) []byte {
 	const value = `("(\\.|[^"\\])*"|[^\s",;&}]+)`
 	lower := bytes.ToLower(content)
 	for _, p := range []struct {
-		// words, in lower case, are what a match has one of: a search for them is quick.
+		// Every match has one of these words, in lower case: a search for them is quick.
 		words   []string
 		pattern string
 	}{

@@ -6,11 +6,11 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
-// adapter is a network adapter whose makers' drivers give RDMA, or something
-// like it, in a way of their own.
+// adapter is a network adapter with RDMA, or something like it, by a driver that is
+// not the kernel's.
 type adapter struct {
 	vendor  string
 	devices []string
@@ -25,7 +25,7 @@ func adapters() []adapter {
 			"0x17db",
 			[]string{"0x0501"},
 			"HPE Slingshot adapter (Cassini)",
-			"It is no HCA of the kernel: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another " +
+			"The kernel has no HCA for it: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another " +
 				"plugin must hand out.",
 		},
 		// drivers/infiniband/hw/efa/efa_main.c
@@ -50,7 +50,7 @@ func (l *List) accelerators(m *machine.Machine) {
 		isAccelerator := slices.ContainsFunc([]string{"0x0302", "0x0380", "0x12"}, func(class string) bool {
 			return strings.HasPrefix(f.Class, class)
 		})
-		if isAccelerator && !vendors.All().IsGPU(f) && f.PhysFn == "" {
+		if isAccelerator && !host.Vendors().IsGPU(f) && f.PhysFn == "" {
 			kind := strings.TrimPrefix(f.Vendor, "0x") + ":" + strings.TrimPrefix(f.Device, "0x")
 			at[kind] = append(at[kind], f.Address)
 		}
@@ -61,7 +61,7 @@ func (l *List) accelerators(m *machine.Machine) {
 	}
 }
 
-// adapters explains adapters on the bus that are no HCAs, and so in no resource.
+// adapters explains adapters on the bus without an HCA, which no resource has.
 func (l *List) adapters(m *machine.Machine) {
 	for _, a := range adapters() {
 		var at []string

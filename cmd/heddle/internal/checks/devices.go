@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 // gpus explains GPUs that are unhealthy, or differ from others of their model.
@@ -17,7 +17,7 @@ func (l *List) gpus(m *machine.Machine) {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
-		vendor := vendors.All().Of(m, g)
+		vendor := host.Vendors().Of(m, g)
 		if vendor == nil {
 			vendor = &gpu.Vendor{Link: "link"}
 		}
@@ -115,9 +115,9 @@ func (l *List) hcas(m *machine.Machine) {
 			}
 		case machine.RoleNVSwitch:
 			l.Note(h.Name, "",
-				"is the management function of an NVSwitch: it looks like an HCA and is none, so no pod gets it")
+				"is the management function of an NVSwitch and not a network adapter, so no pod gets it")
 		case machine.RoleVirtual:
-			l.Note(h.Name, "", "is soft RDMA (%s): it is no fabric HCA, "+
+			l.Note(h.Name, "", "is soft RDMA (%s), "+
 				"so no pod gets it unless a resource selects role virtual", h.Driver)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -34,17 +34,17 @@ const (
 // Finding is one thing about a machine.
 type Finding struct {
 	Level Level `json:"level"`
-	// Subject is what it is about: GPU 6, mlx5_3 port 1, probe nvml.
+	// Subject is the device or part: GPU 6, mlx5_3 port 1, probe nvml.
 	Subject string `json:"subject"`
 	Message string `json:"message"`
-	// Remedy is what to do about it, empty for nothing.
+	// Remedy is the recommended action; empty if there is none.
 	Remedy string `json:"remedy,omitempty"`
 }
 
 // List collects findings.
 type List []Finding
 
-// Problem adds what needs action; an empty remedy is none.
+// Problem adds a finding that needs action. remedy may be empty.
 func (l *List) Problem(subject, remedy, format string, args ...any) {
 	*l = append(*l, Finding{Problem, subject, fmt.Sprintf(format, args...), remedy})
 }
@@ -116,7 +116,7 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	case "rdma-netlink":
 		remedy = "See that ib_core is loaded, and that this program is in the host's network namespace."
 	}
-	for _, v := range vendors.All() {
+	for _, v := range host.Vendors() {
 		if v.Probe != p.Name {
 			if len(v.OnBus(m.PCI)) > 0 {
 				others = v.Name
@@ -133,9 +133,9 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	case p.State == machine.ProbeFailed:
 		l.Problem(subject, remedy, "failed: %s", p.Reason)
 	case p.State == machine.ProbeTimeout:
-		l.Problem(subject, remedy, "did not answer: %s; its values are those of its last good answer", p.Reason)
+		l.Problem(subject, remedy, "did not answer: %s; its values are from its last good answer", p.Reason)
 	case p.State == machine.ProbeAbsent && present != "":
-		l.Problem(subject, remedy, "there is no driver for what is on the PCI bus (%s): %s", present, p.Reason)
+		l.Problem(subject, remedy, "the driver is missing for devices on the PCI bus (%s): %s", present, p.Reason)
 	case p.State == machine.ProbeAbsent && own && others != "":
 		// The node has GPUs of another maker, and needs no driver of this one.
 	case p.State == machine.ProbeAbsent:
@@ -148,7 +148,7 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 func (l *List) excused(m *machine.Machine) {
 	byReason := map[string][]string{}
 	for i := range m.PCI {
-		if f := &m.PCI[i]; vendors.All().IsGPU(f) && gpu.Excuse(f) != "" && m.GPUAt(f.Address) == nil {
+		if f := &m.PCI[i]; host.Vendors().IsGPU(f) && gpu.Excuse(f) != "" && m.GPUAt(f.Address) == nil {
 			byReason[gpu.Excuse(f)] = append(byReason[gpu.Excuse(f)], f.Address)
 		}
 	}
@@ -172,7 +172,7 @@ func (l *List) skipped(m *machine.Machine) {
 	}
 	for _, reason := range reasons {
 		remedy := "See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report."
-		for _, v := range vendors.All() {
+		for _, v := range host.Vendors() {
 			answers := slices.ContainsFunc(m.Probes, func(p machine.Probe) bool {
 				return p.Name == v.Probe && p.State == machine.ProbeOK
 			})

@@ -93,7 +93,7 @@ func TestFindings(t *testing.T) {
 		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): unhealthy: XID 79"}},
 		{"GPUs and no driver", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
-		}, []string{"problem probe nvml: there is no driver for what is on the PCI bus (2 NVIDIA GPUs): no library"}},
+		}, []string{"problem probe nvml: the driver is missing for devices on the PCI bus (2 NVIDIA GPUs): no library"}},
 		{"GPUs that belong to virtual machines", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 			m.PCI[0].Driver, m.PCI[1].Driver = "vfio-pci", "vfio-pci"
@@ -118,7 +118,7 @@ func TestFindings(t *testing.T) {
 		}, []string{"note probe nvml: nothing to read: no library"}},
 		{"a hung driver", func(m *machine.Machine) {
 			m.Probes[0] = machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "no answer in 5s"}
-		}, []string{"problem probe nvml: did not answer: no answer in 5s; its values are those of its last good answer"}},
+		}, []string{"problem probe nvml: did not answer: no answer in 5s; its values are from its last good answer"}},
 		{"a failed probe", func(m *machine.Machine) {
 			m.Probes[0] = machine.Probe{Name: "rdma", State: machine.ProbeFailed, Reason: "permission denied"}
 		}, []string{"problem probe rdma: failed: permission denied"}},
@@ -139,7 +139,7 @@ func TestFindings(t *testing.T) {
 			port(m).SMLID = 0
 		}, []string{
 			"problem mlx5_1 port 1: ACTIVE, but no subnet manager is known (SM LID 0)",
-			"note mlx5_0: is the management function of an NVSwitch: it looks like an HCA and is none, so no pod gets it",
+			"note mlx5_0: is the management function of an NVSwitch and not a network adapter, so no pod gets it",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// roleCheck is what the roles of a machine's HCAs are checked against.
+// roleCheck has the facts that the roles of a machine's HCAs are checked against.
 type roleCheck struct {
 	m   *machine.Machine
 	set *config.Roles
@@ -18,7 +18,7 @@ type roleCheck struct {
 	// m.HCAs; switches is whether any does.
 	near     []string
 	switches bool
-	// layer and model are what most of the fabric have, empty for none.
+	// layer and model are those of most of the fabric; empty if there are none.
 	layer, model string
 	// rate is the lowest of the fabric's active ports, 0 for none.
 	rate float64
@@ -126,7 +126,7 @@ func (l *List) otherThanRail(c *roleCheck, i int) {
 		c.place(i), modelOf(h), layerOf(h), c.model, c.layer)
 }
 
-// place is what an HCA is next to.
+// place names the neighbors of an HCA.
 func (c *roleCheck) place(i int) string { return cmp.Or(c.near[i], "no GPU, as all HCAs here") }
 
 // layerOf is the link layer of an HCA's active ports, or else of any.

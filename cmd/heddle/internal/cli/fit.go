@@ -172,7 +172,7 @@ func shorten(cell string, width int) string {
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-head-1):])
 }
 
-// Wrap breaks a text between words. A longer word has a line of its own.
+// Wrap breaks a text between words. A longer word has a separate line.
 func Wrap(text string, width int) []string {
 	lines := []string{""}
 	for word := range strings.FieldsSeq(text) {

@@ -58,7 +58,7 @@ it and a line on stderr. FILE may be - for stdin.`,
 			return cli.Write(c, result.String())
 		},
 	}
-	c.Flags().StringVar(&from, "from", "", "the project that FILE belongs to: nvidia, hami or mellanox")
+	c.Flags().StringVar(&from, "from", "", "`format` of FILE: nvidia, hami or mellanox")
 	cli.Complete(c, "from", nvidia, hami, mellanox)
 	return c
 }
@@ -82,7 +82,7 @@ func read(stdin io.Reader, file string) ([]byte, error) {
 type Result struct {
 	// Config is the key cluster-config.
 	Config string
-	// Notes lists what was not converted or changes its meaning, one line each.
+	// Notes name what was not carried over, or means something else, one line each.
 	Notes []string
 
 	keys map[string]any
@@ -133,7 +133,7 @@ func Convert(from string, text []byte) (*Result, error) {
 	r.Config = string(out)
 	files := map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: out}
 	if _, err := config.Parse(files, rule.CEL{}); err != nil {
-		return nil, fmt.Errorf("invalid configuration after conversion: %w", err)
+		return nil, fmt.Errorf("the result is invalid: %w", err)
 	}
 	return r, nil
 }

@@ -71,7 +71,7 @@ func (r *Result) devices(entry *section, name string, sgpu map[string]any) {
 	}
 }
 
-// shareName is the name of a slot in NVIDIA's plugin.
+// shareName is NVIDIA's name of a slot.
 func shareName(entry *section, renamed bool) string {
 	name := take[string](entry, "rename")
 	switch {
@@ -132,7 +132,7 @@ func (r *Result) hamiMemory(gpu *section, defaults map[string]any) {
 	if resources["vmemoryUnit"] != string(config.MiB) {
 		const gib = 1024
 		if memory%gib != 0 {
-			r.notef("%s: rounded %d MiB up to a whole number of GiB", gpu.at("defaultMemory"), memory)
+			r.notef("%s: %d MiB is not a whole number of GiB, and rounded up", gpu.at("defaultMemory"), memory)
 		}
 		memory = (memory + gib - 1) / gib
 	}
@@ -192,7 +192,7 @@ const maxSharers = 4096
 // mellanox reads config.json.
 func (r *Result) mellanox(root *section) {
 	if root.fields["configList"] == nil {
-		root.failf("configList: required in config.json of k8s-rdma-shared-dev-plugin")
+		root.failf("configList is missing: not a config.json of k8s-rdma-shared-dev-plugin")
 	}
 	resources := []any{}
 	for _, entry := range root.list("configList") {
@@ -228,7 +228,7 @@ func (r *Result) rdma(entry *section) map[string]any {
 	if len(wanted) == 0 {
 		r.notef("%s: no selectors, so the resource is of all HCAs with role fabric", entry.path)
 	}
-	// That plugin behaves like count: all: every HCA, whatever number is asked.
+	// That plugin always gives every HCA, as count: all does.
 	return map[string]any{
 		"name": prefix + "/" + name, "sharers": sharers, "count": "all", "selectors": wanted,
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // section is one mapping of a peer's configuration. What is read from it is
-// taken out, so that the rest is what was not converted.
+// taken out, so that the rest was not carried over.
 type section struct {
 	path   string
 	fields map[string]any
@@ -94,7 +94,7 @@ func (s *section) list(key string) []*section {
 		path := fmt.Sprintf("%s[%d]", s.at(key), i)
 		fields, ok := entry.(map[string]any)
 		if !ok {
-			s.failf("%s: want a mapping, not %T", path, entry)
+			s.failf("%s: %T is not a mapping", path, entry)
 		}
 		list = append(list, &section{path: path, fields: fields, fault: s.fault})
 	}

@@ -134,7 +134,7 @@ func (c *cluster) add(m *fleet.Node) {
 	c.report(m)
 }
 
-// report is the result of the machine's topo-worker.
+// report writes the report of the machine's worker.
 func (c *cluster) report(m *fleet.Node) {
 	var n corev1.Node
 	c.api.Read("nodes", "", m.Name, &n)

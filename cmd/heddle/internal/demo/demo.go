@@ -24,8 +24,8 @@ The fleet is a mixed one: DGX H100 with eight rails, GB200 racks, H20 in
 switchboxes. A real topo-master maps it and serves its page on this machine; the
 scheduler's placement puts gangs on it; a cable is put into the wrong switch,
 found and mended; pods share GPUs. Each step names what to look at. At the end
-the page stays until Ctrl-C. With --once, or when the output is not a terminal, the
-command ends without it.`
+the page stays until Ctrl-C; with --once, or when the output is not a terminal, the
+command ends.`
 
 // defaultListen is the port of a real topo-master.
 const defaultListen = "127.0.0.1:9001"

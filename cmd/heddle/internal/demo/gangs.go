@@ -20,7 +20,7 @@ import (
 // namespace is the namespace of the pods.
 const namespace = "demo"
 
-// gang is a job: so many pods, each with as many GPUs, in one group of a kind.
+// gang is a job: a number of pods with a number of GPUs each, in one group of a kind.
 type gang struct {
 	name          string
 	pods          int

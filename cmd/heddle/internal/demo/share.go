@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// share is the part of one GPU that a container requests.
+// share is the request of a container for a part of one GPU.
 type share struct {
 	pod            string
 	vcore, vmemory int64

@@ -61,7 +61,7 @@ func (s *story) show(ctx context.Context, most int, args ...string) error {
 	return s.execute(ctx, most, c, "heddle topo "+strings.Join(args, " "), args)
 }
 
-// execute runs a command, and prints it and at most so many lines of each part of its
+// execute runs a command, and prints it and at most this many lines of each part of its
 // answer.
 func (s *story) execute(ctx context.Context, most int, c *cobra.Command, shown string, args []string) error {
 	c.SilenceErrors, c.SilenceUsage = true, true
@@ -93,7 +93,7 @@ func clip(text string, most int) string {
 
 // fleet makes the machines.
 func (s *story) fleet(ctx context.Context) error {
-	if err := s.title(ctx, fmt.Sprintf("A fleet of %d machines, none of which is there", s.options.nodes)); err != nil {
+	if err := s.title(ctx, fmt.Sprintf("A simulated fleet of %d machines", s.options.nodes)); err != nil {
 		return err
 	}
 	rows := [][]string{{"POOL", "NODES", "GPUS", "HCAS", "CABLES"}}

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -35,7 +35,7 @@ func NewCommand() *cobra.Command {
 		Long: `Show what is wrong on a node, why a resource is 0, and what can be done about it.
 
 Exit code 1 if there is a problem; notes are not problems.`,
-		Example: `  heddle doctor                               this host, and what its device plugin handed out
+		Example: `  heddle doctor                               this host, and what its device plugin allocated
   heddle doctor --machine node.json           a dump of another
   heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
   heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has`,
@@ -67,11 +67,11 @@ type flags struct {
 	node, pluginURL string
 }
 
-// input is what the checks read.
+// input is the input of the checks.
 type input struct {
 	// machine and its configuration; nil if none was read.
 	machine *source.Subject
-	// node is what the API server knows; nil if it was not asked. config is the
+	// node is the Node with its pods; nil if the API server was not asked. config is the
 	// Node's.
 	node   *clusterNode
 	config config.NodeConfig
@@ -82,7 +82,7 @@ type input struct {
 	pluginErr      error
 	here           bool
 	pluginExpected bool
-	// named is whether the configuration is given. If not, names are those in
+	// named is whether the configuration is given. If not, names has the names in
 	// use, and the device plugin of this host has counts.
 	named  bool
 	names  resourceNames
@@ -146,15 +146,15 @@ func (f *flags) resolve(in *input) error {
 	return nil
 }
 
-// Report is what doctor prints.
+// Report is the output of doctor.
 type Report struct {
 	// Node is the name of what it is about.
 	Node string `json:"node"`
-	// Resources are those of the machine; empty if none was read.
+	// Resources are the machine's; empty if none was read.
 	Resources []capacity.Resource `json:"resources"`
 	// Findings are problems first.
 	Findings checks.List `json:"findings"`
-	// Plugin is what the device plugin reports; nil if it was not asked, or did
+	// Plugin is the device plugin's report; nil if it was not asked, or did
 	// not answer.
 	Plugin *report.Report `json:"devicePlugin,omitempty"`
 }
@@ -167,7 +167,7 @@ func diagnose(in *input) (r *Report, problems int) {
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
-		result := labels.Compute(m.Machine, &m.Config, vendors.All())
+		result := labels.Compute(m.Machine, &m.Config, host.Vendors())
 		want = in.kept(&result)
 		corrected := m.Config.WithRoles(m.Machine)
 		l.Machine(corrected)
@@ -195,11 +195,11 @@ func diagnose(in *input) (r *Report, problems int) {
 	return r, problems
 }
 
-// resources are what the machine offers. What the device plugin of this host
+// resources lists what the machine offers. What the device plugin of this host
 // reports wins where no configuration is given: how many share an HCA, and which
 // are chosen, only it knows then.
 func resources(in *input) []capacity.Resource {
-	all := capacity.Of(in.machine.Machine, &in.machine.Config, vendors.All())
+	all := capacity.Of(in.machine.Machine, &in.machine.Config, host.Vendors())
 	for i := range all {
 		at := slices.IndexFunc(in.counts, func(s report.Resource) bool {
 			return s.Name == all[i].Name && s.Kind == report.KindHCA
@@ -215,7 +215,7 @@ func resources(in *input) []capacity.Resource {
 }
 
 // Text renders the report: a summary, the resources with the reason for what is
-// missing, what is handed out, and the findings, problems first.
+// missing, what is allocated, and the findings, problems first.
 func (r *Report) Text(problems int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), cli.Count(problems, "problem"),

@@ -16,8 +16,8 @@ import (
 // topoWorker is the program that reports where the cables of a node end.
 const topoWorker = "heddle-topo-worker"
 
-// readTopology reads the Node's NodeTopology; nil where there is none, or no
-// such resource. It may be forbidden to who asks: then it is not looked at.
+// readTopology reads the Node's NodeTopology; nil if it or the
+// resource does not exist, or the user may not read it.
 func readTopology(ctx context.Context, client rest.Interface, node string) (*v1alpha1.NodeTopology, error) {
 	request := client.Get().AbsPath("/apis", v1alpha1.GroupName, v1alpha1.Version, v1alpha1.Plural, node)
 	nt, err := cluster.Read[v1alpha1.NodeTopology](ctx, request, "NodeTopology "+node)
@@ -28,8 +28,8 @@ func readTopology(ctx context.Context, client rest.Interface, node string) (*v1a
 }
 
 // checkSources explains what the topo-worker cannot see: sources that are silent,
-// and what it could not read. A node of which no cable's end is known is in no
-// group, which is a problem; else they are notes.
+// and what it could not read. A node without a known end of a cable is in no
+// group, which is a problem; the others are notes.
 func checkSources(l *checks.List, nt *v1alpha1.NodeTopology) {
 	known, active := len(nt.Spec.Path) > 0, false
 	for i := range nt.Spec.Rails {

@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -17,7 +17,7 @@ import (
 // driver; zero if it does not.
 func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
 	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
-	if until := since.Add(cfg.KeepWithoutDriver); err == nil && time.Now().Before(until) {
+	if until := since.Add(config.KeepWithoutDriver); err == nil && time.Now().Before(until) {
 		return until
 	}
 	return time.Time{}
@@ -48,11 +48,11 @@ func (n *clusterNode) checkReleased(l *checks.List) {
 	}
 }
 
-// kept is what the Node should carry: while labels and taints are kept, those that
+// kept adds what the Node should keep: while labels and taints are kept, those that
 // are there.
 func (in *input) kept(want *labels.Result) *labels.Result {
 	m := in.machine
-	if in.node == nil || in.node.keptUntil(&m.Config).IsZero() || labels.DriverAbsent(m.Machine, vendors.All()) == "" {
+	if in.node == nil || in.node.keptUntil(&m.Config).IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {
 		return want
 	}
 	carried, taints := nodesync.Carried(in.node.node)

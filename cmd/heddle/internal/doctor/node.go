@@ -30,7 +30,7 @@ const (
 // cablesRemedy is about [wellknown.ConditionFabric], which topo-master keeps.
 const cablesRemedy = "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster."
 
-// clusterNode is what the API server knows about a Node.
+// clusterNode is a Node with everything that the API server has about it.
 type clusterNode struct {
 	client *cluster.Client
 	node   *corev1.Node

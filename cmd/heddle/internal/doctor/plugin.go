@@ -126,18 +126,17 @@ func checkServed(l *checks.List, r *report.Resource) {
 			"is served by %s; heddle-device-plugin waits until it is free", r.Owner)
 	case !r.Registered:
 		l.Problem(subject, "See heddle-device-plugin's log and the kubelet's.",
-			"is not registered with the kubelet: %s", cmp.Or(r.Fault, "not yet"))
+			"is not registered with the kubelet: %s", cmp.Or(r.LastError, "not yet"))
 	case r.Owner != "":
 		l.Problem(subject, "Remove the other one.",
-			"is served by heddle-device-plugin, and %s serves it too: devices may be handed out twice", r.Owner)
+			"is served by heddle-device-plugin, and %s serves it too: devices may be allocated twice", r.Owner)
 	case r.Withdrawn > 0:
 		l.Note(subject, "", "no longer hands out %s; a device stays listed until no pod holds it",
 			cli.Count(r.Withdrawn, "device ID"))
 	}
 }
 
-// checkModes explains GPUs that are handed out otherwise than configured, or not
-// at all.
+// checkModes explains GPUs that are not allocated as configured, or not at all.
 func checkModes(l *checks.List, r *report.Report) {
 	for i := range r.GPUs {
 		if pending := r.GPUs[i].Pending(); pending != "" {
@@ -154,9 +153,9 @@ func checkModes(l *checks.List, r *report.Report) {
 	}
 }
 
-// rejectedRemedies are what to do about a rejected pod, by the kind of rejection.
+// rejectedRemedies are the actions for a rejected pod, by the kind of rejection.
 func rejectedRemedies() map[string]string {
-	const evicted = " It is evicted after sgpu.refusedFor if a controller made it; else delete it."
+	const evicted = " It is evicted after sgpu.rejectedFor if a controller made it; else delete it."
 	return map[string]string{
 		"request":     "Correct its limits or annotations: no node can give it that.",
 		"allocation":  "Its scheduler chose so." + evicted,
@@ -174,9 +173,9 @@ func checkLimits(l *checks.List, e *report.Enforcers) {
 	switch {
 	case e == nil:
 		return
-	case e.Fault != "":
+	case e.LastError != "":
 		l.Problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
-			"shares are rejected: %s", e.Fault)
+			"shares are rejected: %s", e.LastError)
 		return
 	}
 	for _, reason := range []string{e.WhyMemory, e.WhyCompute} {
@@ -229,7 +228,7 @@ func checkMPS(l *checks.List, d *enforce.Daemon) {
 	}
 }
 
-// pluginRemedies are what to do about a problem of the device plugin, by its name.
+// pluginRemedies are the actions for a problem of the device plugin, by its name.
 func pluginRemedies() map[string]string {
 	const disk = "See --state-dir: it must be on a disk that is writable and not full."
 	const noSwitch = disk + " Until then no GPU changes its mode."
@@ -241,12 +240,12 @@ func pluginRemedies() map[string]string {
 		"podresources": "See the kubelet: its socket pod-resources/kubelet.sock must answer.",
 		"checkpoint": "Containers that run are untouched; " +
 			"ordinary init containers cannot start until the kubelet writes it again.",
-		"driver":      "Containers with these GPUs wait for it: see the driver's installation.",
-		"modes":       corrupt,
-		"cordon":      corrupt,
-		"modes-file":  noSwitch,
-		"shares":      "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
-		"config":      "The last good configuration is in use: heddle config validate.",
+		"driver":     "Containers with these GPUs wait for it: see the driver's installation.",
+		"modes":      corrupt,
+		"cordon":     corrupt,
+		"modes-file": noSwitch,
+		"shares":     "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
+		"config":     "The last good configuration is in use: heddle config validate.",
 	}
 }
 

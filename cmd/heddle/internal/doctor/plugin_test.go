@@ -93,7 +93,7 @@ func TestFindingsOfTheDevicePlugin(t *testing.T) {
 		},
 		{
 			name: "no kubelet", wrong: true,
-			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Fault: "the kubelet does not listen"}}},
+			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", LastError: "the kubelet does not listen"}}},
 			want:    []string{"nvidia.com/gpu  none ", "is not registered with the kubelet: the kubelet does not listen"},
 		},
 		{

@@ -63,8 +63,7 @@ func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
 // fabricOnly reports whether a selector takes what the label counts: the HCAs of
 // role fabric, all of them.
 func fabricOnly(s config.Selectors) bool {
-	fabric := config.Match{Roles: []machine.Role{machine.RoleFabric}}
-	return reflect.DeepEqual(s, config.Selectors{Match: fabric})
+	return reflect.DeepEqual(s, config.Selectors{Roles: []machine.Role{machine.RoleFabric}})
 }
 
 // check explains a resource that is missing, zero or reduced. That it is not
@@ -111,7 +110,7 @@ type resourceNames struct {
 	guessed bool
 }
 
-// namesServed are those that the device plugin serves.
+// namesServed are the names of the resources that the device plugin serves.
 func namesServed(p *report.Report) resourceNames {
 	n := resourceNames{hcas: []string{}}
 	for i := range p.Resources {

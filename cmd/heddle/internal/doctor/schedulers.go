@@ -87,7 +87,7 @@ func profiles(text string) ([]string, error) {
 		} `yaml:"profiles"`
 	}
 	if yaml.Unmarshal([]byte(text), &c) != nil {
-		return nil, errors.New(schedulerFile + " is no KubeSchedulerConfiguration")
+		return nil, errors.New("invalid KubeSchedulerConfiguration in " + schedulerFile)
 	}
 	var names []string
 	for _, p := range c.Profiles {

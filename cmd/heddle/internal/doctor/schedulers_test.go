@@ -86,7 +86,7 @@ func TestOtherSchedulers(t *testing.T) {
 		}},
 		{"its configuration cannot be read", []corev1.Pod{other}, []corev1.Pod{runs("broken")}, []string{
 			"note  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: default-scheduler: ml/b " +
-				"(its own name is taken to be heddle-scheduler: scheduler.yaml is no KubeSchedulerConfiguration)", do,
+				"(its own name is taken to be heddle-scheduler: invalid KubeSchedulerConfiguration in scheduler.yaml)", do,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

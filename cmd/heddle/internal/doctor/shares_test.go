@@ -152,7 +152,7 @@ func TestSharesWithFindings(t *testing.T) {
 		},
 		{
 			"no limits",
-			report.Report{Enforcers: &report.Enforcers{Fault: "sgpu.enforce.memory is dmem, which cannot work here"}},
+			report.Report{Enforcers: &report.Enforcers{LastError: "sgpu.enforce.memory is dmem, which cannot work here"}},
 			true,
 			[]string{"problem  limits of shares\n  shares are rejected: sgpu.enforce.memory is dmem, which cannot work here\n"},
 			"",

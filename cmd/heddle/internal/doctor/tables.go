@@ -118,7 +118,7 @@ func shareRows(p *report.Report) [][]string {
 	return rows
 }
 
-// limitedBy is what limits memory and what compute.
+// limitedBy names the enforcers of memory and compute.
 func limitedBy(e enforce.Enforced) string {
 	if e == (enforce.Enforced{}) {
 		return "-"

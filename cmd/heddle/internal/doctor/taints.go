@@ -68,7 +68,7 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 	return c
 }
 
-// blocked is what `heddle doctor taints` prints as an object.
+// blocked is the output of `heddle doctor taints` as an object.
 type blocked struct {
 	Taint *corev1.Taint `json:"taint"`
 	Pods  []Group       `json:"pods"`
@@ -112,7 +112,7 @@ func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Ta
 		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect), problems)
 }
 
-// fate is what becomes of pods that do not tolerate a taint.
+// fate describes the effect on pods that do not tolerate a taint.
 func fate(effect corev1.TaintEffect) string {
 	return map[corev1.TaintEffect]string{
 		corev1.TaintEffectNoExecute:        "these would be evicted at once and could not come back",
@@ -130,7 +130,7 @@ func some(pods []string, wide bool) string {
 	return strings.Join(pods, " ")
 }
 
-// Owner is what made a pod: a DaemonSet, a Deployment, or the pod itself.
+// Owner is the controller of a pod: a DaemonSet, a Deployment, or the pod itself.
 type Owner struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
@@ -178,7 +178,7 @@ func toleratedBy(p *corev1.Pod, taint corev1.Taint) bool {
 
 // ownerOf names the controller of a pod. A ReplicaSet that a Deployment made
 // is named as the Deployment with the pods' template hash after it; the
-// Deployment is what people know.
+// Deployment is the name that people know.
 func ownerOf(p *corev1.Pod) Owner {
 	c := metav1.GetControllerOfNoCopy(p)
 	if c == nil {

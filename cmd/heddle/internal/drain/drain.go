@@ -33,7 +33,7 @@ type drain struct {
 
 	client *cluster.Client
 	c      *cobra.Command
-	// noted has the pods that were already reported, by UID.
+	// noted are the pods that were printed already, by UID.
 	noted map[types.UID]string
 }
 
@@ -90,7 +90,7 @@ func (d *drain) run(ctx context.Context) error {
 		return err
 	}
 	// The API server is asked under ctx: the client rejects what its rate would let through
-	// only after a deadline, with an error of its own.
+	// only after a deadline, with another error.
 	waiting, cancel := context.WithTimeout(ctx, d.within)
 	defer cancel()
 	for {
@@ -112,7 +112,7 @@ func (d *drain) run(ctx context.Context) error {
 	}
 }
 
-// end is for pods that are left: after --timeout they are what was found, and not when the
+// end is for pods that are left: after --timeout they are findings, and not when the
 // command was interrupted.
 func (d *drain) end(ctx context.Context, left []holder) error {
 	if ctx.Err() != nil {
@@ -172,7 +172,7 @@ func (d *drain) evict(ctx context.Context, left []holder) error {
 		var status *apierrors.StatusError
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // Interrupted: the caller sees it in the context.
+			return nil //nolint:nilerr // It was interrupted, which the caller sees too.
 		case apierrors.IsTooManyRequests(err) && errors.As(err, &status):
 			text = "waits: " + status.ErrStatus.Message
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -191,7 +191,7 @@ func (d *drain) evict(ctx context.Context, left []holder) error {
 	return nil
 }
 
-// finish prints which pods are left, all of which are kept.
+// finish prints the pods that are left and kept.
 func (d *drain) finish(kept []holder) error {
 	of := "devices of node " + d.node
 	if len(d.gpus) > 0 {

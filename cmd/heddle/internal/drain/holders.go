@@ -15,7 +15,7 @@ import (
 // holder is a pod that has devices which it is to give back.
 type holder struct {
 	pod *corev1.Pod
-	// devices lists what the pod has, or is about to get: UUIDs of GPUs, names of HCAs, names of
+	// devices are those that it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
 	// resources.
 	devices []string
 	// kept is the reason why the pod is not evicted; empty if it is.

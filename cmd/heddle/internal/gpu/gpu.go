@@ -24,10 +24,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
-// NewCommand makes `heddle gpu`, which also answers to its first name.
+// NewCommand makes `heddle gpu`.
 func NewCommand() *cobra.Command {
 	parent := &cobra.Command{
-		Use: "gpu", Aliases: []string{"card"}, Short: "Take a GPU out for repair, or put it back",
+		Use: "gpu", Short: "Take a GPU out for repair, or put it back",
 		Long: `Take a GPU out for repair, or put it back.
 
 Pods that have the GPU run on. A cordon is an annotation of the Node, and holds

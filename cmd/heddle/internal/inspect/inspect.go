@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -57,7 +57,7 @@ reported on stderr.`,
 			if err != nil {
 				return err
 			}
-			return tree.Raw(c.OutOrStdout(), vendors.All())
+			return tree.Raw(c.OutOrStdout(), host.Vendors())
 		}
 		subject, err := from.Load(c.Context())
 		if err != nil {
@@ -82,7 +82,7 @@ reported on stderr.`,
 // configuration that may be that of another node.
 func warnings(s *source.Subject, format string) (all []string) {
 	if format == formatLabels {
-		for _, p := range labels.Compute(s.Machine, &s.Config, vendors.All()).Problems {
+		for _, p := range labels.Compute(s.Machine, &s.Config, host.Vendors()).Problems {
 			all = append(all, "label "+p.Key+" cannot be made: "+p.Reason)
 		}
 	}
@@ -92,7 +92,7 @@ func warnings(s *source.Subject, format string) (all []string) {
 	return all
 }
 
-// render shows the subject in one of the formats. The dump is what was read;
+// render shows the subject in one of the formats. The dump has what was read;
 // in the others, HCAs have the roles that the configuration gives them.
 func render(s *source.Subject, format string) (string, error) {
 	m := s.Config.WithRoles(s.Machine)
@@ -116,7 +116,7 @@ func render(s *source.Subject, format string) (string, error) {
 	var all checks.List
 	all.Machine(m)
 	all.Roles(m, &s.Config.RDMA.Roles)
-	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)
+	all.Labels(labels.Compute(s.Machine, &s.Config, host.Vendors()).Problems, &s.Config)
 	sorted, problems := all.Sorted()
 	return table(m, sorted[:problems], format == cli.FormatWide), nil
 }
@@ -124,7 +124,7 @@ func render(s *source.Subject, format string) (string, error) {
 // labelLines renders what feature-discovery would put on the Node: sorted
 // key=value lines, then the taints as "taint key=value:effect".
 func labelLines(s *source.Subject) string {
-	result := labels.Compute(s.Machine, &s.Config, vendors.All())
+	result := labels.Compute(s.Machine, &s.Config, host.Vendors())
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(result.Labels)) {
 		fmt.Fprintf(&b, "%s=%s\n", key, result.Labels[key])
@@ -136,7 +136,7 @@ func labelLines(s *source.Subject) string {
 }
 
 // sharedBy is how many containers can have the same HCA of a resource; "-" for
-// resources whose devices one container has alone, and for shares of GPUs.
+// resources with exclusive devices, and for shares of GPUs.
 func sharedBy(c *config.NodeConfig, resource string) string {
 	at := slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == resource })
 	if at < 0 || c.RDMA.Resources[at].Sharers == 1 {
@@ -149,7 +149,7 @@ func sharedBy(c *config.NodeConfig, resource string) string {
 // not more.
 func resourceTable(s *source.Subject) string {
 	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "SHARED BY", "WHY NOT MORE"}}
-	for _, r := range capacity.Of(s.Machine, &s.Config, vendors.All()) {
+	for _, r := range capacity.Of(s.Machine, &s.Config, host.Vendors()) {
 		rows = append(rows, []string{
 			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy),
 			sharedBy(&s.Config, r.Name), cmp.Or(r.Reason, "-"),

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -93,7 +93,7 @@ func counted[T any](all []T, name func(*T) string) string {
 
 func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 	links := "NVLINK"
-	if v := vendors.All().Present(m); len(v) > 0 {
+	if v := host.Vendors().Present(m); len(v) > 0 {
 		links = strings.ToUpper(v[0].Link)
 	}
 	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", links, "NEAREST FABRIC HCAS"}}

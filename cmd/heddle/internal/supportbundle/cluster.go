@@ -41,7 +41,7 @@ func (g *gathering) cluster(at *cluster.Flags, name string) {
 	var topology json.RawMessage
 	there, err := cluster.ReadPath(ctx, client, "/apis/topology.heddle.dev/v1alpha1/nodetopologies/"+name, "", &topology)
 	if err == nil && !there {
-		err = errors.New("there is none")
+		err = errors.New("not found")
 	}
 	g.json("nodetopology.json", topology, err)
 	g.events(ctx, client, name)
@@ -119,7 +119,7 @@ func (g *gathering) events(ctx context.Context, client rest.Interface, node stri
 	g.podEvents(ctx, client, node)
 }
 
-// podEvent is a report of the device plugin about a pod.
+// podEvent is an Event of the device plugin about a pod.
 type podEvent struct {
 	Namespace string      `json:"namespace"`
 	Pod       string      `json:"pod"`

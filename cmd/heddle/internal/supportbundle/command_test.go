@@ -76,7 +76,7 @@ func TestNode(t *testing.T) {
 	answers := map[string]string{
 		"/api/v1/nodes/gpu-1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "labels": {"a": "b"}}}`,
 		"/api/v1/namespaces/heddle-system/configmaps/heddle-device-config": `{"kind": "ConfigMap", "apiVersion": "v1",
-			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: {address: 'https://me:secret1@x/'}}\n"}}`,
+			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: 'https://me:secret1@x/'}\n"}}`,
 		"/api/v1/namespaces/heddle-system/pods": `{"kind": "PodList", "apiVersion": "v1", "items": [
 			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1",
 				"containers": [{"name": "c", "env": [{"name": "WORD", "value": "secret3"}]}]},
@@ -87,9 +87,9 @@ func TestNode(t *testing.T) {
 				"status": {"containerStatuses": [{"name": "c"}]}}]}`,
 		"/api/v1/namespaces/heddle-system/configmaps/mine": `{"kind": "ConfigMap", "apiVersion": "v1", "data": {"config.yaml": "kind: x\n"}}`,
 		"/api/v1/events": `{"kind": "EventList", "apiVersion": "v1", "items": [
-			{"reason": "SGPURefused", "type": "Warning", "message": "node is full", "count": 2, "source": {"host": "gpu-1"},
+			{"reason": "SGPURejected", "type": "Warning", "message": "node is full", "count": 2, "source": {"host": "gpu-1"},
 				"involvedObject": {"kind": "Pod", "namespace": "team", "name": "train-0"}},
-			{"reason": "SGPURefused", "source": {"host": "gpu-2"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "train-1"}}]}`,
+			{"reason": "SGPURejected", "source": {"host": "gpu-2"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "train-1"}}]}`,
 		"/api/v1/namespaces/heddle-system/pods/plugin/log": "started token=secret2\n",
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,7 +118,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	events := strings.Join(strings.Fields(string(files["events-pods.json"])), " ")
-	if diff := cmp.Diff(`[ { "namespace": "team", "pod": "train-0", "type": "Warning", "reason": "SGPURefused", "message": "node is full", `+
+	if diff := cmp.Diff(`[ { "namespace": "team", "pod": "train-0", "type": "Warning", "reason": "SGPURejected", "message": "node is full", `+
 		`"count": 2, "last": null } ]`, events); diff != "" {
 		t.Errorf("Events of pods (-want +got):\n%s", diff)
 	}

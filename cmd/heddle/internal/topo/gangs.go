@@ -18,7 +18,6 @@ func gangsCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "gangs", Short: "Show pods that run together or not at all: where they run, or why not", Args: cobra.NoArgs,
 	}
-	// It is another flag than the deprecated one of topo.
 	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the gangs; default all")
 	all := c.Flags().BoolP("all-namespaces", "A", false,
 		"show the gangs of every namespace, which is the default; it wins over --namespace")

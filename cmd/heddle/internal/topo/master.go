@@ -45,23 +45,13 @@ type client interface {
 	get(ctx context.Context, path, kind string) ([]byte, error)
 }
 
-// register adds the flags to a command and to those below it, also the former name of
-// --service-namespace, which is that of kubectl's flag for pods.
+// register adds the flags to a command and to those below it.
 func (m *master) register(c *cobra.Command) {
-	m.registerServer(c)
-	set := c.PersistentFlags()
-	set.StringVarP(&m.namespace, "namespace", "n", "", serviceNamespace)
-	_ = set.MarkDeprecated("namespace", "use --service-namespace") // It fails only for a flag that is not there.
-}
-
-const serviceNamespace = "`namespace` of topo-master's Service; default: where one is found"
-
-// registerServer adds them without --namespace.
-func (m *master) registerServer(c *cobra.Command) {
 	set := c.PersistentFlags()
 	set.StringVar(&m.server, "server", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
-	set.StringVar(&m.namespace, "service-namespace", "", serviceNamespace)
+	set.StringVar(&m.namespace, "service-namespace", "",
+		"`namespace` of topo-master's Service; default: where one is found")
 	set.StringVar(&m.tokenFile, "token-file", "",
 		"`file` with a bearer token for --server, such as of kubectl create token --audience=heddle-topo-master")
 	set.StringVar(&m.caFile, "ca-file", "",

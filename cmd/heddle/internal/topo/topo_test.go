@@ -167,17 +167,6 @@ func asYAML(t *testing.T, v any) string {
 	return string(b)
 }
 
-func TestExportFormats(t *testing.T) {
-	for name, want := range map[string]string{
-		"slurm": "slurm-tree", "slurm-tree": "slurm-tree", "slurm-block": "slurm-block", "kueue": "kueue-topology",
-		"hypernode": "hypernodes", "hypernodes": "hypernodes", "nodes": "node-labels", "labels": "node-labels",
-	} {
-		if got := formats()[name]; got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-}
-
 func TestThroughTheAPIServer(t *testing.T) {
 	s := server(t, sample())
 	config := filepath.Join(t.TempDir(), "kubeconfig")
@@ -197,30 +186,6 @@ func TestThroughTheAPIServer(t *testing.T) {
 		}
 		if diff := cmp.Diff(direct, proxied); diff != "" {
 			t.Errorf("%v (-direct +proxied):\n%s", args, diff)
-		}
-	}
-}
-
-// The namespace of the Service has its own flag; the former one of the same name as that of pods
-// works, with a warning, and has no place in the help.
-func TestServiceNamespace(t *testing.T) {
-	s := server(t, sample())
-	const warning = "Flag --namespace has been deprecated, use --service-namespace\n"
-	for _, tt := range []struct {
-		args    []string
-		warning string
-	}{
-		{[]string{"--service-namespace", "gpu"}, ""}, {[]string{"-n", "gpu"}, warning}, {[]string{"--namespace=gpu"}, warning},
-	} {
-		out, _, err := clitest.Run(t, NewCommand(), append(tt.args, "export", "--format", "slurm-block", "--server", s.URL)...)
-		if want := tt.warning + "BlockName=x # of kind \n"; err != nil || out != want {
-			t.Errorf("%v: error %v, output %q, want %q", tt.args, err, out, want)
-		}
-	}
-	for verb, shown := range map[string]bool{"tree": false, "miscabled": false, "export": false, "gangs": true} {
-		out, _, err := clitest.Run(t, NewCommand(), verb, "--help")
-		if err != nil || strings.Contains(out, "-n, --namespace") != shown || !strings.Contains(out, "--service-namespace") {
-			t.Errorf("%s: error %v, help:\n%s", verb, err, out)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func TestTheSecondHookGoesOn(t *testing.T) {
 	c.clean()
 }
 
-func TestRefusesWhilePodsHaveDevices(t *testing.T) {
+func TestFailsWhilePodsHaveDevices(t *testing.T) {
 	c := newCluster(t, 0)
 	c.Put("pods", &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
@@ -143,7 +143,7 @@ func TestRefusesWhilePodsHaveDevices(t *testing.T) {
 		t.Errorf("error %v, want one that names the pod", err)
 	}
 	if c.node().Annotations["heddle.dev/free-gpus"] == "" {
-		t.Error("it refused, and has begun")
+		t.Error("it failed, and has begun")
 	}
 	if err := c.run("", 0, true); err != nil {
 		t.Error("with force: ", err)

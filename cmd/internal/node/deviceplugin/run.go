@@ -26,7 +26,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/dirlock"
 	"github.com/heddle-dev/heddle/internal/httpserve"
@@ -85,7 +84,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		o.Hold = true
 		o.Release, o.Before = host.NewRelease(), before
 		o.Release.Set(under.Until)
-		o.GPUs = vendors.Open(gpu.Options{
+		o.GPUs = host.OpenGPUs(gpu.Options{
 			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
 			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
 		})
@@ -106,7 +105,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	options := agent.Options{
 		NodeName: o.NodeName, Configs: configs, Source: from,
 		Generator: o.generator(), Strategy: resource.Strategy(o.strategy), Features: o.features(),
-		Vendors: vendors.All(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
+		Vendors: host.Vendors(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
 		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
@@ -171,7 +170,7 @@ func (o *options) features() gpu.Features {
 // generator returns the generator of CDI edits for real GPUs, or for those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {
 	if o.IsReplay() {
-		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: vendors.All()}
+		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: host.Vendors()}
 	}
 	return o.GPUs
 }

@@ -25,7 +25,7 @@ func (d *daemon) withoutDriver(
 ) (kept labels.Result, since string) {
 	d.metrics.kept.Set(0)
 	reason, released := labels.DriverAbsent(m, d.vendors), d.release.Active()
-	if node == nil || reason == "" || c.KeepWithoutDriver <= 0 && !released {
+	if node == nil || reason == "" {
 		d.absentSince = time.Time{}
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, "")
 		return *want, ""
@@ -47,13 +47,13 @@ func (d *daemon) withoutDriver(
 		return *want, "" // The Node has nothing that the driver would show.
 	}
 	since = d.absentSince.UTC().Format(time.RFC3339)
-	if time.Since(d.absentSince) >= c.KeepWithoutDriver {
+	if time.Since(d.absentSince) >= config.KeepWithoutDriver {
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-			"%s; labels and taints of the GPUs were kept for %s since %s and are removed", reason, c.KeepWithoutDriver, since))
+			"%s; labels and taints of the GPUs were kept for %s since %s and are removed", reason, config.KeepWithoutDriver, since))
 		return *want, since
 	}
 	d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, c.KeepWithoutDriver, since))
+		"%s; labels and taints of the GPUs are kept for %s, since %s", reason, config.KeepWithoutDriver, since))
 	d.metrics.kept.Set(1)
 	return kept, since
 }

@@ -14,9 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
@@ -93,7 +93,7 @@ labels:
 - {key: example.com/gpus, value: "string(gpu.count)"}
 `}
 		b := newBed(t, text)
-		b.vendors = vendors.All()
+		b.vendors = host.Vendors()
 		up := b.scan(t, with)
 		if len(up.Labels) < 25 || len(up.Taints) != 2 || up.DriverAbsentSince != "" {
 			t.Fatalf("with the driver: %d labels, taints %v, %q", len(up.Labels), up.Taints, up.DriverAbsentSince)
@@ -146,7 +146,7 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		with, without := driven(t)
 		b := newBed(t, nil)
-		b.vendors = vendors.All()
+		b.vendors = host.Vendors()
 		if got := b.scan(t, without); got.DriverAbsentSince != "" || len(b.sink.warnings) > 0 {
 			t.Errorf("a Node that had no GPUs: %v, %q", got, b.sink.warnings)
 		}
@@ -164,21 +164,16 @@ func TestTheTimeWithoutADriverBeginsAtTheStart(t *testing.T) {
 		if got := b.scan(t, &gone); got.Labels["nvidia.com/gpu.count"] != "" || got.DriverAbsentSince != "" {
 			t.Errorf("GPUs that left the bus: %v", got)
 		}
-		b = b.restart(t, map[string]string{"cluster-config": "keepWithoutDriver: 0s\n"})
-		b.scan(t, with)
-		if got := b.scan(t, without); got.Labels["nvidia.com/gpu.count"] != "" || got.DriverAbsentSince != "" {
-			t.Errorf("keepWithoutDriver 0s: %v", got)
-		}
 	})
 }
 
 // A daemon that starts under a release of the driver reads no GPU, and keeps what
-// the Node carries until the release ends, whatever keepWithoutDriver is.
+// the Node carries until the release ends.
 func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		with, without := driven(t)
-		b := newBed(t, map[string]string{"cluster-config": "keepWithoutDriver: 0s\ntaints: {gpuProduct: true}\n"})
-		b.vendors = vendors.All()
+		b := newBed(t, map[string]string{"cluster-config": "taints: {gpuProduct: true}\n"})
+		b.vendors = host.Vendors()
 		before := b.scan(t, with)
 		b.release = host.NewRelease()
 		ask := func(until time.Time) {
@@ -194,6 +189,8 @@ func TestLabelsAndTaintsStayUnderARelease(t *testing.T) {
 			t.Errorf("under the release (-before +now):\n%s", diff)
 		}
 		ask(time.Now())
+		b.scan(t, without)
+		<-time.After(config.KeepWithoutDriver)
 		if after := b.scan(t, without); len(after.Labels) >= len(before.Labels) {
 			t.Error("after the release, labels of GPUs that are not there stay")
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
@@ -63,7 +62,7 @@ func (o *options) Check() error {
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
 	registry := program.NewRegistry(o.version)
 	d := &daemon{
-		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: vendors.All(), log: log,
+		nodeName: o.NodeName, interval: o.Interval, cleanup: o.cleanup, vendors: host.Vendors(), log: log,
 		metrics: newMetrics(registry), warned: map[string]string{},
 	}
 	var err error

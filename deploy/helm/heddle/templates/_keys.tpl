@@ -129,8 +129,8 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
-     where a card may be shared, and sgpu.refusedFor is not 0 throughout or the
-     enforcer of memory is evict, or where HCAs have count strict and rdma.refusedFor is not 0 throughout. What stands in
+     where a card may be shared, and sgpu.rejectedFor is not 0 throughout or the
+     enforcer of memory is evict, or where HCAs have count strict and rdma.rejectedFor is not 0 throughout. What stands in
      an existing ConfigMap is not known here, so that counts as shared, and so does
      gpuDevice.sGPUHybridMode, for which people apply the ConfigMap. And where the
      policy of remediation is drain. */}}
@@ -143,8 +143,8 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $strictPatient := not (include "heddle.never" $cluster.rdma) }}
 {{- range prepend .Values.config.nodes $cluster }}
 {{- if eq (.mode | default "") "sgpu" }}{{ $shares = "true" }}{{ end }}
-{{- if and (hasKey (.sgpu | default dict) "refusedFor") (not (include "heddle.never" .sgpu)) }}{{ $patient = true }}{{ end }}
-{{- if and (hasKey (.rdma | default dict) "refusedFor") (not (include "heddle.never" .rdma)) }}{{ $strictPatient = true }}{{ end }}
+{{- if and (hasKey (.sgpu | default dict) "rejectedFor") (not (include "heddle.never" .sgpu)) }}{{ $patient = true }}{{ end }}
+{{- if and (hasKey (.rdma | default dict) "rejectedFor") (not (include "heddle.never" .rdma)) }}{{ $strictPatient = true }}{{ end }}
 {{- if eq (((.sgpu | default dict).enforce | default dict).memory | default "") "evict" }}{{ $over = true }}{{ end }}
 {{- range (.rdma | default dict).resources }}{{ if eq (.count | default "") "strict" }}{{ $strict = "true" }}{{ end }}{{ end }}
 {{- end }}
@@ -154,7 +154,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 
 {{/* Whether a section of a NodeConfig disables the eviction of rejected pods. */}}
 {{- define "heddle.never" -}}
-{{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (. | default dict) "refusedFor" | toString) }}true{{ end }}
+{{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (. | default dict) "rejectedFor" | toString) }}true{{ end }}
 {{- end }}
 
 {{/* The annotations that heddle-device-plugin may write on its Node, those that

@@ -62,7 +62,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- $_ := set $topology "mode" . }}
 {{- end }}
 {{- with .switchbox.clusterManagerAddress }}
-{{- $_ := set $topology "clusterManager" (merge (dict "address" .) ($topology.clusterManager | default dict)) }}
+{{- $_ := set $topology "clusterManager" . }}
 {{- end }}
 {{- end }}
 {{- end }}

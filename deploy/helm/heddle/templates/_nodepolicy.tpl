@@ -4,7 +4,7 @@
      "conditions" <its own>.
 
      The keys are no parameter object. The API server looks parameters up before it looks at
-     matchConditions: while the object is missing, it would refuse every write to every Node, by the
+     matchConditions: while the object is missing, it would reject every write to every Node, by the
      administrator and by all kubelets. */}}
 {{- define "heddle.nodePolicy" -}}
 {{- $name := .name }}

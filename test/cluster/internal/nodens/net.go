@@ -18,7 +18,7 @@ import (
 )
 
 // loopback brings lo up and gives it the addresses, each as an alias of its own
-// with a host mask. The kubelet refuses a 127/8 node address, and an interface
+// with a host mask. The kubelet rejects a 127/8 node address, and an interface
 // that only this namespace has keeps the node unreachable from outside.
 func loopback(addresses []string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -15,10 +15,10 @@ type CompilationResult struct {
 	Error *cel.Error
 }
 
-// GetCompiler returns a compiler that refuses every expression.
+// GetCompiler returns a compiler that rejects every expression.
 func GetCompiler() *compiler { return &compiler{} }
 
-// CompileCELExpression refuses the expression.
+// CompileCELExpression rejects the expression.
 func (*compiler) CompileCELExpression(string, environment.Type) CompilationResult {
 	return CompilationResult{Error: &cel.Error{Type: cel.ErrorTypeInvalid, Detail: "this API server has no device selectors"}}
 }

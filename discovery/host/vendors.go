@@ -1,6 +1,4 @@
-// Package vendors lists the vendors of GPUs that heddle supports. A new one is
-// a line in Open, and a package beside discovery/gpu/nvml.
-package vendors
+package host
 
 import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -9,11 +7,12 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
-// All are the vendors, in the order of preference.
-func All() gpu.Vendors { return Open(gpu.Options{}).Vendors() }
+// Vendors are the supported vendors of GPUs, in the order of preference. A new one is a line in [OpenGPUs], and a
+// package beside discovery/gpu/nvml.
+func Vendors() gpu.Vendors { return OpenGPUs(gpu.Options{}).Vendors() }
 
-// Open returns the machine's GPUs of all vendors. Nothing is read yet.
-func Open(o gpu.Options) gpu.Sources {
+// OpenGPUs returns the machine's GPUs of all vendors. Nothing is read yet.
+func OpenGPUs(o gpu.Options) gpu.Sources {
 	return gpu.Sources{
 		{Vendor: nvml.Vendor(), Library: nvml.New(o)},
 		{Vendor: kfd.Vendor(), Library: kfd.New(o)},

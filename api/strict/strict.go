@@ -1,0 +1,190 @@
+// Package strict reads YAML that people write. It accepts one document without unknown keys, duplicate keys,
+// anchors, aliases, tags and keys without a value, and gives every error its file, line and path.
+//
+// It never knows what a key means: callers check values, and get the line of each from the document.
+package strict
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Error is one error in a file.
+type Error struct {
+	// File is the name of the file, or the key of a ConfigMap.
+	File string
+	// Line is counted from 1; 0 is unknown.
+	Line int
+	// Path is as a person writes it: rdma.resources[0].name. It is empty for the file as a whole.
+	Path string
+	Err  error
+}
+
+// Error is "file:line: path: what is wrong".
+func (e *Error) Error() string {
+	place := e.File
+	if e.Line > 0 {
+		place += ":" + strconv.Itoa(e.Line)
+	}
+	if e.Path != "" {
+		place += ": " + e.Path
+	}
+	return place + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Document is a file that was read, with the place of everything in it.
+type Document struct {
+	// Root is nil for an empty document.
+	Root *yaml.Node
+	// Errors are everything that is wrong with it, each an [Error].
+	Errors []error
+
+	file   string
+	places []place
+	lines  map[string]int
+}
+
+// place is a key, or an entry of a list, and its value, which is empty unless it is a scalar.
+type place struct {
+	path, key, tag, value string
+	line, valueLine       int
+}
+
+// Read decodes a document into a value. What the document does not have keeps its value.
+func Read(file string, text []byte, into any) *Document {
+	d := &Document{file: file, lines: map[string]int{}}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var node, more yaml.Node
+	if err := decoder.Decode(&node); errors.Is(err, io.EOF) {
+		return d
+	} else if err != nil {
+		d.addSyntax(err)
+		return d
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		d.add(more.Line, "", "only one YAML document is allowed")
+	}
+	if len(node.Content) == 0 || node.Content[0].ShortTag() == "!!null" {
+		return d
+	}
+	d.Root = node.Content[0]
+	if d.index(d.Root, d.Root.Line, "", ""); d.Errors != nil {
+		return d
+	}
+	decoder = yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	var wrong *yaml.TypeError
+	if err := decoder.Decode(into); errors.As(err, &wrong) {
+		for _, text := range wrong.Errors {
+			d.addType(text)
+		}
+	} else if err != nil {
+		d.addSyntax(err)
+	}
+	return d
+}
+
+// Line is the line of a path, or of the nearest section around it. It is 0 in an empty document.
+func (d *Document) Line(path string) int {
+	for path != "" && d.lines[path] == 0 {
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return d.lines[path]
+}
+
+// Has reports whether the document has a path.
+func (d *Document) Has(path string) bool { return d.lines[path] > 0 }
+
+// Add adds an error of a path.
+func (d *Document) Add(path, format string, args ...any) { d.add(d.Line(path), path, format, args...) }
+
+func (d *Document) add(line int, path, format string, args ...any) {
+	d.Errors = append(d.Errors, &Error{File: d.file, Line: line, Path: path, Err: fmt.Errorf(format, args...)})
+}
+
+// index records the place of a node and of all below it.
+func (d *Document) index(n *yaml.Node, line int, path, key string) {
+	d.lines[path] = line
+	d.places = append(d.places, place{
+		path: path, key: key, tag: n.ShortTag(), value: n.Value, line: line, valueLine: n.Line,
+	})
+	switch {
+	case n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0:
+		d.add(line, path, "YAML anchors, aliases, merges and tags are not supported")
+	case n.ShortTag() == "!!null":
+		d.add(line, path, "has no value: remove the key or set a value")
+	case n.Kind == yaml.SequenceNode:
+		for i, item := range n.Content {
+			d.index(item, item.Line, fmt.Sprintf("%s[%d]", path, i), "")
+		}
+	case n.Kind == yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.ShortTag() == "!!merge" {
+				d.add(key.Line, path, "YAML anchors, aliases, merges and tags are not supported")
+				continue
+			}
+			d.index(n.Content[i+1], key.Line, strings.TrimPrefix(path+"."+key.Value, "."), key.Value)
+		}
+	}
+}
+
+// The errors of package yaml, after "line 2: ".
+var (
+	lineOf    = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
+	unknown   = regexp.MustCompile(`^field (.*) not found in type `)
+	duplicate = regexp.MustCompile(`^mapping key "(.*)" already defined at line (\d+)$`)
+	wrongType = regexp.MustCompile("^cannot unmarshal (!!\\w+)(?: `(.*?)(?:\\.\\.\\.)?`)? into ")
+)
+
+// addSyntax adds an error of the parser: "yaml: line 2: did not find expected ',' or ']'".
+func (d *Document) addSyntax(err error) {
+	line, text := cutLine(err.Error())
+	d.add(line, "", "invalid YAML: %s", text)
+}
+
+// addType adds an error of the decoder, with the path that it leaves out.
+func (d *Document) addType(text string) {
+	line, text := cutLine(text)
+	path := func(meant func(*place) bool) (path string) {
+		for i := range d.places {
+			if meant(&d.places[i]) {
+				path = d.places[i].path
+			}
+		}
+		return path
+	}
+	if m := unknown.FindStringSubmatch(text); m != nil {
+		d.add(line, path(func(p *place) bool { return p.line == line && p.key == m[1] }), "unknown key")
+		return
+	}
+	if m := duplicate.FindStringSubmatch(text); m != nil {
+		d.add(line, path(func(p *place) bool { return p.line == line && p.key == m[1] }),
+			"duplicate key; the first is on line %s", m[2])
+		return
+	}
+	at := ""
+	if m := wrongType.FindStringSubmatch(text); m != nil {
+		at = path(func(p *place) bool {
+			return p.valueLine == line && p.tag == m[1] && strings.HasPrefix(p.value, m[2])
+		})
+	}
+	d.add(line, at, "%s", text)
+}
+
+func cutLine(text string) (line int, rest string) {
+	if m := lineOf.FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = text[len(m[0]):]
+	}
+	return line, strings.TrimPrefix(text, "yaml: ")
+}
