@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -257,25 +256,4 @@ func TestLevelsChange(t *testing.T) {
 	levels <- nil // Rejected.
 	c.in("node-sample5", "switchbox-sample2")
 	r.until(t, "two switchboxes", func(v *snapshot.Snapshot) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
-}
-
-func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
-	c := newCluster(t)
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16, 4), Rails: 2})
-	c.fill(f, rand.New(rand.NewPCG(1, 1)))
-	leader, follower := c.replica(t, fabric.ModeLeaf), c.replica(t, fabric.ModeLeaf)
-	leader.until(t, "all reports", reports(16))
-	c.lead(t, leader, publish.Exports{Labels: true})
-	labeled := func(v *snapshot.Snapshot) bool {
-		for _, d := range v.Nodes {
-			if d.Node == nil || len(d.Node.Labels) != 1 {
-				return false
-			}
-		}
-		return true
-	}
-	a, b := leader.until(t, "labels", labeled), follower.until(t, "labels", labeled)
-	if a.Tree.ETag() != b.Tree.ETag() {
-		t.Errorf("tags %s and %s", a.Tree.ETag(), b.Tree.ETag())
-	}
 }

@@ -2,7 +2,6 @@ package master_test
 
 import (
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strconv"
 	"testing"
@@ -17,23 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
-
-func TestAPIServerRecovers(t *testing.T) {
-	c := newCluster(t)
-	c.sample()
-	r := c.replica(t, fabric.ModeSwitchbox)
-	r.until(t, "four reports", reports(4))
-	c.Down(true)
-	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
-		t.Errorf("while the API server is down (-want +got):\n%s", diff)
-	}
-	if code := get(t, r.url+"/readyz").code; code != http.StatusOK {
-		t.Errorf("readyz: %d", code)
-	}
-	c.Remove("nodes", "", "node-sample4") // The watch does not see it.
-	c.Down(false)
-	r.until(t, "three nodes", nodes(3))
-}
 
 // A stale tree is reported until it is current again.
 func TestStaleTreeIsReported(t *testing.T) {

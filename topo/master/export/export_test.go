@@ -3,7 +3,6 @@ package export_test
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -91,52 +90,6 @@ BlockSizes=3,6
 	}
 }
 
-func TestLabels(t *testing.T) {
-	s, tiers := boxes(t)
-	got := maps.Collect(export.Labels(s, tiers, []export.Template{export.NumberedTemplate, "fabric.topograph.run/tier-{tier0}"}))
-	inBoth := func(fly, box string) map[string]string {
-		return map[string]string{
-			"heddle.dev/topology.tier-1": fly, "heddle.dev/topology.tier-2": box,
-			"fabric.topograph.run/tier-0": fly, "fabric.topograph.run/tier-1": box,
-		}
-	}
-	want := map[string]map[string]string{
-		"n1": inBoth("dragonfly-1", "switchbox-1"), "n2": inBoth("dragonfly-1", "switchbox-1"),
-		"n3": inBoth("dragonfly-1", "switchbox-1"), "n4": inBoth("dragonfly-2", "switchbox-1"),
-		"n10": inBoth("dragonfly-3", "switchbox-2"), "n11": inBoth("dragonfly-3", "switchbox-2"),
-		"n12":  {"heddle.dev/topology.tier-2": "switchbox-2", "fabric.topograph.run/tier-1": "switchbox-2"},
-		"cpu1": {},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
-}
-
-func TestCheckTemplates(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		list []export.Template
-		want string // "" for no fault
-	}{
-		{"ours and topograph's", []export.Template{export.NumberedTemplate, "fabric.topograph.run/tier-{tier0}"}, ""},
-		{"by kind", []export.Template{"example.com/{kind}"}, ""},
-		{"those by default and topograph's", append(export.DefaultTemplates(), export.TopographTemplate), ""},
-		{"topograph's twice", []export.Template{export.TopographTemplate, "fabric.topograph.run/tier-{tier0}"}, "both make"},
-		{"none", nil, "no label template"},
-		{"no place", []export.Template{"example.com/tier"}, "once"},
-		{"two places", []export.Template{"example.com/{kind}-{tier}"}, "once"},
-		{"no key", []export.Template{"Example.com/{tier}"}, "no DNS domain"},
-		{"twice one key", []export.Template{"example.com/t{tier}", "example.com/t{tier0}"}, "both make"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			err := export.CheckTemplates(tt.list)
-			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
-		})
-	}
-}
-
 func TestHyperNodes(t *testing.T) {
 	s, tiers := boxes(t)
 	objects, err := export.HyperNodes(s, tiers, true)
@@ -162,24 +115,6 @@ func TestHyperNodes(t *testing.T) {
 	box, err := json.Marshal(objects[3].Spec)
 	if err != nil || !strings.Contains(string(box), `{"type":"HyperNode","selector":{"exactMatch":{"name":"dragonfly-3"}}}`) {
 		t.Errorf("switchbox-2 is %s, %v", box, err)
-	}
-}
-
-func TestKueueTopology(t *testing.T) {
-	s, tiers := boxes(t)
-	all, err := export.Topologies("kueue.x-k8s.io/v1beta2", s, tiers, []export.Template{export.NumberedTemplate})
-	if err != nil || len(all) != 1 {
-		t.Fatalf("%d objects, %v", len(all), err)
-	}
-	o := all[0]
-	want := export.TopologySpec{Levels: []export.TopologyLevel{
-		{NodeLabel: "heddle.dev/topology.tier-2"}, {NodeLabel: "heddle.dev/topology.tier-1"}, {NodeLabel: "kubernetes.io/hostname"},
-	}}
-	if diff := cmp.Diff(any(want), o.Spec); diff != "" {
-		t.Errorf("spec (-want +got):\n%s", diff)
-	}
-	if o.APIVersion != "kueue.x-k8s.io/v1beta2" || o.Metadata.Name != "heddle" {
-		t.Errorf("object %+v", o)
 	}
 }
 

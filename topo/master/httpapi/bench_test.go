@@ -56,13 +56,3 @@ func BenchmarkFullAnswerGzip(b *testing.B) { answerTo(b, "/node_group", "Accept-
 func BenchmarkFilter(b *testing.B) { answerTo(b, "/node_group?name=node016000") }
 
 func BenchmarkNode(b *testing.B) { answerTo(b, "/v1/nodes/node016000") }
-
-// BenchmarkTopology is the first answer of each generation.
-func BenchmarkTopology(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		h := fleet(b)
-		b.StartTimer()
-		h.ServeHTTP(discard{http.Header{}}, httptest.NewRequest(http.MethodGet, "/v1/topology", http.NoBody))
-	}
-}

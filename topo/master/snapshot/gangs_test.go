@@ -73,16 +73,6 @@ func TestGangsGroups(t *testing.T) {
 	}
 }
 
-// BenchmarkGangs is the first answer after a change.
-func BenchmarkGangs(b *testing.B) {
-	all := fleet(b, 16384, 32)
-	for b.Loop() {
-		if d, err := snapshot.New(all).GangDocument(); err != nil || d.Size == 0 {
-			b.Fatal(err)
-		}
-	}
-}
-
 // A gang in an NVLink domain that is across leaf groups is in that domain.
 func TestGangInACrossingDomain(t *testing.T) {
 	all := fleet(t, 64, 32)

@@ -1,13 +1,9 @@
 package topo
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -271,46 +266,5 @@ func TestWhyOfAGPUOfItsOwn(t *testing.T) {
 	}
 	if diff := cmp.Diff(texts[0], texts[1]); diff != "" {
 		t.Errorf("(-%s +%s):\n%s", whole, own, diff)
-	}
-}
-
-// TestWhyInTheNamespaceOfTheContext has pods of one name in two namespaces.
-func TestWhyInTheNamespaceOfTheContext(t *testing.T) {
-	w := newWhyCluster(2, 0)
-	w.add("single", 1, 4, nil)
-	w.add("single", 1, 4, func(p *corev1.Pod) { p.Namespace = "default" })
-	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		var answer any
-		rw.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case "/api/v1/nodes":
-			answer = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: w.Nodes}
-		case "/api/v1/pods":
-			answer = corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: w.Pods}
-		default:
-			http.NotFound(rw, r)
-			return
-		}
-		_ = json.NewEncoder(rw).Encode(answer)
-	}))
-	t.Cleanup(api.Close)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + api.URL + "}}]\n" +
-		"contexts: [{name: ai, context: {cluster: c, namespace: ai}}, {name: none, context: {cluster: c}}]\ncurrent-context: ai\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "Pod ai/single-0 has no node."},
-		{[]string{"--context", "none"}, "Pod default/single-0 has no node."},
-		{[]string{"-n", "default"}, "Pod default/single-0 has no node."},
-	} {
-		out, _, err := clitest.Run(t, NewWhyCommand(), append(tt.args, "single-0", "--kubeconfig", path)...)
-		if err != nil || !strings.HasPrefix(out, tt.want) {
-			t.Errorf("%v: error %v, output %q, want %q", tt.args, err, out, tt.want)
-		}
 	}
 }
