@@ -36,7 +36,6 @@ gpuDevice: {deploy: false}
 topoDiscovery:
   deploy: true
   worker:
-    interval: 2s
     affinity: &real
       nodeAffinity:
         requiredDuringSchedulingIgnoredDuringExecution:
