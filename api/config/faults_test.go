@@ -118,7 +118,7 @@ func TestFaults(t *testing.T) {
 		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
 		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
 		{"rule with a key of heddle's", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
-		{"and of topo-master", "labels: [{key: heddle.dev/topology.tier-1, value: node}]", "", []string{"is a label that heddle writes itself"}},
+		{"and of topo-master", "labels: [{key: heddle.dev/topology.leaf, value: node}]", "", []string{"is a label that heddle writes itself"}},
 		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
 		{"rule of the wrong types", "labels:\n- key: a\n  value: gpu.count\n  when: node\n", "", []string{
 			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,21 +22,20 @@ import (
 
 type options struct {
 	program.Flags
-	listen, probeListen            string
-	mode                           string
-	nodeNumber                     int
-	levels                         []fabric.Level
-	staleAfter                     time.Duration
-	gpuResource                    string
-	countPods, leaderElect         bool
-	exports                        publish.Exports
-	templates                      []export.Template
-	labelConflicts                 string
-	namespace, lease, identity     string
-	tlsCert, tlsKey                string
-	authenticate                   bool
-	levelText, exportText, keyText string
-	rate                           rate
+	listen, probeListen        string
+	mode                       string
+	nodeNumber                 int
+	levels                     []fabric.Level
+	staleAfter                 time.Duration
+	gpuResource                string
+	countPods, leaderElect     bool
+	exports                    publish.Exports
+	labelConflicts             string
+	namespace, lease, identity string
+	tlsCert, tlsKey            string
+	authenticate               bool
+	levelText, exportText      string
+	rate                       rate
 }
 
 // Register implements [program.Daemon].
@@ -45,23 +45,12 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
 	fs.StringVar(&o.mode, "mode", "",
 		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
-	fs.IntVar(&o.nodeNumber, "node-number", 0,
-		"nodes of a dragonfly in mode dragonfly; 0: topology.nodeNumber of the configuration")
-	fs.StringVar(&o.levelText, "levels", "",
-		"levels of mode custom, top first: kind=path|spine|leaf|nvlink|block:N, with commas between; "+
-			"empty: topology.levels of the configuration")
 	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
 		"age from which a worker's heartbeat makes its node Degraded; at least two heartbeats, 2h")
-	fs.StringVar(&o.gpuResource, "gpu-resource", "",
-		"resource of whole GPUs; empty: resources.gpu of the configuration, as it is when the program starts")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
-		"what the leader writes: labels, conditions (HeddleFabric of Nodes, and Events), hypernodes (Volcano), "+
-			"kueue, kai, with commas between, or none; "+
-			"what is not named is taken back")
-	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate)+","+string(export.NumberedTemplate),
-		"keys of the labels, with commas between; {kind} is the kind of group, {tier} 1 for the lowest kind "+
-			"that the fleet has, {tier0} 0; topograph: NVIDIA topograph's keys")
+		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
+			"Nodes, and Events), hypernode (Volcano), kueue, kai, with commas between, or none; what is not named is removed")
 	fs.StringVar(&o.labelConflicts, "label-conflicts", "yield",
 		"what to do with a label that another field manager holds with another value: yield or force")
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "write only while holding the lease; false: always write")
@@ -110,38 +99,27 @@ func (o *options) Check() error {
 
 // parts reads the flags that are lists.
 func (o *options) parts() error {
-	for key := range strings.SplitSeq(o.keyText, ",") {
-		o.templates = append(o.templates, export.Template(strings.TrimSpace(key)))
+	names := []string{
+		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI, "none", "",
 	}
-	if err := export.CheckTemplates(o.templates); err != nil {
-		return fmt.Errorf("--tier-labels: %w", err)
-	}
-	exports := map[string]*bool{
-		"labels": &o.exports.Labels, "conditions": &o.exports.Conditions, "hypernodes": &o.exports.HyperNodes,
-		"kueue": &o.exports.Kueue, "kai": &o.exports.KAI, "none": new(bool), "": new(bool),
-	}
+	on := map[string]bool{}
 	for word := range strings.SplitSeq(o.exportText, ",") {
-		on := exports[strings.TrimSpace(word)]
-		if on == nil {
-			return fmt.Errorf("unsupported --exports %.40q: want labels, conditions, hypernodes, kueue, kai or none", word)
+		word = strings.TrimSpace(word)
+		if !slices.Contains(names, word) {
+			return fmt.Errorf("unsupported --exports %.40q: want %s", word, strings.Join(names[:7], ", "))
 		}
-		*on = true
+		on[word] = true
 	}
-	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels {
+	o.exports = publish.Exports{
+		Labels:     export.LabelSets{Kinds: on[export.FormatLabels], Topograph: on["topograph"]},
+		Conditions: on["conditions"], HyperNodes: on[export.FormatHyperNode],
+		Kueue: on[export.FormatKueue], KAI: on[export.FormatKAI],
+	}
+	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels.Kinds {
 		return errors.New("--exports: kueue and kai read the labels: name labels too")
 	}
-	if o.levelText != "" {
-		if o.mode != "" && o.mode != string(fabric.ModeCustom) {
-			return fmt.Errorf("--levels is for mode custom, not %.40q", o.mode)
-		}
-		o.mode = string(fabric.ModeCustom)
-	}
-	var err error
-	if o.levels, err = parseLevels(o.levelText); err != nil {
-		return fmt.Errorf("--levels: %w", err)
-	}
 	if mode := fabric.Mode(o.mode); mode != "" && mode != fabric.ModeCustom {
-		if _, err := fabric.Preset(mode, o.nodeNumber); err != nil {
+		if _, err := fabric.Preset(mode, 0); err != nil {
 			return fmt.Errorf("--mode: %w", err)
 		}
 	}
@@ -199,54 +177,18 @@ func readRate(lookup func(string) (string, bool)) (rate, error) {
 	return r, nil
 }
 
-// parseLevels reads --levels: kind=evidence with commas between, and the number
-// of nodes behind a colon for blocks: rack=path,pair=block:2.
-func parseLevels(text string) ([]fabric.Level, error) {
-	if text == "" {
-		return nil, nil
-	}
-	var out []fabric.Level
-	for part := range strings.SplitSeq(text, ",") {
-		kind, by, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if !ok {
-			return nil, fmt.Errorf("%.60q is not kind=evidence", part)
-		}
-		l := fabric.Level{Kind: kind}
-		by, nodes, counted := strings.Cut(by, ":")
-		l.By = fabric.Evidence(by)
-		if counted {
-			n, err := strconv.Atoi(nodes)
-			if err != nil {
-				return nil, fmt.Errorf("%.60q: invalid number of nodes %.20q", part, nodes)
-			}
-			l.Nodes = n
-		}
-		out = append(out, l)
-	}
-	return out, fabric.CheckLevels(out)
-}
-
-// preset is the levels that flags and configuration result in; flags win.
+// preset returns the levels of --mode and the configuration; the flag wins.
 func (o *options) preset(t *config.Topology) ([]fabric.Level, error) {
 	mode := fabric.Mode(cmp.Or(o.mode, string(t.Mode)))
 	if mode != fabric.ModeCustom {
-		return fabric.Preset(mode, cmp.Or(o.nodeNumber, t.NodeNumber))
+		return fabric.Preset(mode, t.NodeNumber)
 	}
-	levels := o.levels
-	if len(levels) == 0 {
-		levels = configured(t.Levels)
+	if len(t.Levels) == 0 {
+		return nil, errors.New("mode custom: topology.levels of the configuration is missing")
 	}
-	if len(levels) == 0 {
-		return nil, errors.New("mode custom: give the levels with --levels or as topology.levels of the configuration")
+	levels := make([]fabric.Level, len(t.Levels))
+	for i, l := range t.Levels {
+		levels[i] = fabric.Level{Kind: string(l.Kind), By: fabric.Evidence(l.By), Nodes: l.Nodes}
 	}
 	return levels, fabric.CheckLevels(levels)
-}
-
-// configured are the levels of a configuration.
-func configured(in []config.TopologyLevel) []fabric.Level {
-	out := make([]fabric.Level, len(in))
-	for i, l := range in {
-		out[i] = fabric.Level{Kind: string(l.Kind), By: fabric.Evidence(l.By), Nodes: l.Nodes}
-	}
-	return out
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/programtest"
-	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
@@ -33,9 +32,6 @@ func TestRun(t *testing.T) {
 		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `unknown mode "torus"`},
 		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported --exports "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
-		{Name: "a label key twice", Args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, Err: program.ErrUsage, Stderr: "both make"},
-		{Name: "bad levels", Args: []string{"--namespace=x", "--levels=rack=shelf"}, Err: program.ErrUsage, Stderr: "none of path"},
-		{Name: "levels of a preset", Args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, Err: program.ErrUsage, Stderr: "mode custom"},
 		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
 		{Name: "tokens in the clear", Args: []string{"--namespace=x", "--authenticate"}, Err: program.ErrUsage, Stderr: "in the clear"},
 		{Name: "QPS is no number", Args: []string{"--namespace=x"}, Env: map[string]string{"CLIENT_GO_QPS": "many"}, Err: program.ErrUsage, Stderr: `CLIENT_GO_QPS: invalid number "many"`},
@@ -86,30 +82,16 @@ func TestReadRate(t *testing.T) {
 	}
 }
 
-func TestParseLevels(t *testing.T) {
-	got, err := parseLevels("rack=path, pair=block:2")
-	want := []fabric.Level{{Kind: "rack", By: fabric.ByPath}, {Kind: "pair", By: fabric.ByBlock, Nodes: 2}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v; levels (-want +got):\n%s", err, diff)
-	}
-	for _, bad := range []string{"rack", "=path", "rack=path,rack=leaf", "pair=block", "pair=block:two", "a=leaf:2"} {
-		if _, err := parseLevels(bad); err == nil {
-			t.Errorf("%q is no fault", bad)
-		}
-	}
-}
-
 // The GPUs that are counted have the configuration's names, with auto those of every maker.
 func TestNamesOfGPUs(t *testing.T) {
 	for _, tt := range []struct {
-		name, yaml, flag string
-		want             []corev1.ResourceName
+		name, yaml string
+		want       []corev1.ResourceName
 	}{
-		{"the default", "{}", "", []corev1.ResourceName{"nvidia.com/gpu"}},
-		{"auto", "domains: {vendor: auto}", "", []corev1.ResourceName{"amd.com/gpu", "metax-tech.com/gpu", "nvidia.com/gpu"}},
-		{"one name for all", "{domains: {vendor: auto}, resources: {gpu: example.com/gpu}}", "", []corev1.ResourceName{"example.com/gpu"}},
-		{"beside shares of that name", "resources: {sgpu: nvidia.com/gpu}", "", []corev1.ResourceName{"nvidia.com/gpu.exclusive"}},
-		{"the flag", "domains: {vendor: auto}", "a.com/gpu", []corev1.ResourceName{"a.com/gpu"}},
+		{"the default", "{}", []corev1.ResourceName{"nvidia.com/gpu"}},
+		{"auto", "domains: {vendor: auto}", []corev1.ResourceName{"amd.com/gpu", "metax-tech.com/gpu", "nvidia.com/gpu"}},
+		{"one name for all", "{domains: {vendor: auto}, resources: {gpu: example.com/gpu}}", []corev1.ResourceName{"example.com/gpu"}},
+		{"beside shares of that name", "resources: {sgpu: nvidia.com/gpu}", []corev1.ResourceName{"nvidia.com/gpu.exclusive"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := config.Parse(map[string][]byte{
@@ -118,86 +100,8 @@ func TestNamesOfGPUs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, (&options{gpuResource: tt.flag}).gpus(&c.Cluster)); diff != "" {
+			if diff := cmp.Diff(tt.want, gpus(&c.Cluster)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// What the configuration takes, the fabric takes, and the flag alike.
-func TestConfiguredLevels(t *testing.T) {
-	for _, tt := range []struct {
-		name, yaml, flag string
-		want             []fabric.Level
-	}{
-		{
-			"every sort", "{kind: hall, by: spine}, {kind: rack, by: path}, {kind: l3, by: leaf}, {kind: nvl, by: nvlink}, {kind: pair, by: block, nodes: 2}",
-			"hall=spine,rack=path,l3=leaf,nvl=nvlink,pair=block:2",
-			[]fabric.Level{
-				{Kind: "hall", By: fabric.BySpine},
-				{Kind: "rack", By: fabric.ByPath},
-				{Kind: "l3", By: fabric.ByLeaf},
-				{Kind: "nvl", By: fabric.ByNVLink},
-				{Kind: "pair", By: fabric.ByBlock, Nodes: 2},
-			},
-		},
-		{
-			"the longest kind, the largest block", "{kind: abcdefghijklmnopqrst, by: block, nodes: 4096}", "abcdefghijklmnopqrst=block:4096",
-			[]fabric.Level{{Kind: "abcdefghijklmnopqrst", By: fabric.ByBlock, Nodes: 4096}},
-		},
-		{
-			"eight", "{kind: a, by: path}, {kind: b, by: path}, {kind: c, by: path}, {kind: d, by: path}, {kind: e, by: path}, {kind: f, by: path}, {kind: g, by: path}, {kind: h, by: path}",
-			"a=path,b=path,c=path,d=path,e=path,f=path,g=path,h=path",
-			[]fabric.Level{
-				{Kind: "a", By: fabric.ByPath},
-				{Kind: "b", By: fabric.ByPath},
-				{Kind: "c", By: fabric.ByPath},
-				{Kind: "d", By: fabric.ByPath},
-				{Kind: "e", By: fabric.ByPath},
-				{Kind: "f", By: fabric.ByPath},
-				{Kind: "g", By: fabric.ByPath},
-				{Kind: "h", By: fabric.ByPath},
-			},
-		},
-		{
-			"nine", "{kind: a, by: path}, {kind: b, by: path}, {kind: c, by: path}, {kind: d, by: path}, {kind: e, by: path}, {kind: f, by: path}, {kind: g, by: path}, {kind: h, by: path}, {kind: i, by: path}",
-			"a=path,b=path,c=path,d=path,e=path,f=path,g=path,h=path,i=path", nil,
-		},
-		{"a long kind", "{kind: abcdefghijklmnopqrstu, by: path}", "abcdefghijklmnopqrstu=path", nil},
-		{"a kind of other letters", "{kind: Rack, by: path}", "Rack=path", nil},
-		{"the kind of nodes", "{kind: node, by: path}", "node=path", nil},
-		{"a kind twice", "{kind: a, by: path}, {kind: a, by: leaf}", "a=path,a=leaf", nil},
-		{"an unknown sort", "{kind: a, by: shelf}", "a=shelf", nil},
-		{"a block of none", "{kind: a, by: block, nodes: 0}", "a=block:0", nil},
-		{"a block too large", "{kind: a, by: block, nodes: 4097}", "a=block:4097", nil},
-		{"nodes of no block", "{kind: a, by: leaf, nodes: 2}", "a=leaf:2", nil},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			flagged, flagErr := parseLevels(tt.flag)
-			c, err := config.Parse(map[string][]byte{
-				config.KeyVersion: []byte("v1"), config.KeyCluster: []byte("topology: {mode: custom, levels: [" + tt.yaml + "]}"),
-			}, config.Uncompiled{})
-			if (err == nil) != (tt.want != nil) || (flagErr == nil) != (tt.want != nil) {
-				t.Fatalf("configuration: %v; flag: %v", err, flagErr)
-			}
-			if err != nil {
-				return
-			}
-			got, err := (&options{}).preset(&c.Cluster.Topology)
-			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-				t.Errorf("%v; levels (-want +got):\n%s", err, diff)
-			}
-			if diff := cmp.Diff(tt.want, flagged); diff != "" {
-				t.Errorf("levels of the flag (-want +got):\n%s", diff)
-			}
-			// Flags win.
-			other := []fabric.Level{{Kind: "other", By: fabric.ByLeaf}}
-			if got, err := (&options{mode: "custom", levels: other}).preset(&c.Cluster.Topology); err != nil || cmp.Diff(other, got) != "" {
-				t.Errorf("with --levels: %v, %v", got, err)
-			}
-			if got, err := (&options{mode: "leaf"}).preset(&c.Cluster.Topology); err != nil || got[0].Kind != "leaf" {
-				t.Errorf("with --mode: %v, %v", got, err)
 			}
 		})
 	}
@@ -291,7 +195,7 @@ const (
 
 // The whole program: it serves, leads and labels; and it stops with its context.
 func TestTheProgram(t *testing.T) {
-	p := launch(t, "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}")
+	p := launch(t, "--config", programtest.Config(t, "topology: {mode: custom, levels: [{kind: rack, by: path}]}\n"), "--exports", "topograph")
 	p.answers(t, inRack)
 	for path, want := range map[string]map[string]string{
 		"/": {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -22,14 +23,15 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/certificate"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/ui"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
+
+// The largest cluster that GET /v1/why lists: some 100 MB for a moment.
+const explainNodes, explainPods = 5_000, 50_000
 
 // daemon is the result of flags and configuration.
 type daemon struct {
@@ -92,11 +94,9 @@ func (d *daemon) connect() error {
 	return err
 }
 
-// gpus are the resources of whole GPUs: one of each maker where the configuration has auto.
-func (o *options) gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
-	if o.gpuResource != "" {
-		return []corev1.ResourceName{corev1.ResourceName(o.gpuResource)}
-	}
+// gpus returns the resources of whole GPUs: one for each vendor where the configuration
+// has auto.
+func gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
 	for _, c := range cluster.Each() {
 		names = append(names, corev1.ResourceName(c.Resources.GPU))
 	}
@@ -116,8 +116,8 @@ func (d *daemon) build() error {
 		return fmt.Errorf("topology levels: %w", err)
 	}
 	d.source = informers.New(informers.Options{
-		Core: d.core, Topology: topology, GPUs: o.gpus(cluster), Pods: o.countPods,
-		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
+		Core: d.core, Topology: topology, GPUs: gpus(cluster), Pods: o.countPods,
+		Manager: publish.FieldManager,
 	})
 	if o.exports.Conditions {
 		d.history = informers.NewHistory(d.core, publish.FieldManager)
@@ -137,11 +137,11 @@ func (d *daemon) build() error {
 func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{
-		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
+		Latest: d.builder.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
 		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.countPods {
-		options.Pending = pending.New(d.core, nil)
+		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	}
 	if o.authenticate {
 		options.Auth, err = tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})
@@ -154,7 +154,7 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	}
 	var secure *tls.Config
 	if o.tlsCert != "" {
-		pair, err := certificate.Load(o.tlsCert, o.tlsKey)
+		pair, err := loadCertificate(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +175,7 @@ func (d *daemon) publisher() (*publish.Publisher, error) {
 	}
 	return publish.New(publish.Options{
 		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
-		Templates: d.options.templates, Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
+		Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
 	}), nil
 }
 

@@ -157,25 +157,6 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	}
 }
 
-func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	r.configure("health: {downAfter: 0s}")
-	r.run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	r.api.Wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].True })
-	name := ""
-	r.alter(func(m *machine.Machine) {
-		at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
-		name = m.HCAs[at].Name
-		m.HCAs = slices.Delete(m.HCAs, at, at+1)
-	})
-	r.api.Wait(t, "the condition", func() bool {
-		last := r.api.conditions[len(r.api.conditions)-1]
-		return last.Reason == string(health.Gone) && strings.Contains(last.Message, name)
-	})
-}
-
 func TestNothingToOfferIsReported(t *testing.T) {
 	r := newRig(t, "soft-rdma-only").run()
 	r.list(gpus, 2, 0)
@@ -209,22 +190,5 @@ func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	if c, a := written(); c != conditions || a != annotations || c != 1 {
 		t.Errorf("%d conditions and %d annotations after %d and %d for one state: %v",
 			c, a, conditions, annotations, r.api.annotations)
-	}
-}
-
-func TestClaimedResourceIsLeftAlone(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	r.api.Classes = `{"items":[{"metadata":{"name":"hca"},"spec":{"extendedResourceName":"` + hcas + `"}}]}`
-	r.run()
-	r.list(gpus, 8, 0)
-	r.api.Wait(t, "the condition", func() bool {
-		at := slices.IndexFunc(r.api.conditions, func(c health.Condition) bool { return c.Reason == string(publish.ServedByOthers) })
-		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca (spec.extendedResourceName)")
-	})
-	if got := r.Ready(); got != hcas+" is served by DeviceClass hca (spec.extendedResourceName)" {
-		t.Errorf("Ready is %q", got)
-	}
-	if got := r.kubelet.State(hcas); got.Registrations > 0 {
-		t.Errorf("registered all the same: %+v", got)
 	}
 }

@@ -62,16 +62,3 @@ func TestChannelsByRequest(t *testing.T) {
 	}
 	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/errs IMEXRejected: "+want) })
 }
-
-// Without an API server nothing is known of a pod: no container gets a channel that its pod
-// may not have asked for, or runs without one that it needs.
-func TestNoChannelsWithoutAnAPIServer(t *testing.T) {
-	r := newRig(t, "dgx-h100", byRequest, func(o *Options) { o.API = nil })
-	r.run()
-	r.list(gpus, 8, 0)
-	r.admit("a", map[string]int{gpus: 1})
-	const want = "the container waits for the API server"
-	if _, err := r.kubelet.StartContainer(t.Context(), "default", "a", "main"); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("error %v, want %q", err, want)
-	}
-}

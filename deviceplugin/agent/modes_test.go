@@ -123,7 +123,6 @@ func TestSwitchesBackAndForth(t *testing.T) {
 	for i := range 5 {
 		name := fmt.Sprintf("p%d", i)
 		r.admit(name, map[string]int{gpus: 1 + i%3})
-		r.start(name)
 		r.configure("mode: sgpu")
 		r.list(gpus, 0, 8)
 		r.waitFor("the free GPUs move", counted(config.ModeSGPU, 8-(1+i%3)))

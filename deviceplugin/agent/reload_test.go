@@ -115,17 +115,6 @@ func TestNameOfAnotherKind(t *testing.T) {
 	r.list(gpus, 2*16, 0)
 }
 
-func TestModeSGPUWithdrawsGPUs(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.api.Wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
-	r.configure("mode: sgpu")
-	r.list(gpus, 0, 8)
-	if got := publish.Shortages(r.last.Load()); len(got) > 0 {
-		t.Errorf("that GPUs are shared is a shortage: %v", got)
-	}
-}
-
 func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.set("nodes-config", "- nodeSelector: {pool: shared}\n  mode: sgpu\n")

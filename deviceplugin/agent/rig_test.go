@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,6 +79,8 @@ type rig struct {
 	options  Options
 	conn     *grpc.ClientConn
 	stop     func()
+	// passed is by how much the device state's clock is ahead, in ns.
+	passed atomic.Int64
 }
 
 // newRig runs nothing yet: see run.
@@ -101,6 +104,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),
 		Interval: time.Second, Registerer: r.registry, PodRegisterer: r.pods, Log: slog.New(slog.DiscardHandler),
+		now: func() time.Time { return time.Now().Add(time.Duration(r.passed.Load())) },
 	}
 	for _, f := range change {
 		f(&r.options)

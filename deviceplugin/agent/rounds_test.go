@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,15 +28,13 @@ type leftovers struct {
 // what is left of a pod is collected a minute after it has gone.
 type busy struct {
 	*rig
-	passed atomic.Int64 // ns
-	pods   int
+	pods int
 }
 
 func newBusy(tb testing.TB) *busy {
 	tb.Helper()
 	b := &busy{}
 	b.rig = newRig(tb, "dgx-h100", func(o *Options) {
-		o.now = func() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) }
 		o.API = nil // A preference would wait for each pod to be known.
 		// A node's /var/run is a tmpfs too; the checkpoint's disk is not under
 		// test here.

@@ -201,7 +201,7 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 			return nil, "", r.reject(RejectedAllocation, "%s chose GPU %s, which this node does not share", by, uuid)
 		}
 		reason := gpus[i].Reject(&r.Request)
-		if by == allocation.ByHAMi && (reason.Cause == quota.NotSelected || reason.Cause == quota.Avoided) {
+		if by == allocation.ByHAMi && reason.Excluded() {
 			return nil, "", r.reject(RejectedRequest,
 				"HAMi chose a GPU that the pod's annotations exclude: %s; HAMi reads %s and %s only",
 				reason, wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias)

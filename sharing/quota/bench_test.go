@@ -29,27 +29,3 @@ func BenchmarkPlace(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkExplain reports why nothing fits, on the same node.
-func BenchmarkExplain(b *testing.B) {
-	all := busy()
-	r := share(1, 100, 0)
-	for b.Loop() {
-		_ = quota.Explain(all, &r)
-	}
-}
-
-// BenchmarkManyNames is a node's answer to a pod whose annotation is full of GPUs of other nodes.
-func BenchmarkManyNames(b *testing.B) {
-	all, r := busy(), share(1, 30, 4)
-	for i := range 43000 {
-		r.Use = append(r.Use, fmt.Sprintf("%05d", i))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, ok := quota.Place(all, &r, binpack, nil); ok {
-			b.Fatal("placed")
-		}
-		_ = quota.Explain(all, &r)
-	}
-}

@@ -39,7 +39,11 @@ func Explain(gpus []GPU, r *Request) string {
 	for i, l := range lacks {
 		line := ". " + l.String()
 		if text.Len()+len(line) > MaxExplanation {
-			fmt.Fprintf(&text, ". %d more GPUs lack something else", count(lacks[i:]))
+			more := 0
+			for _, l := range lacks[i:] {
+				more += len(l.gpus)
+			}
+			fmt.Fprintf(&text, ". %d more GPUs lack something else", more)
 			break
 		}
 		text.WriteString(line)
@@ -72,14 +76,6 @@ func assess(gpus []GPU, r *Request) (able int, lacks []shortfall) {
 	return able, lacks
 }
 
-func count(lacks []shortfall) int {
-	n := 0
-	for _, l := range lacks {
-		n += len(l.gpus)
-	}
-	return n
-}
-
 // String is as [Reason.String], with the indices of all GPUs: GPUs 0-3, 6: ….
 func (l shortfall) String() string {
 	gpus := slices.Sorted(slices.Values(l.gpus))
@@ -105,109 +101,93 @@ func (l shortfall) String() string {
 	return noun + text.String() + ": " + l.text
 }
 
-// unknownUUIDs are UUIDs that the pod requests and the node does not share. The
-// list is clipped.
+// unknownUUIDs returns UUIDs that the pod selects and the node does not share,
+// clipped to a few.
 func (r *Request) unknownUUIDs(gpus []GPU) []string {
 	const most = 3
-	left := len(r.Use)
-	for i := range gpus {
-		if names(r.Use, gpus[i].UUID) {
-			left--
-		}
-	}
 	var unknown []string
+	more := 0
 	for _, uuid := range r.Use {
-		if len(unknown) == min(left, most) {
-			break
-		}
-		if !slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }) {
+		switch {
+		case slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }):
+		case len(unknown) == most:
+			more++
+		default:
 			unknown = append(unknown, wellknown.Clip(uuid))
 		}
 	}
-	if more := left - most; more > 0 {
+	if more > 0 {
 		unknown = append(unknown, fmt.Sprintf("%d more", more))
 	}
 	return unknown
 }
 
-// Cause is the kind of a [Reason].
-type Cause uint8
-
-// The causes, in the order in which they are looked for.
-const (
-	// None is no reason: the GPU takes the request.
-	None Cause = iota
-	// NotSelected and Avoided follow from the pod's device selector.
-	NotSelected
-	Avoided
-	// NotHealthy is a GPU that no new pod gets.
-	NotHealthy
-	// TooSmall is a GPU that could not take the request if it were idle.
-	TooSmall
-	// Exclusive is a GPU that one consumer has exclusively.
-	Exclusive
-	// NotIdle is a GPU with consumers, for an exclusive request.
-	NotIdle
-	// NoSlot is a GPU with as many consumers as it may have.
-	NoSlot
-	// OtherPolicy is a GPU with consumers of another QoS policy.
-	OtherPolicy
-	NoCompute
-	NoMemory
-)
-
-// Reason is why a GPU rejects a request.
+// Reason is why a GPU rejects a request. It is valid while both stay as they are.
 type Reason struct {
-	Cause Cause
-	// Index is the GPU's index.
-	Index int
-	// Left of Of is less than Need: percent with NoCompute, MiB with NoMemory.
-	// TooSmall has Of and Need in MiB, NoSlot slots in Of, NotIdle consumers.
-	Left, Of, Need int64
-	// Detail is the unhealthy reason of the GPU, or the policy of its consumers;
-	// Policy is then the request's.
-	Detail string
-	Policy Policy
+	cause cause
+	gpu   *GPU
+	r     *Request
 }
 
-// None reports whether the GPU takes the request.
-func (r Reason) None() bool { return r.Cause == None }
+type cause uint8
 
-// String is the reason in words: GPU 3: 2 GiB of 80 left; needs 4.
+const (
+	accepted cause = iota
+	notSelected
+	avoided
+	unhealthy
+	tooSmall // The GPU could not take the request if it were idle.
+	exclusive
+	notIdle
+	noSlot
+	otherPolicy
+	noCompute
+	noMemory
+)
+
+// None reports whether the GPU takes the request.
+func (r Reason) None() bool { return r.cause == accepted }
+
+// Excluded reports whether the pod's annotations exclude the GPU.
+func (r Reason) Excluded() bool { return r.cause == notSelected || r.cause == avoided }
+
+// String describes the reason: GPU 3: 2 GiB of 80 left; needs 4.
 func (r Reason) String() string {
 	if r.None() {
 		return ""
 	}
-	return "GPU " + strconv.Itoa(r.Index) + ": " + r.detail()
+	return "GPU " + strconv.Itoa(r.gpu.Index) + ": " + r.detail()
 }
 
 // detail is the reason without the GPU.
 func (r Reason) detail() string {
-	switch r.Cause {
-	case NotSelected:
+	g := r.gpu
+	switch r.cause {
+	case notSelected:
 		return "the pod does not select it"
-	case Avoided:
+	case avoided:
 		return "the pod avoids it"
-	case NotHealthy:
-		return wellknown.Clip(r.Detail)
-	case TooSmall:
-		return fmt.Sprintf("%s GiB in all; needs %s", gib(r.Of, nearest), gib(r.Need, up))
-	case Exclusive:
+	case unhealthy:
+		return wellknown.Clip(g.Unhealthy)
+	case tooSmall:
+		return fmt.Sprintf("%s GiB in all; needs %s", gib(g.MemoryMiB, nearest), gib(r.r.MemoryMiB, up))
+	case exclusive:
 		return "a consumer has it exclusively"
-	case NotIdle:
-		if r.Of == 1 {
+	case notIdle:
+		if g.Consumers == 1 {
 			return "1 consumer; needs it idle"
 		}
-		return fmt.Sprintf("%d consumers; needs it idle", r.Of)
-	case NoSlot:
-		return fmt.Sprintf("all %d slots are taken", r.Of)
-	case OtherPolicy:
-		return "its consumers are " + wellknown.Clip(r.Detail) + ", not " + string(r.Policy)
-	case NoCompute:
-		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
-	case NoMemory:
-		return fmt.Sprintf("%s GiB of %s left; needs %s", gib(r.Left, down), gib(r.Of, nearest), gib(r.Need, up))
-	default:
-		return ""
+		return fmt.Sprintf("%d consumers; needs it idle", g.Consumers)
+	case noSlot:
+		return fmt.Sprintf("all %d slots are taken", g.Slots)
+	case otherPolicy:
+		return "its consumers are " + wellknown.Clip(string(g.Policy)) + ", not " + string(r.r.Policy)
+	case noCompute:
+		return fmt.Sprintf("%d %% of 100 left; needs %d", max(0, Whole-g.VCore), r.r.VCore)
+	case noMemory:
+		left := max(0, g.Room()-g.UsedMiB)
+		return fmt.Sprintf("%s GiB of %s left; needs %s", gib(left, down), gib(g.Room(), nearest), gib(g.needs(r.r), up))
+	case accepted:
 	}
+	return ""
 }

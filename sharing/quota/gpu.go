@@ -105,31 +105,30 @@ func (r *Request) MemoryOf(totalMiB int64) int64 {
 // Reject reports why the GPU cannot take a request; [Reason.None] if it can.
 // It allocates nothing.
 func (c *GPU) Reject(r *Request) Reason {
+	why := accepted
 	switch {
 	case len(r.Use) > 0 && !names(r.Use, c.UUID):
-		return Reason{Cause: NotSelected, Index: c.Index}
+		why = notSelected
 	case names(r.Avoid, c.UUID):
-		return Reason{Cause: Avoided, Index: c.Index}
+		why = avoided
 	case c.Unhealthy != "":
-		return Reason{Cause: NotHealthy, Index: c.Index, Detail: c.Unhealthy}
+		why = unhealthy
 	case r.MemoryMiB > c.MemoryMiB:
-		return Reason{Cause: TooSmall, Index: c.Index, Of: c.MemoryMiB, Need: r.MemoryMiB}
+		why = tooSmall
 	case c.Exclusive:
-		return Reason{Cause: Exclusive, Index: c.Index}
+		why = exclusive
 	case c.Consumers > 0 && (r.VCore >= Whole || c.MemoryMiB <= 0):
-		return Reason{Cause: NotIdle, Index: c.Index, Of: int64(c.Consumers)}
+		why = notIdle
 	case c.Consumers >= c.Slots:
-		return Reason{Cause: NoSlot, Index: c.Index, Of: int64(c.Slots)}
+		why = noSlot
 	case c.Policy != "" && c.Policy != r.Policy:
-		return Reason{Cause: OtherPolicy, Index: c.Index, Detail: string(c.Policy), Policy: r.Policy}
+		why = otherPolicy
 	case c.VCore+r.VCore > Whole:
-		left := int64(max(0, Whole-c.VCore))
-		return Reason{Cause: NoCompute, Index: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}
+		why = noCompute
 	case c.UsedMiB+c.needs(r) > c.Room():
-		left := max(0, c.Room()-c.UsedMiB)
-		return Reason{Cause: NoMemory, Index: c.Index, Left: left, Of: c.Room(), Need: c.needs(r)}
+		why = noMemory
 	}
-	return Reason{}
+	return Reason{why, c, r}
 }
 
 // Publish gives GPUs as the Node's annotation has them.

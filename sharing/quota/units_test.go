@@ -12,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
-	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
 // hamiNames is a node that serves the pods of HAMi's NVIDIA backend as they are.
@@ -158,42 +157,6 @@ func TestDefaults(t *testing.T) {
 	_, err := quota.ParseRequest(limits(t, "sgpu=1 vmemory=0"), nil, node(t))
 	if err == nil || !strings.Contains(err.Error(), "the GPU's whole memory") {
 		t.Errorf("vmemory: 0 is accepted: %v", err)
-	}
-}
-
-// TestRecordedPodsInBothSpellings: every container that was recorded with HAMi asks
-// for the same as it is and in the names and units of HAMi's NVIDIA backend.
-func TestRecordedPodsInBothSpellings(t *testing.T) {
-	for _, version := range hamirecord.Versions() {
-		compared := 0
-		for _, p := range hamirecord.Load(t, version).Pods {
-			for _, c := range append(p.Submitted.InitContainers, p.Submitted.Containers...) {
-				var asIs, theirs []string
-				for name, amount := range c.Limits {
-					_, name, _ = strings.Cut(name, "/")
-					asIs = append(asIs, name+"="+amount)
-					theirs = append(theirs, spelled(t, name, amount))
-				}
-				if asIs == nil {
-					continue
-				}
-				want, err := quota.ParseRequest(limits(t, strings.Join(asIs, " ")), p.Submitted.Annotations, node(t))
-				if err != nil {
-					t.Fatalf("HAMi %s, pod %s as it is: %v", version, p.Name, err)
-				}
-				// The default without compute is another, which the spelling is not about.
-				names := hamiNames(t)
-				names.SGPU.Defaults = config.DefaultShare()
-				got, err := quota.ParseRequest(limits(t, strings.Join(theirs, " ")), p.Submitted.Annotations, names)
-				if diff := cmp.Diff(want, got); diff != "" || err != nil {
-					t.Errorf("HAMi %s, pod %s: error %v (-as it is +%v):\n%s", version, p.Name, err, theirs, diff)
-				}
-				compared++
-			}
-		}
-		if compared < 18 {
-			t.Errorf("%d containers compared", compared)
-		}
 	}
 }
 

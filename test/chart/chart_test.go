@@ -117,7 +117,7 @@ func TestRejected(t *testing.T) {
 		{"topoDiscovery.switchbox.clusterManagerUser=bWU=,topoDiscovery.switchbox.existingSecret=x", "give existingSecret, or user, password and authority"},
 		{"topoDiscovery.deploy=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
 		{"topoDiscovery.deploy=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
-		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
+		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
 		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
 		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
 		{"gpuScheduler.map.address=heddle-topo-master:9001", "/gpuScheduler/map/address"},

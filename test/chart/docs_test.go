@@ -15,7 +15,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/docs"
-	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
 // The table of docs/install.md repeats values.yaml.
@@ -195,9 +194,6 @@ func checkHelm(t *testing.T, words []string) {
 	}
 }
 
-// tierPrefix is how the labels of topo-master begin by default.
-var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{kind}")
-
 // checkKubectl looks for heddle's objects and for labels that it writes.
 func checkKubectl(t *testing.T, objects rendered, words []string) {
 	t.Helper()
@@ -215,7 +211,7 @@ func checkKubectl(t *testing.T, objects rendered, words []string) {
 		}
 		if w == "-L" {
 			for key := range strings.SplitSeq(words[i+1], ",") {
-				if !slices.Contains(labels, key) && !strings.HasPrefix(key, tierPrefix) {
+				if !slices.Contains(labels, key) && !strings.HasPrefix(key, wellknown.TopologyPrefix) {
 					t.Errorf("no daemon writes label %s", key)
 				}
 			}

@@ -75,7 +75,7 @@ func goldens() []golden {
 		{
 			name: "topo-master-secure", templates: master,
 			set: "topoDiscovery.master.tlsSecret=topo-tls,topoDiscovery.master.authenticate=true," +
-				"topoDiscovery.master.exports={labels,hypernodes,kueue},topoDiscovery.mode=leaf,config.existingConfigMap=mine,topoDiscovery.master.replicas=3",
+				"topoDiscovery.master.exports={labels,hypernode,kueue},topoDiscovery.mode=leaf,config.existingConfigMap=mine,topoDiscovery.master.replicas=3",
 		},
 		{
 			name: "topo-master-nothing-written", templates: master, set: "topoDiscovery.master.countPods=false",

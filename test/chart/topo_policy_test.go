@@ -15,16 +15,13 @@ import (
 // masterAttempt is a write to the Node n1 by the topo-master's token.
 func masterAttempt() *attempt {
 	a := &attempt{old: node(), new: node(), request: updating("n1", topoMaster, "n7")}
-	a.old.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
-	a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
+	a.old.Labels["heddle.dev/topology.leaf"] = "leaf-a"
+	a.new.Labels["heddle.dev/topology.leaf"] = "leaf-a"
 	return a
 }
 
 func TestTopoMasterPolicy(t *testing.T) {
-	const (
-		noLife = "heddle-topo-master may neither create nor delete a Node"
-		hint   = "; the keys are those of the chart's topoDiscovery.master.tierLabels"
-	)
+	const noLife = "heddle-topo-master may neither create nor delete a Node"
 	fields := func(words string) []string { return []string{"heddle-topo-master may not change " + words} }
 	for _, tt := range []struct {
 		name string
@@ -33,42 +30,35 @@ func TestTopoMasterPolicy(t *testing.T) {
 		deny []string
 	}{
 		{name: "nothing", do: func(*attempt) {}},
-		{name: "a tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-b" }},
-		{name: "a new tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-2"] = "spine-b" }},
-		{name: "a kind", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.leaf"] = "leaf-b" }},
+		{name: "a group", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.leaf"] = "leaf-b" }},
+		{name: "a new group", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.spine"] = "spine-b" }},
 		{name: "a shape", do: func(a *attempt) { a.new.Labels["heddle.dev/topology-shape"] = "spine.leaf" }},
 		{
-			name: "topograph's keys", args: []string{"--set", "topoDiscovery.master.tierLabels={topograph}"},
+			name: "topograph's keys", args: []string{"--set", "topoDiscovery.master.exports={labels,topograph}"},
 			do: func(a *attempt) {
 				a.new.Labels["fabric.topograph.run/tier-0"] = "leaf-b"
 				a.new.Labels["accelerator.topograph.run/domain"] = "nvlink-b"
 			},
 		},
-		{name: "a tier taken away", do: func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") }},
+		{name: "a group removed", do: func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.leaf") }},
 		{
-			name: "another project's keys", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
-			do: func(a *attempt) { a.new.Labels["fabric.example.com/tier-0"] = "leaf-b" },
-		},
-		{
-			name: "keys that it had", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
-			do: func(a *attempt) {
-				delete(a.new.Labels, "heddle.dev/topology.tier-1")
+			name: "keys of an export that is off", do: func(a *attempt) {
+				a.old.Labels["fabric.topograph.run/tier-0"] = "leaf-b"
 				a.old.ManagedFields = append(a.old.ManagedFields,
-					managed(publish.FieldManager, metav1.ManagedFieldsOperationApply, "heddle.dev/topology.tier-1"))
+					managed(publish.FieldManager, metav1.ManagedFieldsOperationApply, "fabric.topograph.run/tier-0"))
 			},
 		},
 		{
-			name: "keys that were never its own", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
-			do:   func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") },
-			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology.tier-1" + hint},
+			name: "another manager's keys", do: func(a *attempt) { a.old.Labels["fabric.topograph.run/tier-0"] = "leaf-b" },
+			deny: []string{"heddle-topo-master may not change labels fabric.topograph.run/tier-0"},
 		},
 		{
 			name: "what a GPU is", do: func(a *attempt) { a.new.Labels["nvidia.com/gpu.product"] = "x" },
-			deny: []string{"heddle-topo-master may not change labels nvidia.com/gpu.product" + hint},
+			deny: []string{"heddle-topo-master may not change labels nvidia.com/gpu.product"},
 		},
 		{
 			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology."] = "x" },
-			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology." + hint},
+			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology."},
 		},
 		{
 			name: "an annotation", do: func(a *attempt) { a.new.Annotations["heddle.dev/cordoned-gpus"] = "x" },

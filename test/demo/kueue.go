@@ -45,7 +45,7 @@ func (s *stage) kueueView(ctx context.Context) (string, error) {
 	var out strings.Builder
 	seen := 0
 	for _, t := range topologies.Items {
-		shape := strings.ReplaceAll(strings.TrimPrefix(t.Metadata.Name, export.TopologyName+"-"), "-", ".")
+		shape := strings.ReplaceAll(strings.TrimPrefix(t.Metadata.Name, export.TopologyPrefix), "-", ".")
 		in := 0
 		for i := range nodes.Items {
 			labels := nodes.Items[i].Labels

@@ -66,7 +66,6 @@ config:
   - {nodeName: node1, usage: training, labels: [{key: example.com/rack, value: "'r1'"}]}
 gpuLabel:
   machineConfigMap: machine
-  interval: 5s
   affinity:
     nodeAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:

@@ -67,13 +67,15 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 		f.create(t, p)
 	}
 	f.userPodGroup(t, "mine", 2)
-	mine := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}")
+	const uidAndSpec = "{.metadata.uid} {.spec}"
+	mine := f.labeledGroup(t, "mine", uidAndSpec)
 	f.gang(t, "mine", 2, 1, nil)
 	f.running(t, "job", 3)
 	f.running(t, "mine", 2)
 	const all = "{.metadata.labels.app\\.kubernetes\\.io/managed-by} {.spec.minMember} {.metadata.ownerReferences[*].uid} " +
 		"{.status.phase} {.status.scheduled} {.status.running}"
 	f.shows(t, "job", all, fmt.Sprintf("heddle-scheduler 3 %s Running 3 3", operator.UID))
+	f.shows(t, "mine", "{.status.phase} {.status.running}", "Running 2")
 	t.Log("\n" + f.kubectl(t, "-n", f.namespace, "get", "podgroups.scheduling.x-k8s.io"))
 
 	f.kubectl(t, "-n", f.namespace, "label", "pods", "job-0", "job-1", "job-2", gangLeast+"=2", "--overwrite")
@@ -90,10 +92,10 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 	})
 	f.running(t, "job", 3)
 
-	// No pod is left: ours goes, and the user's stays as it was.
+	// No pod is left: ours goes, and the user's stays.
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 	f.shows(t, "job", "{.metadata.uid}", "")
-	if got := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}"); got != mine {
+	if got := f.labeledGroup(t, "mine", uidAndSpec); got != mine {
 		t.Errorf("the user's is %s, and was %s:\n%s", got, mine, f.labeledGroup(t, "mine", "{}"))
 	}
 }

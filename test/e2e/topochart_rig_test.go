@@ -70,13 +70,13 @@ func (b *bed) ask(t *testing.T, url string) (body, tag string) {
 	return string(text), resp.Header.Get("ETag")
 }
 
-const tierOne = "heddle.dev/topology.tier-1"
+const leafLabel = "heddle.dev/topology.leaf"
 
-func (b *bed) waitTier(t *testing.T, node, want string) {
+func (b *bed) waitLeaf(t *testing.T, node, want string) {
 	t.Helper()
 	eventually(t, func() string {
-		if got := b.node(t, node).Labels[tierOne]; got != want {
-			return fmt.Sprintf("%s of %s is %q, want %q", tierOne, node, got, want)
+		if got := b.node(t, node).Labels[leafLabel]; got != want {
+			return fmt.Sprintf("%s of %s is %q, want %q", leafLabel, node, got, want)
 		}
 		return ""
 	})

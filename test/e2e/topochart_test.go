@@ -36,7 +36,6 @@ gpuDevice: {deploy: false}
 topoDiscovery:
   deploy: true
   worker:
-    interval: 2s
     affinity: &real
       nodeAffinity:
         requiredDuringSchedulingIgnoredDuringExecution:
@@ -90,7 +89,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 	}{
 		{"a privileged worker without InfiniBand is ready", stepPrivileged},
 		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
-		{"the master labels Nodes under its policy", stepTiers},
+		{"the master labels Nodes under its policy", stepGroupLabels},
 		{"without InfiniBand NET_RAW alone receives LLDP", stepEthernet},
 		{"without exports the labels are taken back, and it answers throughout", stepTakenBack},
 		{"over HTTPS it asks for a token", stepTokens},
@@ -159,9 +158,9 @@ func stepAnswers(t *testing.T, b *topoChart) {
 	}
 }
 
-func stepTiers(t *testing.T, b *topoChart) {
-	b.waitTier(t, "chart-a", "leaf-b83fd20000000c01")
-	b.waitTier(t, "chart-b", "leaf-b83fd20000000c01")
+func stepGroupLabels(t *testing.T, b *topoChart) {
+	b.waitLeaf(t, "chart-a", "leaf-b83fd20000000c01")
+	b.waitLeaf(t, "chart-b", "leaf-b83fd20000000c01")
 	// One of the two walks the leaf, if it is Ready still.
 	b.ready(t, "chart-a")
 	b.ready(t, "chart-b")
@@ -244,8 +243,8 @@ func stepTakenBack(t *testing.T, b *topoChart) {
 	go func() { rejected <- b.poll(ctx, t) }()
 	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
 		"--force-conflicts", "--set-json", "topoDiscovery.master.exports=[]")
-	b.waitTier(t, "chart-a", "")
-	b.waitTier(t, "chart-b", "")
+	b.waitLeaf(t, "chart-a", "")
+	b.waitLeaf(t, "chart-b", "")
 	cancel()
 	if all := <-rejected; len(all) > 0 {
 		t.Errorf("%d questions without an answer: %q", len(all), all[:min(len(all), 5)])

@@ -152,15 +152,15 @@ func TestTopoMaster(t *testing.T) {
 	liar := reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB)
 	liar.OwnerReferences[0].Name = "topo-a1"
 	b.report(t, liar)
-	exports := []string{"--exports", "labels,hypernodes"}
+	exports := []string{"--exports", "labels,hypernode"}
 	one := b.startTopoMaster(t, "one", 19401, exports...)
 	two := b.startTopoMaster(t, "two", 19402, exports...)
 
-	const tier = "heddle.dev/topology.tier-1"
+	const leaf = "heddle.dev/topology.leaf"
 	label := func(node, want string) func() string {
 		return func() string {
-			if got := b.node(t, node).Labels[tier]; got != want {
-				return fmt.Sprintf("%s has %s=%q, want %q", node, tier, got, want)
+			if got := b.node(t, node).Labels[leaf]; got != want {
+				return fmt.Sprintf("%s has %s=%q, want %q", node, leaf, got, want)
 			}
 			return ""
 		}
@@ -230,7 +230,7 @@ func TestTopoMaster(t *testing.T) {
 		}
 		return ""
 	})
-	b.kubectl(t, "label", "node", "topo-b1", tier+"-")
+	b.kubectl(t, "label", "node", "topo-b1", leaf+"-")
 	eventually(t, label("topo-b1", "leaf-"+leafB))
 
 	// Volcano is upgraded, and the next leader knows that tiers have names now.

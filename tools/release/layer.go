@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"time"
 
@@ -18,6 +19,10 @@ var epoch = time.Unix(0, 0).UTC()
 
 // archive writes a directory as a tar archive: sorted names, owner root, one time.
 func archive(to io.Writer, dir string) error {
+	// The directory is an entry too, of an image its root, and often a temporary one of mode 0700.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
 	cmd := exec.Command("tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--format=posix",
 		"--pax-option=delete=atime,delete=ctime,exthdr.name=%d/PaxHeaders/%f", "--hard-dereference",
 		"-C", dir, "-cf", "-", ".")

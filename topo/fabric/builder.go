@@ -205,7 +205,7 @@ func (b *Builder) build() {
 // spare is how many symbols may be out of use.
 const spare = 1 << 14
 
-// compact numbers all switches anew once most numbers may be out of use: false
+// compact numbers all switches again once most numbers may be out of use: false
 // reports cannot fill the memory.
 func (b *Builder) compact() {
 	s := &b.symbols

@@ -2,8 +2,6 @@ package fabric
 
 import (
 	"fmt"
-	"hash/fnv"
-	"hash/maphash"
 	"reflect"
 	"slices"
 	"strconv"
@@ -17,17 +15,16 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Report is a NodeTopology's spec in a tenth of its memory: what many nodes have
-// in common is stored once, and the GPUs next to an HCA are not stored. It never
-// changes. A nil one is empty.
+// Report is a NodeTopology's spec in a fifth of its memory: values that many nodes
+// share are stored once, and the GPUs next to an HCA are dropped. It never changes.
+// A nil Report is empty.
 type Report struct {
 	rails        []rail
 	accelerators []v1alpha1.Accelerator
 	// shape is equal for nodes with equal accelerators.
 	shape  string
 	nvlink string
-	// rare is what few reports have, nil for none of it. It has the rails if
-	// their GUIDs are spelled in an unusual way.
+	// rare has the fields that few specs set; it is nil if none is set.
 	rare *v1alpha1.NodeTopologySpec
 }
 
@@ -36,12 +33,12 @@ type rail struct {
 	*device
 	far        *v1alpha1.Switch // Nil for none.
 	switchPort unique.Handle[string]
-	guid       uint64             // See [guidOf].
+	guid       uint64             // 0 for unknown.
 	since      int64              // Seconds since 1970, 0 for unknown.
 	counters   *v1alpha1.Counters // Nil for no errors, as of most.
 }
 
-// device is what nodes of one model have in common.
+// device has the fields of a rail that nodes of one model share.
 type device struct {
 	rail, plane, number, rate, confidence int32
 	hca, id, role, netdev, linkLayer      string
@@ -61,22 +58,16 @@ func sameRail(a, b *rail) bool {
 		(a.far == b.far || a.far != nil && b.far != nil && *a.far == *b.far)
 }
 
-// Equal reports whether two reports are equal in all that is stored.
+// Equal reports whether two reports are equal.
 func (r *Report) Equal(o *Report) bool {
 	return r.nvlink == o.nvlink && slices.Equal(r.accelerators, o.accelerators) && reflect.DeepEqual(r.rare, o.rare) &&
 		slices.EqualFunc(r.rails, o.rails, func(a, b rail) bool { return sameRail(&a, &b) })
 }
 
-// Spec is the spec without GPUs.
+// Spec returns the spec without the GPUs of the rails.
 func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
-	var s v1alpha1.NodeTopologySpec
-	if r.rare != nil {
-		s = *r.rare
-	}
+	s := *r.more()
 	s.Accelerators, s.NVLinkDomain = r.accelerators, r.nvlink
-	if s.Rails != nil {
-		return &s
-	}
 	s.Rails = make([]v1alpha1.Rail, len(r.rails))
 	for i, in := range r.rails {
 		s.Rails[i] = v1alpha1.Rail{
@@ -91,7 +82,7 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 	return &s
 }
 
-// Product is the most numerous accelerator's, empty without any.
+// Product returns the most numerous accelerator, empty without any.
 func (r *Report) Product() string {
 	var most v1alpha1.Accelerator
 	for _, a := range r.accelerators {
@@ -102,8 +93,8 @@ func (r *Report) Product() string {
 	return most.Product
 }
 
-// FabricPorts is how many ports of role fabric there are, and of how many the
-// switch is known.
+// FabricPorts counts the ports of role fabric, and those of them with a known
+// switch.
 func (r *Report) FabricPorts() (known, all int) {
 	for i := range r.rails {
 		if r.rails[i].role != string(machine.RoleFabric) {
@@ -117,7 +108,7 @@ func (r *Report) FabricPorts() (known, all int) {
 	return known, all
 }
 
-// Accelerators is how many of them the node has by the report.
+// Accelerators counts the reported accelerators.
 func (r *Report) Accelerators() int {
 	n := 0
 	for _, a := range r.accelerators {
@@ -133,58 +124,50 @@ func (r *Report) nvlinkDomain() string {
 	return r.nvlink
 }
 
-func (r *Report) path() []string {
+func (r *Report) path() []string             { return r.more().Path }
+func (r *Report) uplinks() []v1alpha1.Uplink { return r.more().Uplinks }
+
+// Stale returns the sources whose last answer in the report is old.
+func (r *Report) Stale() []v1alpha1.StaleSource { return r.more().Stale }
+
+// more returns rare, or an empty spec.
+func (r *Report) more() *v1alpha1.NodeTopologySpec {
 	if r == nil || r.rare == nil {
-		return nil
+		return &v1alpha1.NodeTopologySpec{}
 	}
-	return r.rare.Path
+	return r.rare
 }
 
-// Stale are the sources of which an old answer is in the report.
-func (r *Report) Stale() []v1alpha1.StaleSource {
-	if r == nil || r.rare == nil {
-		return nil
-	}
-	return r.rare.Stale
-}
-
-func (r *Report) uplinks() []v1alpha1.Uplink {
-	if r == nil || r.rare == nil {
-		return nil
-	}
-	return r.rare.Uplinks
-}
-
-// Reader makes reports. It is for one goroutine.
+// Reader makes reports that share equal values. It is for one goroutine.
 type Reader struct {
-	devices  shared[device]
-	switches shared[v1alpha1.Switch]
+	devices  map[device]*device
+	switches map[v1alpha1.Switch]*v1alpha1.Switch
 	last     Report // Nodes of one model come one after the other.
 }
 
-// NewReader returns a reader that shares what its reports have in common.
+// NewReader returns a reader.
 func NewReader() *Reader {
-	seed := maphash.MakeSeed()
-	return &Reader{devices: shared[device]{seed: seed}, switches: shared[v1alpha1.Switch]{seed: seed}}
+	return &Reader{devices: map[device]*device{}, switches: map[v1alpha1.Switch]*v1alpha1.Switch{}}
 }
 
-// shared has values that were seen, at most so many: false reports cannot
-// fill it.
-type shared[T comparable] struct {
-	seed  maphash.Seed
-	slots [16384]*T
-}
+// maxShared bounds the values that a reader remembers: false reports cannot fill
+// its memory.
+const maxShared = 16384
 
-func (s *shared[T]) get(v T) *T {
-	slot := &s.slots[maphash.Comparable(s.seed, v)%uint64(len(s.slots))]
-	if *slot == nil || **slot != v {
-		*slot = new(v)
+// share returns the pointer that equal values share.
+func share[T comparable](known map[T]*T, v T) *T {
+	p := known[v]
+	if p == nil {
+		if len(known) == maxShared {
+			clear(known)
+		}
+		p = new(v)
+		known[v] = p
 	}
-	return *slot
+	return p
 }
 
-// Read makes the report of a spec, nil for nil. Nothing of it is shared but
-// strings and lists that are not rails.
+// Read makes the report of a spec, nil for nil.
 func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 	if s == nil {
 		return nil
@@ -195,24 +178,13 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 	r := &Report{
 		rails: make([]rail, len(s.Rails)), accelerators: rd.last.accelerators, shape: rd.last.shape, nvlink: s.NVLinkDomain,
 	}
-	rare := v1alpha1.NodeTopologySpec{
-		Path: s.Path, PathSource: s.PathSource, Uplinks: s.Uplinks, Skipped: s.Skipped,
-		Stale: s.Stale,
-	}
 	for i := range s.Rails {
 		r.rails[i] = rd.rail(&s.Rails[i])
-		if guidText(r.rails[i].guid) != s.Rails[i].GUID {
-			rare.Rails = s.Rails
-		}
 	}
-	if rare.Rails != nil {
-		rare.Rails = slices.Clone(rare.Rails)
-		for i := range rare.Rails {
-			rare.Rails[i].GPUs = nil
-		}
+	rare := v1alpha1.NodeTopologySpec{
+		Path: s.Path, PathSource: s.PathSource, Uplinks: s.Uplinks, Skipped: s.Skipped, Stale: s.Stale,
 	}
-	if len(rare.Path) > 0 || rare.PathSource != "" || len(rare.Uplinks) > 0 || len(rare.Skipped) > 0 ||
-		len(rare.Stale) > 0 || rare.Rails != nil {
+	if !reflect.ValueOf(rare).IsZero() {
 		r.rare = &rare
 	}
 	return r
@@ -220,7 +192,7 @@ func (rd *Reader) Read(s *v1alpha1.NodeTopologySpec) *Report {
 
 func (rd *Reader) rail(in *v1alpha1.Rail) rail {
 	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID), counters: in.Counters}
-	out.device = rd.devices.get(device{
+	out.device = share(rd.devices, device{
 		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
 		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
 		state: in.LinkState, source: in.Source,
@@ -229,7 +201,7 @@ func (rd *Reader) rail(in *v1alpha1.Rail) rail {
 		out.since = in.Since.Unix()
 	}
 	if in.Switch != nil {
-		out.far = rd.switches.get(*in.Switch)
+		out.far = share(rd.switches, *in.Switch)
 	}
 	return out
 }
@@ -242,18 +214,16 @@ func shapeOf(all []v1alpha1.Accelerator) string {
 	return shape.String()
 }
 
-// guidOf is a number for a GUID, 0 for none. What is no GUID is hashed.
+// guidOf parses a GUID, with or without colons; 0 if it is empty or invalid.
 func guidOf(s string) uint64 {
-	plain := strings.ReplaceAll(s, ":", "")
-	if guid, err := strconv.ParseUint(plain, 16, 64); err == nil || plain == "" {
-		return guid
+	guid, err := strconv.ParseUint(strings.ReplaceAll(s, ":", ""), 16, 64)
+	if err != nil {
+		return 0
 	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(s)) // Never fails.
-	return h.Sum64()
+	return guid
 }
 
-// guidText is a GUID as sysfs spells it.
+// guidText formats a GUID as sysfs does.
 func guidText(guid uint64) string {
 	if guid == 0 {
 		return ""

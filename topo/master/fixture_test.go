@@ -24,7 +24,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
@@ -86,9 +85,8 @@ func (c *cluster) in(name string, path ...string) {
 // replica is a topo-master without a process of its own.
 type replica struct {
 	*master.Builder
-	url       string
-	templates []export.Template
-	registry  *prometheus.Registry
+	url      string
+	registry *prometheus.Registry
 }
 
 func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master.Options)) *replica {
@@ -105,14 +103,14 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{templates: []export.Template{export.NumberedTemplate}, registry: prometheus.NewRegistry()}
+	r := &replica{registry: prometheus.NewRegistry()}
 	o := master.Options{CountsPods: true, Levels: levels, Log: quiet()}
 	for _, f := range change {
 		f(&o)
 	}
 	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPUs: []corev1.ResourceName{"nvidia.com/gpu"}, Pods: o.CountsPods, Manager: publish.FieldManager,
-		TierLabels: export.Patterns(r.templates), Clock: o.Clock,
+		Clock: o.Clock,
 	})
 	o.Source = source
 	if r.Builder, err = master.New(o); err != nil {
@@ -122,7 +120,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	run(t, source.Run)
 	run(t, r.Run)
 	ts := httptest.NewServer(httpapi.New(httpapi.Options{
-		Latest: r.Latest(), Templates: r.templates, UI: fstest.MapFS{"index.html": {Data: []byte("page")}},
+		Latest: r.Latest(), UI: fstest.MapFS{"index.html": {Data: []byte("page")}},
 		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Log: quiet(),
 	}).Handler())
 	t.Cleanup(ts.Close)
@@ -142,7 +140,7 @@ func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change
 		t.Fatal(err)
 	}
 	o := publish.Options{
-		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
+		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports,
 		Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
 	}
 	for _, f := range change {

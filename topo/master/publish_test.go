@@ -54,48 +54,49 @@ func (c *cluster) label(t *testing.T, manager, name string, labels map[string]st
 }
 
 const (
-	tier1 = "heddle.dev/topology.tier-1"
-	tier2 = "heddle.dev/topology.tier-2"
+	dragonfly = "heddle.dev/topology.dragonfly"
+	switchbox = "heddle.dev/topology.switchbox"
+	shape     = "heddle.dev/topology-shape"
 )
 
 func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	c := newCluster(t)
 	c.sample()
-	c.node("cpu1", true)
+	cpu := c.node("cpu1", true)
 	c.label(t, "someone", "node-sample1", map[string]string{"theirs": "stays"})
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "four reports", reports(4))
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := c.leadUntil(t, ctx, r, publish.Exports{Labels: true})
-	want := map[string]string{"theirs": "stays", tier1: "dragonfly-sample1", tier2: "switchbox-sample1"}
+	ended := c.leadUntil(t, ctx, r, publish.Exports{Labels: export.LabelSets{Kinds: true}})
+	want := map[string]string{
+		"theirs": "stays", dragonfly: "dragonfly-sample1", switchbox: "switchbox-sample1", shape: "switchbox.dragonfly",
+	}
 	is := func(name string, want map[string]string) func() bool {
 		return func() bool { return cmp.Equal(want, c.labels(name)) }
 	}
 	eventually(t, "labels", is("node-sample1", want))
-	if l := c.labels("cpu1"); len(l) > 0 {
-		t.Errorf("a node in no group has %v", l)
-	}
 	// Another client removes one: it is put back.
 	var n corev1.Node
 	c.Read("nodes", "", "node-sample1", &n)
-	delete(n.Labels, tier1)
+	delete(n.Labels, dragonfly)
 	c.Put("nodes", &n)
 	eventually(t, "the label is put back", is("node-sample1", want))
 	// The node moves.
 	c.in("node-sample1", "switchbox-sample1", "dragonfly-sample2")
-	want[tier1] = "dragonfly-sample2"
+	want[dragonfly] = "dragonfly-sample2"
 	eventually(t, "the new group", is("node-sample1", want))
 	// It leaves its groups.
 	c.in("node-sample1")
-	eventually(t, "only theirs", is("node-sample1", map[string]string{"theirs": "stays"}))
+	eventually(t, "only the shape", is("node-sample1", map[string]string{"theirs": "stays", shape: "node"}))
 	// A quiet leader writes nothing.
 	r.until(t, "no label", func(v *snapshot.Snapshot) bool {
 		d, _ := v.Nodes.Get("node-sample1")
-		return len(d.Node.Labels) == 0
+		return len(d.Node.Labels) == 1
 	})
+	eventually(t, "the last label", func() bool { return len(c.labels("cpu1")) > 0 })
 	before := c.Requests("PATCH", "nodes")
-	c.node("cpu2", true)
-	r.until(t, "another node", nodes(6))
+	c.report("cpu1", cpu, v1alpha1.NodeTopologySpec{}, time.Now())
+	r.until(t, "another report", reports(5))
 	if after := c.Requests("PATCH", "nodes"); after != before {
 		t.Errorf("%d writes for nothing", after-before)
 	}
@@ -118,7 +119,7 @@ func (c *cluster) leadUntil(t *testing.T, ctx context.Context, r *replica, expor
 		t.Fatal(err)
 	}
 	p := publish.New(publish.Options{
-		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
+		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports,
 		Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
 	})
 	ended := make(chan struct{})
@@ -134,13 +135,13 @@ func TestAnotherManagersLabel(t *testing.T) {
 		t.Run(fmt.Sprint("force ", force), func(t *testing.T) {
 			c := newCluster(t)
 			c.in("n1", "switchbox-1", "dragonfly-1")
-			c.label(t, "topograph", "n1", map[string]string{tier1: "theirs"})
+			c.label(t, "topograph", "n1", map[string]string{dragonfly: "theirs"})
 			r := c.replica(t, fabric.ModeSwitchbox)
 			r.until(t, "the report", reports(1))
-			c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) { o.Force = force })
-			want := map[string]string{tier1: "theirs", tier2: "switchbox-1"}
+			c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}}, func(o *publish.Options) { o.Force = force })
+			want := map[string]string{dragonfly: "theirs", switchbox: "switchbox-1", shape: "switchbox.dragonfly"}
 			if force {
-				want[tier1] = "dragonfly-1"
+				want[dragonfly] = "dragonfly-1"
 			}
 			eventually(t, "labels", func() bool { return cmp.Equal(want, c.labels("n1")) })
 		})
@@ -157,11 +158,11 @@ func TestADeletedNodeIsNotMadeAgain(t *testing.T) {
 	v := held.until(t, "two reports", reports(2))
 	c.Remove("nodes", "", "n1")
 	held.until(t, "one node", nodes(1))
-	c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) {
+	c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}}, func(o *publish.Options) {
 		o.Latest = snapshot.NewLatest()
 		o.Latest.Set(v)
 	})
-	eventually(t, "the other label", func() bool { return c.labels("n2")[tier1] != "" })
+	eventually(t, "the other label", func() bool { return c.labels("n2")[dragonfly] != "" })
 	if diff := cmp.Diff([]string{"n2"}, c.Names("nodes")); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
@@ -263,37 +264,15 @@ func TestHyperNodesFollowTheTree(t *testing.T) {
 	eventually(t, "none of heddle's", names("of-another"))
 }
 
-func TestKueueTopologyIsReplaced(t *testing.T) {
-	c := newCluster(t, kueue())
-	c.in("n1", "switchbox-1", "dragonfly-1")
-	r := c.replica(t, fabric.ModeSwitchbox)
-	r.until(t, "the report", reports(1))
-	c.lead(t, r, publish.Exports{Labels: true, Kueue: true})
-	levels := func(want ...string) func() bool {
-		return func() bool {
-			var o struct{ Spec export.TopologySpec }
-			c.Read("topologies", "", "heddle", &o)
-			var got []string
-			for _, l := range o.Spec.Levels {
-				got = append(got, l.NodeLabel)
-			}
-			return slices.Equal(want, got)
-		}
-	}
-	eventually(t, "two tiers", levels(tier2, tier1, "kubernetes.io/hostname"))
-	c.in("n1", "switchbox-1")
-	eventually(t, "one tier", levels(tier1, "kubernetes.io/hostname"))
-}
-
 func TestAnExportWithoutItsCRD(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "the report", reports(1))
 	registry := prometheus.NewRegistry()
-	c.lead(t, r, publish.Exports{Labels: true, HyperNodes: true, Kueue: true},
+	c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}, HyperNodes: true, Kueue: true},
 		func(o *publish.Options) { o.Registry = registry })
-	eventually(t, "labels", func() bool { return c.labels("n1")[tier1] != "" })
+	eventually(t, "labels", func() bool { return c.labels("n1")[dragonfly] != "" })
 	eventually(t, "a metric that reports it", func() bool {
 		families, err := registry.Gather()
 		if err != nil {
@@ -334,7 +313,7 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 		}
 		registry = prometheus.NewRegistry()
 		p := publish.New(publish.Options{
-			Latest: r.Latest(), Objects: objects, Raw: raw, Exports: publish.Exports{Labels: true}, Templates: r.templates,
+			Latest: r.Latest(), Objects: objects, Raw: raw, Exports: publish.Exports{Labels: export.LabelSets{Kinds: true}},
 			Debounce: time.Millisecond, Registry: registry, Log: quiet(),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -350,7 +329,7 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 		}
 	}
 	_, stopA := begin("a")
-	eventually(t, "a leads", func() bool { return holder() == "a" && c.labels("n1")[tier1] != "" })
+	eventually(t, "a leads", func() bool { return holder() == "a" && c.labels("n1")[dragonfly] != "" })
 	b, stopB := begin("b")
 	stopA()
 	// One that is stopped before it reads that it has the lease keeps it.
@@ -366,4 +345,27 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 	})
 	stopB()
 	eventually(t, "the lease is given back", func() bool { return holder() == "" })
+}
+
+// Each shape of nodes has a Topology, and one that no node has any more goes; the
+// levels of the others stay.
+func TestATopologyForEachShape(t *testing.T) {
+	c := newCluster(t, kueue())
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	c.in("n2")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "the reports", reports(2))
+	c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}, Kueue: true})
+	names := func(want ...string) func() bool {
+		return func() bool { return slices.Equal(want, c.Names("topologies")) }
+	}
+	eventually(t, "two shapes", names("heddle-node", "heddle-switchbox-dragonfly"))
+	eventually(t, "labels", func() bool {
+		return c.labels("n1")["heddle.dev/topology.dragonfly"] == "dragonfly-1" && c.labels("n2")["heddle.dev/topology-shape"] == "node"
+	})
+	c.in("n2", "switchbox-1")
+	eventually(t, "another shape", names("heddle-switchbox", "heddle-switchbox-dragonfly"))
+	if got := c.labels("n1")["heddle.dev/topology-shape"]; got != "switchbox.dragonfly" {
+		t.Errorf("the shape of n1 is %s", got)
+	}
 }

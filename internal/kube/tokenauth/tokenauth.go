@@ -18,9 +18,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/cache"
+	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
@@ -42,9 +42,8 @@ type Options struct {
 // (nonResourceURLs of a ClusterRole).
 type Auth struct {
 	options Options
-	// tokens and access are clients for the two APIs of reviews, and nothing else: the
-	// typed ones register every API of Kubernetes.
-	tokens, access rest.Interface
+	tokens  authentication.TokenReviewInterface
+	access  authorization.SubjectAccessReviewInterface
 	// codes are the last answers by token and path.
 	codes *cache.LRUExpireCache
 
@@ -68,32 +67,20 @@ const (
 
 // New reviews tokens with the API server of a config.
 func New(config *rest.Config, o Options) (*Auth, error) {
-	tokens, err := reviewClient(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	tokens, err := authentication.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for token reviews: %w", err)
 	}
-	access, err := reviewClient(config, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
+	access, err := authorization.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for access reviews: %w", err)
 	}
 	return &Auth{
-		options: o, tokens: tokens, access: access, codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{},
+		options: o, tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(),
+		codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{},
 	}, nil
-}
-
-func reviewClient(
-	config *rest.Config, version schema.GroupVersion, register func(*runtime.Scheme) error,
-) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := register(scheme); err != nil {
-		return nil, fmt.Errorf("register %s: %w", version, err)
-	}
-	metav1.AddToGroupVersion(scheme, version)
-	config = rest.CopyConfig(config)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.APIPath, config.GroupVersion = "/apis", &version
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	return rest.RESTClientFor(config)
 }
 
 // Admit returns 0, or the HTTP status to reject a request with: 401 without a token that the
@@ -181,7 +168,8 @@ func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 	for key, values := range user.Extra {
 		review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
 	}
-	if err := a.access.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+	review, err = a.access.Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
 		return 0, fmt.Errorf("review access: %w", err)
 	}
 	if !review.Status.Allowed {
@@ -194,10 +182,10 @@ func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 // if the token is neither.
 func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
 	for _, audiences := range [][]string{{a.options.Audience}, nil} {
-		review := &authenticationv1.TokenReview{
+		review, err := a.tokens.Create(ctx, &authenticationv1.TokenReview{
 			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
-		}
-		if err := a.tokens.Post().Resource("tokenreviews").Body(review).Do(ctx).Into(review); err != nil {
+		}, metav1.CreateOptions{})
+		if err != nil {
 			return nil, fmt.Errorf("review token: %w", err)
 		}
 		// An authenticator that does not know audiences returns none.

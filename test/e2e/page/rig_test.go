@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
@@ -28,9 +29,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/master/ui"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -103,7 +104,7 @@ func (r *rig) run(t testing.TB) {
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log,
-		Contact: source.Contact, Alive: m.Alive, History: history, Pending: pending.New(core, nil),
+		Contact: source.Contact, Alive: m.Alive, History: history, Pending: explain.NewLister(core, 5000, 50000, clock.RealClock{}),
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group

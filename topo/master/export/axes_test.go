@@ -46,19 +46,18 @@ func fleet(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	return s, export.TiersOf(levels, s)
 }
 
-// A label by kind means the same on every node; numbers are what they were.
+// A label by kind means the same on every node.
 func TestLabelsByKind(t *testing.T) {
-	s, tiers := fleet(t)
+	s, _ := fleet(t)
 	const prefix = "heddle.dev/topology"
 	tray := func(leaf, domain string) map[string]string {
 		return map[string]string{
 			prefix + ".leaf": "leaf-" + leaf, prefix + ".nvlink": "nvlink-" + domain, prefix + "-shape": "leaf.nvlink",
-			prefix + ".tier-1": "nvlink-" + domain, prefix + ".tier-2": "leaf-" + leaf,
 			"fabric.topograph.run/tier-0": "leaf-" + leaf, "accelerator.topograph.run/domain": "nvlink-" + domain,
 		}
 	}
 	dgx := map[string]string{
-		prefix + ".leaf": "leaf-dd", prefix + "-shape": "leaf", prefix + ".tier-2": "leaf-dd",
+		prefix + ".leaf": "leaf-dd", prefix + "-shape": "leaf",
 		"fabric.topograph.run/tier-0": "leaf-dd",
 	}
 	want := map[string]map[string]string{
@@ -67,24 +66,23 @@ func TestLabelsByKind(t *testing.T) {
 		"tray3": tray("bb", "x.1"), "tray4": tray("bb", "x.2"), "tray5": tray("bb", "x.2"),
 		"fly": {
 			prefix + ".switchbox": "switchbox-1", prefix + ".dragonfly": "dragonfly-1", prefix + "-shape": "switchbox.dragonfly",
-			prefix + ".tier-3": "dragonfly-1", prefix + ".tier-4": "switchbox-1",
 			"fabric.topograph.run/tier-0": "dragonfly-1", "fabric.topograph.run/tier-1": "switchbox-1",
 		},
 	}
-	got := maps.Collect(export.Labels(s, tiers, append(export.DefaultTemplates(), export.TopographTemplate)))
+	got := maps.Collect(export.Labels(s, export.LabelSets{Kinds: true, Topograph: true}))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	if got := len(maps.Collect(export.Labels(s, tiers, nil))["tray0"]); got != 0 {
-		t.Errorf("without templates %d labels", got)
+	if got := len(maps.Collect(export.Labels(s, export.LabelSets{}))["tray0"]); got != 0 {
+		t.Errorf("without a set %d labels", got)
 	}
 }
 
 // Every node has all labels of the Topology of its shape, and NVLink domains that
 // cross leaf groups have one in which they are whole.
 func TestTopologies(t *testing.T) {
-	s, tiers := fleet(t)
-	all, err := export.Topologies("kueue.x-k8s.io/v1beta1", s, tiers, export.DefaultTemplates())
+	s, _ := fleet(t)
+	all, err := export.Topologies("kueue.x-k8s.io/v1beta1", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +100,6 @@ func TestTopologies(t *testing.T) {
 		"heddle-leaf":                {key("leaf"), host},
 		"heddle-leaf-nvlink":         {key("leaf"), key("nvlink"), host},
 		"heddle-nvlink":              {key("nvlink"), host},
-		"heddle":                     {key("tier-4"), key("tier-3"), key("tier-2"), key("tier-1"), host},
 		"heddle-node":                {host},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

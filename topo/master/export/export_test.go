@@ -90,31 +90,6 @@ BlockSizes=3,6
 	}
 }
 
-func TestCheckTemplates(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		list []export.Template
-		want string // "" for no fault
-	}{
-		{"ours and topograph's", []export.Template{export.NumberedTemplate, "fabric.topograph.run/tier-{tier0}"}, ""},
-		{"by kind", []export.Template{"example.com/{kind}"}, ""},
-		{"those by default and topograph's", append(export.DefaultTemplates(), export.TopographTemplate), ""},
-		{"topograph's twice", []export.Template{export.TopographTemplate, "fabric.topograph.run/tier-{tier0}"}, "both make"},
-		{"none", nil, "no label template"},
-		{"no place", []export.Template{"example.com/tier"}, "once"},
-		{"two places", []export.Template{"example.com/{kind}-{tier}"}, "once"},
-		{"no key", []export.Template{"Example.com/{tier}"}, "invalid DNS domain"},
-		{"twice one key", []export.Template{"example.com/t{tier}", "example.com/t{tier0}"}, "both make"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			err := export.CheckTemplates(tt.list)
-			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
-		})
-	}
-}
-
 func TestHyperNodes(t *testing.T) {
 	s, tiers := boxes(t)
 	objects, err := export.HyperNodes(s, tiers, true)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -15,13 +16,12 @@ const (
 	KueueGroup         = "kueue.x-k8s.io"
 	KAIGroup           = "kai.scheduler"
 	TopologiesResource = "topologies"
-	// KueueVersion and KAIVersion are those that are shown; the one that is
-	// written is the one that the API server prefers.
+	// KueueVersion and KAIVersion are the versions of GET /v1/export; the leader
+	// writes the version that the API server prefers.
 	KueueVersion = "v1beta2"
 	KAIVersion   = "v1alpha1"
-	// TopologyName is the name of the Topology by numbers, and how the others'
-	// names begin.
-	TopologyName = "heddle"
+	// TopologyPrefix begins the names of Topologies; the shape follows.
+	TopologyPrefix = "heddle-"
 )
 
 // hostname is the lowest level of a Topology.
@@ -38,30 +38,21 @@ type TopologyLevel struct {
 	NodeLabel string `json:"nodeLabel"`
 }
 
-// Topologies are a fleet's levels as Kueue takes them. Kueue leaves a node without
-// the label of any level out, so there is one for each shape of nodes, with the
-// shape's name: its levels never change. Where NVLink domains cross groups, which
-// as levels above them would cut them, there is one more without these groups. By
-// numbered labels there is one for all nodes.
-func Topologies(apiVersion string, s *fabric.Snapshot, tiers Tiers, templates []Template) ([]Object, error) {
-	specs := map[string]TopologySpec{}
-	for _, t := range templates {
-		_, had := specs[TopologyName]
-		switch {
-		case t == TopographTemplate:
-		case t.byKind() && len(specs) == 0:
-			for shape, kinds := range levels(s) {
-				specs[TopologyName+"-"+strings.ReplaceAll(cmp.Or(shape, v1alpha1.KindNode), ".", "-")] = t.topology(kinds, tiers)
-			}
-		case !t.byKind() && !had:
-			kinds := slices.Clone(tiers)
-			slices.Reverse(kinds)
-			specs[TopologyName] = t.topology(kinds, tiers)
-		}
-	}
+// Topologies returns a fleet's levels as Kueue takes them. Kueue leaves a node without
+// the label of any level out, so there is one Topology for each shape of nodes, with
+// the shape's name: its levels never change. Where NVLink domains cross groups, which
+// as levels above them would cut them, there is one more without these groups.
+func Topologies(apiVersion string, s *fabric.Snapshot) ([]Object, error) {
+	all := levels(s)
 	out := []Object{}
-	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		o, err := object(apiVersion, "Topology", name, specs[name])
+	for _, shape := range slices.Sorted(maps.Keys(all)) {
+		spec := TopologySpec{}
+		for _, kind := range all[shape] {
+			spec.Levels = append(spec.Levels, TopologyLevel{wellknown.TopologyPrefix + kind})
+		}
+		spec.Levels = append(spec.Levels, TopologyLevel{hostname})
+		name := TopologyPrefix + strings.ReplaceAll(cmp.Or(shape, v1alpha1.KindNode), ".", "-")
+		o, err := object(apiVersion, "Topology", name, spec)
 		if err != nil {
 			return nil, err
 		}
@@ -70,63 +61,40 @@ func Topologies(apiVersion string, s *fabric.Snapshot, tiers Tiers, templates []
 	return out, nil
 }
 
-func (t Template) topology(kinds []string, tiers Tiers) TopologySpec {
-	spec := TopologySpec{}
-	for _, kind := range kinds {
-		spec.Levels = append(spec.Levels, TopologyLevel{t.Key(tiers.of(kind), kind)})
-	}
-	spec.Levels = append(spec.Levels, TopologyLevel{hostname})
-	return spec
-}
-
-// levels are the kinds of groups, top first, of the nodes of each shape, and those
+// levels returns the kinds of groups, top first, of the nodes of each shape, and those
 // of them that hold NVLink domains whole.
 func levels(s *fabric.Snapshot) map[string][]string {
-	cut := cutKinds(s)
-	out := map[string][]string{}
+	cut, out := cutKinds(s), map[string][]string{}
 	for holders := range nodes(s) {
-		var kinds, whole []string
-		for _, h := range holders {
-			kinds = append(kinds, h.Kind)
-			if len(cut) > 0 && !cut[holders[len(holders)-1]][h.Kind] {
-				whole = append(whole, h.Kind)
-			}
-		}
+		kinds := kindsOf(holders)
 		out[strings.Join(kinds, ".")] = kinds
-		if len(holders) > 0 && len(cut[holders[len(holders)-1]]) > 0 {
+		if len(holders) == 0 {
+			continue
+		}
+		if gone := cut[holders[len(holders)-1]]; len(gone) > 0 {
+			whole := slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return gone[kind] })
 			out[strings.Join(whole, ".")] = whole
 		}
 	}
 	return out
 }
 
-// cutKinds are, by NVLink domain, the kinds of which several groups have its nodes.
+// cutKinds returns, by NVLink domain, the kinds with several groups that have its nodes.
 func cutKinds(s *fabric.Snapshot) map[*fabric.Element]map[string]bool {
-	out := map[*fabric.Element]map[string]bool{}
-	type place struct {
-		domain *fabric.Element
-		kind   string
+	first, out := map[*fabric.Element]map[string]string{}, map[*fabric.Element]map[string]bool{}
+	for _, domain := range s.Crossing {
+		first[domain], out[domain] = map[string]string{}, map[string]bool{}
 	}
-	first := map[place]string{}
 	for holders := range nodes(s) {
-		if len(holders) == 0 || len(s.Crossing) == 0 {
+		if len(holders) == 0 || first[holders[len(holders)-1]] == nil {
 			continue
 		}
 		domain := holders[len(holders)-1]
-		if !slices.Contains(s.Crossing, domain) {
-			continue
-		}
 		for _, h := range holders[:len(holders)-1] {
-			at := place{domain, h.Kind}
-			if first[at] == "" {
-				first[at] = h.Name
-			}
-			if first[at] != h.Name {
-				if out[domain] == nil {
-					out[domain] = map[string]bool{}
-				}
+			if name, seen := first[domain][h.Kind]; seen && name != h.Name {
 				out[domain][h.Kind] = true
 			}
+			first[domain][h.Kind] = h.Name
 		}
 	}
 	return out

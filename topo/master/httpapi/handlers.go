@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // nodeGroup is GET /node_group: the tree along axis=, or with kind= and name= the
@@ -104,6 +105,9 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 	s.document(w, r, now, d, err)
 }
 
+// whyTimeout bounds a question of GET /v1/why, with the lists that it waits for.
+const whyTimeout = 15 * time.Second
+
 // why is GET /v1/why: why a pod or a gang has no node, as heddle why has it.
 func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	q := r.URL.Query()
@@ -121,11 +125,13 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 		s.failed(w, r, err)
 		return
 	}
-	answer, err := s.options.Pending.Explain(r.Context(), groups, namespace, name)
+	ctx, cancel := context.WithTimeout(r.Context(), whyTimeout)
+	defer cancel()
+	answer, err := s.options.Pending.Explain(ctx, groups, namespace, name)
 	switch {
-	case errors.Is(err, pending.ErrUnknown):
+	case errors.Is(err, explain.ErrUnknown):
 		http.Error(w, err.Error(), http.StatusNotFound)
-	case errors.Is(err, pending.ErrTooLarge):
+	case errors.Is(err, explain.ErrTooLarge):
 		http.Error(w, err.Error(), http.StatusNotImplemented)
 	case err != nil:
 		s.failed(w, r, err)
@@ -185,7 +191,7 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 	var items any
 	var err error
 	switch r.PathValue("format") {
-	case export.FormatSlurmTree:
+	case export.FormatSlurm:
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmTree(b, now.Tree) })
 		return
 	case export.FormatSlurmBlock:
@@ -195,17 +201,16 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Sn
 	case export.FormatSlurmYAML:
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmYAML(b, now.Tree, tiers) })
 		return
-	case export.FormatHyperNodes:
+	case export.FormatHyperNode:
 		items, err = export.HyperNodes(now.Tree, tiers, true)
 	case export.FormatKueue:
-		items, err = export.Topologies(export.KueueGroup+"/"+export.KueueVersion, now.Tree, tiers, s.options.Templates)
+		items, err = export.Topologies(export.KueueGroup+"/"+export.KueueVersion, now.Tree)
 	case export.FormatKAI:
-		items, err = export.Topologies(export.KAIGroup+"/"+export.KAIVersion, now.Tree, tiers, s.options.Templates)
-	case export.FormatNodes:
-		items = export.LabeledNodes(now.Tree, tiers, s.options.Templates)
+		items, err = export.Topologies(export.KAIGroup+"/"+export.KAIVersion, now.Tree)
+	case export.FormatLabels:
+		items = export.LabeledNodes(now.Tree)
 	default:
-		http.Error(w, "the formats are slurm-tree, slurm-block, slurm-yaml, hypernodes, kueue-topology, kai-topology "+
-			"and node-labels", http.StatusNotFound)
+		http.Error(w, "the formats are "+strings.Join(export.Formats(), ", "), http.StatusNotFound)
 		return
 	}
 	if err != nil {

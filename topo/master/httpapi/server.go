@@ -24,10 +24,9 @@ import (
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // Audience is that of tokens for topo-master alone.
@@ -36,9 +35,6 @@ const Audience = "heddle-topo-master"
 // Options are what a Server needs.
 type Options struct {
 	Latest *snapshot.Latest
-	// Templates are those of the Node labels; the first is Kueue's. None means
-	// export.DefaultTemplates.
-	Templates []export.Template
 	// UI is served at /, beginning with its index.html.
 	UI fs.FS
 	// Policy is the Content-Security-Policy of those files, empty for none.
@@ -51,7 +47,7 @@ type Options struct {
 	// History has the Events about cables; nil for none.
 	History *informers.History
 	// Pending answers why pods have no node; nil where no pods are watched.
-	Pending *pending.Lister
+	Pending *explain.Lister
 	// Alive is what is wrong, empty if nothing is.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
@@ -70,9 +66,6 @@ type Server struct {
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
-	if len(o.Templates) == 0 {
-		o.Templates = export.DefaultTemplates()
-	}
 	return &Server{
 		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
 		writers: sync.Pool{New: func() any { return bufio.NewWriterSize(nil, room) }},

@@ -105,7 +105,7 @@ const (
 func TestAnswers(t *testing.T) {
 	f := newFixture(t, fabric.ModeSwitchbox)
 	h := newServer(f).Handler()
-	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
+	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm"} {
 		if w := ask(h, "GET", path); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 			t.Errorf("%s before the first snapshot: %d", path, w.Code)
 		}
@@ -157,7 +157,7 @@ func TestCompressedAnswersAreTheSame(t *testing.T) {
 	h := newServer(f).Handler()
 	for _, path := range []string{
 		"/node_group", "/node_group?kind=node", "/v1/topology", "/v1/nodes/n1",
-		"/v1/export/slurm-tree", "/v1/export/hypernodes", "/v1/export/kueue-topology", "/v1/export/node-labels",
+		"/v1/export/slurm", "/v1/export/hypernode", "/v1/export/kueue", "/v1/export/labels",
 	} {
 		plain, packed := ask(h, "GET", path), ask(h, "GET", path, "Accept-Encoding", "br, gzip;q=0.5")
 		if diff := cmp.Diff(plain.Body.String(), unzip(t, packed.Body)); diff != "" {
@@ -262,7 +262,7 @@ func TestAnswersHaveContactAge(t *testing.T) {
 	f.put("dragonfly-1", "n1")
 	var contact time.Time
 	h := newServer(f, func(o *Options) { o.Contact = func() time.Time { return contact } }).Handler()
-	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
+	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm"} {
 		contact = time.Time{}
 		if age, ok := ask(h, "GET", path).Header()["Heddle-Contact-Age"]; ok {
 			t.Errorf("%s: age %v of no contact", path, age)

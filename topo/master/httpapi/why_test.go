@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/pending"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -36,7 +36,7 @@ func TestWhy(t *testing.T) {
 	}}}
 	api.Put("pods", waits)
 	f := newFixture(t, fabric.ModeSwitchbox)
-	h := newServer(f, func(o *Options) { o.Pending = pending.New(core, nil) }).Handler()
+	h := newServer(f, func(o *Options) { o.Pending = explain.NewLister(core, 5000, 50000, clock.RealClock{}) }).Handler()
 	f.put("dragonfly-1", "n1")
 	for _, tt := range []struct {
 		query string
@@ -61,7 +61,7 @@ func TestWhy(t *testing.T) {
 		t.Errorf("a server that watches no pods: %d", w.Code)
 	}
 	kube.Close()
-	h = newServer(f, func(o *Options) { o.Pending = pending.New(core, nil) }).Handler()
+	h = newServer(f, func(o *Options) { o.Pending = explain.NewLister(core, 5000, 50000, clock.RealClock{}) }).Handler()
 	if w := ask(h, "GET", "/v1/why?namespace=a&name=x"); w.Code != http.StatusInternalServerError {
 		t.Errorf("no API server: %d", w.Code)
 	}

@@ -89,10 +89,10 @@ func TestNode(t *testing.T) {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "u",
-		Labels: map[string]string{"tier-1": "leaf-1", "tier-2": "spine-1", "old": "owned", "foreign": "x"},
+		Labels: map[string]string{"heddle.dev/topology.leaf": "leaf-1", "heddle.dev/topology.spine": "spine-1", "old": "owned", "foreign": "x"},
 		ManagedFields: []metav1.ManagedFieldsEntry{
-			fields("another", `{"f:metadata":{"f:labels":{"f:tier-2":{},"f:foreign":{}}}}`),
-			fields("heddle", `{"f:metadata":{"f:labels":{"f:tier-1":{},"f:old":{}}}}`),
+			fields("another", `{"f:metadata":{"f:labels":{"f:heddle.dev/topology.spine":{},"f:foreign":{}}}}`),
+			fields("heddle", `{"f:metadata":{"f:labels":{"f:heddle.dev/topology.leaf":{},"f:old":{}}}}`),
 			fields("heddle", `{"f:metadata":`),
 		},
 	}}
@@ -105,10 +105,10 @@ func TestNode(t *testing.T) {
 	node.Status.Allocatable = corev1.ResourceList{
 		"nvidia.com/gpu": resource.MustParse("8"), "amd.com/gpu": resource.MustParse("1"), "example.com/gpu": resource.MustParse("4"),
 	}
-	r := nodeReader{gpus: gpuResources{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"}, manager: "heddle", tiers: []string{"tier-*"}}
+	r := nodeReader{gpus: gpuResources{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"}, manager: "heddle"}
 	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 9, Cordoned: true}
 	want.Fabric = unique.Make(Condition{Status: "False", Reason: "LinkDown", Message: "rail 3"})
-	for _, l := range []Label{{"old", "owned", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}} {
+	for _, l := range []Label{{"heddle.dev/topology.leaf", "leaf-1", true}, {"heddle.dev/topology.spine", "spine-1", false}, {"old", "owned", true}} {
 		want.Labels = append(want.Labels, unique.Make(l))
 	}
 	labels := cmp.Comparer(func(a, b unique.Handle[Label]) bool { return a == b })

@@ -26,7 +26,7 @@ type Node struct {
 	GPUs int32
 	// Cordoned is spec.unschedulable.
 	Cordoned bool
-	// Labels are those with a tier key, and all that heddle owns, by key. Each
+	// Labels are those of groups, and all that heddle owns, by key. Each
 	// label is on many Nodes.
 	Labels []unique.Handle[Label]
 	// Fabric is the condition HeddleFabric, the zero value without one.
@@ -70,7 +70,6 @@ func (n *Node) keep(old *Node) *Node {
 type nodeReader struct {
 	gpus    gpuResources
 	manager string
-	tiers   []string
 }
 
 func (r *nodeReader) read(node *corev1.Node) *Node {
@@ -86,7 +85,7 @@ func (r *nodeReader) read(node *corev1.Node) *Node {
 	owned := ownLabels(node.ManagedFields, r.manager)
 	for key, value := range node.Labels {
 		own := slices.Contains(owned, key)
-		if own || slices.ContainsFunc(r.tiers, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
+		if own || strings.HasPrefix(key, wellknown.TopologyPrefix) {
 			n.Labels = append(n.Labels, unique.Make(Label{Key: key, Value: value, Owned: own}))
 		}
 	}

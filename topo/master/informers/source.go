@@ -43,8 +43,6 @@ type Options struct {
 	Pods bool
 	// Manager is the field manager that owns heddle's labels of Nodes.
 	Manager string
-	// TierLabels are patterns of label keys that hold names of groups.
-	TierLabels []string
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
 }
@@ -102,7 +100,7 @@ func New(o Options) *Source {
 		s.clock = clock.RealClock{}
 	}
 	s.reset()
-	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager, tiers: o.TierLabels}
+	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
 	reports := reportReader{fabric.NewReader()}
 	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, reports.read, s.onReport)

@@ -32,7 +32,7 @@ const (
 	passTime = 10 * time.Second
 )
 
-// labels writes the tier labels of Nodes.
+// labels writes the labels of Nodes.
 type labels struct {
 	*Publisher
 	client   metadata.ResourceInterface
@@ -62,16 +62,12 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if full {
 		clear(l.written)
 	}
-	var templates []export.Template // None takes all labels back.
-	if l.options.Exports.Labels {
-		templates = l.options.Templates
-	}
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	var begun []*written
 	var unfinished error
 	end := time.Now().Add(l.passTime)
-	for name, want := range export.Labels(s.Tree, export.TiersOf(s.Levels, s.Tree), templates) {
+	for name, want := range export.Labels(s.Tree, l.options.Exports.Labels) {
 		n, ok := s.Nodes.Get(name)
 		if !ok || n.Node == nil || !l.due(n.Node, want) {
 			continue

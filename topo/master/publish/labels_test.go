@@ -51,7 +51,7 @@ func TestLabelPassIsBounded(t *testing.T) {
 		return true, &metav1.PartialObjectMetadata{}, nil
 	})
 	l := newLabels(New(Options{
-		Objects: client, Exports: Exports{Labels: true}, Templates: []export.Template{export.NumberedTemplate},
+		Objects: client, Exports: Exports{Labels: export.LabelSets{Kinds: true}},
 		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}))
 	v := fleet(t, 100)

@@ -64,9 +64,7 @@ func (h *hyperNodes) objects(s *snapshot.Snapshot) ([]export.Object, error) {
 
 // topologies is Kueue's API of topologies, or KAI's.
 type topologies struct {
-	group     string
-	templates []export.Template
-	version   string
+	group, version string
 }
 
 // resource is of the version that the API server prefers.
@@ -89,7 +87,7 @@ func (k *topologies) resource(ctx context.Context, raw rest.Interface) (schema.G
 }
 
 func (k *topologies) objects(s *snapshot.Snapshot) ([]export.Object, error) {
-	return export.Topologies(k.group+"/"+k.version, s.Tree, export.TiersOf(s.Levels, s.Tree), k.templates)
+	return export.Topologies(k.group+"/"+k.version, s.Tree)
 }
 
 func get(ctx context.Context, raw rest.Interface, path string) ([]byte, error) {

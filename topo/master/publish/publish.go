@@ -27,7 +27,7 @@ const FieldManager = "heddle-topo-master"
 
 // Exports select what is written. What is off is removed.
 type Exports struct {
-	Labels     bool
+	Labels     export.LabelSets
 	HyperNodes bool
 	Kueue      bool
 	KAI        bool
@@ -42,8 +42,6 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys, one at least.
-	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
 	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
@@ -94,13 +92,9 @@ func (p *Publisher) Lead(ctx context.Context) {
 	// Labels last: those of a new fleet take minutes.
 	writers := []writer{
 		newDiscovery(p),
-		&objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
-		&objects{Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &topologies{
-			group: export.KueueGroup, templates: p.options.Templates,
-		}},
-		&objects{Publisher: p, what: "kai", on: p.options.Exports.KAI, api: &topologies{
-			group: export.KAIGroup, templates: p.options.Templates,
-		}},
+		&objects{Publisher: p, what: export.FormatHyperNode, on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
+		&objects{Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue, api: &topologies{group: export.KueueGroup}},
+		&objects{Publisher: p, what: export.FormatKAI, on: p.options.Exports.KAI, api: &topologies{group: export.KAIGroup}},
 		newLabels(p),
 		newCables(p),
 	}

@@ -302,21 +302,6 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// A managed PodGroup only repeats the pods, perhaps late: neither what it contains nor
-// its deletion changes the gang.
-func TestManagedPodGroupChangesNoGang(t *testing.T) {
-	c := newController(t)
-	a := ownPod("a", gangOf("1"), "")
-	c.Cache.UpdatePod(a)
-	object := object(wellknown.PodGroupAPIXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": manager})
-	for _, gone := range []bool{false, true} {
-		c.podGroup(wellknown.PodGroupAPIXK8s, object, gone || managed(object))
-		if _, reason := c.Cache.Admit(a); reason != "" {
-			t.Errorf("the gang waits: %s", reason)
-		}
-	}
-}
-
 // A pod that waits in Permit goes on, or back to the queue with the reason.
 func TestEffectsAreApplied(t *testing.T) {
 	c := newController(t)

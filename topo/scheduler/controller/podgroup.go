@@ -1,45 +1,37 @@
 package controller
 
 import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
 	"math"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
 
-// The controller keeps the PodGroup objects of gangs that labels describe, so that
-// kubectl get podgroups shows every gang: those of scheduling.x-k8s.io that heddle
-// made. Such an object never decides about a gang, since it only repeats the pods.
-//
-//   - An object is managed by heddle if its label app.kubernetes.io/managed-by names
-//     heddle-scheduler and no other field manager owns a field of its spec. A user
-//     takes it over by editing the spec, or by removing the label.
-//   - It is created when the gang's pods are described by labels, one of them is
-//     neither finished nor terminating, none contradicts another, and no object of
-//     that name exists in either API group.
-//   - It follows the pods: another min-available is written into it.
-//   - It belongs to the controller that all pods of the gang share, and is garbage
-//     collected with the job. In any case it is deleted when the gang has had no
-//     pod for some seconds, or an object of its user's.
-//   - One that a user deletes while its gang has pods is created again, at most
-//     every ten seconds. Neither has an effect on the gang.
 const (
-	// manager is the value of the label that marks managed objects, and the field
+	// manager is the value of the label that marks heddle's objects, and the field
 	// manager that writes them.
 	manager   = "heddle-scheduler"
 	managedBy = "app.kubernetes.io/managed-by"
+	// retryAfter is the time without writes after one has failed.
+	retryAfter     = 30 * time.Second
+	requestTimeout = 10 * time.Second
 )
 
-// podGroup is the desired state of an object; its gang has pods.
+// podGroup is a gang that has pods.
 type podGroup struct {
 	gangcache.Gang
 	// Foreign gangs are for another scheduler and left alone.
@@ -49,7 +41,7 @@ type podGroup struct {
 	State gang.State
 }
 
-// podGroups are the objects that gangs are to have.
+// podGroups returns the gangs that have pods.
 func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 	all := map[types.NamespacedName]*podGroup{}
 	for _, s := range c.Cache.Gangs() {
@@ -62,7 +54,7 @@ func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 	return all
 }
 
-// owner is the controller that all pods have; nil if they have none, or several.
+// owner returns the controller that all pods have; nil if they have none, or several.
 func owner(pods []*corev1.Pod) (owner *metav1.OwnerReference) {
 	for _, pod := range pods {
 		o := metav1.GetControllerOfNoCopy(pod)
@@ -74,7 +66,32 @@ func owner(pods []*corev1.Pod) (owner *metav1.OwnerReference) {
 	return &metav1.OwnerReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
 }
 
-// status is that of a PodGroup, as the coscheduling plugin writes it.
+// managed reports whether heddle created an object.
+func managed(o *unstructured.Unstructured) bool { return o.GetLabels()[managedBy] == manager }
+
+// object returns the object of a gang that labels describe.
+func (g *podGroup) object() *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup", "spec": g.spec(),
+	}}
+	o.SetNamespace(g.Key.Namespace)
+	o.SetName(g.Key.Name)
+	o.SetLabels(map[string]string{managedBy: manager})
+	if g.Owner != nil {
+		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
+	}
+	return o
+}
+
+func (g *podGroup) spec() map[string]any {
+	spec := map[string]any{"minMember": int64(g.MinMember)}
+	if g.Timeout > 0 {
+		spec["scheduleTimeoutSeconds"] = int64(math.Ceil(g.Timeout.Seconds()))
+	}
+	return spec
+}
+
+// status returns the status of a PodGroup, as the coscheduling plugin writes it.
 func (g *podGroup) status() map[string]any {
 	s, phase := &g.State, "Pending"
 	switch {
@@ -97,104 +114,105 @@ func (g *podGroup) status() map[string]any {
 	}
 }
 
-// managed reports whether heddle created an object and nothing else has written
-// its spec.
-func managed(o *unstructured.Unstructured) bool {
-	if o.GetLabels()[managedBy] != manager {
-		return false
+// reconciler writes PodGroup objects of scheduling.x-k8s.io, so that kubectl get
+// podgroups shows every gang. It creates one for a gang that labels describe and that
+// has no object, follows the pods, and deletes it when no pod is left. Such an object
+// never decides about a gang. Of objects of users it writes the status. It is for one
+// goroutine.
+type reconciler struct {
+	client dynamic.NamespaceableResourceInterface
+	log    *slog.Logger
+	// reported has the last status of each object: a schema may drop some of it.
+	reported map[types.UID]map[string]any
+	// until ends the time without writes, failure was logged last.
+	until   time.Time
+	failure string
+}
+
+// round does for each object what it needs. gangs have pods, objects are those in the
+// cluster.
+func (r *reconciler) round(
+	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []*unstructured.Unstructured,
+) {
+	existing, reported := map[types.NamespacedName]bool{}, r.reported
+	r.reported = map[types.UID]map[string]any{}
+	for _, o := range objects {
+		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+		existing[key] = true
+		if last, ok := reported[o.GetUID()]; ok {
+			r.reported[o.GetUID()] = last
+		}
+		if now.After(r.until) {
+			r.failed(ctx, now, r.keep(ctx, gangs[key], o))
+		}
 	}
-	entries, _, _ := unstructured.NestedSlice(o.Object, "metadata", "managedFields")
-	for _, entry := range entries {
-		fields, _ := entry.(map[string]any)
-		_, spec, _ := unstructured.NestedFieldNoCopy(fields, "fieldsV1", "f:spec")
-		if writer, _ := fields["manager"].(string); spec && writer != manager {
+	for key, g := range gangs {
+		if g.ByLabels && g.Certain && !g.Foreign && !existing[key] && now.After(r.until) {
+			r.failed(ctx, now, r.create(ctx, g))
+		}
+	}
+}
+
+func (r *reconciler) create(ctx context.Context, g *podGroup) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := r.client.Namespace(g.Key.Namespace).Create(ctx, g.object(), metav1.CreateOptions{FieldManager: manager})
+	return err
+}
+
+// keep brings an object up to date; g is nil without pods.
+func (r *reconciler) keep(ctx context.Context, g *podGroup, o *unstructured.Unstructured) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	client := r.client.Namespace(o.GetNamespace())
+	switch {
+	case g != nil && g.Foreign || o.GetDeletionTimestamp() != nil:
+		return nil
+	case managed(o) && (g == nil || !g.ByLabels):
+		return client.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(o.GetUID()))})
+	case g == nil:
+		return nil
+	}
+	patch := func(field string, value map[string]any, subresources ...string) error {
+		text, err := json.Marshal(map[string]any{field: value})
+		if err == nil {
+			options := metav1.PatchOptions{FieldManager: manager}
+			_, err = client.Patch(ctx, o.GetName(), types.MergePatchType, text, options, subresources...)
+		}
+		return err
+	}
+	if spec := g.spec(); managed(o) && g.Certain && !has(o, "spec", spec) {
+		return patch("spec", spec)
+	}
+	status := g.status()
+	if has(o, "status", status) || maps.Equal(r.reported[o.GetUID()], status) {
+		return nil
+	}
+	r.reported[o.GetUID()] = status
+	return patch("status", status, "status")
+}
+
+// has reports whether a field of an object has these values.
+func has(o *unstructured.Unstructured, field string, want map[string]any) bool {
+	got, _, _ := unstructured.NestedMap(o.Object, field)
+	for key, value := range want {
+		if got[key] != value {
 			return false
 		}
 	}
 	return true
 }
 
-// action is what an object needs.
-type action int
-
-const (
-	nothing action = iota
-	create
-	updateSpec
-	updateStatus
-	remove
-)
-
-// decide compares a gang, nil without pods, with the object of its name, nil if
-// there is none.
-func decide(g *podGroup, o *unstructured.Unstructured) action {
-	switch {
-	case g != nil && g.Foreign:
-		return nothing
-	case o == nil && g != nil && g.ByLabels && g.Certain:
-		return create
-	case o == nil, !managed(o), o.GetDeletionTimestamp() != nil:
-		return nothing
-	case g == nil, !g.ByLabels:
-		return remove
-	case g.Certain && !equality.Semantic.DeepEqual(g.described(o), o):
-		return updateSpec
-	case !equality.Semantic.DeepEqual(g.reported(o), o):
-		return updateStatus
+// failed stops writing for a while, unless the next round sees what made the write
+// fail.
+func (r *reconciler) failed(ctx context.Context, now time.Time, err error) {
+	if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) ||
+		apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return
 	}
-	return nothing
-}
-
-// object is a new one.
-func (g *podGroup) object() *unstructured.Unstructured {
-	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup",
-		"spec": map[string]any{},
-	}}
-	o.SetNamespace(g.Key.Namespace)
-	o.SetName(g.Key.Name)
-	o.SetLabels(map[string]string{managedBy: manager})
-	return g.described(o)
-}
-
-// described is an object with the spec and the owner of the gang. The errors are of
-// a spec that is no object, and of a status that is none, which no schema allows.
-func (g *podGroup) described(o *unstructured.Unstructured) *unstructured.Unstructured {
-	o = o.DeepCopy()
-	_ = unstructured.SetNestedField(o.Object, int64(g.MinMember), "spec", "minMember")
-	unstructured.RemoveNestedField(o.Object, "spec", "scheduleTimeoutSeconds")
-	if g.Timeout > 0 {
-		_ = unstructured.SetNestedField(o.Object, int64(math.Ceil(g.Timeout.Seconds())), "spec", "scheduleTimeoutSeconds")
+	r.until = now.Add(retryAfter)
+	if text := string(apierrors.ReasonForError(err)); text != r.failure {
+		r.failure = text
+		r.log.WarnContext(ctx, "cannot write podgroups", "err", err)
 	}
-	o.SetOwnerReferences(nil)
-	if g.Owner != nil {
-		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
-	}
-	return o
-}
-
-// reported is an object with the status of the gang, and what else is in its status.
-func (g *podGroup) reported(o *unstructured.Unstructured) *unstructured.Unstructured {
-	o = o.DeepCopy()
-	for field, value := range g.status() {
-		_ = unstructured.SetNestedField(o.Object, value, "status", field)
-	}
-	return o
-}
-
-// patch is the merge patch that makes an object another one. The API server rejects
-// it if the object has changed since it was read.
-func patch(from, to *unstructured.Unstructured) ([]byte, error) {
-	from = from.DeepCopy()
-	from.SetUID("")
-	from.SetResourceVersion("")
-	old, err := from.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
-	text, err := to.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
-	return jsonmergepatch.CreateThreeWayJSONMergePatch(old, text, old)
 }

@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
@@ -60,7 +59,7 @@ func resource(group string) schema.GroupVersionResource {
 }
 
 // followPodGroups watches the PodGroup objects of both API groups, from when the
-// cluster has them, and keeps those that heddle makes.
+// cluster has them, and writes them.
 func (c *Controller) followPodGroups(ctx context.Context) {
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(c.client, 0)
 	defer factory.Shutdown()
@@ -84,10 +83,7 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 	}
 	factory.Start(ctx.Done())
 	objects := factory.ForResource(resource(wellknown.PodGroupAPIXK8s)).Informer()
-	r := reconciler{
-		client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log,
-		history: map[types.NamespacedName]*history{},
-	}
+	r := reconciler{client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log}
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
 	for {
@@ -97,14 +93,20 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 		case now := <-ticker.C:
 			// Before both groups were looked for, an object that was not seen is not missing.
 			if c.PodGroups && c.Leads.Load() && objects.HasSynced() && known[0]() && known[1]() {
-				r.round(ctx, now, c.podGroups(), objects.GetStore().List())
+				var all []*unstructured.Unstructured
+				for _, o := range objects.GetStore().List() {
+					if o, ok := o.(*unstructured.Unstructured); ok {
+						all = append(all, o)
+					}
+				}
+				r.round(ctx, now, c.podGroups(), all)
 			}
 		}
 	}
 }
 
-// podGroup takes over a PodGroup object. One that heddle manages only repeats the
-// pods, and counts as gone.
+// podGroup passes a PodGroup object to the cache. One that heddle created only repeats
+// the pods, and counts as gone.
 func (c *Controller) podGroup(group string, o *unstructured.Unstructured, gone bool) {
 	spec, err := gang.ReadObject(o.Object, c.Cache.Domains)
 	switch {

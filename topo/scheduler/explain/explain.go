@@ -1,7 +1,7 @@
 // Package explain finds out why a pod or a gang has no node. It counts with the
 // scheduler's own packages on what the API server and topo-master answer, so that
-// it works for any scheduler's pods, and while none runs. It reads no API and
-// writes nothing.
+// it works for any scheduler's pods, and while none runs. A [Lister] reads the
+// cluster; the rest is pure. It writes nothing.
 package explain
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// NativePodGroups is the group and version of Kubernetes' own PodGroups.
-const NativePodGroups = "scheduling.k8s.io/v1beta1"
+// nativePodGroups is the group and version of Kubernetes' own PodGroups.
+const nativePodGroups = "scheduling.k8s.io/v1beta1"
 
 // Cluster is what is known of a cluster.
 type Cluster struct {
@@ -105,6 +105,9 @@ type Holder struct {
 	Until    time.Time `json:"until,omitzero"`
 }
 
+// ErrUnknown is for a name that neither a pod nor a gang has.
+var ErrUnknown = errors.New("no such pod or gang")
+
 // Of answers for the pod of that name, else for the gang.
 func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 	q := newQuestion(c, now)
@@ -130,7 +133,7 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 		}
 	}
 	if len(members) == 0 {
-		return nil, fmt.Errorf("namespace %s has no pod and no gang %s", namespace, name)
+		return nil, fmt.Errorf("%w: namespace %s has no pod and no gang %s", ErrUnknown, namespace, name)
 	}
 	rank.Order(members)
 	spec := c.specOf(a, members)

@@ -43,7 +43,7 @@ func TestArgs(t *testing.T) {
 		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
 		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is there too"},
 		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported policy "best"`},
-		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
+		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is an invalid DNS domain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := readArgs(&runtime.Unknown{Raw: []byte(tt.text)})

@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // nodeState is what a node publishes, and what its shared GPUs have left at a
@@ -34,36 +35,25 @@ type nodeState struct {
 type published struct {
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
-	topology *topology
+	topology affinity.Table
 }
 
-func (s *Scheduler) publishedBy(node *corev1.Node) (p published) {
+func publishedBy(node *corev1.Node) (p published) {
 	p.shared, _ = allocation.ParseNodeGPUs(node.Annotations[wellknown.SharedGPUs])
 	p.free, _ = allocation.ParseFreeGPUs(node.Annotations[wellknown.FreeGPUs])
-	of := topologyKey{text: node.Annotations[wellknown.GPUTopology]}
-	if p.free != nil {
-		of.gpu = p.free.Resource
-	}
-	p.topology = s.topologies.of(of)
+	p.topology = affinity.ParseTable(node.Annotations[wellknown.GPUTopology])
 	return p
 }
 
-// state is computed again only for what changed: Filter and Score need it of every
-// node for every pod, and between two pods one node at most gets one pod. States are by
-// Node object, which never changes: a name costs an allocation for each look.
+// state computes again only what changed: Filter and Score need it of every node for
+// every pod, and between two pods at most one node gets a pod.
 func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	node, pods, generation := info.Node(), info.GetPods(), info.GetGeneration()
-	had := s.states.load(node)
-	if had != nil && had.generation == generation && had.count == len(pods) {
-		return had // Nothing is allocated for the many nodes of which nothing changed.
+	had := s.stateOf(node)
+	if had.generation == generation && had.count == len(pods) {
+		return had
 	}
-	now := &nodeState{generation: generation, count: len(pods)}
-	if had != nil {
-		now.published = had.published
-	} else {
-		now.published = s.publishedBy(node)
-		had = s.states.replace(node.Name, node)
-	}
+	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
 		for _, p := range pods {
@@ -76,25 +66,36 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		}
 		now.left = now.take()
 	}
-	s.states.store(node, now)
+	s.states.Store(node, now)
 	return now
 }
 
-// published is what a node publishes, whatever its pods take.
-func (s *Scheduler) published(node *corev1.Node) *published {
-	if had := s.states.load(node); had != nil {
-		return &had.published
-	}
-	now := s.publishedBy(node)
-	return &now
-}
-
-// topology is that of a node.
-func (s *Scheduler) topology(info framework.NodeInfo) *topology {
-	if known := s.states.topology(info.Node()); known != nil {
+// stateOf returns the last state of a Node object. A new one has no count, and the pods
+// of the object before.
+func (s *Scheduler) stateOf(node *corev1.Node) *nodeState {
+	state, _ := s.states.Load(node)
+	if known, ok := state.(*nodeState); ok {
 		return known
 	}
-	return s.state(info).topology
+	now := &nodeState{published: publishedBy(node), count: -1}
+	if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
+		last, _ := s.states.LoadAndDelete(before)
+		if last, ok := last.(*nodeState); ok {
+			now.pods = last.pods
+		}
+	}
+	s.states.Store(node, now)
+	return now
+}
+
+// published returns what a node publishes, whatever its pods take.
+func (s *Scheduler) published(node *corev1.Node) *published { return &s.stateOf(node).published }
+
+// ForgetNode drops the state of a node that is gone.
+func (s *Scheduler) ForgetNode(name string) {
+	if node, ok := s.nodes.LoadAndDelete(name); ok {
+		s.states.Delete(node)
+	}
 }
 
 // take counts what pods take of the published GPUs. What the node itself counts

@@ -86,9 +86,13 @@ func TestOneStateOfEachNode(t *testing.T) {
 	if now := s.state(holding(node(0), taking)).pods[taking]; now != before {
 		t.Error("the pod's claims were read again")
 	}
-	got := []int{s.states.count()}
+	count := func() (n int) {
+		s.states.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	got := []int{count()}
 	s.ForgetNode("n")
-	if diff := cmp.Diff([]int{1, 0}, append(got, s.states.count())); diff != "" {
+	if diff := cmp.Diff([]int{1, 0}, append(got, count())); diff != "" {
 		t.Errorf("states after another object of the node, and after the node is gone (-want +got):\n%s", diff)
 	}
 }
@@ -138,28 +142,5 @@ func TestFilterGoesByRoom(t *testing.T) {
 	got := []bool{on(8<<10, 0), on(8<<10, 12<<10), on(8<<10, 12<<10-1), on(4<<10-1, 100<<10)}
 	if diff := cmp.Diff([]bool{false, true, false, false}, got); diff != "" {
 		t.Errorf("beside 8 GiB: 8 GiB, room for 12, for less, and a smaller GPU (-want +got):\n%s", diff)
-	}
-}
-
-// BenchmarkState is what Filter needs of every node for every pod, beside a node's
-// worth of pods that share its GPUs.
-func BenchmarkState(b *testing.B) {
-	s := scheduler()
-	i := holding(node(0))
-	for range 60 {
-		i.pods = append(i.pods, podInfo{pod: pod("p", 1, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 1).String()})})
-	}
-	for _, tt := range []struct {
-		name string
-		next int64
-	}{{"same", 0}, {"changed", 1}} {
-		b.Run(tt.name, func(b *testing.B) {
-			for b.Loop() {
-				i.generation += tt.next
-				if s.state(i).left == nil {
-					b.Fatal("no GPUs")
-				}
-			}
-		})
 	}
 }

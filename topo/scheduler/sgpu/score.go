@@ -5,7 +5,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
-	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // Weights are those of a node's published GPU topology: its score is Weight times
@@ -70,7 +68,7 @@ func load(gpus []quota.GPU) int64 {
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
 ) int64 {
-	score := s.topology(info).score(gpu, gpus, w)
+	score := s.published(info.Node()).score(gpu, gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
@@ -136,45 +134,12 @@ func Normalize(scores framework.NodeScoreList) {
 	}
 }
 
-// maxTopologies bounds those that are kept.
-const maxTopologies = 1024
-
-// topology is what a node publishes of its whole GPUs. Nodes of one product with the same GPUs in
-// use share one: that of each node by itself is out of the processor's cache whenever it is asked.
-type topology struct {
-	// gpu is the resource whose GPUs it is of, empty if the node does not state it.
-	gpu   corev1.ResourceName
-	table affinity.Table
-}
-
-// topologyKey are the name of the resource and the text of the table.
-type topologyKey struct{ gpu, text string }
-
-type topologies struct {
-	mu    sync.Mutex
-	byKey map[topologyKey]*topology
-}
-
-func (t *topologies) of(key topologyKey) *topology {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known := t.byKey[key]
-	if known == nil {
-		if t.byKey == nil || len(t.byKey) >= maxTopologies {
-			t.byKey = map[topologyKey]*topology{}
-		}
-		known = &topology{corev1.ResourceName(key.gpu), affinity.ParseTable(key.text)}
-		t.byKey[key] = known
+// score returns the score of a request for so many GPUs of a resource.
+func (p *published) score(gpu corev1.ResourceName, gpus int64, w Weights) int64 {
+	if p.free != nil && p.free.Resource != "" && p.free.Resource != string(gpu) {
+		return noScore // The table is of another maker's GPUs.
 	}
-	return known
-}
-
-// score is that of a request for so many GPUs of a resource.
-func (t *topology) score(gpu corev1.ResourceName, gpus int64, w Weights) int64 {
-	if t.gpu != "" && t.gpu != gpu {
-		return noScore // It is of another maker's GPUs.
-	}
-	score, loss, ok := t.table.Of(gpus)
+	score, loss, ok := p.topology.Of(gpus)
 	if !ok {
 		return noScore
 	}

@@ -36,7 +36,7 @@ func TestTopologyScore(t *testing.T) {
 		{"between two entries", `{"1":{"score":5,"loss":5},"3":{"score":5,"loss":5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := (&topology{table: affinity.ParseTable(tt.text)}).score("nvidia.com/gpu", tt.gpus, Weights{2, 0.5}); got != tt.want {
+			if got := (&published{topology: affinity.ParseTable(tt.text)}).score("nvidia.com/gpu", tt.gpus, Weights{2, 0.5}); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
@@ -123,7 +123,7 @@ func FuzzTopology(f *testing.F) {
 	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
 	f.Add(`{"2":null}`, int64(2))
 	f.Fuzz(func(t *testing.T, text string, gpus int64) {
-		if got := (&topology{table: affinity.ParseTable(text)}).score("nvidia.com/gpu", gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*affinity.MaxScore || got < -MaxWeight*affinity.MaxScore) {
+		if got := (&published{topology: affinity.ParseTable(text)}).score("nvidia.com/gpu", gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*affinity.MaxScore || got < -MaxWeight*affinity.MaxScore) {
 			t.Errorf("score %d", got)
 		}
 	})

@@ -45,8 +45,9 @@ type Scheduler struct {
 	log     *slog.Logger
 	ignored *prometheus.CounterVec
 
-	states     *states
-	topologies topologies
+	// states has a nodeState by Node object, which never changes; nodes has the Node
+	// objects with a state, by name.
+	states, nodes sync.Map
 	// decisions are by UID of a pod, on whose annotation they are not seen yet.
 	decisions sync.Map
 }
@@ -54,7 +55,7 @@ type Scheduler struct {
 // New returns a scheduler. c has the names of resources and annotations, placement
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
-	s := &Scheduler{configs: c.Each(), placement: placement, states: newStates()}
+	s := &Scheduler{configs: c.Each(), placement: placement}
 	for _, c := range s.configs {
 		s.gpus = append(s.gpus, corev1.ResourceName(c.Resources.GPU))
 	}
@@ -151,6 +152,3 @@ func (s *Scheduler) Bind(
 	}
 	return nil
 }
-
-// ForgetNode is for nodes that are gone.
-func (s *Scheduler) ForgetNode(node string) { s.states.replace(node, nil) }

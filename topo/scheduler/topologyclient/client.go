@@ -10,8 +10,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,11 +18,11 @@ import (
 	"math"
 	"mime"
 	"net/http"
-	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/axes"
@@ -60,9 +58,9 @@ type Options struct {
 	Interval time.Duration
 	// MaxAge is how long a tree is fresh after topo-master confirmed it last.
 	MaxAge time.Duration
-	// CAFile has the certificate authorities for topo-master in PEM; empty is those
-	// of the system. TokenFile has the bearer token; empty is none. Both are read
-	// for every request, since they are renewed.
+	// CAFile has the certificate authorities for topo-master in PEM; default those of
+	// the system. TokenFile has the bearer token; default none. Both are read for
+	// every request, since they are renewed.
 	CAFile, TokenFile string
 	// HTTP is nil for a client of its own for every request.
 	HTTP *http.Client
@@ -89,6 +87,8 @@ func (t *Tree) Fresh(now time.Time) bool { return t.Generation > 0 && now.Sub(t.
 type Client struct {
 	options Options
 	started time.Time
+	// nvlink is the URL of the tree along NVLink domains.
+	nvlink string
 	// etag is that of the tree, and crossing that of the NVLink domains which cross its
 	// groups; only Run uses them.
 	etag, crossing string
@@ -101,7 +101,11 @@ type Client struct {
 // New returns a client; Run polls.
 func New(o Options) *Client {
 	o.Interval, o.MaxAge = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.MaxAge, DefaultMaxAge)
-	return &Client{options: o, started: time.Now(), tree: Tree{maxAge: o.MaxAge}}
+	nvlink := o.URL + "?axis=nvlink"
+	if strings.Contains(o.URL, "?") {
+		nvlink = o.URL + "&axis=nvlink"
+	}
+	return &Client{options: o, started: time.Now(), nvlink: nvlink, tree: Tree{maxAge: o.MaxAge}}
 }
 
 // Of returns a client with a tree that is always fresh, which asks no topo-master.
@@ -195,14 +199,7 @@ func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
 	}
 	found := &Tree{Groups: groups}
 	if crossing != "" {
-		along, err := url.Parse(c.options.URL)
-		if err != nil {
-			return nil, err
-		}
-		query := along.Query()
-		query.Set("axis", "nvlink")
-		along.RawQuery = query.Encode()
-		domains, _, err := c.ask(ctx, along.String(), "")
+		domains, _, err := c.ask(ctx, c.nvlink, "")
 		if err != nil {
 			return nil, fmt.Errorf("NVLink domains: %w", err)
 		}
@@ -222,7 +219,7 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 	if etag != "" {
 		request.Header.Set("If-None-Match", etag)
 	}
-	client, err := c.authorize(request)
+	client, err := c.client()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -231,10 +228,16 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 		return nil, nil, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusNotModified && etag != "" {
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	switch {
+	case response.StatusCode == http.StatusNotModified && etag != "":
 		return nil, response.Header, nil
+	case response.StatusCode != http.StatusOK:
+		return nil, nil, fmt.Errorf("status %d %s", response.StatusCode, http.StatusText(response.StatusCode))
+	case kind != "application/json":
+		return nil, nil, fmt.Errorf("content type %.60q, want application/json", kind)
 	}
-	body, err := read(response)
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,27 +245,11 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 	return groups, response.Header, err
 }
 
-// read is the body of a good answer.
-func read(response *http.Response) ([]byte, error) {
-	content := response.Header.Get("Content-Type")
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("status %d %s", response.StatusCode, http.StatusText(response.StatusCode))
-	}
-	if kind, _, _ := mime.ParseMediaType(content); kind != "application/json" {
-		return nil, fmt.Errorf("content type %.60q, want application/json", content)
-	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if len(body) > maxAnswer {
-		return nil, fmt.Errorf("answer has more than %d bytes", maxAnswer)
-	}
-	return body, err
-}
-
 // Decode reads an answer of GET /node_group. It rejects the whole answer if it is
 // no tree to plan by: the planner has no other one once this one is accepted.
 func Decode(body []byte) ([]v1alpha1.Group, error) {
-	if bytes.Count(body, []byte("{")) > maxElements {
-		return nil, fmt.Errorf("node groups: more than %d groups and nodes", maxElements)
+	if len(body) > maxAnswer || bytes.Count(body, []byte("{")) > maxElements {
+		return nil, fmt.Errorf("node groups: more than %d bytes, or than %d groups and nodes", maxAnswer, maxElements)
 	}
 	var groups []v1alpha1.Group
 	err := json.Unmarshal(body, &groups)
@@ -278,39 +265,18 @@ func Decode(body []byte) ([]v1alpha1.Group, error) {
 	return groups, nil
 }
 
-// authorize adds the token to a request, and returns the client to send it with.
-func (c *Client) authorize(request *http.Request) (*http.Client, error) {
-	if file := c.options.TokenFile; file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("token: %w", err)
-		}
-		token := strings.TrimSpace(string(text))
-		if token == "" {
-			return nil, errors.New("token: the file is empty")
-		}
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
+// client returns what to send a request with.
+func (c *Client) client() (*http.Client, error) {
 	if c.options.HTTP != nil {
 		return c.options.HTTP, nil
 	}
-	var authorities *x509.CertPool
-	if file := c.options.CAFile; file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("authorities: %w", err)
-		}
-		authorities = x509.NewCertPool()
-		if !authorities.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("authorities: %s has no certificate", file)
-		}
+	transport, err := rest.TransportFor(&rest.Config{
+		BearerTokenFile: c.options.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: c.options.CAFile},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read token and authorities: %w", err)
 	}
-	return &http.Client{
-		Transport: &http.Transport{
-			MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true, DisableKeepAlives: true,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities},
-		},
-		// The token is for topo-master alone.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, nil
+	// The token is for topo-master alone: redirects are not followed.
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
 }

@@ -59,10 +59,10 @@ func TestTLSAndToken(t *testing.T) {
 		{"no token", s.CAFile, "", "status 401 Unauthorized"},
 		{"a token without permission", s.CAFile, topomaster.TokenFile(t, topomaster.Stranger), "status 403 Forbidden"},
 		{"an invalid token", s.CAFile, topomaster.TokenFile(t, "forged"), "status 401 Unauthorized"},
-		{"an empty token", s.CAFile, topomaster.TokenFile(t, ""), "token: the file is empty"},
-		{"no token file", s.CAFile, "/nowhere/token", "token: open /nowhere/token"},
+		{"an empty token", s.CAFile, topomaster.TokenFile(t, ""), "read token and authorities"},
+		{"no token file", s.CAFile, "/nowhere/token", "open /nowhere/token"},
 		{"no authority", "", topomaster.TokenFile(t, topomaster.Bound), "certificate signed by unknown authority"},
-		{"no certificate", other, topomaster.TokenFile(t, topomaster.Bound), "has no certificate"},
+		{"no certificate", other, topomaster.TokenFile(t, topomaster.Bound), "read token and authorities"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := run(t, topologyclient.Options{URL: s.URL + "/node_group", CAFile: tt.ca, TokenFile: tt.token})
@@ -98,7 +98,7 @@ func TestFilesAreReloaded(t *testing.T) {
 	}
 	write(ca, "not yet")
 	f := run(t, topologyclient.Options{URL: s.URL + "/node_group", CAFile: ca, TokenFile: token})
-	eventually(t, "no authority", func() bool { return strings.Contains(failure(f), "has no certificate") })
+	eventually(t, "no authority", func() bool { return strings.Contains(failure(f), "read token and authorities") })
 	write(ca, string(text))
 	eventually(t, "a forged token", func() bool { return strings.Contains(failure(f), "401") })
 	write(token, topomaster.Bound)

@@ -5,6 +5,8 @@ package topo
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,39 +30,24 @@ heddle-topo-master answers, through the API server's service proxy or at
 	return c
 }
 
-// formats are the exports by their names: the short one of the command line,
-// that of topo-master's --exports, and that of its API.
-func formats() map[string]string {
-	return map[string]string{
-		"slurm": export.FormatSlurmTree, export.FormatSlurmTree: export.FormatSlurmTree,
-		export.FormatSlurmBlock: export.FormatSlurmBlock, export.FormatSlurmYAML: export.FormatSlurmYAML,
-		"kueue": export.FormatKueue, export.FormatKueue: export.FormatKueue,
-		"kai": export.FormatKAI, export.FormatKAI: export.FormatKAI,
-		"hypernode": export.FormatHyperNodes, export.FormatHyperNodes: export.FormatHyperNodes,
-		"nodes": export.FormatNodes, "labels": export.FormatNodes, export.FormatNodes: export.FormatNodes,
-	}
-}
-
 func exportCommand(at *master) *cobra.Command {
-	const short = "slurm, slurm-block, slurm-yaml, kueue, kai, hypernode, nodes"
+	formats := strings.Join(export.Formats(), ", ")
 	c := &cobra.Command{
 		Use: "export", Short: "Print the tree in the format of another project", Args: cobra.NoArgs,
 		Long: `Print the tree in the format of another project: slurm is topology/tree and
 slurm-block topology/block of Slurm, slurm-yaml both for topology.yaml, kueue and
-kai the Topologies of Kueue and KAI, hypernode the HyperNodes of Volcano, nodes
-the labels of the nodes. The names that topo-master's --exports and its API use
-are accepted too.`,
+kai the Topologies of Kueue and KAI, hypernode the HyperNodes of Volcano, labels
+the labels of the nodes.`,
 		Example: "  heddle topo export --format slurm > /etc/slurm/topology.conf",
 	}
-	format := c.Flags().String("format", "", "`format` of the export: "+short)
+	format := c.Flags().String("format", "", "`format` of the export: "+formats)
 	kind := c.Flags().String("kind", "", "`kind` of the groups that are the blocks of slurm-block; default the lowest")
-	cli.Complete(c, "format", "slurm", "slurm-block", "slurm-yaml", "kueue", "kai", "hypernode", "nodes")
+	cli.Complete(c, "format", export.Formats()...)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		path, ok := formats()[*format]
-		if !ok {
-			return cli.UsageErrorf(c, "invalid --format %q: want one of %s", *format, short)
+		if !slices.Contains(export.Formats(), *format) {
+			return cli.UsageErrorf(c, "invalid --format %q: want one of %s", *format, formats)
 		}
-		body, err := at.get(c, "/v1/export/"+path, *kind)
+		body, err := at.get(c, "/v1/export/"+*format, *kind)
 		if err != nil {
 			return err
 		}

@@ -167,17 +167,6 @@ func asYAML(t *testing.T, v any) string {
 	return string(b)
 }
 
-func TestExportFormats(t *testing.T) {
-	for name, want := range map[string]string{
-		"slurm": "slurm-tree", "slurm-tree": "slurm-tree", "slurm-block": "slurm-block", "kueue": "kueue-topology",
-		"hypernode": "hypernodes", "hypernodes": "hypernodes", "nodes": "node-labels", "labels": "node-labels",
-	} {
-		if got := formats()[name]; got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-}
-
 func TestThroughTheAPIServer(t *testing.T) {
 	s := server(t, sample())
 	config := filepath.Join(t.TempDir(), "kubeconfig")

@@ -2,19 +2,16 @@ package topo
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -44,62 +41,28 @@ gangs and NVLink domains that cross groups: what the scheduler wrote is repeated
 				return err
 			}
 		}
-		known, err := m.known(c, *namespace)
+		api, err := m.cluster.Client()
 		if err != nil {
 			return err
 		}
-		answer, err := explain.Of(known, *namespace, args[0], time.Now())
+		groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
 		if err != nil {
+			if m.server != "" {
+				return err
+			}
+			groups = new([]v1alpha1.Group) // There may be no topo-master.
+		}
+		lister := explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{})
+		answer, err := lister.Explain(c.Context(), *groups, *namespace, args[0])
+		if errors.Is(err, explain.ErrUnknown) {
 			return fmt.Errorf("%w: heddle topo gangs lists gangs, kubectl get pods -n %s pods", err, *namespace)
 		}
-		return output.Print(c, answer, whyText(answer, len(known.Groups) > 0))
+		if err != nil {
+			return err
+		}
+		return output.Print(c, answer, whyText(answer, len(*groups) > 0))
 	}
 	return c
-}
-
-// known asks the API server, and topo-master if there is one.
-func (m *master) known(c *cobra.Command, namespace string) (*explain.Cluster, error) {
-	api, err := m.cluster.Client()
-	if err != nil {
-		return nil, err
-	}
-	nodes, err := cluster.Read[corev1.NodeList](c.Context(), api.Get().Resource("nodes"), "Nodes")
-	if err != nil {
-		return nil, err
-	}
-	pods, err := cluster.Read[corev1.PodList](c.Context(), api.Get().Resource("pods"), "pods")
-	if err != nil {
-		return nil, err
-	}
-	known := &explain.Cluster{Nodes: nodes.Items, Pods: pods.Items}
-	for _, version := range []string{
-		wellknown.PodGroupAPI + "/" + wellknown.PodGroupVersion, wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion,
-		explain.NativePodGroups,
-	} {
-		var list struct {
-			Items []map[string]any `json:"items"`
-		}
-		path := "/apis/" + version + "/namespaces/" + namespace + "/" + wellknown.PodGroups
-		// Without the right to read them it is not known how many members a gang needs.
-		if _, err := cluster.ReadPath(c.Context(), api, path, "", &list); err != nil && !apierrors.IsForbidden(err) {
-			return nil, err
-		}
-		known.PodGroups = append(known.PodGroups, list.Items...)
-	}
-	var budgets policyv1.PodDisruptionBudgetList
-	_, err = cluster.ReadPath(c.Context(), api, "/apis/policy/v1/poddisruptionbudgets", "", &budgets)
-	if err != nil && !apierrors.IsForbidden(err) {
-		return nil, err
-	}
-	known.Budgets = budgets.Items
-	groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
-	switch {
-	case err == nil:
-		known.Groups = *groups
-	case m.server != "":
-		return nil, err
-	}
-	return known, nil
 }
 
 // whyText is the answer for people.

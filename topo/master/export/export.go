@@ -13,22 +13,30 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-// The formats of GET /v1/export/{format}.
+// The names of exports: in --exports, in GET /v1/export/{format} and in heddle topo
+// export.
 const (
-	FormatSlurmTree  = "slurm-tree"
+	FormatLabels     = "labels"
+	FormatHyperNode  = "hypernode"
+	FormatKueue      = "kueue"
+	FormatKAI        = "kai"
+	FormatSlurm      = "slurm"
 	FormatSlurmBlock = "slurm-block"
 	FormatSlurmYAML  = "slurm-yaml"
-	FormatHyperNodes = "hypernodes"
-	FormatKueue      = "kueue-topology"
-	FormatKAI        = "kai-topology"
-	FormatNodes      = "node-labels"
 )
+
+// Formats returns the formats of GET /v1/export/{format}.
+func Formats() []string {
+	return []string{
+		FormatSlurm, FormatSlurmBlock, FormatSlurmYAML, FormatKueue, FormatKAI, FormatHyperNode, FormatLabels,
+	}
+}
 
 // Tiers are the kinds of the tree's groups, the lowest first: Tiers[0] is tier
 // 1. A level without a group is not counted, so that tiers are without gaps.
 type Tiers []string
 
-// TiersOf finds them.
+// TiersOf returns the tiers of a tree with these levels.
 func TiersOf(levels []fabric.Level, s *fabric.Snapshot) Tiers {
 	there := map[string]bool{}
 	mark(s.Child, there)
@@ -51,5 +59,5 @@ func mark(list []*fabric.Element, there map[string]bool) {
 	}
 }
 
-// of is the number of a kind, from 1; 0 if it is none.
+// of returns the number of a kind, from 1; 0 if no group has it.
 func (t Tiers) of(kind string) int { return slices.Index(t, kind) + 1 }

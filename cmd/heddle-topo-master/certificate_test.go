@@ -1,4 +1,4 @@
-package certificate
+package main
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	start := time.Now().Add(-time.Hour)
 	certFile, keyFile := keyPair(t, dir, "first", start)
-	c, err := Load(certFile, keyFile)
+	c, err := loadCertificate(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err := c.files.RunOnce(ctx); err == nil || name() != "second" {
 		t.Errorf("%s after the file was broken, %v", name(), err)
 	}
-	if _, err := Load(certFile, keyFile); err == nil {
+	if _, err := loadCertificate(certFile, keyFile); err == nil {
 		t.Error("a broken file at the start is no error")
 	}
 }

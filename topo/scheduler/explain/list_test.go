@@ -1,4 +1,4 @@
-package pending
+package explain
 
 import (
 	"errors"
@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -42,7 +41,7 @@ func rig(t *testing.T) (*Lister, *apiserver.Server, *clocktesting.FakePassiveClo
 	}
 	api.Put("pods", podOf("busy", "n0"))
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	return New(core, clock), api, clock
+	return NewLister(core, 5000, 50000, clock), api, clock
 }
 
 func podOf(name, node string) *corev1.Pod {
@@ -83,7 +82,7 @@ func TestExplain(t *testing.T) {
 	got := []any{a.Gang, a.Pods, a.MinMember, a.Nodes, a.Groups[0].Name, a.Groups[0].Fit, a.Groups[0].Holders[0].Name, a.Fits}
 	want := []any{
 		true, 2, 2,
-		[]explain.Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
+		[]Reason{{Reason: gpu + ": 0 of 8 free, asked for 8", Nodes: []string{"n0"}}},
 		"leaf-0", 1, "ai/busy",
 		[]string{"1 pod, on node n1"},
 	}
@@ -116,7 +115,7 @@ func TestListsOnceForManyQuestions(t *testing.T) {
 
 func TestTooLarge(t *testing.T) {
 	l, api, _ := rig(t)
-	for i := range MaxNodes {
+	for i := range 5000 {
 		api.Put("nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("more-", i)}})
 	}
 	if _, err := l.Explain(t.Context(), nil, "ai", "busy"); !errors.Is(err, ErrTooLarge) {

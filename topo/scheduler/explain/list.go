@@ -1,10 +1,4 @@
-// Package pending answers why a pod, or the pods of a gang, have no node: the answer of
-// `heddle why`, of the same code, for topo-master's page.
-//
-// It owns what is listed for that, and how much: the informers keep too little of pods and
-// Nodes to count with, and to keep all would take many times their memory. So the cluster is
-// listed when someone asks, by one at a time, and used for a moment. It decides nothing.
-package pending
+package explain
 
 import (
 	"context"
@@ -24,54 +18,39 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 const (
-	// MaxNodes and MaxPods bound what is listed: some 100 MB for a moment.
-	MaxNodes = 5_000
-	MaxPods  = 50_000
 	// page is how many objects an answer of the API server has.
 	page = 500
 	// freshFor is how long a list answers further questions.
 	freshFor = 5 * time.Second
-	// timeout ends a question.
-	timeout = 15 * time.Second
 )
 
-var (
-	// ErrUnknown is for a name that neither a pod nor a gang has.
-	ErrUnknown = errors.New("no such pod or gang")
-	// ErrTooLarge is for a cluster of more nodes or pods than are listed.
-	ErrTooLarge = fmt.Errorf(
-		"the cluster has more than %d nodes or %d pods, which are not listed for this: ask with the command heddle why",
-		MaxNodes, MaxPods)
-)
+// ErrTooLarge is for a cluster with more nodes or pods than the limits of a Lister.
+var ErrTooLarge = errors.New("the cluster is too large to be listed for this: ask with the command heddle why")
 
-// Lister asks the API server. It is safe for concurrent use.
+// Lister answers by what the API server lists when someone asks. Questions at the same
+// time wait for each other and share a list: in memory the cluster is there for a
+// moment, once.
 type Lister struct {
-	core  rest.Interface
-	clock clock.PassiveClock
-	// listing is held by the one that lists, or uses what was listed.
+	core     rest.Interface
+	maxNodes int
+	maxPods  int
+	clock    clock.PassiveClock
+	// listing is held by the question that lists, or uses what was listed.
 	listing chan struct{}
-	known   *explain.Cluster
+	known   *Cluster
 	listed  time.Time
 }
 
-// New returns a lister; the clock is the real one if nil.
-func New(core rest.Interface, c clock.PassiveClock) *Lister {
-	if c == nil {
-		c = clock.RealClock{}
-	}
-	return &Lister{core: core, clock: c, listing: make(chan struct{}, 1)}
+// NewLister returns a lister of at most that many nodes and pods.
+func NewLister(core rest.Interface, maxNodes, maxPods int, c clock.PassiveClock) *Lister {
+	return &Lister{core: core, maxNodes: maxNodes, maxPods: maxPods, clock: c, listing: make(chan struct{}, 1)}
 }
 
-// Explain answers for the pod of that name, else for the gang. groups are as of GET /node_group.
-func (l *Lister) Explain(
-	ctx context.Context, groups []v1alpha1.Group, namespace, name string,
-) (*explain.Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// Explain answers as [Of] does. groups are the answer of GET /node_group.
+func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace, name string) (*Answer, error) {
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for another question: %w", ctx.Err())
@@ -79,7 +58,7 @@ func (l *Lister) Explain(
 	}
 	defer func() { <-l.listing }()
 	if now := l.clock.Now(); l.known == nil || now.Sub(l.listed) > freshFor {
-		l.known = nil // What was listed need not live while it is listed again.
+		l.known = nil // The old list need not live beside the new one.
 		known, err := l.list(ctx)
 		if err != nil {
 			return nil, err
@@ -88,16 +67,16 @@ func (l *Lister) Explain(
 	}
 	known := *l.known
 	known.Groups = groups
-	answer, err := explain.Of(&known, namespace, name, l.clock.Now())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+	var err error
+	if known.PodGroups, err = l.podGroups(ctx, namespace); err != nil {
+		return nil, err
 	}
-	return answer, nil
+	return Of(&known, namespace, name, l.clock.Now())
 }
 
-func (l *Lister) list(ctx context.Context) (*explain.Cluster, error) {
-	out := &explain.Cluster{}
-	err := pages(ctx, l.core, "nodes", MaxNodes, func(list *corev1.NodeList) int {
+func (l *Lister) list(ctx context.Context) (*Cluster, error) {
+	out := &Cluster{}
+	err := pages(ctx, l.core, "nodes", l.maxNodes, func(list *corev1.NodeList) int {
 		for i := range list.Items {
 			out.Nodes = append(out.Nodes, trimNode(&list.Items[i]))
 		}
@@ -106,7 +85,7 @@ func (l *Lister) list(ctx context.Context) (*explain.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = pages(ctx, l.core, "pods", MaxPods, func(list *corev1.PodList) int {
+	err = pages(ctx, l.core, "pods", l.maxPods, func(list *corev1.PodList) int {
 		for i := range list.Items {
 			out.Pods = append(out.Pods, trimPod(&list.Items[i]))
 		}
@@ -115,11 +94,14 @@ func (l *Lister) list(ctx context.Context) (*explain.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return out, l.listOthers(ctx, out)
+	var budgets policyv1.PodDisruptionBudgetList
+	err = l.read(ctx, "/apis/policy/v1/poddisruptionbudgets", &budgets)
+	out.Budgets = budgets.Items
+	return out, err
 }
 
-// pages reads a list of core/v1, page by page. add returns how many objects it has now,
-// which may be most.
+// pages reads a list of core/v1, page by page. add returns how many objects there are
+// now, at most most.
 func pages[T any, P interface {
 	*T
 	runtime.Object
@@ -143,49 +125,46 @@ func pages[T any, P interface {
 	}
 }
 
-// listOthers lists PodGroups and PodDisruptionBudgets. What is not served, or may not be
-// read, is left out, as in the command.
-func (l *Lister) listOthers(ctx context.Context, out *explain.Cluster) error {
+// podGroups lists the PodGroups of a namespace, of any API group.
+func (l *Lister) podGroups(ctx context.Context, namespace string) (all []map[string]any, err error) {
 	for _, version := range []string{
 		wellknown.PodGroupAPI + "/" + wellknown.PodGroupVersion, wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion,
-		explain.NativePodGroups,
+		nativePodGroups,
 	} {
 		var list struct {
 			Items []map[string]any `json:"items"`
 		}
-		if err := l.read(ctx, "/apis/"+version+"/"+wellknown.PodGroups, &list); err != nil {
-			return err
+		if err := l.read(ctx, "/apis/"+version+"/namespaces/"+namespace+"/"+wellknown.PodGroups, &list); err != nil {
+			return nil, err
 		}
-		out.PodGroups = append(out.PodGroups, list.Items...)
+		all = append(all, list.Items...)
 	}
-	var budgets policyv1.PodDisruptionBudgetList
-	err := l.read(ctx, "/apis/policy/v1/poddisruptionbudgets", &budgets)
-	out.Budgets = budgets.Items
-	return err
+	return all, nil
 }
 
+// read decodes an answer. A kind that is not served or may not be read is left out.
 func (l *Lister) read(ctx context.Context, path string, into any) error {
 	body, err := l.core.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
-	switch {
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil
-	case err != nil:
-		return fmt.Errorf("read %s: %w", path, err)
 	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
 }
 
-// trimNode is what is counted with.
+// trimNode drops what is not counted.
 func trimNode(n *corev1.Node) corev1.Node {
 	out := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: n.Spec}
 	out.Status.Allocatable, out.Status.Conditions = n.Status.Allocatable, n.Status.Conditions
 	return out
 }
 
-// trimPod is what is counted with: no environment, no volumes, no commands.
+// trimPod drops what is not counted: environment, volumes, commands.
 func trimPod(p *corev1.Pod) corev1.Pod {
 	out := corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
 	out.ManagedFields, out.Spec.Volumes = nil, nil
