@@ -24,17 +24,14 @@ type options struct {
 	program.Flags
 	listen, probeListen        string
 	mode                       string
-	nodeNumber                 int
-	levels                     []fabric.Level
 	staleAfter                 time.Duration
-	gpuResource                string
 	countPods, leaderElect     bool
 	exports                    publish.Exports
 	labelConflicts             string
 	namespace, lease, identity string
 	tlsCert, tlsKey            string
 	authenticate               bool
-	levelText, exportText      string
+	exportText                 string
 	rate                       rate
 }
 
