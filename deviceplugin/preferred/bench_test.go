@@ -9,13 +9,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
-func BenchmarkNew16(b *testing.B) {
-	m := switched(plain(16, 8), 3)
-	for b.Loop() {
-		preferred.New(nil, m)
-	}
-}
-
 // BenchmarkEveryRequest asks for every size of every set of free GPUs.
 func BenchmarkEveryRequest(b *testing.B) {
 	for _, m := range []struct {
@@ -46,12 +39,5 @@ func BenchmarkEveryRequest(b *testing.B) {
 			b.ReportMetric(float64(times[len(times)-1])/1e3, "max-us")
 			b.ReportMetric(float64(len(times)), "requests")
 		})
-	}
-}
-
-func BenchmarkTable16(b *testing.B) {
-	s := preferred.New(nil, switched(plain(16, 8), 3))
-	for b.Loop() {
-		s.Table(0xffff)
 	}
 }

@@ -33,14 +33,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 		begin func(k *kubelet.Kubelet)
 		then  []func(k *kubelet.Kubelet)
 	}{
-		{"late", nil, []func(*kubelet.Kubelet){(*kubelet.Kubelet).Up}},
 		{"late, into a directory that was not there", func(k *kubelet.Kubelet) { _ = os.Remove(k.PluginDir()) }, []func(*kubelet.Kubelet){(*kubelet.Kubelet).Up}},
-		{"restart", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){(*kubelet.Kubelet).Restart, (*kubelet.Kubelet).Restart}},
-		{"restart with a pause", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
-			k.Stop()
-			pause(k)
-			k.Up()
-		}}},
 		{"wiped directory", (*kubelet.Kubelet).Up, []func(*kubelet.Kubelet){func(k *kubelet.Kubelet) {
 			k.Stop()
 			k.Wipe()

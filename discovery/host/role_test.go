@@ -54,18 +54,6 @@ func TestRoles(t *testing.T) {
 		want map[string]machine.Role
 	}{
 		{
-			name:    "DGX H100: eight InfiniBand, one Ethernet",
-			machine: all(numbered("mlx5_%d", 0, 7, cx7, ib, 400), numbered("mlx5_%d", 8, 8, cx6lx, eth, 100)),
-			want:    map[string]machine.Role{"mlx5_8": machine.RoleStorage},
-		},
-		{
-			name: "H800: numbers in no order, a bond for storage",
-			machine: all(numbered("mlx5_%d", 100, 107, cx7, ib, 400), []machine.HCA{
-				hca("mlx5_bond_0", cx6, eth, 200),
-			}),
-			want: map[string]machine.Role{"mlx5_bond_0": machine.RoleStorage},
-		},
-		{
 			name: "GB300: 800 Gb/s InfiniBand, 400 Gb/s RoCE",
 			machine: all([]machine.HCA{
 				hca("ibP16p3s0", cx8, ib, 800), hca("ibP18p3s0", cx8, ib, 800), hca("ibP2p3s0", cx8, ib, 800),
@@ -181,30 +169,6 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}
 		})
-	}
-}
-
-// A node of many virtual functions must not cost a scan seconds.
-func TestManyVirtualFunctions(t *testing.T) {
-	const count = 10000
-	var m machine.Machine
-	for n := range count {
-		address := fmt.Sprintf("%04x:%02x:%02x.%x", n>>11, n>>8&7, n>>3&31, n&7)
-		bridge := []string{fmt.Sprintf("0000:00:%02x.0", n&7)}
-		m.PCI = append(m.PCI, machine.PCIFunction{Address: address, Class: "0x020000", Root: "pci0000:00", Upstream: bridge})
-		h := hca(fmt.Sprintf("mlx5_%d", n), "0x101e", machine.Ethernet, 200)
-		h.PCI = address
-		m.HCAs = append(m.HCAs, h)
-	}
-	for n := range 8 {
-		m.PCI = append(m.PCI, machine.PCIFunction{
-			Address: fmt.Sprintf("0001:ff:%02x.0", n), Class: "0x030200", Vendor: "0x10de", Root: "pci0000:00",
-			Upstream: []string{fmt.Sprintf("0000:00:%02x.0", n)},
-		})
-	}
-	(&memory{}).assign(&m, nil, Vendors())
-	if got := m.HCAs[count-1].Role; got != machine.RoleFabric {
-		t.Errorf("role %q", got)
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package machines holds one machine file per shape of node, each with golden
 // outputs beside it, and hands them to tests.
 //
-// The files are what `heddle inspect -o json` prints on such a node. They are
-// written by test/machines/generate; see README.md.
+// The files are what `heddle inspect -o json` prints on such a node. README.md has
+// their sources.
 package machines
 
 import (

@@ -211,48 +211,6 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestStateOf(t *testing.T) {
-	pending := corev1.Pod{}
-	bound := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
-	running := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
-	stranded := corev1.Pod{Spec: corev1.PodSpec{NodeName: "lost"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
-	done := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
-	failed := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
-	leaving := *running.DeepCopy()
-	leaving.DeletionTimestamp = &metav1.Time{}
-	pulling := *bound.DeepCopy()
-	pulling.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
-	for _, tt := range []struct {
-		name string
-		pods []corev1.Pod
-		min  int
-		want gang.State
-	}{
-		{"too few exist", []corev1.Pod{pending, pending}, 3, gang.State{Phase: gang.Queued, Reason: "2 of 3 pods exist", Pods: 2}},
-		{"wait for nodes", []corev1.Pod{pending, bound}, 2, gang.State{Phase: gang.Queued, Reason: "1 of 2 have a node", Pods: 2, Bound: 1}},
-		{"start", []corev1.Pod{running, bound}, 2, gang.State{Phase: gang.Starting, Reason: "1 of 2 run", Pods: 2, Bound: 2, Running: 1}},
-		{"run", []corev1.Pod{running, running, pending}, 2, gang.State{Phase: gang.Running, Pods: 3, Bound: 2, Running: 2}},
-		{"run, one is done", []corev1.Pod{running, done}, 2, gang.State{Phase: gang.Running, Pods: 2, Bound: 1, Running: 1, Succeeded: 1}},
-		{"done", []corev1.Pod{done, done}, 2, gang.State{Phase: gang.Succeeded, Pods: 2, Succeeded: 2}},
-		{"failed", []corev1.Pod{running, failed, failed, leaving}, 2, gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Pods: 4, Bound: 2, Running: 1, Failed: 2}},
-		{"terminating", []corev1.Pod{leaving}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Pods: 1, Bound: 1}},
-		{"image", []corev1.Pod{pulling}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod in ImagePullBackOff", Pods: 1, Bound: 1}},
-		{"node lost", []corev1.Pod{stranded}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Pods: 1, Bound: 1, Running: 1}},
-		{"an unknown minimum", []corev1.Pod{pending}, 0, gang.State{Phase: gang.Queued, Reason: "0 of 1 have a node", Pods: 1}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var pods []*corev1.Pod
-			for i := range tt.pods {
-				pods = append(pods, &tt.pods[i])
-			}
-			got := gang.StateOf(gang.Members(pods), tt.min, func(node string) (time.Time, bool) { return time.Time{}, node == "lost" })
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func FuzzRead(f *testing.F) {
 	f.Add("tf", "3", `["default/a"]`, "only-waiting", "64", "10s")
 	f.Add("", "1e3", `[""]`, "", "-1", "-5s")

@@ -182,6 +182,18 @@ func TestStateSince(t *testing.T) {
 			gang.State{Phase: gang.Succeeded, Since: at(20), Pods: 1, Succeeded: 1},
 		},
 		{
+			"one is done",
+			[]*corev1.Pod{member("a", runs(3)), member("b", ends(corev1.PodSucceeded, 20))},
+			2,
+			gang.State{Phase: gang.Running, Since: at(3), Pods: 2, Bound: 1, Running: 1, Succeeded: 1},
+		},
+		{
+			"an unknown minimum",
+			[]*corev1.Pod{member("a")},
+			0,
+			gang.State{Phase: gang.Queued, Reason: "0 of 1 have a node", Since: at(1), Pods: 1},
+		},
+		{
 			"unknown since when",
 			[]*corev1.Pod{member("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Status.Phase = corev1.PodRunning })},
 			1,
@@ -223,31 +235,6 @@ func TestMemberOf(t *testing.T) {
 				t.Errorf("member %+v, %t", got, in)
 			}
 		})
-	}
-}
-
-// Members are ordered as the scheduler orders the pods.
-func TestOrderMembers(t *testing.T) {
-	task := func(task string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Labels[wellknown.TaskKubeflow] = task }
-	}
-	pods := []*corev1.Pod{
-		member("w-10", task("worker")), member("w-2", task("worker")), member("e-0", task("evaluator")), member("m-0", task("master")),
-		member("x-b"), member("x-a"),
-	}
-	var members []*gang.Member
-	for _, pod := range pods {
-		m, _ := gang.MemberOf(pod, 0)
-		members = append(members, m)
-	}
-	gang.OrderMembers(members)
-	rank.Order(pods)
-	var want, got []string
-	for i := range pods {
-		want, got = append(want, pods[i].Name), append(got, members[i].Name)
-	}
-	if diff := cmp.Diff(want, got); diff != "" || got[0] != "m-0" {
-		t.Errorf("(-pods +members):\n%s", diff)
 	}
 }
 

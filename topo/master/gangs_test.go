@@ -1,11 +1,8 @@
 package master_test
 
 import (
-	"encoding/json"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,49 +30,6 @@ func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) 
 		f(p)
 	}
 	c.Put("pods", p)
-}
-
-// gangs is GET /v1/gangs.
-func (r *replica) gangs(t *testing.T, query string) []snapshot.Gang {
-	t.Helper()
-	var all snapshot.Gangs
-	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/gangs"+query).body), &all); err != nil {
-		t.Fatal(err)
-	}
-	return all.Gangs
-}
-
-// untilGangs waits until the gangs are these.
-func (r *replica) untilGangs(t *testing.T, what string, want []snapshot.Gang) {
-	t.Helper()
-	var diff string
-	defer func() {
-		if t.Failed() {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
-	}()
-	eventually(t, what, func() bool {
-		diff = cmp.Diff(want, r.gangs(t, ""), cmpopts.EquateEmpty())
-		return diff == ""
-	})
-}
-
-// gauges are a metric by its one label.
-func (r *replica) gauges(t *testing.T, name string) map[string]float64 {
-	t.Helper()
-	families, err := r.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == name {
-				out[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
-			}
-		}
-	}
-	return out
 }
 
 // A change of gangs alone is a new generation, and not a new tree.

@@ -119,14 +119,3 @@ func BenchmarkShapes(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkNew reads a topology into a tree.
-func BenchmarkNew(b *testing.B) {
-	groups, _, _ := cluster(100000)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := placement.New(groups); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

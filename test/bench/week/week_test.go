@@ -1,7 +1,6 @@
 package week
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -65,34 +64,6 @@ func TestAWeekRepeatsItself(t *testing.T) {
 	}
 	if cmp.Equal(Compare(few(), Policies(), 2), Compare(few(), Policies(), 3)) {
 		t.Error("another seed is the same week")
-	}
-}
-
-// The documentation's statements on the table hold on other weeks too.
-func TestTheMapIsBetter(t *testing.T) {
-	small, racks := Irregular(), Racks()
-	small.Spines, racks.Spines = 4, 2
-	for _, plan := range []Plan{small, racks} {
-		r := Compare(plan, Policies(), 11, 12)
-		none, native, required, ours := &r[0], &r[1], &r[2], &r[3]
-		for _, tt := range []struct {
-			what string
-			ok   bool
-		}{
-			{"fewer groups than without a map", ours.Groups < none.Groups/2},
-			{"lower tiers than without a map", ours.Tier < none.Tier/2},
-			{"larger holes than without a map", ours.Leaf > none.Leaf && ours.Spine > none.Spine},
-			{"fewer groups than the native rule", required.Groups < native.Groups},
-			{"no higher tiers than the native rule", required.Tier <= native.Tier},
-			{"shorter waits than the native rule", waits(ours) < waits(native)},
-			{"nearly as few groups as had room", ours.Possible >= 1 && ours.Possible < 1.1 && ours.Possible < native.Possible},
-			{"larger holes than without a map, on every day", slices.IndexFunc(ours.Days[:], func(h Holes) bool { return h.Leaf == 0 }) < 0 &&
-				ours.Days[6].Leaf > none.Days[6].Leaf && ours.Days[6].Spine > none.Days[6].Spine},
-		} {
-			if !tt.ok {
-				t.Errorf("%s: not %s:\n%+v", plan.Name, tt.what, r)
-			}
-		}
 	}
 }
 

@@ -84,29 +84,3 @@ func TestRenamedDeviceIsTheSame(t *testing.T) {
 		t.Errorf("HCAs (-want +got):\n%s", diff)
 	}
 }
-
-// One RDMA device on a bond, as a RoCE LAG: two cables, one HCA.
-func TestDeviceOnABondNamesItsSlaves(t *testing.T) {
-	guest.SoftRDMA(t, "eth2")
-	// The module makes a bond0 of its own.
-	if err := guest.Bond("bond1", "eth0", "eth1"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := guest.Unbond("bond1", "eth0", "eth1"); err != nil {
-			t.Error(err)
-		}
-	}()
-	guest.AddRXE(t, "rxe1", "bond1")
-	guest.Eventually(t, "rxe1 on bond1", func() bool {
-		m := scan(t)
-		for _, h := range m.HCAs {
-			if h.Name == "rxe1" && h.Virtual && h.Role == machine.RoleVirtual &&
-				cmp.Equal(h.BondSlaves, []string{"eth0", "eth1"}) && h.Ports[0].Netdevs[0].Name == "bond1" {
-				return true
-			}
-		}
-		return false
-	})
-	guest.RemoveRDMA(t, "rxe1")
-}

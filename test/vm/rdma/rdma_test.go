@@ -5,7 +5,6 @@
 package rdma_test
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/Mellanox/rdmamap"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -79,47 +77,6 @@ func TestSoftRDMAIsVirtualAndWhole(t *testing.T) {
 	}
 }
 
-func TestDumpOfTheGuestReadsBack(t *testing.T) {
-	guest.SoftRDMA(t, "eth0", "eth1")
-	m := scan(t)
-	dump, err := machine.Encode(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := machine.Decode(dump)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, dump)
-	}
-	again, err := machine.Encode(back)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(dump, again) {
-		t.Errorf("the dump changed by being read (-first +second):\n%s", cmp.Diff(string(dump), string(again)))
-	}
-}
-
-// rdmamap, by which other RDMA components of a node go, finds the same devices
-// and nodes on a real kernel.
-func TestRDMAMapAgrees(t *testing.T) {
-	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
-	bySysfs, byRDMAMap := map[string][]string{}, map[string][]string{}
-	for _, h := range scan(t).HCAs {
-		bySysfs[h.Name] = slices.Sorted(slices.Values(slices.Concat(h.CharDevices.UVerbs, h.CharDevices.UMAD, h.CharDevices.ISSM)))
-	}
-	for _, name := range rdmamap.GetRdmaDeviceList() {
-		for _, path := range rdmamap.GetRdmaCharDevices(name) {
-			if base := filepath.Base(path); base != "rdma_cm" { // It belongs to no device.
-				byRDMAMap[name] = append(byRDMAMap[name], base)
-			}
-		}
-		slices.Sort(byRDMAMap[name])
-	}
-	if diff := cmp.Diff(bySysfs, byRDMAMap); diff != "" || len(bySysfs) != 3 {
-		t.Errorf("device nodes (-sysfs +rdmamap):\n%s", diff)
-	}
-}
-
 func TestDeviceNodesAreThere(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
 	for _, h := range scan(t).HCAs {
@@ -136,25 +93,5 @@ func TestDeviceNodesAreThere(t *testing.T) {
 			continue
 		}
 		f.Close()
-	}
-}
-
-// A device node that was removed, or that a container does not have, is
-// left out and named; the device and all others stay.
-func TestMissingDeviceNodeIsNoted(t *testing.T) {
-	guest.SoftRDMA(t, "eth0", "eth1")
-	const node = "/dev/infiniband/umad1"
-	if err := os.Rename(node, node+".away"); err != nil {
-		t.Fatal(err)
-	}
-	defer os.Rename(node+".away", node)
-	m := scan(t)
-	want := []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1")}
-	want[1].CharDevices.UMAD = nil
-	if diff := cmp.Diff(want, m.HCAs, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("HCAs (-want +got):\n%s", diff)
-	}
-	if !slices.Contains(m.Skipped, machine.Skipped{Name: "rxe1/umad1", Reason: node + " is not there"}) {
-		t.Errorf("skipped: %+v", m.Skipped)
 	}
 }

@@ -48,11 +48,3 @@ func answerTo(b *testing.B, path string, headers ...string) {
 }
 
 func BenchmarkNotModified(b *testing.B) { answerTo(b, "/node_group", "If-None-Match", "*") }
-
-func BenchmarkFullAnswer(b *testing.B) { answerTo(b, "/node_group") }
-
-func BenchmarkFullAnswerGzip(b *testing.B) { answerTo(b, "/node_group", "Accept-Encoding", "gzip") }
-
-func BenchmarkFilter(b *testing.B) { answerTo(b, "/node_group?name=node016000") }
-
-func BenchmarkNode(b *testing.B) { answerTo(b, "/v1/nodes/node016000") }

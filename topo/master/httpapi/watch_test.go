@@ -104,6 +104,11 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%d readers; the slow one should be gone", len(server.watchers))
 		}
 		slow.Close()
+		// A reader outlives the time that others have for a request.
+		f.put("dragonfly-1", "n5")
+		if got := nextEvent(t, quick); got != "5" {
+			t.Errorf("after the read timeout the event is %s", got)
+		}
 
 		another, r := p.watchIn(t)
 		nextEvent(t, r)

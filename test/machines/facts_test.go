@@ -1,4 +1,4 @@
-package main
+package machines
 
 import (
 	"encoding/xml"
@@ -31,17 +31,6 @@ func fixture(t *testing.T, name string) string {
 	return string(b)
 }
 
-func named(t *testing.T, node string) *machine.Machine {
-	t.Helper()
-	for _, m := range machines() {
-		if m.Node == node {
-			return m
-		}
-	}
-	t.Fatalf("no machine %s", node)
-	return nil
-}
-
 // TestCellsOfPublishedTables compares every cell that nvidia-smi printed on
 // these nodes, and each GPU's processors and NUMA node. A column NICn is the
 // HCA mlx5_n.
@@ -57,7 +46,7 @@ func TestCellsOfPublishedTables(t *testing.T) {
 	} {
 		t.Run(tt.machine, func(t *testing.T) {
 			text := fixture(t, tt.file)
-			x := affinity.Of(named(t, tt.machine))
+			x := affinity.Of(Load(t, tt.machine))
 			at := map[string]int{}
 			for i, d := range x.Devices {
 				at[strings.Replace(d.Name, "mlx5_", "NIC", 1)] = i
@@ -151,7 +140,7 @@ func TestFunctionsOfPublishedXML(t *testing.T) {
 				}
 				add(c.PCI)
 			}
-			for _, f := range named(t, name).PCI {
+			for _, f := range Load(t, name).PCI {
 				if f.NUMA != nil { // The Ethernet function of these files has no address.
 					got = append(got, function{f.Address, f.Class, f.CPUs, *f.NUMA})
 				}
@@ -194,7 +183,7 @@ func TestPortsOfPublishedIbdev2netdev(t *testing.T) {
 	for _, f := range line.FindAllStringSubmatch(fixture(t, "ibdev2netdev-h100-8ib-4eth.txt"), -1) {
 		want[f[1]] = f[2] + " " + strings.ToLower(f[3])
 	}
-	for _, h := range named(t, "ipoib-down").HCAs {
+	for _, h := range Load(t, "ipoib-down").HCAs {
 		device := h.Ports[0].Netdevs[0]
 		got[h.Name] = device.Name + " " + device.OperState
 	}
@@ -209,12 +198,29 @@ func TestGUIDsOfPublishedNVSwitchFunctions(t *testing.T) {
 	for _, f := range line.FindAllStringSubmatch(fixture(t, "fabricmanager-hgx-b200-nvswitch-bridge-mlx5.txt"), -1) {
 		want[f[1]] = strings.Join(f[2:], ":")
 	}
-	for _, h := range named(t, "nvswitch-functions").HCAs {
+	for _, h := range Load(t, "nvswitch-functions").HCAs {
 		if h.Role == machine.RoleNVSwitch {
 			got[h.Name] = h.NodeGUID
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(want) != 4 {
 		t.Errorf("GUIDs (-published +ours):\n%s", diff)
+	}
+}
+
+// Decode does not check what a scan guarantees: every device with an address has its function.
+func TestFunctionsBehindDevices(t *testing.T) {
+	for _, name := range Names(t) {
+		m := Load(t, name)
+		for i := range m.GPUs {
+			if m.Function(m.GPUs[i].PCI) == nil {
+				t.Errorf("%s: GPU %s has no function", name, m.GPUs[i].PCI)
+			}
+		}
+		for i := range m.HCAs {
+			if h := &m.HCAs[i]; !h.Virtual && m.Function(h.PCI) == nil {
+				t.Errorf("%s: HCA %s has no function", name, h.Name)
+			}
+		}
 	}
 }
