@@ -24,17 +24,14 @@ type options struct {
 	program.Flags
 	listen, probeListen        string
 	mode                       string
-	nodeNumber                 int
-	levels                     []fabric.Level
 	staleAfter                 time.Duration
-	gpuResource                string
 	countPods, leaderElect     bool
 	exports                    publish.Exports
 	labelConflicts             string
 	namespace, lease, identity string
 	tlsCert, tlsKey            string
 	authenticate               bool
-	levelText, exportText      string
+	exportText                 string
 	rate                       rate
 }
 
@@ -100,7 +97,8 @@ func (o *options) Check() error {
 // parts reads the flags that are lists.
 func (o *options) parts() error {
 	names := []string{
-		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI, "none", "",
+		export.FormatLabels, "topograph", "conditions",
+		export.FormatHyperNode, export.FormatKueue, export.FormatKAI, "none", "",
 	}
 	on := map[string]bool{}
 	for word := range strings.SplitSeq(o.exportText, ",") {

@@ -12,11 +12,11 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// gangPod puts a member with 4 GPUs; of no node it waits, else it runs.
-func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) {
+// gangPod puts a member of gang tf with 4 GPUs. Without a node it waits, else it runs.
+func (c *cluster) gangPod(name, node string, change ...func(*corev1.Pod)) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ai", Name: name, CreationTimestamp: metav1.Unix(1_700_000_000, 0),
-		Labels: map[string]string{wellknown.GangName: gang, wellknown.GangMinAvailable: "2"},
+		Labels: map[string]string{wellknown.GangName: "tf", wellknown.GangMinAvailable: "2"},
 	}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")},
@@ -38,14 +38,14 @@ func TestGangChangeKeepsTree(t *testing.T) {
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
 	before := r.until(t, "the report", reports(1))
-	c.gangPod("tf-0", "tf", "")
+	c.gangPod("tf-0", "")
 	after := r.until(t, "a gang", func(v *snapshot.Snapshot) bool { return len(v.GangList()) == 1 })
 	if after.Generation <= before.Generation || after.Mapped != before.Mapped || after.Tree != before.Tree {
 		t.Errorf("generation %d after %d, the map's %d after %d", after.Generation, before.Generation, after.Mapped, before.Mapped)
 	}
 	// The same again changes nothing.
-	c.gangPod("tf-0", "tf", "", func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} })
-	c.gangPod("tf-1", "tf", "")
+	c.gangPod("tf-0", "", func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} })
+	c.gangPod("tf-1", "")
 	last := r.until(t, "two members", func(v *snapshot.Snapshot) bool { return v.GangList()[0].Members == 2 })
 	if last.Generation > after.Generation+1 {
 		t.Errorf("%d generations for one member", last.Generation-after.Generation)
@@ -59,8 +59,8 @@ func TestPodLeavesGang(t *testing.T) {
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	withoutGPUs := func(p *corev1.Pod) { p.Spec.Containers = nil }
 	plain := func(p *corev1.Pod) { p.Spec.Containers, p.Labels = nil, nil }
-	c.gangPod("driver", "tf", "n1", withoutGPUs)
-	c.gangPod("other", "tf", "n1", plain)
+	c.gangPod("driver", "n1", withoutGPUs)
+	c.gangPod("other", "n1", plain)
 	r := c.replica(t, fabric.ModeSwitchbox)
 	members := func(n int) func(*snapshot.Snapshot) bool {
 		return func(s *snapshot.Snapshot) bool {
@@ -69,12 +69,12 @@ func TestPodLeavesGang(t *testing.T) {
 		}
 	}
 	r.until(t, "one member", members(1))
-	c.gangPod("other", "tf", "n1", withoutGPUs)
+	c.gangPod("other", "n1", withoutGPUs)
 	r.until(t, "two members", members(2))
-	c.gangPod("other", "tf", "n1", plain)
+	c.gangPod("other", "n1", plain)
 	r.until(t, "one member again", members(1))
 	c.KindDown("pods", true) // The watch does not see the next change.
-	c.gangPod("driver", "tf", "n1", plain)
+	c.gangPod("driver", "n1", plain)
 	c.KindDown("pods", false)
 	r.until(t, "no gang", members(0))
 }
