@@ -141,7 +141,9 @@ func (l *loader) build() *Config {
 	known := map[string]bool{}
 	for _, e := range l.check(&c.Cluster) {
 		known[e.Error()] = true
-		l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w", e.Err)
+		if !l.cluster.Failed(e.Path) {
+			l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w", e.Err)
+		}
 	}
 	if l.nodes.Root == nil || l.nodes.Root.Kind != yaml.SequenceNode {
 		return c
@@ -155,7 +157,7 @@ func (l *loader) build() *Config {
 		for _, e := range l.check(&o.NodeConfig) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {
-			case known[e.Error()] && !l.nodes.Has(path):
+			case l.nodes.Failed(path), known[e.Error()] && !l.nodes.Has(path):
 			case l.nodes.Has(at + "." + section):
 				l.addf(KeyNodes, l.nodes.Line(path), path, "%w", e.Err)
 			default: // The override made the cluster's text invalid.

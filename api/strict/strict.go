@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,7 +61,8 @@ type place struct {
 	line, valueLine       int
 }
 
-// Read decodes a document into a value. What the document does not have keeps its value.
+// Read decodes a document into a value. What the document does not have keeps its value. A field of type string takes
+// a number or a bool only with the tag `scalar:"any"`; named types of string check their values themselves.
 func Read(file string, text []byte, into any) *Document {
 	d := &Document{file: file, lines: map[string]int{}}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -80,6 +83,7 @@ func Read(file string, text []byte, into any) *Document {
 	if d.index(d.Root, d.Root.Line, "", ""); d.Errors != nil {
 		return d
 	}
+	d.check(d.Root, reflect.TypeOf(into).Elem(), "", "")
 	decoder = yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
 	var wrong *yaml.TypeError
@@ -103,6 +107,14 @@ func (d *Document) Line(path string) int {
 
 // Has reports whether the document has a path.
 func (d *Document) Has(path string) bool { return d.lines[path] > 0 }
+
+// Failed reports whether a path has an error.
+func (d *Document) Failed(path string) bool {
+	return slices.ContainsFunc(d.Errors, func(err error) bool {
+		var e *Error
+		return errors.As(err, &e) && e.Path == path
+	})
+}
 
 // Add adds an error of a path.
 func (d *Document) Add(path, format string, args ...any) { d.add(d.Line(path), path, format, args...) }
@@ -130,12 +142,77 @@ func (d *Document) index(n *yaml.Node, line int, path, key string) {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i]
 			if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.ShortTag() == "!!merge" {
-				d.add(key.Line, path, "YAML anchors, aliases, merges and tags are not supported")
+				d.add(key.Line, below(path, key), "YAML anchors, aliases, merges and tags are not supported")
 				continue
 			}
-			d.index(n.Content[i+1], key.Line, strings.TrimPrefix(path+"."+key.Value, "."), key.Value)
+			d.index(n.Content[i+1], key.Line, below(path, key), key.Value)
 		}
 	}
+}
+
+// below is the path of a key; a list or a section as a key has the path of its section.
+func below(path string, key *yaml.Node) string {
+	if key.Value == "" {
+		return path
+	}
+	return strings.TrimPrefix(path+"."+key.Value, ".")
+}
+
+// check rejects the values that package yaml converts without an error.
+func (d *Document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, path string) {
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			if t.Kind() == reflect.Slice {
+				d.check(item, t.Elem(), tag, fmt.Sprintf("%s[%d]", path, i))
+			}
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			switch f, ok := field(t, key.Value); {
+			case ok:
+				d.check(value, f.Type, f.Tag, below(path, key))
+			case t.Kind() == reflect.Map:
+				d.check(value, t.Elem(), tag, below(path, key))
+			}
+		}
+	case yaml.ScalarNode:
+		if want := wanted(n.ShortTag(), t, tag); want != "" {
+			d.add(n.Line, path, "invalid value %q: want %s", n.Value, want)
+		}
+	}
+}
+
+// field returns the field of a struct, or of a struct inlined in it, for a key.
+func field(t reflect.Type, key string) (reflect.StructField, bool) {
+	if t.Kind() != reflect.Struct {
+		return reflect.StructField{}, false
+	}
+	fields := reflect.VisibleFields(t)
+	i := slices.IndexFunc(fields, func(f reflect.StructField) bool {
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		return name == key
+	})
+	if i < 0 {
+		return reflect.StructField{}, false
+	}
+	return fields[i], true
+}
+
+// wanted says what a type takes instead of a scalar with the given YAML tag, or nothing if it takes the scalar.
+func wanted(short string, t reflect.Type, tag reflect.StructTag) string {
+	switch {
+	case t.Kind() == reflect.Int && short != "!!int":
+		return "a whole number"
+	case t.Kind() == reflect.Bool && short != "!!bool":
+		return "true or false"
+	case t.Kind() == reflect.Float64 && short != "!!int" && short != "!!float":
+		return "a number"
+	case t == reflect.TypeFor[string]() && short != "!!str" && tag.Get("scalar") != "any":
+		return "a text: put it in quotes"
+	}
+	return ""
 }
 
 // The errors of package yaml, after "line 2: ".
@@ -178,7 +255,9 @@ func (d *Document) addType(text string) {
 			return p.valueLine == line && p.tag == m[1] && strings.HasPrefix(p.value, m[2])
 		})
 	}
-	d.add(line, at, "%s", text)
+	if at == "" || !d.Failed(at) {
+		d.add(line, at, "%s", text)
+	}
 }
 
 func cutLine(text string) (line int, rest string) {

@@ -9,6 +9,9 @@ import (
 func TestRead(t *testing.T) {
 	type inner struct {
 		N    int      `yaml:"n"`
+		F    float64  `yaml:"f"`
+		B    bool     `yaml:"b"`
+		Any  string   `yaml:"any" scalar:"any"`
 		List []string `yaml:"list"`
 	}
 	type outer struct {
@@ -20,12 +23,20 @@ func TestRead(t *testing.T) {
 		{"empty", "# nothing\n", ""},
 		{"unknown key", "a:\n  n: 1\n  m: 2\n", "f:3: a.m: unknown key"},
 		{"duplicate key", "b:\n  x: {}\n  x: {}\n", "f:3: b.x: duplicate key; the first is on line 2"},
-		{"wrong type", "a:\n  n: one\n", "f:2: a.n: cannot unmarshal !!str `one` into int"},
-		{"wrong type, long", "a: {n: 1}\nb: {x: {n: a-long-word}}\n", "f:2: b.x.n: cannot unmarshal !!str `a-long-...` into int"},
+		{"wrong type", "a:\n  n: one\n", `f:2: a.n: invalid value "one": want a whole number`},
+		{"section for a number", "a: {n: 1}\nb: {x: {n: {}}}\n", "f:2: b.x.n: cannot unmarshal !!map into int"},
+		{"fraction", "a: {n: 1}\nb: {x: {n: 1.5}}\n", `f:2: b.x.n: invalid value "1.5": want a whole number`},
+		{"exponent", "a: {n: 1e3}\n", `f:1: a.n: invalid value "1e3": want a whole number`},
+		{"beyond 63 bits", "a: {n: 9223372036854775808}\n", "f:1: a.n: cannot unmarshal !!int `9223372...` into int"},
+		{"beyond 64 bits", "a: {n: -99999999999999999999}\n", `f:1: a.n: invalid value "-99999999999999999999": want a whole number`},
+		{"number in quotes", "a: {f: '1.5'}\n", `f:1: a.f: invalid value "1.5": want a number`},
+		{"whole number", "a: {n: 0x10, f: 2, b: true, any: 0x10, list: ['1', on]}\n", ""},
+		{"words of YAML 1.1", "a: {b: yes}\n", `f:1: a.b: invalid value "yes": want true or false`},
+		{"bool for a text", "a: {list: [a, true]}\n", `f:1: a.list[1]: invalid value "true": want a text: put it in quotes`},
 		{"section for a text", "a:\n  list:\n  - {}\n", "f:3: a.list[0]: cannot unmarshal !!map into string"},
 		{"no value", "a:\n  n:\n", "f:2: a.n: has no value: remove the key or set a value"},
 		{"alias", "a: &x {}\n", "f:1: a: YAML anchors, aliases, merges and tags are not supported"},
-		{"merge", "a:\n  <<: {n: 1}\n", "f:2: a: YAML anchors, aliases, merges and tags are not supported"},
+		{"merge", "a:\n  <<: {n: 1}\n", "f:2: a.<<: YAML anchors, aliases, merges and tags are not supported"},
 		{"two documents", "a: {}\n---\na: {}\n", "f:2: only one YAML document is allowed"},
 		{"no YAML", "a: [\n", "f:1: invalid YAML: did not find expected node content"},
 	} {

@@ -102,6 +102,7 @@ func run(steps []step, state func(*Snapshot) State) []string {
 func TestGPU(t *testing.T) {
 	const (
 		well   = "it has recovered, and is healthy once that has lasted 30s"
+		asks   = "RecoveryAction: the driver asks for a GPU reset"
 		untold = "the driver does not report whether the GPU has recovered, so it is unhealthy until it was reset or this program was restarted"
 	)
 	healthy, none := scan(0, gpus(machine.Healthy)), pulse(1, devgpu.ActionNone, nil)
@@ -210,6 +211,10 @@ func TestGPU(t *testing.T) {
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 healthy", "1 healthy", "3 XID: XID 94, contained memory error",
 		}},
+		{"a poll that cannot read the action does not clear it", []step{
+			healthy, pulse(1, nvml.ActionGPUReset, nil), pulse(3, devgpu.ActionUnknown, nil), pulse(42, devgpu.ActionUnknown, errors.New("Unknown Error")),
+			pulse(44, devgpu.ActionNone, nil), pulse(46, devgpu.ActionUnknown, nil), wait(74),
+		}, []string{"0 healthy", "1 " + asks, "3 " + asks, "42 " + asks, "44 " + asks + "; " + well, "46 " + asks + "; " + well, "74 healthy"}},
 		{"an event before the first scan is not lost", []step{xidEvent(0, 79), scan(1, gpus(machine.Healthy))}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "1 XID: XID 79, the GPU has fallen off the bus; " + untold,
 		}},
@@ -299,23 +304,5 @@ func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {
 		if state, there := s.GPUs["GPU-1"]; there != known || there && state.Cause != Gone {
 			t.Errorf("bound to %q: %t, %+v", driver, there, state)
 		}
-	}
-}
-
-// TestAskedForActionStands: a poll that could not read the recovery action is no
-// word that the driver wants nothing.
-func TestAskedForActionStands(t *testing.T) {
-	got := run([]step{
-		scan(0, gpus(machine.Healthy)), pulse(1, nvml.ActionGPUReset, nil),
-		pulse(3, devgpu.ActionUnknown, nil), pulse(40, devgpu.ActionUnknown, nil), pulse(42, devgpu.ActionUnknown, errors.New("Unknown Error")),
-		pulse(44, devgpu.ActionNone, nil), pulse(46, devgpu.ActionUnknown, nil), wait(74),
-	}, func(s *Snapshot) State { return s.GPUs["GPU-0"] })
-	const asks = "RecoveryAction: the driver asks for a GPU reset"
-	const well = asks + "; it has recovered, and is healthy once that has lasted 30s"
-	want := []string{
-		"0 healthy", "1 " + asks, "3 " + asks, "40 " + asks, "42 " + asks, "44 " + well, "46 " + well, "74 healthy",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

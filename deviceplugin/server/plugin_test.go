@@ -297,7 +297,7 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	k.Wait(within(t), gpu, serving(0))
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRejects(t *testing.T) {
 	for _, name := range []string{"", "gpu", "kubernetes.io/gpu", "nvidia.com/", "requests.nvidia.com/gpu"} {
 		p := newPlugin(server.Options{Name: name, KubeletDir: kubelet.Dir(t), Resource: newRack()})
 		if err := p.Run(t.Context()); err == nil {

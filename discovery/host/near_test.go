@@ -36,18 +36,25 @@ func (r *rig) gpus(count int, root string, bridges ...string) {
 }
 
 // hca hangs an HCA.
-func (r *rig) hca(h machine.HCA, root string, bridges ...string) {
+func (r *rig) hca(h machine.HCA, root string, bridges ...string) *rig {
 	h.PCI = r.add("0x020000", h.Vendor, h.Device, root, bridges...)
 	r.HCAs = append(r.HCAs, h)
+	return r
 }
 
 // second is the second function of the last HCA's adapter.
-func (r *rig) second(h machine.HCA) {
+func (r *rig) second(h machine.HCA) *rig {
 	f := r.PCI[len(r.PCI)-1]
 	f.Address = f.Address[:len(f.Address)-1] + "1"
 	r.PCI = append(r.PCI, f)
 	h.PCI = f.Address
 	r.HCAs = append(r.HCAs, h)
+	return r
+}
+
+func (r *rig) with(change func(r *rig)) *rig {
+	change(r)
+	return r
 }
 
 // eight is a machine of eight GPUs with a switch each, and an HCA beside each.
@@ -74,173 +81,131 @@ func TestRolesNextToGPUs(t *testing.T) {
 	const cx6, cx6dx, cx7, bf3 = "0x101b", "0x101d", "0x1021", "0xa2dc"
 	roce := named("mlx5_%d", cx7, eth, 400)
 	for _, tt := range []struct {
-		name  string
-		build func() *rig
+		name string
+		rig  *rig
 		// fabric are the HCAs of that role, the others are storage.
 		fabric []string
 	}{
 		{
 			"eight RoCE rails, an idle port in InfiniBand mode",
-			func() *rig {
-				r := eight(roce)
-				r.hca(down(hca("mlx5_8", cx7, ib, 0)), "f0", "f0")
-				return r
-			},
+			eight(roce).hca(down(hca("mlx5_8", cx7, ib, 0)), "f0", "f0"),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"the same, the idle port beside a GPU",
-			func() *rig {
-				r := eight(roce)
-				r.second(down(hca("mlx5_8", cx7, ib, 0)))
-				return r
-			},
+			eight(roce).second(down(hca("mlx5_8", cx7, ib, 0))),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"H20: bonds beside the GPUs, 34 plain HCAs for storage",
-			func() *rig {
-				r := eight(named("mlx5_bond_%d", bf3, eth, 400))
+			eight(named("mlx5_bond_%d", bf3, eth, 400)).with(func(r *rig) {
 				for n := range 34 {
 					r.hca(hca(fmt.Sprintf("mlx5_%d", n), cx6dx, eth, 100), "f0", "f0")
 				}
-				return r
-			},
+			}),
 			railNames("mlx5_bond_%d", 8),
 		},
 		{
 			"eight rails of 200 Gb/s, storage of 400",
-			func() *rig {
-				r := eight(named("mlx5_%d", cx6, ib, 200))
-				r.hca(hca("mlx5_8", cx7, ib, 400), "f0", "f0")
-				return r
-			},
+			eight(named("mlx5_%d", cx6, ib, 200)).hca(hca("mlx5_8", cx7, ib, 400), "f0", "f0"),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"one rail in Ethernet mode",
-			func() *rig {
-				return eight(func(n int) machine.HCA {
-					return hca(fmt.Sprintf("mlx5_%d", n), cx7, map[bool]string{true: eth, false: ib}[n == 3], 400)
-				})
-			},
+			eight(func(n int) machine.HCA {
+				return hca(fmt.Sprintf("mlx5_%d", n), cx7, map[bool]string{true: eth, false: ib}[n == 3], 400)
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"one slower spare",
-			func() *rig {
-				return eight(func(n int) machine.HCA {
-					if n == 3 {
-						return hca("mlx5_3", cx6, ib, 200)
-					}
-					return hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 400)
-				})
-			},
+			eight(func(n int) machine.HCA {
+				if n == 3 {
+					return hca("mlx5_3", cx6, ib, 200)
+				}
+				return hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 400)
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"one slower spare where switches have two GPUs",
-			func() *rig {
-				return pairs(func(n int) machine.HCA {
-					if n == 3 {
-						return hca("mlx5_3", cx6, ib, 200)
-					}
-					return hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 400)
-				})
-			},
+			pairs(func(n int) machine.HCA {
+				if n == 3 {
+					return hca("mlx5_3", cx6, ib, 200)
+				}
+				return hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 400)
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"BlueField-3 at the fabric's speed, beside a GPU",
-			func() *rig {
-				r := eight(roce)
-				r.hca(hca("mlx5_8", bf3, eth, 400), "7", "bridge7")
-				return r
-			},
+			eight(roce).hca(hca("mlx5_8", bf3, eth, 400), "7", "bridge7"),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"BlueField-3 beside a GPU that has lost its rail",
-			func() *rig {
-				r := eight(roce)
+			eight(roce).with(func(r *rig) {
 				r.HCAs = slices.Delete(r.HCAs, 7, 8)
 				r.hca(hca("mlx5_8", bf3, eth, 400), "7", "bridge7")
-				return r
-			},
+			}),
 			railNames("mlx5_%d", 7),
 		},
 		{
 			"BlueField-3 as rails",
-			func() *rig {
-				r := eight(named("mlx5_%d", bf3, eth, 400))
-				r.hca(hca("mlx5_8", cx7, eth, 400), "f0", "f0")
-				return r
-			},
+			eight(named("mlx5_%d", bf3, eth, 400)).hca(hca("mlx5_8", cx7, eth, 400), "f0", "f0"),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"four bnxt ports down beside storage of 100 Gb/s",
-			func() *rig {
-				r := &rig{}
+			(&rig{}).with(func(r *rig) {
 				for n := range 4 {
 					r.gpus(2, fmt.Sprint(n), "b")
 					r.hca(down(broadcom(hca(fmt.Sprintf("bnxt_re%d", n), "0x1751", eth, 0))), fmt.Sprint(n), "b")
 				}
 				r.hca(hca("mlx5_0", cx6dx, eth, 100), "f0", "f0")
-				return r
-			},
+			}),
 			railNames("bnxt_re%d", 4),
 		},
 		{
 			"all rails down beside storage that is up",
-			func() *rig {
-				r := eight(func(n int) machine.HCA { return down(hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 0)) })
-				r.hca(hca("mlx5_8", cx6, ib, 200), "f0", "f0")
-				return r
-			},
+			eight(func(n int) machine.HCA { return down(hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 0)) }).
+				hca(hca("mlx5_8", cx6, ib, 200), "f0", "f0"),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"slower storage in the switches of the GPUs",
-			func() *rig {
-				r := pairs(roce)
+			pairs(roce).with(func(r *rig) {
 				for n := range 4 {
 					r.hca(hca(fmt.Sprintf("storage_%d", n), cx6dx, eth, 200), fmt.Sprint(n), fmt.Sprint("bridge", n))
 				}
-				return r
-			},
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"one root port over everything: storage has a switch without GPUs",
-			func() *rig {
-				r := &rig{}
+			(&rig{}).with(func(r *rig) {
 				for n := range 8 {
 					r.gpus(1, "0", "root port", fmt.Sprint("bridge", n))
 					r.hca(roce(n), "0", "root port", fmt.Sprint("bridge", n))
 				}
 				r.hca(roce(8), "0", "root port", "bridge8")
-				return r
-			},
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"second ports without a cable",
-			func() *rig {
-				r := &rig{}
+			(&rig{}).with(func(r *rig) {
 				for n := range 8 {
 					r.gpus(1, fmt.Sprint(n), "b")
 					r.hca(roce(n), fmt.Sprint(n), "b")
 					r.second(down(hca(fmt.Sprintf("second_%d", n), cx7, eth, 0)))
 				}
-				return r
-			},
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"one of the second ports is down",
-			func() *rig {
-				r := &rig{}
+			(&rig{}).with(func(r *rig) {
 				for n := range 4 {
 					r.gpus(1, fmt.Sprint(n), "b")
 					r.hca(roce(2*n), fmt.Sprint(n), "b")
@@ -250,14 +215,12 @@ func TestRolesNextToGPUs(t *testing.T) {
 					}
 					r.second(second)
 				}
-				return r
-			},
+			}),
 			railNames("mlx5_%d", 8),
 		},
 		{
 			"GPUs of class 12, beside a QuickAssist and a screen",
-			func() *rig {
-				r := &rig{}
+			(&rig{}).with(func(r *rig) {
 				for n := range 8 {
 					r.add("0x120000", "0x1002", "0x74a1", fmt.Sprint(n), "b")
 					r.hca(broadcom(hca(fmt.Sprintf("bnxt_re%d", n), "0x1760", eth, 400)), fmt.Sprint(n), "b")
@@ -265,18 +228,16 @@ func TestRolesNextToGPUs(t *testing.T) {
 				r.add("0x030000", "0x1a03", "0x2000", "f0", "f0")
 				r.add("0x0b4000", "0x8086", "0x4940", "f0", "f0")
 				r.hca(broadcom(hca("bnxt_re8", "0x1760", eth, 400)), "f0", "f0")
-				return r
-			},
+			}),
 			railNames("bnxt_re%d", 8),
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := tt.build()
-			(&memory{}).assign(&r.Machine, nil, Vendors())
-			if diff := cmp.Diff(tt.fabric, fabricNames(t, &r.Machine)); diff != "" {
+			(&memory{}).assign(&tt.rig.Machine, nil, Vendors())
+			if diff := cmp.Diff(tt.fabric, fabricNames(t, &tt.rig.Machine)); diff != "" {
 				t.Errorf("fabric (-want +got):\n%s", diff)
 			}
-			if got := facts.RDMAOf(&r.Machine).Count; got != len(tt.fabric) {
+			if got := facts.RDMAOf(&tt.rig.Machine).Count; got != len(tt.fabric) {
 				t.Errorf("label rdma.hca.count is %d, want %d", got, len(tt.fabric))
 			}
 		})

@@ -57,50 +57,6 @@ func section(tb testing.TB, text string) *config.NodeConfig {
 	return &c.Cluster
 }
 
-// The label set of gpu-feature-discovery v0.20.0 on eight H100, without its
-// time stamp, plus our own.
-func TestFeatureDiscoverySet(t *testing.T) {
-	m := hosting(h100(8)...)
-	for i := range m.GPUs {
-		m.GPUs[i].Fabric = &machine.Fabric{
-			ClusterUUID: "00000000-0000-0000-0000-000000000001", State: machine.FabricCompleted,
-		}
-	}
-	want := map[string]string{
-		"nvidia.com/cuda.driver-version.full":     "550.163.01",
-		"nvidia.com/cuda.driver-version.major":    "550",
-		"nvidia.com/cuda.driver-version.minor":    "163",
-		"nvidia.com/cuda.driver-version.revision": "01",
-		"nvidia.com/cuda.driver.major":            "550",
-		"nvidia.com/cuda.driver.minor":            "163",
-		"nvidia.com/cuda.driver.rev":              "01",
-		"nvidia.com/cuda.runtime-version.full":    "12.4",
-		"nvidia.com/cuda.runtime-version.major":   "12",
-		"nvidia.com/cuda.runtime-version.minor":   "4",
-		"nvidia.com/cuda.runtime.major":           "12",
-		"nvidia.com/cuda.runtime.minor":           "4",
-		"nvidia.com/gpu.clique":                   "00000000-0000-0000-0000-000000000001.0",
-		"nvidia.com/gpu.compute.major":            "9",
-		"nvidia.com/gpu.compute.minor":            "0",
-		"nvidia.com/gpu.count":                    "8",
-		"nvidia.com/gpu.driver-version":           "550.163.01",
-		"nvidia.com/gpu.family":                   "hopper",
-		"nvidia.com/gpu.machine":                  "DGX-H100",
-		"nvidia.com/gpu.memory":                   "81559",
-		"nvidia.com/gpu.mode":                     "compute",
-		"nvidia.com/gpu.product":                  "NVIDIA-H100-80GB-HBM3",
-		"nvidia.com/gpu.replicas":                 "1",
-		"nvidia.com/gpu.sharing-strategy":         "none",
-		"nvidia.com/mig.capable":                  "true",
-		"nvidia.com/mps.capable":                  "false",
-		"nvidia.com/vgpu.present":                 "false",
-		"heddle.dev/nvlink.domain":                "00000000-0000-0000-0000-000000000001",
-	}
-	if diff := cmp.Diff(labels.Result{Labels: want}, labels.Compute(m, section(t, ""), host.Vendors())); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // labelsOf picks some labels; "-" stands for one that is not there.
 func labelsOf(r labels.Result, keys []string) map[string]string {
 	got := map[string]string{}

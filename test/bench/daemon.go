@@ -29,7 +29,15 @@ const bareNode = `{"apiVersion": "v1", "kind": "Node",
   "metadata": {"name": "bench", "labels": {"kubernetes.io/hostname": "bench"}}}`
 
 // daemons weighs the daemons on a real cluster.
-func daemons(ctx context.Context, log io.Writer) (rows []row, err error) {
+func daemons(ctx context.Context, log io.Writer) ([]row, error) {
+	return onCluster(ctx, log, featureDiscovery, devicePlugin, topoWorker)
+}
+
+// measurement weighs something on a cluster, with what is built from this tree.
+type measurement func(context.Context, *cluster.Cluster, *install.Installer, io.Writer) ([]row, error)
+
+// onCluster takes measurements on one cluster.
+func onCluster(ctx context.Context, log io.Writer, all ...measurement) (rows []row, err error) {
 	cache, err := cluster.DefaultCache()
 	if err != nil {
 		return nil, err
@@ -43,9 +51,7 @@ func daemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, measure := range []func(context.Context, *cluster.Cluster, *install.Installer, io.Writer) ([]row, error){
-		featureDiscovery, devicePlugin, topoWorker,
-	} {
+	for _, measure := range all {
 		got, err := measure(ctx, c, i, log)
 		if err != nil {
 			return nil, err
@@ -74,21 +80,11 @@ func featureDiscovery(
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 	const counter = "heddle_node_writes_total"
-	before, err := scraped(ctx, counter)
+	writes, err := quietWrites(ctx, log, counter)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(log, "letting it look %d times\n", cycles)
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(cycles * time.Second):
-	}
-	after, err := scraped(ctx, counter)
-	if err != nil {
-		return nil, err
-	}
-	anon, rss, err := resident(d.cmd.Process.Pid)
+	anon, rss, _, err := resident(d.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +94,7 @@ func featureDiscovery(
 			"exec until the API server has the label"),
 		atMost("feature-discovery: anonymous resident memory", anon, 15, "MB", proc+": RssAnon"),
 		atMost("feature-discovery: resident memory", rss, 45, "MB", proc+": VmRSS"),
-		atMost("feature-discovery: API writes in 100 quiet looks", after-before, 0, "", counter),
+		atMost("feature-discovery: API writes in 100 quiet looks", writes, 0, "", counter),
 	}, nil
 }
 
@@ -142,6 +138,20 @@ func (p *process) stop() error {
 	return p.cmd.Wait()
 }
 
+// quietWrites is how many API writes a daemon counts in some looks at an unchanged machine.
+func quietWrites(ctx context.Context, log io.Writer, counter string) (float64, error) {
+	before, err := scraped(ctx, counter)
+	if err != nil {
+		return 0, err
+	}
+	fmt.Fprintf(log, "letting it look %d times\n", cycles)
+	if err := sleep(ctx, cycles*time.Second); err != nil {
+		return 0, err
+	}
+	after, err := scraped(ctx, counter)
+	return after - before, err
+}
+
 // scraped reads one of the daemon's own metrics.
 func scraped(ctx context.Context, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", http.NoBody)
@@ -164,11 +174,11 @@ func scraped(ctx context.Context, name string) (float64, error) {
 	return strconv.ParseFloat(strings.Fields(rest)[0], 64)
 }
 
-// resident reads RssAnon and VmRSS out of /proc/PID/status, in MB of 2^20 bytes.
-func resident(pid int) (anon, rss float64, err error) {
+// resident reads RssAnon, VmRSS and VmHWM out of /proc/PID/status, in MB of 2^20 bytes.
+func resident(pid int) (anon, rss, peak float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	read := func(field string) float64 {
 		for line := range strings.Lines(string(b)) {
@@ -181,5 +191,5 @@ func resident(pid int) (anon, rss float64, err error) {
 		err = errors.Join(err, fmt.Errorf("no %s in /proc/%d/status", field, pid))
 		return 0
 	}
-	return read("RssAnon"), read("VmRSS"), err
+	return read("RssAnon"), read("VmRSS"), read("VmHWM"), err
 }

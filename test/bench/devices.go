@@ -55,16 +55,14 @@ func devicePlugin(
 		`--for=jsonpath={.status.allocatable.nvidia\.com/gpu}=8`); err != nil {
 		return nil, err
 	}
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(10 * time.Second):
+	if err := sleep(ctx, 10*time.Second); err != nil {
+		return nil, err
 	}
 	pid, err := child(cmd.Process.Pid, filepath.Base(binary))
 	if err != nil {
 		return nil, err
 	}
-	anon, rss, err := resident(pid)
+	anon, rss, _, err := resident(pid)
 	if err != nil {
 		return nil, err
 	}

@@ -30,20 +30,11 @@ const startTime = 30 * time.Second
 
 // nodeDaemons weighs the daemons of a node as installed, three processes of heddle-node,
 // beside a real kubelet and API server with the GPUs and HCAs of a DGX H100.
-func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
-	cache, err := cluster.DefaultCache()
-	if err != nil {
-		return nil, err
-	}
-	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Replace: true, Log: log})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
-	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
-	if err != nil {
-		return nil, err
-	}
+func nodeDaemons(ctx context.Context, log io.Writer) ([]row, error) {
+	return onCluster(ctx, log, idleNode)
+}
+
+func idleNode(ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer) ([]row, error) {
 	crd, err := os.ReadFile(filepath.Join(i.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
 	if err != nil {
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -239,16 +238,10 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 	gangs := time.Since(begin)
 	// What was read once is given back by now.
 	fmt.Fprintln(log, "letting topo-master rest for 10 s")
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(10 * time.Second):
-	}
-	anon, rss, err := resident(m.cmd.Process.Pid)
-	if err != nil {
+	if err := sleep(ctx, 10*time.Second); err != nil {
 		return nil, err
 	}
-	peak, err := peakResident(m.cmd.Process.Pid)
+	anon, rss, peak, err := resident(m.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -299,18 +292,4 @@ func (m *masterProcess) load(ctx context.Context) ([]time.Duration, error) {
 func percentile(all []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[(len(sorted)-1)*p/100]
-}
-
-// peakResident reads VmHWM out of /proc/PID/status, in MB of 2^20 bytes.
-func peakResident(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(b), "\nVmHWM:")
-	kb := 0.0
-	if _, err := fmt.Sscan(rest, &kb); err != nil {
-		return 0, fmt.Errorf("no VmHWM in /proc/%d/status: %w", pid, err)
-	}
-	return kb / 1024, nil
 }

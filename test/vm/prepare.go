@@ -100,6 +100,8 @@ func checkTools() error {
 		{"apt-get", "apt, on Debian or Ubuntu"},
 		{"apt-cache", "apt"},
 		{"dpkg-deb", "dpkg"},
+		{"depmod", "kmod"},
+		{"modprobe", "kmod"},
 		{"xz", "xz-utils"},
 		{"zstd", "zstd"},
 	} {

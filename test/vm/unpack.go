@@ -1,132 +1,95 @@
 package vm
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// content is what one pass over a kernel package found.
-type content struct {
-	// image is the bzImage.
-	image []byte
-	// modules are the ELFs of the modules asked for; all names every module.
-	modules map[string][]byte
-	all     map[string]bool
+// roots are the modules that the guests use. No module depends on crc32_generic,
+// but rdma_rxe asks the crypto layer for "crc32" when a link is added and fails
+// with ENOENT without it.
+func roots() []string {
+	return []string{
+		"virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "ib_umad", "rdma_ucm", "bonding", "dummy",
+	}
 }
 
 // unpackPackage writes the kernel and the modules of a package into dir:
-// modules/NN_name.ko in the order in which they load, then vmlinux.
+// modules/NN_name.ko in the order in which they load, since finit_module resolves
+// nothing, then vmlinux.
 func unpackPackage(ctx context.Context, deb, dir string) error {
-	wanted := append(roots(), expected()...)
-	found := content{modules: map[string][]byte{}, all: map[string]bool{}}
-	var names []string
-	for {
-		if err := readPackage(ctx, deb, wanted, &found); err != nil {
-			return err
-		}
-		deps := map[string][]string{}
-		for name, data := range found.modules {
-			list, err := needs(data)
-			if err != nil {
-				return fmt.Errorf("module %s: %w", name, err)
-			}
-			deps[name] = list
-		}
-		var missing []string
-		names, missing = order(roots(), deps)
-		if wanted = present(missing, found.all); len(wanted) == 0 {
-			break
-		}
+	root := dir + ".deb"
+	if err := run(ctx, "dpkg-deb", "-x", deb, root); err != nil {
+		return err
 	}
-	if found.modules["rdma_rxe"] == nil || found.image == nil {
-		return errors.New("the package has no rdma_rxe or no kernel image")
+	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
+	if err != nil || len(images) != 1 {
+		return fmt.Errorf("the package has %d kernel images", len(images))
 	}
-	kernel, err := unpackKernel(ctx, found.image)
+	modules, err := modulesOf(ctx, root, strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-"))
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "modules"), 0o755); err != nil {
 		return err
 	}
-	for i, name := range names {
-		file := filepath.Join(dir, "modules", fmt.Sprintf("%02d_%s.ko", i, name))
-		if err := os.WriteFile(file, found.modules[name], 0o644); err != nil {
+	for i, file := range modules {
+		name, _, _ := strings.Cut(filepath.Base(file), ".")
+		if err := unpackFile(ctx, file, filepath.Join(dir, "modules", fmt.Sprintf("%02d_%s.ko", i, name)), decompress); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, kernelFile), kernel, 0o644)
+	return unpackFile(ctx, images[0], filepath.Join(dir, kernelFile), unpackKernel)
 }
 
-// present drops the modules that the package does not have: they are built in.
-func present(names []string, all map[string]bool) []string {
-	var list []string
-	for _, name := range names {
-		if all[name] {
-			list = append(list, name)
+// modulesOf lists the files of the roots and of all modules that they need, each
+// after those. A root that a kernel does not have is built into it.
+func modulesOf(ctx context.Context, root, version string) ([]string, error) {
+	if _, err := os.Stat(filepath.Join(root, "lib")); err != nil { // A merged /usr.
+		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
+			return nil, err
 		}
 	}
-	return list
+	if err := run(ctx, "depmod", "-b", root, version); err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, module := range roots() {
+		out, err := exec.CommandContext(ctx, "modprobe", "-d", root, "-S", version, "--show-depends", module).Output()
+		if err != nil && module == "rdma_rxe" {
+			return nil, errors.New("the package has no rdma_rxe")
+		}
+		for line := range strings.Lines(string(out)) {
+			words := strings.Fields(line)
+			if len(words) > 1 && words[0] == "insmod" && !slices.Contains(files, words[1]) {
+				files = append(files, words[1])
+			}
+		}
+	}
+	return files, nil
 }
 
-// readPackage adds the wanted modules, and the kernel's image, to found.
-func readPackage(ctx context.Context, deb string, wanted []string, found *content) error {
-	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
+// unpackFile writes what unpack makes of a file.
+func unpackFile(ctx context.Context, from, to string, unpack func(context.Context, []byte) ([]byte, error)) error {
+	data, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
+	if data, err = unpack(ctx, data); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(from), err)
 	}
-	readErr := readTar(ctx, stdout, wanted, found)
-	if readErr != nil {
-		_ = cmd.Process.Kill() // A child process without a reader.
-	}
-	if err := errors.Join(readErr, ignoreIf(readErr != nil, cmd.Wait())); err != nil {
-		return fmt.Errorf("dpkg-deb: %w %s", err, strings.TrimSpace(stderr.String()))
-	}
-	return nil
+	return os.WriteFile(to, data, 0o644)
 }
 
-func readTar(ctx context.Context, r io.Reader, wanted []string, found *content) error {
-	want := map[string]bool{}
-	for _, name := range wanted {
-		want[name] = true
+func run(ctx context.Context, tool string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, tool, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", tool, err, strings.TrimSpace(string(out)))
 	}
-	for archive := tar.NewReader(r); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		name := moduleName(header.Name)
-		found.all[name] = true
-		isImage := strings.HasPrefix(filepath.Base(header.Name), "vmlinuz-")
-		if !isImage && !want[name] {
-			continue
-		}
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			return err
-		}
-		if isImage {
-			found.image = data
-			continue
-		}
-		if found.modules[name], err = decompress(ctx, data); err != nil {
-			return fmt.Errorf("module %s: %w", name, err)
-		}
-	}
+	return nil
 }

@@ -87,7 +87,7 @@ func (v Outcome) String() string {
 		return "rejected by QEMU"
 	case Died:
 	}
-	return "died without a outcome"
+	return "died without an outcome"
 }
 
 // MissingError names what this machine lacks to boot guests at all. A test that

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -128,8 +129,8 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	return r
 }
 
-// lead makes a replica write.
-func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change ...func(*publish.Options)) {
+// publisher writes what a replica knows.
+func (c *cluster) publisher(t *testing.T, r *replica, exports publish.Exports, change ...func(*publish.Options)) *publish.Publisher {
 	t.Helper()
 	objects, err := metadata.NewForConfig(c.config)
 	if err != nil {
@@ -146,8 +147,14 @@ func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change
 	for _, f := range change {
 		f(&o)
 	}
-	p := publish.New(o)
-	run(t, func(ctx context.Context) error {
+	return publish.New(o)
+}
+
+// lead makes a replica write until the test ends or stop is called.
+func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change ...func(*publish.Options)) (stop func()) {
+	t.Helper()
+	p := c.publisher(t, r, exports, change...)
+	return run(t, func(ctx context.Context) error {
 		p.Lead(ctx)
 		return nil
 	})
@@ -161,18 +168,20 @@ type aheadClock struct {
 
 func (c *aheadClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// run runs something until the test ends.
-func run(t *testing.T, f func(context.Context) error) {
+// run runs something until the test ends or stop is called.
+func run(t *testing.T, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -32,26 +32,6 @@ func (c *cluster) gangPod(name, node string, change ...func(*corev1.Pod)) {
 	c.Put("pods", p)
 }
 
-// A change of gangs alone is a new generation, and not a new tree.
-func TestGangChangeKeepsTree(t *testing.T) {
-	c := newCluster(t)
-	c.in("n1", "switchbox-1", "dragonfly-1")
-	r := c.replica(t, fabric.ModeSwitchbox)
-	before := r.until(t, "the report", reports(1))
-	c.gangPod("tf-0", "")
-	after := r.until(t, "a gang", func(v *snapshot.Snapshot) bool { return len(v.GangList()) == 1 })
-	if after.Generation <= before.Generation || after.Mapped != before.Mapped || after.Tree != before.Tree {
-		t.Errorf("generation %d after %d, the map's %d after %d", after.Generation, before.Generation, after.Mapped, before.Mapped)
-	}
-	// The same again changes nothing.
-	c.gangPod("tf-0", "", func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} })
-	c.gangPod("tf-1", "")
-	last := r.until(t, "two members", func(v *snapshot.Snapshot) bool { return v.GangList()[0].Members == 2 })
-	if last.Generation > after.Generation+1 {
-		t.Errorf("%d generations for one member", last.Generation-after.Generation)
-	}
-}
-
 // A pod without GPUs that loses its gang's label leaves the gang, and one that
 // has never been in a gang is none of its members.
 func TestPodLeavesGang(t *testing.T) {

@@ -116,55 +116,6 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	r.until(t, "its report", reports(1))
 }
 
-func TestClocksApart(t *testing.T) {
-	c := newCluster(t)
-	now := time.Unix(1_800_000_000, 0)
-	spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
-	for name, off := range map[string]time.Duration{
-		"right": -30 * time.Second, "ahead": time.Hour, "behind": -4 * time.Hour, "slightly": 20 * time.Second,
-	} {
-		c.report(name, c.node(name, true), spec, now.Add(off))
-	}
-	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = testingclock.NewFakePassiveClock(now) })
-	r.until(t, "all reports", reports(4))
-	want := map[string]string{"right": "Ready", "slightly": "Ready", "ahead": "Degraded clock", "behind": "Degraded stale"}
-	got := map[string]string{}
-	for name := range want {
-		var n snapshot.Node
-		if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/"+name).body), &n); err != nil {
-			t.Fatal(err)
-		}
-		got[name] = n.Status
-		for _, reason := range n.Reasons {
-			got[name] += " " + reason.Kind
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
-	}
-	// A heartbeat heals.
-	c.report("behind", c.node("behind", true), spec, now)
-	r.until(t, "three ready", func(v *snapshot.Snapshot) bool { return v.Tree.Nodes.Ready == 3 })
-}
-
-func TestHeartbeatsAloneChangeNothing(t *testing.T) {
-	c := newCluster(t)
-	c.in("n1", "switchbox-1", "dragonfly-1")
-	r := c.replica(t, fabric.ModeSwitchbox)
-	before := r.until(t, "the report", reports(1))
-	spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
-	beat := time.Now().Truncate(time.Second)
-	c.report("n1", c.node("n1", true), spec, beat)
-	eventually(t, "the heartbeat is seen", func() bool {
-		v, _ := r.Latest().Get()
-		d, _ := v.Nodes.Get("n1")
-		return d.Report.Heartbeat().Equal(beat)
-	})
-	if after, _ := r.Latest().Get(); after != before {
-		t.Error("a heartbeat made a snapshot")
-	}
-}
-
 func TestFreeGPUs(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")

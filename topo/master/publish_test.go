@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/metadata"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,8 +65,7 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	c.label(t, "someone", "node-sample1", map[string]string{"theirs": "stays"})
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "four reports", reports(4))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := c.leadUntil(t, ctx, r, publish.Exports{Labels: export.LabelSets{Kinds: true}})
+	stop := c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}})
 	want := map[string]string{
 		"theirs": "stays", dragonfly: "dragonfly-sample1", switchbox: "switchbox-sample1", shape: "switchbox.dragonfly",
 	}
@@ -100,34 +98,10 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	if after := c.Requests("PATCH", "nodes"); after != before {
 		t.Errorf("%d writes for nothing", after-before)
 	}
-	cancel()
-	<-ended
+	stop()
 	// The next leader writes no labels: what is heddle's is removed.
 	c.lead(t, r, publish.Exports{})
 	eventually(t, "no label of heddle", func() bool { return len(c.labels("node-sample2")) == 0 })
-}
-
-// leadUntil makes a replica write until ctx ends.
-func (c *cluster) leadUntil(t *testing.T, ctx context.Context, r *replica, exports publish.Exports) <-chan struct{} { //nolint:revive // Testing comes first.
-	t.Helper()
-	objects, err := metadata.NewForConfig(c.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := informers.CoreClient(c.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := publish.New(publish.Options{
-		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports,
-		Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
-	})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.Lead(ctx)
-	}()
-	return ended
 }
 
 func TestAnotherManagersLabel(t *testing.T) {
@@ -237,8 +211,7 @@ func TestHyperNodesFollowTheTree(t *testing.T) {
 	c.Put("hypernodes", map[string]any{"metadata": map[string]any{"name": "of-another"}})
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "four reports", reports(4))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := c.leadUntil(t, ctx, r, publish.Exports{HyperNodes: true})
+	stop := c.lead(t, r, publish.Exports{HyperNodes: true})
 	names := func(want ...string) func() bool {
 		return func() bool { return slices.Equal(want, c.Names("hypernodes")) }
 	}
@@ -258,8 +231,7 @@ func TestHyperNodesFollowTheTree(t *testing.T) {
 	c.Remove("nodes", "", "node-sample3")
 	c.Remove("nodes", "", "node-sample4")
 	eventually(t, "two groups", names("dragonfly-sample1", "of-another", "switchbox-sample1"))
-	cancel()
-	<-ended
+	stop()
 	c.lead(t, r, publish.Exports{})
 	eventually(t, "none of heddle's", names("of-another"))
 }
@@ -295,10 +267,6 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "the report", reports(1))
-	objects, err := metadata.NewForConfig(c.config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	holder := func() string {
 		var lease struct {
 			Spec struct{ HolderIdentity string }
@@ -307,26 +275,11 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 		return lease.Spec.HolderIdentity
 	}
 	begin := func(identity string) (registry *prometheus.Registry, stop func()) {
-		raw, err := informers.CoreClient(c.config)
-		if err != nil {
-			t.Fatal(err)
-		}
 		registry = prometheus.NewRegistry()
-		p := publish.New(publish.Options{
-			Latest: r.Latest(), Objects: objects, Raw: raw, Exports: publish.Exports{Labels: export.LabelSets{Kinds: true}},
-			Debounce: time.Millisecond, Registry: registry, Log: quiet(),
+		p := c.publisher(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}}, func(o *publish.Options) { o.Registry = registry })
+		return registry, run(t, func(ctx context.Context) error {
+			return p.Run(ctx, c.config, publish.Lease{Namespace: "heddle-system", Name: "heddle-topo-master", Identity: identity})
 		})
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() {
-			done <- p.Run(ctx, c.config, publish.Lease{Namespace: "heddle-system", Name: "heddle-topo-master", Identity: identity})
-		}()
-		return registry, func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
 	}
 	_, stopA := begin("a")
 	eventually(t, "a leads", func() bool { return holder() == "a" && c.labels("n1")[dragonfly] != "" })

@@ -24,16 +24,11 @@ type Result struct {
 	Possible float64
 	// Tier is the mean of tiers reached over the lowest possible.
 	Tier float64
-	// Holes are on average over time, Days day by day.
+	// Holes are on average over time.
 	Holes
-
-	Days [days]Holes
 	// Used is the share of all GPUs in use, on average over time.
 	Used float64
 }
-
-// days is how many a week has.
-const days = int(Horizon / (24 * time.Hour))
 
 // Holes are the largest gangs, in nodes, that one leaf and one spine could take.
 type Holes struct{ Leaf, Spine float64 }
@@ -51,8 +46,6 @@ type measure struct {
 	holes                    Holes
 	used                     float64
 	passed                   time.Duration
-	// days are the holes of each day, times hours.
-	days [days]Holes
 	// fresh is how many gangs were placed whole, possible the sum of their
 	// groups over the fewest then.
 	fresh    int
@@ -64,7 +57,6 @@ const warm = 12 * time.Hour
 
 // pass notes what the cluster was like for a time.
 func (m *measure) pass(c *cluster, d time.Duration) {
-	from := m.passed
 	m.passed += d
 	if d <= 0 {
 		return
@@ -79,12 +71,6 @@ func (m *measure) pass(c *cluster, d time.Duration) {
 		}
 	}
 	holes := Holes{float64(slices.Max(perLeaf)), float64(slices.Max(perSpine))}
-	const day = 24 * time.Hour
-	for at := from; at < m.passed; {
-		next := min(at.Truncate(day)+day, m.passed)
-		m.days[min(int(at/day), days-1)].add(holes, (next - at).Hours())
-		at = next
-	}
 	if m.passed < warm {
 		return
 	}
@@ -191,9 +177,6 @@ func (m *measure) result(name string, w *week) Result {
 		Used:     m.used / hours,
 	}
 	r.add(m.holes, 1/hours)
-	for i := range r.Days {
-		r.Days[i].add(m.days[i], 1.0/24)
-	}
 	return r
 }
 
@@ -215,9 +198,6 @@ func mean(weeks []Result) Result {
 		sum.Possible += w.Possible / n
 		sum.Used += w.Used / n
 		sum.add(w.Holes, 1/n)
-		for day := range sum.Days {
-			sum.Days[day].add(w.Days[day], 1/n)
-		}
 	}
 	sum.Gangs /= len(weeks)
 	sum.Restarts /= len(weeks)

@@ -14,8 +14,6 @@ type Ask struct {
 	GPUs int32
 	// Placed are the nodes of the ranks that have one; nil if none has.
 	Placed []int32
-	// Avoid are nodes that get no pod.
-	Avoid []int32
 }
 
 // Policy is a way to place gangs. Place returns every rank's node, or nil if

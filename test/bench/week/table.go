@@ -50,14 +50,6 @@ func Print(w io.Writer, plan Plan, results []Result) error {
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("largest gang in one leaf / spine, day by day\n")
-	for i := range results {
-		fmt.Fprintf(&b, "%-34s", results[i].Policy)
-		for _, h := range results[i].Days {
-			fmt.Fprintf(&b, " %5.1f / %-5.1f", h.Leaf, h.Spine)
-		}
-		b.WriteString("\n")
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -27,22 +27,22 @@ const Version = "v1"
 type document struct {
 	Version string `yaml:"version"`
 	// Groups are the parents of groups.
-	Groups map[string]string `yaml:"groups"`
+	Groups map[string]string `yaml:"groups" scalar:"any"`
 	Nodes  map[string]node   `yaml:"nodes"`
 }
 
 // node has the group of a node, or all its groups from the top, and the links of its rails.
 type node struct {
-	Group string          `yaml:"group"`
-	Path  []string        `yaml:"path"`
+	Group string          `yaml:"group" scalar:"any"`
+	Path  []string        `yaml:"path" scalar:"any"`
 	Rails map[string]link `yaml:"rails"`
 }
 
 // link is where a rail ends. As YAML it is the switch alone, or a section.
 type link struct {
-	Switch string `yaml:"switch"`
-	Name   string `yaml:"name"`
-	Port   string `yaml:"port"`
+	Switch string `yaml:"switch" scalar:"any"`
+	Name   string `yaml:"name" scalar:"any"`
+	Port   string `yaml:"port" scalar:"any"`
 }
 
 // UnmarshalYAML decodes both forms.

@@ -24,7 +24,7 @@ func (n *clusterNode) keptUntil() time.Time {
 }
 
 // checkKept reports that the GPU driver is absent.
-func (n *clusterNode) checkKept(l *checks.List, cfg *config.NodeConfig) {
+func (n *clusterNode) checkKept(l *checks.List) {
 	if until := n.keptUntil(); !until.IsZero() {
 		l.Note("Node "+n.node.Name, "", "its GPU driver is absent; labels and taints of the GPUs are kept until %s",
 			until.UTC().Format(time.RFC3339))

@@ -32,8 +32,8 @@ of heddle, and of the device plugin about pods of any namespace, which have a po
 name and no more of it.
 
 Secrets are not read, and what looks like a credential is replaced; read the file
-before you send it. It has 32 MB at most. What could not be had stands in
-contents.json, and not an error. heddle inspect --bundle shows the machine.`,
+before you send it. It has 32 MB at most. What could not be read is listed
+in contents.json, and is not an error. heddle inspect --bundle shows the machine.`,
 		Example: `  heddle support-bundle --node gpu-1                   from anywhere: without the machine
   heddle support-bundle --machine host --node gpu-1    on the node, with a kubeconfig
   heddle support-bundle                                on the node: the machine and what is wrong with it`,
@@ -73,7 +73,7 @@ type gathering struct {
 
 	command            *cobra.Command
 	namespace, version string
-	// err is the first of the file; what could not be had is noted and not an error.
+	// err is the first of the file; what could not be read is listed in the bundle instead.
 	err error
 }
 
