@@ -41,7 +41,7 @@ func fleet() dashboard {
 				"Nodes by what heddle-topo-master knows of them.",
 				query{`max by (status) (heddle_topology_nodes)`, "{{status}}"}),
 			lines("Failed writes", "ops",
-				"Writes to the API server that failed, by what was written.",
+				"Writes to the API server that failed, by kind of content.",
 				query{`sum(rate(heddle_node_write_failures_total[$__rate_interval]))`, "Node labels"},
 				query{`sum(rate(heddle_topology_write_failures_total[$__rate_interval]))`, "NodeTopology"},
 				query{`sum by (what) (rate(heddle_topology_publish_failures_total[$__rate_interval]))`, "{{what}}"}),

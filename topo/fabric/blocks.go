@@ -28,8 +28,8 @@ func (g *leafGroup) cut(n int, ids []string) {
 	}
 }
 
-// numberings are how the group's own leaves number their ports, learnt from the
-// members that have all cables right, from all if none has.
+// numberings returns how the group's own leaves number their ports, learnt from the members with
+// all cables right, or from all members.
 func (g *leafGroup) numberings() map[int32]*numbering {
 	places := map[int32][]place{}
 	for _, all := range []bool{false, true} {
@@ -111,10 +111,10 @@ func (p *place) add(number int) {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// numbering is how one switch numbers the ports that are in use.
+// numbering describes how one switch numbers the ports in use.
 type numbering struct {
-	// length is how many numbers most names have, fixed how many of them count only
-	// if they are not always the same: modules.
+	// length is the count of numbers in most names. The first fixed of them, such as modules, count
+	// only if they differ.
 	length, fixed int
 	least, most   [maxParts]int
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Config is how a builder is made.
+// Config configures a Builder.
 type Config struct {
 	// Levels are the tree's, top first; see [Preset].
 	Levels []Level
@@ -32,7 +32,7 @@ type Node struct {
 	// Names are the values of the node's topology labels: the groups of any
 	// kind that it was in. They keep names stable.
 	Names []string
-	// Report is the node's NodeTopology, nil if there is none.
+	// Report is the node's NodeTopology, or nil.
 	Report *Report
 	// Heartbeat is when the worker last ended a pass; zero if unknown.
 	Heartbeat time.Time
@@ -124,7 +124,7 @@ func (b *Builder) put(now *Node) {
 	}
 }
 
-// find is where a node is in the order of names, or belongs.
+// find returns the index of a node in the order of names, or the index at which to insert it.
 func (b *Builder) find(n *node) int {
 	i, _ := slices.BinarySearchFunc(b.order, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
 	return i
@@ -202,7 +202,7 @@ func (b *Builder) build() {
 	b.tree = t
 }
 
-// spare is how many symbols may be out of use.
+// spare is the number of unused symbols to keep.
 const spare = 1 << 14
 
 // compact numbers all switches again once most numbers may be out of use: false

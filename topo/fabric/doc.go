@@ -1,5 +1,5 @@
 // Package fabric makes one tree of groups from the reports of many nodes, and finds
-// the cables that are not where they belong.
+// the mis-cabled ports.
 //
 // It owns the definition of a group, the groups' names, the status of every
 // element and the bytes that GET /node_group answers. It reads no API, file

@@ -37,7 +37,7 @@ type Switch struct {
 	Port string `json:"port,omitempty"`
 }
 
-// Finding is one thing that is not as it should be.
+// Finding describes one deviation from the expected cabling.
 type Finding struct {
 	Kind Fault  `json:"kind"`
 	Node string `json:"node"`
@@ -57,10 +57,9 @@ type Finding struct {
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
-	// Since is when the port became what it is, by the node's clock: when the
-	// link went down, or the cable was put where it is wrong. Zero if
-	// the report does not contain it, as of what was so when the worker first looked
-	// and for findings about no port.
+	// Since is the start of the port's current state, by the node's clock: the time when the link
+	// went down or the cable was misplaced. Zero if the report does not contain it, as for states
+	// older than the worker and for findings without a port.
 	Since time.Time `json:"since,omitzero"`
 }
 
@@ -94,8 +93,8 @@ func (f *Finding) Subject() string {
 	}
 }
 
-// Sentence is the finding for people, without its node: the port, what is
-// found and what is expected.
+// Sentence returns the finding as text, without its node: the port, its actual and its expected
+// state.
 func (f *Finding) Sentence() string {
 	expected := ""
 	if f.Expected != (Switch{}) {

@@ -16,8 +16,7 @@ type leafGroup struct {
 	// leaf is the anchor, key its ID.
 	leaf int32
 	key  string
-	// members and foreign, the leaves that are foreign to the group, are what
-	// everything below follows from.
+	// members and the leaves foreign to the group are the input of everything below.
 	members []member
 	foreign []int32
 	outcome
@@ -30,8 +29,8 @@ type leafGroup struct {
 type outcome struct {
 	// rails are the leaves that the group expects, by rail and plane.
 	rails []Rail
-	// own are the group's leaves, by the links that end there; expected are those
-	// where nodes with GPUs belong.
+	// own counts the links on each leaf of the group; expected counts them on the leaves for nodes
+	// with GPUs.
 	own      tally[int32]
 	expected []int32
 	// findings are the faults of the members, blocks the parts of the group that they
@@ -60,13 +59,13 @@ type cablingCheck struct {
 	shapes map[*shape]*wiring
 }
 
-// wiring is how the members of one shape are cabled.
+// wiring describes the cabling of the members of one shape.
 type wiring struct {
 	whole
 	// members counts them, rails are by position.
 	members int
 	rails   []railPorts
-	// most is how many ports of one rail are on a leaf, at most.
+	// most is the largest number of ports of one rail on a leaf.
 	most map[int32]int32
 	// byRail is set if the shape is wired by rail at all.
 	byRail bool
@@ -80,7 +79,7 @@ type railPorts struct {
 	// leaf is expected, and agree is how many ports are on it.
 	leaf, agree int32
 	names       tally[string]
-	// dark counts the members whose port never had a link.
+	// dark counts the members with a port that never had a link.
 	dark int
 }
 
@@ -213,9 +212,8 @@ func (c *cablingCheck) name() {
 	}
 }
 
-// expectations are what the group expects, of nodes with GPUs if it has any: of two
-// shapes that expect different leaves behind a rail, what the one with more
-// members does.
+// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
+// two shapes expect different leaves behind a rail, the shape with more members decides.
 func (c *cablingCheck) expectations() []Rail {
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
 		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
@@ -299,7 +297,7 @@ func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fau
 	return ""
 }
 
-// missing are the rails that like nodes have and this one lacks. A lost HCA
+// missing returns the rails that similar nodes have and this one lacks. A lost HCA
 // shifts the numbers of those behind it where rails are numbered by rank: then
 // the cables of those behind it are on leaves that were not theirs, the last one's
 // leaf among them, the lost rails are the ones with no port left for them, and the
@@ -338,7 +336,7 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	return lost[:len(lacked)], true
 }
 
-// finding is one about a port, without its kind.
+// finding returns a Finding about a port, without its kind.
 func (p *port) finding(node string, ids []string) Finding {
 	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
 	if p.since > 0 {

@@ -87,7 +87,7 @@ func vote(g *graph, last *grouping) *grouping {
 // voting is a graph prepared for the votes.
 type voting struct {
 	*graph
-	// list has the ends with links at each switch: start is where those of each begin.
+	// list holds the ends with links, sorted by switch; start holds the first index of each switch.
 	list  []bundle
 	start []int32
 	// leading and following count the links at each switch of members that lead and
@@ -95,7 +95,7 @@ type voting struct {
 	leading, following []reach
 }
 
-// reach counts links, and those of members with other links.
+// reach counts links, and links of members that have other links.
 type reach struct{ links, wide int32 }
 
 func newVoting(g *graph) *voting {
@@ -152,8 +152,8 @@ func (v *voting) counted(h int32) reach {
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
 
-// prints are of the members at each switch, and of those at all switches that these
-// are at: sums of what differs between any two ends.
+// prints returns a fingerprint for each switch: a sum over its members and over the members of all
+// their switches.
 func (v *voting) prints() []uint64 {
 	at, out := make([]uint64, len(v.ids)), make([]uint64, len(v.ids))
 	for i, e := range v.ends {
@@ -220,7 +220,7 @@ func (v *voting) share(h int32, shared, met []int32) []int32 {
 	return met
 }
 
-// siblings is vote 1 for two switches that share so many links.
+// siblings returns vote 1 for two switches that share this number of links.
 func (v *voting) siblings(h, o, shared int32) bool {
 	here, there := v.counted(h), v.counted(o)
 	if 2*shared > here.links && 2*shared > there.links {
@@ -381,7 +381,7 @@ func (v *voting) foreign(group []int32) map[int32][]int32 {
 	return out
 }
 
-// worthwhile is how many things are shared by two goroutines at least.
+// worthwhile is the least number of items to divide between two goroutines.
 const worthwhile = 64
 
 // parallel has the numbers below n worked on by all processors.

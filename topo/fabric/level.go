@@ -33,7 +33,7 @@ type Level struct {
 	// Kind is the level's name and the first part of its groups' names.
 	Kind string   `json:"kind"`
 	By   Evidence `json:"by"`
-	// Nodes is how many nodes a group has, for ByBlock.
+	// Nodes is the number of nodes in a group, for ByBlock.
 	Nodes int `json:"nodes,omitempty"`
 	// Otherwise makes the level hold only for nodes that no level groups by
 	// path.
@@ -53,7 +53,7 @@ const (
 	ModeCustom    Mode = "custom"
 )
 
-// DefaultNodeNumber is how many nodes a dragonfly has unless configured.
+// DefaultNodeNumber is the default number of nodes in a dragonfly.
 const DefaultNodeNumber = 2
 
 // Preset is the levels of a mode, top first. nodeNumber is for ModeDragonfly;
@@ -92,7 +92,7 @@ func Preset(mode Mode, nodeNumber int) ([]Level, error) {
 
 // Bounds on levels.
 const (
-	// MaxLevels is how many levels a tree can have.
+	// MaxLevels is the largest number of levels in a tree.
 	MaxLevels = 8
 	// maxKind is the length of a kind, in bytes: a name must have room for
 	// more.

@@ -10,14 +10,14 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// maxPorts is how many ports of one report are read.
+// maxPorts bounds the ports read from one report.
 const maxPorts = 128
 
 // trusted is the least confidence, in percent, with which a switch counts; 0
 // means that the source does not grade.
 const trusted = 50
 
-// links are what one report shows of a node's cables. They never change.
+// links holds a node's cables by one report. It is immutable.
 type links struct {
 	shape *shape // Nil without a report.
 	ports []port // By rail, plane and ID.
@@ -145,7 +145,7 @@ func (s *symbols) connect(links []link, follows bool) *ends {
 	return e
 }
 
-// usualPorts is how many fabric ports a node has.
+// usualPorts is the usual number of fabric ports on a node.
 const usualPorts = 8
 
 func comparePorts(a, b port) int {

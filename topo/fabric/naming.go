@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// naming is how a domain gets its name; see the package comment.
+// naming describes how a domain gets its name; see the package comment.
 type naming struct {
 	// derived is the name that the switch's description or the key gives; isDescribed
 	// is set if it is by a description.
@@ -168,7 +168,7 @@ func word(description string) string {
 
 var managed = regexp.MustCompile(`^MF\d+;(.+):[^:/]+(/.*)?$`)
 
-// names are those that the domains of one level may have.
+// names holds the possible names of the domains of one level.
 type names struct {
 	// claimed has the domains where most members remember a name, derived
 	// the ones with a key that gives it.
@@ -203,8 +203,8 @@ func (n *names) owner(name string) *domain {
 	return cmp.Or(given, claimed, derived)
 }
 
-// isShared reports whether a name is that of several switches, and no group has
-// had it: then each gets a suffix, whichever came first.
+// isShared reports whether several switches have the name and no group had it before. Then each
+// gets a suffix, whichever came first.
 func (n *names) isShared(name string) bool {
 	described := 0
 	for _, d := range n.derived[name] {
@@ -235,9 +235,8 @@ func (n *names) name(d *domain) string {
 	}
 }
 
-// suffixed is a title that is not unique with a suffix of so many bytes of the
-// key's hash: the same on every replica, after every restart, whatever other
-// groups there are.
+// suffixed returns a title made unique by a suffix: the given number of bytes of the key's hash.
+// The suffix is the same on every replica and after every restart, whatever other groups exist.
 func (d *domain) suffixed(bytes int) string {
 	sum := sha256.Sum256([]byte(string(d.by) + d.id))
 	return d.derived + "-" + hex.EncodeToString(sum[:bytes])

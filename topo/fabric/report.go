@@ -93,8 +93,7 @@ func (r *Report) Product() string {
 	return most.Product
 }
 
-// FabricPorts counts the ports of role fabric, and those of them with a known
-// switch.
+// FabricPorts counts the ports of role fabric, and among them the ones with a known switch.
 func (r *Report) FabricPorts() (known, all int) {
 	for i := range r.rails {
 		if r.rails[i].role != string(machine.RoleFabric) {
@@ -127,7 +126,7 @@ func (r *Report) nvlinkDomain() string {
 func (r *Report) path() []string             { return r.more().Path }
 func (r *Report) uplinks() []v1alpha1.Uplink { return r.more().Uplinks }
 
-// Stale returns the sources whose last answer in the report is old.
+// Stale returns the sources with an old answer in the report.
 func (r *Report) Stale() []v1alpha1.StaleSource { return r.more().Stale }
 
 // more returns rare, or an empty spec.

@@ -9,8 +9,8 @@ import (
 // fabric ports by rail and plane. Equal shapes are one.
 type shape struct {
 	accelerators string
-	// positions are those of the ports, sorted, each once; rails counts the rails
-	// among them.
+	// positions holds the positions of the ports, sorted, each once; rails counts the rails among
+	// them.
 	positions []int32
 	rails     int
 }
@@ -23,7 +23,7 @@ func (s *shape) compare(o *shape) int {
 	return cmp.Or(cmp.Compare(s.accelerators, o.accelerators), slices.Compare(s.positions, o.positions))
 }
 
-// shape is that of a node with these accelerators and ports, sorted.
+// shape returns the shape of a node with these accelerators and sorted ports.
 func (s *symbols) shape(accelerators string, ports []port) *shape {
 	key := append(make([]byte, 0, len(accelerators)+2*maxPorts), accelerators...)
 	for i := range ports {

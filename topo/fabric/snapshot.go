@@ -53,7 +53,7 @@ func (s *Snapshot) ETag() string {
 	return `"` + hex.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// Len is the length of what WriteTo writes, in bytes.
+// Len returns the number of bytes that WriteTo writes.
 func (s *Snapshot) Len() int { return s.size }
 
 // WriteTo writes the answer of GET /node_group: the list of top-level elements
@@ -148,8 +148,8 @@ type Element struct {
 	Child []*Element
 	// Nodes counts the nodes at and below the element.
 	Nodes Count
-	// Reasons are why a node is not Ready, or what the tree cannot know of it,
-	// the gravest first.
+	// Reasons explain why a node is not Ready, or what the tree cannot know of it, the gravest
+	// first.
 	Reasons []Reason
 	// Findings are the faults of a node, in their order.
 	Findings []Finding
@@ -161,7 +161,7 @@ type Element struct {
 	digest [sha256.Size]byte
 }
 
-// Count is how many nodes are in which status.
+// Count is the number of nodes in each status.
 type Count struct {
 	Ready    int `json:"ready"`
 	Degraded int `json:"degraded"`
@@ -199,14 +199,13 @@ const (
 // The others only explain what the tree shows.
 func (r Reason) degrades() bool { return r.Kind != ReasonSource && r.Kind != string(Unseen) }
 
-// Reason is why a node is not Ready, or what the tree cannot know of it.
+// Reason explains why a node is not Ready, or what the tree cannot know of it.
 type Reason struct {
 	// Kind is a Reason constant or a Fault.
 	Kind string `json:"kind"`
-	// Count is how many faults of that kind there are, 0 for the others.
+	// Count is the number of faults of that kind, 0 for other reasons.
 	Count int `json:"count,omitempty"`
-	// Since is when it began, in UTC, of several faults the first; zero if the
-	// reports do not contain it.
+	// Since is the start of the first fault, in UTC; zero if the reports do not contain it.
 	Since time.Time `json:"since,omitzero"`
 }
 

@@ -14,7 +14,7 @@ type moment struct {
 	staleAfter time.Duration
 }
 
-// maxSkew is how far ahead a worker's clock may be.
+// maxSkew bounds how far ahead a worker's clock may be.
 const maxSkew = time.Minute
 
 // heartbeat returns the fault of a node's heartbeat, and when that changes
@@ -98,7 +98,7 @@ func (p *spot) contradicted() string {
 	return ""
 }
 
-// reasons are why a node is not Ready, and what the tree cannot know of it.
+// reasons returns why a node is not Ready, and what the tree cannot know of it.
 func (p *spot) reasons(findings []Finding) []Reason {
 	var out []Reason
 	if !p.Ready {

@@ -73,7 +73,7 @@ func graphOf(nodes []*node, known *symbols) (*graph, map[*shape]whole) {
 	return g, wholes(shapes)
 }
 
-// spinesPerLeaf is how many spines of one leaf count: in a fat tree the leaves
+// spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves
 // of a rail share all their spines, so the first few show as much as all.
 const spinesPerLeaf = 4
 

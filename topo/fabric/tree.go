@@ -10,8 +10,8 @@ import (
 type domain struct {
 	key
 	level int
-	// members are the nodes in it, by name, at any level below; the root's are those
-	// in no other domain.
+	// members holds the nodes at any level below, by name; the root holds the nodes without a
+	// domain.
 	members  []*spot
 	print    uint64 // Of the members.
 	parent   *domain
@@ -20,7 +20,7 @@ type domain struct {
 	// another level, and these have others: neither can hold the other.
 	crosses bool
 	naming
-	shown *Element // Nil if there is nothing to show.
+	shown *Element // Nil if nothing is shown.
 }
 
 // key is the identity of a domain in its level: the sort of evidence and its value.
@@ -44,11 +44,10 @@ func (k key) isNVLink() bool { return k.by == keyNVLink }
 // spot is the place of a node in the tree.
 type spot struct {
 	*node
-	// group is the leaf group, nil without one, and index the node's number there.
+	// group is the leaf group or nil, and index the node's number in it.
 	group *leafGroup
 	index int
-	// chain are the domains by level, nil where the node has none; home is the
-	// one that shows it.
+	// chain holds the node's domains by level, or nil; home is the domain that shows it.
 	chain []*domain
 	home  *domain
 	// dissent are the levels at which other nodes contradict its path, by bit.
@@ -75,7 +74,7 @@ func (p *spot) block() string {
 type tree struct {
 	levels []Level
 	spots  []spot
-	// domains are by level and key; root holds what is in no group.
+	// domains holds the domains by level and key; root holds the nodes without a group.
 	domains []map[key]*domain
 	root    *domain
 }
@@ -133,7 +132,7 @@ func (t *tree) join(p *spot, last []*domain) {
 	}
 }
 
-// key returns the key of the node's domain in a level, empty where it has none.
+// key returns the key of the node's domain in a level, or an empty key.
 func (p *spot) key(levels []Level, level int) key {
 	l, nvlink := levels[level], p.nvlink
 	switch {
@@ -252,8 +251,7 @@ func (t *tree) compose(last *tree) (crossing []*Element) {
 	return crossing
 }
 
-// find is the domain with the level and key of another tree's, an empty one if there is
-// none.
+// find returns the domain with the level and key of another tree's domain, or an empty domain.
 func (t *tree) find(d *domain) *domain {
 	if d.level < len(t.domains) && t.domains[d.level][d.key] != nil {
 		return t.domains[d.level][d.key]
@@ -289,8 +287,8 @@ func (t *tree) element(d, last *domain) *Element {
 	return e
 }
 
-// shows are the elements of the domain's children and of its members without
-// another domain below, sorted; of one that crosses others those of all members.
+// shows returns the elements of the domain's children and of its members without another domain
+// below, sorted. For a domain that crosses others it returns the elements of all members.
 func (d *domain) shows() []*Element {
 	out := make([]*Element, 0, len(d.members))
 	for _, p := range d.members {

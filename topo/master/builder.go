@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// Options are what a Builder needs.
+// Options configures a Builder.
 type Options struct {
 	Source *informers.Source
 	// CountsPods reports whether the source watches pods.
@@ -48,7 +48,7 @@ const (
 type Builder struct {
 	options Options
 	latest  *snapshot.Latest
-	// turned is when the loop last turned, in nanoseconds since 1970.
+	// turned is the time of the loop's last turn, in nanoseconds since 1970.
 	turned atomic.Int64
 
 	fabric *fabric.Builder
@@ -106,7 +106,7 @@ func (b *Builder) Run(ctx context.Context) error {
 	}
 }
 
-// setLevels starts a new tree of what is known.
+// setLevels starts a new tree from the current nodes and reports.
 func (b *Builder) setLevels(levels []fabric.Level) error {
 	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: b.options.StaleAfter})
 	if err != nil {
@@ -232,11 +232,11 @@ func (b *Builder) discovery(was map[string][]string, next *snapshot.Snapshot, sl
 }
 
 const (
-	// silence is how long the API server may send nothing on a watch: it sends
+	// silence is the time for which the API server may send nothing on a watch: it sends
 	// a bookmark about every minute.
 	silence = 90 * time.Second
-	// grace is how long workers then have for their next heartbeat, which they
-	// could not write while the API server was away.
+	// grace is the time that workers then have for their next heartbeat, since they could not write
+	// while the API server was away.
 	grace = 2 * time.Minute
 )
 
@@ -245,7 +245,7 @@ const (
 func away(now, contact time.Time) bool { return !contact.IsZero() && now.Sub(contact) > silence }
 
 // heartbeatClock is the time by which heartbeats are checked. It stops while the
-// watch of reports is silent: then a missing heartbeat is no fault of the worker.
+// watch of reports is silent: then a missing heartbeat is not the worker's fault.
 type heartbeatClock struct {
 	stopped time.Time // When it stopped, zero while it runs.
 	until   time.Time // When it runs again, zero while the API server is away.

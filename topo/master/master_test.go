@@ -95,7 +95,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	}
 	want := []snapshot.Ignored{
 		{Name: "claimed", Reason: "it is owned by another Node, or by an earlier one of its name"},
-		{Name: "nowhere", Reason: "there is no Node of that name"},
+		{Name: "nowhere", Reason: "Node not found"},
 		{Name: "orphan", Reason: "it is not owned by the Node of its name"},
 	}
 	if diff := cmp.Diff(want, got.Ignored); diff != "" {

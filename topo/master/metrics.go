@@ -117,7 +117,7 @@ func countElements(s *snapshot.Snapshot) (groups map[string]int, findings map[fa
 // stuck is the time without a turn after which the loop counts as dead.
 const stuck = time.Minute
 
-// Alive is what is wrong, empty if the loop turns.
+// Alive returns a description of the failure, or an empty string while the loop turns.
 func (b *Builder) Alive() string {
 	if at := b.turned.Load(); at != 0 {
 		if age := b.options.Clock.Now().Sub(time.Unix(0, at)); age > stuck {

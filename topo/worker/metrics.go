@@ -19,7 +19,7 @@ type Metrics struct {
 	skipped                         prometheus.Gauge
 	stale                           *prometheus.GaugeVec
 
-	// lastBeat is when a round began, by the clock that nothing sets.
+	// lastBeat is the start of the last round, by the monotonic clock.
 	lastBeat atomic.Pointer[time.Time]
 	// isReady is set once the topology stands in the API server.
 	isReady atomic.Bool

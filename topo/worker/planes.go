@@ -50,10 +50,9 @@ func planes(h, smi *machine.HCA) []Port {
 	return all
 }
 
-// isVF reports whether an HCA is a virtual function, here or passed through to
-// this virtual machine, where only its device ID shows it (drivers/net/ethernet/
-// mellanox/mlx5/core/main.c: those of mlx5's physical functions are odd up to
-// ConnectX-6 Dx, and those after it share 0x101e).
+// isVF reports whether an HCA is a virtual function, here or passed through to this virtual
+// machine, where only its device ID shows it (drivers/net/ethernet/ mellanox/mlx5/core/main.c: the
+// IDs of mlx5's virtual functions are even up to ConnectX-6 Dx, and later models share 0x101e).
 func isVF(h *machine.HCA) bool {
 	if h.PhysFn != "" {
 		return true

@@ -14,17 +14,14 @@ import (
 // maxGPUs bounds the GPUs of a rail.
 const maxGPUs = 16
 
-// Ports lists the cables of a machine, by role, rail and plane, and how many
-// were left out because a NodeTopology has no room for them. Functions of
-// NVSwitches have no cable, and virtual functions have that of their physical
-// one.
+// Ports lists the cables of a machine, by role, rail and plane, and how many were left out because
+// a NodeTopology has no room for them. Functions of NVSwitches have no cable, and virtual functions
+// use the cable of their physical one.
 //
-// Rails are numbered by role, in the order of [affinity.Matrix.RailOrder].
-// before are the rails that the node had: an HCA keeps its number while the
-// node has no more HCAs than then, so that one that fell off the bus leaves a
-// gap and does not move its neighbors to other rails. That alone is different
-// from [affinity.Rails], which the device plugin goes by: it pairs what is
-// there now.
+// Rails are numbered by role, in the order of [affinity.Matrix.RailOrder]. before are the rails
+// that the node had: an HCA keeps its number while the node has no more HCAs than then, so that one
+// that fell off the bus leaves a gap and does not move its neighbors to other rails. Only this
+// differs from [affinity.Rails], which the device plugin uses: it pairs the present devices.
 func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted int) {
 	for _, s := range rails(hcasOf(m), before) {
 		h := &m.HCAs[s.index]
@@ -103,7 +100,7 @@ func linkState(state string) v1alpha1.LinkState {
 	return v1alpha1.LinkUnknown
 }
 
-// hca is one HCA's place among those of its role.
+// hca is one HCA's place among the HCAs of its role.
 type hca struct {
 	index int
 	id    string

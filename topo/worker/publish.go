@@ -41,8 +41,8 @@ func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
 	return &node.ObjectMeta, nil
 }
 
-// Load reads the NodeTopology, as the API server last saw it, which costs etcd nothing;
-// nil if there is none.
+// Load reads the NodeTopology from the API server's cache, which costs etcd nothing. It returns nil
+// if the object does not exist.
 func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
 	nt := &v1alpha1.NodeTopology{}
 	err := do(ctx, p.client.Get().AbsPath(p.path()).Param("resourceVersion", "0"), nt)
@@ -55,14 +55,13 @@ func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
 	return nt, nil
 }
 
-// Apply makes the NodeTopology's spec this one, by server-side apply: what is
-// no longer in it goes away. The object belongs to the Node and is collected
-// with it.
+// Apply writes the NodeTopology's spec by server-side apply, which removes missing fields. The Node
+// owns the object, so that it is garbage-collected with the Node.
 func (p *Publisher) Apply(
 	ctx context.Context, owner types.UID, spec *v1alpha1.NodeTopologySpec,
 ) (*v1alpha1.NodeTopology, error) {
 	// An apply that takes the last field out of spec makes it null, which the
-	// schema rejects: so rails are always there, if need be as an empty list.
+	// schema rejects. So rails are always present, if need be as an empty list.
 	whole := struct {
 		*v1alpha1.NodeTopologySpec
 		Rails []v1alpha1.Rail `json:"rails"`
@@ -129,9 +128,9 @@ func do(ctx context.Context, r *rest.Request, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// A heartbeat is a write, and an event to each topo-master, of every node: it is as seldom
-// as a heartbeat may be. The object is read between them, for what others wrote: after 60 to
-// 90 s. Both are spread, so that the nodes of a cluster do not ask together.
+// A heartbeat is a write, and an event to each topo-master, of every node, so it is as rare as
+// possible. Between heartbeats the object is read for changes by others, after 60 to 90 s. Both are
+// spread, so that the nodes of a cluster do not ask together.
 const (
 	beatSpread = v1alpha1.HeartbeatInterval / 10
 	readEvery  = 60 * time.Second
@@ -153,7 +152,7 @@ type published struct {
 	nextBeat, nextRead time.Time
 }
 
-// timer fires when a heartbeat is due, or the object is to be read.
+// timer fires when a heartbeat or a read of the object is due.
 func (p *published) timer() <-chan time.Time {
 	if !p.there {
 		return nil
@@ -161,8 +160,8 @@ func (p *published) timer() <-chan time.Time {
 	return time.After(max(min(time.Until(p.nextBeat), time.Until(p.nextRead)), time.Second))
 }
 
-// load reads what is published, once: it is also the memory of an earlier
-// worker. An object of an earlier Node with this name does not count.
+// load reads the published object, once: it is also the memory of an earlier worker. An object of
+// an earlier Node with this name does not count.
 func (w *Worker) load(ctx context.Context) error {
 	s := &w.state
 	if s.loaded {
@@ -243,9 +242,8 @@ func (p *published) read() {
 	p.nextRead = time.Now().Add(readEvery + rand.N(readSpread)) //nolint:gosec // Not for secrets.
 }
 
-// follow writes the heartbeat or reads the object, whichever is due. The answer has the
-// leaves whose uplinks to discover, and shows whether another writer changed the
-// spec or deleted it.
+// follow writes the heartbeat or reads the object, whichever is due. The response has the leaves to
+// discover, and shows whether another writer changed the spec or deleted it.
 func (w *Worker) follow(ctx context.Context) (err error) {
 	s, now := &w.state, time.Now()
 	var nt *v1alpha1.NodeTopology

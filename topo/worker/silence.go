@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// stale lists the silent sources whose last answer is in the report.
+// stale lists the silent sources with an old answer in the report.
 func (in *input) stale(spec *v1alpha1.NodeTopologySpec) (out []v1alpha1.StaleSource) {
 	for _, a := range in.answers {
 		if a.Stale == nil || spec.PathSource != a.source && !slices.ContainsFunc(spec.Rails, a.kept) {
@@ -42,8 +42,8 @@ func (a *answer) kept(r v1alpha1.Rail) bool {
 		(why == Unavailable && r.LinkState == v1alpha1.LinkActive || why == Unknown && !a.Listening)
 }
 
-// explain notes why an active Ethernet rail has no switch: the silence of LLDP
-// is no error that a source could report.
+// explain notes why an active Ethernet rail has no switch: a source cannot report the silence of
+// LLDP as an error.
 func (in *input) explain(r *v1alpha1.Rail, skip func(name, reason string)) {
 	if r.Switch != nil || r.Role != string(machine.RoleFabric) || r.LinkLayer != machine.Ethernet ||
 		r.LinkState != v1alpha1.LinkActive {

@@ -21,9 +21,8 @@ type Source interface {
 	Discover(ctx context.Context, q Query) Report
 }
 
-// NodeLabels takes the groups of a node from labels of its Node, as clouds and
-// provisioning tools write them: for machines whose cables nobody sees, such as
-// virtual functions of InfiniBand HCAs.
+// NodeLabels takes the groups of a node from labels of its Node, as clouds and provisioning tools
+// write them: for machines with invisible cables, such as virtual functions of InfiniBand HCAs.
 type NodeLabels struct{}
 
 // Kind implements [Source].
@@ -51,14 +50,13 @@ type Query struct {
 	// files and servers are. A source that is not to be used answers nothing
 	// and closes what it holds.
 	Topology config.Topology
-	// Leaves are the switches whose uplinks this node reports, Uplinks the last
-	// reported ones.
+	// Leaves lists the switches to report uplinks of, Uplinks the last reported uplinks.
 	Leaves  []string
 	Uplinks []v1alpha1.Uplink
 }
 
-// Port is one port of the machine: what the report has of it, the switch left
-// out, and the devices by which a source reaches it.
+// Port is one port of the machine: its part of the report without the switch, and the devices
+// through which a source reaches it.
 type Port struct {
 	v1alpha1.Rail
 	// Netdevs are the Ethernet devices on which the switch's frames arrive:
@@ -69,8 +67,8 @@ type Port struct {
 	UMAD []string
 	// Subnet is the prefix of the InfiniBand subnet, in 16 hex digits.
 	Subnet string
-	// LID and SMLID are the port's address and its subnet manager's, 0 while
-	// there is none; PKeyIndex is the default partition's.
+	// LID and SMLID are the addresses of the port and of its subnet manager, or 0; PKeyIndex is the
+	// index of the default partition.
 	LID, SMLID, PKeyIndex uint16
 	// Virtual means a virtual function: it has no SMI, so it cannot ask its
 	// switch, only the subnet manager about it.
@@ -106,15 +104,14 @@ type Link struct {
 	Confidence int32
 }
 
-// Absence is why a source reports no link of a port, or no path.
+// Absence is the reason why a source reports no link of a port, or no path.
 type Absence uint8
 
 // The absences.
 const (
-	// Unknown means that there is nothing to know.
+	// Unknown means that the source cannot know.
 	Unknown Absence = iota
-	// Pending means that an answer may still come: it is too early to report
-	// that there is none.
+	// Pending means that an answer may still come: it is too early to report its absence.
 	Pending
 	// Unavailable means that the source cannot know: the link is down, or
 	// asking failed. What was known before is the best guess.
@@ -129,22 +126,21 @@ type Report struct {
 	// Path are the node's groups, top first. NoPath is why it is empty.
 	Path   []string
 	NoPath Absence
-	// Uplinks are those of the leaves asked about, as far as they are known.
+	// Uplinks lists the known uplinks of the requested leaves.
 	Uplinks []v1alpha1.Uplink
-	// Skipped is what could not be read. Reasons stay the same while nothing
-	// changes: no times, no counters.
+	// Skipped lists what could not be read. Reasons stay the same while nothing changes: they
+	// contain no times or counters.
 	Skipped []v1alpha1.Skipped
-	// Listening is set by a source that waits for what others send: only its
-	// silence shows that they do not.
+	// Listening is set by a source that waits for frames of others and notices their absence only
+	// by silence.
 	Listening bool
-	// Stale is set if what the source reports, or what is remembered of it, is
-	// an old answer.
+	// Stale is set if the reported or remembered answer of the source is old.
 	Stale *Staleness
 }
 
 // Staleness is since when a source is silent, and why.
 type Staleness struct {
-	// Since is when it was last good; zero for before it was first asked.
+	// Since is the time of the last good answer; zero if it is older than the first query.
 	Since  time.Time
 	Reason string
 }
@@ -190,7 +186,7 @@ type Place struct {
 	Rails []v1alpha1.Rail
 }
 
-// Enter notes a place. Its rails are those of HCAs with role fabric.
+// Enter adds a place to the report. Its rails are rails of HCAs with role fabric.
 func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidence int32) {
 	r.Path = place.Path
 	for i := range place.Rails {
@@ -203,7 +199,7 @@ func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidenc
 			}
 		}
 		if !found {
-			r.Skip(string(source), fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+			r.Skip(string(source), fmt.Sprintf("rail %d, plane %d: not on this node", rail.Rail, rail.Plane))
 		}
 	}
 }

@@ -57,13 +57,13 @@ type input struct {
 	machine  *machine.Machine
 	topology *config.Topology
 	ports    []Port
-	// omitted counts the ports that there was no room for.
+	// omitted counts the ports beyond the bound.
 	omitted int
 	// answers are in the order of the sources' precedence.
 	answers []answer
 	// before is the memory of earlier passes.
 	before *v1alpha1.NodeTopologySpec
-	// now is when the pass is made.
+	// now is the time of the pass.
 	now time.Time
 	// counters are nil where ports are replayed.
 	counters *rdma.Counters
@@ -95,7 +95,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		}
 	}
 	if in.omitted > 0 {
-		skip("ports", fmt.Sprintf("%d more than there is room for", in.omitted))
+		skip("ports", fmt.Sprintf("%d ports over the limit", in.omitted))
 	}
 	for _, a := range in.answers {
 		spec.Skipped = append(spec.Skipped, a.Skipped...)
@@ -146,7 +146,7 @@ func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reaso
 	}
 }
 
-// The confidence, in percent, in what is not fresh and what is not agreed on.
+// The confidence, in percent, in old answers and in disputed ones.
 const (
 	// Remembered is the least that topo-master groups by.
 	Remembered = 50
@@ -200,8 +200,8 @@ func label(s v1alpha1.Switch) string {
 	return s.ID + " (" + s.Name + ")"
 }
 
-// remember is what a pass came to, and the rails that were there before it and
-// are not now: an HCA comes back where it was when its driver is loaded again.
+// remember returns the result of a pass plus the rails that disappeared: an HCA returns to its rail
+// when its driver is loaded again.
 func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
 	gone := slices.DeleteFunc(slices.Clone(before.Rails), func(b v1alpha1.Rail) bool {
 		return slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool { return keyOf(&r) == keyOf(&b) })
@@ -215,8 +215,8 @@ func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec 
 // maxMemory bounds the rails that are remembered.
 const maxMemory = 256
 
-// lastKnown is the link that the source reported before, if there is a reason
-// why it reports none now. An HCA of another GUID in the slot is another port.
+// lastKnown returns the link that the source reported before, if it has a reason to report none
+// now. An HCA with another GUID in the slot is another port.
 func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, why Absence) *Link {
 	i := slices.IndexFunc(before.Rails, func(r v1alpha1.Rail) bool {
 		return r.Source == s && r.Switch != nil && r.GUID == now.GUID && keyOf(&r) == keyOf(now)
@@ -232,8 +232,8 @@ func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alph
 	return link
 }
 
-// since is when a rail became what it is; unknown for what is in the first
-// report of a node. It is in whole seconds, as the API server keeps it.
+// since returns the start of a rail's current state, nil for states in the first report of a node.
+// It is in whole seconds, as the API server keeps it.
 func (in *input) since(r *v1alpha1.Rail) *metav1.Time {
 	for i := range in.before.Rails {
 		if b := &in.before.Rails[i]; keyOf(b) == keyOf(r) && unchanged(b, r) {

@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// Machines is where machines come from: discovery/host or discovery/replay.
+// Machines is the source of machines: discovery/host or discovery/replay.
 type Machines interface {
 	// Machine is the newest machine, nil before the first.
 	Machine() *machine.Machine
@@ -59,14 +59,13 @@ const passTime = 5 * time.Second
 type Worker struct {
 	Options
 
-	// memory is what is remembered between passes; before the first it is
-	// what was published.
+	// memory holds the state between passes; before the first pass it is the published spec.
 	memory  v1alpha1.NodeTopologySpec
 	pending bool
 	passed  time.Time
 	state   published
 	labels  map[string]string
-	// labelsAt is when labels were read.
+	// labelsAt is the time when labels were read.
 	labelsAt time.Time
 }
 
@@ -76,7 +75,7 @@ func New(o Options) *Worker {
 	return &Worker{Options: o}
 }
 
-// debounce is how long changes are gathered: the switches of a node that starts
+// debounce is the time for which changes are gathered: the switches of a node that starts
 // answer one after the other, and each would be a write.
 const debounce = 500 * time.Millisecond
 
@@ -105,7 +104,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Round is one pass and what it takes to publish it.
+// Round makes one pass and publishes it.
 func (w *Worker) Round(ctx context.Context) error {
 	w.Metrics.lastBeat.Store(new(time.Now()))
 	select { // What changed so far is in this pass.
@@ -147,12 +146,10 @@ func (w *Worker) resolve(ctx context.Context) (*config.NodeConfig, error) {
 	return &resolved, nil
 }
 
-// labelsEvery is how old the Node's labels may be that choose the
-// configuration.
+// labelsEvery is the maximum age of the Node labels that select the configuration.
 const labelsEvery = 5 * time.Minute
 
-// Pass asks every source once and merges their answers with what is
-// remembered. It writes nothing.
+// Pass asks every source once and merges their answers with the memory. It writes nothing.
 func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTopologySpec {
 	began := time.Now()
 	m := c.WithRoles(w.Machines.Machine())

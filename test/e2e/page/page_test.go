@@ -284,7 +284,7 @@ func TestOddFabrics(t *testing.T) {
 		t.Errorf("the last box is %q", got)
 	}
 	b.shot("odd-light")
-	b.until(`document.querySelector('[data-kind=ignored]')?.innerText.includes('there is no Node of that name')`)
+	b.until(`document.querySelector('[data-kind=ignored]')?.innerText.includes('Node not found')`)
 	b.until(`document.querySelector('[data-kind=miscabled]')?.textContent.includes('<img src=x')`)
 	if n := value[int](b, `document.querySelectorAll('img').length`); n > 0 {
 		t.Errorf("the name of a switch became %d elements", n)

@@ -43,7 +43,7 @@ func (s *slurmSwitch) members(nodes, switches string) string {
 	return nodes + Hostlist(s.nodes)
 }
 
-// slurmSwitches are the groups, what is below first, and the nodes in none.
+// slurmSwitches returns the groups, lower groups first, and the nodes without a group.
 func slurmSwitches(s *fabric.Snapshot) (out []slurmSwitch, alone []string) {
 	var top []string
 	for _, e := range s.Child {
@@ -60,8 +60,8 @@ func slurmSwitches(s *fabric.Snapshot) (out []slurmSwitch, alone []string) {
 	return out, alone
 }
 
-// appendSwitches appends a group, what is below first. Nodes beside groups get a
-// switch of their own.
+// appendSwitches appends a group after the groups below it. Nodes beside groups get a separate
+// switch.
 func appendSwitches(out []slurmSwitch, e *fabric.Element) []slurmSwitch {
 	s := slurmSwitch{name: slurmName(e.Name)}
 	for _, c := range e.Child {
@@ -79,9 +79,9 @@ func appendSwitches(out []slurmSwitch, e *fabric.Element) []slurmSwitch {
 	return append(out, s)
 }
 
-// SlurmBlock writes topology.conf for topology/block, with the groups of one
-// kind as blocks; "" means the lowest, which is an NVLink domain where there is any.
-// Nodes in no block are left out, with a comment that names them.
+// SlurmBlock writes topology.conf for topology/block, with the groups of one kind as blocks. ""
+// means the lowest kind, which is the NVLink domain if any exists. Nodes in no block are left out,
+// with a comment that names them.
 func SlurmBlock(w io.Writer, s *fabric.Snapshot, tiers Tiers, kind string) error {
 	blocks, alone, err := slurmBlocks(s, tiers, kind)
 	if err != nil {
@@ -111,7 +111,7 @@ func slurmBlocks(s *fabric.Snapshot, tiers Tiers, kind string) (out []slurmBlock
 		kind = tiers[0]
 	}
 	if kind != "" && tiers.of(kind) == 0 {
-		return nil, nil, fmt.Errorf("there is no group of kind %.40q; there are %s", kind, strings.Join(tiers, ", "))
+		return nil, nil, fmt.Errorf("unknown kind of group %.40q: want one of %s", kind, strings.Join(tiers, ", "))
 	}
 	in := map[string]bool{}
 	if kind != "" {

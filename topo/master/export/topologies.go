@@ -33,7 +33,7 @@ type TopologySpec struct {
 	Levels []TopologyLevel `json:"levels"`
 }
 
-// TopologyLevel is one level, the highest first.
+// TopologyLevel is one level of a Topology.
 type TopologyLevel struct {
 	NodeLabel string `json:"nodeLabel"`
 }

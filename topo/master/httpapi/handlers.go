@@ -67,8 +67,8 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 	s.writers.Put(out)
 }
 
-// selected answers with some elements. Their tag is made for each request: there
-// are too many choices to keep.
+// selected answers with some elements. It computes their tag for each request, since the choices
+// are too many to keep.
 func (s *Server) selected(w http.ResponseWriter, r *http.Request, list []*fabric.Element) {
 	var b bytes.Buffer
 	if err := fabric.WriteElements(&b, list); err != nil {
@@ -153,7 +153,7 @@ func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
 func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	n, ok := now.Node(r.PathValue("name"), time.Now())
 	if !ok {
-		http.Error(w, "there is no such node", http.StatusNotFound)
+		http.Error(w, "node not found", http.StatusNotFound)
 		return
 	}
 	n.Changes = s.options.History.Of(n.Name)
@@ -172,7 +172,7 @@ func (s *Server) ports(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 	}
 	list, ok := now.Ports(query)
 	if !ok {
-		http.Error(w, "there is no such group", http.StatusNotFound)
+		http.Error(w, "group not found", http.StatusNotFound)
 		return
 	}
 	s.encode(w, r, list)
@@ -250,7 +250,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType stri
 	s.send(w, r, contentType, d)
 }
 
-// document sends what is compressed already.
+// document sends a compressed document.
 func (s *Server) document(
 	w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, d *snapshot.Document, err error,
 ) {

@@ -29,10 +29,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
-// Audience is that of tokens for topo-master alone.
+// Audience is the audience of tokens for topo-master only.
 const Audience = "heddle-topo-master"
 
-// Options are what a Server needs.
+// Options configures a Server.
 type Options struct {
 	Latest *snapshot.Latest
 	// UI is served at /, beginning with its index.html.
@@ -41,14 +41,14 @@ type Options struct {
 	Policy string
 	// Registry has the metrics to expose, and gets the server's own.
 	Registry *prometheus.Registry
-	// Contact is when the API server last sent anything on each watch, zero for
-	// never; nil leaves it out of the answers.
+	// Contact returns the time by which every watch has received something from the API server, or
+	// zero; nil leaves it out of the answers.
 	Contact func() time.Time
 	// History has the Events about cables; nil for none.
 	History *informers.History
 	// Pending answers why pods have no node; nil where no pods are watched.
 	Pending *explain.Lister
-	// Alive is what is wrong, empty if nothing is.
+	// Alive returns a description of the failure, or an empty string.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
 	Auth *tokenauth.Auth
@@ -93,7 +93,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// room is what a writer of long answers gathers, in bytes: the pieces of a tree
+// room is the buffer of a writer of long answers, in bytes: the pieces of a tree
 // are smaller, and each write wakes the reader up.
 const room = 256 << 10
 
@@ -173,9 +173,8 @@ func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// answered gives a handler the newest snapshot, or answers that there is none
-// yet. Each answer, also a 304, reports how many seconds ago the API server last
-// sent anything.
+// answered passes the newest snapshot to a handler, or answers that none exists yet. Each answer,
+// also a 304, reports the seconds since the API server last sent anything.
 func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapshot.Snapshot)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.options.Contact != nil {

@@ -11,13 +11,12 @@ import (
 )
 
 const (
-	// maxWatchers is how many readers /v1/watch has at most.
+	// maxWatchers bounds the readers of /v1/watch.
 	maxWatchers = 256
-	// pace is the least time between two events of one reader: a burst of
-	// changes is one.
+	// pace is the least time between two events of one reader: a burst of changes becomes one
+	// event.
 	pace = 250 * time.Millisecond
-	// patience is how long a reader may take for an event; one that takes
-	// longer is dropped.
+	// patience is the time that a reader may take for an event; a slower reader is dropped.
 	patience = 10 * time.Second
 	// keepAlive is the longest silence.
 	keepAlive = 15 * time.Second
@@ -89,7 +88,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter) error {
 	}
 }
 
-// event is what /v1/watch sends.
+// event is an event of /v1/watch.
 type event struct {
 	Generation uint64       `json:"generation"`
 	ETag       string       `json:"etag"`

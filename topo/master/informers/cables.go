@@ -11,20 +11,19 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Condition is HeddleFabric, of a Node or of a NodeTopology, without its times.
-// The zero value is none.
+// Condition is the condition HeddleFabric of a Node or a NodeTopology, without its times. The zero
+// value means that it is absent.
 type Condition struct{ Status, Reason, Message string }
 
 // CablesSummary is the part of [Cables] that many nodes have alike.
 type CablesSummary struct {
-	// Leaf, Rails and Findings are those of NodeTopologyStatus, Findings the
-	// number of all.
+	// Leaf, Rails and Findings mirror NodeTopologyStatus; Findings is the number of all findings.
 	Leaf, Rails string
 	Findings    int32
 	Condition   Condition
 }
 
-// Cables is what topo-master wrote, or is to write, about a node's cables.
+// Cables holds the written or desired status of a node's cables.
 type Cables struct {
 	Summary  unique.Handle[CablesSummary]
 	Findings []v1alpha1.Finding

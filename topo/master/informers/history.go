@@ -70,8 +70,8 @@ func (c *Change) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: c.name}
 }
 
-// Run watches until ctx ends and returns nil. Nothing waits for it: without the
-// right to read Events there is no history.
+// Run watches until ctx ends and returns nil. Nothing waits for it: without permission to read
+// Events the history stays empty.
 func (h *History) Run(ctx context.Context) error {
 	h.controller.RunWithContext(ctx)
 	return nil
@@ -95,7 +95,7 @@ func (h *History) add(c *Change) {
 	}
 }
 
-// Of are a node's changes, the newest first. A nil History has none.
+// Of returns a node's changes, the newest first. A nil History returns none.
 func (h *History) Of(node string) []Change {
 	if h == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// stored is what an informer keeps of an object: a fraction of it.
+// stored is the part of an object that an informer keeps.
 type stored[T any] interface {
 	*T
 	metav1.ObjectMetaAccessor
@@ -23,15 +23,14 @@ type stored[T any] interface {
 	keep(old *T) *T
 }
 
-// object is what an informer receives.
+// object is an object that an informer receives.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// informer is a client-go informer whose transform replaces each object by the
-// part of it that is used, and which knows when the API server last sent
-// anything.
+// informer is a client-go informer with a transform that keeps only the used part of each object.
+// It records when the API server last sent anything.
 type informer[T any, P stored[T]] struct {
 	controller cache.Controller
 	store      cache.Indexer
@@ -39,9 +38,9 @@ type informer[T any, P stored[T]] struct {
 	contact    atomic.Int64 // Nanoseconds since 1970, 0 for never.
 }
 
-// newInformer makes one. wants selects the objects to store, nil for all; read
-// makes the value of an object; changed is called with nil for a value that was
-// not, or is not, there, and with the same value twice if [stored.keep] kept it.
+// newInformer makes an informer. wants selects the objects to store, nil for all. read makes the
+// value of an object. changed is called with nil for a missing old or new value, and with the same
+// value twice if [stored.keep] kept it.
 func newInformer[T any, P stored[T], K object](
 	clock clock.PassiveClock, client cache.Getter, resource string, example K, wants func(K) bool, read func(K) *T,
 	changed func(old, now *T),
@@ -68,7 +67,7 @@ func newInformer[T any, P stored[T], K object](
 		},
 	})
 	i.controller = controller
-	i.store, _ = store.(cache.Indexer) // It is one, since it has Indexers.
+	i.store, _ = store.(cache.Indexer) // A store with Indexers is an Indexer.
 	return i
 }
 
@@ -153,7 +152,7 @@ func handler[T any](changed func(old, now *T)) cache.ResourceEventHandler {
 
 func (i *informer[T, P]) touch() { i.contact.Store(i.clock.Now().UnixNano()) }
 
-// get is the value of a key, nil if there is none.
+// get returns the value of a key, or nil.
 func (i *informer[T, P]) get(key string) *T {
 	obj, _, _ := i.store.GetByKey(key) // It never fails.
 	v, _ := obj.(*T)

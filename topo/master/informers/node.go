@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Node is what is used of a Node. It never changes.
+// Node holds the used part of a Node. It is immutable.
 type Node struct {
 	Name string
 	UID  types.UID
@@ -26,8 +26,8 @@ type Node struct {
 	GPUs int32
 	// Cordoned is spec.unschedulable.
 	Cordoned bool
-	// Labels are those of groups, and all that heddle owns, by key. Each
-	// label is on many Nodes.
+	// Labels holds the labels of groups and all labels that heddle owns, by key. Each label is on
+	// many Nodes.
 	Labels []unique.Handle[Label]
 	// Fabric is the condition HeddleFabric, the zero value without one.
 	Fabric unique.Handle[Condition]
@@ -128,7 +128,7 @@ const maxCount = 1 << 16
 // gpuResources are the names of whole GPUs.
 type gpuResources []corev1.ResourceName
 
-// count is how many GPUs of any name a list has.
+// count returns the number of GPUs of any name in a list.
 func (names gpuResources) count(list corev1.ResourceList) (sum int64) {
 	for _, name := range names {
 		q := list[name]
@@ -139,13 +139,13 @@ func (names gpuResources) count(list corev1.ResourceList) (sum int64) {
 
 func bounded(n int64) int32 { return int32(min(max(n, 0), maxCount)) }
 
-// NodeState is what is known of one node. Node is nil while only a report is
-// there, Report while only a Node is.
+// NodeState holds the state of one node. Node is nil while only a report exists, Report while only
+// a Node exists.
 type NodeState struct {
 	Name   string
 	Node   *Node
 	Report *Report
-	// Used is how many GPUs pods hold.
+	// Used is the number of GPUs that pods hold.
 	Used int32
 }
 
@@ -163,7 +163,7 @@ func (s *NodeState) Believed() *Report {
 	return s.Report
 }
 
-// Ignored is why the report is not believed, empty if it is or if there is none.
+// Ignored returns the reason for ignoring the report. It is empty for a valid or missing report.
 // The report's owner must be the Node of its name: the admission policy lets
 // only that node's worker write such a report.
 func (s *NodeState) Ignored() string {
@@ -171,7 +171,7 @@ func (s *NodeState) Ignored() string {
 	case s.Report == nil:
 		return ""
 	case s.Node == nil:
-		return "there is no Node of that name"
+		return "Node not found"
 	case s.Report.Owner == "":
 		return "it is not owned by the Node of its name"
 	case s.Report.Owner != s.Node.UID:

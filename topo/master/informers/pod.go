@@ -7,11 +7,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// Pod is what is used of a pod that requests GPUs or is in a gang. It never
-// changes.
+// Pod holds the used part of a pod that requests GPUs or is in a gang. It is immutable.
 type Pod struct {
 	namespace, name string
-	// Node and GPUs are what it holds; a pod that ended holds nothing.
+	// Node and GPUs describe what the pod holds; a pod that ended holds nothing.
 	Node string
 	GPUs int32
 	// Member is nil if the pod is in no gang.
@@ -59,9 +58,9 @@ func (r *podReader) read(pod *corev1.Pod) *Pod {
 	return out
 }
 
-// gpus is what the kubelet holds for a pod: the containers and the sidecars,
-// or more while an init container runs that requests more. Requests of
-// extended resources are their limits.
+// gpus returns the number of GPUs that the kubelet holds for a pod: the sum of containers and
+// sidecars, or more while an init container with a larger request runs. Requests of extended
+// resources equal their limits.
 func (r *podReader) gpus(spec *corev1.PodSpec) int32 {
 	var sum, most int64
 	for i := range spec.InitContainers {

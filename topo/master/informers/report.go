@@ -12,25 +12,24 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-// Report is what is used of a NodeTopology. Nothing of it changes but the
-// heartbeat.
+// Report holds the used part of a NodeTopology. Only its heartbeat changes.
 type Report struct {
 	*fabric.Report
 	Name string
-	// Owner is the Node that the object belongs to, empty if its owner is not
-	// the Node of its own name.
+	// Owner is the UID of the Node that owns the object, empty if the owner is not the Node with
+	// the object's name.
 	Owner types.UID
 	// Walk is status.walk.
 	Walk []string
-	// Cables is what the status has about the node's cables; its condition's
-	// status is since CablesSince, in seconds since 1970.
+	// Cables holds the status of the node's cables; CablesSince is the time of its condition's last
+	// transition, in seconds since 1970.
 	Cables      Cables
 	CablesSince int64
 
 	heartbeat atomic.Int64 // Microseconds since 1970, 0 for none.
 }
 
-// Heartbeat is when the worker last ended a pass, by its own clock; zero if
+// Heartbeat returns the time of the worker's last complete pass, by the worker's clock; zero if
 // unknown.
 func (r *Report) Heartbeat() time.Time {
 	if at := r.heartbeat.Load(); at != 0 {

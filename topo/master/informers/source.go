@@ -1,8 +1,6 @@
-// Package informers watches Nodes, NodeTopologies and pods in the API server.
-//
-// It owns the informers, what is dropped of every object before it is stored,
-// and which report is believed to be about which node. It groups nothing,
-// decides nothing about a node's status and writes nothing.
+// Package informers watches Nodes, NodeTopologies and pods in the API server. It owns the
+// informers, the choice of the stored fields, and the check that a report belongs to its node. It
+// groups nothing, decides nothing about a node's status and writes nothing.
 package informers
 
 import (
@@ -36,10 +34,9 @@ type Options struct {
 	// GPUs are the resources that pods request whole GPUs by: nvidia.com/gpu, and
 	// amd.com/gpu beside it in a cluster of several makers.
 	GPUs []corev1.ResourceName
-	// Pods turns the watch of pods on, which counts free GPUs and finds gangs.
-	// It covers all pods: a gang's pods that wait for a node are of interest,
-	// so are those that ended, and the keys that make a pod a member are labels
-	// and annotations of several spellings, which no selector of the API finds.
+	// Pods turns the watch of pods on, which counts free GPUs and finds gangs. It covers all pods:
+	// a gang includes pods that wait for a node and pods that ended, and no selector of the API
+	// finds the labels and annotations, in several spellings, that make a pod a member.
 	Pods bool
 	// Manager is the field manager that owns heddle's labels of Nodes.
 	Manager string
@@ -65,18 +62,16 @@ type Source struct {
 	used       map[string]int32
 }
 
-// Changes are what happened since the last Take. They are the caller's.
+// Changes holds the changes since the last Take. The caller owns it.
 type Changes struct {
-	// Nodes are the new states of nodes of which anything changed, by name; an
-	// empty one is gone.
+	// Nodes holds the new states of changed nodes, by name; the state of a deleted node is empty.
 	Nodes map[string]*NodeState
-	// Heartbeats are the newest ones of reports of which nothing else changed.
+	// Heartbeats holds the newest heartbeats of reports without other changes.
 	Heartbeats map[string]time.Time
-	// Gangs are those that changed, by [gang.Member.Key]; one without members
-	// is gone.
+	// Gangs holds the changed gangs, by [gang.Member.Key]; a gang without members is gone.
 	Gangs map[string]*Gang
-	// ReportContact is when the API server last sent anything about reports:
-	// heartbeats come by that watch.
+	// ReportContact is the time when the API server last sent anything on the watch of reports,
+	// which carries the heartbeats.
 	ReportContact time.Time
 }
 
@@ -142,9 +137,8 @@ func (s *Source) Changed() <-chan struct{} { return s.changed }
 // Synced reports whether everything has been listed once.
 func (s *Source) Synced() bool { return s.synced.Load() }
 
-// Contact is when the API server last sent anything, if only a bookmark, on the
-// watch that has been silent for longest. Zero means that one of them never
-// received anything.
+// Contact returns the time when the API server last sent anything, if only a bookmark, on the watch
+// that has been silent for longest. Zero means that one of them never received anything.
 func (s *Source) Contact() time.Time {
 	oldest := min(s.nodes.contact.Load(), s.reports.contact.Load())
 	if s.pods != nil {
@@ -235,8 +229,8 @@ func (s *Source) count(pod *Pod, sign int32) {
 	}
 }
 
-// protobuf is the API server's encoding of its own kinds: a quarter of the
-// work of JSON. Custom resources have JSON only.
+// protobuf is the API server's encoding of built-in kinds and takes a quarter of the work of JSON.
+// Custom resources support JSON only.
 const protobuf = "application/vnd.kubernetes.protobuf"
 
 // CoreClient is a client for core/v1.

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// cableDelay is how long something must stand before it is written: workers
-	// that start and links that come up pass through states that are of no use.
+	// cableDelay is the time for which a state must last before it is written: starting workers and
+	// links pass through useless states.
 	cableDelay = 5 * time.Second
 	// again is the time between two writes for one node, in times of settling: a
 	// link that flaps does not fill the API server.
@@ -41,21 +41,20 @@ type cables struct {
 	nodes, reports metadata.ResourceInterface
 	events         *events
 	passTime       time.Duration
-	// known are the nodes of which something is to be written, or was a moment
-	// ago: few of a large fleet.
+	// known holds the nodes with a pending or recent write: few of a large fleet.
 	known map[string]*nodeCables
 }
 
-// nodeCables is what is known of one node's.
+// nodeCables holds the state of one node's cables.
 type nodeCables struct {
 	node   *informers.Node
 	report *informers.Report // Nil if it is not believed.
 	want   informers.Cables
-	// since is when want began to differ from what is in the API server, zero
-	// if it does not; wrote is the last write.
+	// since is the time when want began to differ from the API server, or zero; wrote is the time
+	// of the last write.
 	since, wrote time.Time
-	// last is what this leader wrote, nil for nothing yet, onNode and onReport the versions that it
-	// wrote to: until the watch brings another there is nothing to add.
+	// last is the last write of this leader, or nil; onNode and onReport are the versions that it
+	// wrote to. It writes again only after the watch brings another version.
 	last   *informers.Cables
 	onNode *informers.Node
 	// given is the condition that was written.
@@ -96,7 +95,7 @@ func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if unfinished == nil && waiting {
 		unfinished = errWaiting
 	}
-	return cmp.Or(summed("write what is known of cables", faults), unfinished)
+	return cmp.Or(summed("write the state of cables", faults), unfinished)
 }
 
 // due are the nodes to write now, those with findings first. waiting means that
@@ -126,8 +125,7 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 	return due, waiting
 }
 
-// look compares a node with what it should have; nil means that nothing is to be
-// written.
+// look compares a node with its desired state; nil means that no write is needed.
 func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, now time.Time) *nodeCables {
 	seen := nodeCables{node: n.Node, report: n.Believed(), want: want, since: now}
 	k := c.known[n.Name]
@@ -160,7 +158,7 @@ func (c *cables) differs(k *nodeCables) bool {
 	return k.conditionDiffers(c.condition(k)) || k.statusDiffers()
 }
 
-// condition is what the Node is to have; the zero value is none.
+// condition returns the Node's desired condition, or the zero value.
 func (c *cables) condition(k *nodeCables) informers.Condition {
 	if !c.options.Exports.Conditions {
 		return informers.Condition{}
@@ -211,8 +209,7 @@ func (c *cables) write(ctx context.Context, k *nodeCables) error {
 	return errors.Join(faults...)
 }
 
-// record sends Events about what is different from what was written before, by
-// this leader or the one before.
+// record sends Events about differences from the last write, by this leader or the previous one.
 func (c *cables) record(ctx context.Context, k *nodeCables) {
 	if !c.options.Exports.Conditions {
 		return
@@ -280,7 +277,7 @@ func orNull(text string) any {
 	return text
 }
 
-// patch changes a status. What is gone by now needs none.
+// patch changes a status. A missing object is not an error.
 func (c *cables) patch(
 	ctx context.Context, client metadata.ResourceInterface, name string, kind types.PatchType, what string, body any,
 ) error {

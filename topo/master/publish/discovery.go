@@ -16,16 +16,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// maxWalk is how many leaves one worker may get: NodeTopology's bound.
+// maxWalk bounds the leaves of one worker, as NodeTopology does.
 const maxWalk = 32
 
-// discovery writes status.walk of NodeTopologies: the leaves whose uplinks the
-// node's worker discovers.
+// discovery writes status.walk of NodeTopologies, which tells a node's worker the leaves with
+// uplinks to discover.
 type discovery struct {
 	client  metadata.ResourceInterface
 	metrics *metrics
-	// sent are the reports that have been written to: until the watch brings
-	// another version there is nothing to add.
+	// sent holds the reports that have been written to. They are written again only after the watch
+	// brings another version.
 	sent map[string]*informers.Report
 }
 

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// eventBurst Events at once, and one a second after that: a switch that is
-	// replaced concerns hundreds of nodes, whose conditions have it all.
+	// eventBurst Events at once, and one a second after that: replacing a switch concerns hundreds
+	// of nodes, and their conditions have the details.
 	eventBurst = 100
 	eventRate  = 1
-	// nodeEvents bounds those of one node at a time.
+	// nodeEvents bounds the Events of one node at a time.
 	nodeEvents = 4
 )
 
@@ -39,7 +39,7 @@ func newEvents(p *Publisher) *events {
 	return &events{Publisher: p, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst)}
 }
 
-// event is one to record.
+// event is an Event to record.
 type event struct{ kind, reason, message string }
 
 // changes are the Events about the difference of two lists of findings.
@@ -64,7 +64,7 @@ func changes(before, now []v1alpha1.Finding) []event {
 	return out
 }
 
-// changed records what is different now.
+// changed records the changed findings.
 func (e *events) changed(ctx context.Context, node string, before, now []v1alpha1.Finding) {
 	for _, one := range changes(before, now) {
 		if !e.limit.TryAccept() {

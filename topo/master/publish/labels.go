@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// parallel is how many writes are under way at a time.
+	// parallel is the number of concurrent writes.
 	parallel = 8
 	// applyAttempts bounds the retries after conflicts: each drops at least one
 	// key.
 	applyAttempts = 4
-	// passTime is how long one snapshot is written: a node may have moved since.
+	// passTime bounds the time for writing one snapshot: a node may have moved since.
 	passTime = 10 * time.Second
 )
 
@@ -40,10 +40,10 @@ type labels struct {
 	written  map[string]written // By node.
 }
 
-// written is what is known of a Node that was written.
+// written records a write to a Node.
 type written struct {
-	// node is the Node as it was then: until the watch brings another version
-	// there is nothing to add.
+	// node is the version that was written to. The Node is written again only after the watch
+	// brings another version.
 	node *informers.Node
 	// conflicts are the keys that another manager holds, with the value that
 	// was rejected.
@@ -147,8 +147,7 @@ func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]s
 	return nil, fmt.Errorf("label Node %s: still in conflict after %d attempts", n.Name, applyAttempts)
 }
 
-// apply is one server-side apply. The UID keeps it from creating a Node that is
-// gone.
+// apply makes one server-side apply. The UID keeps it from creating a deleted Node.
 func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]string) error {
 	metadata := map[string]any{"name": n.Name, "uid": n.UID}
 	if len(want) > 0 {
@@ -163,7 +162,7 @@ func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]s
 	return l.metrics.count("labels", err)
 }
 
-// forget drops what is known of Nodes that are gone.
+// forget drops the records of deleted Nodes.
 func (l *labels) forget(s *snapshot.Snapshot) {
 	conflicts := 0
 	for name, w := range l.written {

@@ -32,9 +32,9 @@ type objects struct {
 
 // foreignAPI is an API of another project.
 type foreignAPI interface {
-	// resource is the version to use; false if the API server has none.
+	// resource returns the version to use, or false if the API server has none.
 	resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error)
-	// objects are those that a tree comes to.
+	// objects returns the desired objects for a tree.
 	objects(s *snapshot.Snapshot) ([]export.Object, error)
 }
 
@@ -124,7 +124,7 @@ func (o *objects) sync(ctx context.Context, s *snapshot.Snapshot, full bool) err
 	return errors.Join(faults...)
 }
 
-// list reads which objects are heddle's. An API that is not there is a state.
+// list reads heddle's objects. A missing API is not an error.
 func (o *objects) list(ctx context.Context) error {
 	resource, there, err := o.api.resource(ctx, o.options.Raw)
 	if err != nil {

@@ -1,11 +1,8 @@
-// Package publish writes the tree into the API server while its replica leads:
-// labels and the condition HeddleFabric of Nodes, Events about cables, the status of
-// NodeTopologies, HyperNodes, Topologies of Kueue and KAI.
-//
-// It owns the lease, the order and the pace of writes, and the removal of what
-// is no longer exported. It writes only where the API server has something else;
-// fields of other managers stay. The content is decided by export and
-// topo/fabric.
+// Package publish writes the tree into the API server while its replica leads: labels and the
+// condition HeddleFabric of Nodes, Events about cables, the status of NodeTopologies, HyperNodes,
+// Topologies of Kueue and KAI. It owns the lease, the order and the pace of writes, and the removal
+// of objects that are no longer exported. It writes only what differs from the API server; fields
+// of other managers stay. The content is decided by export and topo/fabric.
 package publish
 
 import (
@@ -25,7 +22,7 @@ import (
 // FieldManager owns what heddle applies.
 const FieldManager = "heddle-topo-master"
 
-// Exports select what is written. What is off is removed.
+// Exports selects the exports. Disabled exports are removed.
 type Exports struct {
 	Labels     export.LabelSets
 	HyperNodes bool
@@ -35,10 +32,10 @@ type Exports struct {
 	Conditions bool
 }
 
-// Options are what a Publisher needs.
+// Options configures a Publisher.
 type Options struct {
 	Latest *snapshot.Latest
-	// Objects writes; Raw reads which versions of an API there are.
+	// Objects writes; Raw reads the served versions of an API.
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
@@ -46,8 +43,8 @@ type Options struct {
 	Force bool
 	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
 	Debounce time.Duration
-	// CableDelay is how long a change of cables must stand before it is written; 0
-	// means 5 s.
+	// CableDelay is the time for which a change of cables must last before it is written; 0 means 5
+	// s.
 	CableDelay time.Duration
 	Registry   prometheus.Registerer
 	Log        *slog.Logger
@@ -78,8 +75,8 @@ const (
 	retryLast  = time.Minute
 )
 
-// writer brings one kind of objects up to date with a snapshot. full means that
-// nothing is assumed about what is there.
+// writer brings one kind of objects up to date with a snapshot. full means that nothing is assumed
+// about the existing objects.
 type writer interface {
 	sync(ctx context.Context, s *snapshot.Snapshot, full bool) error
 }
@@ -89,7 +86,7 @@ type writer interface {
 func (p *Publisher) Lead(ctx context.Context) {
 	p.metrics.leader.Set(1)
 	defer p.metrics.leader.Set(0)
-	// Labels last: those of a new fleet take minutes.
+	// Labels last: the labels of a new fleet take minutes.
 	writers := []writer{
 		newDiscovery(p),
 		&objects{Publisher: p, what: export.FormatHyperNode, on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
@@ -166,7 +163,7 @@ func (p *Publisher) rest(ctx context.Context, next <-chan struct{}, pause time.D
 	}
 }
 
-// metrics are those of the leader.
+// metrics holds the leader's metrics.
 type metrics struct {
 	leader    prometheus.Gauge
 	writes    *prometheus.CounterVec
@@ -181,10 +178,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "heddle_topology_leader", Help: "1 while this replica writes.",
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_topology_publish_writes_total", Help: "Requests that changed something, by what was written.",
+			Name: "heddle_topology_publish_writes_total", Help: "Requests that changed something, by kind of content.",
 		}, []string{"what"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_topology_publish_failures_total", Help: "Writes that failed, by what was written.",
+			Name: "heddle_topology_publish_failures_total", Help: "Writes that failed, by kind of content.",
 		}, []string{"what"}),
 		conflicts: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "heddle_topology_label_conflicts", Help: "Labels that are left to another field manager.",
@@ -197,8 +194,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// count counts a write by its outcome, which it returns. Both counters are there from
-// the first write on: an increase from nothing to one is none to Prometheus.
+// count counts a write by its outcome, which it returns. Both counters exist from the first write
+// on, since Prometheus does not see an increase from absent to one.
 func (m *metrics) count(what string, err error) error {
 	writes, failures := m.writes.WithLabelValues(what), m.failures.WithLabelValues(what)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
 
-// Bounds on what is written of one node: NodeTopology's, and what a person
-// reads of a condition.
+// Bounds on the status of one node: NodeTopology's bound, and the length of a readable condition.
 const (
 	maxFindings  = 32
 	maxSentences = 3
@@ -25,8 +24,8 @@ const (
 // kindLeaf is the kind of group that users mean by a node's leaf.
 const kindLeaf = "leaf"
 
-// Cables is what the tree shows of a node's cables: the node's element, the groups
-// that hold it, top first, and its report, nil for none that is believed.
+// Cables returns the status of a node's cables from the groups that hold it, top first, its
+// element, and its report, nil if it has no valid report.
 func Cables(holders []*fabric.Element, e *fabric.Element, r *informers.Report) informers.Cables {
 	if r == nil {
 		return informers.Cables{Summary: unique.Make(informers.CablesSummary{})}
@@ -43,7 +42,7 @@ func Cables(holders []*fabric.Element, e *fabric.Element, r *informers.Report) i
 	for i := range e.Findings {
 		f := &e.Findings[i]
 		if f.Kind == fabric.Unseen {
-			continue // It is no fault of the cable.
+			continue // Not a fault of the cable.
 		}
 		sum.Findings++
 		if len(out.Findings) < maxFindings {

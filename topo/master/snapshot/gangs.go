@@ -29,30 +29,30 @@ type Gangs struct {
 type Gang struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// API is what makes a gang of the pods: a scheduler, a queue, or the
-	// controller of a job. Gangs of two may have one name.
+	// API names the API that makes the pods a gang: a scheduler, a queue, or the controller of a
+	// job. Gangs of two APIs may have the same name.
 	API   gang.API   `json:"api"`
 	State gang.Phase `json:"state"`
-	// Reason is why it does not run; the scheduler's message while it rejects
-	// the gang.
+	// Reason explains why the gang does not run; it is the scheduler's message while it rejects the
+	// gang.
 	Reason string `json:"reason,omitempty"`
-	// Since is when the state began, RejectedSince when the scheduler first
-	// rejected it; absent if unknown.
+	// Since is the start of the state, RejectedSince the time of the first rejection by the
+	// scheduler; absent if unknown.
 	Since         time.Time `json:"since,omitzero"`
 	RejectedSince time.Time `json:"rejectedSince,omitzero"`
-	// MinMember is how many members must run for any to run, by the pods; 0 if
-	// they do not have it.
+	// MinMember is the number of members that must run for any to run, by the pods; 0 if the pods
+	// do not state it.
 	MinMember int `json:"minMember"`
 	// Members are the pods that exist; those Bound have a node and have not
 	// ended, Running is how many of them run.
 	Members int `json:"members"`
 	Bound   int `json:"bound"`
 	Running int `json:"running"`
-	// GPUs is how many the members that have not ended ask for.
+	// GPUs is the number of GPUs that the members that have not ended request.
 	GPUs int `json:"gpus"`
 	// Group is the lowest group that holds all the nodes; absent if none does.
 	Group *GroupName `json:"group,omitempty"`
-	// Nodes are where members are bound, each once, in the order of ranks.
+	// Nodes lists the nodes of bound members, each once, in the order of ranks.
 	Nodes []string `json:"nodes"`
 }
 
@@ -78,7 +78,7 @@ func (s *Snapshot) GangDocument() (*Document, error) {
 	})
 }
 
-// SelectGangs are those of a namespace in a state; "" is any.
+// SelectGangs returns the gangs of a namespace in a state; "" selects any.
 func (s *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
 	list := []Gang{}
 	for _, g := range s.GangList() {
@@ -116,7 +116,7 @@ func (s *Snapshot) listGangs() []Gang {
 	return out
 }
 
-// gang sums up the members of one, of which there is one at least.
+// gang sums up the members of a gang, at least one.
 func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
 	members := gang.Current(shared)
 	gang.OrderMembers(members)
@@ -165,7 +165,7 @@ func (s *Snapshot) places() map[string][]*fabric.Element {
 	if len(at) == 0 {
 		return at
 	}
-	// Neighbors share what holds them.
+	// Neighbors share their groups.
 	var last []*fabric.Element
 	for holders, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode || len(holders) == 0 {
@@ -193,7 +193,7 @@ func (s *Snapshot) domains() map[string]*fabric.Element {
 	return out
 }
 
-// lowest is the lowest group that holds all the nodes, nil if there is none.
+// lowest returns the lowest group that holds all the nodes, or nil.
 func lowest(nodes []string, at map[string][]*fabric.Element) *GroupName {
 	if len(nodes) == 0 {
 		return nil

@@ -10,17 +10,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
 
-// GPUs is how many accelerators there are.
+// GPUs counts accelerators.
 type GPUs struct {
-	// Free is how many a pod could get now: those that the kubelet offers on
-	// nodes that are Ready and not cordoned, less those that pods hold.
-	// Absent if pods are not counted.
+	// Free is the number that pods could get now: GPUs that the kubelet offers on Ready and
+	// schedulable nodes, minus GPUs that pods hold. Absent if pods are not counted.
 	Free *int `json:"free,omitempty"`
-	// Offered is how many the kubelets offer of the GPU resource, on nodes in
-	// any state. It is less than Total where no device plugin runs, or where
-	// it withholds GPUs that are unhealthy or allocated in another way.
+	// Offered is the number of GPUs that the kubelets offer, on nodes in any state. It is less than
+	// Total where no device plugin runs, or where it withholds GPUs that are unhealthy or allocated
+	// in another way.
 	Offered int `json:"offered"`
-	// Total is how many there are, offered or not.
+	// Total is the number of GPUs, offered or not.
 	Total int `json:"total"`
 }
 
@@ -69,8 +68,7 @@ type Node struct {
 	Product    string    `json:"product,omitempty"`
 	GPUs       GPUs      `json:"gpus"`
 
-	// Ignored is why the node's report is not believed; what follows is empty
-	// then.
+	// Ignored explains why the node's report is ignored; then the following fields are empty.
 	Ignored      string             `json:"ignored,omitempty"`
 	NVLinkDomain string             `json:"nvlinkDomain,omitempty"`
 	Rails        []v1alpha1.Rail    `json:"rails,omitempty"`
@@ -96,7 +94,7 @@ type Group struct {
 	Status string `json:"status"`
 }
 
-// Node is the answer about one node; false if there is none.
+// Node returns the answer about one node, or false.
 func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 	known, ok := s.Nodes.Get(name)
 	if !ok || known.Node == nil {

@@ -13,9 +13,9 @@ import (
 type PortList struct {
 	// Ports are ordered by the tree, then by rail and plane.
 	Ports []Port `json:"ports"`
-	// Uplinks are those of the switch that was asked for.
+	// Uplinks lists the uplinks of the requested switch.
 	Uplinks []v1alpha1.Uplink `json:"uplinks,omitempty"`
-	// Omitted is how many ports there was no room for.
+	// Omitted is the number of ports beyond the bound.
 	Omitted int `json:"omitted,omitempty"`
 }
 
@@ -30,7 +30,7 @@ type Port struct {
 	// the group's leaves.
 	Foreign bool `json:"foreign,omitempty"`
 	v1alpha1.Rail
-	// Finding is what is wrong with it; of a missing port there is nothing else.
+	// Finding describes the fault; a missing port has only a finding.
 	Finding *fabric.Finding `json:"finding,omitempty"`
 }
 
@@ -45,8 +45,8 @@ type PortQuery struct {
 // maxPorts bounds an answer: a group of 512 nodes with 8 rails.
 const maxPorts = 4096
 
-// Ports are the ports of a group and those of others on its leaves, or all that
-// are on a switch or belong there; false if there is no such group.
+// Ports returns the ports of a group and the ports of other groups on its leaves, or all ports that
+// are on a switch or belong there. It returns false for an unknown group.
 func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 	p := portSearch{query: q, nodes: map[*fabric.Element]bool{}, leaves: map[string]bool{}}
 	if q.Group != "" {
@@ -117,7 +117,7 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 		}
 		p.put(&one)
 	}
-	for i := range rest { // No port of the report is there to have them.
+	for i := range rest { // No port of the report has them.
 		f := &rest[i]
 		one.Rail = v1alpha1.Rail{Rail: f.Rail, Plane: f.Plane, HCA: f.HCA, ID: f.ID, LinkState: v1alpha1.LinkUnknown}
 		one.Finding = f
@@ -142,8 +142,8 @@ func (p *portSearch) put(one *Port) {
 	p.out.Ports = append(p.out.Ports, *one)
 }
 
-// wanted reports whether a port is to be in the answer: also one that should end on
-// the switch and does not.
+// wanted reports whether the answer includes a port, also a port that should end on the switch and
+// does not.
 func (p *portSearch) wanted(one *Port) bool {
 	if p.query.Group != "" {
 		return !one.Foreign || one.Switch != nil && p.leaves[fabric.SwitchID(one.Switch.ID)]

@@ -1,10 +1,7 @@
-// Package snapshot is what topo-master knows at one moment, and the shapes of its
-// answers.
-//
-// It owns the tree, nodes and gangs that all answers are made of, and the JSON
-// of GET /v1/topology, /v1/nodes/{name} and /v1/gangs. It is pure: no clock, no
-// network, no API server. The tree and the bytes of /node_group are
-// topo/fabric's.
+// Package snapshot holds topo-master's state at one moment, and the shapes of its answers. It owns
+// the tree, nodes and gangs behind all answers, and the JSON of GET /v1/topology, /v1/nodes/{name}
+// and /v1/gangs. It is pure: no clock, no network, no API server. The tree and the bytes of
+// /node_group are topo/fabric's.
 package snapshot
 
 import (
@@ -33,11 +30,10 @@ type Snapshot struct {
 	// nodes' GPUs in use are unknown.
 	CountsPods bool
 	Gangs      Table[*informers.Gang]
-	// Discovery are the leaves whose uplinks each node's worker discovers, by
-	// node.
+	// Discovery holds the leaves with uplinks for each node's worker to discover, by node.
 	Discovery map[string][]string
-	// StaleSince is when the API server last sent anything if that is too long
-	// ago; zero if it is not.
+	// StaleSince is the time when the API server last sent anything, if that is too long ago; else
+	// zero.
 	StaleSince time.Time
 
 	views        map[fabric.Axis]*view
@@ -118,8 +114,8 @@ func NewLatest() *Latest {
 	return l
 }
 
-// Get is the newest snapshot, nil before the first, and a channel that is closed
-// when there is another.
+// Get returns the newest snapshot, nil before the first, and a channel that is closed when another
+// follows.
 func (l *Latest) Get() (s *Snapshot, next <-chan struct{}) {
 	now := l.state.Load()
 	return now.snapshot, now.next
@@ -131,7 +127,7 @@ func (l *Latest) Set(s *Snapshot) {
 	close(old.next)
 }
 
-// entry is what a [Table] holds. One that is empty is none.
+// entry is an entry of a [Table]. Empty entries do not count.
 type entry interface {
 	Key() string
 	Empty() bool

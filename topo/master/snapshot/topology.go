@@ -22,8 +22,8 @@ import (
 // which /v1/nodes/{name} has. Nothing in it depends on the replica or on when
 // it is asked, but for StaleSince.
 type Topology struct {
-	// StaleSince is there if the API server has been silent for too long: what
-	// follows is the cluster as it was then.
+	// StaleSince is set if the API server has been silent for too long: the following fields show
+	// the cluster at that time.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 	// Levels are the kinds of groups that can be, top first.
 	Levels []fabric.Level `json:"levels"`
@@ -42,7 +42,7 @@ type Topology struct {
 	StaleSources []StaleSource `json:"staleSources,omitempty"`
 }
 
-// StaleSource is a source of which the last good answer stands on some nodes.
+// StaleSource is a source with an old answer in use on some nodes.
 type StaleSource struct {
 	Source v1alpha1.Source `json:"source"`
 	// Since is the earliest of the nodes.
@@ -66,8 +66,7 @@ type Element struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`
 	Status string `json:"status"`
-	// Key is what a group is known by: the ID of its first switch, an NVLink
-	// domain, a configured name.
+	// Key identifies a group: the ID of its first switch, an NVLink domain, a configured name.
 	Key      string          `json:"key,omitempty"`
 	Product  string          `json:"product,omitempty"`
 	Cordoned bool            `json:"cordoned,omitempty"`

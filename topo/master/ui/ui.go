@@ -1,7 +1,7 @@
 // Package ui is the web page that topo-master serves at its root: the fabric
 // as nested boxes, and what is wrong in it.
 //
-// It owns the page's files and the policy that a browser is to hold them to: the
+// It owns the page's files and their content security policy: the
 // document, one script and one style sheet, which make generate bundles from src.
 // The page needs no other host and no inline script or style; it reads v1/topology,
 // v1/nodes/{name} and v1/watch by addresses relative to its own, so that it works behind

@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// expireEvery is how often deadlines are looked at.
+	// expireEvery is the interval between checks of deadlines.
 	expireEvery = 500 * time.Millisecond
 	// publishEvery is the time between two values of a gauge, between two looks at the
 	// election, and between two writes of one object.
 	publishEvery = 2 * time.Second
-	// noElectionAfter is how long after the pods have synced an election is known, if
+	// noElectionAfter is the time after the sync of the pods within which an election shows, if
 	// there is one.
 	noElectionAfter = 20 * time.Second
 	// maxRejected bounds the gangs that are labels of a metric.
@@ -163,7 +163,7 @@ func (c *Controller) expire() {
 	}
 }
 
-// publish sets the gauges: in a replica that waits those of the topology tree alone.
+// publish sets the gauges. A waiting replica sets only the gauges of the topology tree.
 func (c *Controller) publish(now time.Time) {
 	m := c.Cache.Metrics
 	if c.Topology.Configured() {
@@ -214,8 +214,8 @@ func (c *Controller) nodeLost(name string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// elect makes this process the leader if it has won the election, or if there is none
-// so long after the pods have synced.
+// elect makes this process the leader if it has won the election, or if no election shows within
+// noElectionAfter of the sync of the pods.
 func (c *Controller) elect(synced time.Duration) {
 	if c.Leads.Load() {
 		return
@@ -225,11 +225,11 @@ func (c *Controller) elect(synced time.Duration) {
 	}
 }
 
-// Won reports whether this process has won kube-scheduler's leader election, and
-// whether there is one. kube-scheduler does not pass that to plugins; its metric has
-// it, from when the election begins.
+// Won reports whether this process has won kube-scheduler's leader election, and whether an
+// election takes place. kube-scheduler does not pass that to plugins; its metric shows it once the
+// election begins.
 func Won(metrics prometheus.Gatherer) (won, known bool) {
-	// What could be gathered is there beside an error.
+	// An error comes with the metrics that could be gathered.
 	families, _ := metrics.Gather()
 	for _, family := range families {
 		if family.GetName() != "leader_election_master_status" {

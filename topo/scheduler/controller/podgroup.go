@@ -54,7 +54,7 @@ func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 	return all
 }
 
-// owner returns the controller that all pods have; nil if they have none, or several.
+// owner returns the common controller of all pods, or nil.
 func owner(pods []*corev1.Pod) (owner *metav1.OwnerReference) {
 	for _, pod := range pods {
 		o := metav1.GetControllerOfNoCopy(pod)
@@ -129,7 +129,7 @@ type reconciler struct {
 	failure string
 }
 
-// round does for each object what it needs. gangs have pods, objects are those in the
+// round reconciles each object. gangs are the gangs with pods, objects the PodGroups in the
 // cluster.
 func (r *reconciler) round(
 	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []*unstructured.Unstructured,

@@ -53,7 +53,7 @@ func (c *Controller) watch() (err error) {
 	return err
 }
 
-// resource is that of PodGroups of an API group.
+// resource returns the resource of PodGroups in an API group.
 func resource(group string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: wellknown.PodGroupVersion, Resource: wellknown.PodGroups}
 }

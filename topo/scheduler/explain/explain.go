@@ -30,7 +30,7 @@ import (
 // nativePodGroups is the group and version of Kubernetes' own PodGroups.
 const nativePodGroups = "scheduling.k8s.io/v1beta1"
 
-// Cluster is what is known of a cluster.
+// Cluster holds the objects that explain pending pods.
 type Cluster struct {
 	Nodes []corev1.Node
 	Pods  []corev1.Pod
@@ -43,48 +43,48 @@ type Cluster struct {
 	Budgets []policyv1.PodDisruptionBudget
 }
 
-// Answer is why a pod, or the pods of a gang, have no node.
+// Answer explains why a pod, or the pods of a gang, have no node.
 type Answer struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Gang is true for a gang, API what makes it one.
 	Gang bool   `json:"gang"`
 	API  string `json:"api,omitempty"`
-	// Pods is how many there are without failed ones, MinMember how many must have a
-	// node before any starts, 0 if nothing states that, Bound how many have one.
+	// Pods is the number of pods without the failed ones, MinMember the number that must have a
+	// node before any starts, or 0, and Bound the number of bound pods.
 	Pods      int `json:"pods"`
 	MinMember int `json:"minMember"`
 	Bound     int `json:"bound"`
 	// Asks are the different requests of the pods that wait.
 	Asks []Ask `json:"asks,omitempty"`
-	// Reported is what schedulers wrote into the pods' condition PodScheduled.
+	// Reported holds the schedulers' messages in the pods' condition PodScheduled.
 	Reported []string `json:"reported,omitempty"`
 	// Nodes are the reasons against nodes, for the pods that ask for most GPUs.
 	Nodes []Reason `json:"nodes,omitempty"`
-	// Groups are those with most room first.
+	// Groups lists the groups, the ones with most room first.
 	Groups []Room `json:"groups,omitempty"`
-	// Fits is what there is room for now, in sentences.
+	// Fits describes what fits now, in sentences.
 	Fits []string `json:"fits,omitempty"`
-	// Rules is why there is no place though there is room: topologySpreadConstraints and
-	// required anti-affinity of the pods.
+	// Rules names the topologySpreadConstraints and the required anti-affinity that leave no place
+	// although there is room.
 	Rules string `json:"rules,omitempty"`
-	// Victims are what preemption would evict to make room, if that is enough.
+	// Victims lists what preemption would evict to make room, if that is enough.
 	Victims []Victim `json:"victims,omitempty"`
 }
 
-// Ask is what each of some pods asks for.
+// Ask holds the request of each pod of a class.
 type Ask struct {
 	Pods     int         `json:"pods"`
 	Requests fit.Amounts `json:"requests"`
 }
 
-// Reason is why some nodes take no pod.
+// Reason explains why some nodes take no pod.
 type Reason struct {
 	Reason string   `json:"reason"`
 	Nodes  []string `json:"nodes"`
 }
 
-// Room is how many of the pods that wait a group would take now.
+// Room is the number of waiting pods that a group would take now.
 type Room struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
@@ -93,14 +93,14 @@ type Room struct {
 	Holders []Holder `json:"holders,omitempty"`
 }
 
-// Holder is a gang or a pod that has what is lacking.
+// Holder is a gang or a pod that holds the missing resource.
 type Holder struct {
 	Name string `json:"name"`
 	// Owner is the controller of its pods, such as Job/train.
 	Owner  string `json:"owner,omitempty"`
 	Amount int64  `json:"amount"`
-	// Resource is what it holds, Since when its first pod has a node, and Until when
-	// its last one is expected to be gone; zero if it does not state that.
+	// Resource is the resource held, Since the time when its first pod got a node, and Until the
+	// expected end of its last pod, zero if unknown.
 	Resource string    `json:"resource"`
 	Since    time.Time `json:"since,omitzero"`
 	Until    time.Time `json:"until,omitzero"`
@@ -143,8 +143,8 @@ func Of(ctx context.Context, c *Cluster, namespace, name string, now time.Time) 
 	return a, nil
 }
 
-// specOf is what the pods of a gang and its PodGroup object declare. Contradictions
-// are the scheduler's to report.
+// specOf returns the declaration of a gang by its pods and its PodGroup. The scheduler reports
+// contradictions.
 func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
 	d := wellknown.DefaultDomains()
 	d.Vendor = wellknown.VendorAuto // amd.com/gpu has amd.com/gpu-group-size beside it.
@@ -215,7 +215,7 @@ func isGPU(name corev1.ResourceName) bool {
 	return strings.HasSuffix(string(name), "/gpu") || strings.HasSuffix(string(name), "/gpu.exclusive")
 }
 
-// gpus is how many GPUs a pod asks for, of any vendor.
+// gpus returns the number of GPUs that a pod requests, of any vendor.
 func gpus(p *corev1.Pod) (n int32) {
 	for name, value := range fit.Requests(p) {
 		if isGPU(name) {

@@ -21,18 +21,17 @@ import (
 )
 
 const (
-	// page is how many objects an answer of the API server has.
+	// page is the number of objects in one response of the API server.
 	page = 500
-	// freshFor is how long a list answers further questions.
+	// freshFor is the time for which a list answers further questions.
 	freshFor = 5 * time.Second
 )
 
 // ErrTooLarge is for a cluster with more nodes or pods than the limits of a Lister.
 var ErrTooLarge = errors.New("the cluster is too large to be listed for this: ask with the command heddle why")
 
-// Lister answers by what the API server lists when someone asks. Questions at the same
-// time wait for each other and share a list: in memory the cluster is there for a
-// moment, once.
+// Lister answers from lists that the API server returns on demand. Concurrent questions wait for
+// each other and share a list, so that memory holds the cluster only once and briefly.
 type Lister struct {
 	core     rest.Interface
 	maxNodes int
@@ -157,14 +156,14 @@ func (l *Lister) read(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// trimNode drops what is not counted.
+// trimNode drops the unused fields.
 func trimNode(n *corev1.Node) corev1.Node {
 	out := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: n.Spec}
 	out.Status.Allocatable, out.Status.Conditions = n.Status.Allocatable, n.Status.Conditions
 	return out
 }
 
-// trimPod drops what is not counted: environment, volumes, commands.
+// trimPod drops the unused fields: environment, volumes, commands.
 func trimPod(p *corev1.Pod) corev1.Pod {
 	out := corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
 	out.ManagedFields, out.Spec.Volumes = nil, nil

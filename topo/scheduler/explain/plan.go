@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// maxHolders is how many holders of a group are named.
+// maxHolders bounds the named holders of a group.
 const maxHolders = 3
 
 // plan is the question in the scheduler's own form: which plan would it make?
@@ -96,7 +96,8 @@ func (p *plan) at(id int32, c *fit.Class) (n *fit.Node, obstacle string) {
 	return n, c.Obstacle(n.Node)
 }
 
-// reasons are why nodes take no pod of the class with most GPUs, those of most nodes first.
+// reasons returns why nodes take no pod of the class with most GPUs, the most frequent reasons
+// first.
 func (p *plan) reasons() []Reason {
 	c := p.classes[p.most]
 	by := map[string]Reason{}
@@ -161,8 +162,8 @@ func (p *plan) rooms() []Room {
 	return rooms
 }
 
-// holders are what has most of the resource that the pods ask for and that is
-// scarcest: an extended one before cpu and memory.
+// holders returns the largest holders of the scarcest resource that the pods request: an extended
+// resource before cpu and memory.
 func (p *plan) holders(nodes []string) []Holder {
 	name := p.scarce()
 	by := map[string]Holder{}
@@ -214,7 +215,7 @@ func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
 	}
 }
 
-// scarce is the resource whose holders are named: the first extended one.
+// scarce returns the resource for which holders are named: the first extended resource.
 func (p *plan) scarce() corev1.ResourceName {
 	amounts := p.classes[p.most].Amounts
 	name := corev1.ResourceCPU
@@ -226,7 +227,7 @@ func (p *plan) scarce() corev1.ResourceName {
 	return name
 }
 
-// fits is what there is room for now.
+// fits describes what fits now.
 func (p *plan) fits(a *Answer) []string {
 	least := p.waiting.MinMember
 	if group, ok := p.place(p.waiting, least); ok {
@@ -276,7 +277,7 @@ func these(pods int) string {
 	return fmt.Sprintf("%d pods", pods)
 }
 
-// place is where the first pods of a gang would be, but for the rules between pods.
+// place returns where the first pods of a gang would go without the rules between pods.
 func (p *plan) place(g planner.Gang, pods int) (where string, ok bool) {
 	g.Members, g.MinMember = g.Members[:pods], pods
 	group, err := p.planner.Room(&g, p.request.Nodes)
@@ -291,7 +292,7 @@ func (p *plan) place(g planner.Gang, pods int) (where string, ok bool) {
 	return "in " + group.Kind + " " + group.Name, true
 }
 
-// Victim is a gang, or a pod of none, that preemption would evict.
+// Victim is a gang, or a pod without a gang, that preemption would evict.
 type Victim struct {
 	Name     string `json:"name"`
 	Pods     int    `json:"pods"`
@@ -339,7 +340,7 @@ func (p *plan) preempt(ctx context.Context, c *Cluster) (victims []Victim) {
 	return victims
 }
 
-// together is one name for all gangs that run together or not at all.
+// together returns one name for all gangs that run together or not at all.
 func together(spec *gang.Spec) types.NamespacedName {
 	return slices.MinFunc(append([]types.NamespacedName{spec.Key}, spec.Groups...), func(x, y types.NamespacedName) int {
 		return cmp.Compare(x.String(), y.String())

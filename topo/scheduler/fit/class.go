@@ -229,9 +229,9 @@ func selfMatching(pod *corev1.Pod, terms []corev1.PodAffinityTerm) (keys []strin
 	return keys
 }
 
-// HCAs returns the requests that may be for HCAs: extended resources of which one container
-// requests several, with the largest request. Only the node knows whether they are HCAs.
-// Containers of a pod can share HCAs, so the sum of their requests means nothing.
+// HCAs returns the requests that may be for HCAs: extended resources with a container that requests
+// several, and the largest request. Only the node knows whether they are HCAs. Containers of a pod
+// can share HCAs, so the sum of their requests means nothing.
 func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	hcas := Amounts{}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -246,9 +246,9 @@ func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 	return hcas
 }
 
-// LacksHCAs returns the first resource, by name, of which a container requests more HCAs than
-// the node has; empty if the node has enough or does not publish its HCAs. The
-// node's capacity does not show it: it counts each HCA once for every container that may share it.
+// LacksHCAs returns the first resource, by name, with a container that requests more HCAs than the
+// node has. It is empty if the node has enough or does not publish its HCAs. The node's capacity
+// does not show it: it counts each HCA once for every container that may share it.
 func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	text := node.Annotations[wellknown.HCACounts]
 	if text == "" || len(hcas) == 0 {

@@ -21,7 +21,7 @@ type Reservation struct {
 // Reservations are by node. They are not changed once made.
 type Reservations map[string][]Reservation
 
-// Asker is the pod or the gang that asks what is free.
+// Asker identifies the pod or the gang for which free resources are counted.
 type Asker struct {
 	Priority int32
 	// UID is the pod's own, so that its reservation does not count.
@@ -58,11 +58,11 @@ func Union(parts ...Gone) Gone {
 // Free has the part of a node's resources that a pod can use.
 type Free struct {
 	node *Node
-	// reserved is what the reservations take, gone what leaving pods free.
+	// reserved holds the amounts of the reservations, gone the amounts that leaving pods free.
 	reserved, gone Amounts
 }
 
-// FreeOf returns what is left of a node. Reservations for pods that are on the node
+// FreeOf returns the free resources of a node. Reservations for pods that are on the node
 // already, for pods of a lower priority, and for the asker do not count.
 func FreeOf(n *Node, reservations []Reservation, a *Asker) Free {
 	f := Free{node: n, gone: a.Gone[n.Name].Amounts}
@@ -95,8 +95,8 @@ func (f *Free) Count(c *Class) int32 {
 	return int32(max(0, n))
 }
 
-// selected is how many GPUs are left that the class's selector accepts: 0 on a node
-// that does not publish its free GPUs.
+// selected returns the number of free GPUs that the class's selector accepts: 0 on a node that does
+// not publish its free GPUs.
 func (f *Free) selected(c *Class) int64 {
 	name := c.selector.Resource
 	left, err := c.selector.Left(f.node.Node, f.node.Requested.Of(name))
@@ -148,7 +148,7 @@ func (f *Free) Left(name corev1.ResourceName) int64 {
 	return f.node.Allocatable.Of(name) - requested - f.reserved[name] + f.gone[name]
 }
 
-// maxClasses is how many classes a table keeps.
+// maxClasses bounds the classes in a table.
 const maxClasses = 128
 
 // Table caches how many pods of a class fit on a node. It is for one goroutine, since

@@ -11,7 +11,8 @@ import (
 type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
-	// Allocatable is what pods can use, Requested the sum of what the node's pods request.
+	// Allocatable holds the resources for pods, Requested the sum of the requests of the node's
+	// pods.
 	Allocatable, Requested Resources
 	// Generation changes with everything else. No two nodes have the same one.
 	Generation int64

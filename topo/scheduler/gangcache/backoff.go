@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A gang avoids a node that rejected a member for what planner does not know (volumes, other
-// pods' affinity), at first for a moment, since the node may be changing, then twice as long
-// each time.
+// A gang avoids a node that rejected a member for a reason unknown to planner (volumes, other pods'
+// affinity), at first for a moment, since the node may be changing, then twice as long each time.
 const backoffFirst, backoffMost = 2 * time.Second, time.Minute
 
 // Backoffs are the nodes that gangs and native PodGroups avoid. They are safe for
@@ -24,9 +23,9 @@ type Backoffs struct {
 type backoff struct {
 	until    map[string]time.Time
 	failures int
-	// message is why the last of the nodes rejected the member.
+	// message explains why the last of the nodes rejected the member.
 	message string
-	// last is when the last back-off ends.
+	// last is the end of the last back-off.
 	last time.Time
 }
 

@@ -191,7 +191,7 @@ func (c *Cache) Reservations() fit.Reservations {
 // QueueKey is the place of a pod in the scheduler's queue. All pods of a gang have the same.
 type QueueKey struct {
 	Priority int32
-	// Created is when the first pod or the PodGroup of the gang was created.
+	// Created is the creation time of the gang's first pod or its PodGroup.
 	Created time.Time
 	// Name orders gangs of one age; empty for a pod of no gang.
 	Name string
@@ -222,8 +222,8 @@ type Gang struct {
 	// another.
 	Certain   bool
 	MinMember int
-	// Timeout is how long members that have a node wait for the others; 0 if the pods do not
-	// state it.
+	// Timeout is the time that members with a node wait for the others; 0 if the pods do not state
+	// it.
 	Timeout time.Duration
 	// RejectedSince is zero for a gang that is not rejected or waits for pods.
 	RejectedSince time.Time

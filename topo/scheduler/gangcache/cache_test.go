@@ -165,7 +165,7 @@ func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
 		t.Fatalf("one of two is let go: %s", rejection)
 	}
 	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
-	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "there is no PodGroup object") {
+	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "no PodGroup object") {
 		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
 	}
 	if admit(c, b) == "" {

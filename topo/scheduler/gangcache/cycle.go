@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// permitSlack is how much longer the framework lets a pod wait in Permit than the gang
-	// does, so that the gang's own deadline, which has the reason, comes first.
+	// permitSlack is the additional time for which the framework lets a pod wait in Permit, so that
+	// the gang's own deadline, which has the reason, comes first.
 	permitSlack = time.Minute
-	// MaxRetries is how often a gang plans around nodes that rejected members before it
-	// releases all its nodes.
+	// MaxRetries bounds the plans around nodes that rejected members before a gang releases all its
+	// nodes.
 	MaxRetries = 3
 )
 
-// Admit is for PreEnqueue. reason is what the pod's gang waits for; empty if the pod may enter
-// the queue. added reports that the pod was not known. The cache may know a newer version of
-// the pod than the queue.
+// Admit decides for PreEnqueue. reason says what the pod's gang waits for; it is empty if the pod
+// may enter the queue. added reports that the pod was not known. The cache may know a newer version
+// of the pod than the queue.
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	m := c.lock(pod)
 	defer c.unlock()
@@ -45,8 +45,8 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	return added, reason
 }
 
-// Snapshot has what a member's scheduling cycle needs of the cache. Without a node and a rejection
-// the units are to be planned and committed one after another.
+// Snapshot holds the part of the cache that a member's scheduling cycle needs. Without a node and a
+// rejection the cycle plans and commits the units one after another.
 type Snapshot struct {
 	// Member reports whether the pod is in a gang.
 	Member bool
@@ -191,7 +191,7 @@ func (c *Cache) conclude(m *member, reason string) string {
 	_, avoided := c.Backoffs.Avoided(g.key)
 	reason += avoided
 	if g.hasReservedEnough() {
-		m.notified = true // There is no room for one member more, and the others have theirs.
+		m.notified = true // The others have their nodes, and one more member does not fit.
 		return reason
 	}
 	if !g.satisfied() {

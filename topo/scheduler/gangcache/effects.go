@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// activateEvery is how often planned members are activated again. The queue loses events:
+	// activateEvery is the interval between activations of planned members. The queue loses events:
 	// a pod that preempts a victim a second time while its deletion is reported gets neither
 	// event.
 	activateEvery = 2 * time.Second
-	// incompleteAfter is how long a gang may lack pods before an Event, since operators
+	// incompleteAfter is the time for which a gang may lack pods before an Event, since operators
 	// create the pods of a job one after another.
 	incompleteAfter = 30 * time.Second
-	// maxEvents is how many pods of a gang get the same Event at most.
+	// maxEvents bounds the pods of a gang that get the same Event.
 	maxEvents = 16
 )
 
@@ -63,7 +63,7 @@ func (g *gangInfo) overdue(now time.Time) bool {
 	return g.have(planned) > g.have(reserved)
 }
 
-// Event is to be recorded about a pod.
+// Event holds an Event to record about a pod.
 type Event struct {
 	Pod             *corev1.Pod
 	Reason, Message string

@@ -166,7 +166,7 @@ func TestGroupsWithAGangThatNeverComes(t *testing.T) {
 		c := newCache()
 		a := podOf("a", in("x", "1"))
 		a.Annotations = map[string]string{wellknown.GangGroups: `["default/x", "default/never"]`}
-		const reason = "podgroup x waits for podgroup default/never of its groups: there is none"
+		const reason = "podgroup x waits for podgroup default/never of its groups does not exist"
 		if got := admit(c, a); got != reason {
 			t.Errorf("%s", got)
 		}

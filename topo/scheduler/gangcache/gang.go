@@ -40,19 +40,19 @@ type gangInfo struct {
 
 	// once reports that the gang had its nodes, which satisfies the policy once-satisfied.
 	once bool
-	// deadline is when the reservations end; zero without reservations. preemption is nil
+	// deadline is the end of the reservations; zero without reservations. preemption is nil
 	// unless pods must leave first.
 	deadline   time.Time
 	preemption *preemption
-	// activated is when planned members were activated last.
+	// activated is the time of the last activation of planned members.
 	activated time.Time
 
 	rejected rejection
 
-	// completeSince is when the gang had the pods that it needs, until they are bound.
-	// incompleteSince is when it was complete last.
+	// completeSince is the time since which the gang has the pods that it needs, until they are
+	// bound. incompleteSince is the time when it was last complete.
 	completeSince, incompleteSince time.Time
-	// created is when its first pod or object was created.
+	// created is the creation time of its first pod or object.
 	created time.Time
 	// placedIn is the kind of group that holds the plan.
 	placedIn string

@@ -13,8 +13,8 @@ type Metrics struct {
 	placed               *prometheus.CounterVec
 	// Plans are by result.
 	Plans *prometheus.HistogramVec
-	// Gauges are vectors, since one without a value is absent: a replica that waits
-	// has none of gangs and GPUs.
+	// Gauges are vectors, since a vector without a value is absent: a waiting replica has no gauges
+	// of gangs and GPUs.
 	Gangs, Rejected, TreeAge, TreeFresh, FreeGPUs, WholeGPUs, LargestGang *prometheus.GaugeVec
 }
 
@@ -56,7 +56,7 @@ func NewMetrics() *Metrics {
 		TreeFresh: gauge("map_fresh",
 			"1 if gangs are placed by the topology tree, 0 if it is too old or missing; absent if none is configured."),
 		FreeGPUs:  gauge("gpus_free", "GPUs that no pod has or has reserved, on nodes that take pods."),
-		WholeGPUs: gauge("gpus_free_whole", "Those of gpus_free that are on nodes of which all GPUs are free."),
+		WholeGPUs: gauge("gpus_free_whole", "GPUs of gpus_free on nodes with all GPUs free."),
 		LargestGang: gauge("largest_gang_gpus",
 			"GPUs of the largest gang of whole nodes that one group of a kind has room for.", "kind"),
 	}

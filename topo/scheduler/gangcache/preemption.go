@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// usualGrace is a pod's grace period if it has none.
+	// usualGrace is the default grace period of a pod.
 	usualGrace = 30 * time.Second
-	// preemptionSlack is how much longer than their grace period pods may take to leave.
+	// preemptionSlack is the time that pods may take to leave after their grace period.
 	preemptionSlack = 90 * time.Second
 )
 

@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// reasonEvery is how often a rejected gang shows another reason, since each change writes to
-// pods. The leader shows a reason of another kind at once.
+// reasonEvery is the least time between two changes of a rejected gang's reason, since each change
+// writes to pods. The leader shows a reason of another kind at once.
 const reasonEvery = time.Minute
 
-// rejection is why a gang has no nodes, and which member tries again.
+// rejection explains why a gang has no nodes, and names the member that tries again.
 type rejection struct {
 	// reason is empty for a gang that is not rejected. It was set at reasonSince.
 	reason      string
 	reasonSince time.Time
-	// since is when the gang was rejected first since its members had nodes.
+	// since is the time of the first rejection after the gang lost its nodes.
 	since time.Time
 	// leader is the member that tries again for all.
 	leader *member
@@ -48,7 +48,7 @@ func (r *rejection) repeats(m *member) bool {
 	return r.reason != "" && r.leader != m && r.leader.schedulable() && m.stage == pending
 }
 
-// share reports whether the members, except for the leader, are to show the current reason.
+// share reports whether the members, except for the leader, should show the current reason.
 func (r *rejection) share(now time.Time) bool {
 	if r.reason == "" || kindOf(r.reason) == kindOf(r.shared) || now.Sub(r.sharedAt) < reasonEvery {
 		return false

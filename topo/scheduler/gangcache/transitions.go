@@ -163,8 +163,8 @@ func (c *Cache) release(g *gangInfo, reason string) {
 	c.renew()
 }
 
-// unplan takes the nodes of planned members back, and those of the gangs that wait for the
-// same pods to leave: they are planned together again.
+// unplan takes back the nodes of planned members, and of the gangs that wait for the same pods to
+// leave: they are planned together again.
 func (c *Cache) unplan(g *gangInfo) {
 	unit, _ := c.unit(g)
 	shared := g.preemption

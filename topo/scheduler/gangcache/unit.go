@@ -25,7 +25,7 @@ func (c *Cache) unit(g *gangInfo) (u []*gangInfo, missing string) {
 			}
 			switch {
 			case other == nil:
-				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: there is none", key))
+				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups does not exist", key))
 			case key != lister.key && !slices.Contains(other.spec.Groups, lister.key):
 				missing = cmp.Or(missing, fmt.Sprintf("podgroup %s of its groups: that does not list %s", key, lister.key))
 			case slices.Contains(u, other):
@@ -58,7 +58,7 @@ func (c *Cache) incomplete(g *gangInfo) string {
 		}
 		switch n := u.count(pending); {
 		case u.spec.MinMember == 0:
-			return fmt.Sprintf("podgroup %s has no min-available, and there is no PodGroup object with minMember", u.key.Name)
+			return fmt.Sprintf("podgroup %s has no min-available and no PodGroup object with minMember", u.key.Name)
 		case n < u.spec.MinMember:
 			return fmt.Sprintf("podgroup %s waits for pods: %d of %d exist", u.key.Name, n, u.spec.MinMember)
 		}

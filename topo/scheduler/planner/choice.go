@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// room is to be made by victims: nodes for gangs, or for a pod of no gang.
+// room is the place that victims make: nodes for gangs, or for a pod without a gang.
 type room interface {
 	// mayFit reports whether a set of victims may be enough, judged by amounts alone.
 	mayFit(set []int) bool
@@ -14,9 +14,9 @@ type room interface {
 	fits(set []int) (needed []int, ok bool)
 }
 
-// choice searches for the best set of victims that makes room. It is exact within its bounds:
-// sets are tried in the order of [Victims.compare]. Beyond them it drops from a set that is
-// enough what is not needed.
+// choice searches for the best set of victims that makes room. It is exact within its bounds: sets
+// are tried in the order of [Victims.compare]. Beyond them it drops the unnecessary victims from a
+// sufficient set.
 type choice struct {
 	*Victims
 	room room

@@ -38,7 +38,7 @@ type limits struct {
 	all []*limit
 	// of are the limits of each member, and matched those that select it.
 	of, matched [][]*limit
-	// order is the one in which the scheduler tries the members.
+	// order is the order in which the scheduler tries the members.
 	order []int
 	// added are members that a plan has placed, with their nodes.
 	added [][2]int

@@ -34,7 +34,8 @@ type Gang struct {
 	Revision int
 	// Members are at least one, in the order of their ranks.
 	Members []Member
-	// MinMember is how many must have a node, including those that have one.
+	// MinMember is the number of members that must have a node, including the ones that have it
+	// already.
 	MinMember int
 	// Spec has the levels, the slices and the gangs that this one runs with.
 	Spec gang.Spec
@@ -49,7 +50,7 @@ type Member struct {
 	Pod   *corev1.Pod
 	Class *fit.Class
 	GPUs  int
-	// Node is the one that it has; empty for none.
+	// Node is the member's node, or empty.
 	Node string
 }
 
@@ -73,7 +74,7 @@ type Plan struct {
 	Places []Place
 	// Leaving are pods that must be gone first.
 	Leaving []*corev1.Pod
-	// Reason is why there is no room, at least without preemption.
+	// Reason explains why the gang does not fit, at least without preemption.
 	Reason string
 }
 
@@ -82,7 +83,7 @@ type Request struct {
 	Gangs []Gang
 	// Query has the nodes, what is reserved on them, and which pods count as gone.
 	fit.Query
-	// Tried is the member that the scheduler tries first, before those of lower ranks.
+	// Tried is the member that the scheduler tries first, before members of lower ranks.
 	Tried types.UID
 }
 
@@ -237,8 +238,8 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 			}
 		}
 	}
-	// Of nodes that take as many pods the one with the fewest free GPUs comes first, so that
-	// larger requests find the others empty. The GPUs are those of the first class with any.
+	// Among nodes that take as many pods the one with the fewest free GPUs comes first, so that
+	// larger requests find the others empty. Only the GPUs of the first class with GPUs count.
 	gpu := p.gpus[0]
 	requests := func(c *fit.Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 }
 	if first := slices.IndexFunc(classes, requests); first >= 0 {
@@ -262,7 +263,7 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 	return &out
 }
 
-// Capacity is how many GPUs are free.
+// Capacity holds the numbers of free GPUs.
 type Capacity struct {
 	// Free counts GPUs on nodes that take pods, Whole those on nodes with all GPUs free;
 	// Largest is the most of these that one group of a kind has.

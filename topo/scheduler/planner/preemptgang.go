@@ -20,9 +20,8 @@ const (
 	maxSets = 100_000
 )
 
-// Preempt plans the gangs of a request with pods of a lower priority gone: only those that
-// terminate already if that is enough, else those of the fewest gangs. The search ends with the
-// context.
+// Preempt plans the gangs of a request without some pods of a lower priority: the terminating pods
+// if that is enough, else the pods of the fewest gangs. The search ends with the context.
 func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
 	if !r.MayPreempt() {
 		return Plan{}
@@ -49,8 +48,8 @@ func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
 	return out
 }
 
-// MayPreempt reports whether there is a pod of a lower priority, and all members that need
-// a node may preempt. For most gangs there is nothing to search.
+// MayPreempt reports whether a pod of a lower priority exists, and all members that need a node may
+// preempt. Most gangs need no search.
 func (r *Request) MayPreempt() bool {
 	priority, may := r.preemptor()
 	return may && AnyBelow(r.Nodes, priority)
@@ -85,7 +84,8 @@ type eviction struct {
 	planner *Planner
 	request Request
 
-	// gpus is how many GPUs each victim frees, and lacking how many must become free at least.
+	// gpus holds the number of GPUs that each victim frees, and lacking the least number that must
+	// become free.
 	gpus    []int64
 	lacking int64
 	// places are the result of the last plan, made without the pods of a set, and taken their nodes.
@@ -109,8 +109,8 @@ func newEviction(p *Planner, r *Request, v *Victims) *eviction {
 	return e
 }
 
-// fits plans with the pods of some victims gone. Needed are the victims with pods on the nodes of
-// the plan. Without any pods gone there is no plan.
+// fits plans without the pods of some victims. needed lists the victims with pods on the nodes of
+// the plan.
 func (e *eviction) fits(set []int) (needed []int, ok bool) {
 	if len(set)+len(e.leaving) == 0 {
 		return nil, false

@@ -29,8 +29,8 @@ type Single struct {
 	Asker        fit.Asker
 }
 
-// HaveGangs reports whether there is a gang of several pods among the victims, which an eviction
-// pod by pod would break.
+// HaveGangs reports whether the victims include a gang of several pods, which an eviction pod by
+// pod would break.
 func (v *Victims) HaveGangs() bool {
 	return slices.ContainsFunc(v.victims, func(one victim) bool { return len(one.pods) > 1 })
 }
@@ -70,7 +70,7 @@ type candidate struct {
 	node   *fit.Node
 	// on are the victims with pods on the node.
 	on []int
-	// first is the least valuable victim whose eviction alone may be enough and breaks no budget:
+	// first is the least valuable victim that may be enough alone and breaks no budget:
 	// -1 if no eviction may be needed, and the number of victims if one is not enough.
 	first int
 }

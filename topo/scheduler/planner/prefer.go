@@ -45,8 +45,8 @@ func (t *tree) preferences(g *Gang, nodes []*fit.Node) []int64 {
 	return scores
 }
 
-// prefer returns a place on nodes that the members prefer more if there is one as tight as
-// the place that was found: in a group of the same tier, and in as few of the lowest groups.
+// prefer returns a place on nodes that the members prefer more, if one exists as tight as the found
+// place: in a group of the same tier, and in as few of the lowest groups.
 func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan) placement.Plan {
 	scores := s.preferences(g, s.nodes)
 	if scores == nil {

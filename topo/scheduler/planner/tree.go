@@ -19,8 +19,8 @@ type forest struct {
 	fresh      bool
 	// names are of the scheduler's nodes, in its order.
 	names []string
-	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then
-	// there are axes, and a tree for each.
+	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then each axis has
+	// a tree.
 	fabric, nvlink, whole *tree
 	axes                  *axes.Trees
 }
@@ -28,8 +28,8 @@ type forest struct {
 // tree is a topology tree. Nodes that topo-master's tree lacks are beside its groups.
 type tree struct {
 	placement *placement.Tree
-	// ids are of the scheduler's nodes, in its order; at is the index there of a node
-	// of the tree, -1 for none.
+	// ids holds the scheduler's nodes in its order; at holds the index in ids of each node of the
+	// tree, or -1.
 	ids []int32
 	at  []int32
 }
@@ -65,8 +65,8 @@ func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	}
 }
 
-// tree makes a tree of groups; nil if they contradict themselves, which the client has
-// checked for those of topo-master.
+// tree makes a tree of groups. It returns nil for contradictory groups; the client has checked the
+// groups of topo-master.
 func (f *forest) tree(groups []v1alpha1.Group) *tree {
 	made, err := placement.New(groups, f.names...)
 	if err != nil {
@@ -104,8 +104,7 @@ func (f *forest) kind(of string) string {
 	return of
 }
 
-// largest returns, for every kind of group, the most that one group has of what is free on
-// the nodes.
+// largest returns, for every kind of group, the largest free amount in one group.
 func (f *forest) largest(free []int32) map[string]int {
 	out := map[string]int{}
 	for _, t := range []*tree{f.fabric, f.nvlink} {

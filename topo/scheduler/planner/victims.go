@@ -84,7 +84,7 @@ func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...types.N
 	return v
 }
 
-// AnyBelow reports whether there is a pod of a lower priority on nodes.
+// AnyBelow reports whether any of the nodes runs a pod of a lower priority.
 func AnyBelow(nodes []*fit.Node, priority int32) bool {
 	return slices.ContainsFunc(nodes, func(n *fit.Node) bool {
 		return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {

@@ -133,7 +133,7 @@ func (a *Args) check() error {
 	fault(d.VCore < 0 || d.VCore > 100 || d.VMemoryPercentage < 1 || d.VMemoryPercentage > 100,
 		"shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100", d.VCore, d.VMemoryPercentage)
 	fault(d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage,
-		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is there too", d.VMemory, d.VMemoryPercentage)
+		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is also set", d.VMemory, d.VMemoryPercentage)
 	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
 	fault(!slices.Contains(policies, d.Policy),
 		"shareDefaults: unsupported policy %q: supported are %q", d.Policy, policies)

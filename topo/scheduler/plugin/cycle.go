@@ -52,9 +52,9 @@ func cycleOf(state framework.CycleState) *cycle {
 	return c
 }
 
-// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations that
-// Filter charges. While there are none it skips pods of no gang that request neither shares
-// nor several HCAs.
+// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations that Filter
+// charges. Without reservations it skips pods without a gang that request neither shares nor
+// several HCAs.
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
@@ -200,7 +200,7 @@ func (p *Plugin) preemptForPod(
 	return p.preemptor.Single(ctx, state, pod, p.nodes.of(all), &c.Single, statuses)
 }
 
-// rejecting returns the nodes that reject a pod for what planner does not know: volumes, the
+// rejecting returns the nodes that reject a pod for reasons unknown to planner: volumes, the
 // affinity of other pods. Plans alone would find them one by one. planner knows room and skew,
 // which depend on the other members. The message is the last node's.
 func (p *Plugin) rejecting(
@@ -281,7 +281,7 @@ func (*Plugin) NormalizeScore(
 	return nil
 }
 
-// maxSnapshots is how often a gang that changes while it is planned is planned again at once.
+// maxSnapshots bounds the immediate new plans of a gang that changes while it is planned.
 const maxSnapshots = 3
 
 // place returns a member's node: by an earlier plan, or by a plan that is made now for all gangs
@@ -302,8 +302,8 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 	return gangcache.Snapshot{Member: true, Rejection: "the gang changes faster than it is planned"}
 }
 
-// plan plans gangs beside all reservations. If there is no room, and it may preempt, it plans with
-// pods of a lower priority gone.
+// plan plans gangs beside all reservations. If they do not fit, and may preempt, it plans without
+// pods of a lower priority.
 func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) planner.Plan {
 	begin, result := time.Now(), "placed"
 	r.Reservations = p.cache.Reservations()
@@ -321,7 +321,7 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 	return plan
 }
 
-// capacityEvery is how often the free capacity is measured.
+// capacityEvery is the interval between measurements of the free capacity.
 const capacityEvery = 10 * time.Second
 
 // measure sets the metrics of the free capacity from time to time.

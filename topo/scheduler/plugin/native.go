@@ -17,8 +17,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
-// maxPlacements is how often a PodGroup is planned: as often as a gang of labels before that
-// releases its nodes.
+// maxPlacements bounds the plans of a PodGroup: as many as a gang of labels gets before it releases
+// its nodes.
 const maxPlacements = 1 + gangcache.MaxRetries
 
 // podGroupKey is the key of a podGroupCycle in the state of a PodGroup's cycle, and in the
@@ -33,16 +33,16 @@ var errNotNative = errors.New(
 type podGroupCycle struct {
 	gang  planner.Gang
 	nodes []framework.NodeInfo
-	// minCount is how many members must have a node, and placed how many have one.
+	// minCount is the number of members that must have a node, and placed the number that have one.
 	minCount, placed int
 	// places are the members' nodes in the current placement, asked the members that were
 	// tried in it, held those that got their node.
 	places      map[types.UID]string
 	asked, held map[types.UID]bool
-	// over is why no more members are tried: an earlier placement has nodes for the group, or
-	// there is no other plan.
+	// over explains why no more members are tried: an earlier placement has nodes for the group, or
+	// no other plan exists.
 	over string
-	// leaving are the pods that must leave before there is room.
+	// leaving lists the pods that must leave to make room.
 	leaving []*corev1.Pod
 	// first is the member that is tried before others have a node, so that these cannot be what
 	// rejects it. It is nil if some have a node.
@@ -138,7 +138,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	}
 	object := group.GetPodGroup()
 	if object == nil {
-		return nil, errors.New("there is no PodGroup of that name")
+		return nil, errors.New("PodGroup not found")
 	}
 	if object.Spec.SchedulingPolicy.Gang != nil {
 		c.minCount = int(object.Spec.SchedulingPolicy.Gang.MinCount)
@@ -248,7 +248,7 @@ func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle) {
 }
 
 // learn makes the PodGroup avoid the nodes that rejected members of a placement, and all others
-// that reject the first member for what planner does not know, in this cycle and for a while.
+// that reject the first member for reasons unknown to planner, in this cycle and for a while.
 func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 	var nodes []string
 	for uid := range c.asked {

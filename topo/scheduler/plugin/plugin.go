@@ -9,12 +9,12 @@
 // # A gang of labels
 //
 // PreEnqueue keeps members out of the queue until the gang has the pods that it needs. The first
-// member that is tried plans for all (PreFilter): it takes a snapshot of the gang, plans,
-// and commits the plan, or the gang is rejected with a reason. A plan is a reservation, which
-// Filter charges to all other pods until its members are bound or its deadline passes. Filter
-// accepts a member only on its own node. Permit holds the members until enough are reserved, of
-// this gang and of all gangs of its groups. If a member goes away before that, or at the deadline,
-// all nodes are released at once.
+// member that is tried plans for all (PreFilter): it takes a snapshot of the gang, plans, and
+// commits the plan, or the gang is rejected with a reason. A plan is a reservation, which Filter
+// charges to all other pods until its members are bound or its deadline passes. Filter accepts a
+// member only on its own node. Permit holds the members until this gang and all gangs of its groups
+// have enough nodes reserved. If a member goes away before that, or at the deadline, all nodes are
+// released at once.
 //
 // # A gang that preempts
 //
@@ -108,7 +108,7 @@ type Plugin struct {
 	controller *controller.Controller
 	nodes      nodes
 	scored     scored
-	// measured is when the free capacity was measured last.
+	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// warned limits the warning that the scheduler does not ask for placements.
 	warned sync.Once
@@ -229,7 +229,7 @@ func (p *Plugin) Reserve(
 	return nil
 }
 
-// Unreserve takes a member's node back, and those of its gang if that still waits.
+// Unreserve takes back a member's node, and the nodes of its gang if the gang still waits.
 func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
 	p.gpus.Release(pod.UID)
 	p.cache.Unreserve(pod, node)

@@ -41,7 +41,7 @@ func TestArgs(t *testing.T) {
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
 		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "vcore 101 is not 0 to 100"},
 		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
-		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is there too"},
+		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is also set"},
 		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported policy "best"`},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is an invalid DNS domain"},
 	} {

@@ -17,8 +17,8 @@ import (
 // consumer is a pod on a node, and what it claims of each GPU.
 type consumer struct {
 	claims map[string][]quota.Claim
-	// started are those of claims that the node must count too: of containers that
-	// have been started, but for init containers that may have ended.
+	// started holds the claims that the node must count too: the claims of started containers,
+	// without init containers that may have ended.
 	started map[string][]quota.Claim
 	// unknown reports that no source that can be believed assigns GPUs to one of
 	// its containers.
@@ -27,11 +27,10 @@ type consumer struct {
 	assumed bool
 }
 
-// consumer believes what the node bound before what was decided. Both are
-// annotations, which the pod's owner may be able to write: they choose the GPUs,
-// and how many and how much of each is the limits' alone. A pod that requests no
-// share claims none; one whose request was valid once, and is not any more, has
-// what its node counts.
+// consumer believes what the node bound before what was decided. Both are annotations, which the
+// pod's owner may be able to write: they choose the GPUs, but only the limits decide how many and
+// how much of each. A pod that requests no share claims none. A pod with a request that is no
+// longer valid claims what its node counts.
 func (s *Scheduler) consumer(pod *corev1.Pod, node string, listed []allocation.GPU) *consumer {
 	request, err := parseRequest(pod, s.names(pod))
 	if err != nil {
@@ -69,8 +68,8 @@ func (s *Scheduler) consumer(pod *corev1.Pod, node string, listed []allocation.G
 	return out
 }
 
-// read is what a pod's annotations have for a node, by container. A pod without
-// a decision, annotated is false, may have one that was not written yet.
+// read returns the GPUs in a pod's annotations for a node, by container. annotated is false for a
+// pod without a decision, or with one that is not written yet.
 func (s *Scheduler) read(pod *corev1.Pod, node string) (
 	bound map[string]allocation.BoundContainer, decided map[string][]allocation.Share, annotated bool,
 ) {

@@ -12,26 +12,24 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// nodeState is what a node publishes, and what its shared GPUs have left at a
-// generation. No generation is used twice, by any node, and everything that the
-// state is made of changes with it: the Node, its pods, and the decisions for
-// these, since a pod is on the node only from its decision on.
+// nodeState holds a node's published data, and the free parts of its shared GPUs at a generation.
+// No generation is used twice, by any node, and everything that the state is made of changes with
+// it: the Node, its pods, and the decisions for these, since a pod is on the node only from its
+// decision on.
 type nodeState struct {
 	published
 	generation int64
-	// count is how many pods it had: in a PodGroup's cycle members are put on a
-	// node without another generation.
+	// count is the number of pods at that generation: in a PodGroup's cycle the node gets members
+	// without a new generation.
 	count int
-	// left are the shared GPUs with what is taken of each; nil if the node
-	// publishes none.
+	// left holds the shared GPUs with the amounts taken; nil if the node publishes none.
 	left []quota.GPU
-	// pods are what the node's pods claim. An object of the API never changes, so
-	// the same one still claims the same.
+	// pods holds the claims of the node's pods. Objects of the API are immutable, so the same
+	// pointer has the same claims.
 	pods map[*corev1.Pod]*consumer
 }
 
-// published is what a Node's annotations contain; what it does not publish, or what
-// is invalid, is nil.
+// published holds the content of a Node's annotations. Missing or invalid parts are nil.
 type published struct {
 	shared   *allocation.NodeGPUs
 	free     *allocation.FreeGPUs
@@ -125,7 +123,7 @@ func (n *nodeState) take() []quota.GPU {
 	return gpus
 }
 
-// emptied are GPUs of which nothing is taken.
+// emptied returns the GPUs with nothing taken.
 func emptied(listed []quota.GPU) []quota.GPU {
 	gpus := slices.Clone(listed)
 	for i := range gpus {
@@ -135,7 +133,7 @@ func emptied(listed []quota.GPU) []quota.GPU {
 	return gpus
 }
 
-// atLeast raises what is taken of a GPU to what its node publishes.
+// atLeast raises the amounts taken of a GPU to the amounts that its node publishes.
 func atLeast(g, published *quota.GPU) {
 	g.VCore, g.UsedMiB = max(g.VCore, published.VCore), max(g.UsedMiB, published.UsedMiB)
 	g.Consumers = max(g.Consumers, published.Consumers)

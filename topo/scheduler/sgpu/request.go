@@ -14,12 +14,12 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Request is what a pod asks for of shared GPUs.
+// Request holds a pod's request for shares of GPUs.
 type Request struct {
 	// containers choose GPUs in this order, as the node allocates: those that run
 	// until the pod ends, then the init containers.
 	containers []container
-	// node is which nodes are preferred; empty is as configured.
+	// node selects the preferred nodes; empty means the configured default.
 	node config.Placement
 }
 
@@ -29,12 +29,12 @@ type container struct {
 	request quota.Request
 }
 
-// Request is what a pod requests; nil if nothing. Binpack and spread of its
-// annotations count only where the GPUs are chosen.
+// Request returns a pod's request for shares, or nil. Its annotations for binpack and spread count
+// only where the GPUs are chosen.
 func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
 	r, err := parseRequest(pod, s.names(pod))
 	if errors.Is(err, quota.ErrNoShare) {
-		return nil, nil //nolint:nilnil // Most pods request no share, which is no error.
+		return nil, nil //nolint:nilnil // Most pods request no share.
 	}
 	if err != nil {
 		return nil, err
@@ -107,10 +107,9 @@ func (r *Request) place(gpus []quota.GPU, how config.Placement) (shares map[stri
 	return shares, ""
 }
 
-// place chooses the GPUs of one container, beside what the pod's other containers
-// claim. GPUs that these use in another phase come first, since they cost no
-// other pod anything. chosen is nil if there are none; free is what the container
-// can choose from.
+// place chooses the GPUs of one container, beside what the pod's other containers claim. GPUs that
+// these use in another phase come first, since they cost no other pod anything. chosen is nil if no
+// GPUs fit; free counts the GPUs that the container can choose from.
 func (c *container) place(
 	gpus []quota.GPU, claims [][]quota.Claim, how config.Placement,
 ) (chosen []int, free []quota.GPU) {
@@ -133,8 +132,8 @@ func (c *container) place(
 	return chosen, free
 }
 
-// charge adds a pod's claims to what is taken of a GPU: the peak over all phases,
-// or what is claimed during one.
+// charge adds a pod's claims to the amounts taken of a GPU: the peak over all phases, or the claims
+// during one.
 func charge(gpu *quota.GPU, claims []quota.Claim, during *quota.Phase) {
 	for i := range claims {
 		c := &claims[i]
@@ -145,10 +144,10 @@ func charge(gpu *quota.GPU, claims []quota.Claim, during *quota.Phase) {
 	gpu.Charge(quota.Peak(claims, during))
 }
 
-// Selector is which whole GPUs a pod accepts, by the annotations use-gpuuuid and
-// nouse-gpuuuid. A nil selector accepts any.
+// Selector selects the whole GPUs that a pod accepts, by the annotations use-gpuuuid and
+// nouse-gpuuuid. A nil Selector accepts any.
 type Selector struct {
-	// Resource is that of whole GPUs.
+	// Resource is the resource of whole GPUs.
 	Resource   corev1.ResourceName
 	use, avoid []string
 	scheduler  *Scheduler
@@ -180,10 +179,10 @@ func (s *Selector) String() string {
 	return "use " + strings.Join(s.use, ",") + " nouse " + strings.Join(s.avoid, ",")
 }
 
-// Left is how many GPUs of a node are certainly left for such a pod: those that
-// the node publishes as free and the pod accepts. requested is how many the node's pods
-// request: those that came since the node published may each have got one of these. The
-// error is of a node that does not publish its free GPUs.
+// Left returns the number of GPUs on a node that are certainly left for such a pod: the published
+// free GPUs that the pod accepts. requested is the number that the node's pods request: each pod
+// that came after the node published may have got one of them. Left fails if the node does not
+// publish its free GPUs.
 func (s *Selector) Left(node *corev1.Node, requested int64) (int64, error) {
 	free := s.scheduler.published(node).free
 	if free != nil {

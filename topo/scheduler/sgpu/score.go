@@ -14,9 +14,8 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Weights are those of a node's published GPU topology: its score is Weight times
-// the score of the GPUs that it would give, minus LossWeight times what that costs
-// its other GPUs.
+// Weights weighs a node's published GPU topology. The node's score is Weight times the score of the
+// GPUs that it would allocate, minus LossWeight times the loss of its other GPUs.
 type Weights struct {
 	Weight     float64 `json:"weight"`
 	LossWeight float64 `json:"loss.weight"`
@@ -28,12 +27,12 @@ const (
 	// noScore is for a node that publishes nothing about a request: it never wins over
 	// one that does.
 	noScore = math.MinInt64
-	// full is the use of a node of which all GPUs are in use.
+	// full is the use of a node with all GPUs in use.
 	full = 100
 )
 
-// ScoreShares is the score of a node for shares: how full or, if the pod is to be
-// spread, how free its GPUs would be.
+// ScoreShares returns the score of a node for shares: how full its GPUs would be, or how free if
+// the policy is spread.
 func (s *Scheduler) ScoreShares(r *Request, info framework.NodeInfo) int64 {
 	gpus := slices.Clone(s.state(info).left)
 	switch _, reason := r.place(gpus, s.placement); {
@@ -45,7 +44,7 @@ func (s *Scheduler) ScoreShares(r *Request, info framework.NodeInfo) int64 {
 	return load(gpus)
 }
 
-// load is how full GPUs are, 0 to 100: the mean of compute and memory taken.
+// load returns the use of GPUs, 0 to 100: the mean of compute and memory taken.
 func load(gpus []quota.GPU) int64 {
 	if len(gpus) == 0 {
 		return 0
@@ -79,14 +78,14 @@ func (s *Scheduler) ScoreGPUs(
 	return score + full*min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable)/allocatable
 }
 
-// chunk is how many nodes are looked at in one go.
+// chunk is the number of nodes that one call handles.
 const chunk = 100
 
-// NoneIsBetter reports whether nodes that a pod fits on all have the same score for whole GPUs of
-// a resource, as for pods that take all GPUs of equal nodes: Score need not run for each of them
-// then. It looks little further than the first node that is another, and reports false for a pod
-// that may fit on a node twice: kube-scheduler takes the scores of one pod for the next that is
-// equal, and would miss those of a node that got the first.
+// NoneIsBetter reports whether all nodes that a pod fits on have the same score for whole GPUs of a
+// resource, as for pods that take all GPUs of equal nodes. Then Score need not run for each node.
+// It stops soon after the first node that differs, and reports false for a pod that may fit on a
+// node twice: kube-scheduler takes the scores of one pod for the next that is equal, and would miss
+// those of a node that got the first.
 func (s *Scheduler) NoneIsBetter(
 	ctx context.Context, parallel framework.Parallelizer,
 	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
@@ -110,8 +109,8 @@ func (s *Scheduler) NoneIsBetter(
 	return !other.Load()
 }
 
-// Normalize maps scores to 1 to 100, and those of nodes that publish nothing to 0,
-// unless no node does. Equal scores are all 100.
+// Normalize maps scores to 1 to 100. Nodes that publish nothing get 0 if other nodes publish. Equal
+// scores are all 100.
 func Normalize(scores framework.NodeScoreList) {
 	published := func(score int64) bool { return score > noScore+full }
 	some := slices.ContainsFunc(scores, func(s framework.NodeScore) bool { return published(s.Score) })
@@ -134,7 +133,7 @@ func Normalize(scores framework.NodeScoreList) {
 	}
 }
 
-// score returns the score of a request for so many GPUs of a resource.
+// score returns the score of a request for this number of GPUs of a resource.
 func (p *published) score(gpu corev1.ResourceName, gpus int64, w Weights) int64 {
 	if p.free != nil && p.free.Resource != "" && p.free.Resource != string(gpu) {
 		return noScore // The table is of another maker's GPUs.

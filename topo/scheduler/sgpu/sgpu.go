@@ -1,14 +1,13 @@
-// Package sgpu schedules shares of GPUs: what the shared GPUs of a node have
-// left, and which of them a pod gets.
+// Package sgpu schedules shares of GPUs: it computes the free parts of a node's shared GPUs and
+// chooses the GPUs of a pod.
 //
-// It owns the order in which sources are believed. A Node's annotation lists its
-// shared GPUs and their health; what is taken of them is counted from the pods
-// on the node: what the node bound (heddle.dev/sgpu-bound) before what a scheduler
-// decided (heddle.dev/sgpu-allocation) before what this scheduler has decided and
-// not bound yet. Annotations choose GPUs; the amounts are those of the pod's
-// limits, and one that has others is not believed. The node's own count is the
-// lower bound if a pod has none of these, or claims what the node does not count.
-// Which GPU is best is decided by sharing/quota.
+// It owns the order in which sources are believed. A Node's annotation lists its shared GPUs and
+// their health; the amounts taken are counted from the pods on the node: what the node bound
+// (heddle.dev/sgpu-bound) before what a scheduler decided (heddle.dev/sgpu-allocation) before what
+// this scheduler has decided and not bound yet. Annotations choose GPUs, the pod's limits the
+// amounts; an annotation with other amounts is ignored. The node's own count is the lower bound if
+// a pod has none of these, or claims what the node does not count. Package sharing/quota decides
+// which GPU is best.
 //
 // For whole GPUs it knows which ones a node publishes as free, for pods that
 // select GPUs by UUID.
@@ -48,7 +47,7 @@ type Scheduler struct {
 	// states has a nodeState by Node object, which never changes; nodes has the Node
 	// objects with a state, by name.
 	states, nodes sync.Map
-	// decisions are by UID of a pod, on whose annotation they are not seen yet.
+	// decisions holds the decisions by pod UID until the pod's annotation shows them.
 	decisions sync.Map
 }
 
@@ -62,14 +61,13 @@ func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
 	return s
 }
 
-// GPUs are the names of whole GPUs, one for each maker.
+// GPUs lists the resource names of whole GPUs, one for each vendor.
 type GPUs []corev1.ResourceName
 
-// GPUs are those of this scheduler.
+// GPUs returns the resource names of whole GPUs.
 func (s *Scheduler) GPUs() GPUs { return s.gpus }
 
-// In is the name that is among amounts, the first if none is. A pod has GPUs of one
-// maker.
+// In returns the name that is among amounts, or the first. A pod has GPUs of one vendor.
 func (g GPUs) In(amounts map[corev1.ResourceName]int64) corev1.ResourceName {
 	for _, name := range g {
 		if amounts[name] > 0 {
@@ -79,8 +77,8 @@ func (g GPUs) In(amounts map[corev1.ResourceName]int64) corev1.ResourceName {
 	return g[0]
 }
 
-// names is the configuration under the names of the maker whose resources a pod asks
-// for, of the first if none.
+// names returns the configuration with the names of the vendor that the pod requests, or of the
+// first vendor.
 func (s *Scheduler) names(pod *corev1.Pod) *config.NodeConfig {
 	for _, c := range s.configs {
 		for _, of := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
@@ -121,7 +119,7 @@ func (s *Scheduler) Restore(pod types.UID, decision *allocation.Allocation) {
 	s.decisions.Store(pod, decision)
 }
 
-// Decision is what was decided for a pod; nil if nothing.
+// Decision returns the decision for a pod, or nil.
 func (s *Scheduler) Decision(pod types.UID) *allocation.Allocation {
 	decision, _ := s.decisions.Load(pod)
 	a, _ := decision.(*allocation.Allocation)

@@ -37,9 +37,8 @@ var (
 	errTrailer = errors.New("something follows the answer's JSON")
 )
 
-// decode finds a node in an answer. It reads the answer in pieces, since that
-// may be about every node of a cluster, and keeps this one only. A node that
-// is not there is in no group.
+// decode finds a node in an answer. It reads the answer in pieces, since that may be about every
+// node of a cluster, and keeps this one only. A missing node has no groups.
 func decode(r io.Reader, name string) (worker.Place, error) {
 	limited := &io.LimitedReader{R: r, N: MaxAnswer + 1}
 	d := json.NewDecoder(limited)
@@ -130,7 +129,7 @@ func (a *answer) nodes(d *json.Decoder) error {
 			continue
 		}
 		if a.seen {
-			return fmt.Errorf("node %s is there twice", n.Name)
+			return fmt.Errorf("duplicate node %s", n.Name)
 		}
 		a.seen, a.found = true, n
 	}
@@ -168,7 +167,7 @@ func (n *node) place() (worker.Place, error) {
 		case id == "":
 			return p, fmt.Errorf("rails[%d] names no switch", i)
 		case seen[at]:
-			return p, fmt.Errorf("rails[%d]: rail %d, plane %d is there twice", i, r.Rail, r.Plane)
+			return p, fmt.Errorf("rails[%d]: duplicate rail %d, plane %d", i, r.Rail, r.Plane)
 		}
 		seen[at] = true
 		p.Rails = append(p.Rails, v1alpha1.Rail{

@@ -130,9 +130,9 @@ func (c *client) secret(key string) (string, error) {
 	return string(b), nil
 }
 
-// transport trusts the authorities of the system, and the Secret's ca.crt in
-// their place if there is one. It is made for each request, since Secrets
-// change, and holds no connection between two questions minutes apart.
+// transport trusts the authorities of the system, or the Secret's ca.crt in their place if it
+// exists. It is made for each request, since Secrets change, and holds no connection between two
+// questions minutes apart.
 func (c *client) transport() (*http.Transport, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.secrets != "" {
@@ -164,7 +164,7 @@ func redirect(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// acceptable checks what is wrong with an answer before its body is read.
+// acceptable checks an answer before its body is read.
 func acceptable(answer *http.Response) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))

@@ -233,7 +233,7 @@ func TestDecode(t *testing.T) {
 		{"another version", `{"version": "v2", "nodes": []}`, `version "v2" is not v1`},
 		{"cut", good[:100], "the answer's JSON is cut short"},
 		{"more", good + "{}", "something follows the answer's JSON"},
-		{"node twice", `{"version":"v1","nodes":[{"name":"n1"},{"name":"n1"}]}`, "node n1 is there twice"},
+		{"node twice", `{"version":"v1","nodes":[{"name":"n1"},{"name":"n1"}]}`, "duplicate node n1"},
 		{
 			"a rail of a megabyte", `{"version":"v1","nodes":[{"rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
 			"rails.rail is a number " + strings.Repeat("1", 70) + "..., not a int32",
@@ -243,7 +243,7 @@ func TestDecode(t *testing.T) {
 		{"path too deep", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","c","d","e","f","g","h","i"]}]}`, "path has 9 groups"},
 		{"bad group", `{"version":"v1","nodes":[{"name":"n1","path":["a b"]}]}`, `path[0]: "a b"`},
 		{"empty group", `{"version":"v1","nodes":[{"name":"n1","path":[""]}]}`, "path[0] is empty"},
-		{"rail twice", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1,"switch":"a"},{"rail":1,"switch":"b"}]}]}`, "rails[1]: rail 1, plane 0 is there twice"},
+		{"rail twice", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1,"switch":"a"},{"rail":1,"switch":"b"}]}]}`, "rails[1]: duplicate rail 1, plane 0"},
 		{"rail without a switch", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1}]}]}`, "rails[0] names no switch"},
 		{"rail out of bounds", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":-1,"switch":"a"}]}]}`, "rails[0]: rail -1, plane 0 is out of bounds"},
 	} {

@@ -25,8 +25,8 @@ import (
 // The confidence in an answer, in percent: a server knows what was planned.
 const (
 	confidenceFresh = 80
-	// confidenceOld is what topo-master still groups by: cables do not move
-	// because a server is silent.
+	// confidenceOld is enough for topo-master to group by: cables do not move because a server is
+	// silent.
 	confidenceOld = worker.Remembered
 	// old is the age from which on an answer counts less, and is stale.
 	old = time.Hour
@@ -61,7 +61,7 @@ type Source struct {
 	mu     sync.Mutex
 	target target
 	last   worker.Place
-	// at is when last came; zero before the first.
+	// at is the time of the last answer; zero before the first.
 	at      time.Time
 	failure string
 }

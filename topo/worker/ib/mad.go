@@ -148,8 +148,8 @@ func (d *data) nodeInfo() (Node, error) {
 // nodeDescription reads the attribute of that name.
 func (d *data) nodeDescription() string { return worker.Text(d[:], len(d)) }
 
-// isDown reads the logical state in PortInfo: 0 is no change, 1 is down, and
-// nothing is behind either.
+// isDown reads the logical state in PortInfo: 0 means no change, 1 down, and nothing is behind
+// either.
 func (d *data) isDown() bool {
 	const offState, maskState, down = 32, 0x0f, 1
 	return d[offState]&maskState <= down

@@ -11,13 +11,12 @@ import (
 	"strings"
 )
 
-// A node of a fabric whose subnet manager sets an M_Key with protect bits 2 or 3
-// drops every SMP that does not carry it, without an answer (InfiniBand
-// Architecture 1.4, 14.2.4). Keys are the folder at which a Secret is mounted:
-// one file for each fabric.
+// If the subnet manager of a fabric sets an M_Key with protect bits 2 or 3, a node drops every SMP
+// without the key and does not answer (InfiniBand Architecture 1.4, 14.2.4). Keys are the folder at
+// which a Secret is mounted: one file for each fabric.
 type keys string
 
-// anyFabric is the file for fabrics that have none of their own name.
+// anyFabric is the file for fabrics without a file of their name.
 const anyFabric = "default"
 
 // mkey is a fabric's, with the file that it is from; zero for none.

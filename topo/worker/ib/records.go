@@ -40,12 +40,12 @@ const (
 	// subnet.
 	administratorID = 0x0200000000000002
 
-	// recordAge is how long an answer of the administrator is used: it is one
-	// program for the whole fabric.
+	// recordAge is the time for which an answer of the administrator is used: it is one program for
+	// the whole fabric.
 	recordAge = 5 * time.Minute
 )
 
-// errUnrecorded is wrapped by what kept a record from being read.
+// errUnrecorded is wrapped by every error of reading a record.
 var errUnrecorded = errors.New("the subnet administrator does not name its switch")
 
 // query is a Get of a record with these components.
@@ -59,9 +59,9 @@ func query(tid uint32, attribute uint16, components uint64, record ...byte) *mad
 	return m
 }
 
-// toAdministrator addresses a datagram to the administrator of a port's subnet.
-// Functions on one LID are distinguished by their GIDs, so there is a global
-// route, as in the kernel's own queries (update_sm_ah of ib_sa).
+// toAdministrator addresses a datagram to the administrator of a port's subnet. Functions on one
+// LID are distinguished by their GIDs, so it adds a global route, as the kernel's own queries do
+// (update_sm_ah of ib_sa).
 func toAdministrator(b *[umadLength]byte, p *worker.Port) error {
 	prefix, err := strconv.ParseUint(p.Subnet, 16, 64)
 	if err != nil {
@@ -157,7 +157,7 @@ func (m *mad) node(lid uint16, port byte) (Node, error) {
 // known is an answer of the administrator.
 type known struct {
 	node Node
-	// lid is that of the port then, until is when it is asked again.
+	// lid is the port's LID at that time, until the time of the next query.
 	lid   uint16
 	until time.Time
 }

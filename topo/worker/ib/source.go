@@ -113,8 +113,8 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 	}
 }
 
-// inChassis is the switch's name and the port's. A board of a director is called
-// after both, MF0;director:CS8500/L07/U1: of its own is what follows the slash.
+// inChassis returns the switch's name and the port's. A board of a director is named after both, as
+// in MF0;director:CS8500/L07/U1: the part after the slash is the board's.
 func (n *Node) inChassis() (name, port string) {
 	port = strconv.Itoa(n.Port)
 	if n.System == n.GUID {
@@ -163,8 +163,8 @@ func cannotAsk(p *worker.Port, err error) bool {
 
 var errNoDevice = errors.New("no umad device; is the kernel module ib_umad loaded?")
 
-// with calls f with the port's own device, and closes it after: what is not
-// held open cannot stand in the way of a driver that is unloaded.
+// with calls f with the port's device and closes it afterwards: an open device would block
+// unloading the driver.
 func (s *Source) with(ctx context.Context, p *worker.Port, f func(*UMAD) error) error {
 	key, err := s.keys.of(p.Subnet)
 	if err != nil {
@@ -202,7 +202,7 @@ func openFault(device string, err error) error {
 	return fmt.Errorf("open %s: %w", device, err)
 }
 
-// elsewhere is who else knows where a cable ends.
+// elsewhere names the other sources of cables.
 const elsewhere = "name its groups in the static file, the cluster manager or Node labels (topology.pathLabels)"
 
 // explain says what to do about a port that gets no answer.

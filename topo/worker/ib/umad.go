@@ -45,7 +45,7 @@ var (
 )
 
 // UMAD is one port of one HCA, through which SMPs and queries go: an open
-// /dev/infiniband/umadN. It is for one goroutine.
+// /dev/infiniband/umadN. It is not safe for concurrent use.
 type UMAD struct {
 	file *os.File
 	// agent is the kernel's number of this user of the port, administration that

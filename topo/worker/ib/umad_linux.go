@@ -42,7 +42,7 @@ func OpenUMAD(path string) (*UMAD, error) {
 
 // registered makes both agents. A port without queue pair 0 has the second alone.
 func registered(file *os.File) (*UMAD, error) {
-	// The kernel takes this before there is any agent.
+	// The kernel accepts this only before the first agent.
 	if err := ioctl(file, umadEnablePKey, nil); err != nil {
 		return nil, fmt.Errorf("enable P_Keys: %w", err)
 	}

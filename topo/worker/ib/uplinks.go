@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// walkEvery is how often a leaf's uplinks are asked for: spines are seldom
-	// moved.
+	// walkEvery is the interval between walks of a leaf's uplinks: spines rarely move.
 	walkEvery = 5 * time.Minute
 	// walkTime bounds the walk of one leaf.
 	walkTime = 30 * time.Second
@@ -27,7 +26,7 @@ const (
 // leaf holds the facts about one leaf switch.
 type leaf struct {
 	uplinks []v1alpha1.Uplink
-	// fault is why the last walk failed; the uplinks are older then.
+	// fault explains why the last walk failed; then the uplinks are older.
 	fault string
 	next  time.Time
 }
@@ -78,8 +77,8 @@ func (l *leaf) end(w walk) {
 	l.fault, l.uplinks = "", w.uplinks
 }
 
-// start begins a walk of a leaf, unless another runs, through a port of which the
-// cable ends there, as the switch itself answered.
+// start begins a walk of a leaf, unless another runs, through a port that the switch itself
+// reported to end there.
 func (s *Source) start(
 	ctx context.Context, id string, l *leaf, ports map[worker.PortKey]*worker.Port, links []worker.Link,
 ) {

@@ -38,7 +38,7 @@ const (
 	tlvCapabilities = 7
 )
 
-// Scope is how far a frame's address lets it travel. A smaller one is nearer.
+// Scope is the distance that a frame's address lets it travel. A smaller one is nearer.
 type Scope uint8
 
 // The scopes, by the last byte of the group address 01:80:c2:00:00:XX.
@@ -60,7 +60,7 @@ type Neighbor struct {
 	Chassis, Port ID
 	// PortDescription and SystemName are for people; empty if not in the frame.
 	PortDescription, SystemName string
-	// TTL is how long this holds; 0 means that the neighbor shuts down.
+	// TTL is the lifetime of this information; 0 means that the neighbor shuts down.
 	TTL time.Duration
 	// Bridge is set if the neighbor forwards frames.
 	Bridge bool
@@ -168,7 +168,7 @@ func (n *Neighbor) take(kind uint16, value []byte) (err error) {
 	case tlvSystemName:
 		n.SystemName = worker.Text(value, worker.MaxSwitchName)
 	case tlvCapabilities:
-		// What it could do, then what is switched on.
+		// First the supported capabilities, then the enabled ones.
 		if len(value) < 4 {
 			return errShort
 		}

@@ -20,7 +20,7 @@ func link(netdev string) (index int, up bool, err error) {
 }
 
 // listen opens a packet socket on a network device and joins LLDP's groups
-// there, so that the device's filter lets their frames through. It needs
+// there, so that the device's filter accepts their frames. It needs
 // CAP_NET_RAW, and the network namespace that has the device.
 func listen(index int) (*os.File, error) {
 	// Protocol 0 receives nothing until bind names the device.

@@ -27,8 +27,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// firstFrame is how long a switch may take to send a frame after a socket
-// opened or a link came up: the standard's interval is 30 s.
+// firstFrame is the time that a switch may take to send a frame after a socket opened or a link
+// came up: the standard's interval is 30 s.
 const firstFrame = 35 * time.Second
 
 // Source listens on the network devices that it is asked about. It is for one
@@ -39,7 +39,7 @@ type Source struct {
 	devices map[string]*device
 }
 
-// device is one network device that has a socket.
+// device is a network device with a socket.
 type device struct {
 	name  string
 	index int
@@ -50,9 +50,9 @@ type device struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	table table
-	// since is when frames could first come.
+	// since is the time since which frames can arrive.
 	since time.Time
-	// last is when the last frame of a neighbor came, zero before the first.
+	// last is the time of the last frame from a neighbor, zero before the first.
 	last time.Time
 	up   bool
 	// flapped is set once the link came up: the cable may be another since.
@@ -194,7 +194,7 @@ func (s *Source) received(d *device, frame []byte, down bool) bool {
 	return d.table.update(neighbor, now)
 }
 
-// neighbors returns the known neighbors, or why there are none.
+// neighbors returns the known neighbors, or the reason for their absence.
 func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Absence) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -211,7 +211,7 @@ func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Ab
 	return nil, worker.Unavailable // The same cable as before: only its switch fell silent.
 }
 
-// silence is when the last frame came over a link that is up.
+// silence returns the time of the last frame over a link that is up.
 func (d *device) silence() (last time.Time, up bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -225,7 +225,7 @@ func (d *device) reportSilence(r *worker.Report, p *worker.Port, why worker.Abse
 	}
 }
 
-// report enters what is known about the ports.
+// report adds the known links of the ports to the report.
 func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[string]error) {
 	now := time.Now()
 	contested := s.contested(now)

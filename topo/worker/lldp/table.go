@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxNeighbors bounds what is kept for one network device. One cable has one
-// other end; hubs and chatty firmware add a few.
+// maxNeighbors bounds the neighbors of one network device. One cable has one other end; hubs and
+// chatty firmware add a few.
 const maxNeighbors = 8
 
 // table is the neighbors of one network device, the likeliest switch first.
@@ -49,9 +49,8 @@ func (t *table) neighbors(now time.Time) (known []Neighbor) {
 	return known
 }
 
-// better orders neighbors of one port: what forwards frames before what does
-// not, what is nearer before what may be farther, and then by identity, so
-// that the choice is the same at all times.
+// better orders neighbors of one port: devices that forward frames first, then nearer ones, and
+// then by identity, so that the choice is stable.
 func better(a, b *Neighbor) int {
 	return cmp.Or(likelier(a, b), strings.Compare(a.Chassis.Text, b.Chassis.Text),
 		strings.Compare(a.Port.Text, b.Port.Text))

@@ -38,7 +38,7 @@ type node struct {
 	Rails map[string]link `yaml:"rails"`
 }
 
-// link is where a rail ends. As YAML it is the switch alone, or a section.
+// link is the far end of a rail. In YAML it is the switch alone, or a section.
 type link struct {
 	Switch string `yaml:"switch" scalar:"any"`
 	Name   string `yaml:"name" scalar:"any"`

@@ -1,9 +1,7 @@
-// Package static reads a file in which people write which groups a node is in
-// and which switch each of its rails leads to.
-//
-// It owns the file's form and what is wrong with it: it is strict, and names
-// the line of every fault. A file with a fault changes nothing; the last good
-// one stays. docs/topology-sources.md describes the form.
+// Package static reads a file with the groups of a node and the switch of each of its rails. It
+// owns the file's format and validation. It is strict, and reports the line of every fault. An
+// invalid file changes nothing; the last valid one stays in use. docs/topology-sources.md describes
+// the format.
 package static
 
 import (
@@ -32,8 +30,7 @@ type Source struct {
 	stat  os.FileInfo
 	place *worker.Place
 	err   error
-	// good is when place was read or last found to be what the file still
-	// contains.
+	// good is the time when place was last found to match the file.
 	good time.Time
 }
 

@@ -128,7 +128,7 @@ func TestSourceKeepsTheLastGoodFile(t *testing.T) {
 			{PortKey: worker.PortKey{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
 			{PortKey: worker.PortKey{ID: "b", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
 		},
-		Skipped: []v1alpha1.Skipped{{Name: "static", Reason: "rail 1, plane 0: the node has none"}},
+		Skipped: []v1alpha1.Skipped{{Name: "static", Reason: "rail 1, plane 0: not on this node"}},
 	}
 	if diff := cmp.Diff(want, s.Discover(t.Context(), q)); diff != "" {
 		t.Errorf("good file (-want +got):\n%s", diff)
