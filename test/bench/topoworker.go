@@ -16,7 +16,7 @@ import (
 )
 
 // topoWorker weighs heddle-topo-worker against the API server, with a replayed
-// H800 whose switches a file names, on a Node of its own.
+// H800 with its switches in a file, on a separate Node.
 func topoWorker(
 	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer,
 ) (rows []row, err error) {

@@ -33,7 +33,7 @@ func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) 
 }
 
 // A pod without GPUs that loses its gang's label leaves the gang, and one that
-// has never been in a gang is none of its members.
+// has never been in a gang is not a member.
 func TestPodLeavesGang(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")

@@ -214,7 +214,7 @@ func TestPlace(t *testing.T) {
 			outcome{nil, " ", "4 of 5 fit, group leaf-0 is 1 pod short; 1 node with room is in no leaf"},
 		},
 		{
-			"negative room is none",
+			"negative room",
 			placement.Gang{Tasks: workers(1)},
 			[]int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
 			outcome{nil, " ", "none of 1 fits, no node has room for a worker"},
