@@ -263,7 +263,7 @@ func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *
 	a.Fits = p.fits(a)
 }
 
-// quantity is an amount as users write it.
+// quantity returns an amount as users write it.
 func quantity(name corev1.ResourceName, value int64) string {
 	switch name {
 	case corev1.ResourceCPU:

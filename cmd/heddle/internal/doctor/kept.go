@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// keptUntil is how long discovery keeps the Node's labels and taints without a GPU
+// keptUntil returns how long discovery keeps the Node's labels and taints without a GPU
 // driver; zero if it does not.
 func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
 	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
