@@ -65,7 +65,7 @@ type SGPU struct {
 	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// ModeSwitch is the effect of a change of mode on a GPU that pods hold:
 	// `cordon-gpu` gives it to no new pod and moves it once they have ended,
-	// `wait` goes on handing it out as before until no pod happens to hold it.
+	// `wait` keeps allocating it as before until no pod happens to hold it.
 	//
 	// Read by: heddle-device-plugin.
 	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-gpu,wait"`

@@ -160,7 +160,7 @@ func below(path string, key *yaml.Node) string {
 
 // check rejects the values that package yaml converts without an error.
 func (d *Document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, path string) {
-	switch n.Kind {
+	switch n.Kind { //nolint:exhaustive // A document has no aliases here, and its other nodes are of these kinds.
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
 			if t.Kind() == reflect.Slice {

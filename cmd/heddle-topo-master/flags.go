@@ -97,7 +97,8 @@ func (o *options) Check() error {
 // parts reads the flags that are lists.
 func (o *options) parts() error {
 	names := []string{
-		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI, "none", "",
+		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI,
+		"none", "",
 	}
 	on := map[string]bool{}
 	for word := range strings.SplitSeq(o.exportText, ",") {

@@ -298,7 +298,7 @@ func TestDriverSpecReportsWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cdi.NewDriverSpec(filepath.Join(file, "cdi"), g, nvidia(), nil).Update(t.Context(), machineWith(1)); err == nil {
-		t.Error("a directory that cannot be is no error")
+		t.Error("an invalid directory is accepted")
 	}
 }
 
@@ -309,7 +309,7 @@ func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 		start := time.Now()
 		for range 2 {
 			if err := d.Update(t.Context(), machineWith(1)); err == nil {
-				t.Error("a driver that hangs is no error")
+				t.Error("a hanging driver returns no error")
 			}
 		}
 		if took := time.Since(start); took > 2*time.Minute || g.calls.Load() != 1 {
@@ -375,7 +375,7 @@ func TestReplayed(t *testing.T) {
 	}
 	d := cdi.NewDriverSpec(dir, gpu.ReplayedEdits{Dir: nodes, Vendors: nvidia()}, nvidia(), nil)
 	if err := d.Update(t.Context(), m); err == nil {
-		t.Error("GPU-2 has no node, and that is no error")
+		t.Error("GPU-2 has no node, and Update returns no error")
 	}
 	if devices := inRuntime(t, dir); !slices.Contains(devices, "driver.heddle.dev/gpu=MIG-3-0") || len(devices) != 3 {
 		t.Errorf("in the runtime: %v", devices)

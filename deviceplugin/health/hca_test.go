@@ -92,7 +92,7 @@ func TestHCA(t *testing.T) {
 		}},
 		{"nor are two of four", []step{scan(0, ports(slow, slow, active, active))}, []string{"0 healthy"}},
 		{"half of them are no measure", []step{scan(0, ports(slow, active))}, []string{"0 healthy"}},
-		{"another kind is no measure", []step{scan(0, edit(ports(slow, active, active), func(m *machine.Machine) { m.HCAs[0].Device = "0x101b" }))}, []string{"0 healthy"}},
+		{"another kind does not count", []step{scan(0, edit(ports(slow, active, active), func(m *machine.Machine) { m.HCAs[0].Device = "0x101b" }))}, []string{"0 healthy"}},
 		{"slower than it was", []step{scan(0, ports(active)), scan(1, ports(slow)), wait(11), scan(20, ports(active)), wait(50)}, []string{
 			"0 healthy", "1 healthy", "11 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s",
 			"20 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s", "50 healthy",

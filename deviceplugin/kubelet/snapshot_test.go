@@ -65,7 +65,7 @@ func TestJoin(t *testing.T) {
 			[]string{"/u/i r [1] [m] true"},
 		},
 		{
-			"a pod that has gone, whose device another has",
+			"a deleted pod, and another pod with its device",
 			[]*podresources.PodResources{listedPod("b", container(held{"r": {"1"}}))},
 			[]entry{{"old", "c", "r", []string{"1", "2"}, []string{"m"}}},
 			[]string{"ns/b//c r [1] [] false"},

@@ -220,7 +220,7 @@ func TestAllocateRejections(t *testing.T) {
 
 	r.allocate = func(context.Context, []string) error { panic("nil map") }
 	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err == nil {
-		t.Error("a panic in Allocate is no error")
+		t.Error("a panic in Allocate returns no error")
 	}
 	r.allocate = nil
 	if _, err := k.Admit(within(t), "other", "main", gpu, 1); err != nil {

@@ -35,7 +35,7 @@ type taken struct {
 type happening struct {
 	at time.Duration
 	do func(n *node)
-	// silent: there is no event, as where inotify is not to be had.
+	// silent: there is no event, as without inotify.
 	silent bool
 }
 

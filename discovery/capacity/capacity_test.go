@@ -74,12 +74,6 @@ func TestGPUs(t *testing.T) {
 			}, "",
 			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to vfio-pci, for virtual machines"}},
 		},
-		{
-			"a variant of vfio-pci", &machine.Machine{
-				PCI: []machine.PCIFunction{{Address: "0009:01:00.0", Class: "0x030200", Vendor: "0x10de", Driver: "nvgrace_gpu_vfio_pci"}},
-			}, "",
-			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to nvgrace_gpu_vfio_pci, for virtual machines"}},
-		},
 		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "no GPUs"}}},
 		{
 			"shared", h100(8), "mode: sgpu",

@@ -122,7 +122,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v with %v", c, err)
 		case err != nil:
 		case !regexp.MustCompile("^(?:" + uidPattern + ")$").MatchString(c.PodUID):
-			t.Errorf("%q is no UID", c.PodUID)
+			t.Errorf("invalid UID %q", c.PodUID)
 		case !strings.Contains(text, c.PodUID) && !strings.Contains(text, strings.ReplaceAll(c.PodUID, "-", "_")) &&
 			!strings.Contains(strings.ReplaceAll(text, "_", "-"), c.PodUID):
 			t.Errorf("%q is not in the text", c.PodUID)

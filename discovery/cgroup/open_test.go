@@ -52,6 +52,6 @@ func TestOpeners(t *testing.T) {
 		t.Errorf("%d hidden, %v, want one", hidden, err)
 	}
 	if _, _, err := (Proc{Root: filepath.Join(p.Root, "none")}).Openers(nil); err == nil {
-		t.Error("no procfs is no error")
+		t.Error("a missing procfs returns no error")
 	}
 }

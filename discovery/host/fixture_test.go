@@ -135,7 +135,7 @@ func TestFixtureProcfs(t *testing.T) {
 	}
 }
 
-// untar reads ttar, a text archive: Path, Lines, so many lines, Mode.
+// untar reads ttar, a text archive: Path, Lines, that number of lines, Mode.
 func untar(t *testing.T, tree *sysfstest.Tree, r io.Reader) {
 	t.Helper()
 	lines := bufio.NewScanner(r)

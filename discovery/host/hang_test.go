@@ -22,8 +22,8 @@ func impatient(tree *sysfstest.Tree) *Host {
 	})
 }
 
-// An attribute that hangs costs its timeout once, changes no value, is reported, and
-// is no more once it answers.
+// A hanging attribute costs its timeout once, changes no value, and is reported until
+// it answers.
 func TestHangingAttribute(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -184,7 +184,7 @@ func TestLostGPUKeepsItsIdentity(t *testing.T) {
 	if diff := cmp.Diff(want, m.GPUs[3]); diff != "" || len(m.GPUs) != 8 {
 		t.Errorf("%d GPUs, lost for good (-want +got):\n%s", len(m.GPUs), diff)
 	}
-	// Taken out of the machine, it is no GPU of it any more.
+	// Removed from the machine, it is gone.
 	tree.Remove("sys/bus/pci/devices/" + sysfstest.GPUAddress(3))
 	if m := h.Scan(t.Context()); len(m.GPUs) != 7 {
 		t.Errorf("%d GPUs after removal", len(m.GPUs))

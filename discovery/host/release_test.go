@@ -52,7 +52,7 @@ func (d *driver) session() (open bool, opened int) {
 	return d.open, d.opened
 }
 
-// releasable is a host that holds its session, of which a release is known or not.
+// releasable is a host that holds its session.
 func releasable(t *testing.T) (*Host, *driver) {
 	t.Helper()
 	tree := sysfstest.New(t)

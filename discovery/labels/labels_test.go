@@ -110,14 +110,6 @@ func TestLabels(t *testing.T) {
 			},
 		},
 		{
-			name: "several models: all values are of the most numerous", machine: mixed(),
-			want: map[string]string{
-				"nvidia.com/gpu.product": "NVIDIA-H100-PCIe", "nvidia.com/gpu.count": "5", "nvidia.com/gpu.memory": "81559",
-				"nvidia.com/gpu.family": "hopper", "nvidia.com/gpu.compute.major": "9",
-				"nvidia.com/gpu.NVIDIA-H100-PCIe.count": "5", "nvidia.com/gpu.NVIDIA-L40S.count": "3",
-			},
-		},
-		{
 			name: "a lost GPU counts", machine: with(hosting(h100(8)...), func(m *machine.Machine) {
 				m.GPUs[3] = machine.GPU{UUID: "GPU-3", Health: machine.Health{State: machine.Lost}}
 			}),

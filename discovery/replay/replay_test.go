@@ -181,7 +181,7 @@ func TestRunOnABadFileFails(t *testing.T) {
 	}
 }
 
-// A file that is bad when Run begins ends it only if there is no machine to keep.
+// An invalid file at the start ends Run only without an earlier machine.
 func TestRunKeepsAMachineFromBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
 	write(t, path, dump(t, "NVIDIA H20"))

@@ -141,7 +141,7 @@ func TestLargeBus(t *testing.T) {
 	tree.Remove("sys/bus/pci/devices")
 	tree.Link("sys/bus/pci/devices", "sys/bus/pci/devices")
 	if _, _, err := New(tree.Sys()).PCI(nil, nil); err == nil {
-		t.Error("a bus that cannot be listed is no error")
+		t.Error("an unreadable bus returns no error")
 	}
 }
 
@@ -209,6 +209,6 @@ func TestParseVPD(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
-		t.Error("a resource that is cut off is no error")
+		t.Error("a truncated resource returns no error")
 	}
 }

@@ -187,7 +187,8 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}
-	p.errorf("annotation %s: unsupported value %q: want %s, %s or %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
+	p.errorf("annotation %s: unsupported value %q: want %s, %s or %s",
+		key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
 	return FixedShare
 }
 

@@ -28,12 +28,12 @@ type row struct {
 	least         bool
 }
 
-// atMost is a figure of which less is better.
+// atMost is a figure with an upper limit.
 func atMost(what string, figure, limit float64, unit, method string) row {
 	return row{what: what, figure: figure, limit: limit, unit: unit, method: method}
 }
 
-// atLeast is a figure of which more is better.
+// atLeast is a figure with a lower limit.
 func atLeast(what string, figure, limit float64, unit, method string) row {
 	r := atMost(what, figure, limit, unit, method)
 	r.least = true
@@ -97,7 +97,7 @@ func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
 	}
 	for _, name := range chosen {
 		if !slices.Contains(known, name) {
-			return fmt.Errorf("%q is none of %s", name, strings.Join(known, ", "))
+			return fmt.Errorf("unknown part %q: want one of %s", name, strings.Join(known, ", "))
 		}
 	}
 	var rows []row

@@ -25,7 +25,7 @@ type figure struct {
 	unit         string
 }
 
-// benchmarks are those whose figures the documentation states.
+// benchmarks have figures that the documentation states.
 func benchmarks() []benchmark {
 	const preferred, state, agent = "./deviceplugin/preferred", "./deviceplugin/devicestate", "./deviceplugin/agent"
 	const ms, normal = "ms", "2s"

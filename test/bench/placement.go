@@ -58,7 +58,7 @@ func weeks(w io.Writer) ([]row, error) {
 	return rows, nil
 }
 
-// ratio is that of the mean waits of gangs of some sizes.
+// ratio divides the mean waits of gangs of some sizes.
 func ratio(a, b *week.Result, sizes ...int) float64 {
 	first, _ := a.Wait(sizes...)
 	second, _ := b.Wait(sizes...)

@@ -21,8 +21,8 @@ import (
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
-// The fleet of shares: so many nodes, GPU of a node, pods that come at once,
-// and turns of each scheduler.
+// The fleet of shares: its nodes, the GPUs of each, the pods that come at once,
+// and the turns of each scheduler.
 const (
 	shareNodes  = 50
 	sharedGPUs  = 8

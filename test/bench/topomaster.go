@@ -31,8 +31,8 @@ import (
 // fleet is how many nodes topo-master is weighed with.
 const fleet = 16384
 
-// The measured master's load: so many full answers, at so many a second, by as
-// many clients as it takes.
+// The load of the measured master: full answers, at this rate, by as many clients
+// as that takes.
 const (
 	fullAnswers = 1000
 	perSecond   = 100
@@ -236,7 +236,7 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 		return nil, fmt.Errorf("gangs: %d, %w", code, err)
 	}
 	gangs := time.Since(begin)
-	// What was read once is given back by now.
+	// Memory for the initial lists returns to the system.
 	fmt.Fprintln(log, "letting topo-master rest for 10 s")
 	if err := sleep(ctx, 10*time.Second); err != nil {
 		return nil, err

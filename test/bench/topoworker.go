@@ -16,7 +16,7 @@ import (
 )
 
 // topoWorker weighs heddle-topo-worker against the API server, with a replayed
-// H800 whose switches a file names, on a Node of its own.
+// H800 with its switches in a file, on a separate Node.
 func topoWorker(
 	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer,
 ) (rows []row, err error) {
@@ -39,7 +39,8 @@ func topoWorker(
 	if err := placeFile(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, binary, "topo-worker", "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
+	cmd := exec.CommandContext(ctx, binary, "topo-worker",
+		"--node-name", "bench", "--interval", "1s", "--log-level", "warn",
 		"--machine", filepath.Join(i.Root, "test/machines/h800-8ib-bond.json"), "--config", filepath.Join(dir, "config"),
 		"--kubeconfig", c.Kubeconfig(), "--metrics-address", metricsAddress)
 	cmd.Stderr = log

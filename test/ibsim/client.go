@@ -61,7 +61,7 @@ type client struct {
 	control, data *net.UnixConn
 	out           *net.UnixAddr
 	id            uint32
-	// virtual is that of a virtual function: it sends no SMPs.
+	// virtual: it is a virtual function, which sends no SMPs.
 	virtual bool
 }
 
@@ -139,7 +139,7 @@ func (c *client) call(kind uint32, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	if n != controlLength || ne.Uint32(b[8:]) == typeError {
-		return nil, errors.New("refused")
+		return nil, errors.New("rejected")
 	}
 	return b[controlHeader:], nil
 }

@@ -4,46 +4,22 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 )
 
-// packages asks the distribution for packages without installing any.
-type packages struct {
-	cache string
-	out   io.Writer
-	// private are the options of package lists of our own, for machines whose
-	// lists are empty or not ours to renew.
-	private []string
-}
-
-// newestByOwnLists is newest after an update of package lists of our own.
-func (p *packages) newestByOwnLists(ctx context.Context) (name, version string, err error) {
-	if err := p.update(ctx); err != nil {
-		return "", "", &MissingError{
-			What:   "apt knows no package " + metaPackage,
-			Remedy: "check apt's sources and the network, then apt-get update: " + err.Error(),
-		}
-	}
-	if name, version, err = p.newest(ctx); err != nil {
-		return "", "", &MissingError{What: err.Error(), Remedy: "a Debian with the section main is needed"}
-	}
-	return name, version, nil
-}
-
-// newest is the package that holds the newest kernel, and its version.
-func (p *packages) newest(ctx context.Context) (name, version string, err error) {
-	text, err := p.run(ctx, "", "apt-cache", "show", "--no-all-versions", metaPackage)
+// newestKernel is the package of the distribution's newest kernel, and its version.
+func newestKernel(ctx context.Context) (name, version string, err error) {
+	text, err := apt(ctx, "", "apt-cache", "show", "--no-all-versions", metaPackage)
 	if err != nil {
 		return "", "", err
 	}
 	if name, version, err = parseDepends(text); err != nil || version != "" {
 		return name, version, err
 	}
-	if text, err = p.run(ctx, "", "apt-cache", "show", "--no-all-versions", name); err != nil {
+	if text, err = apt(ctx, "", "apt-cache", "show", "--no-all-versions", name); err != nil {
 		return "", "", err
 	}
 	version = field(text, "Version")
@@ -80,8 +56,8 @@ func field(text, name string) string {
 }
 
 // download fetches one package into dir.
-func (p *packages) download(ctx context.Context, name, dir string) (string, error) {
-	if _, err := p.run(ctx, dir, "apt-get", "-qq", "download", name); err != nil {
+func download(ctx context.Context, name, dir string) (string, error) {
+	if _, err := apt(ctx, dir, "apt-get", "-qq", "download", name); err != nil {
 		return "", &MissingError{What: "apt-get cannot fetch " + name, Remedy: "check the network: " + err.Error()}
 	}
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
@@ -91,25 +67,9 @@ func (p *packages) download(ctx context.Context, name, dir string) (string, erro
 	return debs[0], nil
 }
 
-// update makes package lists of our own in the cache; it needs no root and
-// changes nothing of the machine's.
-func (p *packages) update(ctx context.Context) error {
-	root := filepath.Join(p.cache, "apt")
-	for _, dir := range []string{"lists/partial", "archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			return fmt.Errorf("package lists: %w", err)
-		}
-	}
-	p.private = []string{"-o", "Dir::State::Lists=" + root + "/lists", "-o", "Dir::Cache=" + root}
-	fmt.Fprintln(p.out, "fetching package lists of our own")
-	_, err := p.run(ctx, "", "apt-get", "-qq", "update")
-	return err
-}
-
-// run runs one of apt's tools in dir. APT's sandbox user could not write there.
-func (p *packages) run(ctx context.Context, dir, tool string, args ...string) (string, error) {
-	options := append([]string{"-o", "APT::Sandbox::User=root"}, p.private...)
-	cmd := exec.CommandContext(ctx, tool, append(options, args...)...)
+// apt runs one of apt's tools in dir. APT's sandbox user could not write there.
+func apt(ctx context.Context, dir, tool string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, tool, append([]string{"-o", "APT::Sandbox::User=root"}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Dir, cmd.Stderr = dir, &stderr
 	cmd.Env = append(os.Environ(), "LC_ALL=C")

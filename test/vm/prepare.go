@@ -38,17 +38,14 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 	if err := checkTools(); err != nil {
 		return nil, err
 	}
-	source := packages{cache: cacheDir, out: out}
-	name, version, err := source.newest(ctx)
+	name, version, err := newestKernel(ctx)
 	if err != nil {
 		// Empty package lists, or none: what is there will do.
 		if guest := anyCached(cacheDir); guest != nil {
 			fmt.Fprintf(out, "%v: using %s from the cache\n", err, guest.Version)
 			return guest, nil
 		}
-		if name, version, err = source.newestByOwnLists(ctx); err != nil {
-			return nil, err
-		}
+		return nil, &MissingError{What: err.Error(), Remedy: "run apt-get update, on a Debian with the section main"}
 	}
 	key := name + "_" + strings.ReplaceAll(version, ":", "%")
 	if guest, err := load(filepath.Join(cacheDir, key)); err == nil {
@@ -63,7 +60,7 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 	}
 	defer os.RemoveAll(work) // Renamed away when all went well.
 	fmt.Fprintf(out, "fetching %s %s, about 70 to 110 MB\n", name, version)
-	deb, err := source.download(ctx, name+"="+version, work)
+	deb, err := download(ctx, name+"="+version, work)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,8 @@ func unpackPackage(ctx context.Context, deb, dir string) error {
 	}
 	for i, file := range modules {
 		name, _, _ := strings.Cut(filepath.Base(file), ".")
-		if err := unpackFile(ctx, file, filepath.Join(dir, "modules", fmt.Sprintf("%02d_%s.ko", i, name)), decompress); err != nil {
+		to := filepath.Join(dir, "modules", fmt.Sprintf("%02d_%s.ko", i, name))
+		if err := unpackFile(ctx, file, to, decompress); err != nil {
 			return err
 		}
 	}

@@ -127,8 +127,8 @@ func TestOrderOfAPIs(t *testing.T) {
 	}
 }
 
-// A pod that failed is no member once another runs in its place, and is one until
-// then; of a gang that its pods declare it stays one.
+// A failed pod is a member until another runs in its place; it remains a member of a
+// gang that its pods declare.
 func TestCurrent(t *testing.T) {
 	job := func(name, index string, created int, change ...func(*corev1.Pod)) *gang.Member {
 		pod := member(name, change...)
@@ -166,7 +166,7 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// What controllers start one after the other is no gang, nor is a pod that takes the place
+// What controllers start one after the other is not a gang, nor is a pod that takes the place
 // of one that failed or is being deleted.
 func TestTogether(t *testing.T) {
 	job := func(name string, created int, change ...func(*corev1.Pod)) *gang.Member {

@@ -99,8 +99,6 @@ func TestRead(t *testing.T) {
 		{name: "an empty name", labels: m{family + "/name": ""}, want: gang.Spec{Key: key("")}, err: "is empty"},
 		{name: "a name of no object", annotations: m{koordinator + "/name": "../etc"}, want: gang.Spec{Key: key("")}, err: `invalid name "../etc"`},
 		{name: "min-available is a word", labels: m{family + "/name": "a", family + "/min-available": "three"}, want: gang.Spec{Key: key("a")}, err: `min-available: "three" is not 1 to 100000`},
-		{name: "min-available 0", labels: m{family + "/name": "a", family + "/min-available": "0"}, want: gang.Spec{Key: key("a")}, err: "is not 1 to"},
-		{name: "min-available 1.5", labels: m{family + "/name": "a", family + "/min-available": "1.5"}, want: gang.Spec{Key: key("a")}, err: "is not 1 to"},
 		{name: "two values of min-available", labels: m{family + "/name": "a", family + "/min-available": "3"}, annotations: m{koordinator + "/min-available": "2"}, want: gang.Spec{Key: key("a"), MinMember: 3}, err: `"3" and annotation gang.scheduling.koordinator.sh/min-available is "2"`},
 		{name: "unknown match-policy", labels: m{family + "/name": "a", family + "/match-policy": "sometimes"}, want: gang.Spec{Key: key("a")}, err: `unsupported value "sometimes": supported are once-satisfied`},
 		{name: "groups as a label", labels: m{family + "/name": "a", family + "/groups": "a.b"}, want: gang.Spec{Key: key("a")}, err: "must be an annotation"},

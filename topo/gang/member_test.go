@@ -176,7 +176,7 @@ func TestStateSince(t *testing.T) {
 			gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Since: at(9), Pods: 1, Bound: 1, Running: 1},
 		},
 		{
-			"one that ended on a lost node is no loss",
+			"one that ended on a lost node is not lost",
 			[]*corev1.Pod{member("a", ends(corev1.PodSucceeded, 20), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })},
 			1,
 			gang.State{Phase: gang.Succeeded, Since: at(20), Pods: 1, Succeeded: 1},
@@ -226,7 +226,7 @@ func TestMemberOf(t *testing.T) {
 		{"of no gang", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{"app": "x"}}}, false, 0},
 		{"a key without a name", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{wellknown.GangMinAvailable: "2"}}}, false, 0},
 		{"a gang's", member("a"), true, 2},
-		{"one whose min-available is no number", member("a", func(p *corev1.Pod) { p.Labels[wellknown.GangMinAvailable] = "five" }), true, 0},
+		{"an invalid min-available", member("a", func(p *corev1.Pod) { p.Labels[wellknown.GangMinAvailable] = "five" }), true, 0},
 		{"Koordinator's", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Annotations: m{wellknown.KoordinatorName: "tf"}}}, true, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

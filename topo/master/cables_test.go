@@ -89,7 +89,7 @@ func TestCables(t *testing.T) {
 			return got == well || i >= 4 && strings.HasPrefix(got, good)
 		})
 	}
-	// Another Node is no reason to write again.
+	// Another Node causes no writes.
 	before := [2]int{c.Requests("PATCH", "nodes"), c.Requests("PATCH", "nodetopologies")}
 	c.node("cpu1", true)
 	r.until(t, "another node", nodes(9))

@@ -21,7 +21,7 @@ func TestHeartbeatClockStopsWhileAPIServerIsAway(t *testing.T) {
 		{"away and back", []step{
 			{0, 0, 0},
 			{90, 0, 90},
-			{91, 0, 90}, // From here on a missing heartbeat is no fault of workers.
+			{91, 0, 90}, // From here on workers are not blamed for missing heartbeats.
 			{3600, 0, 90},
 			{3601, 3601, 90}, // Back: the workers' heartbeats are on their way.
 			{3720, 3715, 90},

@@ -152,7 +152,7 @@ func (w *world) takes(node int32, needs [][2]int32, pods []int32) bool {
 	return sum[0] <= w.free[node][0] && sum[1] <= w.free[node][1]
 }
 
-// lowest names the lowest group of a node; a node in none is by itself.
+// lowest names the lowest group of a node; a node in no group stands alone.
 func (w *world) lowest(node int32) string {
 	if g, ok := w.around[node]["lowest"]; ok {
 		return g

@@ -28,14 +28,14 @@ func TestBadInput(t *testing.T) {
 		{"a number too large", func(r *rig) { r.replace(properties, "drm_render_minor 128", "drm_render_minor 99999999999999999999") }, "out of range", "lost"},
 		{"a link cut off", func(r *rig) { r.Write(nodes+"1/io_links/1/properties", "type 11\nnode_to 2\n") }, "links: ", ""},
 		{"a link to nowhere", func(r *rig) { r.replace(nodes+"1/io_links/1/properties", "node_to 2", "node_to 18446744073709551615") }, "", ""},
-		{"memory is no number", func(r *rig) { r.Write(r.pci("mem_info_vram_total"), "lots") }, "memory: parse", ""},
+		{"memory is not a number", func(r *rig) { r.Write(r.pci("mem_info_vram_total"), "lots") }, "memory: parse", ""},
 		{
 			"the mode is being changed", func(r *rig) { r.Write(r.pci("current_compute_partition"), "CPX") },
 			"the partition mode is being changed: it is CPX, and the topology has 1 nodes of the GPU", "",
 		},
 		{"the GPU is being reset", func(r *rig) { r.Write(r.pci("current_compute_partition"), "UNKNOWN") }, `is "UNKNOWN"`, ""},
 		{"a mode of another tongue", func(r *rig) { r.Write(r.pci("current_memory_partition"), "../../x") }, `is "../../x"`, ""},
-		{"a RAS counter is none", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
+		{"an invalid RAS counter", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
 		{
 			"uncorrectable errors", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "ue: 2\nce: 9") },
 			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
@@ -74,7 +74,7 @@ func TestBadInput(t *testing.T) {
 }
 
 // Errors that were counted stand while a counter cannot be read, and until a reset clears
-// it. Firmware that hangs is the reason that is named: it is no error that may be ignored.
+// it. Hanging firmware takes precedence as the reason: it must not be ignored.
 func TestCountedErrors(t *testing.T) {
 	r := newRig(t)
 	counter := r.pci("ras/umc_err_count")
@@ -118,8 +118,8 @@ func TestIdentityByPlace(t *testing.T) {
 }
 
 // A mode that changes between two scans keeps the partitions that were known until
-// the topology has those of the new mode. A GPU whose mode is in doubt from the
-// start is not handed out.
+// the topology has those of the new mode. A GPU with an unknown mode at the
+// start is not allocated.
 func TestModeChanges(t *testing.T) {
 	r := newRig(t)
 	r.cut("CPX", 8)

@@ -165,7 +165,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// A link of two hops is none; between partitions the kernel reports weight 41 and no
+// A link of two hops does not count; between partitions the kernel reports weight 41 and no
 // bandwidth. Without mem_info_vram_total the memory banks count.
 func TestOtherKernels(t *testing.T) {
 	r := newRig(t)

@@ -146,7 +146,7 @@ func checkError(t *testing.T, err error, want string) {
 }
 
 // FuzzParse holds what the rest of the package relies on: no answer of a tool makes a
-// GPU without a place, a memory that is none, or a link to nowhere.
+// GPU without a place, an invalid memory size, or a link to nowhere.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{list, newTable, oldTable, matrix, "", "GPU0\nGPU0 MX", "GPU#0 a 0000:00:00.0 (UUID: "} {
 		f.Add(seed)

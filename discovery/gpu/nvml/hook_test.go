@@ -28,9 +28,9 @@ func TestFindHook(t *testing.T) {
 	program("/usr/bin/nvidia-ctk", 0o755)
 	found("an old toolkit", "")
 	program(packaged, 0o644)
-	found("a file that is no program", "")
+	found("a file that is not executable", "")
 	program("/var/usrlocal/nvidia/toolkit/nvidia-cdi-hook", 0o755)
-	// As on hosts whose /usr is read-only.
+	// As on hosts with a read-only /usr.
 	if err := os.Symlink("/var/usrlocal", filepath.Join(root, "usr/local")); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/test/nvidia"
 )
 
-// node is a machine with one GPU, whose driver is below a directory.
+// node is a machine with one GPU and its driver below a directory.
 type node struct {
 	t      *testing.T
 	dir    string

@@ -41,7 +41,7 @@ func TestExclusiveProcess(t *testing.T) {
 	}
 	want := []nvml.ComputeMode{nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.COMPUTEMODE_DEFAULT}
 	if diff := cmp.Diff(want, sets); diff != "" {
-		t.Errorf("modes that were set, a second time of one is none (-want +got):\n%s", diff)
+		t.Errorf("modes that were set, each once (-want +got):\n%s", diff)
 	}
 	result = nvml.ERROR_NO_PERMISSION
 	if err := b.library.ExclusiveProcess("GPU-0", true); err == nil {

@@ -30,7 +30,7 @@ func TestLibraryIn(t *testing.T) {
 }
 
 // TestSystemUnderARoot has a driver that comes after the daemon: first no
-// library, then one that is none.
+// library, then an invalid one.
 func TestSystemUnderARoot(t *testing.T) {
 	root := t.TempDir()
 	l := New(gpu.Options{DriverRoot: root})
@@ -42,6 +42,6 @@ func TestSystemUnderARoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := l.Open(); err == nil {
-		t.Error("a file that is no library opens")
+		t.Error("an invalid library opens")
 	}
 }

@@ -69,7 +69,7 @@ func TestIndirectGLX(t *testing.T) {
 	}
 }
 
-// What is no library of the driver is left as it is.
+// Other files than libraries of the driver are left unchanged.
 func TestWithoutSONAME(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "libnone.so.550.54.15"), []byte("no ELF"), 0o600); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// A container whose library the runtime did not bring gets none by waiting.
+// A container that started without the library does not get it by waiting.
 func TestDriverThatCameAfterTheContainer(t *testing.T) {
 	sys := t.TempDir()
 	o := gpu.Options{SysfsRoot: sys}

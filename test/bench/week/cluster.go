@@ -94,7 +94,7 @@ func newCluster(plan Plan, seed uint64) *cluster {
 	return c
 }
 
-// room is how many pods of so many GPUs a node takes now.
+// room is how many pods with this number of GPUs a node takes now.
 func (c *cluster) room(node int32, gpus int32) int32 {
 	if c.down[node] {
 		return 0

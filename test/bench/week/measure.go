@@ -149,7 +149,7 @@ func tierOf(leaves, spines int) int {
 	return 3
 }
 
-// fewest is how many groups hold so many nodes.
+// fewest is the least number of groups that hold the nodes.
 func fewest(sizes []int, nodes int) (n int) {
 	sorted := slices.Sorted(slices.Values(sizes))
 	for _, size := range slices.Backward(sorted) {

@@ -84,7 +84,7 @@ func TestDeviceNodesAreThere(t *testing.T) {
 		for _, name := range nodes {
 			info, err := os.Stat(filepath.Join("/dev/infiniband", name))
 			if err != nil || info.Mode()&fs.ModeCharDevice == 0 {
-				t.Errorf("%s: %s is no device node: %v", h.Name, name, err)
+				t.Errorf("%s: %s is not a device node: %v", h.Name, name, err)
 			}
 		}
 		f, err := os.OpenFile(filepath.Join("/dev/infiniband", h.CharDevices.UVerbs[0]), os.O_RDWR, 0)

@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
-// boxes is a tree of two switchboxes, of which the second holds a node beside
-// its dragonfly, and a node in no group.
+// boxes is a tree of two switchboxes and a node in no group; the second switchbox
+// holds a node beside its dragonfly.
 func boxes(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	t.Helper()
 	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// gang puts a gang of pods on nodes and publishes; "" is none.
+// gang puts a gang of pods on nodes and publishes; "" is no node.
 func (f *fixture) gang(namespace, name string, on ...string) {
 	var members []*gang.Member
 	for i, node := range on {
@@ -66,7 +66,7 @@ func TestGangs(t *testing.T) {
 	if w := ask(h, "GET", "/v1/gangs?state=running"); w.Code != http.StatusBadRequest {
 		t.Errorf("an unknown state: %d", w.Code)
 	}
-	// The tag is that of the content, not of the moment.
+	// The tag depends on the content alone.
 	f.put("dragonfly-2", "n3")
 	if w := ask(h, "GET", "/v1/gangs"); w.Header().Get("ETag") != before.Header().Get("ETag") {
 		t.Error("another node, and another tag")

@@ -27,7 +27,7 @@ func TestChanges(t *testing.T) {
 		{"recovered", list{wrong}, nil, []string{
 			"Normal CableRecovered mlx5_3 port 1 (rail 3) is as expected again; it was: " + wrong.Message,
 		}},
-		{"another fault of one port is no recovery", list{wrong}, list{dead}, []string{"Warning LinkDown " + dead.Message}},
+		{"another fault of one port does not count as recovered", list{wrong}, list{dead}, []string{"Warning LinkDown " + dead.Message}},
 		{"a path", list{path}, list{dead}, []string{
 			"Warning LinkDown " + dead.Message, "Normal CableRecovered the path is as expected again; it was: " + path.Message,
 		}},

@@ -92,7 +92,10 @@ func (p *Publisher) Lead(ctx context.Context) {
 	writers := []writer{
 		newDiscovery(p),
 		&objects{Publisher: p, what: export.FormatHyperNode, on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
-		&objects{Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue, api: &topologies{group: export.KueueGroup}},
+		&objects{
+			Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue,
+			api: &topologies{group: export.KueueGroup},
+		},
 		&objects{Publisher: p, what: export.FormatKAI, on: p.options.Exports.KAI, api: &topologies{group: export.KAIGroup}},
 		newLabels(p),
 		newCables(p),

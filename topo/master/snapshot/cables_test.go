@@ -44,7 +44,7 @@ func TestCables(t *testing.T) {
 			}},
 		},
 		{
-			name: "no switch known: what is unseen is no fault", report: read(rail("fabric", "")), findings: []fabric.Finding{{Kind: fabric.Unseen}},
+			name: "no switch known: unseen ports are not faults", report: read(rail("fabric", "")), findings: []fabric.Finding{{Kind: fabric.Unseen}},
 			want: informers.CablesSummary{Rails: "0/1", Condition: informers.Condition{
 				Status: "Unknown", Reason: "SwitchesUnknown", Message: "no switch behind the node's fabric ports is known",
 			}},

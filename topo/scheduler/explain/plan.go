@@ -316,7 +316,7 @@ func (q *question) scheduler() (*planner.Planner, []*fit.Node) {
 }
 
 // preempt finds what the scheduler would evict to make room.
-func (p *plan) preempt(c *Cluster) (victims []Victim) {
+func (p *plan) preempt(ctx context.Context, c *Cluster) (victims []Victim) {
 	known := planner.Cluster{GangOf: map[types.UID]types.NamespacedName{}}
 	for i := range c.Budgets {
 		known.Budgets = append(known.Budgets, &c.Budgets[i])
@@ -327,7 +327,7 @@ func (p *plan) preempt(c *Cluster) (victims []Victim) {
 			known.GangOf[c.Pods[i].UID] = together(&spec)
 		}
 	}
-	for _, pod := range p.planner.Preempt(context.Background(), &p.request, &known).Leaving {
+	for _, pod := range p.planner.Preempt(ctx, &p.request, &known).Leaving {
 		name := holderOf(pod)
 		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
 		if at < 0 {

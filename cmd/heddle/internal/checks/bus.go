@@ -26,7 +26,7 @@ func adapters() []adapter {
 			[]string{"0x0501"},
 			"HPE Slingshot adapter (Cassini)",
 			"The kernel has no HCA for it: libfabric reaches it by its driver's /dev/cxiN (provider cxi), which another " +
-				"plugin must hand out.",
+				"plugin must allocate.",
 		},
 		// drivers/infiniband/hw/efa/efa_main.c
 		{

@@ -18,7 +18,7 @@ type share struct {
 	vcore, vmemory int64
 }
 
-// shares hands out parts of the two GPUs that a node shares, in the order of the pods,
+// shares allocates parts of the two GPUs that a node shares, in the order of the pods,
 // by the function that both heddle-scheduler and heddle-device-plugin choose by. It is
 // the table of what each pod got, and why the last one waits.
 func shares(pods []share) (string, error) {

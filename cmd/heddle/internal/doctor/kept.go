@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// keptUntil returns how long discovery keeps the Node's labels and taints without a GPU
-// driver; zero if it does not.
-func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
+// keptUntil returns when discovery stops keeping the Node's labels and taints without a
+// GPU driver, or the zero time.
+func (n *clusterNode) keptUntil() time.Time {
 	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
 	if until := since.Add(config.KeepWithoutDriver); err == nil && time.Now().Before(until) {
 		return until
@@ -24,8 +24,8 @@ func (n *clusterNode) keptUntil(cfg *config.NodeConfig) time.Time {
 }
 
 // checkKept reports that the GPU driver is absent.
-func (n *clusterNode) checkKept(l *checks.List, cfg *config.NodeConfig) {
-	if until := n.keptUntil(cfg); !until.IsZero() {
+func (n *clusterNode) checkKept(l *checks.List) {
+	if until := n.keptUntil(); !until.IsZero() {
 		l.Note("Node "+n.node.Name, "", "its GPU driver is absent; labels and taints of the GPUs are kept until %s",
 			until.UTC().Format(time.RFC3339))
 	}
@@ -52,7 +52,7 @@ func (n *clusterNode) checkReleased(l *checks.List) {
 // are there.
 func (in *input) kept(want *labels.Result) *labels.Result {
 	m := in.machine
-	if in.node == nil || in.node.keptUntil(&m.Config).IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {
+	if in.node == nil || in.node.keptUntil().IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {
 		return want
 	}
 	carried, taints := nodesync.Carried(in.node.node)

@@ -95,7 +95,7 @@ func (n *clusterNode) check(l *checks.List, cfg *config.NodeConfig, want *labels
 	n.checkConditions(l, plugin)
 	n.checkCordons(l)
 	n.checkDiscovery(l)
-	n.checkKept(l, cfg)
+	n.checkKept(l)
 	n.checkReleased(l)
 	n.schedulers.check(l, n.pods, cfg)
 	if n.topology != nil {

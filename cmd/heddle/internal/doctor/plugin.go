@@ -131,7 +131,7 @@ func checkServed(l *checks.List, r *report.Resource) {
 		l.Problem(subject, "Remove the other one.",
 			"is served by heddle-device-plugin, and %s serves it too: devices may be allocated twice", r.Owner)
 	case r.Withdrawn > 0:
-		l.Note(subject, "", "no longer hands out %s; a device stays listed until no pod holds it",
+		l.Note(subject, "", "no longer allocates %s; a device stays listed until no pod holds it",
 			cli.Count(r.Withdrawn, "device ID"))
 	}
 }

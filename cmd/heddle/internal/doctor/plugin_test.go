@@ -77,7 +77,7 @@ func TestFindingsOfTheDevicePlugin(t *testing.T) {
 		wrong   bool
 		want    []string
 	}{
-		{name: "nothing handed out", reports: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
+		{name: "nothing allocated", reports: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
 		{
 			name: "served by another", wrong: true,
 			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Owner: "device-plugins/nvidia-gpu.sock"}}},
@@ -99,7 +99,7 @@ func TestFindingsOfTheDevicePlugin(t *testing.T) {
 		{
 			name:    "withdrawn",
 			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Capacity: 2, Withdrawn: 1}}},
-			want:    []string{"note  resource nvidia.com/gpu\n  no longer hands out 1 device ID"},
+			want:    []string{"note  resource nvidia.com/gpu\n  no longer allocates 1 device ID"},
 		},
 		{
 			name: "problems", wrong: true,

@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
-// pod is one of a controller of this kind; "" is none.
+// pod has a controller of this kind, or none if owner is "".
 func pod(name, owner string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("uid-" + name)}}
 	if owner != "" {

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// sample is a dragonfly of two nodes, one of which is wired wrongly, and a node
+// sample is a dragonfly of two nodes, one with wrong cables, and a node
 // in no group.
 func sample() snapshot.Topology {
 	return snapshot.Topology{

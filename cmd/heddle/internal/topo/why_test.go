@@ -211,7 +211,7 @@ func TestWhy(t *testing.T) {
 		{"a pod that runs", "llama-a-3", newWhyCluster(3, 4), func(*whyCluster) {}},
 	} {
 		tt.pods(tt.cluster)
-		answer, err := explain.Of(&tt.cluster.Cluster, "ai", tt.name, whyNow())
+		answer, err := explain.Of(t.Context(), &tt.cluster.Cluster, "ai", tt.name, whyNow())
 		if err != nil {
 			t.Fatalf("%s: %v", tt.title, err)
 		}
@@ -233,7 +233,7 @@ func TestWhy(t *testing.T) {
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if _, err := explain.Of(&newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {
+	if _, err := explain.Of(t.Context(), &newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {
 		t.Error("what is not there has an answer")
 	}
 }
@@ -257,7 +257,7 @@ func TestWhyOfAGPUOfItsOwn(t *testing.T) {
 		for i := range w.Pods {
 			named(w.Pods[i].Spec.Containers[0].Resources.Limits) // The requests are the same map.
 		}
-		answer, err := explain.Of(&w.Cluster, "ai", "train", whyNow())
+		answer, err := explain.Of(t.Context(), &w.Cluster, "ai", "train", whyNow())
 		if err != nil {
 			t.Fatal(err)
 		}
