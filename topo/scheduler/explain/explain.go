@@ -264,7 +264,7 @@ func (q *question) answer(ctx context.Context, a *Answer, spec *gang.Spec, membe
 	a.Fits = p.fits(a)
 }
 
-// quantity is an amount as users write it.
+// quantity returns an amount as users write it.
 func quantity(name corev1.ResourceName, value int64) string {
 	switch name {
 	case corev1.ResourceCPU:
