@@ -49,7 +49,8 @@ func (d *daemon) withoutDriver(
 	since = d.absentSince.UTC().Format(time.RFC3339)
 	if time.Since(d.absentSince) >= config.KeepWithoutDriver {
 		d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
-			"%s; labels and taints of the GPUs were kept for %s since %s and are removed", reason, config.KeepWithoutDriver, since))
+			"%s; labels and taints of the GPUs were kept for %s since %s and are removed",
+			reason, config.KeepWithoutDriver, since))
 		return *want, since
 	}
 	d.warnOnce(ctx, wellknown.EventGPUDriverAbsent, fmt.Sprintf(
