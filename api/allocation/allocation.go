@@ -1,7 +1,6 @@
-// Package allocation reads and writes the annotations about GPUs: the GPUs that a
-// scheduler chose for a pod, the shares that its node prepared, what is taken of
-// the shared GPUs of a Node, and the exclusive GPUs of a Node that are free. HAMi's
-// form of the same is in sharing/hami.
+// Package allocation reads and writes the annotations about GPUs: the GPUs that a scheduler chose
+// for a pod, the shares that its node prepared, the use of a Node's shared GPUs, and a Node's free
+// exclusive GPUs. HAMi's format is in sharing/hami.
 //
 // The package owns the JSON, its versions and its bounds. It treats what others
 // write as hostile: every parser is strict, bounded and fuzzed, and rejects a text
@@ -16,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Version is the one that this package reads and writes.
+// Version is the version that this package reads and writes.
 const Version = 1
 
 // Share is a part of one GPU that one container has.
@@ -35,8 +34,8 @@ type Share struct {
 // heddle.dev/sgpu-allocation. It comes with the Binding and never changes.
 type Allocation struct {
 	Version int `json:"version"`
-	// Node is where the GPUs are. The allocation is void for a pod that was
-	// bound to another node.
+	// Node is the node of the GPUs. The allocation is void for a pod that was bound to another
+	// node.
 	Node string `json:"node"`
 	// Containers have one Share per GPU, by container name, init containers
 	// among them.
@@ -50,7 +49,7 @@ func ParseAllocation(text string) (*Allocation, error) {
 	})
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (a *Allocation) String() string { return encode(a) }
 
 // The components that choose the GPUs of a [BoundContainer].
@@ -101,5 +100,5 @@ func (c BoundContainer) check() error {
 	return errors.Join(CheckShares(c.Shares), checkPolicy(c.Policy))
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (b *Bound) String() string { return encode(b) }

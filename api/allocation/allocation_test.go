@@ -108,7 +108,7 @@ func TestBadAllocations(t *testing.T) {
 		},
 		{
 			"one GPU twice", whole(`[{"uuid":"GPU-a","vcore":1},{"uuid":"GPU-a","vcore":1}]`),
-			`allocation: container "main": GPU GPU-a is there twice; shares of a container are of different GPUs`,
+			`allocation: container "main": duplicate GPU GPU-a; shares of a container must be on different GPUs`,
 		},
 		{
 			"many shares", whole("[" + strings.Repeat(`{"uuid":"GPU-a"},`, 64) + `{"uuid":"GPU-a"}]`),
@@ -140,7 +140,7 @@ func TestBadBoundAndNodeGPUs(t *testing.T) {
 		{"less than nothing taken", gpu(`,"taken":{"slots":-1}`), `GPUs: GPU "GPU-a": taken.slots: -1 is not between 0 and 65536`},
 		{"a NUMA node that cannot be", gpu(`,"numa":-1`), `GPUs: GPU "GPU-a": numa: -1 is not between 0 and 65536`},
 		{"well, with a reason", gpu(`,"reason":"XID 79"`), `GPUs: GPU "GPU-a": a GPU is healthy, or has a reason why not`},
-		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `GPUs: GPU "GPU-a": is there twice`},
+		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `GPUs: GPU "GPU-a": duplicate`},
 		{"a long reason", `{"version":1,"cards":[{"uuid":"GPU-a","reason":"` + strings.Repeat("x", 257) + `"}]}`, `GPUs: GPU "GPU-a": reason: longer than 256 bytes`},
 	} {
 		var err error
@@ -179,7 +179,7 @@ func TestFreeGPUs(t *testing.T) {
 		{``, "free GPUs: empty"},
 		{`{"version":2,"held":0,"free":[]}`, "free GPUs: version 2 is unknown, 1 is known"},
 		{`{"version":1,"held":-1,"free":[]}`, "free GPUs: held: -1 is not between 0 and 448"},
-		{`{"version":1,"held":0,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]}`, `free GPUs: device "GPU-a": is there twice`},
+		{`{"version":1,"held":0,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]}`, `free GPUs: device "GPU-a": duplicate`},
 		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": invalid UUID "a b"`},
 		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": invalid UUID " "`},
 		{`{"version":1,"held":0,"free":[],"more":1}`, `free GPUs: json: unknown field "more"`},

@@ -85,9 +85,8 @@ func Clipped(err error) error {
 	return errors.New(wellknown.ClipTo(err.Error(), 200))
 }
 
-// checkPod checks an annotation of a pod up to its first fault, in the order of
-// the containers' names: what is wrong goes into an Event, which must not
-// change.
+// checkPod checks an annotation of a pod up to its first fault, in the order of the containers'
+// names: the fault goes into an Event, which must not change.
 func checkPod[C any](version int, node string, containers map[string]C, check func(C) error) error {
 	if err := checkVersion(version); err != nil {
 		return err
@@ -143,7 +142,7 @@ func CheckShares(shares []Share) error {
 		}
 		for _, other := range shares[:i] {
 			if other.UUID == s.UUID {
-				return fmt.Errorf("GPU %s is there twice; shares of a container are of different GPUs", s.UUID)
+				return fmt.Errorf("duplicate GPU %s; shares of a container must be on different GPUs", s.UUID)
 			}
 		}
 	}

@@ -15,17 +15,17 @@ import (
 // number from Held.
 type FreeGPUs struct {
 	Version int `json:"version"`
-	// Held is how many devices of the resource containers hold.
+	// Held is the number of devices of the resource that containers hold.
 	Held int `json:"held"`
 	// Free are the healthy devices that no pod holds, sorted by UUID.
 	Free []FreeGPU `json:"free"`
-	// Others are those of another vendor on the Node, by resource, without Others.
-	// Resource names the resource of this list then; empty on other Nodes.
+	// Others holds the free GPUs of another vendor on the Node, by resource, without Others. Then
+	// Resource names the resource of this list; it is empty on other Nodes.
 	Others   map[string]FreeGPUs `json:"others,omitempty"`
 	Resource string              `json:"resource,omitempty"`
 }
 
-// Of returns those of a resource of whole GPUs; nil if the Node does not publish it.
+// Of returns the free GPUs of a resource of whole GPUs; nil if the Node does not publish it.
 func (f *FreeGPUs) Of(resource string) *FreeGPUs {
 	if other, ok := f.Others[resource]; ok {
 		return &other
@@ -68,7 +68,7 @@ func (f *FreeGPUs) check() error {
 			err = CheckUUID(g.Of)
 		}
 		if err == nil && seen[g.UUID] {
-			err = errors.New("is there twice")
+			err = errors.New("duplicate")
 		}
 		if err != nil {
 			return fmt.Errorf("device %q: %w", wellknown.Clip(g.UUID), err)
@@ -87,5 +87,5 @@ func (f *FreeGPUs) check() error {
 	return nil
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (f *FreeGPUs) String() string { return encode(f) }

@@ -8,9 +8,9 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// HCACounts are how many different HCAs one container can have on a Node: the
-// annotation heddle.dev/hca-counts. The capacity of a resource with shared HCAs
-// counts places, many for each HCA.
+// HCACounts holds the number of different HCAs that one container can have on a Node: the
+// annotation heddle.dev/hca-counts. The capacity of a resource with shared HCAs counts places, many
+// for each HCA.
 type HCACounts struct {
 	Version int `json:"version"`
 	// HCAs are by resource. A resource that is not among them has no such limit.
@@ -35,5 +35,5 @@ func (h *HCACounts) check() error {
 	return nil
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (h *HCACounts) String() string { return encode(h) }

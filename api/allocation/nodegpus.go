@@ -7,16 +7,15 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// NodeGPUs is the shared GPUs of a Node and what is taken of them: the annotation
-// heddle.dev/sgpu-cards. Bindings that are younger than it are in their pods'
-// [Bound] annotations only.
+// NodeGPUs holds the shared GPUs of a Node and their use: the annotation heddle.dev/sgpu-cards.
+// Younger bindings are only in their pods' [Bound] annotations.
 type NodeGPUs struct {
 	Version int `json:"version"`
 	// GPUs are sorted by Index.
 	GPUs []GPU `json:"cards"`
 }
 
-// GPU is one shared GPU.
+// GPU describes one shared GPU.
 type GPU struct {
 	UUID string `json:"uuid"`
 	// Index is the driver's number, for people: it changes when a GPU is lost.
@@ -25,7 +24,7 @@ type GPU struct {
 	MemoryMiB int64 `json:"memoryMiB"`
 	// RoomMiB is the limit of all consumers together, where that is more.
 	RoomMiB int64 `json:"roomMiB,omitempty"`
-	// Slots is how many consumers the GPU may have.
+	// Slots bounds the consumers of the GPU.
 	Slots int `json:"slots"`
 	// NUMA is the node that the GPU is on; nil is unknown.
 	NUMA *int `json:"numa"`
@@ -67,7 +66,7 @@ func (c *NodeGPUs) check() error {
 		gpu := &c.GPUs[i]
 		e := gpu.check()
 		if seen[gpu.UUID] {
-			e = errors.Join(e, errors.New("is there twice"))
+			e = errors.Join(e, errors.New("duplicate"))
 		}
 		seen[gpu.UUID] = true
 		if e != nil {
@@ -77,7 +76,7 @@ func (c *NodeGPUs) check() error {
 	return errors.Join(errs...)
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (c *NodeGPUs) String() string { return encode(c) }
 
 func (c *GPU) check() error {

@@ -39,7 +39,7 @@ type Override struct {
 	NodeConfig `yaml:",inline"`
 }
 
-// New is a configuration of one section for all nodes. The section must be
+// New returns a configuration of one section for all nodes. The section must be
 // complete: see [NodeConfig.Complete].
 func New(all NodeConfig) *Config { return &Config{Cluster: all} }
 

@@ -12,14 +12,14 @@ import (
 // is absent, as after a reboot: without them, pods that a taint keeps off would land.
 const KeepWithoutDriver = 15 * time.Minute
 
-// Default is the configuration of a node without any.
+// Default returns the configuration of a node without any.
 func Default() NodeConfig {
 	c := defaults()
 	c.deriveNames()
 	return c
 }
 
-// defaults are the values under everything that is written out.
+// defaults returns the values under everything that is written out.
 func defaults() NodeConfig {
 	return NodeConfig{
 		Mode:      ModeNative,
@@ -58,7 +58,7 @@ func defaultSGPU() SGPU {
 	}
 }
 
-// DefaultShare is a GPU to itself.
+// DefaultShare returns a GPU to itself.
 func DefaultShare() ShareDefaults {
 	return ShareDefaults{VCore: 100, VMemoryPercentage: 100, Policy: FixedShare}
 }

@@ -109,7 +109,7 @@ const (
 	MiB MemoryUnit = "MiB"
 )
 
-// InMiB is how many MiB one of the unit is. Without a name it is a GiB. What is counted
+// InMiB returns how many MiB one of the unit is. Without a name it is a GiB. What is counted
 // for the kubelet is GiB in any case; see [NodeConfig.AdvertisesShares].
 func (u MemoryUnit) InMiB() int64 {
 	if u == MiB {

@@ -84,7 +84,7 @@ func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
 }
 
-// Fault is why a GPU that its scan found unhealthy or lost cannot be allocated. It is empty
+// Fault returns why a GPU that its scan found unhealthy or lost cannot be allocated. It is empty
 // for a healthy one, and for one with uncorrectable errors where their check is off.
 func (h *Health) Fault(found machine.Health) string {
 	if found.Cause == machine.UncorrectableErrors && !h.Checks(CheckECC) {

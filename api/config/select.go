@@ -40,7 +40,7 @@ func (c *NodeConfig) WithRoles(m *machine.Machine) *machine.Machine {
 	return &corrected
 }
 
-// Of is the role that the lists give an HCA, or the one it has; named is
+// Of returns the role that the lists give an HCA, or the one it has; named is
 // whether a list has it.
 func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 	for _, list := range []struct {
@@ -159,7 +159,7 @@ func portsOf(h *machine.HCA) (netdevs, kinds, layers []string) {
 	return netdevs, kinds, layers
 }
 
-// physicalNames are the RDMA name and network devices of the physical function
+// physicalNames returns the RDMA name and network devices of the physical function
 // of a virtual one.
 func physicalNames(m *machine.Machine, h *machine.HCA) []string {
 	if h.PhysFn == "" {

@@ -161,7 +161,7 @@ type Evict struct {
 	FullAt int `yaml:"fullAt" range:"50-100"`
 }
 
-// RoomMiB is the memory that all shares of a GPU with this memory may have together.
+// RoomMiB returns the memory that all shares of a GPU with this memory may have together.
 func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
 	return max(memoryMiB, int64(float64(memoryMiB)*s.MemoryOvercommit))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// For is the configuration with the names that it has on a machine: where
+// For returns the configuration with the names that it has on a machine: where
 // domains.vendor is auto, those of the maker of most of its GPUs, with the others'
 // beside it. c is complete.
 func (c NodeConfig) For(m *machine.Machine) NodeConfig {
@@ -83,7 +83,7 @@ func (c *NodeConfig) Own(m *machine.Machine) *machine.Machine {
 	return with(m, func(g machine.GPU) bool { return vendorOf(&g) == vendor })
 }
 
-// with is the machine with some of its GPUs; m itself with all.
+// with returns the machine with some of its GPUs; m itself with all.
 func with(m *machine.Machine, keep func(machine.GPU) bool) *machine.Machine {
 	drop := func(g machine.GPU) bool { return !keep(g) }
 	if !slices.ContainsFunc(m.GPUs, drop) {
@@ -94,7 +94,7 @@ func with(m *machine.Machine, keep func(machine.GPU) bool) *machine.Machine {
 	return &own
 }
 
-// of is the configuration under the names of a GPU's maker.
+// of returns the configuration under the names of a GPU's maker.
 func (c *NodeConfig) of(g *machine.GPU) *NodeConfig {
 	for _, other := range c.Others {
 		if other.Domains.Vendor == vendorOf(g) {
@@ -104,10 +104,10 @@ func (c *NodeConfig) of(g *machine.GPU) *NodeConfig {
 	return c
 }
 
-// GPUResource is the resource of an exclusive GPU.
+// GPUResource returns the resource of an exclusive GPU.
 func (c *NodeConfig) GPUResource(g *machine.GPU) string { return c.of(g).Resources.GPU }
 
-// NotServed is why no resource has a GPU of the machine; empty for all others.
+// NotServed returns why no resource has a GPU of the machine; empty for all others.
 func (c *NodeConfig) NotServed(m *machine.Machine, g *machine.GPU) string {
 	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor && c.of(g) == c {
 		return fmt.Sprintf("it is a GPU of %s, and this node serves those of %s", vendorOf(g), vendor)
@@ -122,7 +122,7 @@ func vendorOf(g *machine.GPU) string {
 	return g.Vendor
 }
 
-// served is the domain of the maker of the GPUs that are allocated: wanted if the
+// served returns the domain of the maker of the GPUs that are allocated: wanted if the
 // machine has one of it, and NVIDIA's where that name is wanted, which is the default:
 // a node with a graphics unit alone offers nothing by it. Else it is the domain of most GPUs, or of most on the bus
 // where no driver shows any. Ties are in the order of preference.
@@ -161,7 +161,7 @@ func onBus(m *machine.Machine, count map[string]int) {
 	}
 }
 
-// InstanceResource is the resource of an instance of a GPU, empty where instances
+// InstanceResource returns the resource of an instance of a GPU, empty where instances
 // have none and the GPU is exclusive. A GPU that another maker's mode cuts
 // has no whole: under strategy none its partitions have the name of GPUs.
 func (c *NodeConfig) InstanceResource(g *machine.GPU, profile string) string {

@@ -58,7 +58,7 @@ func NewWatcher(dir string, rules RuleLanguage, log *slog.Logger) (*Watcher, err
 	return w, nil
 }
 
-// Current is the last good configuration.
+// Current returns the last good configuration.
 func (w *Watcher) Current() *Config { return w.state.Load().good }
 
 // Err is why the last read gave no new configuration; nil if it did. While

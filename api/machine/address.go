@@ -45,7 +45,7 @@ func ParseAddress(s string) (Address, error) {
 	return a, nil
 }
 
-// String is the address as sysfs writes it.
+// String returns the address as sysfs writes it.
 func (a Address) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function)
 }

@@ -66,11 +66,11 @@ type MIG struct {
 	Devices []MIGDevice `json:"devices"`
 }
 
-// Partition is the ID of a partition without a reported ID: AMD's, which
+// Partition returns the ID of a partition without a reported ID: AMD's, which
 // have the GPU's unique_id (CPX, DPX, QPX).
 func Partition(uuid string, n int) string { return fmt.Sprintf("%s-p%d", uuid, n) }
 
-// PartitionOf is the GPU of an ID that [Partition] made; empty for other IDs.
+// PartitionOf returns the GPU of an ID that [Partition] made; empty for other IDs.
 func PartitionOf(id string) string {
 	at := strings.LastIndex(id, "-p")
 	if at < 0 {
@@ -170,7 +170,7 @@ type Health struct {
 	Cause string `json:"cause,omitempty"`
 }
 
-// String is the condition and its reason in one, empty for a healthy GPU.
+// String returns the condition and its reason in one, empty for a healthy GPU.
 func (h Health) String() string {
 	if h.State == Healthy || h.State == "" {
 		return ""
@@ -187,7 +187,7 @@ type VGPU struct {
 	HostDriverBranch  string `json:"hostDriverBranch"`
 }
 
-// LinkKind is the name of the GPU's links; NVLink without any.
+// LinkKind returns the name of the GPU's links; NVLink without any.
 func (g *GPU) LinkKind() string {
 	if len(g.NVLinks) > 0 && g.NVLinks[0].Kind != "" {
 		return g.NVLinks[0].Kind
@@ -195,7 +195,7 @@ func (g *GPU) LinkKind() string {
 	return "NVLink"
 }
 
-// GPUAt is the GPU with this PCI address, or nil.
+// GPUAt returns the GPU with this PCI address, or nil.
 func (m *Machine) GPUAt(address string) *GPU {
 	for i := range m.GPUs {
 		if m.GPUs[i].PCI == address {
@@ -205,7 +205,7 @@ func (m *Machine) GPUAt(address string) *GPU {
 	return nil
 }
 
-// ParentGPU is the UUID of the GPU that a MIG device is a part of, "" if no GPU
+// ParentGPU returns the UUID of the GPU that a MIG device is a part of, "" if no GPU
 // of the machine has that device. It may be called on nil.
 func (m *Machine) ParentGPU(mig string) string {
 	if m == nil {

@@ -132,7 +132,7 @@ type CharDevices struct {
 	ISSM   []string `json:"issm"`
 }
 
-// HCAIDs are the identities of the HCAs, in the order of m.HCAs: what outlives
+// HCAIDs returns the identities of the HCAs, in the order of m.HCAs: what outlives
 // a reboot, a rename and the loss of a neighbor. An identity is the PCI
 // address, or without one the node GUID, or without both the RDMA name. One
 // function can carry several RDMA devices (a ConnectX-8 has mlx5_0 and smi1):

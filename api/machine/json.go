@@ -68,7 +68,7 @@ func Decode(b []byte) (*Machine, error) {
 	return &m, nil
 }
 
-// position is the line and column, counted from 1, of a byte offset.
+// position returns the line and column, counted from 1, of a byte offset.
 func position(b []byte, offset int64) string {
 	head := b[:min(max(offset, 0), int64(len(b)))]
 	line := bytes.Count(head, []byte("\n")) + 1

@@ -157,7 +157,7 @@ type Driver struct {
 	Unidentified int `json:"unidentified,omitempty"`
 }
 
-// Drivers are the loaded drivers, the first maker's first.
+// Drivers returns the loaded drivers, the first maker's first.
 func (m *Machine) Drivers() []Driver {
 	if m.Driver == (Driver{}) {
 		return nil
@@ -165,7 +165,7 @@ func (m *Machine) Drivers() []Driver {
 	return append([]Driver{m.Driver}, m.OtherDrivers...)
 }
 
-// DriverOf is a maker's driver, as [GPU.Vendor] has it; zero without one.
+// DriverOf returns a maker's driver, as [GPU.Vendor] has it; zero without one.
 func (m *Machine) DriverOf(vendor string) Driver {
 	for _, d := range m.Drivers() {
 		if d.Vendor == vendor {

@@ -30,7 +30,7 @@ type Error struct {
 	Err  error
 }
 
-// Error is "file:line: path: what is wrong".
+// Error returns "file:line: path: what is wrong".
 func (e *Error) Error() string {
 	place := e.File
 	if e.Line > 0 {
@@ -98,7 +98,7 @@ func Read(file string, text []byte, into any) *Document {
 	return d
 }
 
-// Line is the line of a path, or of the nearest section around it. It is 0 in an empty document.
+// Line returns the line of a path, or of the nearest section around it. It is 0 in an empty document.
 func (d *Document) Line(path string) int {
 	for path != "" && d.lines[path] == 0 {
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
@@ -151,7 +151,7 @@ func (d *Document) index(n *yaml.Node, line int, path, key string) {
 	}
 }
 
-// below is the path of a key; a list or a section as a key has the path of its section.
+// below returns the path of a key; a list or a section as a key has the path of its section.
 func below(path string, key *yaml.Node) string {
 	if key.Value == "" {
 		return path

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// MaxCordoned is how many GPUs [CordonedGPUs] can name; a node has 16 or
-	// less, and names of some that it had.
+	// MaxCordoned bounds the GPUs in [CordonedGPUs]; a node has 16 or fewer, plus names of former
+	// GPUs.
 	MaxCordoned = 256
 	// maxGPUUUID is the longest UUID of a GPU, in bytes; the driver's are
 	// GPU- and 36 characters.

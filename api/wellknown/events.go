@@ -82,8 +82,8 @@ const (
 	EventHCARejected = "HCARejected"
 	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.rejectedFor`.
 	EventHCAEvicted = "HCAEvicted"
-	// EventIMEXRejected: the pod asks for an IMEX channel that it cannot have on the node, and
-	// waits; the annotation, its value, and what is allowed.
+	// EventIMEXRejected: the pod requests an IMEX channel that it cannot have on the node, and
+	// waits. The Event names the annotation, its value and the allowed channels.
 	EventIMEXRejected = "IMEXRejected"
 	// EventFewerHCAs: a container has fewer HCAs than it requests.
 	EventFewerHCAs = "FewerHCAs"

@@ -43,8 +43,8 @@ const (
 	koordinatorGang = "gang.scheduling.koordinator.sh"
 )
 
-// heddle's own annotations of gangs: the kind of group that a gang must, or would
-// like to, be inside of, and what to do while there is no topology tree.
+// heddle's own annotations of gangs: the required or preferred kind of group around a gang, and the
+// behavior without a topology tree.
 const (
 	GangRequiredLevel  = Prefix + "gang-required-level"
 	GangPreferredLevel = Prefix + "gang-preferred-level"
@@ -58,12 +58,12 @@ const (
 	ExpectedDuration = Prefix + "expected-duration"
 )
 
-// GPUGroupSize is the pod annotation with the size of a slice in GPUs: this many
+// GPUGroupSize returns the pod annotation with the size of a slice in GPUs: this many
 // consecutive ranks' GPUs are in one lowest group. On any member it holds for
 // the gang: nvidia.com/gpu-group-size.
 func (d Domains) GPUGroupSize() string { return d.VendorKey(gpuGroupSize) }
 
-// GPUGroupSizes are all spellings of GPUGroupSize.
+// GPUGroupSizes returns all spellings of GPUGroupSize.
 func (d Domains) GPUGroupSizes() (keys []string) {
 	for _, maker := range d.Each() {
 		keys = append(keys, maker.GPUGroupSize())

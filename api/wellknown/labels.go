@@ -59,7 +59,7 @@ const (
 	VGPUHostDriverBranch      = "vgpu.host-driver-branch"
 )
 
-// AMDLabels are the labels of AMD's node labeller after [Domains.GPUKey], as
+// AMDLabels returns the labels of AMD's node labeller after [Domains.GPUKey], as
 // github.com/ROCm/k8s-device-plugin (cmd/k8s-node-labeller) writes them.
 // driver-version is one of heddle's own, with the same meaning.
 func AMDLabels() []string {
@@ -85,22 +85,22 @@ func IsPartition(name string) bool {
 // maxProfile is the longest MIG profile in a name, in characters.
 const maxProfile = 32
 
-// MIGProfile is a MIG profile as a part of names: 1g.10gb.me of 1g.10gb+me.
+// MIGProfile returns a MIG profile as a part of names: 1g.10gb.me of 1g.10gb+me.
 func MIGProfile(profile string) string {
 	return cmp.Or(Shorten(Value(strings.ReplaceAll(profile, "+", ".")), maxProfile), "unknown")
 }
 
-// MIGResource is the resource of MIG devices of one profile under MIG strategy
+// MIGResource returns the resource of MIG devices of one profile under MIG strategy
 // mixed: MIGResource("1g.10gb") is nvidia.com/mig-1g.10gb.
 func (d Domains) MIGResource(profile string) string { return d.VendorKey("mig-" + MIGProfile(profile)) }
 
 // MIGResources matches every [Domains.MIGResource].
 func (d Domains) MIGResources() string { return d.VendorKey("mig-*") }
 
-// MIGKey is a label of MIG devices of one profile under MIG strategy mixed.
+// MIGKey returns a label of MIG devices of one profile under MIG strategy mixed.
 func (d Domains) MIGKey(profile, suffix string) string { return d.MIGResource(profile) + "." + suffix }
 
-// GPUModelCount is the label with the number of accelerators of one model,
+// GPUModelCount returns the label with the number of accelerators of one model,
 // written on nodes with several: GPUModelCount("NVIDIA-L40S") is
 // nvidia.com/gpu.NVIDIA-L40S.count. The model is a label value.
 func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + "." + GPUCount) }
@@ -157,7 +157,7 @@ func keys(key func(string) string, names ...string) []string {
 	return all
 }
 
-// KubeletLabels are the labels that a kubelet writes at each start, and
+// KubeletLabels returns the labels that a kubelet writes at each start, and
 // that state what a node is.
 func KubeletLabels() []string {
 	return []string{

@@ -5,15 +5,14 @@ package wellknown
 
 // Domains are the prefixes of configurable names.
 type Domains struct {
-	// Vendor is the DNS domain of what describes the hardware: the part
-	// before the slash in nvidia.com/gpu.product. Default nvidia.com. `auto` is
-	// that of the maker of each node's GPUs: nvidia.com, amd.com or
-	// metax-tech.com.
+	// Vendor is the DNS domain of names that describe the hardware: the part before the slash in
+	// nvidia.com/gpu.product. Default nvidia.com. `auto` is the domain of the vendor of each node's
+	// GPUs: nvidia.com, amd.com or metax-tech.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
 	// GPU is the word for the accelerator in those names. Default gpu.
 	GPU string `yaml:"card" json:"card"`
-	// Company is the DNS domain of what the operator decides, such as
-	// heddle.dev/node.usage. Default heddle.dev.
+	// Company is the DNS domain of names that the operator chooses, such as heddle.dev/node.usage.
+	// Default heddle.dev.
 	Company string `yaml:"company" json:"company"`
 }
 
@@ -24,7 +23,7 @@ const VendorAuto = "auto"
 // on the PCI bus as sysfs writes it.
 type Vendor struct{ Domain, PCI string }
 
-// Vendors are all makers, in the order of preference.
+// Vendors returns all makers, in the order of preference.
 func Vendors() []Vendor {
 	return []Vendor{
 		{Domain: DefaultDomains().Vendor, PCI: "0x10de"}, {Domain: "amd.com", PCI: "0x1002"}, {Domain: MetaX, PCI: "0x9999"},
@@ -47,20 +46,20 @@ func (d Domains) Each() []Domains {
 	return all
 }
 
-// DefaultDomains are the ones that the field's charts and Jobs use.
+// DefaultDomains returns the domains that common charts and Jobs use.
 func DefaultDomains() Domains {
 	return Domains{Vendor: "nvidia.com", GPU: "gpu", Company: "heddle.dev"}
 }
 
-// GPUKey is a label of the accelerator: GPUKey("product") is
+// GPUKey returns a label of the accelerator: GPUKey("product") is
 // nvidia.com/gpu.product.
 func (d Domains) GPUKey(suffix string) string { return d.Vendor + "/" + d.GPU + "." + suffix }
 
-// VendorKey is a label or resource of the vendor: VendorKey("sgpu") is
+// VendorKey returns a label or resource of the vendor: VendorKey("sgpu") is
 // nvidia.com/sgpu, VendorKey("mig.capable") is nvidia.com/mig.capable.
 func (d Domains) VendorKey(name string) string { return d.Vendor + "/" + name }
 
-// CompanyKey is a label of the operator: CompanyKey("node.usage") is
+// CompanyKey returns a label of the operator: CompanyKey("node.usage") is
 // heddle.dev/node.usage.
 func (d Domains) CompanyKey(name string) string { return d.Company + "/" + name }
 
@@ -83,8 +82,8 @@ const (
 // TopologyLabels matches the labels that topo-master writes on Nodes.
 const TopologyLabels = TopologyPrefix + "*"
 
-// TopologyPrefix begins the labels of the groups that hold a Node; TopologyShape is
-// of which kinds these are.
+// TopologyPrefix begins the labels of the groups that hold a Node; TopologyShape lists the kinds of
+// these groups.
 const (
 	TopologyPrefix = Prefix + "topology."
 	TopologyShape  = Prefix + "topology-shape"
@@ -110,7 +109,7 @@ const (
 	// SGPUBound is on a pod: the GPUs that its containers have, as its node
 	// bound them.
 	SGPUBound = Prefix + "sgpu-bound"
-	// SharedGPUs is on a Node: its shared GPUs and what is left of each.
+	// SharedGPUs is on a Node: its shared GPUs and the use of each.
 	SharedGPUs = Prefix + "sgpu-cards"
 )
 
@@ -130,10 +129,10 @@ const (
 // as a comma list, while an uninstall waits for the kubelet to forget them.
 const UninstalledResources = Prefix + "uninstalled-resources"
 
-// GPUResource is the whole accelerator: nvidia.com/gpu.
+// GPUResource returns the whole accelerator: nvidia.com/gpu.
 func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }
 
-// SGPUResource is a share of an accelerator: nvidia.com/sgpu.
+// SGPUResource returns a share of an accelerator: nvidia.com/sgpu.
 func (d Domains) SGPUResource() string { return d.VendorKey("sgpu") }
 
 // VCoreResource is percent of one accelerator's compute: nvidia.com/vcore.
@@ -146,15 +145,15 @@ func (d Domains) VMemoryResource() string { return d.VendorKey("vmemory") }
 // MPI Jobs ask for.
 const RDMAResource = "rdma/hca_shared_devices_ib"
 
-// UseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// UseGPUUUID returns the pod annotation with the UUIDs of the GPUs that the pod
 // accepts, as a comma list: nvidia.com/use-gpuuuid.
 func (d Domains) UseGPUUUID() string { return d.VendorKey(useGPUUUID) }
 
-// NoUseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// NoUseGPUUUID returns the pod annotation with the UUIDs of the GPUs that the pod
 // rejects, as a comma list: nvidia.com/nouse-gpuuuid.
 func (d Domains) NoUseGPUUUID() string { return d.VendorKey(noUseGPUUUID) }
 
-// SGPUQoSPolicy is the pod annotation with the policy of the pod's shares,
+// SGPUQoSPolicy returns the pod annotation with the policy of the pod's shares,
 // fixed-share, burst-share or best-effort: nvidia.com/sgpu-qos-policy.
 func (d Domains) SGPUQoSPolicy() string { return d.VendorKey(sgpuQoSPolicy) }
 

@@ -21,7 +21,7 @@ const MaxDomain = 253
 // and the rule that it breaks.
 func broken(s, rule string) error { return fmt.Errorf("%.100q %s", s, rule) }
 
-// CheckValue reports what is wrong with a label value. The empty one is valid.
+// CheckValue returns an error for an invalid label value. The empty value is valid.
 func CheckValue(s string) error {
 	if s == "" {
 		return nil
@@ -29,7 +29,7 @@ func CheckValue(s string) error {
 	return checkName(s)
 }
 
-// CheckKey reports what is wrong with a label, taint or annotation key: an
+// CheckKey returns an error for an invalid label, taint or annotation key: an
 // optional DNS domain and a slash, then a name.
 func CheckKey(s string) error {
 	domain, name, slash := strings.Cut(s, "/")
@@ -39,8 +39,8 @@ func CheckKey(s string) error {
 	return errors.Join(CheckDomain(domain), checkName(name))
 }
 
-// CheckResource reports what is wrong with an extended resource's name: it needs
-// a domain, which is not one of Kubernetes' own.
+// CheckResource returns an error for an invalid name of an extended resource. It needs a domain
+// other than Kubernetes' domains.
 func CheckResource(s string) error {
 	domain, name, slash := strings.Cut(s, "/")
 	switch {
@@ -54,7 +54,7 @@ func CheckResource(s string) error {
 	return errors.Join(CheckDomain(domain), checkName(name))
 }
 
-// CheckDomain reports what is wrong with a DNS subdomain of RFC 1123.
+// CheckDomain returns an error for an invalid DNS subdomain of RFC 1123.
 func CheckDomain(s string) error {
 	if s == "" || len(s) > MaxDomain {
 		return broken(s, fmt.Sprintf("is an invalid DNS domain: want 1 to %d characters", MaxDomain))
@@ -115,7 +115,7 @@ func ClipTo(s string, n int) string {
 	return strings.ToValidUTF8(s[:n-len(dots)], "") + dots
 }
 
-// Moment is a time from outside in UTC, or the zero time if its year is not 0 to 9999: encoding/json
+// Moment returns a time from outside in UTC, or the zero time if its year is not 0 to 9999: encoding/json
 // writes no other, and the whole answer would be an error.
 func Moment(t time.Time) time.Time {
 	if t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {

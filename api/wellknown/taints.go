@@ -1,12 +1,12 @@
 package wellknown
 
-// Product is the label, and the taint, with the accelerator's model.
+// Product returns the label, and the taint, with the accelerator's model.
 func (d Domains) Product() string { return d.GPUKey("product") }
 
-// Usage is the label, and the taint, with what a node is for.
+// Usage returns the label, and the taint, with what a node is for.
 func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
 
-// ControlPlane is the label, and the taint, of nodes kept for the control
+// ControlPlane returns the label, and the taint, of nodes kept for the control
 // plane.
 func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
 

@@ -53,7 +53,7 @@ func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 	return nil
 }
 
-// unified is the path of a process's cgroup of version 2, which is not the root.
+// unified returns the path of a process's cgroup of version 2, which is not the root.
 func unified(text string) (path string, ok bool) {
 	for line := range strings.Lines(text) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {

@@ -82,7 +82,7 @@ func readBundle(dir string) (*bundle, error) {
 	return config, nil
 }
 
-// rootOf is the container's root directory on the node, by the runtime's bundle.
+// rootOf returns the container's root directory on the node, by the runtime's bundle.
 func rootOf(dir string) (string, error) {
 	config, err := readBundle(dir)
 	if err != nil {

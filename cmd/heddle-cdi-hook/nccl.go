@@ -40,7 +40,7 @@ func addNCCL(proc string, stdin io.Reader, variables []string) error {
 	return errors.Join(err, file.Close())
 }
 
-// containerRoot is the root directory of the container that the runtime's state names.
+// containerRoot returns the root directory of the container that the runtime's state names.
 func containerRoot(proc string, stdin io.Reader) (process, root string, err error) {
 	var state struct {
 		PID    int    `json:"pid"`

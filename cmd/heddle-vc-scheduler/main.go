@@ -86,7 +86,7 @@ func register(ctx context.Context) {
 	framework.RegisterPluginBuilder(gpuaware.Name, gpuaware.New)
 }
 
-// volcano is the version of Volcano: its own is set by its build.
+// volcano returns the version of Volcano: its own is set by its build.
 func volcano() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {

@@ -45,7 +45,7 @@ func main() {
 	os.Exit(cli.Exit(err, os.Stderr))
 }
 
-// newCommand is the program under the name that it was called by.
+// newCommand returns the program under the name that it was called by.
 func newCommand(program string) *cobra.Command {
 	root := &cobra.Command{
 		Use: "heddle", Short: "Show and explain what GPU nodes have", Long: long,

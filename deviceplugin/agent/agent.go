@@ -36,12 +36,11 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// labelsTimeout is how long a start waits for the Node's labels if the configuration
-// depends on them. Then devices are served all the same: the API server may be away
-// for hours.
+// labelsTimeout bounds how long a start waits for the Node's labels if the configuration depends on
+// them. After it devices are served anyway: the API server may be away for hours.
 const labelsTimeout = 10 * time.Second
 
-// Options are what an Agent is made of.
+// Options configures an Agent.
 type Options struct {
 	NodeName string
 	Configs  *config.Watcher
@@ -60,8 +59,8 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
-	// Release lets go of the driver, nil for a replayed machine, which has none.
-	// Released is the release that the process starts under.
+	// Release closes the driver; nil for a replayed machine, which has no driver. Released is the
+	// release in effect when the process starts.
 	Release  *host.Release
 	Released release.Request
 	// API is nil without an API server.
@@ -98,7 +97,7 @@ type Agent struct {
 
 	// last is the last round.
 	last atomic.Pointer[publish.Round]
-	// beat is when a round began, by the monotonic clock.
+	// beat is the start of the last round, by the monotonic clock.
 	beat atomic.Pointer[time.Time]
 	// kubeletStarted is set when the kubelet may have made its socket.
 	kubeletStarted notify.Signal
@@ -197,9 +196,8 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// awaitLabels waits for the Node's labels if the configuration depends on them: what is
-// served by another configuration cannot be taken back from the pods that came in
-// between.
+// awaitLabels waits for the Node's labels if the configuration depends on them: devices served
+// under another configuration cannot be taken back from pods that started meanwhile.
 func (a *Agent) awaitLabels(ctx context.Context) {
 	if !a.API.Online() || !a.Configs.Current().NeedsLabels(a.NodeName) {
 		return

@@ -43,7 +43,7 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// change changes what is known, and gives it to the bridge.
+// change changes the state and passes it to the bridge.
 func (h *hamiNode) change(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (h *hamiNode) change(change func()) {
 	}
 }
 
-// setGPUs takes what is left of the shared GPUs.
+// setGPUs sets the free parts of the shared GPUs.
 func (h *hamiNode) setGPUs(gpus []quota.GPU) { h.change(func() { h.gpus = gpus }) }
 
 // update takes a round, and passes on how the allocations of HAMi's pods ended; each is

@@ -14,8 +14,8 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// stuck is how long no round may begin, at least: rounds are short, and a
-// machine may be busy.
+// stuck is the least time without a new round after which the agent counts as stuck: rounds are
+// short, but a machine may be busy.
 const stuck = 30 * time.Second
 
 // Alive returns an error text if the loop no longer runs.
@@ -56,9 +56,8 @@ func (a *Agent) Ready() string {
 	return strings.Join(wrong, "; ")
 }
 
-// problemDriver names what is wrong with the driver's CDI spec, problemConfig a
-// configuration that is not used because it is bad, problemShares that no shares
-// are served though GPUs are shared.
+// problemDriver names a fault of the driver's CDI spec, problemConfig an unused invalid
+// configuration, problemShares the absence of shares although GPUs are shared.
 const (
 	problemDriver = "driver"
 	problemConfig = "config"
@@ -109,7 +108,7 @@ func (a *Agent) Report() report.Report {
 	return r
 }
 
-// problems are what is wrong with what the device plugin works with, by name.
+// problems returns the faults of the device plugin's inputs, by name.
 func (a *Agent) problems(r *publish.Round) []report.Problem {
 	problems := a.state.Problems()
 	add := func(name, reason string) {
@@ -154,7 +153,7 @@ func (a *Agent) rejections() []report.Rejection {
 	return all
 }
 
-// enforcers are what the Limiter has chosen for new shares.
+// enforcers returns the Limiter's choice for new shares.
 func (a *Agent) enforcers() *report.Enforcers {
 	if a.Limiter == nil {
 		return nil

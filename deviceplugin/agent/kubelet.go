@@ -16,7 +16,7 @@ import (
 const (
 	// observeTimeout bounds one observation of the kubelet.
 	observeTimeout = 2 * time.Second
-	// holdersEvery is how often the holders of devices are looked at while some wait for
+	// holdersEvery is the interval between checks of the holders of devices while some wait for
 	// theirs.
 	holdersEvery = 5 * time.Second
 )

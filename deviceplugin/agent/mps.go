@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// mpsSteady is how long a daemon that failed must run until it is reported
-	// as recovered, so that one that dies every few seconds is reported once.
+	// mpsSteady is the time that a failed daemon must run until it is reported as recovered, so
+	// that a daemon that dies every few seconds is reported once.
 	mpsSteady = time.Minute
-	// maxMPSFaults bounds what is reported of a daemon until it recovers.
+	// maxMPSFaults bounds the reported faults of a daemon until it recovers.
 	maxMPSFaults = 4
 )
 
-// daemons are the MPS daemons of a Limiter, which may be nil.
+// daemons returns the MPS daemons of a Limiter, which may be nil.
 func daemons(l Limiter) []enforce.Daemon {
 	if l == nil {
 		return nil
@@ -100,7 +100,7 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 		mpsName(d), fault)
 }
 
-// notice is the Event on the Node.
+// notice returns the Event on the Node.
 func (c *mpsChange) notice() health.NodeEvent {
 	if c.failed {
 		return health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: c.message}
@@ -108,7 +108,7 @@ func (c *mpsChange) notice() health.NodeEvent {
 	return health.NodeEvent{Reason: wellknown.EventMPSRecovered, Message: c.message}
 }
 
-// onPods are the Events on the pods that were started with a daemon that ran.
+// onPods returns the Events on the pods that were started with a daemon that ran.
 func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string {
 	messages := map[kubelet.Pod]string{}
 	if c.daemon.LastRunning.IsZero() {
@@ -129,7 +129,7 @@ type mpsMetrics struct{ Limiter }
 
 func (mpsMetrics) descs() (running, restarts *prometheus.Desc) {
 	running = prometheus.NewDesc("heddle_mps_daemon_running",
-		"1 for a shared GPU, by UUID, whose MPS daemon answers and has its limits, 0 if it should and does not.",
+		"1 for a shared GPU, by UUID, if its MPS daemon answers and has its limits, 0 if it should and does not.",
 		[]string{"gpu"}, nil)
 	restarts = prometheus.NewDesc("heddle_mps_daemon_restarts_total",
 		"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",

@@ -55,7 +55,7 @@ func annotatePods(
 	return drifts, again
 }
 
-// notEnforced is the warning that shares of a pod are not enforced; empty if its
+// notEnforced returns the warning that shares of a pod are not enforced; empty if its
 // annotation has reported it before.
 func (b *boundPod) notEnforced(p *corev1.Pod) string {
 	before, _ := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
@@ -112,7 +112,7 @@ type boundPod struct {
 	unrecorded bool
 }
 
-// boundPods are the annotations of all pods with shares.
+// boundPods returns the annotations of all pods with shares.
 func boundPods(view *devicestate.View, node string) map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
 	for _, b := range view.Allocations() {

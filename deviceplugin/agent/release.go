@@ -118,8 +118,8 @@ func (r *releases) ask(text string) {
 	r.text, r.asked = text, asked
 }
 
-// end gives the GPUs, which it returns, to pods again. An operator may have reset them:
-// what was wrong with one before that is to be forgotten, as after a restart.
+// end gives the GPUs, which it returns, to pods again. An operator may have reset them, so earlier
+// faults are forgotten, as after a restart.
 func (r *releases) end(m *machine.Machine) (back []string) {
 	why := "it was taken back"
 	if r.asked.Equal(r.lasting) {

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// selectTimeout is how long a preference of whole GPUs waits for a pod to be known:
-	// the kubelet and the agent receive it at about the same time. shareTimeout is that
-	// of shares, where nothing depends on it.
+	// selectTimeout bounds how long a preference of whole GPUs waits for its pod: the kubelet and
+	// the agent receive it at about the same time. shareTimeout is the bound for shares, where
+	// nothing depends on the pod.
 	selectTimeout = 50 * time.Millisecond
 	shareTimeout  = 10 * time.Millisecond
-	// expectedFor is how long a container that was expected is not expected again: until
-	// then its pod shows that the kubelet has admitted it.
+	// expectedFor is the time for which an expected container is not expected again: by then its
+	// pod shows that the kubelet has admitted it.
 	expectedFor = 5 * time.Second
 )
 
@@ -100,7 +100,7 @@ func awaits(p *corev1.Pod, name string, size int) bool {
 	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool { return asksFor(&c, name, size) })
 }
 
-// containersOf are the containers of a pod in the order in which the kubelet admits them.
+// containersOf returns the containers of a pod in the order in which the kubelet admits them.
 func containersOf(p *corev1.Pod) []corev1.Container {
 	return slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 }
@@ -145,7 +145,7 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) resource.Selector {
 	return all
 }
 
-// shareGPUs are the GPUs, best first, that a container will get that may be meant by a
+// shareGPUs returns the GPUs, best first, that a container will get that may be meant by a
 // request for that number of replicas; none if that is not known. The kubelet admits pods
 // in the order of their creation, and their containers in that of the pod; so it asks for
 // the first one that it has not admitted yet. A wrong one costs nothing but a device ID
@@ -190,7 +190,7 @@ func (r *requests) claim(one expectation) bool {
 	return true
 }
 
-// gpusFor are the GPUs that a container will get, as far as it is known.
+// gpusFor returns the GPUs that a container will get, as far as it is known.
 func (r *requests) gpusFor(p *corev1.Pod, container *corev1.Container) []string {
 	inv := r.now.Load()
 	request, err := quota.ParseRequest(container.Resources.Limits, allocate.Annotations(p, inv), inv.Config)

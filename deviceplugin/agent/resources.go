@@ -43,7 +43,7 @@ type resources struct {
 	running map[string]*running // by name; guarded by mu
 }
 
-// running is one resource and its plugin.
+// running holds a resource and its plugin.
 type running struct {
 	plugin   *server.Plugin
 	resource refreshed
@@ -96,7 +96,7 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publis
 	return wanted
 }
 
-// wanted are the resources that the configuration calls for on this machine.
+// wanted returns the resources that the configuration calls for on this machine.
 func (a *resources) wanted(r *publish.Round) []string {
 	names := append(resource.GPUNames(r.Inventory), a.shareNames(r)...)
 	for i := range r.Inventory.Config.RDMA.Resources {
@@ -105,7 +105,7 @@ func (a *resources) wanted(r *publish.Round) []string {
 	return names
 }
 
-// shareNames are the resources of shared GPUs: replicas first. There are none where no
+// shareNames returns the resources of shared GPUs: replicas first. There are none where no
 // GPU is or was shared.
 func (a *resources) shareNames(r *publish.Round) []string {
 	if !r.Shares() {
@@ -206,14 +206,14 @@ func (a *resources) askHolders(ctx context.Context, name string, p *server.Plugi
 	p.SetHolders(held, asked, err)
 }
 
-// all are the resources that are served, by name.
+// all returns the resources that are served, by name.
 func (a *resources) all() map[string]*running {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.running)
 }
 
-// served are the resources as they are at the moment.
+// served returns the resources as they are at the moment.
 func (a *resources) served() map[string]publish.Served {
 	all := map[string]publish.Served{}
 	for name, s := range a.all() {
@@ -255,7 +255,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 	return all
 }
 
-// listedAs are the GPUs that the kubelet has under other resources than name, with one of
+// listedAs returns the GPUs that the kubelet has under other resources than name, with one of
 // those.
 func listedAs(served map[string]*running, name string) map[string]string {
 	all := map[string]string{}

@@ -64,7 +64,7 @@ func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
 	return &c
 }
 
-// inventory is the node in this round, under a release of GPUs or none.
+// inventory returns the node in this round, under a release of GPUs or none.
 func (a *Agent) inventory(
 	c *config.NodeConfig, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
 ) *inventory.Inventory {
@@ -95,7 +95,7 @@ func (a *Agent) inventory(
 	return inv
 }
 
-// newRound is a round before the resources have its inventory.
+// newRound returns a round before the resources have its inventory.
 func (a *Agent) newRound(
 	inv *inventory.Inventory, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,
 ) *publish.Round {

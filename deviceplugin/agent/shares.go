@@ -132,8 +132,8 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
 	t.watchMPS(ctx)
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	// Annotations of pods are corrected only after they were read: one may be all that
-	// is left of what the containers have.
+	// Annotations of pods are corrected only after they were read: an annotation may be the only
+	// record of a container's devices.
 	_, _, listed := t.API.Pods()
 	usage, err := t.state.Reconcile(ctx)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// maxQuoted is how much of an annotation an error repeats, in bytes.
+// maxQuoted bounds the quoted part of an annotation in an error, in bytes.
 const maxQuoted = 128
 
-// channels are the device nodes of the IMEX channels that a container with GPUs gets
+// channels returns the device nodes of the IMEX channels that a container with GPUs gets
 // because its pod asks for them; none where that is not how containers get them. pod is nil
 // if it is not known: then the container waits, since it may be one that must have them, or
 // one with an annotation that is rejected.

@@ -153,7 +153,7 @@ func (d *decision) addShares(e *Entry) {
 	}
 }
 
-// gpu describes a GPU or MIG device, near which the container's HCAs shall be.
+// gpu describes a GPU or MIG device for the choice of near HCAs.
 func (d *decision) gpu(uuid string) cdi.DeviceGPU {
 	described := cdi.DeviceGPU{UUID: uuid, Index: -1}
 	parent := cmp.Or(d.topology.machine.ParentGPU(uuid), uuid)
@@ -271,7 +271,7 @@ func (d *decision) addHCA(resource string, p pick) {
 	d.result.Devices.HCAs = append(d.result.Devices.HCAs, x)
 }
 
-// portsOf are all ports of an HCA that a CNI plugin brings up in the pod's network,
+// portsOf returns all ports of an HCA that a CNI plugin brings up in the pod's network,
 // after the last scan or where no scan sees it.
 func portsOf(h *machine.HCA) []int {
 	if len(h.Ports) == 0 {
@@ -306,7 +306,7 @@ func (d *decision) describe() {
 	}
 }
 
-// classOf is the longest path from a pick to its GPU; empty without GPUs.
+// classOf returns the longest path from a pick to its GPU; empty without GPUs.
 func classOf(picks []pick) string {
 	var worst *pick
 	for i := range picks {
@@ -333,7 +333,7 @@ const (
 	connectionManager = infiniband + "/rdma_cm"
 )
 
-// nodesOf are the device nodes that an HCA's user needs, below /dev: its
+// nodesOf returns the device nodes that an HCA's user needs, below /dev: its
 // uverbs. umad and issm are for software that manages the fabric.
 func nodesOf(h *machine.HCA) []string {
 	nodes := make([]string, len(h.CharDevices.UVerbs))

@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Entry is one answer of Allocate, as the checkpoint on disk has it: the CDI name,
-// what for, and once known, to which container and what it stands for. Entries are
-// read across upgrades. An entry is never changed, but replaced.
+// Entry is one answer of Allocate, as the checkpoint on disk stores it: the CDI name, its resource,
+// and once known, the container and the devices behind it. Entries are read across upgrades. They
+// are immutable; a change replaces them.
 type Entry struct {
 	// Kind and Device are the CDI name.
 	Kind     cdi.Kind  `json:"kind"`
@@ -27,8 +27,8 @@ type Entry struct {
 	Owner *kubelet.Container `json:"owner,omitempty"`
 	// Modes are the modes of the GPUs that IDs are partitions of, at the time of Allocate.
 	Modes map[string]string `json:"modes,omitempty"`
-	// HCAs are the identities of the HCAs that stand behind IDs, in their order;
-	// empty for an ID that got none.
+	// HCAs lists the identities of the HCAs behind IDs, in their order; empty for an ID without an
+	// HCA.
 	HCAs []string `json:"hcas,omitempty"`
 	// Extra are the HCAs beyond the IDs (count all).
 	Extra []string `json:"extra,omitempty"`
@@ -42,7 +42,7 @@ type Entry struct {
 	Decision uint64 `json:"-"`
 }
 
-// Name is the entry's CDI name.
+// Name returns the entry's CDI name.
 func (e *Entry) Name() cdi.Name { return cdi.Name{Kind: e.Kind, Device: e.Device} }
 
 // Bound lists the HCAs, without repeats.

@@ -28,7 +28,7 @@ type Member struct {
 	Unhealthy string
 }
 
-// DeviceID is the device ID of an HCA for one of the sharers of resource r. With
+// DeviceID returns the device ID of an HCA for one of the sharers of resource r. With
 // one sharer it is the HCA's identity, a PCI address. Multus gives a network's CNI
 // plugin the IDs that PodResources has for the pod, as they are, and sriov-cni,
 // host-device and rdma-cni take the value as a PCI address (docs/rdma.md).
@@ -67,13 +67,13 @@ func unhealthy(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResou
 // hcaUsage counts, by HCA identity, the device IDs of other pods that are bound
 // to it.
 type hcaUsage struct {
-	// all counts those of every resource, here those of one.
+	// all counts the HCAs in use by every resource, here by one resource.
 	all, here map[string]int
 }
 
-// hcaUsage derives which HCAs are in use, but for the device IDs of a itself: one
-// pod holds them, so what is bound to them is the pod's own, from its init
-// containers or its last run. Decisions later than the snapshot count too.
+// hcaUsage derives which HCAs are in use, except through the device IDs of a: one pod holds these,
+// so the HCAs bound to them are the pod's, from its init containers or its last run. Decisions
+// later than the snapshot count too.
 func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
 	holders := n.Snapshot.Holders()
 	u := hcaUsage{all: make(map[string]int), here: make(map[string]int)}
@@ -166,7 +166,7 @@ func (d *decision) check(p part, r *config.RDMAResource, w *hcaRequest, picks []
 	return nil
 }
 
-// all are the HCAs of a resource with count all: every one that has a device
+// all returns the HCAs of a resource with count all: every one that has a device
 // node, whatever its ports do.
 func (d *decision) all(members []Member) []pick {
 	var among []int
@@ -178,7 +178,7 @@ func (d *decision) all(members []Member) []pick {
 	return d.topology.choose(&hcaRequest{n: len(among), gpus: d.gpus, among: among})
 }
 
-// request is a choice to make for a part, and why HCAs are excluded from
+// request returns a choice to make for a part, and why HCAs are excluded from
 // the candidates.
 func (d *decision) request(
 	p part, r *config.RDMAResource, members []Member, used hcaUsage,
@@ -208,7 +208,7 @@ func (d *decision) request(
 	return w, rejected
 }
 
-// shared are the HCAs that another resource of the container has and that
+// shared returns the HCAs that another resource of the container has and that
 // this one could have too.
 func (d *decision) shared(members []Member, used hcaUsage, r *config.RDMAResource) []int {
 	var among []int
@@ -245,7 +245,7 @@ func (d *decision) far(members []Member, w *hcaRequest, picks []pick) string {
 	return strings.Join(far, "; ")
 }
 
-// nearest is the pick that is nearest to a GPU; there is at least one.
+// nearest returns the pick that is nearest to a GPU. picks is not empty.
 func (t *topology) nearest(gpu int, picks []pick) pick {
 	var best pick
 	for i, p := range picks {
@@ -264,7 +264,7 @@ func hcasOf(picks []pick) []int {
 	return hcas
 }
 
-// keep are the HCAs of a resource that has left the configuration: those that
+// keep returns the HCAs of a resource that has left the configuration: those that
 // the container has, or, if it never started, those that its device IDs name and
 // that are healthy.
 func (d *decision) keep(e *Entry) ([]pick, error) {

@@ -51,12 +51,12 @@ func (t *topology) class(gpu, hca int) affinity.Class {
 type hcaRequest struct {
 	n    int
 	gpus []int
-	// among are the HCAs to choose from; kept are those that the container has
-	// already, which count and are not chosen again.
+	// among lists the HCAs to choose from; kept lists the container's current HCAs, which count and
+	// are not chosen again.
 	among, kept []int
 	// nominal are the HCAs that the device IDs name.
 	nominal map[int]bool
-	// used is how many device IDs of other pods are bound to an HCA.
+	// used counts the device IDs of other pods that are bound to an HCA.
 	used map[int]int
 }
 
@@ -67,13 +67,11 @@ type pick struct {
 	class    affinity.Class
 }
 
-// choose picks n distinct HCAs, or all there are if they are fewer. Each pick
-// is the HCA that brings the most GPUs nearer than they are; where that is
-// equal, the one with the better class to any of the GPUs, then one beside the
-// GPU with the fewest picks, on that GPU's rail, named by the device IDs, least
-// used, first by PCI address. Pods on different nodes thus get the same rails
-// for the same GPUs, also where every class is the same. The answer has kept's
-// HCAs first and is deterministic.
+// choose picks n distinct HCAs, or all if there are fewer. Each pick is the HCA that brings the
+// most GPUs nearer; of equal ones the HCA with the better class to any of the GPUs, then an HCA
+// beside the GPU with the fewest picks, on that GPU's rail, named by the device IDs, least used,
+// first by PCI address. Pods on different nodes thus get the same rails for the same GPUs, even if
+// every class is the same. The answer starts with kept's HCAs and is deterministic.
 func (t *topology) choose(w *hcaRequest) []pick {
 	c := choice{topology: t, hcaRequest: w, near: make([]affinity.Class, len(w.gpus)), load: make([]int, len(w.gpus))}
 	for _, hca := range w.kept {

@@ -41,7 +41,7 @@ type Node struct {
 	Unrecorded []kubelet.Allocation
 }
 
-// KindOf is the kind of a resource of this configuration.
+// KindOf returns the kind of a resource of this configuration.
 func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	switch {
 	case rdmaResource(c, resource) != nil:
@@ -71,7 +71,7 @@ func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
 	return nil
 }
 
-// kindOf is the kind of an allocation: by the configuration, else by its CDI
+// kindOf returns the kind of an allocation: by the configuration, else by its CDI
 // names, else empty.
 func (n *Node) kindOf(a *kubelet.Allocation) cdi.Kind {
 	if kind, err := KindOf(n.Inventory.Config, a.Resource); err == nil {
@@ -88,7 +88,7 @@ func (n *Node) kindOf(a *kubelet.Allocation) cdi.Kind {
 // HasShares reports whether an allocation is one of shares.
 func (n *Node) HasShares(a *kubelet.Allocation) bool { return n.kindOf(a) == cdi.SGPU }
 
-// entriesOf are the entries of the names that an allocation's container has. The
+// entriesOf returns the entries of the names that an allocation's container has. The
 // kubelet's checkpoint has them. Without it they are all that were given out for
 // these IDs and not yet to another container: an ID has one holder, so the others
 // are of Allocate calls with a lost answer, and no container will use them.
@@ -136,9 +136,9 @@ func (n *Node) Unaccounted() []kubelet.Allocation {
 	})
 }
 
-// sharesByOthers reports whether another device plugin gave out GPUs of this machine in
-// a way that the kubelet does not compare with heddle's: as replicas of what one pod has
-// alone here, or as a resource of another name.
+// sharesByOthers reports whether another device plugin allocated GPUs of this machine in a way that
+// the kubelet does not compare with heddle's: as replicas of exclusive devices, or as a resource
+// with another name.
 func (n *Node) sharesByOthers(a *kubelet.Allocation) bool {
 	kind := n.kindOf(a)
 	return (kind == cdi.GPU || kind == "") && slices.ContainsFunc(a.IDs, func(id string) bool {
@@ -172,10 +172,9 @@ func (n *Node) unrecorded(c kubelet.Container) bool {
 	return slices.ContainsFunc(n.Unrecorded, func(a kubelet.Allocation) bool { return a.Same(c) })
 }
 
-// live reports whether an entry's container is there: the kubelet has it, or has
-// forgotten it, or it was decided after the snapshot. Without the checkpoint
-// ordinary init containers are not known, so all containers of the pods that are
-// there count.
+// live reports whether an entry's container exists: the kubelet has it, or has forgotten it, or it
+// was decided after the snapshot. Without the checkpoint ordinary init containers are unknown, so
+// all containers of existing pods count.
 func (n *Node) live(e *Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:

@@ -11,9 +11,9 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// processorNodes are the NUMA nodes of the processors that a container has to itself,
-// sorted; none if it has none, or theirs are unknown. The kubelet's topology manager
-// aligned them with the device IDs, which do not name the GPU of a share.
+// processorNodes returns the sorted NUMA nodes of a container's exclusive processors; none without
+// such processors, or if their nodes are unknown. The kubelet's topology manager aligned them with
+// the device IDs, which do not name the GPU of a share.
 func (n *Node) processorNodes(c kubelet.Container) []int {
 	if n.Snapshot == nil {
 		return nil

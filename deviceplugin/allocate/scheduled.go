@@ -13,10 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Scheduled are the GPUs of this node that a scheduler chose for a container, and
-// which scheduler; none if none did. An annotation is a request: whether its GPUs
-// are there and have room is checked as for any other choice. These are errors,
-// since their pod was scheduled by them:
+// Scheduled returns the GPUs of this node that a scheduler chose for a container, and the
+// scheduler; empty if no scheduler did. An annotation is a request: its GPUs are checked for
+// existence and room as any other choice. These are errors, since their pod was scheduled by them:
 //
 //   - what does not parse, or another version;
 //   - an allocation of another node: the pod was bound elsewhere after all;
@@ -75,7 +74,7 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 	return true
 }
 
-// Annotations returns those of a pod by which it was scheduled.
+// Annotations returns the annotations by which a pod was scheduled.
 func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	c := inv.Config
 	if !c.SGPU.HAMi.Enabled {
@@ -84,7 +83,7 @@ func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	return hami.Annotations(pod, c.Domains, c.SGPU.HAMi.SchedulerName)
 }
 
-// scheduledByHAMi are the GPUs that HAMi chose.
+// scheduledByHAMi returns the GPUs that HAMi chose.
 func scheduledByHAMi(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {

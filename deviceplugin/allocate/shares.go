@@ -31,14 +31,13 @@ const (
 	// RejectedNUMA: the GPU is not of the NUMA node of the container's processors,
 	// and the configuration requires it.
 	RejectedNUMA = "numa"
-	// RejectedHCAs: there are fewer HCAs than the pod requests of a resource with
-	// count strict.
+	// RejectedHCAs: the pod requests more HCAs than exist, of a resource with count strict.
 	RejectedHCAs = "hcas"
 	// RejectedChannels: the pod asks for IMEX channels that it cannot have on this node.
 	RejectedChannels = "imex"
 )
 
-// RejectedError is why a container gets no share, or not its HCAs or IMEX channels.
+// RejectedError explains why a container gets no share, or not its HCAs or IMEX channels.
 type RejectedError struct{ Container, Kind, Reason string }
 
 func (e *RejectedError) Error() string {
@@ -109,7 +108,7 @@ func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*Entry, erro
 	return changed, nil
 }
 
-// waiting are the containers of a pod that hold device IDs of shares and have no
+// waiting returns the containers of a pod that hold device IDs of shares and have no
 // shares, when one of them starts. The others may run on GPUs that
 // nothing but their device IDs names; the one that starts does not.
 func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
@@ -156,7 +155,7 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	return nil
 }
 
-// Priority is a pod's; without a PriorityClass it is 0.
+// Priority returns a pod's; without a PriorityClass it is 0.
 func Priority(pod *corev1.Pod) int32 {
 	if pod.Spec.Priority == nil {
 		return 0
@@ -164,7 +163,7 @@ func Priority(pod *corev1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// runAs is the user of a container as far as its pod names one; nil if its image
+// runAs returns the user of a container as far as its pod names one; nil if its image
 // does.
 func runAs(pod *corev1.Pod, c *corev1.Container) *int64 {
 	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {

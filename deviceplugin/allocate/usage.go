@@ -21,8 +21,7 @@ type consumer struct {
 type usage struct {
 	*Node
 	consumers []consumer
-	// exclusive is which container has a GPU, or a MIG device of it, that is not
-	// to be shared.
+	// exclusive holds the container that has a GPU, or a MIG device of it, exclusively.
 	exclusive map[string]kubelet.Container
 }
 
@@ -40,7 +39,7 @@ func (u *usage) hold(ids []string, c kubelet.Container) {
 	}
 }
 
-// shareholder is a container of another pod that has a share of a GPU, or may
+// shareholder returns a container of another pod that has a share of a GPU, or may
 // have; nil if none does.
 func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 	for i := range u.consumers {
@@ -92,7 +91,7 @@ func later(a, b *Entry) bool {
 	return cmp.Or(cmp.Compare(a.Decision, b.Decision), a.Created.Compare(b.Created), cmp.Compare(a.Device, b.Device)) > 0
 }
 
-// SharedGPUs are the inventory's with all that is taken.
+// SharedGPUs returns the inventory's with all that is taken.
 func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(nil, quota.Phase{}) }
 
 // SharedGPUsWithout returns the inventory's with the shares of containers with GPUs not
@@ -116,9 +115,9 @@ func (n *Node) ShareClaims() map[kubelet.Container][]string {
 	return all
 }
 
-// fill puts what is taken into the shared GPUs, which have nothing taken: all of
-// it, or with a container, what is not available to it: what other pods have at
-// most at any time, and what its own pod has while it runs.
+// fill enters the amounts taken into empty shared GPUs. Without a container it enters all of them;
+// with a container only the amounts unavailable to it: the peak of other pods, and the claims of
+// its own pod while it runs.
 func (u *usage) fill(container *kubelet.Container, phase quota.Phase) []quota.GPU {
 	gpus := slices.Clone(u.Inventory.Shared)
 	at := make(map[string]int, len(gpus))

@@ -40,7 +40,7 @@ type Client struct {
 	rest rest.Interface
 	node string
 	log  *slog.Logger
-	// nodeWatch and podWatch are what is known of the Node and of its pods.
+	// nodeWatch and podWatch watch the Node and its pods.
 	nodeWatch *nodesync.Watch
 	podWatch  *podWatch
 	// hami receives when annotations of HAMi's protocol changed on the Node.
@@ -72,10 +72,10 @@ func (c *Client) Run(ctx context.Context) error {
 	return c.nodeWatch.Run(ctx)
 }
 
-// Online reports whether there is an API server.
+// Online reports whether the client has an API server.
 func (c *Client) Online() bool { return c != nil }
 
-// Labels are the Node's; nil while it is not known.
+// Labels returns the Node's; nil while it is not known.
 func (c *Client) Labels() map[string]string {
 	switch n := c.watched(); {
 	case n == nil:
@@ -87,7 +87,7 @@ func (c *Client) Labels() map[string]string {
 	}
 }
 
-// Annotation is one of the Node's; known is false while the Node is not.
+// Annotation returns an annotation of the Node; known is false while the Node is unknown.
 func (c *Client) Annotation(key string) (value string, known bool) {
 	n := c.watched()
 	if n == nil {
@@ -112,7 +112,7 @@ func (c *Client) Changed() <-chan struct{} {
 	return c.nodeWatch.Changed()
 }
 
-// Node is the Node as it is watched, nil while it is not known. changed receives
+// Node returns the Node as it is watched, nil while it is not known. changed receives
 // when annotations of HAMi's protocol may differ; it has one reader.
 func (c *Client) Node() (node *corev1.Node, changed <-chan struct{}) {
 	if c == nil {

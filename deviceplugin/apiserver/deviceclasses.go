@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// classesPath is where the API server has the classes of DRA devices.
+	// classesPath is the API server's path of DeviceClasses.
 	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
-	// listedFor is how long one list serves: every resource of every node asks.
+	// listedFor is the time for which one list is used: every resource of every node asks.
 	listedFor = time.Minute
 )
 

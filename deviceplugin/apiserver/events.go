@@ -23,8 +23,8 @@ const (
 	maxEventMessage = 1024
 	// eventTimeout bounds one Event.
 	eventTimeout = 10 * time.Second
-	// eventAgain is how long an Event on a pod is not repeated: the kubelet
-	// starts a container that fails again and again.
+	// eventAgain is the least time between equal Events on a pod: the kubelet starts a failing
+	// container again and again.
 	eventAgain = 10 * time.Minute
 	// maxRecent bounds the Events that are remembered for that.
 	maxRecent = 1024

@@ -141,8 +141,8 @@ func HasUID(pod *corev1.Pod, uid string) bool {
 	return string(pod.UID) == uid || pod.Annotations[corev1.MirrorPodAnnotationKey] == uid
 }
 
-// Pods returns the watched pods of the node; callers must not modify them. changed
-// is closed when there are others; known is false until they were listed once.
+// Pods returns the watched pods of the node; callers must not modify them. changed is closed when
+// they change; known is false until the first list.
 func (c *Client) Pods() (all []*corev1.Pod, changed <-chan struct{}, known bool) {
 	if c == nil {
 		return nil, nil, false
@@ -153,7 +153,7 @@ func (c *Client) Pods() (all []*corev1.Pod, changed <-chan struct{}, known bool)
 	return slices.Collect(maps.Values(p.all)), p.changed, p.known
 }
 
-// Watched is a pod of this node without a request; nil if it is not among those
+// Watched returns a pod of this node without a request; nil if it is not among those
 // that are watched. complete is false while not all pods are.
 func (c *Client) Watched(ref kubelet.Pod) (pod *corev1.Pod, complete bool) {
 	all, _, complete := c.Pods()
@@ -167,10 +167,9 @@ func (c *Client) Watched(ref kubelet.Pod) (pod *corev1.Pod, complete bool) {
 	return all[at], complete
 }
 
-// Pod is a pod's specification as its owner wrote it. A pod of a known UID
-// is the watched one; a name alone may mean an older pod there, and is
-// asked for. The checkpoint alone may know no more than a UID, for which the API
-// cannot be asked: then the pod is looked for among the node's.
+// Pod returns a pod with its owner's specification. A known UID finds a watched pod; a name alone
+// may mean an older pod there, so Pod asks the API server. The checkpoint may know only a UID,
+// which the API cannot look up: then Pod searches the node's pods.
 func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) {
 	if c == nil {
 		return nil, ErrOffline

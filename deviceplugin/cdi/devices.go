@@ -64,7 +64,7 @@ type DeviceHCA struct {
 	Nodes []string `json:"nodes"`
 }
 
-// File is the content of [DevicesFile].
+// File returns the content of [DevicesFile].
 func (d *Devices) File() ([]byte, error) {
 	content, err := json.MarshalIndent(d, "", "  ")
 	if err != nil {

@@ -113,7 +113,7 @@ func (d *DriverSpec) Absent() bool {
 	return d.devices == nil && d.problem != ""
 }
 
-// Names are the qualified CDI devices of GPUs, and of what comes with every GPU,
+// Names returns the qualified CDI devices of GPUs, and of what comes with every GPU,
 // such as GDRCopy. Devices that are not in the spec are named too: the runtime
 // then reports what is missing, and the container starts once it is there.
 func (d *DriverSpec) Names(ids []string) []string {
@@ -142,7 +142,7 @@ func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 	return nil, fmt.Errorf("the driver's CDI spec has no GPU %s", uuid)
 }
 
-// Channels are the nodes of the IMEX channels that containers get if their pods ask for
+// Channels returns the nodes of the IMEX channels that containers get if their pods ask for
 // them, by number. They are not to be changed.
 func (d *DriverSpec) Channels() map[int]*specs.DeviceNode {
 	d.mu.Lock()
@@ -229,7 +229,7 @@ func missing(m *machine.Machine, g *gpu.Edits, devices map[string]specs.Device) 
 	return errors.Join(errs...)
 }
 
-// idsOf are the UUIDs of a GPU and of its MIG devices.
+// idsOf returns the UUIDs of a GPU and of its MIG devices.
 func idsOf(g *machine.GPU) []string {
 	ids := []string{g.UUID}
 	for i := range g.MIG.Devices {
@@ -238,7 +238,7 @@ func idsOf(g *machine.GPU) []string {
 	return ids
 }
 
-// partsOf is all of a machine that a spec depends on, and the files on the node.
+// partsOf returns all of a machine that a spec depends on, and the files on the node.
 func (d *DriverSpec) partsOf(m *machine.Machine) string {
 	if len(m.GPUs) == 0 {
 		return "no GPUs"
@@ -286,7 +286,7 @@ func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*gpu.Edi
 	}
 }
 
-// complete is the devices by name, with those of the last spec that the same
+// complete returns the devices by name, with those of the last spec that the same
 // driver did not report this time: a lost GPU's nodes are where they were.
 func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]specs.Device, []string) {
 	ids := map[string]bool{}

@@ -26,7 +26,7 @@ const (
 	EnvUCX = "UCX_NET_DEVICES"
 )
 
-// Env is the environment that every spec of the container has, the same in each,
+// Env returns the environment that every spec of the container has, the same in each,
 // so that it does not matter which of its CDI names a runtime applies last.
 // gpuEnv comes first if it has GPUs. A pod that is nil, for unknown, withholds
 // the hints, as envFrom does: CDI's environment wins over the pod's (containerd

@@ -92,5 +92,5 @@ func (n Name) MadeFor(resource string, ids []string) bool {
 	return strings.HasPrefix(n.Device, digest(resource, ids))
 }
 
-// String is the name as runtimes know it.
+// String returns the name as runtimes know it.
 func (n Name) String() string { return vendor + "/" + string(n.Kind) + "=" + n.Device }

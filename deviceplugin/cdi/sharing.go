@@ -27,7 +27,7 @@ type Sharing struct {
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 }
 
-// Env is the sharing as one variable.
+// Env returns the sharing as one variable.
 func (s *Sharing) Env() (string, error) {
 	text, err := json.Marshal(s)
 	return EnvShares + "=" + string(text), err

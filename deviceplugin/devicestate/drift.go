@@ -16,8 +16,8 @@ const (
 	// DriftLost: a container has shares, and the kubelet has forgotten its
 	// devices. They stay its own.
 	DriftLost = "lost"
-	// DriftOvercommit: containers have more of a GPU than there is, because
-	// the GPU or the configuration changed. No new pod gets it.
+	// DriftOvercommit: containers have more of a GPU than its capacity, because the GPU or the
+	// configuration changed. No new pod gets it.
 	DriftOvercommit = "overcommit"
 	// DriftUnrecorded: a container has shares without an entry.
 	DriftUnrecorded = "unrecorded"
@@ -26,10 +26,10 @@ const (
 	DriftAnnotation = "annotation"
 )
 
-// Drift is a difference between what is and what should be.
+// Drift describes a difference between actual and desired state.
 type Drift struct{ Kind, Message string }
 
-// Usage is which shares containers have.
+// Usage holds the shares of containers.
 type Usage struct {
 	// GPUs are the shared ones with all that is taken.
 	GPUs []quota.GPU
@@ -68,9 +68,9 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	return u, nil
 }
 
-// lastingDriftsLocked are the differences that last. While a kubelet starts, shares
-// of pods that may be gone are counted beside those of pods that came after them,
-// so no GPU is over-committed by it. The caller holds mu.
+// lastingDriftsLocked returns the differences that last. While a kubelet starts, shares of pods
+// that may be gone count beside shares of their successors, so it reports no overcommitted GPU. The
+// caller holds mu.
 func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {

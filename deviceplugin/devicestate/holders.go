@@ -7,7 +7,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
-// Holders are the device IDs of a resource that pods hold, by PodResources or
+// Holders returns the device IDs of a resource that pods hold, by PodResources or
 // the kubelet's checkpoint, or by the entries where the kubelet has lost its own. It
 // fails if PodResources or the kubelet's checkpoint cannot be read.
 func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
@@ -45,12 +45,11 @@ type Held struct {
 // report yet.
 const admitted = "a pod that is being admitted"
 
-// Held are the devices of all resources that pods hold: by PodResources or
-// the kubelet's checkpoint, by the entries where the kubelet has lost its own or may
-// have, and those of answers that are in neither of them yet. A container with
-// shares also holds those of the GPUs that it has, which need not be those of its
-// device IDs: such an ID has no number. It fails if PodResources or the
-// kubelet's checkpoint cannot be read.
+// Held returns the devices of all resources that pods hold: by PodResources or the kubelet's
+// checkpoint, by the entries where the kubelet has or may have lost its own, and by answers that
+// neither contains yet. A container with shares also holds devices of its GPUs, which may differ
+// from its device IDs: such an ID has no number. It fails if PodResources or the kubelet's
+// checkpoint cannot be read.
 func (s *State) Held(ctx context.Context) ([]Held, error) {
 	seen, err := s.observeBoth(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// namesFile has the entries that have no owner yet, one a line. A pod's admission
+// namesFile holds the entries without an owner, one per line. A pod's admission
 // waits until its names are there, and appending a line takes a fraction of the
 // time of a separate file: no inode is made. An entry leaves it when it gets a
 // file, or is removed: at once if it is the last, else with maxDropped others.
@@ -104,7 +104,7 @@ func (d *records) dropName(device string) error {
 	return d.writeNamesLocked()
 }
 
-// writeNamesLocked makes the list of what was added and not dropped. The caller
+// writeNamesLocked writes the list of added entries that were not dropped. The caller
 // holds mu.
 func (d *records) writeNamesLocked() error {
 	d.dropped = 0

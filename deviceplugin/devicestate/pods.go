@@ -14,10 +14,9 @@ import (
 
 // API is the API server; deviceplugin/apiserver's client.
 type API interface {
-	// Pod returns a pod, by UID if there is one, else by namespace and name. A
-	// static pod's UID is the kubelet's, which its mirror in the API has as
-	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
-	// until ctx ends. The pod is not changed.
+	// Pod returns a pod, by UID if known, else by namespace and name. A static pod has the
+	// kubelet's UID, which its mirror in the API has as annotation kubernetes.io/config.mirror. It
+	// may ask the API server and wait until ctx ends. Callers must not modify the pod.
 	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
 	// Watched returns a pod of this node without a request, nil if it is not among
 	// those that are watched; complete is false while not all are.
@@ -27,8 +26,8 @@ type API interface {
 	WarnPod(pod kubelet.Pod, reason, message string)
 }
 
-// podTimeout is how long a start waits for its pod's spec. Without that the
-// container starts, without hints.
+// podTimeout bounds how long a start waits for its pod's spec. Without the spec the container
+// starts without hints.
 const podTimeout = 3 * time.Second
 
 // pods reads pods from the API server.
@@ -51,8 +50,7 @@ func (p *pods) read(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
 	return nil
 }
 
-// exists reports whether this very pod is there; without an API server, whether
-// that is unknown.
+// exists reports whether the pod with this UID exists or, without an API server, may exist.
 func (p *pods) exists(ctx context.Context, ref kubelet.Pod) bool {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()

@@ -110,9 +110,9 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 	return nil
 }
 
-// decide finds or makes what a container is given, of all its resources together,
-// and remembers it. Only files are still to be written. Shares are decided here
-// alone: one pod after the other, by what the kubelet has and what was decided since.
+// decide finds or makes the allocation of a container for all its resources, and remembers it. Only
+// files remain to be written. Shares are decided only here: one pod after the other, by the
+// kubelet's state and the decisions since.
 func (s *State) decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
 ) (shares []*allocate.Entry, result *allocate.Result, err error) {
@@ -213,7 +213,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
 }
 
-// limitOf is the limit of an entry with shares.
+// limitOf returns the limit of an entry with shares.
 func limitOf(e *allocate.Entry, inv *inventory.Inventory) enforce.Limit {
 	l := enforce.Limit{
 		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,

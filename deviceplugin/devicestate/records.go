@@ -23,9 +23,9 @@ const (
 	// corruptSuffix takes a file that does not parse out of the way, for a person
 	// to read.
 	corruptSuffix = ".corrupt"
-	// syncAfter is how long files are gathered before fsync, which holds up all that
-	// is written to a disk meanwhile, the entries of containers that start with it.
-	// ext4 takes as long (its mount option commit).
+	// syncAfter is the time for which files are gathered before fsync, which delays all writes to
+	// the disk, including entries of starting containers. ext4 takes as long (its mount option
+	// commit).
 	syncAfter = 5 * time.Second
 )
 
@@ -56,7 +56,7 @@ type records struct {
 	namesInfo os.FileInfo
 }
 
-// newRecords makes records of a path, which need not be there.
+// newRecords makes records for a path, which need not exist.
 func newRecords(path string) *records {
 	return &records{path: path, written: make(map[string]bool), added: make(map[string][]byte), unsynced: notify.New()}
 }
@@ -126,7 +126,7 @@ func (d *records) probe() error {
 	return nil
 }
 
-// remove removes an entry, if it is there.
+// remove removes an entry, if it exists.
 func (d *records) remove(e *allocate.Entry) error {
 	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -141,14 +141,14 @@ func (d *records) sweep(keep map[string]bool, before time.Time) error {
 	return cdi.SweepDir(d.path, "", jsonSuffix+corruptSuffix, keep, before)
 }
 
-// lastSyncErr is why the last fsync failed.
+// lastSyncErr returns the error of the last fsync.
 func (d *records) lastSyncErr() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.syncErr
 }
 
-// run puts on the disk what is written, until ctx ends and all is there.
+// run syncs written files to the disk, until ctx ends and all are synced.
 func (d *records) run(ctx context.Context) {
 	for {
 		select {

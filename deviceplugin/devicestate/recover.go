@@ -48,7 +48,7 @@ func (s *State) findUnrecorded(seen *observation) {
 	}
 }
 
-// boundGPUs are the shared GPUs of a container by its pod's annotation, which this
+// boundGPUs returns the shared GPUs of a container by its pod's annotation, which this
 // node wrote and others may have changed.
 func boundGPUs(pod *corev1.Pod, container string) []string {
 	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
@@ -62,7 +62,7 @@ func boundGPUs(pod *corev1.Pod, container string) []string {
 	return uuids
 }
 
-// Forgotten are the device IDs of a resource that running containers have and
+// Forgotten returns the device IDs of a resource that running containers have and
 // that the kubelet takes for free, because it lost its checkpoint; each with who
 // has it. The kubelet gives them to the next pod that asks. While a kubelet starts
 // and it is not known yet, they are all that were given to pods that are not known
@@ -74,8 +74,8 @@ func (s *State) Forgotten(resource string) map[string]string {
 	return s.deviceIDsLocked(resource, s.uncertainLocked(starting))
 }
 
-// uncertain is a container whose devices stay out of use until its pod is gone:
-// the kubelet, or the checkpoint, has lost what it has.
+// uncertain is a container with devices that stay out of use until its pod is gone: the kubelet or
+// the checkpoint has lost its allocation.
 type uncertain struct {
 	since time.Time
 	// reported: its Event was made. A kubelet that rejects a pod knows the pod for a
@@ -92,9 +92,8 @@ const (
 	kubeletStarts      = "the kubelet has just started"
 )
 
-// uncertainLocked are the containers with entries that the kubelet has forgotten
-// or, while it starts, may have: those of pods that are not known to be gone. The
-// caller holds mu.
+// uncertainLocked returns the containers with entries that the kubelet has forgotten or, while it
+// starts, may have forgotten, unless their pod is known to be gone. The caller holds mu.
 func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	all := make(map[kubelet.Container]string, len(s.uncertain))
 	if starting {
@@ -112,7 +111,7 @@ func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	return all
 }
 
-// unrecordedLocked are the allocations without an entry. The caller holds mu.
+// unrecordedLocked returns the allocations without an entry. The caller holds mu.
 func (s *State) unrecordedLocked() []kubelet.Allocation {
 	var all []kubelet.Allocation
 	for _, u := range s.uncertain {
@@ -121,8 +120,8 @@ func (s *State) unrecordedLocked() []kubelet.Allocation {
 	return all
 }
 
-// deviceIDsLocked are those of a resource that some containers have, each with who
-// has it. The caller holds mu.
+// deviceIDsLocked returns the device IDs of a resource that some containers have, with their
+// holders. The caller holds mu.
 func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]string) map[string]string {
 	ids := make(map[string]string)
 	for _, e := range s.entries {

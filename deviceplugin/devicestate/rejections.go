@@ -25,8 +25,8 @@ type Rejection struct {
 	Since  time.Time
 }
 
-// maxReported bounds the reasons that are reported of one pod: what is left of
-// GPUs changes with every consumer.
+// maxReported bounds the reported reasons of one pod: the free parts of GPUs change with every
+// consumer.
 const maxReported = 8
 
 // rejection is a Rejection and the reasons of it that were reported.
@@ -44,7 +44,7 @@ type rejections struct {
 	byPod map[kubelet.Pod]*rejection
 }
 
-// Rejections are the pods that wait for shares, HCAs or IMEX channels now, by namespace and name.
+// Rejections returns the pods that wait for shares, HCAs or IMEX channels now, by namespace and name.
 func (s *State) Rejections() []Rejection {
 	r := &s.rejections
 	r.mu.Lock()

@@ -54,7 +54,7 @@ type Options struct {
 	// StateDir is heddle's, on a disk, and has the same path on the host:
 	// containers get files of it mounted.
 	StateDir string
-	// DevRoot is where the runtime finds device nodes; default /dev.
+	// DevRoot is the directory of the runtime's device nodes; default /dev.
 	DevRoot string
 	// Hook is heddle-cdi-hook's path on the node, which adds hints to a container's
 	// /etc/nccl.conf; empty: hints are in the environment alone.
@@ -67,8 +67,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// State is which container has which devices. Its methods are safe for use by
-// several goroutines.
+// State records which container has which devices. Its methods are safe for concurrent use.
 type State struct {
 	options    Options
 	inventory  atomic.Pointer[inventory.Inventory]
@@ -81,11 +80,11 @@ type State struct {
 	problems   problems
 	changed    notify.Signal
 	registered notify.Signal
-	// starting serializes what is done for one container: its resources'
-	// PreStartContainer calls, and retries of those that timed out.
+	// starting serializes the calls for one container: its resources' PreStartContainer calls, and
+	// retries after timeouts.
 	starting stripes
-	// files is held for reading to write files and for writing to remove them: to a
-	// clock that has just been set, what is being written looks left over.
+	// files is held for reading to write files and for writing to remove them: after a change of
+	// the clock, a file being written looks stale.
 	files sync.RWMutex
 
 	mu sync.Mutex // guards all below
@@ -93,8 +92,7 @@ type State struct {
 	entries map[string]*allocate.Entry
 	// gone is since when an entry has had no pod.
 	gone map[string]time.Time
-	// uncertain are the containers whose devices the kubelet or the checkpoint has
-	// lost.
+	// uncertain holds the containers with devices that the kubelet or the checkpoint has lost.
 	uncertain map[kubelet.Container]uncertain
 	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
@@ -102,12 +100,12 @@ type State struct {
 	decisions uint64
 	// confirmed are the entries that the kubelet has reported to [State.Held].
 	confirmed map[string]bool
-	// probed is when Unwritable last wrote to the state directory.
+	// probed is the time when Unwritable last wrote to the state directory.
 	probed time.Time
 }
 
-// New makes a State of what is on disk. What cannot be read is a problem
-// ([State.Problems]) and not an error: the other containers need the plugin.
+// New makes a State from the files on disk. An unreadable file is a problem ([State.Problems]) and
+// not an error: the other containers need the plugin.
 func New(o Options, inv *inventory.Inventory) *State {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -264,7 +262,7 @@ type problems struct {
 	reasons map[string]string
 }
 
-// note keeps what is wrong with something, or that nothing is any more.
+// note records a component's fault, or clears it.
 func (p *problems) note(name string, err error) {
 	p.mu.Lock()
 	old := p.reasons[name]

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// unprepareEvery is how often what gone pods have left behind is looked for,
-	// searchEvery how often while a kubelet starts, and debounce how long after a
-	// registration for the first time: the lists of all resources go first.
+	// unprepareEvery is the interval between searches for leftovers of gone pods, searchEvery the
+	// interval while a kubelet starts, and debounce the delay of the first search after a
+	// registration: the lists of all resources go first.
 	unprepareEvery = 10 * time.Second
 	searchEvery    = time.Second
 	debounce       = 50 * time.Millisecond
@@ -23,14 +23,14 @@ const (
 	// 20 s of the pod's end; equal to it, a look that was early by a millisecond left that
 	// to a third one.
 	endedFor = unprepareEvery - time.Second
-	// goneFor is how long an entry must have been without a pod before it is
-	// removed: a kubelet that has just started may not know all its pods yet.
+	// goneFor is the time that an entry must be without a pod before it is removed: a kubelet that
+	// has just started may not know all its pods yet.
 	goneFor = 30 * time.Second
-	// forgottenFor is how long the kubelet must have known a pod without its devices
-	// before that is reported.
+	// forgottenFor is the time that the kubelet must know a pod without its devices before that is
+	// reported.
 	forgottenFor = 3 * time.Second
-	// unclaimedFor is how long a name may be without a holder: Allocate has
-	// answered and the kubelet has not written its checkpoint yet.
+	// unclaimedFor bounds how long a name may be without a holder, after Allocate has answered and
+	// before the kubelet writes its checkpoint.
 	unclaimedFor = time.Minute
 )
 
@@ -115,7 +115,7 @@ func (s *State) Unprepare(ctx context.Context) error {
 	return errors.Join(append(errs, s.sweep(live))...)
 }
 
-// liveDevices are the CDI devices that a container holds by the kubelet.
+// liveDevices returns the CDI devices that a container holds by the kubelet.
 func liveDevices(seen *observation) map[string]bool {
 	live := make(map[string]bool)
 	for text := range seen.CDINames() {
@@ -163,7 +163,7 @@ func unclaimed(e *allocate.Entry, now time.Time) bool {
 	return e.Owner == nil && now.Sub(e.Created).Abs() < unclaimedFor
 }
 
-// claims reports whether an entry's pod is there, or may be yet.
+// claims reports whether an entry's pod exists, or may exist.
 func (o *observation) claims(e *allocate.Entry, now time.Time) bool {
 	if unclaimed(e, now) {
 		return true

@@ -2,13 +2,12 @@ package devicestate
 
 import "time"
 
-// probeEvery is how often the state directory is written to without need.
+// probeEvery is the interval between probes of the state directory.
 const probeEvery = time.Minute
 
-// Unwritable is why nothing could be recorded that a pod is given now, empty if
-// it could. With a full state directory Allocate fails, and a pod that
-// the kubelet admits fails for good, so no device may be offered. It writes to the
-// directory once a minute, and each time while a write has failed.
+// Unwritable returns the reason why allocations cannot be recorded, or an empty string. With a full
+// state directory Allocate fails, and a pod that the kubelet admits fails for good, so no device
+// may be offered. It writes to the directory once a minute, and each time while a write has failed.
 func (s *State) Unwritable() string {
 	now := s.options.Now()
 	s.mu.Lock()

@@ -33,8 +33,8 @@ func (s *State) View() *View {
 	return &View{node}
 }
 
-// Allocations returns those of all started containers, by namespace, pod
-// and container; with those that have not and have their shares already.
+// Allocations returns the allocations of all started containers, and of containers that have their
+// shares before the start, by namespace, pod and container.
 func (v *View) Allocations() []report.Binding {
 	byOwner := make(map[kubelet.Container][]*allocate.Entry)
 	for _, e := range v.node.Entries {
@@ -110,15 +110,15 @@ func newBinding(c kubelet.Container, entries []*allocate.Entry) report.Binding {
 	return a
 }
 
-// GPUs are the shared GPUs with what is taken by containers that are known,
-// without asking the kubelet.
+// GPUs returns the shared GPUs with the amounts taken by known containers, without asking the
+// kubelet.
 func (v *View) GPUs() []quota.GPU { return v.node.SharedGPUs() }
 
-// GPUsWithout returns the shared GPUs with what is taken by containers with GPUs not
-// chosen by a component.
+// GPUsWithout returns the shared GPUs with the amounts taken by containers except the ones with
+// GPUs chosen by a component.
 func (v *View) GPUsWithout(by string) []quota.GPU { return v.node.SharedGPUsWithout(by) }
 
-// Limits are the limits of all containers that have shares and may be running.
+// Limits returns the limits of all containers that have shares and may be running.
 func (v *View) Limits() []enforce.Limit {
 	var all []enforce.Limit
 	for _, e := range v.node.Entries {
@@ -129,9 +129,8 @@ func (v *View) Limits() []enforce.Limit {
 	return all
 }
 
-// Assigned is which HCA stands behind a device ID of an RDMA resource now, or
-// which GPU behind one of shares: the health of an ID in use is the health of its
-// device.
+// Assigned returns the HCA behind each device ID of an RDMA resource, or the GPU behind each ID of
+// shares: the health of an ID in use is the health of its device.
 func (v *View) Assigned(resource string) map[string]string {
 	assigned := make(map[string]string)
 	for _, e := range v.node.Entries {

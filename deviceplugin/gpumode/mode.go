@@ -27,7 +27,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// Cordoned is why no new pod gets a GPU that an operator cordoned.
+// Cordoned is the reason why no new pod gets a GPU that an operator cordoned.
 const Cordoned = "cordoned"
 
 // What can be wrong.
@@ -45,8 +45,8 @@ type GPU struct {
 	report.GPU
 	// Offered is the mode in which it is offered: Mode, or empty while it changes.
 	Offered config.Mode
-	// Unavailable is why no new pod gets it, empty if one can; Draining is true if that is
-	// so only because its mode is to change.
+	// Unavailable explains why no new pod gets the GPU, or is empty; Draining is true if a pending
+	// change of mode is the only reason.
 	Unavailable string
 	Draining    bool
 	phase       phase
@@ -79,12 +79,12 @@ type Tracker struct {
 	// or a mode that is in use.
 	cordoned map[string]bool
 	unsaved  bool
-	// faults are what is wrong now, by what it is wrong with.
+	// faults holds the current faults by component.
 	faults map[string]string
 }
 
-// New makes a Tracker of what is on disk in the device plugin's state directory. What
-// cannot be read is a problem ([Tracker.Problems]) and no error.
+// New makes a Tracker from the files in the device plugin's state directory. An unreadable file is
+// a problem ([Tracker.Problems]) and not an error.
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
 		dir: dir, log: log, changed: notify.New(), pending: notify.New(), pause: fast,
@@ -205,9 +205,9 @@ func (t *Tracker) GPUs() []GPU {
 	return all
 }
 
-// Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty if the
-// Node has none. While the Node is not known it must not be called: then the last known
-// GPUs stay cordoned. Call it before Round.
+// Cordon takes the value of the Node's annotation [wellknown.CordonedGPUs], or an empty string. It
+// must not be called while the Node is unknown: then the last known GPUs stay cordoned. Call it
+// before Round.
 func (t *Tracker) Cordon(text string) {
 	uuids, err := wellknown.ParseCordoned(text)
 	t.saving.Lock()
@@ -234,7 +234,7 @@ func (t *Tracker) Cordon(text string) {
 	}
 }
 
-// UnknownCordoned are the cordoned UUIDs that the machine does not have, sorted: GPUs that
+// UnknownCordoned returns the cordoned UUIDs that the machine does not have, sorted: GPUs that
 // were removed, or mistakes.
 func (t *Tracker) UnknownCordoned() []string {
 	t.mu.Lock()
@@ -249,15 +249,14 @@ func (t *Tracker) UnknownCordoned() []string {
 	return slices.Sorted(maps.Keys(rest))
 }
 
-// Problems are what is wrong now, by what it is wrong with.
+// Problems returns the current faults by component.
 func (t *Tracker) Problems() map[string]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.faults)
 }
 
-// note keeps what is wrong with something, or that nothing is any more. Hold mu, but in
-// New.
+// note records a component's fault, or clears it. Callers hold mu, except New.
 func (t *Tracker) note(component string, err error) {
 	old := t.faults[component]
 	switch {

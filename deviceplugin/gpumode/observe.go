@@ -32,7 +32,7 @@ type Held struct {
 
 // Observation is the state of devices in the kubelet.
 type Observation struct {
-	// Asked is when the first question was asked.
+	// Asked is the time of the first query.
 	Asked time.Time
 	// Offered are the devices that the kubelet may give to the next pod. They were asked
 	// for before Held.
@@ -41,7 +41,7 @@ type Observation struct {
 	// finished call allocated and the kubelet does not report yet. Calls were looked at before pods. A
 	// container that is bound to another GPU than its device ID names holds both.
 	Held []Held
-	// Err is set if it is not known what is offered and held.
+	// Err is set if the offered and held devices are unknown.
 	Err error
 }
 
@@ -141,7 +141,7 @@ func (t *Tracker) needsRenewal(held []Held) bool {
 	return false
 }
 
-// usages sorts an observation by GPU, for those of the machine.
+// usages sorts an observation by GPU of the machine.
 func (t *Tracker) usages(o *Observation) map[string]*usage {
 	all := map[string]*usage{}
 	for _, uuid := range t.present {
@@ -160,7 +160,7 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 	return all
 }
 
-// gpuOf is the GPU that a device is of, and the mode in which it is. Other device plugins
+// gpuOf returns the GPU that a device is of, and the mode in which it is. Other device plugins
 // have replicas of exclusive GPUs too, under the same resource.
 func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
 	uuid = inventory.DeviceOf(d.ID)

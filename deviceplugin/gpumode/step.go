@@ -9,12 +9,12 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// freeFor is how long the kubelet must have neither offered a GPU nor known a holder
-// until the GPU leaves its resource. A kubelet that chose it before it received the
-// withdrawal calls Allocate within that time; a later call is rejected.
+// freeFor is the time for which the kubelet must neither offer a GPU nor know a holder before the
+// GPU leaves its resource. A kubelet that chose the GPU before it received the withdrawal calls
+// Allocate within that time; a later call is rejected.
 const freeFor = 500 * time.Millisecond
 
-// phase is how far a GPU is from its next mode.
+// phase is a step of a GPU's change of mode.
 type phase int
 
 const (
@@ -29,8 +29,7 @@ const (
 
 // gpuState is the known state of one GPU. Decisions about it are pure.
 type gpuState struct {
-	// mode is how the GPU is allocated, empty while it is not known; wanted is the configured
-	// mode.
+	// mode is the GPU's current mode, empty while unknown; wanted is the configured mode.
 	mode, wanted config.Mode
 	// checked reports whether an observation of the holders has confirmed mode.
 	checked bool
@@ -85,8 +84,8 @@ func (g *gpuState) enter(next phase) {
 	}
 }
 
-// configure takes the configured mode. A GPU whose mode has not changed yet
-// is open again at once if its mode is wanted again.
+// configure takes the configured mode. A GPU that has not changed its mode yet is open again at
+// once if its mode is wanted again.
 func configure(g gpuState, wanted config.Mode, how config.ModeSwitch) gpuState {
 	g.wanted = wanted
 	switch {
@@ -131,12 +130,12 @@ func observe(g gpuState, u *usage, how config.ModeSwitch) (next gpuState, moves 
 	return g, moves
 }
 
-// moved is the state of a GPU with its next mode on disk.
+// moved returns the state of a GPU with its next mode on disk.
 func moved(g gpuState, to config.Mode, how config.ModeSwitch) gpuState {
 	return configure(gpuState{mode: to, checked: true}, g.wanted, how)
 }
 
-// confirmed is the mode of a GPU that was not compared with its holders yet: the recorded
+// confirmed returns the mode of a GPU that was not compared with its holders yet: the recorded
 // one, unless only the other has holders; without a record the wanted one.
 func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
 	if recorded == "" {
@@ -163,7 +162,7 @@ func (g *gpuState) until() string {
 	return "the kubelet no longer offers it"
 }
 
-// unavailable is why no new pod gets the GPU; empty if one can.
+// unavailable returns why no new pod gets the GPU, or an empty string.
 func (g *gpuState) unavailable() string {
 	switch {
 	case g.phase == open:
@@ -174,10 +173,10 @@ func (g *gpuState) unavailable() string {
 	return fmt.Sprintf("moves to %s when %s", g.wanted, g.until())
 }
 
-// maxNamed is how many pods a text names.
+// maxNamed bounds the pods named in a text.
 const maxNamed = 3
 
-// ends is "a ends", "a and b end", "a, b, c and 2 more end".
+// ends returns "a ends", "a and b end", "a, b, c and 2 more end".
 func ends(pods []string) string {
 	switch n := len(pods); {
 	case n == 1:

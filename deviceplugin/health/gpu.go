@@ -182,7 +182,7 @@ func (g *gpu) release(h *config.Health) {
 	}
 }
 
-// checkOf is the check that an error of the past belongs to.
+// checkOf returns the check that an error of the past belongs to.
 func checkOf(c Cause) config.HealthCheck {
 	if c == DoubleBitECC {
 		return config.CheckECC
@@ -190,7 +190,7 @@ func checkOf(c Cause) config.HealthCheck {
 	return config.CheckCodes
 }
 
-// checkOfScan is the check that a fault of the scan belongs to.
+// checkOfScan returns the check that a fault of the scan belongs to.
 func checkOfScan(cause string) config.HealthCheck {
 	if cause == machine.UncorrectableErrors {
 		return config.CheckECC

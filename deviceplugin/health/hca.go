@@ -36,7 +36,7 @@ type fault struct {
 // like holds what ports must have in common to be compared.
 type like struct{ vendor, device, layer string }
 
-// usualRates are the rates, in 10^9 bits a second, that more than half of at
+// usualRates returns the rates, in 10^9 bits a second, that more than half of at
 // least two active ports of a kind have. Half of the ports or fewer are no
 // measure for the others.
 func usualRates(m *machine.Machine) map[like]float64 {

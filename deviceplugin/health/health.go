@@ -71,10 +71,10 @@ type Snapshot struct {
 	GPUs, HCAs map[string]State
 }
 
-// GPU is the health of a GPU by UUID; unhealthy if it is unknown.
+// GPU returns the health of a GPU by UUID; unhealthy if it is unknown.
 func (s *Snapshot) GPU(uuid string) State { return stateOf(s.GPUs, uuid, "GPU") }
 
-// HCA is the health of an HCA by identity; unhealthy if it is unknown.
+// HCA returns the health of an HCA by identity; unhealthy if it is unknown.
 func (s *Snapshot) HCA(id string) State { return stateOf(s.HCAs, id, "HCA") }
 
 func stateOf(states map[string]State, id, kind string) State {
@@ -102,7 +102,7 @@ func changed(from, to map[string]State) []string {
 	return ids
 }
 
-// displayName is a device's name for people, "GPU 3 (0000:9d:00.0, GPU-5ef)" or
+// displayName returns a device's name for people, "GPU 3 (0000:9d:00.0, GPU-5ef)" or
 // "mlx5_3 (0000:9d:00.0)", from the first machine that has it.
 func displayName(kind, id string, machines ...*machine.Machine) string {
 	for _, m := range machines {

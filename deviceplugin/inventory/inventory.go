@@ -33,10 +33,10 @@ type Inventory struct {
 	// Elsewhere names who has a GPU under another resource or cut another way, by resource and
 	// device ID. Such a GPU is listed and not allocated.
 	Elsewhere map[string]map[string]string
-	// Unavailable is why no device can be allocated at all; see AllUnavailable.
+	// Unavailable explains why no device can be allocated at all; see AllUnavailable.
 	Unavailable string
-	// Channels are the IMEX channels that pods may ask for; nil if all containers with GPUs
-	// get those of the driver's CDI spec.
+	// Channels holds the IMEX channels that pods may request; nil if all containers with GPUs get
+	// the channels of the driver's CDI spec.
 	Channels *Channels
 }
 
@@ -45,26 +45,26 @@ type Channels struct {
 	// Allowed are the channels that a pod may ask for, as [github.com/heddle-dev/heddle/discovery/gpu.Features]
 	// has them.
 	Allowed string
-	// Nodes are the device nodes of those of them that the node has, by number.
+	// Nodes holds the device nodes of the channels that exist on the node, by number.
 	Nodes map[int]*specs.DeviceNode
 }
 
-// GPU is how one GPU or MIG device is allocated.
+// GPU describes how one GPU or MIG device is allocated.
 type GPU struct {
 	// Mode is the resource that it is in: exclusive (native) or in shares (sgpu).
 	// Empty while it is in none: the mode is not known, or about to change.
 	Mode config.Mode
-	// Unhealthy is why the device is unhealthy; empty if it is healthy.
+	// Unhealthy explains why the device is unhealthy; empty if it is healthy.
 	Unhealthy string
-	// Unavailable is why a new pod cannot get it although it is healthy: it is
-	// cordoned, or draining before a change of mode. Empty if a pod can.
+	// Unavailable explains why a new pod cannot get the device although it is healthy: it is
+	// cordoned, or draining before a change of mode. Else it is empty.
 	Unavailable string
 	// Draining: it is unavailable only because its mode is to change. A
 	// container that holds a share of it may still start.
 	Draining bool
-	// CDIEdits are the device nodes that a container with a share of it needs, by
-	// the driver's CDI spec; CDIError is why that does not describe it. For an exclusive
-	// GPU it is empty while there is a spec: the runtime names a device that is missing.
+	// CDIEdits holds the device nodes that a container with a share needs, by the driver's CDI
+	// spec; CDIError explains why the spec does not describe the GPU. For an exclusive GPU it is
+	// empty while a spec exists: the runtime names a missing device.
 	CDIEdits *specs.ContainerEdits
 	CDIError string
 }
@@ -106,7 +106,7 @@ func (inv *Inventory) AllUnavailable(reason string) *Inventory {
 	return unavailable
 }
 
-// Wanted is the mode that the configuration gives a GPU. A GPU with MIG is
+// Wanted returns the mode that the configuration gives a GPU. A GPU with MIG is
 // never shared.
 func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
 	if c.Shares(g) {
@@ -115,7 +115,7 @@ func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
 	return config.ModeNative
 }
 
-// HCAUnhealthy is why an HCA is unhealthy, empty if it is healthy.
+// HCAUnhealthy returns why an HCA is unhealthy, or an empty string.
 func (inv *Inventory) HCAUnhealthy(h *machine.HCA) string { return inv.HCAs[h.Name] }
 
 // Modes returns the partition modes of the GPUs that some IDs are partitions of, by UUID;
@@ -141,7 +141,7 @@ func (inv *Inventory) Recut(uuid, mode string) bool {
 	return mode != "" && now != "" && now != mode
 }
 
-// ParentOf is the UUID of the GPU that a MIG device is cut from; empty if the
+// ParentOf returns the UUID of the GPU that a MIG device is cut from; empty if the
 // machine has no such MIG device.
 func (inv *Inventory) ParentOf(mig string) string {
 	for i := range inv.Machine.GPUs {

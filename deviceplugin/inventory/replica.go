@@ -12,12 +12,12 @@ import (
 // addresses and GUIDs have single colons.
 const ReplicaSeparator = "::"
 
-// ReplicaID is the device ID of one replica of a device, such as GPU-…::3.
+// ReplicaID returns the device ID of one replica of a device, such as GPU-…::3.
 func ReplicaID(device string, number int) string {
 	return device + ReplicaSeparator + strconv.Itoa(number)
 }
 
-// ParseReplica is the reverse of [ReplicaID].
+// ParseReplica returns the reverse of [ReplicaID].
 func ParseReplica(id string) (device string, number int, err error) {
 	at := strings.LastIndex(id, ReplicaSeparator)
 	if at <= 0 {

@@ -17,7 +17,7 @@ func (inv *Inventory) shared() []quota.GPU {
 	for i := range inv.Machine.GPUs {
 		g := &inv.Machine.GPUs[i]
 		state := inv.GPUs[g.UUID]
-		twice := slices.ContainsFunc(all, func(s quota.GPU) bool { return s.UUID == g.UUID }) // It has no name of its own.
+		twice := slices.ContainsFunc(all, func(s quota.GPU) bool { return s.UUID == g.UUID }) // Its UUID is ambiguous.
 		if state.Mode != config.ModeSGPU || g.UUID == "" || twice {
 			continue
 		}
@@ -42,7 +42,7 @@ func (inv *Inventory) shared() []quota.GPU {
 	return all
 }
 
-// scannedFault is why a GPU cannot be shared as far as the scan knows.
+// scannedFault returns why a GPU cannot be shared according to the scan.
 func scannedFault(g *machine.GPU, h *config.Health) string {
 	switch reason := h.Fault(g.Health); {
 	case reason != "" || !g.MIG.Enabled:

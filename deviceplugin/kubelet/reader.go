@@ -49,7 +49,7 @@ func NewReader(client podresources.PodResourcesListerClient, dir string, now fun
 	}
 }
 
-// PodResourcesSocket is the socket for [Dial] below the kubelet's directory.
+// PodResourcesSocket returns the socket for [Dial] below the kubelet's directory.
 func PodResourcesSocket(dir string) string {
 	return filepath.Join(dir, "pod-resources", "kubelet.sock")
 }

@@ -51,7 +51,7 @@ type Container struct {
 // Same reports whether two references can be to one container.
 func (c Container) Same(d Container) bool { return c.Name == d.Name && c.Pod.Same(d.Pod) }
 
-// String is "container main of default/train".
+// String returns "container main of default/train".
 func (c Container) String() string { return "container " + c.Name + " of " + c.Pod.String() }
 
 // Allocation has the devices of one resource that one container holds.
@@ -105,20 +105,20 @@ func newSnapshot(pods []*podresources.PodResources, entries []entry, quantities 
 // pods yet.
 func (s *Snapshot) Starting() bool { return s.starting }
 
-// Owners are the allocations of exactly these IDs, which are sorted: one, or an
+// Owners returns the allocations of exactly these IDs, which are sorted: one, or an
 // ordinary init container and the container that takes its devices over.
 func (s *Snapshot) Owners(resource string, ids []string) []Allocation {
 	return s.where(func(a *Allocation) bool { return a.Resource == resource && slices.Equal(a.IDs, ids) })
 }
 
-// Of are all allocations of one container, by resource.
+// Of returns all allocations of one container, by resource.
 func (s *Snapshot) Of(c Container) []Allocation {
 	held := s.where(func(a *Allocation) bool { return a.Container == c })
 	slices.SortFunc(held, func(p, q Allocation) int { return cmp.Compare(p.Resource, q.Resource) })
 	return held
 }
 
-// where are the allocations that match, of a few.
+// where returns the allocations that match, of a few.
 func (s *Snapshot) where(matches func(*Allocation) bool) (found []Allocation) {
 	for i := range s.Allocations {
 		if matches(&s.Allocations[i]) {
@@ -128,7 +128,7 @@ func (s *Snapshot) where(matches func(*Allocation) bool) (found []Allocation) {
 	return found
 }
 
-// CPUs are the processors that a container has to itself, which the kubelet's CPU
+// CPUs returns the processors that a container has to itself, which the kubelet's CPU
 // manager allocated; none for one that shares them, and for an ordinary init
 // container, which PodResources does not list.
 func (s *Snapshot) CPUs(c Container) []int64 {
@@ -321,7 +321,7 @@ type held struct {
 	ids      []string
 }
 
-// heldBy are a container's, by resource: PodResources has one ContainerDevices for
+// heldBy returns a container's, by resource: PodResources has one ContainerDevices for
 // each ID, because each has its own topology.
 func heldBy(c *podresources.ContainerResources) []held {
 	var all []held
@@ -349,7 +349,7 @@ func uidOf(p Pod, names map[string]Pod) string {
 	return ""
 }
 
-// SortIDs is a sorted copy of device IDs without repeats.
+// SortIDs returns a sorted copy of device IDs without repeats.
 func SortIDs(ids []string) []string {
 	c := slices.Clone(ids)
 	slices.Sort(c)

@@ -21,9 +21,8 @@ const (
 	rungSYS  = 6_000
 )
 
-// linkMBps is one NVLink whose speed the driver does not report, in one
-// direction: NVLink 2 to 4 have 25 GB/s
-// (https://www.nvidia.com/en-us/data-center/nvlink/).
+// linkMBps is the assumed bandwidth of one NVLink of unknown speed, in one direction: NVLink 2 to 4
+// have 25 GB/s (https://www.nvidia.com/en-us/data-center/nvlink/).
 const linkMBps = 25_000
 
 // maxPair bounds a pair, in MB/s, against machine files that claim what no
@@ -50,7 +49,7 @@ func pairs(m *machine.Machine, n int) []int32 {
 	return out
 }
 
-// pathsOf is the matrix of the machine as if it had no NVLinks, and the place
+// pathsOf returns the matrix of the machine as if it had no NVLinks, and the place
 // in it of every GPU.
 func pathsOf(m *machine.Machine) (*affinity.Matrix, []int) {
 	bare := *m

@@ -23,18 +23,16 @@
 //     of request is equally likely.
 //   - loss(S, A) = value(A) - value(A without S), for S taken of the free GPUs A.
 //
-// [Scores.Choose] gives the S with the greatest score(S) - loss(S, A); of equal
-// ones the first, comparing the sorted lists of indices. So the pod at hand,
-// which is certain, counts in full, and the next one with its probability. One
-// GPU alone has no score: the one goes whose loss hurts the rest least. The sum
-// of the pairs that a choice cuts, which others call the loss, grows with the
-// square of the rest: on a machine with one GPU off NVLink it would give that
-// one to every pod.
+// [Scores.Choose] gives the S with the greatest score(S) - loss(S, A); of equal ones the first,
+// comparing the sorted lists of indices. So the pod at hand, which is certain, counts in full, and
+// the next one with its probability. A single GPU has no score: the choice is the GPU with the
+// least loss for the rest. The sum of the pairs that a choice cuts, which others call the loss,
+// grows with the square of the rest: on a machine with one GPU off NVLink it would give that one to
+// every pod.
 //
-// Up to [MaxExact] GPUs the choice is exact: tables of score and value over all
-// sets are made once per machine (512 KiB and some 20 ms for 16 GPUs, 2 KiB for
-// 8), and a request walks all sets of its size, 12,870 at most. Larger machines
-// get a greedy choice; see greedy.go.
+// Up to [MaxExact] GPUs the choice is exact: tables of score and value over all sets are made once
+// per machine (512 KiB and some 20 ms for 16 GPUs, 2 KiB for 8), and a request walks all sets of
+// its size, 12,870 at most. Larger machines get a greedy choice; see greedy.go.
 package preferred
 
 import (
@@ -46,10 +44,10 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// MaxExact is how many GPUs a machine can have for choices to be exact.
+// MaxExact is the largest number of GPUs with exact choices.
 const MaxExact = 16
 
-// MaxGPUs is how many GPUs a mask can name; more are never chosen.
+// MaxGPUs is the number of GPUs in a mask; more are never chosen.
 const MaxGPUs = 64
 
 // Scores has the score of each pair of a machine's GPUs. It is immutable. Bit i of
@@ -66,9 +64,9 @@ type Scores struct {
 	sets *sets
 }
 
-// New computes the scores of m, whose HCAs have the roles that the
-// configuration gives them. The tables of old, the scores of the machine before
-// it changed, are kept if no link between GPUs did; old may be nil.
+// New computes the scores of m after the configuration has set the roles of its HCAs. It keeps the
+// tables of old, the scores before the machine changed, if no link between GPUs changed; old may be
+// nil.
 func New(old *Scores, m *machine.Machine) *Scores {
 	s := &Scores{n: min(len(m.GPUs), MaxGPUs)}
 	for i := range s.n {

@@ -12,9 +12,8 @@ type Entry struct {
 	// in MB/s. A scheduler that prefers nodes by weight*Score - lossWeight*Loss
 	// gives large pods the best-connected nodes and small ones the leftovers.
 	Score, Loss int
-	// HCAs is how many fabric HCAs with a working port are next to the chosen
-	// GPUs: below the same host bridge or closer, virtual functions of one port
-	// counted once.
+	// HCAs is the number of fabric HCAs with a working port next to the chosen GPUs: below the same
+	// host bridge or closer, virtual functions of one port counted once.
 	HCAs int
 }
 
@@ -42,13 +41,13 @@ func (s *Scores) Aligned(set uint64) int {
 	return bits.OnesCount64(near)
 }
 
-// Annotation is the JSON of a table, for the annotation
+// Annotation returns the JSON of a table, for the annotation
 // [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]:
 //
 //	{"1":{"score":0,"loss":59750,"hcas":1},"2":{…}}
 //
-// The keys are in numerical order and there are no blanks, so that equal tables
-// are equal texts. An empty table is {}: no GPU is free.
+// The keys are in numerical order without blanks, so that equal tables are equal texts. An empty
+// table is {}: no GPU is free.
 func Annotation(entries []Entry) string {
 	b := []byte{'{'}
 	for i, e := range entries {

@@ -14,13 +14,13 @@ import (
 
 // Status is the desired content of the Node.
 type Status struct {
-	// Notices are Events that are due when they appear here, by what they are about.
+	// Notices holds Events by subject. An Event is sent when it appears here.
 	Notices    map[string]health.NodeEvent
 	Conditions []health.Condition
 	// Annotations are the Node's; an empty value removes one, and one that is absent
 	// here stays as it is.
 	Annotations map[string]string
-	// Remedy is about GPUs that stay unhealthy; nil if nothing is to be done.
+	// Remedy holds the measures for GPUs that stay unhealthy, or nil.
 	Remedy *Remedy
 }
 
@@ -36,7 +36,7 @@ func Desired(r *Round) *Status {
 		Remedy: remedyOf(r),
 	}
 	for _, one := range short {
-		// Health has Events of its own about single devices.
+		// Health sends separate Events about single devices.
 		if one.Cause == NothingToOffer {
 			s.Notices[one.Resource] = health.NodeEvent{
 				Warning: true, Reason: string(NothingToOffer), Message: one.Resource + ": " + one.Message,
@@ -94,7 +94,7 @@ func (s *Status) freeGPUs(r *Round) {
 	s.Annotations[wellknown.GPUTopology], s.Annotations[wellknown.FreeGPUs] = whole.Annotation(held), all.String()
 }
 
-// gpuResources are the served resources of whole GPUs: the configured one, and those
+// gpuResources returns the served resources of whole GPUs: the configured one, and those
 // of other vendors; none while the configured one is not served.
 func (r *Round) gpuResources() []string {
 	c := r.Inventory.Config
@@ -111,11 +111,10 @@ func (r *Round) gpuResources() []string {
 	return names
 }
 
-// hcaCounts is how many HCAs one container can have, for schedulers; empty for a node
-// without such resources. Capacity cannot show that: it has a place for each container
-// that shares an HCA. With count distinct an unhealthy HCA counts, as a container
-// starts with those that are left; with strict it does not. With count all, a request
-// is not for a number of HCAs.
+// hcaCounts returns the number of HCAs that one container can have, for schedulers; empty for a
+// node without such resources. Capacity cannot show it, since it has a place for each container
+// that shares an HCA. With count distinct an unhealthy HCA counts, as a container starts with the
+// remaining ones; with strict it does not. With count all, a request is not for a number of HCAs.
 func hcaCounts(r *Round) string {
 	counts := allocation.HCACounts{Version: allocation.Version, HCAs: map[string]int{}}
 	for i := range r.Inventory.Config.RDMA.Resources {
@@ -135,7 +134,7 @@ func hcaCounts(r *Round) string {
 	return counts.String()
 }
 
-// releaseAnnotation is the answer to a request for a release; empty without one.
+// releaseAnnotation returns the answer to a request for a release; empty without one.
 func releaseAnnotation(r *Round) string {
 	if r.Usage.Release == nil {
 		return ""

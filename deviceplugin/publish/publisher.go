@@ -27,15 +27,14 @@ import (
 const (
 	publishTimeout = 10 * time.Second
 	publishRetry   = 15 * time.Second
-	// publishAgain is how long the Node is trusted to have the conditions that were
-	// written.
+	// publishAgain is the time for which the Node is trusted to keep the written conditions.
 	publishAgain = 5 * time.Minute
 	// releaseRetry is the time between two answers to a request for a release until
 	// the GPUs are released: an operator waits for that.
 	releaseRetry = 500 * time.Millisecond
 )
 
-// Options are what a Publisher works with.
+// Options configures a Publisher.
 type Options struct {
 	API          *apiserver.Client
 	State        *devicestate.State

@@ -30,13 +30,13 @@ const (
 // Evicted are the last evicted pods, by their controllers.
 type Evicted map[types.UID]eviction
 
-// eviction is when a pod was evicted, and for how long it had been rejected.
+// eviction records the time of a pod's eviction, and for how long it had been rejected.
 type eviction struct {
 	at   time.Time
 	wait time.Duration
 }
 
-// next is how long a pod of that controller may be rejected until it is evicted. A
+// next returns how long a pod of that controller may be rejected until it is evicted. A
 // scheduler that cannot know why the node rejects may choose it again and again, so
 // the time doubles with each pod that was rejected after the last eviction.
 func (e eviction) next(since time.Time, patience time.Duration) time.Duration {
@@ -64,7 +64,7 @@ type RejectedPod struct {
 	wait                   time.Duration
 }
 
-// Rejected are the pods that have waited too long for a GPU or for HCAs, the oldest
+// Rejected returns the pods that have waited too long for a GPU or for HCAs, the oldest
 // rejection first.
 func Rejected(
 	c *config.NodeConfig, pods []*corev1.Pod, rejections []devicestate.Rejection, last Evicted, now time.Time,
@@ -93,14 +93,14 @@ func Rejected(
 	return all
 }
 
-// controllerOf is the UID of the pod's controller; empty without one.
+// controllerOf returns the UID of the pod's controller; empty without one.
 func controllerOf(p *corev1.Pod) types.UID {
 	return cmp.Or(metav1.GetControllerOf(p), &metav1.OwnerReference{}).UID
 }
 
-// notEvictable is why a pod is not evicted: no controller would replace it elsewhere,
-// or a container with one of the resources has started. Other containers may have
-// started: an injected sidecar does not wait for the one that is rejected.
+// notEvictable returns why a pod is not evicted: no controller would replace it elsewhere, or a
+// container with one of the resources has started. Other containers may have started: an injected
+// sidecar does not wait for the rejected container.
 func notEvictable(p *corev1.Pod, resources ...string) string {
 	if reason := notReplaced(p); reason != "" {
 		return reason
@@ -117,7 +117,7 @@ func notEvictable(p *corev1.Pod, resources ...string) string {
 	return ""
 }
 
-// notReplaced is why no controller would replace an evicted pod on another node.
+// notReplaced returns why no controller would replace an evicted pod on another node.
 func notReplaced(p *corev1.Pod) string {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]

@@ -17,7 +17,7 @@ import (
 // Node have 256 KiB.
 const maxHolders = 128
 
-// releaseStatus is how far a release is, and what still holds the GPUs.
+// releaseStatus returns the progress of a release, and the remaining holders of the GPUs.
 func (p *Publisher) releaseStatus(ctx context.Context, r *Round) *release.Status {
 	s := &release.Status{Request: r.Release, Message: p.releaseWaits(ctx, r), Pods: holders(r, r.Release)}
 	s.Released = s.Message == ""
@@ -61,7 +61,7 @@ func (r *Round) covers(request release.Request, uuid string) bool {
 	return request.Covers(uuid) || request.Covers(r.Inventory.ParentOf(uuid)) || request.Covers(machine.PartitionOf(uuid))
 }
 
-// holders are the containers that have GPUs of a request.
+// holders returns the containers that have GPUs of a request.
 func holders(r *Round, request release.Request) []release.Pod {
 	var pods []release.Pod
 	for i := range r.Usage.Containers {
@@ -79,8 +79,8 @@ func holders(r *Round, request release.Request) []release.Pod {
 	return pods
 }
 
-// processes lists the processes with an open device node of a GPU, and why there may be
-// more.
+// processes lists the processes with an open device node of a GPU, and explains why the list may be
+// incomplete.
 func (p *Publisher) processes(r *Round) (all []release.Process, unseen string) {
 	if !p.Processes.HostPIDs() {
 		return nil, "heddle-device-plugin is not in the host's PID namespace (hostPID), so it does not see which processes " +

@@ -29,7 +29,7 @@ const (
 	reasonRecovering = "Recovering"
 )
 
-// shownPods is how many pods the condition names.
+// shownPods bounds the pods named in the condition.
 const shownPods = 5
 
 // Remedy cordons and drains the node while GPUs stay unhealthy.
@@ -44,8 +44,8 @@ type Remedy struct {
 	Reason string
 }
 
-// remedyOf decides by the policy what is done about GPUs that stay unhealthy. While an
-// operator has GPUs released, or the Node is not known, nothing changes.
+// remedyOf chooses the measures for GPUs that stay unhealthy, by the policy. While GPUs are
+// released to an operator, or the Node is unknown, nothing changes.
 func remedyOf(r *Round) *Remedy {
 	if !r.Usage.NodeKnown || r.Health.Machine == nil || !r.Release.Until.IsZero() {
 		return nil
@@ -91,8 +91,8 @@ func taintNotice(policy config.Remediation, todo *health.Remedy) *health.NodeEve
 	return notice
 }
 
-// drain lists the pods that have faulty GPUs, and those of them to evict: a controller
-// would replace them on another node.
+// drain lists the pods with faulty GPUs, and among them the pods to evict, which a controller would
+// replace on another node.
 func (r *Round) drain(faulty []string) (left []string, evict []*corev1.Pod) {
 	for _, holder := range holders(r, release.Request{GPUs: faulty}) {
 		name := holder.Namespace + "/" + holder.Name

@@ -54,13 +54,13 @@ type Round struct {
 	Usage Usage
 }
 
-// Served is one resource.
+// Served describes one served resource.
 type Served struct {
 	Kind   Kind
 	Status server.Status
 	// GPUs is nil unless Kind is GPUs.
 	GPUs *resource.Snapshot
-	// Reason is why a resource of HCAs has fewer devices than it could.
+	// Reason explains why a resource of HCAs has fewer devices than possible.
 	Reason string
 }
 
@@ -75,15 +75,15 @@ const (
 	GPUs     Kind = "GPUs"     // whole ones, or MIG devices
 )
 
-// Usage is who uses the devices.
+// Usage describes the use of the devices.
 type Usage struct {
-	// At is when the questions were asked.
+	// At is the time of the queries.
 	At time.Time
 	// Holders are the device IDs that pods hold, by resource of GPUs; a resource is
 	// absent if they are not known.
 	Holders map[string]map[string]bool
-	// Containers hold GPUs, and Pods are the node's pods. They are known
-	// under a release and while an unhealthy GPU is to be drained.
+	// Containers hold GPUs, and Pods are the node's pods. They are known under a release and while
+	// an unhealthy GPU drains.
 	Containers []report.Binding
 	Pods       []*corev1.Pod
 	// NodeKnown reports whether the Node is known, Tainted whether it has the taint
@@ -96,7 +96,7 @@ type Usage struct {
 // Shares reports whether shares of GPUs are served.
 func (r *Round) Shares() bool { return r.Sharing && r.WithoutShares == "" }
 
-// Reason is why not all of a served resource can be had; empty if all can.
+// Reason returns why part of a served resource is unavailable, or an empty string.
 func (r *Round) Reason(name string) string {
 	s, faults, some := r.Served[name], map[string]string{}, len(r.Inventory.Shared) > 0
 	switch s.Kind {
@@ -133,7 +133,7 @@ func joinFaults(byID map[string]string) string {
 	return text
 }
 
-// rdmaResource finds an RDMA resource in the configuration; nil if it has none of that name.
+// rdmaResource returns an RDMA resource of the configuration by name, or nil.
 func rdmaResource(c *config.NodeConfig, name string) *config.RDMAResource {
 	if at := RDMAAt(c, name); at >= 0 {
 		return &c.RDMA.Resources[at]
@@ -141,17 +141,17 @@ func rdmaResource(c *config.NodeConfig, name string) *config.RDMAResource {
 	return nil
 }
 
-// RDMAAt is the place of an RDMA resource in the configuration, -1 for none.
+// RDMAAt returns the place of an RDMA resource in the configuration, -1 for none.
 func RDMAAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
 }
 
-// members are the HCAs of a configured resource.
+// members returns the HCAs of a configured resource.
 func (r *Round) members(entry *config.RDMAResource) []allocate.Member {
 	return allocate.Members(r.Inventory, r.Inventory.Config.WithRoles(r.Inventory.Machine), entry)
 }
 
-// label is the name of a GPU or MIG device for users.
+// label returns the name of a GPU or MIG device for users.
 func (r *Round) label(id string) string {
 	if at := gpuAt(r.Inventory.Machine, id); at >= 0 {
 		return fmt.Sprintf("GPU %d", r.Inventory.Machine.GPUs[at].Index)
@@ -193,7 +193,7 @@ func (r *Round) present(id string) bool {
 	return gpuAt(r.Inventory.Machine, id) >= 0 || slices.Contains(r.Inventory.Machine.HCAIDs(), id)
 }
 
-// missing is the state of a device that is in no machine any more, as far as health knows it.
+// missing returns the state of a device that is in no machine any more, as far as health knows it.
 func (r *Round) missing(id string) (state health.State, known bool) {
 	if r.present(id) {
 		return state, false
@@ -206,5 +206,5 @@ func (r *Round) missing(id string) (state health.State, known bool) {
 	return hcaState, isHCA
 }
 
-// parent is the GPU that a MIG device is cut from, or the GPU itself.
+// parent returns the GPU that a MIG device is cut from, or the GPU itself.
 func (r *Round) parent(id string) string { return cmp.Or(r.Inventory.ParentOf(id), id) }

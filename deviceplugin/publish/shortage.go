@@ -18,8 +18,8 @@ import (
 const (
 	// NothingToOffer is a resource without any device.
 	NothingToOffer health.Cause = wellknown.EventNothingToOffer
-	// Unsuitable is a GPU that the configuration has no use for, such as one with
-	// MIG where mig.strategy is none.
+	// Unsuitable marks a GPU that the configuration has no use for, such as a GPU with MIG under
+	// mig.strategy none.
 	Unsuitable health.Cause = "Unsuitable"
 	// Draining is a GPU that a container has under another name, which it had in an
 	// earlier configuration.
@@ -35,7 +35,7 @@ const (
 	StateUnwritable health.Cause = "StateUnwritable"
 )
 
-// Shortages are the devices that no pod can get, and why: unhealthy ones, resources
+// Shortages returns the devices that no pod can get, and why: unhealthy ones, resources
 // without any device, and those that another plugin serves. A node without a GPU is
 // not short of GPUs, and one without an HCA is not short of HCAs: one configuration
 // is for nodes of every kind.
@@ -74,7 +74,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 		})
 }
 
-// states are the states of a resource's devices, by the names that users see.
+// states returns the states of a resource's devices, by the names that users see.
 func (r *Round) states(name string) map[string]health.State {
 	c, states := r.Inventory.Config, map[string]health.State{}
 	s, served := r.Served[name]
@@ -134,7 +134,7 @@ func (r *Round) addHCAs(states map[string]health.State, entry *config.RDMAResour
 	}
 }
 
-// gpuState is the state of a GPU that no new pod gets for a reason: it is unhealthy,
+// gpuState returns the state of a GPU that no new pod gets for a reason: it is unhealthy,
 // released or cordoned, or the configuration has no use for it. Another condition
 // shows a GPU that moves to another resource.
 func (r *Round) gpuState(uuid, reason string) (state health.State, moves bool) {

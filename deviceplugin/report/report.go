@@ -10,19 +10,19 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// Path is where the report is.
+// Path is the HTTP path of the report.
 const Path = "/v1/bindings"
 
 // Audience is the audience of tokens for it and for metrics that name pods.
 const Audience = "heddle-device-plugin"
 
-// Report is one node's.
+// Report is the report of one node.
 type Report struct {
 	Node      string     `json:"node"`
 	Resources []Resource `json:"resources"`
 	// Bindings are by namespace, pod and container.
 	Bindings []Binding `json:"bindings"`
-	// Problems are what is wrong with what the device plugin works with.
+	// Problems lists the faults of the device plugin's inputs.
 	Problems []Problem `json:"problems"`
 	// GPUIndices maps the UUID of each GPU of the node to its index. A MIG
 	// device has the index of the GPU that it is cut from.
@@ -31,9 +31,8 @@ type Report struct {
 	// that the node does not have.
 	GPUs            []GPU    `json:"gpus,omitempty"`
 	UnknownCordoned []string `json:"unknownCordoned,omitempty"`
-	// Rejected are the pods that wait for shares because their request was
-	// rejected. Enforcers are what enforces the limits of the shares that
-	// containers get from now on; nil if nothing does.
+	// Rejected lists the pods that wait for shares because their request was rejected. Enforcers
+	// describes the enforcement of limits for new shares; nil without enforcement.
 	Rejected  []Rejection `json:"rejected,omitempty"`
 	Enforcers *Enforcers  `json:"enforcers,omitempty"`
 	// Unserved are the resources that the configuration calls for and that
@@ -41,12 +40,12 @@ type Report struct {
 	Unserved []string `json:"unserved,omitempty"`
 	// MPS are the MPS daemons of the GPUs that have consumers with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
-	// Unmeasured is why it is not measured what containers use of shared GPUs;
-	// empty if it is, and on a node that shares none.
+	// Unmeasured explains why the use of shared GPUs is not measured; empty if it is measured, and
+	// on a node without shared GPUs.
 	Unmeasured string `json:"unmeasured,omitempty"`
 }
 
-// GPU is the mode of one GPU, and what is taken of it.
+// GPU holds the mode and the use of one GPU.
 type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
@@ -59,11 +58,11 @@ type GPU struct {
 	Until string `json:"until,omitempty"`
 	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
-	// Shared is nil for a GPU that is not shared.
+	// Shared is nil for exclusive GPUs.
 	Shared *Shared `json:"shared,omitempty"`
 }
 
-// Shared is the capacity of a shared GPU, and what is taken of it.
+// Shared holds the capacity and the use of a shared GPU.
 type Shared struct {
 	// Policy is the policy of its consumers. It is empty without consumers, and
 	// where one consumer has the whole GPU, which Exclusive shows.
@@ -93,8 +92,8 @@ type Rejection struct {
 	Since     time.Time `json:"since"`
 }
 
-// Enforcers are chosen apart for memory and compute. LastError is why there are
-// none, and why all shares are rejected.
+// Enforcers holds the enforcers, chosen separately for memory and compute. LastError explains their
+// absence and the rejection of all shares.
 type Enforcers struct {
 	Memory     string `json:"memory,omitempty"`
 	WhyMemory  string `json:"whyMemory,omitempty"`
@@ -103,7 +102,7 @@ type Enforcers struct {
 	LastError  string `json:"lastError,omitempty"`
 }
 
-// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
+// Pending returns "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
 // that is in its configured mode.
 func (c *GPU) Pending() string {
 	switch {
@@ -123,7 +122,7 @@ const (
 	KindShare = "share"
 )
 
-// Resource is one resource and what the kubelet gets of it.
+// Resource describes one resource as offered to the kubelet.
 type Resource struct {
 	Name string `json:"name"`
 	// Kind is the kind of its devices: KindGPU, KindHCA or KindShare.
@@ -135,14 +134,14 @@ type Resource struct {
 	// plugin waits.
 	Registered bool   `json:"registered"`
 	Owner      string `json:"owner,omitempty"`
-	// LastError is why the resource is not registered, as far as it is known.
+	// LastError explains why the resource is not registered, if known.
 	LastError string `json:"lastError,omitempty"`
 	// Capacity counts device IDs, Allocatable the healthy ones, Withdrawn
 	// those that are listed for the pods alone that still hold them.
 	Capacity    int `json:"capacity"`
 	Allocatable int `json:"allocatable"`
 	Withdrawn   int `json:"withdrawn"`
-	// Reason is why some or all of it cannot be had; empty if all is well.
+	// Reason explains why some or all devices are unavailable, or is empty.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -163,9 +162,9 @@ type Binding struct {
 	Shares []allocation.Share `json:"shares,omitempty"`
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
-	// Enforced is who enforces the limits of the shares.
+	// Enforced names the enforcers of the shares' limits.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
-	// NotEnforced are what of the shares nothing limits: memory, compute.
+	// NotEnforced lists the unlimited parts of the shares: memory, compute.
 	NotEnforced []string `json:"notEnforced,omitempty"`
 	// Unrecorded is true if the container has shares and its checkpoint entry and
 	// CDI spec were lost: GPUs are the GPUs that its device IDs name.

@@ -18,8 +18,8 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// GPUNames lists the resources of the node's GPUs: full GPUs first, whether there are
-// any or not, then one for every MIG profile under strategy mixed, and those of other makers.
+// GPUNames lists the resources of the node's GPUs: full GPUs first, even if none exist, then one
+// for every MIG profile under strategy mixed, and the resources of other vendors.
 func GPUNames(inv *inventory.Inventory) []string {
 	profiles := map[string]bool{}
 	for i := range inv.Machine.GPUs {
@@ -41,8 +41,7 @@ type device struct {
 	gpu      int
 	instance bool
 	vendor   *devgpu.Vendor
-	// unhealthy is why it cannot be allocated, as far as the scan and the modes
-	// know.
+	// unhealthy explains why it cannot be allocated, according to the scan and the modes.
 	unhealthy string
 }
 
@@ -69,7 +68,7 @@ func devicesOf(inv *inventory.Inventory, index int) []device {
 	return devices
 }
 
-// Strategy is how a container runtime learns which GPUs a container has.
+// Strategy is the way a container runtime learns which GPUs a container has.
 type Strategy string
 
 const (
@@ -81,7 +80,7 @@ const (
 	Envvar Strategy = "envvar"
 )
 
-// GPUOptions are what a GPUs works with. Its name is one of [GPUNames].
+// GPUOptions configures a GPUs. Its name is a name from [GPUNames].
 type GPUOptions struct {
 	Options
 	Strategy Strategy
@@ -90,8 +89,7 @@ type GPUOptions struct {
 	Vendors devgpu.Vendors
 }
 
-// GPUs is one resource of GPUs for [server.Plugin]. Its methods may be
-// called at once.
+// GPUs is a resource of GPUs for [server.Plugin]. Its methods are safe for concurrent use.
 type GPUs struct {
 	*base
 	options GPUOptions
@@ -104,7 +102,7 @@ type Snapshot struct {
 	devices   map[string]device
 	// vendors are the vendors of the machine's GPUs.
 	vendors devgpu.Vendors
-	// faults are why devices are unhealthy, by ID.
+	// faults explains why devices are unhealthy, by ID.
 	faults map[string]string
 	// uuids are the UUIDs of the machine's GPUs, by index.
 	uuids  []string
@@ -127,7 +125,7 @@ func NewGPUs(o GPUOptions, inv *inventory.Inventory) *GPUs {
 // Refresh takes a new snapshot.
 func (r *GPUs) Refresh(inv *inventory.Inventory) {
 	s, devices := r.look(r.now.Load(), inv)
-	// The kubelet may ask for what it is offered at once.
+	// The kubelet may request offered devices at once.
 	r.now.Store(s)
 	r.Offer(devices)
 }
@@ -161,13 +159,13 @@ func (r *GPUs) look(old *Snapshot, inv *inventory.Inventory) (s *Snapshot, devic
 	return s, devices
 }
 
-// Snapshot is the resource as the last [GPUs.Refresh] left it.
+// Snapshot returns the resource as the last [GPUs.Refresh] left it.
 func (r *GPUs) Snapshot() *Snapshot { return r.now.Load() }
 
-// IDs are the device IDs, sorted.
+// IDs returns the device IDs, sorted.
 func (s *Snapshot) IDs() []string { return slices.Sorted(maps.Keys(s.devices)) }
 
-// Faults are the reasons why devices are unhealthy, by ID. Callers must not change them.
+// Faults returns the reasons why devices are unhealthy, by ID. Callers must not change them.
 func (s *Snapshot) Faults() map[string]string { return s.faults }
 
 // Free lists the devices that a pod can get while containers hold the IDs in held.
@@ -186,7 +184,7 @@ func (s *Snapshot) Free(held map[string]bool) *allocation.FreeGPUs {
 	return free
 }
 
-// Annotation is the value of [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]
+// Annotation returns the value of [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]
 // while containers hold the IDs in held: what requests for whole GPUs of every
 // size would get.
 func (s *Snapshot) Annotation(held map[string]bool) string {
@@ -218,7 +216,7 @@ func (r *GPUs) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllo
 	return answer, nil
 }
 
-// hidden is the environment by which no vendor's own runtime adds anything to
+// hidden returns the environment by which no vendor's own runtime adds anything to
 // what CDI brings.
 func (r *GPUs) hidden() map[string]string {
 	env := map[string]string{}

@@ -16,10 +16,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// HCAs is one RDMA resource, as a [server.Resource].
+// HCAs is an RDMA resource, as a [server.Resource].
 type HCAs struct {
 	*base
-	// reason is why there are fewer IDs than there could be.
+	// reason explains why there are fewer IDs than possible.
 	reason atomic.Pointer[string]
 }
 
@@ -37,8 +37,7 @@ func (r *HCAs) Refresh(inv *inventory.Inventory) {
 	r.Offer(devices)
 }
 
-// Reason is why there are none or fewer healthy IDs than the HCAs could give;
-// empty if nothing is wrong.
+// Reason returns why there are fewer healthy IDs than the HCAs could provide, or an empty string.
 func (r *HCAs) Reason() string { return *r.reason.Load() }
 
 // Prefer chooses replicas of as many different HCAs as there are, of those with
@@ -55,7 +54,7 @@ func (r *HCAs) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllo
 	return r.Answer(ids)
 }
 
-// look makes the devices of an inventory, with the reason why there are not more.
+// look makes the devices of an inventory, with the reason if there are fewer than possible.
 func (r *HCAs) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
 	c := inv.Config
 	m := c.WithRoles(inv.Machine)
@@ -80,7 +79,7 @@ func (r *HCAs) look(inv *inventory.Inventory) (devices []server.Device, reason s
 	return replicas(m, entry, members, view.Assigned(r.Name)), reasonOf(inv, m, entry, members)
 }
 
-// combined are the devices of a resource with count all.
+// combined returns the devices of a resource with count all.
 func combined(entry *config.RDMAResource, members []allocate.Member) []server.Device {
 	if len(members) == 0 {
 		return nil
@@ -118,7 +117,7 @@ func replicas(
 	return devices
 }
 
-// reasonOf describes what is wrong with a resource.
+// reasonOf describes the faults of a resource.
 func reasonOf(
 	inv *inventory.Inventory, m *machine.Machine, entry *config.RDMAResource, members []allocate.Member,
 ) string {
@@ -134,7 +133,7 @@ func reasonOf(
 			faults = append(faults, m.HCAs[i].Name+": "+why)
 		}
 		if len(faults) == 0 {
-			faults = append(faults, "there are no RDMA devices")
+			faults = append(faults, "no RDMA devices")
 		}
 	}
 	if m.RDMA.NetnsMode == allocate.NetnsExclusive && len(members) > 0 && entry.Sharers > 1 {
@@ -142,7 +141,7 @@ func reasonOf(
 			"only pods on the host's network can open them")
 	}
 	if len(members) > 0 && !m.RDMA.RDMACM {
-		faults = append(faults, "there is no /dev/infiniband/rdma_cm (module rdma_ucm)")
+		faults = append(faults, "missing /dev/infiniband/rdma_cm (module rdma_ucm)")
 	}
 	return strings.Join(faults, "; ")
 }

@@ -189,7 +189,7 @@ func TestHCAs(t *testing.T) {
 			},
 			want: []string{"mlx5_1/0 well [0]", "mlx5_1/1 well [0]"},
 			reason: "RDMA devices belong to one network namespace (netns mode exclusive): only pods on the host's network can open them; " +
-				"there is no /dev/infiniband/rdma_cm (module rdma_ucm)",
+				"missing /dev/infiniband/rdma_cm (module rdma_ucm)",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

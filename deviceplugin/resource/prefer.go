@@ -60,7 +60,7 @@ func (r *GPUs) withoutUsed(free, must []device, size int) []device {
 	return rest
 }
 
-// known are the devices of IDs, in the machine's order; IDs that are not in the
+// known returns the devices of IDs, in the machine's order; IDs that are not in the
 // snapshot any more are left out.
 func (s *Snapshot) known(ids []string) ([]device, error) {
 	var devices []device
@@ -82,7 +82,7 @@ func compareDevices(a, b device) int {
 	return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id))
 }
 
-// merge is both lists without doubles, in order.
+// merge returns both lists without doubles, in order.
 func merge(a, b []device) []device {
 	out := append(slices.Clone(a), b...)
 	slices.SortFunc(out, compareDevices)
@@ -118,9 +118,8 @@ func maskOf(devices []device) uint64 {
 	return mask
 }
 
-// pack takes must and then what is left of the GPUs that have the least left,
-// so that other GPUs stay whole and can be cut again. MIG devices have no peer
-// to be near to.
+// pack takes must and then devices of the GPUs with the fewest free ones, so that other GPUs stay
+// whole and can be cut again. MIG devices have no peers.
 func pack(free, must []device, size int) ([]string, error) {
 	if len(free) < size {
 		return nil, fmt.Errorf("choose %d devices: %d are left", size, len(free))
@@ -144,7 +143,7 @@ func pack(free, must []device, size int) ([]string, error) {
 	return ids, nil
 }
 
-// Selector is which GPUs a pod accepts, by UUID of the GPU or of a MIG device.
+// Selector selects the GPUs that a pod accepts, by UUID of the GPU or of a MIG device.
 type Selector struct {
 	// Use are the only ones it accepts; none means all.
 	Use []string
@@ -167,11 +166,11 @@ func (s Selector) accepts(id, parent string) bool {
 	return quota.Accepts(s.Use, s.Avoid, id, parent)
 }
 
-// maxLacking is how many GPUs that a node does not have an error names: an annotation has room for
-// tens of thousands.
+// maxLacking bounds the missing GPUs named in an error: an annotation has room for tens of
+// thousands.
 const maxLacking = 3
 
-// Check returns what is wrong with giving a pod these devices of m: a UUID that
+// Check returns an error if a pod must not get these devices of m: a UUID that
 // the node does not have, with those that it has, or a device that the pod does
 // not accept. A UUID to avoid may be another node's.
 func (s Selector) Check(m *machine.Machine, ids []string) error {

@@ -27,7 +27,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// Options are what a base works with.
+// Options configures a base.
 type Options struct {
 	// Name is the full name, such as rdma/hca_shared_devices_ib.
 	Name  string
@@ -77,7 +77,7 @@ func (r *base) offer(devices []server.Device) (differ bool) {
 	return differ
 }
 
-// Answer is the answer to Allocate: a CDI name that was never used before, and
+// Answer returns the answer to Allocate: a CDI name that was never used before, and
 // the named devices of the driver's spec. It fails for IDs that were never
 // offered and for a name that cannot be recorded, and for nothing else: its error
 // fails the pod for good, while PreStart's is tried again.
@@ -138,7 +138,7 @@ func (r *base) PreStart(ctx context.Context, ids []string) error {
 	return r.State.Prepare(ctx, r.Name, ids)
 }
 
-// numaOf are the nodes that a PCI function is near to, none if the kernel has none.
+// numaOf returns the nodes near a PCI function, if the kernel knows any.
 func numaOf(f *machine.PCIFunction) []int64 {
 	if f == nil || f.NUMA == nil {
 		return nil

@@ -29,11 +29,11 @@ func NewShares(o Options, inv *inventory.Inventory) *Shares {
 	return r
 }
 
-// Refresh takes a new snapshot. Under a name that the configuration has no more
-// there are no slots but those that containers have.
+// Refresh takes a new snapshot. A name that the configuration no longer has keeps only the slots
+// that containers have.
 //
-// A slot is as healthy as the GPU that it names, or once bound, as the one that it
-// stands for; so all slots of an unused GPU go together.
+// A slot is as healthy as the GPU that it names, or once bound, as the GPU behind it; so all slots
+// of an unused GPU go together.
 func (r *Shares) Refresh(inv *inventory.Inventory) {
 	r.now.Store(inv)
 	var shared []quota.GPU
@@ -98,8 +98,7 @@ const (
 	Memory Unit = "vmemory"
 )
 
-// Of is how many devices a GPU is worth: whole ones, since a request is for one
-// GPU.
+// Of returns the number of devices for a GPU: whole ones, since a request is for one GPU.
 func (u Unit) Of(g *quota.GPU) int {
 	if u == Cores {
 		return quota.Whole

@@ -229,7 +229,7 @@ func (l *advertised) end(ids []string) {
 	}
 }
 
-// inFlight are the IDs that calls of Allocate are for.
+// inFlight returns the IDs that calls of Allocate are for.
 func (l *advertised) inFlight() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

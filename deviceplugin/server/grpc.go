@@ -69,7 +69,7 @@ func (s *server) ListAndWatch(
 	}
 }
 
-// listOf is the message of a list. It is made for every stream, and not kept: it
+// listOf returns the message of a list. It is made for every stream, and not kept: it
 // takes more memory than the list.
 func listOf(devices []Device) *v1beta1.ListAndWatchResponse {
 	resp := &v1beta1.ListAndWatchResponse{Devices: make([]*v1beta1.Device, 0, len(devices))}
@@ -88,7 +88,7 @@ func listOf(devices []Device) *v1beta1.ListAndWatchResponse {
 	return resp
 }
 
-// topologyOf is the message for NUMA nodes: one of those that were made, or another.
+// topologyOf returns the message for NUMA nodes: one of those that were made, or another.
 func topologyOf(nodes []int64, made []*v1beta1.TopologyInfo) (*v1beta1.TopologyInfo, []*v1beta1.TopologyInfo) {
 	for _, t := range made {
 		if slices.EqualFunc(t.GetNodes(), nodes, func(n *v1beta1.NUMANode, id int64) bool { return n.GetID() == id }) {

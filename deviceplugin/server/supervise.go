@@ -124,7 +124,7 @@ func (s *supervisor) vacancy(o *observation) bool {
 	return s.cleared
 }
 
-// outdated is why the registration needs a successor, empty if it needs none.
+// outdated returns why the registration needs a successor, empty if it needs none.
 func (s *supervisor) outdated(o *observation) string {
 	switch {
 	case o.streams > 0:

@@ -40,7 +40,7 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// containerNames are the names of the containers that run, by cgroup.
+// containerNames returns the names of the containers that run, by cgroup.
 func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 	named := make(map[cgroup.Container]string)
 	for _, p := range pods {

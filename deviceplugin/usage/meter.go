@@ -79,7 +79,7 @@ func New(o Options, before *publish.Round) *Meter {
 // Update takes a round.
 func (m *Meter) Update(r *publish.Round) { m.last.Store(r) }
 
-// Unmeasured is why it is not measured what containers use; empty if it is.
+// Unmeasured returns why it is not measured what containers use; empty if it is.
 func (m *Meter) Unmeasured() string {
 	switch {
 	case len(m.GPUs) == 0:
@@ -186,7 +186,7 @@ func (m *Meter) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// Public are the metrics that name no pod: whether usage is measured, and evictions.
+// Public returns the metrics that name no pod: whether usage is measured, and evictions.
 func (m *Meter) Public() []prometheus.Collector {
 	return []prometheus.Collector{m.evicted, measured{m}}
 }

@@ -94,7 +94,7 @@ func uses(
 	return all
 }
 
-// unlimited is the compute that a container has of a GPU and that nothing keeps it to;
+// unlimited returns the compute that a container has of a GPU and that nothing keeps it to;
 // 0 without such a limit.
 func unlimited(b *report.Binding, s allocation.Share) int64 {
 	if b.Enforced.Compute != config.EnforceNone || b.Policy != string(quota.FixedShare) || s.VCore >= quota.Whole {

@@ -142,13 +142,13 @@ func (r *Reading[T]) Start(f func() (T, error)) (wait func(context.Context) (T, 
 	}
 }
 
-// Last is the last good value, and whether there is one.
+// Last returns the last good value, and whether there is one.
 func (r *Reading[T]) Last() (T, bool) { return r.last, r.good }
 
 // Busy reports whether a call has not returned.
 func (r *Reading[T]) Busy() bool { return r.call.Busy() }
 
-// Probe is the entry of Machine.Probes for a reader that ended in err.
+// Probe returns the entry of Machine.Probes for a reader that ended in err.
 func Probe(name string, timeout time.Duration, err error) machine.Probe {
 	switch {
 	case err == nil:

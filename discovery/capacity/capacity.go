@@ -196,7 +196,7 @@ func memoryFault(g *machine.GPU) string {
 	return ""
 }
 
-// Unallocatable is why a GPU cannot be allocated as a whole, as far as the scan
+// Unallocatable returns why a GPU cannot be allocated as a whole, as far as the scan
 // knows and with the checks of the configuration; empty if it can.
 func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	switch reason := c.Health.Fault(g.Health); {
@@ -210,7 +210,7 @@ func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	return "MIG is on, and mig.strategy is none"
 }
 
-// noGPUs is why a machine has no GPU that a driver knows.
+// noGPUs returns why a machine has no GPU that a driver knows.
 func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 	reason := ""
 	for _, v := range vendors {
@@ -287,7 +287,7 @@ func counted(gpus int, v *gpu.Vendor) string {
 	return strconv.Itoa(gpus) + " " + v.Name + " GPUs"
 }
 
-// probe is the error of a reader; empty without one.
+// probe returns the error of a reader; empty without one.
 func probe(m *machine.Machine, name string) string {
 	for i := range m.Probes {
 		p := &m.Probes[i]
@@ -336,7 +336,7 @@ func hcas(m *machine.Machine, c *config.RDMA, r *config.RDMAResource) Resource {
 	return out
 }
 
-// Unhealthy is why an HCA of resource r cannot be allocated, empty if it can: what
+// Unhealthy returns why an HCA of resource r cannot be allocated, empty if it can: what
 // health reports, or that it has no device node.
 //
 // The port of a virtual function that one pod has alone is down until a CNI plugin
@@ -362,7 +362,7 @@ func Unhealthy(m *machine.Machine, r *config.RDMAResource, h *machine.HCA, healt
 	return reason
 }
 
-// physical is the HCA that a virtual function is of; nil for others.
+// physical returns the HCA that a virtual function is of; nil for others.
 func physical(m *machine.Machine, h *machine.HCA) *machine.HCA {
 	at := slices.IndexFunc(m.HCAs, func(p machine.HCA) bool { return h.PhysFn != "" && p.PCI == h.PhysFn })
 	if at < 0 {

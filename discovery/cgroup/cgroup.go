@@ -105,7 +105,7 @@ func cutName(path string) (name, rest string, more bool) {
 	return path, "", false
 }
 
-// podOf is the UID, as the path spells it, in a pod's name: "pod<uid>" with the
+// podOf returns the UID, as the path spells it, in a pod's name: "pod<uid>" with the
 // driver cgroupfs, "kubepods[-burstable|-besteffort]-pod<uid>.slice" with systemd,
 // which has underscores for dashes and may have a root before it.
 func podOf(name string) string {
@@ -148,7 +148,7 @@ func isUID(s string) bool {
 	return true
 }
 
-// idOf is the ID in a container's name: "cri-containerd-<id>.scope", "crio-<id>"
+// idOf returns the ID in a container's name: "cri-containerd-<id>.scope", "crio-<id>"
 // or "<id>".
 func idOf(name string) string {
 	name = strings.TrimSuffix(name, ".scope")
@@ -175,7 +175,7 @@ func (p Proc) HostPIDs() bool {
 	return err == nil && link == hostPIDs
 }
 
-// Container is the container of a process. The error is [fs.ErrNotExist] if the process
+// Container returns the container of a process. The error is [fs.ErrNotExist] if the process
 // has ended.
 func (p Proc) Container(pid int) (Container, error) {
 	text, err := read(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))

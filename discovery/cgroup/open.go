@@ -20,7 +20,7 @@ type Opener struct {
 	Paths   []string
 }
 
-// Openers are the processes with an open file that has one of the texts in its path
+// Openers returns the processes with an open file that has one of the texts in its path
 // stands, such as /dev/nvidia: a driver container has its own /dev, below its
 // root. hidden counts the processes that this one may not look into.
 func (p Proc) Openers(texts []string) (found []Opener, hidden int, err error) {
@@ -48,7 +48,7 @@ func (p Proc) Openers(texts []string) (found []Opener, hidden int, err error) {
 	return found, hidden, nil
 }
 
-// open are the paths that a process has open, sorted. A descriptor may be closed
+// open returns the paths that a process has open, sorted. A descriptor may be closed
 // between its listing and the look at it.
 func (p Proc) open(pid int, texts []string) ([]string, error) {
 	dir := filepath.Join(p.Root, strconv.Itoa(pid), "fd")

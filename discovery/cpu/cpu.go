@@ -116,7 +116,7 @@ func hexadecimal(s string) int {
 	return int(n)
 }
 
-// power is the first word of "POWER9, altivec supported" and "POWER10 (architected),
+// power returns the first word of "POWER9, altivec supported" and "POWER10 (architected),
 // altivec supported", in lower case; empty for other processors.
 func power(cpu string) string {
 	name := cpu

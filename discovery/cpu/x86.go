@@ -42,7 +42,7 @@ func x86(vendorID, modelName string, family, model, stepping int) (vendor, coden
 	return vendor, vendor + "-" + name
 }
 
-// lineOf is the first product line that a name has, in lower case.
+// lineOf returns the first product line that a name has, in lower case.
 func lineOf(modelName string, lines ...string) string {
 	for _, line := range lines {
 		if strings.Contains(modelName, line) {
@@ -52,7 +52,7 @@ func lineOf(modelName string, lines ...string) string {
 	return ""
 }
 
-// amd is the codename of a server part. LLVM's table of families and models
+// amd returns the codename of a server part. LLVM's table of families and models
 // (llvm/lib/TargetParser/Host.cpp, getAMDProcessorTypeAndSubtype) has the
 // ranges and AMD's internal names, given behind each row; the kernel's
 // arch/x86/kernel/cpu/amd.c agrees on the generations. Which EPYC series that
@@ -94,7 +94,7 @@ func series(modelName, other string, pairs ...string) string {
 	return other
 }
 
-// intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
+// intel returns the codename of a server part: arch/x86/include/asm/intel-family.h,
 // with its constant behind each row. Family 6, and 19 since Diamond Rapids.
 func intel(family, model, stepping int) string {
 	switch {

@@ -98,7 +98,7 @@ func (r ReplayedEdits) Generate(m *machine.Machine) (*Edits, error) {
 // Fingerprint implements [EditsGenerator].
 func (r ReplayedEdits) Fingerprint() string { return Fingerprint(filepath.Join(r.Dir, "*")) }
 
-// Fingerprint is one line for every file that matches a pattern: its path, its
+// Fingerprint returns one line for every file that matches a pattern: its path, its
 // type, and the numbers of a device node. Sockets and nodes differ from those
 // that they replace only by these.
 func Fingerprint(patterns ...string) string {

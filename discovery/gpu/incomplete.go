@@ -69,7 +69,7 @@ type sighting struct {
 	never map[Part]bool
 }
 
-// nothing are all parts, never read.
+// nothing returns all parts, never read.
 func nothing() map[Part]bool {
 	return map[Part]bool{
 		PartMinor: true, PartCapability: true, PartECC: true, PartVGPU: true,

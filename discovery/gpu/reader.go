@@ -246,7 +246,7 @@ func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GP
 	return found, probe
 }
 
-// condition is the GPU of an answer; false if its identity is not known.
+// condition returns the GPU of an answer; false if its identity is not known.
 func (r *Reader) condition(i int, a bounded.Answer[machine.GPU]) (machine.GPU, bool) {
 	gpu := a.Value
 	last, seen := r.seen[gpu.PCI]
@@ -303,7 +303,7 @@ func (r *Reader) reason(err error) string {
 	return err.Error()
 }
 
-// stale is the last good read, when the driver as a whole does not answer.
+// stale returns the last good read, when the driver as a whole does not answer.
 func (r *Reader) stale(state machine.ProbeState, reason string) ([]machine.GPU, machine.Probe) {
 	var found []machine.GPU
 	for i := range r.last.count {

@@ -44,7 +44,7 @@ const AutoHook = "auto"
 // Sources are the sources of all vendors.
 type Sources []Source
 
-// Vendors are the vendors of the sources.
+// Vendors returns the vendors of the sources.
 func (s Sources) Vendors() Vendors {
 	var all Vendors
 	for _, one := range s {

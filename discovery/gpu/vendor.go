@@ -99,7 +99,7 @@ func (v Vendors) IsSwitch(f *machine.PCIFunction) bool {
 	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.PCI.matches(f, one.PCI.Switches) })
 }
 
-// Of is the vendor of a GPU, by its function on the bus; nil if none knows it.
+// Of returns the vendor of a GPU, by its function on the bus; nil if none knows it.
 // A machine without a readable bus has GPUs of the first vendor.
 func (v Vendors) Of(m *machine.Machine, g *machine.GPU) *Vendor {
 	f := m.Function(g.PCI)
@@ -111,7 +111,7 @@ func (v Vendors) Of(m *machine.Machine, g *machine.GPU) *Vendor {
 	return nil
 }
 
-// Present are the vendors of a machine's GPUs, those without a driver too.
+// Present returns the vendors of a machine's GPUs, those without a driver too.
 func (v Vendors) Present(m *machine.Machine) Vendors {
 	return slices.DeleteFunc(slices.Clone(v), func(one *Vendor) bool {
 		known := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return v.Of(m, &g) == one })
@@ -119,7 +119,7 @@ func (v Vendors) Present(m *machine.Machine) Vendors {
 	})
 }
 
-// OnBus are the bus addresses of the vendor's GPUs that its driver should have.
+// OnBus returns the bus addresses of the vendor's GPUs that its driver should have.
 func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
 	var all []string
 	for i := range functions {
@@ -130,7 +130,7 @@ func (v *Vendor) OnBus(functions []machine.PCIFunction) []string {
 	return all
 }
 
-// Excuse is why a GPU on the bus is not for containers, so that no GPU driver
+// Excuse returns why a GPU on the bus is not for containers, so that no GPU driver
 // need have it: it belongs to virtual machines. Empty for all others.
 func Excuse(f *machine.PCIFunction) string {
 	switch {
@@ -155,7 +155,7 @@ type Environment struct {
 	GDRCopy, GDS, Enabled, IMEX string
 }
 
-// Hidden is the environment of containers with GPUs by CDI.
+// Hidden returns the environment of containers with GPUs by CDI.
 func (e *Environment) Hidden() map[string]string {
 	if e.Visible == "" {
 		return nil
@@ -163,7 +163,7 @@ func (e *Environment) Hidden() map[string]string {
 	return map[string]string{e.Visible: e.None}
 }
 
-// Show is the environment of containers with GPUs by the vendor's
+// Show returns the environment of containers with GPUs by the vendor's
 // runtime.
 func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	if e.Visible == "" {

@@ -105,7 +105,7 @@ func New(o Options) *Host {
 	return h
 }
 
-// Machine is the last scan; nil before the first. It is never changed: a
+// Machine returns the last scan; nil before the first. It is never changed: a
 // caller may keep it and must not write to it.
 func (h *Host) Machine() *machine.Machine { return h.snapshot.Load() }
 

@@ -59,7 +59,7 @@ func (k *memory) assign(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gp
 	}
 }
 
-// place is where a function hangs, empty for none.
+// place returns where a function hangs, empty for none.
 func place(f *machine.PCIFunction) string {
 	if f == nil {
 		return ""

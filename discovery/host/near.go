@@ -53,7 +53,7 @@ func nextToGPUs(m *machine.Machine, all []*candidate, vendors gpu.Vendors) (fabr
 // bridge is a PCI bridge, below one root.
 type bridge struct{ root, address string }
 
-// underBridges are the HCAs below every bridge.
+// underBridges returns the HCAs below every bridge.
 func underBridges(m *machine.Machine, all []*candidate) map[bridge][]*candidate {
 	functions := byAddress(m.PCI)
 	under := map[bridge][]*candidate{}
@@ -97,7 +97,7 @@ func switchesOf(m *machine.Machine, gpus []*machine.PCIFunction, all []*candidat
 	return switches
 }
 
-// usualSort is an HCA of the sort that serves the most GPUs; of equals the better.
+// usualSort returns an HCA of the sort that serves the most GPUs; of equals the better.
 func usualSort(switches []*pcieSwitch) *candidate {
 	served := map[sort]int{}
 	best := map[sort]*candidate{}
@@ -126,7 +126,7 @@ func usualSort(switches []*pcieSwitch) *candidate {
 	})]
 }
 
-// usualRails is how many HCAs of the usual sort most switches have, by their
+// usualRails returns how many HCAs of the usual sort most switches have, by their
 // number of GPUs; the larger number of equals, and at least 1.
 func usualRails(switches []*pcieSwitch, isUsual func(*candidate) bool) map[int]int {
 	counts := map[int]map[int]int{}

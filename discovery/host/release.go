@@ -49,7 +49,7 @@ func (r *Release) Set(until time.Time) {
 // Active reports whether the drivers are released, or still are to be.
 func (r *Release) Active() bool { return r.left() > 0 }
 
-// left is how long the release still lasts.
+// left returns how long the release still lasts.
 func (r *Release) left() time.Duration {
 	if r == nil {
 		return 0
@@ -116,7 +116,7 @@ func (r *Release) await(ctx context.Context) {
 	}
 }
 
-// ended is a timer for the end of the release; nil without one.
+// ended returns a timer for the end of the release; nil without one.
 func (r *Release) ended() <-chan time.Time {
 	if left := r.left(); left > 0 {
 		return time.After(left)

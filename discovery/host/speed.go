@@ -22,7 +22,7 @@ func setSpeeds(all []*candidate) {
 	}
 }
 
-// upRate is the best rate of an HCA's ports that are up, 0 if none is.
+// upRate returns the best rate of an HCA's ports that are up, 0 if none is.
 func upRate(h *machine.HCA) float64 {
 	var best float64
 	for _, p := range h.Ports {
@@ -33,7 +33,7 @@ func upRate(h *machine.HCA) float64 {
 	return best
 }
 
-// nominalGbps is the highest rate of a model, by PCI vendor and device number
+// nominalGbps returns the highest rate of a model, by PCI vendor and device number
 // (pci.ids; data sheets); 0 if unknown.
 func nominalGbps(h *machine.HCA) float64 {
 	return map[string]float64{

@@ -56,7 +56,7 @@ func (b *builder) own(g model.Group, of gpu.Labels) {
 	}
 }
 
-// vendorLabels are the groups of labels of the vendor of a model.
+// vendorLabels returns the groups of labels of the vendor of a model.
 func (b *builder) vendorLabels(g model.Group) gpu.Labels {
 	if v := b.vendors.Of(b.machine, &g.GPUs[0]); v != nil {
 		return v.Labels
@@ -84,7 +84,7 @@ func (b *builder) model(g model.Group, count int, of gpu.Labels) {
 	b.setInt(d.GPUKey(wellknown.GPUReplicas), int64(replicas))
 }
 
-// mode is "compute" or "graphics" by the PCI class of most GPUs: 3D controller,
+// mode returns "compute" or "graphics" by the PCI class of most GPUs: 3D controller,
 // other display controller or processing accelerator, or VGA controller.
 func (b *builder) mode(g model.Group) string {
 	classes := map[string]int{}
@@ -102,7 +102,7 @@ func (b *builder) mode(g model.Group) string {
 	return "graphics"
 }
 
-// sharing is how the group's GPUs are allocated: "none" exclusively, "sgpu" in
+// sharing returns how the group's GPUs are allocated: "none" exclusively, "sgpu" in
 // shares, "hybrid" some of them in shares; and how many containers a shared
 // GPU takes. As in gpu-feature-discovery, GPUs that are all cut by MIG have
 // 0 replicas.
@@ -189,7 +189,7 @@ func (b *builder) setVendor(value string, suffixes ...string) {
 	}
 }
 
-// Clique is the place in a multi-node NVLink fabric that all GPUs agree on
+// Clique returns the place in a multi-node NVLink fabric that all GPUs agree on
 // which are registered: "<clusterUUID>.<cliqueId>". One that is not, or not yet,
 // does not take the others' place away. A machine that is a fabric of its own
 // reports a cluster of zeroes, and has none.

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// DriverAbsent is why a vendor's GPUs that the PCI bus shows have no driver, as
+// DriverAbsent returns why a vendor's GPUs that the PCI bus shows have no driver, as
 // after a reboot and during a driver upgrade; empty if every driver is there.
 // What Compute makes of such a machine has nothing of its GPUs.
 func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
@@ -35,7 +35,7 @@ func DriverAbsent(m *machine.Machine, vendors gpu.Vendors) string {
 	return ""
 }
 
-// Keep is the result for a machine without its GPU driver, on a Node that
+// Keep returns the result for a machine without its GPU driver, on a Node that
 // carries labels and taints of heddle: those stay, but for what the
 // configuration decides without the machine. lost reports whether the driver's
 // absence alone would have changed them.
@@ -58,7 +58,7 @@ func (r *Result) Keep(c *config.NodeConfig, labels map[string]string, taints []c
 	return Result{Labels: b.labels, Taints: keptTaints, Problems: r.Problems}, lost || lostTaint
 }
 
-// makers are the configurations for all makers of a node's GPUs.
+// makers returns the configurations for all makers of a node's GPUs.
 func makers(c *config.NodeConfig) []*config.NodeConfig {
 	return append([]*config.NodeConfig{c}, c.Others...)
 }

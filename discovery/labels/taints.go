@@ -35,7 +35,7 @@ func (b *builder) taints() (taints []corev1.Taint) {
 	return taints
 }
 
-// keepTaints are the taints of the labels, with those of the GPUs' model that the Node
+// keepTaints returns the taints of the labels, with those of the GPUs' model that the Node
 // carries, which no GPU of the machine shows now: see [Result.Keep]. lost reports whether
 // one of these is not among computed, the taints of the machine as it is.
 func (b *builder) keepTaints(computed, carried []corev1.Taint) (kept []corev1.Taint, lost bool) {

@@ -55,7 +55,7 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 // updated is who wrote labels in heddle's name, but not by server-side apply.
 const updated = wellknown.FieldManager + " by " + string(metav1.ManagedFieldsOperationUpdate)
 
-// patch is a server-side apply with exactly these labels. One that takes keys back
+// patch returns a server-side apply with exactly these labels. One that takes keys back
 // is forced, so it is for the Node that it was planned for and no other.
 func (p *labelPlan) patch(name string, node *corev1.Node) any {
 	metadata := map[string]any{"name": name}
@@ -89,7 +89,7 @@ func LabelOwners(node *corev1.Node) map[string][]string {
 	return owners
 }
 
-// labelKeys are the labels in a FieldsV1 tree: {"f:metadata":{"f:labels":
+// labelKeys returns the labels in a FieldsV1 tree: {"f:metadata":{"f:labels":
 // {"f:KEY":{}}}}. A tree that does not parse owns nothing.
 func labelKeys(fields *metav1.FieldsV1) []string {
 	if fields == nil {

@@ -75,10 +75,10 @@ func (p *taintPlan) remember(node *corev1.Node, since string) {
 	}
 }
 
-// taintID is how the API identifies a taint: "key:effect".
+// taintID returns how the API identifies a taint: "key:effect".
 func taintID(t corev1.Taint) string { return t.Key + ":" + string(t.Effect) }
 
-// recordedTaints is the annotation's list. One that does not parse owns
+// recordedTaints returns the annotation's list. One that does not parse owns
 // nothing: a taint too many is better than one of another writer removed.
 func recordedTaints(node *corev1.Node) (ids []string) {
 	if err := json.Unmarshal([]byte(node.Annotations[wellknown.OwnedTaints]), &ids); err != nil {
@@ -87,7 +87,7 @@ func recordedTaints(node *corev1.Node) (ids []string) {
 	return ids
 }
 
-// patch is a merge patch of one version: the API server rejects it for another.
+// patch returns a merge patch of one version: the API server rejects it for another.
 func (p *taintPlan) patch(version string) (any, error) {
 	var record any // null removes the annotation
 	if len(p.owned) > 0 {

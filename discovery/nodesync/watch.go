@@ -48,7 +48,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// Node is the newest Node seen, nil before the first. Callers must not modify
+// Node returns the newest Node seen, nil before the first. Callers must not modify
 // it.
 func (w *Watch) Node() *corev1.Node {
 	w.mu.Lock()

@@ -79,7 +79,7 @@ func (c *Counters) Scan() {
 	c.last.Store(&all)
 }
 
-// Of is the last reading of a port; false without one. A nil Counters has
+// Of returns the last reading of a port; false without one. A nil Counters has
 // none.
 func (c *Counters) Of(id PortID) (PortErrors, bool) {
 	if c == nil || c.last.Load() == nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart is why netlink reports on another tree than that under root; empty if
+// apart returns why netlink reports on another tree than that under root; empty if
 // it does not.
 func apart(root string) string {
 	var fs unix.Statfs_t

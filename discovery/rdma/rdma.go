@@ -97,7 +97,7 @@ func (r *Reader) Read(ctx context.Context) Devices {
 // netnsExclusive is the mode in which an RDMA device belongs to one network namespace.
 const netnsExclusive = "exclusive"
 
-// inOtherNamespaces are the devices that have moved into other network namespaces.
+// inOtherNamespaces returns the devices that have moved into other network namespaces.
 // Of the classes only infiniband has namespaces (ib_class in drivers/infiniband/core/
 // device.c sets ns_type). infiniband_verbs (uverbs_class in uverbs_main.c) sets none:
 // it lists the device nodes of all, with the name of the device (ibdev), below the

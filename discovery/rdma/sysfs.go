@@ -71,14 +71,14 @@ func (d *device) skip(part, reason string) {
 	d.skipped = append(d.skipped, machine.Skipped{Name: d.name + part, Reason: reason})
 }
 
-// text is an attribute, cut to the length that real ones have; a fault
+// text returns an attribute, cut to the length that real ones have; a fault
 // in reading it is noted, absence is not.
 func (d *device) text(part, attribute string) string {
 	text, err := d.tree.Read(d.dir + part + "/" + attribute)
 	return d.clip(part, text, err)
 }
 
-// fixed is an attribute of the device itself that stays as long as it is there.
+// fixed returns an attribute of the device itself that stays as long as it is there.
 func (d *device) fixed(attribute string) string {
 	text, err := d.tree.Fixed(attribute)
 	return d.clip("", text, err)
@@ -121,7 +121,7 @@ func (d *device) read() (machine.HCA, bool) {
 	return hca, true
 }
 
-// guid is an attribute that must be there. hfi1 and old drivers lack none;
+// guid returns an attribute that must be there. hfi1 and old drivers lack none;
 // empty or malformed ones are unknown, with the reason.
 func (d *device) guid(attribute string) string {
 	text, err := d.tree.Read(d.dir + "/" + attribute)

@@ -87,7 +87,7 @@ func read(path string) ([]byte, error) {
 	return b, nil
 }
 
-// Machine is the last good machine; nil before the first.
+// Machine returns the last good machine; nil before the first.
 func (r *Replay) Machine() *machine.Machine { return r.snapshot.Load() }
 
 // Changed receives when the machine differs from the one before. Signals that

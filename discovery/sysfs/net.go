@@ -37,7 +37,7 @@ func (f FS) Interfaces(address string) ([]Interface, error) {
 	return list, nil
 }
 
-// glob is the last parts of the paths that match, sorted; none if any part of
+// glob returns the last parts of the paths that match, sorted; none if any part of
 // the way cannot be read.
 func (f FS) glob(pattern string) []string {
 	paths, err := filepath.Glob(f.Path(pattern))
@@ -80,7 +80,7 @@ func encapsulation(number string) string {
 	return wellknown.Clip(number)
 }
 
-// Master is the bond, bridge or team that a network device is part of.
+// Master returns the bond, bridge or team that a network device is part of.
 func (f FS) Master(name string) string {
 	return base(f.Link("class/net/" + name + "/master"))
 }

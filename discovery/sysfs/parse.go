@@ -20,7 +20,7 @@ type Place struct {
 	Virtual bool
 }
 
-// Function is the nearest PCI function, or "".
+// Function returns the nearest PCI function, or "".
 func (p Place) Function() string {
 	if len(p.Functions) == 0 {
 		return ""

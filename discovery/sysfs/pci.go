@@ -87,7 +87,7 @@ const (
 	deviceERDMA   = "0x107f"
 )
 
-// word is one of the hexadecimal attributes of a PCI function, by which it is known.
+// word returns one of the hexadecimal attributes of a PCI function, by which it is known.
 func (d Device) word(attribute string) (string, error) {
 	text, err := d.Fixed(attribute)
 	if err != nil {

@@ -39,10 +39,10 @@ func New(root string) FS {
 	return FS{filepath.Clean(root), &fixed{known: map[attribute]string{}}}
 }
 
-// Root is the directory that New was given, cleaned.
+// Root returns the directory that New was given, cleaned.
 func (f FS) Root() string { return f.root }
 
-// Path is the file name of an object in the tree.
+// Path returns the file name of an object in the tree.
 func (f FS) Path(name string) string { return f.root + "/" + name }
 
 // Read returns an attribute without the white space around it. The error has
@@ -57,7 +57,7 @@ func (f FS) Read(name string) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), nil
 }
 
-// Text is an attribute, or "" whatever went wrong.
+// Text returns an attribute, or "" whatever went wrong.
 func (f FS) Text(name string) string {
 	text, err := f.Read(name)
 	if err != nil {
@@ -95,7 +95,7 @@ func (f FS) List(name string) ([]string, error) {
 	return names, nil
 }
 
-// Link is where a symbolic link points, as a path relative to the root such as
+// Link returns where a symbolic link points, as a path relative to the root such as
 // "devices/pci0000:10/0000:10:01.0", or "" if name is not a link or leads outside.
 func (f FS) Link(name string) string {
 	to, err := os.Readlink(f.Path(name))

@@ -92,7 +92,7 @@ func (l *limiter) admit(c *conn) (replaced *conn, ok bool) {
 	return replaced, true
 }
 
-// oldestIdle is the connection that has been idle for the longest time, of all
+// oldestIdle returns the connection that has been idle for the longest time, of all
 // or of one source; nil if none is idle.
 func (l *limiter) oldestIdle(source netip.Addr, ofSource bool) (oldest *conn) {
 	for c := range l.open {
@@ -119,7 +119,7 @@ func (l *limiter) remove(c *conn) {
 // connKey is of the *conn in the context of its requests.
 type connKey struct{}
 
-// remember is the server's ConnContext.
+// remember returns the server's ConnContext.
 func remember(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -155,7 +155,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close() //nolint:wrapcheck // The server's own.
 }
 
-// Source is the address of a client by that of its connection, such as
+// Source returns the address of a client by that of its connection, such as
 // [http.Request.RemoteAddr]; the zero Addr stands for all that have none.
 func Source(remote string) netip.Addr {
 	at, _ := netip.ParseAddrPort(remote)

@@ -34,7 +34,7 @@ func (r *Retry) After(ctx context.Context, log *slog.Logger, err error) <-chan t
 		return nil
 	}
 	r.delay = min(max(2*r.delay, firstRetry), lastRetry)
-	delay := r.delay + rand.N(r.delay/5)
+	delay := r.delay + rand.N(r.delay/5) //nolint:gosec // Jitter needs no strong random numbers.
 	log.ErrorContext(ctx, "round failed, will retry", "err", err, "retry_in", delay)
 	return time.After(delay)
 }

@@ -15,11 +15,11 @@ func TestRetry(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		var r Retry
 		failed := errors.New("failed")
-		for _, least := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			begin := time.Now()
+		for _, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			least, begin := time.Duration(seconds)*time.Second, time.Now()
 			<-r.After(t.Context(), log, failed)
-			if got := time.Since(begin); got < least*time.Second || got > least*time.Second*6/5 {
-				t.Errorf("after %s, want %ds and up to a fifth more", got, least)
+			if got := time.Since(begin); got < least || got > least*6/5 {
+				t.Errorf("after %s, want %s and up to a fifth more", got, least)
 			}
 		}
 		if r.After(t.Context(), log, fmt.Errorf("%w: no machine", ErrNotYet)) != nil || r.After(t.Context(), log, nil) != nil {

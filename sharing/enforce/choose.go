@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// Choice is which enforcers a node uses, with a sentence of reason for each.
+// Choice holds the enforcers of a node, with a reason for each.
 type Choice struct {
 	Enforced
 	WhyMemory, WhyCompute string
@@ -94,7 +94,7 @@ func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 	case f.Maker != "":
 		return fmt.Sprintf("%s does not support GPUs of %s", kind, f.Maker)
 	case f.Driver == "":
-		return "there is no driver"
+		return "no driver"
 	case err != nil || major <= 0:
 		return fmt.Sprintf("invalid driver version %q", f.Driver)
 	case mps && !f.MPS:

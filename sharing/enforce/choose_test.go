@@ -64,8 +64,8 @@ func TestChoose(t *testing.T) {
 		}, ""},
 		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
 			Enforced{config.EnforceNone, config.EnforceNone},
-			"memory is not limited, only counted; not by dmem, because there is no driver; not by preload, because no library; not by mps, because there is no driver",
-			"compute is not limited, only counted; not by mps, because there is no driver; not by preload, because no library",
+			"memory is not limited, only counted; not by dmem, because no driver; not by preload, because no library; not by mps, because no driver",
+			"compute is not limited, only counted; not by mps, because no driver; not by preload, because no library",
 		}, ""},
 		{
 			"as configured",

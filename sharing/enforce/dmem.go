@@ -38,7 +38,7 @@ type dmem struct {
 	own, sysRoot string
 
 	mu sync.Mutex // guards hook
-	// hook is the path of nvidia-cdi-hook on the host; empty while it has none.
+	// hook is the path of nvidia-cdi-hook on the host, or empty.
 	hook string
 }
 
@@ -70,8 +70,8 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
 		// One for each GPU, spelled exactly as nvcdi does in a driver's spec, so
 		// that a component that merges both can drop the second one.
 		hooks = append(hooks, &cdi.Hook{
-			// createRuntime runs on the host, when the cgroup is there and
-			// nothing of the container runs yet.
+			// createRuntime runs on the host, when the cgroup exists and no process of the
+			// container runs yet.
 			HookName: "createRuntime", Path: hook,
 			Args: []string{filepath.Base(hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", c.Share.UUID},
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},

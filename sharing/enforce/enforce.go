@@ -29,7 +29,7 @@ import (
 // caller may retry a moment later.
 var ErrNotReady = errors.New("not ready")
 
-// Enforced is which enforcer limits what.
+// Enforced names the enforcer of each limit.
 type Enforced struct {
 	Memory  config.Enforcer `json:"memory,omitempty"`
 	Compute config.Enforcer `json:"compute,omitempty"`
@@ -46,8 +46,8 @@ type GPU struct {
 	TotalMiB int64
 }
 
-// exclusive reports whether the container has the GPU exclusively, with all its
-// memory: there is nothing to limit, and no other pod to protect.
+// exclusive reports whether the container has the GPU exclusively, with all its memory: then no
+// limit is needed, and no other pod needs protection.
 func (c *GPU) exclusive() bool {
 	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
 }
@@ -98,8 +98,8 @@ func (l *Limit) NotEnforced() []string {
 // key identifies the container.
 func (l *Limit) key() string { return l.Pod + "_" + l.Container }
 
-// percent is the compute limit of a GPU as the policy means it: burst-share
-// and best-effort may take what is idle.
+// percent returns the compute limit of a GPU under the policy: burst-share and best-effort may use
+// idle compute.
 func (l *Limit) percent(c *GPU) int {
 	if l.Policy != quota.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
 		return quota.Whole
@@ -112,11 +112,11 @@ type Edits struct {
 	Env    []string
 	Mounts []*cdi.Mount
 	Hooks  []*cdi.Hook
-	// By is to be kept with the container, for [Limit.By].
+	// By must be kept with the container, for [Limit.By].
 	By Enforced
 }
 
-// enforcer is one kind.
+// enforcer is one kind of enforcement.
 type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
 	// what the container needs of the enforcer, by its By. It is called again for

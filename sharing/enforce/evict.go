@@ -20,8 +20,8 @@ type Use struct {
 	// Share is the container's in bytes, Used what its processes have; Unknown
 	// where that is not certain.
 	Share, Used int64
-	// Percent is the compute that it has and that nothing keeps it to, 0 if there
-	// is no such limit; SM what it uses.
+	// Percent is the container's compute if nothing enforces it, else 0; SM is the compute that it
+	// uses.
 	Percent, SM int64
 	// Priority is the pod's. Evictable reports that the container was started with
 	// enforcer evict, and that its pod can be evicted. Terminating: the pod is being deleted.
@@ -50,7 +50,7 @@ const (
 	FullGPU Excess = "full"
 )
 
-// Subject is one excess of a container on a GPU.
+// Subject identifies one excess of a container on a GPU.
 type Subject struct {
 	UID, Container, GPU string
 	Excess              Excess
@@ -110,7 +110,7 @@ type finding struct {
 
 func (f *finding) message() string { return fmt.Sprintf("container %s %s", f.use.Container, f.reason) }
 
-// warning is the message before an eviction, which is so long after it.
+// warning returns the message before an eviction, which is so long after it.
 func (f *finding) warning(grace time.Duration) string {
 	if f.excess == OverCompute {
 		return f.message() + "; nothing limits it (sgpu.enforce.compute)"
@@ -130,8 +130,8 @@ func findings(fullAt int, uses []Use) []finding {
 	return append(all, victims(fullAt, uses)...)
 }
 
-// excess is why a container is over its share; empty if it is not. It is not known
-// where its use is not.
+// excess returns why a container exceeds its share, or an empty string. It is unknown if the
+// container's use is unknown.
 func (u *Use) excess(kind Excess) (reason string, known bool) {
 	switch {
 	case !u.Evictable, u.Terminating:
@@ -149,10 +149,10 @@ func (u *Use) excess(kind Excess) (reason string, known bool) {
 // mib rounds up, as more than a share must not look like the share.
 func mib(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// victims are, for each full GPU on which containers have more memory together than there
-// is, the container that makes room for one of a higher priority that has not all
-// of its share yet. Containers come first as in the kubelet's eviction: those over their
-// share, then the lowest priority, then the most over its share.
+// victims returns, for each full GPU with overcommitted memory, the container that makes room for a
+// container of a higher priority that has not reached its share. Containers come first as in the
+// kubelet's eviction: those over their share, then the lowest priority, then the most over its
+// share.
 func victims(fullAt int, uses []Use) []finding {
 	byGPU := make(map[string][]*Use)
 	var order []string

@@ -27,8 +27,8 @@ type Facts struct {
 	// Maker is the domain of the maker of shared GPUs for which MPS and NVIDIA's hook are
 	// not made; empty for NVIDIA's.
 	Maker string
-	// MIG are the UUIDs of shared GPUs with MIG on, PreVolta those of shared GPUs
-	// before Volta (compute capability under 7.0).
+	// MIG lists the UUIDs of shared GPUs with MIG on, PreVolta the UUIDs of shared GPUs before
+	// Volta (compute capability under 7.0).
 	MIG, PreVolta []string
 	// LibraryError is the reason why the configured library cannot be preloaded.
 	LibraryError string
@@ -45,9 +45,9 @@ type Facts struct {
 	UsageError string
 }
 
-// Host is where facts are read.
+// Host is the source of facts.
 type Host struct {
-	// Root is where the process sees the node's files, empty for its own root.
+	// Root is the path of the node's root in this process; empty for its own root.
 	// Library is sgpu.enforce.preload.library.
 	Root, Library string
 	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's.

@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// StateDir is the limiter's own, on a disk, and has the same path on the node.
 	StateDir string
-	// HostRoot is where the process sees the node's files; empty for its own root.
+	// HostRoot is the path of the node's root in this process; empty for its own root.
 	HostRoot string
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
@@ -40,8 +40,8 @@ type Options struct {
 	Log   *slog.Logger
 }
 
-// unseen is how long a container that was given edits may be missing in the list
-// that [Limiter.Keep] receives: the list may be older than the edits.
+// unseen bounds how long a container with edits may be missing in the list that [Limiter.Keep]
+// receives: the list may be older than the edits.
 const unseen = 10 * time.Minute
 
 // Limiter gives containers the edits that hold their limits. Its methods may be
@@ -233,7 +233,7 @@ func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 	return err
 }
 
-// with are the live and the starting containers that use a kind.
+// with returns the live and the starting containers that use a kind.
 func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,15 +260,14 @@ type Daemon struct {
 	// GPU is the UUID, Index the driver's number.
 	GPU   string `json:"gpu"`
 	Index int    `json:"index"`
-	// Since is when the daemon entered State. Reason is the fault now: why the
-	// daemon is Broken, or was before it was started again, or which limits it
-	// does not take, or empty.
+	// Since is the time when the daemon entered State. Reason is the current fault, or empty: why
+	// the daemon is Broken, or was before it was restarted, or which limits it rejects.
 	State  State     `json:"state"`
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
-	// Restarts counts how often the daemon had to be started again. LastError is
-	// the reason of the last restart; it stays once the daemon runs again.
-	// LastRunning is when it last ran, zero if it never did.
+	// Restarts counts the restarts of the daemon. LastError is the reason of the last restart; it
+	// stays once the daemon runs again. LastRunning is the time when it last ran, zero if it never
+	// did.
 	Restarts    int       `json:"restarts"`
 	LastError   string    `json:"lastError,omitempty"`
 	LastRunning time.Time `json:"lastRunning,omitzero"`
@@ -281,5 +280,5 @@ type Daemon struct {
 	MultiUser bool `json:"multiUser,omitempty"`
 }
 
-// Daemons are the daemons of GPUs with consumers, by UUID.
+// Daemons returns the daemons of GPUs with consumers, by UUID.
 func (l *Limiter) Daemons() []Daemon { return l.mps.daemons() }

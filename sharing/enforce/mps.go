@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	// containerPipe is where CUDA looks for MPS without a variable: a process
+	// containerPipe is CUDA's default directory for MPS: a process
 	// without heddle's environment finds the daemon too, and gets the daemon's
 	// limits.
 	containerPipe = "/tmp/nvidia-mps"
@@ -48,7 +48,7 @@ const (
 const (
 	// modeTimeout bounds a change of a GPU's compute mode.
 	modeTimeout = 5 * time.Second
-	// statusPoll is how often a start of a container reads the status of its daemon.
+	// statusPoll is the interval at which a container's start reads the status of its daemon.
 	statusPoll = 20 * time.Millisecond
 )
 
@@ -67,7 +67,7 @@ type mps struct {
 	// (synced), the daemons of an earlier process stay.
 	wanted          wantedDaemons
 	written, synced bool
-	// lastAlive is when the Keeper was last seen.
+	// lastAlive is the time when the Keeper was last seen.
 	lastAlive time.Time
 }
 
@@ -174,7 +174,7 @@ func clientOf(l *Limit) client {
 	return t
 }
 
-// limits are the largest that a client was granted: a process that unsets its
+// limits returns the largest that a client was granted: a process that unsets its
 // environment gets them.
 func (c *mpsGPU) limits() daemonLimits {
 	var most daemonLimits
@@ -257,7 +257,7 @@ func (m *mps) ready(uuid string) (done bool, err error) {
 	return false, errStarting
 }
 
-// publish writes which daemons shall run. m.mu is held.
+// publish writes the wanted daemons. The caller holds m.mu.
 func (m *mps) publish() error {
 	next := wantedDaemons{Generation: max(m.wanted.Generation+1, time.Now().UnixNano())}
 	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
@@ -325,7 +325,7 @@ func (m *mps) statusLocked() (daemonStatus, error) {
 	return readStatus(m.dir)
 }
 
-// daemons are the states of the daemons of GPUs with clients, by UUID.
+// daemons returns the states of the daemons of GPUs with clients, by UUID.
 func (m *mps) daemons() []Daemon {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -370,5 +370,5 @@ func (d *Daemon) fail(reason string, seen time.Time) {
 	d.Restarts++
 }
 
-// pipeDir is a GPU's directory for sockets.
+// pipeDir returns a GPU's directory for sockets.
 func pipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }

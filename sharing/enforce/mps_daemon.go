@@ -75,7 +75,7 @@ type daemon struct {
 	stopping bool
 }
 
-// state is the status for the plugin.
+// state returns the status for the plugin.
 func (d *daemon) state() Daemon {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *daemon) run(ctx context.Context) {
 	}
 }
 
-// runOnce is one run of the daemon. The error is why it ended.
+// runOnce runs the daemon once. The error explains why it ended.
 func (d *daemon) runOnce(ctx context.Context) error {
 	if err := d.prepare(ctx); err != nil {
 		return err
@@ -187,8 +187,7 @@ func (d *daemon) runOnce(ctx context.Context) error {
 	}
 }
 
-// silent is why a daemon no longer answers: one that has just died is reported a
-// moment later.
+// silent returns why a daemon no longer answers: a death is reported a moment later.
 func (d *daemon) silent(c *child, err error) error {
 	select {
 	case <-c.done:
@@ -219,7 +218,7 @@ func (d *daemon) prepare(ctx context.Context) error {
 		}
 	}
 	log := filepath.Join(p.root, p.log, "control.log")
-	_ = os.Rename(log, log+".old") // The log of the previous run, for people; there may be none.
+	_ = os.Rename(log, log+".old") // The log of the previous run, if any, for people.
 	return d.quitLeftover(ctx)
 }
 
@@ -227,11 +226,11 @@ func (d *daemon) prepare(ctx context.Context) error {
 func (d *daemon) quitLeftover(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < d.pace.start; {
 		_, err := d.program.send(ctx, quitCommand)
-		if err != nil || !rest(ctx, d.pace.poll) { // No daemon is there.
+		if err != nil || !rest(ctx, d.pace.poll) { // No daemon answers.
 			return ctx.Err()
 		}
 	}
-	return errors.New("another control daemon is there and does not end")
+	return errors.New("another control daemon runs and does not end")
 }
 
 // await waits until a new daemon answers.

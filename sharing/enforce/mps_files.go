@@ -15,10 +15,9 @@ import (
 	"github.com/heddle-dev/heddle/internal/dirlock"
 )
 
-// The plugin and a [Keeper] share a directory on the node: the plugin writes
-// which daemons shall run, the Keeper in what state they are. Both files are
-// replaced as a whole and decoded strictly. The Keeper is updated later than the
-// plugin (OnDelete), so a file with other fields needs another name.
+// The plugin and a [Keeper] share a directory on the node: the plugin writes the wanted daemons,
+// the Keeper their states. Both files are replaced as a whole and decoded strictly. The Keeper is
+// updated later than the plugin (OnDelete), so a file with other fields needs another name.
 const (
 	wantedFile = "daemons-v1.json"
 	statusFile = "status-v1.json"
@@ -31,8 +30,8 @@ const (
 	maxMemoryMiB = 16 << 20
 )
 
-// wantedDaemons are the daemons that shall run. Generation grows with each
-// content, so that a status tells which one it answers.
+// wantedDaemons lists the daemons to run. Generation grows with each change, so that a status names
+// the generation that it answers.
 type wantedDaemons struct {
 	Generation int64          `json:"generation"`
 	GPUs       []wantedDaemon `json:"gpus"`

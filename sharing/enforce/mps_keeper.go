@@ -16,10 +16,9 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// Keeper runs the MPS control daemons of a node, apart from heddle-device-plugin,
-// so that CUDA programs go on while the plugin is updated. The plugin writes
-// which daemons shall run, with which limits, to a file in StateDir; the Keeper
-// follows it and writes the daemons' states to another one.
+// Keeper runs the MPS control daemons of a node, apart from heddle-device-plugin, so that CUDA
+// programs go on while the plugin is updated. The plugin writes the wanted daemons and their limits
+// to a file in StateDir; the Keeper follows it and writes the daemons' states to another file.
 type Keeper struct {
 	// StateDir is the plugin's. Root becomes the root of MPS's programs, which must
 	// have StateDir under the same path; empty runs them in the process's root.

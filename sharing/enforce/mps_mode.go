@@ -17,7 +17,7 @@ type ComputeModes interface {
 	ExclusiveProcess(uuid string, on bool) error
 }
 
-// marker is the file that marks a GPU in EXCLUSIVE_PROCESS, also for the next
+// marker returns the file that marks a GPU in EXCLUSIVE_PROCESS, also for the next
 // process after a crash.
 func (m *mps) marker(uuid string) string { return filepath.Join(m.dir, uuid, "exclusive") }
 

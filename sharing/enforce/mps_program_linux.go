@@ -109,8 +109,7 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// send gives the daemon one command and returns its answer. A daemon that is
-// not there is an error.
+// send gives the daemon one command and returns its answer. It fails if no daemon runs.
 func (p *program) send(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.answer, fmt.Errorf("none in %s", p.answer))
 	defer cancel()

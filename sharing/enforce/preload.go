@@ -38,7 +38,7 @@ const (
 	envPolicy = "GPU_CORE_UTILIZATION_POLICY"
 )
 
-// ownedEnv are the other variables that the library reads, with the values that it
+// ownedEnv returns the other variables that the library reads, with the values that it
 // takes without them: what a pod sets would switch it off, lend it host memory or
 // load another library. An empty CUDA_REDIRECT has no effect.
 func ownedEnv() []string {
@@ -103,9 +103,9 @@ func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
 	}, nil
 }
 
-// memory is a directory of the container's own that every user may write in, empty
-// at each start: a region of an earlier run would still have that one's processes and
-// limits, since the library takes those of the first process that opens it.
+// memory returns a mount of a private directory that every user may write in, empty at each start:
+// a region of an earlier run would still have that run's processes and limits, since the library
+// takes the limits of the first process that opens it.
 func memory(container string) *cdi.Mount {
 	return &cdi.Mount{
 		HostPath: "tmpfs", ContainerPath: container, Type: "tmpfs",
@@ -135,7 +135,7 @@ func preloadEnv(l *Limit) []string {
 		envPolicy+"="+l.policyWord())
 }
 
-// memoryText is a limit of memory as the library reads it; empty means no limit.
+// memoryText returns a limit of memory as the library reads it; empty means no limit.
 func memoryText(limited bool, mib int64) string {
 	if !limited {
 		return ""
@@ -143,7 +143,7 @@ func memoryText(limited bool, mib int64) string {
 	return strconv.FormatInt(mib, 10) + "m"
 }
 
-// smPercent is the library's compute limit of a GPU. It is the vcore also where
+// smPercent returns the library's compute limit of a GPU. It is the vcore also where
 // the policy lets a container exceed it, since the library decides that.
 func (l *Limit) smPercent(c *GPU) int {
 	if l.By.Compute != config.EnforcePreload {
@@ -178,10 +178,10 @@ const (
 	overrideName = "override"
 )
 
-// hashLength is how much of the library's SHA-256 names a version.
+// hashLength is the length of the prefix of the library's SHA-256 that names a version.
 const hashLength = 16
 
-// maxLibrary bounds what is read into memory; libvgpu.so has about 1 MiB.
+// maxLibrary bounds the library's size in memory; libvgpu.so has about 1 MiB.
 const maxLibrary = 64 << 20
 
 func (p *preload) versionFile(version string) string {
@@ -190,7 +190,7 @@ func (p *preload) versionFile(version string) string {
 
 func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload") }
 
-// version is the copy of the library as it is now. A process that has an old
+// version returns the copy of the library as it is now. A process that has an old
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
 // copy is ever written again. p.mu is held.
 func (p *preload) version() (string, error) {

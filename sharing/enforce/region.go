@@ -18,7 +18,7 @@ import (
 // Documentation/admin-guide/cgroup-v2.rst): a line for each region, its name and bytes.
 const capacityFile = "fs/cgroup/dmem.capacity"
 
-// regions are the memories of DRM devices that the kernel's dmem controller counts, by PCI
+// regions returns the memories of DRM devices that the kernel's dmem controller counts, by PCI
 // address: drm/0000:03:00.0/vram. amdgpu calls its own vram, others vram0.
 func regions(sysRoot string) (map[string]string, error) {
 	f, err := os.Open(filepath.Join(sysRoot, capacityFile))
@@ -41,8 +41,8 @@ func regions(sysRoot string) (map[string]string, error) {
 	return all, nil
 }
 
-// checkRegions is why the kernel cannot limit the memory of shared GPUs of other makers than
-// NVIDIA; nil if there are none.
+// checkRegions returns why the kernel cannot limit the memory of shared GPUs of vendors other than
+// NVIDIA; nil without such GPUs.
 func (h *Host) checkRegions(m *machine.Machine, shared func(*machine.GPU) bool) error {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]

@@ -17,8 +17,8 @@ type NodeGPU struct {
 	UUID  string `json:"uuid"`
 	BDF   string `json:"bdf"`
 	Model string `json:"model"`
-	// TotalDevCount is how many shares there can be, TotalCompute 100 percent,
-	// TotalVRam MiB.
+	// TotalDevCount is the largest number of shares, TotalCompute 100 percent, TotalVRam the memory
+	// in MiB.
 	TotalDevCount     int32 `json:"totalDevCount"`
 	TotalCompute      int32 `json:"totalCompute"`
 	TotalVRam         int32 `json:"totalVRam"`
@@ -56,7 +56,7 @@ func ParseNodeGPUs(text string) (NodeGPUs, error) {
 	return n, nil
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (n NodeGPUs) String() string {
 	if n == nil {
 		return "[]"
@@ -64,7 +64,7 @@ func (n NodeGPUs) String() string {
 	return encode(n)
 }
 
-// Share is one share of the pod annotation metax-tech.com/gpu-devices-allocated.
+// Share is a share in the pod annotation metax-tech.com/gpu-devices-allocated.
 type Share struct {
 	UUID string `json:"uuid"`
 	// Compute is percent, VRam MiB. HAMi leaves a 0 out.
@@ -101,7 +101,7 @@ func ParsePodShares(text string) (PodShares, error) {
 	return p, nil
 }
 
-// Of are the shares of container i of the list; nil without any.
+// Of returns the shares of container i of the list; nil without any.
 func (p PodShares) Of(i int) []allocation.Share {
 	if i < 0 || i >= len(p) {
 		return nil
@@ -113,7 +113,7 @@ func (p PodShares) Of(i int) []allocation.Share {
 	return shares
 }
 
-// String is the annotation's text.
+// String returns the annotation's text.
 func (p PodShares) String() string {
 	if p == nil {
 		return "[]"

@@ -27,7 +27,7 @@ type Rules struct {
 // HAMi's choice; the node's configuration decides what chooses instead.
 var ErrAbsent = errors.New("HAMi chose no GPU")
 
-// Choice is the UUIDs of the GPUs that HAMi chose for a container of a pod, and the
+// Choice returns the UUIDs of the GPUs that HAMi chose for a container of a pod, and the
 // request as HAMi counts it, see counted. The error is [ErrAbsent], or the reason
 // why HAMi's annotation is not followed, for the pod's owner. HAMi chooses the GPUs;
 // the container's limits set the amounts.
@@ -48,14 +48,14 @@ func Choice(
 	return uuids, counted(listed, want, rules.MemoryMiB), nil
 }
 
-// listedFor are the shares that HAMi chose for a container, as many as it requests;
+// listedFor returns the shares that HAMi chose for a container, as many as it requests;
 // initial reports that it is an init container.
 func listedFor(
 	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
 ) (listed []Share, initial bool, err error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, false, fmt.Errorf("%w: %s is not there", ErrAbsent, wellknown.HAMiAllocation)
+		return nil, false, fmt.Errorf("%w: missing %s", ErrAbsent, wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
 		return nil, false, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
@@ -85,7 +85,7 @@ func listedFor(
 	return listed, initial, nil
 }
 
-// counted is a request as HAMi counts it. HAMi rounds bytes down to MiB, where
+// counted returns a request as HAMi counts it. HAMi rounds bytes down to MiB, where
 // heddle rounds up: with the latter sixteen containers that fill a GPU by HAMi's
 // account do not fit. Without vcore HAMi counts 100 also for best-effort. Without vmemory
 // it counts all that was published, which is less than the GPU has where others have
@@ -137,7 +137,7 @@ func checkBinding(pod *corev1.Pod, node string) error {
 	return nil
 }
 
-// chosenAt is when HAMi's Filter wrote, in Unix seconds.
+// chosenAt returns the time when HAMi's Filter wrote, in Unix seconds.
 func chosenAt(pod *corev1.Pod) (int64, error) {
 	key, unit := wellknown.HAMiPredicateTime, int64(time.Second)
 	text, ok := pod.Annotations[key]
@@ -157,7 +157,7 @@ func chosenAt(pod *corev1.Pod) (int64, error) {
 
 func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
 
-// partOf is a container's part of the list. HAMi 2.9 and later list init
+// partOf returns a container's part of the list. HAMi 2.9 and later list init
 // containers, then the others; 2.6 to 2.8 list the others only, and choose
 // nothing for init containers; 2.6 begins with the first that has devices. The
 // length distinguishes them.

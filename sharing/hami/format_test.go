@@ -101,7 +101,7 @@ func TestBadFormat(t *testing.T) {
 		{"no UUID", `[[{"compute":1}]]`, `HAMi's allocation: container 0: share 0: invalid UUID ""`},
 		{
 			"one GPU twice", `[[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]]`,
-			"HAMi's allocation: container 0: GPU GPU-a is there twice; shares of a container are of different GPUs",
+			"HAMi's allocation: container 0: duplicate GPU GPU-a; shares of a container must be on different GPUs",
 		},
 		{"containers without end", "[" + strings.Repeat("[],", 512) + "[]]", "HAMi's allocation: 513 containers; at most 512"},
 	} {

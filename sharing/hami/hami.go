@@ -3,9 +3,9 @@
 // node's GPUs, reads HAMi's choice, releases HAMi's node lock, and annotates the
 // pod with the result of the binding.
 //
-// The package chooses no GPU and prepares no container. HAMi's annotations are
-// requests: the node's accounting decides whether the GPU has room. The package
-// knows no API client: its caller passes what is watched, and writes for it.
+// The package chooses no GPU and prepares no container. HAMi's annotations are requests: the node's
+// accounting decides whether the GPU has room. The package knows no API client: its caller passes
+// watched objects, and writes for it.
 //
 // Facts are from HAMi's source, pkg/device/metax, pkg/scheduler and
 // pkg/util/nodelock of 2.6 to 2.10.
@@ -84,7 +84,7 @@ const (
 	// firstRetry and lastRetry bound the pause after a round that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// pollInterval is how often the Node is looked at without a change.
+	// pollInterval is the interval between checks of the Node without a change.
 	pollInterval = 5 * time.Second
 )
 
@@ -99,7 +99,7 @@ type Plugin struct {
 
 	mu    sync.Mutex // guards what follows
 	state *State
-	// phases are to be written to pods, written those that were queued.
+	// phases holds the phases to write to pods, written the queued phases.
 	phases  []phase
 	written map[types.UID]string
 }
@@ -118,7 +118,7 @@ func (b *Plugin) Set(s State) {
 	b.changed.Notify()
 }
 
-// now is the Node and what it offers; node is nil while one of them is not known.
+// now returns the Node and what it offers; node is nil while one of them is not known.
 func (b *Plugin) now() (node *corev1.Node, state State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

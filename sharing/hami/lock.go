@@ -30,7 +30,7 @@ const (
 // "to be bound" and "has its devices" and leaves the release to the node's
 // plugin; without it the next pod waits for five minutes.
 type Lock struct {
-	// Since is when it was taken, in whole seconds of the scheduler's clock.
+	// Since is the time when the lock was taken, in whole seconds of the scheduler's clock.
 	Since          time.Time
 	Namespace, Pod string
 }
@@ -63,7 +63,7 @@ func isName(s string) bool {
 	})
 }
 
-// String is how HAMi writes it.
+// String returns the lock in HAMi's format.
 func (l Lock) String() string {
 	return strings.Join([]string{l.Since.Format(time.RFC3339), l.Namespace, l.Pod}, ",")
 }
@@ -110,9 +110,8 @@ func requests(pod *corev1.Pod, resource string) bool {
 }
 
 const (
-	// lockDelay is how long a lock may name a pod that is not watched here before
-	// the plugin reads it from the API server. The watch of a pod that is being
-	// bound takes less.
+	// lockDelay is the time for which a lock may name an unwatched pod before the plugin reads it
+	// from the API server. The watch of a pod that is being bound takes less.
 	lockDelay = time.Second
 	// maxLockDelay bounds the pauses between such reads.
 	maxLockDelay = 15 * time.Second
@@ -125,7 +124,7 @@ const (
 type lockView struct {
 	value string
 	since time.Time
-	// readAfter is when the plugin may read the lock's pod from the API server.
+	// readAfter is the time from which the plugin may read the lock's pod from the API server.
 	readAfter time.Time
 	pause     time.Duration
 	// reported is set once the log has that the lock is not heddle's.
@@ -207,7 +206,7 @@ func (b *Plugin) wait() {
 	b.lock.pause = min(2*b.lock.pause, maxLockDelay)
 }
 
-// watched is the pod of a lock if it is known to be on this node.
+// watched returns the pod of a lock if it is known to be on this node.
 func (b *Plugin) watched(lock Lock) (pod *corev1.Pod, listed bool) {
 	pods, _, listed := b.Watched.Pods()
 	for _, p := range pods {

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// publishInterval is how long the available amounts may be out of date. HAMi
+// publishInterval bounds the age of the published free amounts. HAMi
 // does not read them, and a write of the Node for every pod that starts or ends
 // would load the API servers of large clusters.
 const publishInterval = 30 * time.Second
@@ -41,7 +41,7 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 	return pollInterval, nil
 }
 
-// annotation is the wanted value, nil for none. HAMi drops the GPUs
+// annotation returns the wanted value, nil for none. HAMi drops the GPUs
 // of a node without one within 15 s, and goes on counting pods of one with
 // unhealthy GPUs. So a node that is closed for a moment keeps it, and one
 // that has never been open gets none.
@@ -67,7 +67,7 @@ func isLocal(has string, local []string) bool {
 	})
 }
 
-// GPU is one shared GPU and what is taken of it.
+// GPU holds one shared GPU and its use.
 type GPU struct {
 	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
@@ -82,7 +82,7 @@ type Taken struct {
 	Exclusive bool
 }
 
-// Annotation is the value of [wellknown.HAMiGPUs]: the GPUs by Index, because
+// Annotation returns the value of [wellknown.HAMiGPUs]: the GPUs by Index, because
 // HAMi takes the place in the list for the index. If open is false, every GPU is
 // unhealthy.
 func Annotation(gpus []GPU, open bool) string {

@@ -8,10 +8,10 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Annotations returns those of a pod by which it was scheduled. HAMi 2.7 and later know
-// one spelling of the QoS policy, [wellknown.SGPUQoSPolicyAlias]; their webhook adds
-// it to a pod that has the other, and the scheduler goes by it. In a pod that HAMi
-// scheduled the other does not contradict it. Without HAMi they are the pod's.
+// Annotations returns the annotations by which a pod was scheduled. HAMi 2.7 and later know one
+// spelling of the QoS policy, [wellknown.SGPUQoSPolicyAlias]; their webhook adds it to a pod that
+// has the other, and the scheduler uses it. In a pod that HAMi scheduled the other does not
+// contradict it. Without HAMi they are the pod's.
 func Annotations(pod *corev1.Pod, d wellknown.Domains, schedulerName string) map[string]string {
 	_, chosen := pod.Annotations[wellknown.HAMiAllocation]
 	_, policy := pod.Annotations[wellknown.SGPUQoSPolicyAlias]

@@ -51,14 +51,13 @@ func Explain(gpus []GPU, r *Request) string {
 	return text.String()
 }
 
-// shortfall is what some GPUs lack.
+// shortfall counts the GPUs with the same lack.
 type shortfall struct {
 	gpus []int
 	text string
 }
 
-// assess counts the GPUs that can take a request, and groups the others by what
-// they lack.
+// assess counts the GPUs that can take a request, and groups the others by their lack.
 func assess(gpus []GPU, r *Request) (able int, lacks []shortfall) {
 	for i := range gpus {
 		reason := gpus[i].Reject(r)
@@ -122,7 +121,7 @@ func (r *Request) unknownUUIDs(gpus []GPU) []string {
 	return unknown
 }
 
-// Reason is why a GPU rejects a request. It is valid while both stay as they are.
+// Reason explains why a GPU rejects a request. It is valid while both are unchanged.
 type Reason struct {
 	cause cause
 	gpu   *GPU
@@ -159,7 +158,7 @@ func (r Reason) String() string {
 	return "GPU " + strconv.Itoa(r.gpu.Index) + ": " + r.detail()
 }
 
-// detail is the reason without the GPU.
+// detail returns the reason without the GPU.
 func (r Reason) detail() string {
 	g := r.gpu
 	switch r.cause {

@@ -1,10 +1,9 @@
-// Package quota decides which GPU a request for a share of a GPU gets: what
-// a GPU has left, which requests go together on one GPU, and why not.
+// Package quota chooses the GPU for a request of a share: it computes the free parts of GPUs,
+// decides which requests can share a GPU, and explains rejections.
 //
-// The package is pure: it computes from GPUs and requests, and knows neither
-// pods nor the kubelet nor the hardware. Compute is percent of one GPU (vcore),
-// memory is MiB. The callers keep the allocations: they pass GPUs with what is
-// taken, and the package keeps no state.
+// The package is pure: it computes from GPUs and requests, and knows neither pods nor the kubelet
+// nor the hardware. Compute is percent of one GPU (vcore), memory is MiB. The callers keep the
+// allocations: they pass GPUs with their use, and the package keeps no state.
 package quota
 
 import (
@@ -31,23 +30,22 @@ const (
 type Request struct {
 	// GPUs is the number of different GPUs.
 	GPUs int
-	// VCore is 1 to 100; 100 is an exclusive GPU. 0 is no limit, and nothing
-	// counted.
+	// VCore is 1 to 100; 100 requests an exclusive GPU. 0 means unlimited and uncounted.
 	VCore int
 	// MemoryMiB of 0 is MemoryPercent of the memory of the GPU that is chosen, and
 	// a MemoryPercent of 0 all of it. One of them is 0.
 	MemoryMiB     int64
 	MemoryPercent int
 	Policy        Policy
-	// Use are the UUIDs of the only GPUs to use, none means all. Avoid are
-	// those of GPUs not to use; Avoid wins over Use. Both are sorted, as [UUIDs] has them.
+	// Use lists the UUIDs of the GPUs to use, empty for all. Avoid lists the UUIDs of GPUs not to
+	// use; Avoid wins over Use. Both are sorted, as [UUIDs] returns them.
 	Use, Avoid []string
-	// Placement is which GPU comes first; empty is as the node or the
-	// scheduler is configured.
+	// Placement selects the preferred GPU; empty means the configured default of the node or the
+	// scheduler.
 	Placement config.Placement
 }
 
-// GPU is one shared GPU: what it has, and what is taken of it.
+// GPU holds the capacity and the use of one shared GPU.
 type GPU struct {
 	UUID string
 	// Index is the driver's number, for people.
@@ -55,12 +53,11 @@ type GPU struct {
 	// MemoryMiB of 0 is unknown: the GPU can take one consumer, which requests
 	// no amount.
 	MemoryMiB int64
-	// RoomMiB is what all consumers together may have where that is more than
-	// MemoryMiB, else 0.
+	// RoomMiB bounds the memory of all consumers together if it is more than MemoryMiB, else 0.
 	RoomMiB int64
-	// Slots is how many consumers it may have.
+	// Slots bounds the consumers of the GPU.
 	Slots int
-	// NUMA is -1 if unknown. GPUs of one Zone are joined by NVLink; 0 is none.
+	// NUMA is -1 if unknown. NVLink joins GPUs of one Zone; 0 means no zone.
 	NUMA, Zone int
 	// Unhealthy is the reason why no new pod gets the GPU; empty if the GPU is
 	// healthy.
@@ -69,8 +66,8 @@ type GPU struct {
 	// reserved slot of this GPU may still have it.
 	Draining bool
 
-	// VCore and UsedMiB are what the Consumers have. Policy is the policy of
-	// the consumers; it is empty without consumers and with an exclusive one.
+	// VCore and UsedMiB are the sums of the Consumers. Policy is the policy of the consumers; it is
+	// empty without consumers and with an exclusive one.
 	VCore     int
 	UsedMiB   int64
 	Consumers int
@@ -84,13 +81,13 @@ func (c *GPU) Share(r *Request) allocation.Share {
 	return allocation.Share{UUID: c.UUID, VCore: r.VCore, MemoryMiB: c.needs(r)}
 }
 
-// needs is the memory that a request takes of the GPU.
+// needs returns the memory that a request takes of the GPU.
 func (c *GPU) needs(r *Request) int64 { return r.MemoryOf(c.MemoryMiB) }
 
-// Room is the memory that all consumers together may have.
+// Room returns the memory that all consumers together may have.
 func (c *GPU) Room() int64 { return max(c.MemoryMiB, c.RoomMiB) }
 
-// MemoryOf is the memory that the request takes of a GPU with so much.
+// MemoryOf returns the memory that the request takes of a GPU with so much.
 func (r *Request) MemoryOf(totalMiB int64) int64 {
 	switch {
 	case r.MemoryMiB > 0:
@@ -150,7 +147,7 @@ func Publish(gpus []GPU) *allocation.NodeGPUs {
 	return all
 }
 
-// Published are the GPUs of a Node's annotation.
+// Published returns the GPUs of a Node's annotation.
 func Published(all *allocation.NodeGPUs) []GPU {
 	gpus := make([]GPU, 0, len(all.GPUs))
 	for i := range all.GPUs {

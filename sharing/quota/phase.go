@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 )
 
-// Phase is when a container runs: ordinary init containers one after another,
+// Phase describes when a container runs: ordinary init containers one after another,
 // each while the sidecars that started before it run; then the sidecars and all
 // other containers together. The zero Phase is the phase of the main containers.
 type Phase struct {
@@ -23,7 +23,7 @@ const (
 	phaseSidecar = "sidecar"
 )
 
-// ContainerOf finds a container of a pod, and its phase; nil if there is none.
+// ContainerOf returns a container of a pod and its phase, or nil.
 func ContainerOf(pod *corev1.Pod, name string) (*corev1.Container, Phase) {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
@@ -38,7 +38,7 @@ func ContainerOf(pod *corev1.Pod, name string) (*corev1.Container, Phase) {
 	return nil, Phase{}
 }
 
-// InitPhase is the phase of the init container at a place in its pod's list.
+// InitPhase returns the phase of the init container at a place in its pod's list.
 func InitPhase(c *corev1.Container, place int) Phase {
 	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 		return Phase{phaseSidecar, place}
@@ -67,7 +67,7 @@ func (p Phase) during(phase Phase) bool {
 	return p == phase
 }
 
-// Claim is what one container of a pod has of one GPU.
+// Claim is the part of one GPU that a container of a pod has.
 type Claim struct {
 	Phase  Phase
 	Share  allocation.Share
@@ -80,7 +80,7 @@ type Load struct {
 	MemoryMiB        int64
 }
 
-// Peak is the largest sum of a pod's claims on one GPU, over all times at which
+// Peak returns the largest sum of a pod's claims on one GPU, over all times at which
 // a container of phase with runs; over all times if with is nil. The kubelet
 // counts a pod's resources and reuses its devices by the same rule.
 func Peak(claims []Claim, with *Phase) Load {

@@ -8,8 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// MaxGPUs is how many GPUs of a node [Place] considers; it never chooses one
-// beyond.
+// MaxGPUs bounds the GPUs of a node that [Place] considers.
 const MaxGPUs = 64
 
 // Place chooses r.GPUs different GPUs that can take the request, and returns
@@ -35,8 +34,8 @@ const MaxGPUs = 64
 //
 //	(idle, loss, worth afterwards, idle GPUs in the zone if it is one, place)
 //
-// of which the third decides where nothing is asked of one resource, and the
-// fourth breaks the smallest NVLink zone.
+// The third decides if one resource is not requested, and the fourth breaks the smallest NVLink
+// zone.
 //
 // Spread minimizes how much consumers disturb each other. It orders GPUs by
 //
@@ -45,16 +44,14 @@ const MaxGPUs = 64
 //
 // fractions in millionths.
 //
-// Several GPUs work together, so how they are joined comes before what they
-// cost. They come from one NVLink zone if one has enough GPUs that take the
-// request: the one with the fewest of these, so that larger zones stay for
-// larger requests; and from one NUMA node of it if one has enough, again the one
-// with the fewest. If no zone has enough, they come from one NUMA node if one
-// has enough, and from as few zones as possible: the largest whole, then the
-// smallest that has the rest. Of groups of one size the one with the least sum
-// of costs is taken, added up number by number, and in a group the GPUs that
-// cost least. A GPU without a zone, or whose NUMA node is unknown, is a group
-// by itself.
+// Several GPUs work together, so how they are joined comes before what they cost. They come from
+// one NVLink zone if one has enough GPUs that take the request: the one with the fewest of these,
+// so that larger zones stay for larger requests; and from one NUMA node of it if one has enough,
+// again the one with the fewest. If no zone has enough, they come from one NUMA node if one has
+// enough, and from as few zones as possible: the largest whole, then the smallest that has the
+// rest. Of groups of one size the one with the least sum of costs is taken, added up number by
+// number, and in a group the GPUs that cost least. A GPU without a zone or with an unknown NUMA
+// node is a separate group.
 func Place(gpus []GPU, r *Request, how config.Placement, out []int) ([]int, bool) {
 	out = out[:0]
 	if r.GPUs < 1 || r.GPUs > min(len(gpus), MaxGPUs) {
@@ -130,7 +127,7 @@ func (s *search) choose(able uint64, n int) uint64 {
 	return chosen
 }
 
-// level is what joins GPUs into groups.
+// level is the kind of link that joins GPUs into groups.
 type level int
 
 const (
@@ -138,7 +135,7 @@ const (
 	numa
 )
 
-// group is the GPUs of a set that are joined with GPU i, and i itself.
+// group returns the GPUs of a set that are joined with GPU i, and i itself.
 func (s *search) group(i int, among uint64, by level) uint64 {
 	in := uint64(1) << i
 	c := &s.gpus[i]
@@ -154,7 +151,7 @@ func (s *search) group(i int, among uint64, by level) uint64 {
 	return in
 }
 
-// smallest is the smallest group of a set that has n GPUs; 0 if none has.
+// smallest returns the smallest group of a set that has n GPUs; 0 if none has.
 func (s *search) smallest(among uint64, n int, by level) uint64 {
 	var best uint64
 	for rest := among; rest != 0; {
@@ -171,7 +168,7 @@ func (s *search) smallest(among uint64, n int, by level) uint64 {
 	return best
 }
 
-// largest is the zone of a set with the most GPUs.
+// largest returns the zone of a set with the most GPUs.
 func (s *search) largest(among uint64) uint64 {
 	var best uint64
 	for rest := among; rest != 0; {
@@ -185,7 +182,7 @@ func (s *search) largest(among uint64) uint64 {
 	return best
 }
 
-// cheapest is the n GPUs of a set that cost least, the first of equal ones.
+// cheapest returns the n GPUs of a set that cost least, the first of equal ones.
 // Costs are compared number by number, so these have the least sum too.
 func (s *search) cheapest(among uint64, n int) uint64 {
 	var chosen uint64
@@ -223,7 +220,7 @@ type cost [4]int64
 
 func (a *cost) compare(b *cost) int { return slices.Compare(a[:], b[:]) }
 
-// loss is the cost with binpack, in percent times MiB.
+// loss returns the cost with binpack, in percent times MiB.
 func (c *GPU) loss(r *Request) cost {
 	v, m := int64(Whole-c.VCore), c.Room()-c.UsedMiB
 	after := (v - int64(r.VCore)) * (m - c.needs(r))
@@ -234,7 +231,7 @@ func (c *GPU) loss(r *Request) cost {
 	return cost{idle, v*m - after, after}
 }
 
-// load is the cost with spread, in millionths.
+// load returns the cost with spread, in millionths.
 func (c *GPU) load(r *Request) cost {
 	const million = 1_000_000
 	compute := int64(c.VCore+r.VCore) * (million / Whole)

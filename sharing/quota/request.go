@@ -68,7 +68,7 @@ func (r *Request) String() string {
 	return text + ", " + string(r.Policy)
 }
 
-// each is the amount of each GPU.
+// each returns the amount of each GPU.
 func (r *Request) each() string {
 	memory := "all memory"
 	switch {
@@ -97,7 +97,7 @@ func (p *parser) errorf(format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf(format, args...))
 }
 
-// has reports whether there is a limit and it is not 0.
+// has reports whether a limit exists and is not 0.
 func (p *parser) has(name string) bool {
 	q, ok := p.limits[corev1.ResourceName(name)]
 	return ok && !q.IsZero()
@@ -109,13 +109,13 @@ func (p *parser) without(name, sgpu string) {
 	}
 }
 
-// text is a limit as it is written, within bounds.
+// text returns a limit as it is written, within bounds.
 func (p *parser) text(name string) string {
 	q := p.limits[corev1.ResourceName(name)]
 	return wellknown.Clip(q.String())
 }
 
-// whole is a quantity as a number up to most; too large ones are most + 1.
+// whole returns a quantity as a number up to most; too large ones are most + 1.
 func whole(q resource.Quantity, most int64) (n int64, ok bool) {
 	if q.CmpInt64(most) > 0 {
 		return most + 1, true
@@ -156,7 +156,7 @@ func (p *parser) vcore(name, sgpu string, policy Policy) int {
 	return p.percent(name, otherwise, "for more GPUs raise "+sgpu)
 }
 
-// percent is a limit of 1 to 100; the hints are for less and for more.
+// percent returns a limit of 1 to 100; the hints are for less and for more.
 func (p *parser) percent(name, less, more string) int {
 	n, ok := whole(p.limits[corev1.ResourceName(name)], Whole)
 	switch {
@@ -170,7 +170,7 @@ func (p *parser) percent(name, less, more string) int {
 	return int(n)
 }
 
-// policy is the pod's QoS policy, under either spelling.
+// policy returns the pod's QoS policy, under either spelling.
 func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Policy {
 	key := d.SGPUQoSPolicy()
 	value, other := strings.TrimSpace(annotations[key]), strings.TrimSpace(annotations[wellknown.SGPUQoSPolicyAlias])
@@ -187,14 +187,15 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}
-	p.errorf("annotation %s: unsupported value %q: want %s, %s or %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
+	p.errorf("annotation %s: unsupported value %q: want %s, %s or %s",
+		key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
 	return FixedShare
 }
 
-// UUIDs are the GPUs that a pod's annotations name, sorted and without doubles:
-// use are the only ones that the pod accepts, none means all; avoid are those
-// that it rejects, and avoid wins over use. UUIDs fails if an annotation and its
-// alias differ, because one of the two owners would be surprised.
+// UUIDs returns the GPUs that a pod's annotations name, sorted and without duplicates: use lists
+// the GPUs that the pod accepts, empty for all; avoid lists the GPUs that it rejects, and wins over
+// use. UUIDs fails if an annotation and its alias differ, because one of the two owners would be
+// surprised.
 func UUIDs(annotations map[string]string, d wellknown.Domains) (use, avoid []string, err error) {
 	use, useErr := uuids(annotations, d.UseGPUUUID(), wellknown.UseGPUUUIDAlias)
 	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), wellknown.NoUseGPUUUIDAlias)
@@ -216,7 +217,7 @@ func names(list []string, uuid string) bool {
 	return found
 }
 
-// uuids is the list under a key or its alias.
+// uuids returns the list under a key or its alias.
 func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	list, other := split(annotations[key]), split(annotations[alias])
 	switch {
@@ -228,10 +229,10 @@ func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	return nil, differ(key, alias)
 }
 
-// Placements are the placements of a pod's annotations for a scheduler: for its
-// GPUs and for its node. heddle's annotation covers both; HAMi has one for each.
-// Empty is no placement. It fails if heddle's and HAMi's annotations differ, and
-// for any other word, also for the words that only HAMi defines.
+// Placements returns the placements in a pod's annotations for a scheduler: for its GPUs and for
+// its node. heddle's annotation covers both; HAMi has one for each. Empty means no placement. It
+// fails if heddle's and HAMi's annotations differ, and for any other word, also for the words that
+// only HAMi defines.
 func Placements(annotations map[string]string) (gpus, nodes config.Placement, err error) {
 	both, err := placement(annotations, wellknown.SGPUPlacement)
 	errs := []error{err}

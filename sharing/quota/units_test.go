@@ -2,13 +2,10 @@ package quota_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -158,20 +155,4 @@ func TestDefaults(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the GPU's whole memory") {
 		t.Errorf("vmemory: 0 is accepted: %v", err)
 	}
-}
-
-// spelled is a limit in names and units of HAMi's NVIDIA backend.
-func spelled(t *testing.T, name, amount string) string {
-	t.Helper()
-	switch name {
-	case "sgpu":
-		return "gpu=" + amount
-	case "vcore":
-		return "gpucores=" + amount
-	}
-	if gib, err := strconv.Atoi(amount); err == nil {
-		return fmt.Sprintf("gpumem=%d", gib*1024)
-	}
-	q := resource.MustParse(amount)
-	return fmt.Sprintf("gpumem=%d", q.Value()>>20)
 }

@@ -43,7 +43,7 @@ func (p *parser) memory(names *config.Resources) (mib int64, percent int) {
 	return p.bytes(name), 0
 }
 
-// plain is a number without a unit, in MiB.
+// plain returns a number without a unit, in MiB.
 func (p *parser) plain(name string, unit config.MemoryUnit) int64 {
 	mib := unit.InMiB()
 	n, ok := whole(p.limits[corev1.ResourceName(name)], allocation.MaxMemoryMiB/mib)
@@ -58,7 +58,7 @@ func (p *parser) plain(name string, unit config.MemoryUnit) int64 {
 	return n * mib
 }
 
-// bytes is a number of bytes in MiB, rounded up.
+// bytes returns a number of bytes in MiB, rounded up.
 func (p *parser) bytes(name string) int64 {
 	const unit = 1 << 20
 	q := p.limits[corev1.ResourceName(name)]
@@ -114,8 +114,8 @@ const (
 	up      = 102
 )
 
-// gib writes MiB as GiB. What is left rounds down and what is needed up, so
-// that the one always reads less than the other.
+// gib formats MiB as GiB. Free amounts round down and needed amounts up, so that a rejected request
+// never shows equal amounts.
 func gib(mib int64, round int64) string {
 	tenths := (mib*10 + round*10) / 1024
 	if tenths%10 == 0 {

@@ -112,7 +112,8 @@ const metricsAddress = "127.0.0.1:19101"
 // start runs the daemon and returns how long its first label took.
 func (p *process) start(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
-	p.cmd = exec.CommandContext(ctx, p.binary, "feature-discovery", "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
+	p.cmd = exec.CommandContext(ctx, p.binary, "feature-discovery",
+		"--node-name", "bench", "--interval", "1s", "--log-level", "warn",
 		"--machine", filepath.Join(p.root, "test/machines/dgx-h100.json"),
 		"--config", filepath.Join(p.root, "test/machines/h800-8ib-bond.config"),
 		"--kubeconfig", p.cluster.Kubeconfig(), "--metrics-address", metricsAddress)

@@ -37,7 +37,8 @@ func devicePlugin(
 	if err := install.DeviceNodes(dump, dir); err != nil {
 		return nil, err
 	}
-	cmd, err := c.NodeCommand(ctx, binary, "device-plugin", "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
+	cmd, err := c.NodeCommand(ctx, binary, "device-plugin",
+		"--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
 		"--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state"))
 	if err != nil {
 		return nil, err

@@ -75,7 +75,8 @@ func weighNode(ctx context.Context, c *cluster.Cluster, i *install.Installer, lo
 	var pids []int
 	for n, own := range [][]string{
 		{"device-plugin", "--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state")},
-		{"feature-discovery", "--interval", "60s"}, {"topo-worker", "--interval", "30s"},
+		{"feature-discovery", "--interval", "60s"},
+		{"topo-worker", "--interval", "30s"},
 	} {
 		pid, end, err := onNode(ctx, c, log, append([]string{
 			binary, own[0], "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",

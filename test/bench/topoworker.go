@@ -39,7 +39,8 @@ func topoWorker(
 	if err := placeFile(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, binary, "topo-worker", "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
+	cmd := exec.CommandContext(ctx, binary, "topo-worker",
+		"--node-name", "bench", "--interval", "1s", "--log-level", "warn",
 		"--machine", filepath.Join(i.Root, "test/machines/h800-8ib-bond.json"), "--config", filepath.Join(dir, "config"),
 		"--kubeconfig", c.Kubeconfig(), "--metrics-address", metricsAddress)
 	cmd.Stderr = log

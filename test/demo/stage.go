@@ -156,7 +156,8 @@ func (s *stage) label(ctx context.Context) error {
 			continue
 		}
 		group.Go(func() error {
-			cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, node), "feature-discovery", "--oneshot", "--node-name", m.name,
+			cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, node), "feature-discovery",
+				"--oneshot", "--node-name", m.name,
 				"--machine", filepath.Join(s.fleetDir(), m.name+".json"),
 				"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
 			if out, err := cmd.CombinedOutput(); err != nil {

@@ -52,7 +52,7 @@ func (c Class) Compare(d Class) int {
 	return cmp.Or(cmp.Compare(c.Kind, d.Kind), cmp.Compare(c.Links, d.Links))
 }
 
-// String is the field's word: X, NV18, PIX, PXB, PHB, NODE, SYS; "unknown".
+// String returns the field's word: X, NV18, PIX, PXB, PHB, NODE, SYS; "unknown".
 func (c Class) String() string {
 	if c.Kind == NVLink {
 		return cmp.Or(c.Maker, "NV") + strconv.Itoa(c.Links)

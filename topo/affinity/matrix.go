@@ -55,7 +55,7 @@ func Of(m *machine.Machine) *Matrix {
 	return x
 }
 
-// spotsOf are the places of all devices, in the order of a matrix.
+// spotsOf returns the places of all devices, in the order of a matrix.
 func spotsOf(m *machine.Machine) []spot {
 	var gpus, hcas []spot
 	for i := range m.GPUs {
@@ -75,7 +75,7 @@ func spotsOf(m *machine.Machine) []spot {
 	return slices.Concat(gpus, hcas)
 }
 
-// At is the class between the devices at i and j of Devices.
+// At returns the class between the devices at i and j of Devices.
 func (x *Matrix) At(i, j int) Class { return x.cells[i*len(x.Devices)+j] }
 
 // Nearest returns, in the order of Devices, those of the devices that among

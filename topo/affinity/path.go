@@ -32,7 +32,7 @@ func hcaSpot(m *machine.Machine, at int) spot {
 	return s
 }
 
-// between is the class of a pair. A GPU reaches an HCA with a Data-Direct
+// between returns the class of a pair. A GPU reaches an HCA with a Data-Direct
 // function by the better of its two functions: the tree alone would call the
 // best pair of such a machine the worst.
 func between(a, b *spot, numaNodes int) Class {
@@ -53,7 +53,7 @@ func between(a, b *spot, numaNodes int) Class {
 	return Class{Kind: kind}
 }
 
-// links is the number of NVLinks between two GPUs: the direct ones, else, if
+// links returns the number of NVLinks between two GPUs: the direct ones, else, if
 // both have links to NVSwitches, as many as the one with fewer has. Of direct
 // links only those count that both ends report.
 func links(a, b *machine.GPU) int {
@@ -80,7 +80,7 @@ func linksTo(g *machine.GPU, peer string) int {
 	return n
 }
 
-// path is the kind of path through the PCI tree, from the functions' ancestry
+// path returns the kind of path through the PCI tree, from the functions' ancestry
 // in sysfs. A switch is two bridges in a row, an upstream and a downstream
 // port: two functions under one switch share everything but their own
 // downstream port.
@@ -102,7 +102,7 @@ func path(a, b *machine.PCIFunction, numaNodes int) Kind {
 	return SYS
 }
 
-// below is the kind of path between two functions under one host bridge.
+// below returns the kind of path between two functions under one host bridge.
 func below(a, b []string) Kind {
 	shared := 0
 	for shared < min(len(a), len(b)) && a[shared] == b[shared] {

@@ -29,7 +29,7 @@ type Trees struct {
 // KindPart is the kind of the parts of domains. No level has it.
 const KindPart = "nvlink-part"
 
-// Crossing are the groups of GET /node_group?axis=nvlink that cross those of GET
+// Crossing returns the groups of GET /node_group?axis=nvlink that cross those of GET
 // /node_group: they are not among them.
 func Crossing(groups, domains []v1alpha1.Group) []v1alpha1.Group {
 	in := names(map[[2]string]bool{}, groups)

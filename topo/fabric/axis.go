@@ -18,7 +18,7 @@ const (
 	AxisNVLink Axis = "nvlink"
 )
 
-// Along is the same nodes along an axis. It is s itself if that is alike.
+// Along returns the same nodes along an axis. It is s itself if that is alike.
 func (s *Snapshot) Along(axis Axis) *Snapshot {
 	switch axis {
 	case AxisFabric:
@@ -53,7 +53,7 @@ func dissolve(list []*Element) []*Element {
 	return out
 }
 
-// with is a group with other children.
+// with returns a group with other children.
 func (e *Element) with(children []*Element) *Element {
 	out := *e
 	out.Child = children

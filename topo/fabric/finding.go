@@ -74,7 +74,7 @@ func compareFindings(a, b Finding) int {
 
 func sortFindings(list []Finding) { slices.SortFunc(list, compareFindings) }
 
-// Subject is the port that a finding is about: "mlx5_3 port 1 (rail 3)"; empty
+// Subject returns the port that a finding is about: "mlx5_3 port 1 (rail 3)"; empty
 // for a finding about no port.
 func (f *Finding) Subject() string {
 	rail := fmt.Sprintf("rail %d", f.Rail)
@@ -119,7 +119,7 @@ func (f *Finding) Sentence() string {
 	return "the reported path contradicts the levels"
 }
 
-// text is the switch by its name, else its ID, and the port if it is known.
+// text returns the switch by its name, else its ID, and the port if it is known.
 func (s Switch) text() string {
 	if s.Port == "" {
 		return cmp.Or(s.Name, s.ID)

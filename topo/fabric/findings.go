@@ -235,7 +235,7 @@ func (c *cablingCheck) expectations() []Rail {
 	return slices.DeleteFunc(out, func(r Rail) bool { return r.Leaf == (Switch{}) })
 }
 
-// faults are the findings of one member.
+// faults returns the findings of one member.
 func (c *cablingCheck) faults(m *member) []Finding {
 	var out []Finding
 	w := c.wiring(m)
@@ -348,7 +348,7 @@ func (p *port) finding(node string, ids []string) Finding {
 	return f
 }
 
-// alone are the findings of a node that is in no leaf group.
+// alone returns the findings of a node that is in no leaf group.
 func (l *links) alone(node string) []Finding {
 	var out []Finding
 	for i := range l.ports {

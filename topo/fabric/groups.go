@@ -136,7 +136,7 @@ func newVoting(g *graph) *voting {
 	return v
 }
 
-// at are the ends with links at a switch.
+// at returns the ends with links at a switch.
 func (v *voting) at(h int32) []bundle { return v.list[v.start[h]:v.start[h+1]] }
 
 // counts reports whether links count at a switch in votes 1 and 3.
@@ -337,7 +337,7 @@ func (v *voting) favored(e *ends, home []int32, tied *tally[int32], usual map[in
 	return favored.most(v.compare)
 }
 
-// usual are the rails with at least half as many links at a switch as any other, or
+// usual returns the rails with at least half as many links at a switch as any other, or
 // none without members.
 func (v *voting) usual(h int32) []int32 {
 	var rails tally[int32]

@@ -56,7 +56,7 @@ const (
 // DefaultNodeNumber is the default number of nodes in a dragonfly.
 const DefaultNodeNumber = 2
 
-// Preset is the levels of a mode, top first. nodeNumber is for ModeDragonfly;
+// Preset returns the levels of a mode, top first. nodeNumber is for ModeDragonfly;
 // 0 means DefaultNodeNumber.
 //
 // ModeAuto shows what the reports show: a level without groups does not

@@ -170,7 +170,7 @@ func (s *symbols) own(l *links, by int32) {
 	}
 }
 
-// duplicates are the nodes of each GUID that several report.
+// duplicates returns the nodes of each GUID that several report.
 func (s *symbols) duplicates(nodes []*node) map[uint64][]*node {
 	if s.doubles == 0 {
 		return nil

@@ -82,7 +82,7 @@ func (d *domain) names(level *Level, ids []string) naming {
 // remember.
 func (d *domain) remembers() bool { return d.by == keySwitch || d.by == keyBlock }
 
-// remembers is the name that the node carries for a kind.
+// remembers returns the name that the node carries for a kind.
 func (n *node) remembers(kind string) string {
 	for _, name := range n.Names {
 		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) {
@@ -92,7 +92,7 @@ func (n *node) remembers(kind string) string {
 	return ""
 }
 
-// identity is the name that a key gives.
+// identity returns the name that a key gives.
 func (d *domain) identity(kind string) string {
 	if d.by == keyPath {
 		return d.id
@@ -109,7 +109,7 @@ func (d *domain) identity(kind string) string {
 	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
 }
 
-// reported are the names of the domain's switch in the members' reports: by their
+// reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
 func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 	var seen tally[string]
@@ -138,7 +138,7 @@ func isIdentity(s string) bool { return (len(s) == 16 || len(s) == 12) && hexade
 // hyphen and twelve digits.
 const maxSuffix = 13
 
-// title is a group's name by its switch's: the kind does not stand twice.
+// title returns a group's name by its switch's: the kind does not stand twice.
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word
@@ -182,7 +182,7 @@ func (n *names) add(d *domain) {
 	}
 }
 
-// owner is the domain that a name belongs to, nil if to none: one with that name
+// owner returns the domain that a name belongs to, nil if to none: one with that name
 // given, paths before NVLink domains, else the one in which most members remember it,
 // else one with a key that gives it.
 func (n *names) owner(name string) *domain {
@@ -215,7 +215,7 @@ func (n *names) isShared(name string) bool {
 	return described > 1
 }
 
-// name is the domain's: what it remembers unless another has a better claim,
+// name returns the domain's: what it remembers unless another has a better claim,
 // else what its switch is called, else what its key gives, else that with a
 // suffix.
 func (n *names) name(d *domain) string {

@@ -29,7 +29,7 @@ type Snapshot struct {
 	size int
 }
 
-// next is the snapshot after s, nil before the first. It is s itself if nothing
+// next returns the snapshot after s, nil before the first. It is s itself if nothing
 // is different.
 func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
@@ -43,7 +43,7 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	return out
 }
 
-// ETag is a strong entity tag: equal for equal bytes, on every replica and
+// ETag returns a strong entity tag: equal for equal bytes, on every replica and
 // whatever came before.
 func (s *Snapshot) ETag() string {
 	h := sha256.New()
@@ -62,7 +62,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return int64(s.size), WriteElements(w, s.Child)
 }
 
-// All are the elements, parents first, with the elements that hold them, top
+// All returns the elements, parents first, with the elements that hold them, top
 // first. The list of holders is good until the next step only.
 func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] {
 	return func(yield func([]*Element, *Element) bool) {
@@ -79,7 +79,7 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 	return true
 }
 
-// Select are the elements of that kind and that name, in the tree's order and
+// Select returns the elements of that kind and that name, in the tree's order and
 // with all that is below them, and last NVLink domains that cross the tree's
 // groups; "" means any. An element below a selected one is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
@@ -122,7 +122,7 @@ func WriteElements(to io.Writer, list []*Element) error {
 // room is the size of a write, in bytes: each write wakes the reader up.
 const room = 64 << 10
 
-// Findings are all that is not as it should be, by node.
+// Findings returns all that is not as it should be, by node.
 func (s *Snapshot) Findings() []Finding {
 	var out []Finding
 	for _, e := range s.All() {

@@ -87,7 +87,7 @@ func (p *spot) findings(duplicates map[uint64][]*node, ids []string) []Finding {
 	return out
 }
 
-// contradicted is the group in which the other members report another one
+// contradicted returns the group in which the other members report another one
 // above, "" for none.
 func (p *spot) contradicted() string {
 	for i, d := range p.chain {

@@ -108,7 +108,7 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 	}
 }
 
-// peers are the switches behind the uplinks of each leaf, sorted by ID. Of several
+// peers returns the switches behind the uplinks of each leaf, sorted by ID. Of several
 // nodes that report a leaf the first by name counts, and only one that has a cable
 // to that leaf.
 func peers(nodes []*node, switches int) [][]int32 {

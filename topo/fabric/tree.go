@@ -54,7 +54,7 @@ type spot struct {
 	dissent uint32
 }
 
-// cabling are the faults of the node's cables.
+// cabling returns the faults of the node's cables.
 func (p *spot) cabling() []Finding {
 	if p.group == nil {
 		return p.links.alone(p.Name)
@@ -62,7 +62,7 @@ func (p *spot) cabling() []Finding {
 	return p.group.findings[p.index]
 }
 
-// block is the part of the leaf group that the node is in, "" if it is not cut.
+// block returns the part of the leaf group that the node is in, "" if it is not cut.
 func (p *spot) block() string {
 	if p.group.blocks == nil {
 		return ""
@@ -196,7 +196,7 @@ func (p *spot) above(d *domain) *domain {
 	return nil
 }
 
-// lowest is the domain that shows the node, nil for the root.
+// lowest returns the domain that shows the node, nil for the root.
 func (p *spot) lowest() *domain {
 	for _, d := range slices.Backward(p.chain) {
 		if d != nil && !d.crosses {

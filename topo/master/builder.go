@@ -218,7 +218,7 @@ func (b *Builder) put(list []*informers.NodeState) {
 	b.fabric.Put(nodes...)
 }
 
-// discovery are the workers that discover the uplinks of each leaf, if any level is
+// discovery returns the workers that discover the uplinks of each leaf, if any level is
 // made by them.
 func (b *Builder) discovery(was map[string][]string, next *snapshot.Snapshot, slow bool) map[string][]string {
 	if was != nil && (!slow || next.Tree == b.discovered) {

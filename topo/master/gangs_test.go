@@ -12,20 +12,17 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// gangPod puts a member with 4 GPUs; of no node it waits, else it runs.
-func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) {
+// gangPod puts a running member of gang tf with 4 GPUs on node n1.
+func (c *cluster) gangPod(name string, change ...func(*corev1.Pod)) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ai", Name: name, CreationTimestamp: metav1.Unix(1_700_000_000, 0),
-		Labels: map[string]string{wellknown.GangName: gang, wellknown.GangMinAvailable: "2"},
+		Labels: map[string]string{wellknown.GangName: "tf", wellknown.GangMinAvailable: "2"},
 	}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")},
 	}}}
-	p.Status.Phase = corev1.PodPending
-	if node != "" {
-		p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
-		p.Status.StartTime = new(metav1.Unix(1_700_000_060, 0))
-	}
+	p.Spec.NodeName, p.Status.Phase = "n1", corev1.PodRunning
+	p.Status.StartTime = new(metav1.Unix(1_700_000_060, 0))
 	for _, f := range change {
 		f(p)
 	}
@@ -39,8 +36,8 @@ func TestPodLeavesGang(t *testing.T) {
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	withoutGPUs := func(p *corev1.Pod) { p.Spec.Containers = nil }
 	plain := func(p *corev1.Pod) { p.Spec.Containers, p.Labels = nil, nil }
-	c.gangPod("driver", "tf", "n1", withoutGPUs)
-	c.gangPod("other", "tf", "n1", plain)
+	c.gangPod("driver", withoutGPUs)
+	c.gangPod("other", plain)
 	r := c.replica(t, fabric.ModeSwitchbox)
 	members := func(n int) func(*snapshot.Snapshot) bool {
 		return func(s *snapshot.Snapshot) bool {
@@ -49,12 +46,12 @@ func TestPodLeavesGang(t *testing.T) {
 		}
 	}
 	r.until(t, "one member", members(1))
-	c.gangPod("other", "tf", "n1", withoutGPUs)
+	c.gangPod("other", withoutGPUs)
 	r.until(t, "two members", members(2))
-	c.gangPod("other", "tf", "n1", plain)
+	c.gangPod("other", plain)
 	r.until(t, "one member again", members(1))
 	c.KindDown("pods", true) // The watch does not see the next change.
-	c.gangPod("driver", "tf", "n1", plain)
+	c.gangPod("driver", plain)
 	c.KindDown("pods", false)
 	r.until(t, "no gang", members(0))
 }

@@ -86,7 +86,7 @@ func (p *picker) moveOpen(spare bool) {
 	p.chosen[at], p.chosen[end] = p.chosen[end], p.chosen[at]
 }
 
-// fewest is how many items hold an amount; 0 if all together do not.
+// fewest returns how many items hold an amount; 0 if all together do not.
 func (p *picker) fewest(a amount) int {
 	p.sort()
 	for k := 1; k <= len(p.sorted); k++ {

@@ -106,10 +106,10 @@ func (d *demand) choosePrimary() {
 	}
 }
 
-// placed is how many pods have a node.
+// placed returns how many pods have a node.
 func (d *demand) placed() int { return len(d.at) - len(d.pending) }
 
-// least is how many pending pods must get one.
+// least returns how many pending pods must get one.
 func (d *demand) least() int {
 	if d.gang.MinMember <= 0 {
 		return len(d.pending)

@@ -109,7 +109,7 @@ func (s *search) restrict() {
 	}
 }
 
-// required is the group of the required kind that a node is in, or the node if
+// required returns the group of the required kind that a node is in, or the node if
 // that is required; None if it is in none.
 func (s *search) required(node int32) int32 {
 	if s.require.nodes {
@@ -222,7 +222,7 @@ func (s *search) blockTarget(nodes []int32, pods int64) (target, bool) {
 	return best, best.group >= 0
 }
 
-// most is the largest number of pending pods, from lo on and under hi, that
+// most returns the largest number of pending pods, from lo on and under hi, that
 // fit, the lowest ranks first; lo-1 if even lo do not.
 func (s *search) most(lo, hi int) int {
 	if len(s.demand.primary) == len(s.demand.at) {
@@ -236,7 +236,7 @@ func (s *search) most(lo, hi int) int {
 	return hi - 1 - sort.Search(hi-lo, func(i int) bool { return s.attempt(hi - 1 - i) })
 }
 
-// bound is the most primary pods that one group takes in which the gang may be.
+// bound returns the most primary pods that one group takes in which the gang may be.
 func (s *search) bound() (most int64) {
 	if s.require.around != 0 {
 		return int64(s.tree.LargestFree(s.base)[s.demand.gang.Require])

@@ -33,7 +33,7 @@ func (s *search) plan(n int) Plan {
 	return out
 }
 
-// groupOf is the tightest group that holds all of some nodes; the root for none.
+// groupOf returns the tightest group that holds all of some nodes; the root for none.
 func (t *Tree) groupOf(nodes []int32) Group {
 	switch first, last := bounds(nodes); {
 	case last == None:
@@ -102,7 +102,7 @@ func (s *search) closest(plan *Plan) string {
 	return "all nodes together are"
 }
 
-// missing is how many GPUs pending pods ask for; how many they are, if these ask
+// missing returns how many GPUs pending pods ask for; how many they are, if these ask
 // for none.
 func (d *demand) missing(pending []int32) string {
 	gpus := 0

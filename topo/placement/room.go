@@ -4,13 +4,13 @@ package placement
 // shorter one.
 type amount struct{ blocks, short int64 }
 
-// slots is how many slots of a block hold the amount.
+// slots returns how many slots of a block hold the amount.
 func (a amount) slots() int64 { return a.blocks + min(a.short, 1) }
 
 // target is a node, or a group if node is None.
 type target struct{ node, group int32 }
 
-// span is the nodes of a target: from first up to last, without it.
+// span returns the nodes of a target: from first up to last, without it.
 func (t *Tree) span(at target) (first, last int32) {
 	if at.node >= 0 {
 		return at.node, at.node + 1
@@ -85,7 +85,7 @@ func (r *room) sum() {
 	}
 }
 
-// total is how many pods an amount is.
+// total returns how many pods an amount is.
 func (r *room) total(a amount) int64 { return a.blocks*r.block + a.short }
 
 // holds is true if a target takes an amount.
@@ -139,7 +139,7 @@ func (r *room) accepts(at target, a amount, f *filter) bool {
 	return f.beside == nil || f.beside.admits(at, a)
 }
 
-// find is the target for the gang: beside its members if there are any, else of
+// find returns the target for the gang: beside its members if there are any, else of
 // the preferred kind, else the tightest.
 func (r *room) find(a amount, f *filter) (target, bool) {
 	if r.prefer != 0 && f.tier == 0 {
@@ -152,7 +152,7 @@ func (r *room) find(a amount, f *filter) (target, bool) {
 	return r.tightest(0, a, f)
 }
 
-// tightest is the group or node of the lowest tier inside g that holds an
+// tightest returns the group or node of the lowest tier inside g that holds an
 // amount and all members in g. Of several it is the one that holds it in the
 // fewest groups, then the one with the least room, then the one with the least
 // room around it, then the first. If g holds the amount there is always one
@@ -203,7 +203,7 @@ func (r *room) tightestGroup(g int32, a amount, f *filter) int32 {
 	return best
 }
 
-// parts is how many of the groups right inside one hold an amount; 1 if there
+// parts returns how many of the groups right inside one hold an amount; 1 if there
 // are none.
 func (r *room) parts(g int32, a amount) int {
 	if r.tree.groups[g].lowest {

@@ -190,7 +190,7 @@ func (s *secondary) assign(node, rank int32) {
 	s.on[node]++
 }
 
-// distance is how far from the gang a node is: 0 if it has pods of it, 1 if its
+// distance returns how far from the gang a node is: 0 if it has pods of it, 1 if its
 // lowest group does, else 2.
 func (s *secondary) distance(node int32) int {
 	switch {
@@ -223,7 +223,7 @@ func (s *secondary) reserve(first, last int32) bool {
 	return true
 }
 
-// cheapest is the first of the nodes that lose the fewest primary pods to one
+// cheapest returns the first of the nodes that lose the fewest primary pods to one
 // of a class, and how many.
 func (s *secondary) cheapest(first, last int32, class int) (best, least int32) {
 	best, least = None, math.MaxInt32
@@ -268,7 +268,7 @@ func (s *secondary) takes(node, primary int32, class int) bool {
 	return true
 }
 
-// loss is how many primary pods fewer a node takes with one pod more of a
+// loss returns how many primary pods fewer a node takes with one pod more of a
 // class.
 func (s *secondary) loss(node int32, class int) int32 {
 	fit := s.fit[node]

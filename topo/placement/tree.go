@@ -64,25 +64,25 @@ type group struct {
 	remainder bool
 }
 
-// Len is the number of nodes; their IDs are 0 to Len()-1.
+// Len returns the number of nodes; their IDs are 0 to Len()-1.
 func (t *Tree) Len() int { return len(t.names) }
 
 // nodes is Len as an ID.
 func (t *Tree) nodes() int32 { return int32(len(t.names)) } //nolint:gosec // At most maxNodes.
 
-// ID is the node of a name.
+// ID returns the node of a name.
 func (t *Tree) ID(name string) (int32, bool) {
 	id, ok := t.ids[name]
 	return id, ok
 }
 
-// Name is the name of a node.
+// Name returns the name of a node.
 func (t *Tree) Name(node int32) string { return t.names[node] }
 
-// Status is the status of a node in the topology: Ready, NotReady or Degraded.
+// Status returns the status of a node in the topology: Ready, NotReady or Degraded.
 func (t *Tree) Status(node int32) string { return t.statuses[node] }
 
-// Around are the groups of the tree that hold all of some nodes, the tightest
+// Around returns the groups of the tree that hold all of some nodes, the tightest
 // first: the single node, then groups, without the root.
 func (t *Tree) Around(nodes ...int32) (out []Group) {
 	first, last := bounds(nodes)
@@ -109,7 +109,7 @@ func bounds(nodes []int32) (first, last int32) {
 	return first, last
 }
 
-// common is the lowest group of the topology that has all nodes from first to last;
+// common returns the lowest group of the topology that has all nodes from first to last;
 // the root if none has.
 func (t *Tree) common(first, last int32) int32 {
 	g := t.home[first]
@@ -119,7 +119,7 @@ func (t *Tree) common(first, last int32) int32 {
 	return g
 }
 
-// bit is the bit of a kind in group.around; 0 if no group is of that kind.
+// bit returns the bit of a kind in group.around; 0 if no group is of that kind.
 func (t *Tree) bit(kind string) uint64 {
 	if i := slices.Index(t.kinds, kind); i >= 0 {
 		return 1 << i

@@ -14,7 +14,7 @@ import (
 // fails counts without end, and each write is one for every watch of the API server.
 const countedEvery = time.Hour
 
-// counted are the counters to report of a port: those that were reported until
+// counted returns the counters to report of a port: those that were reported until
 // one of them has changed and the node's last write of any is old enough. Counters
 // that start again at 0, with the driver, have changed too.
 func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {

@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// smiOf is the SMI device of an HCA of several planes, nil for any other HCA. A
+// smiOf returns the SMI device of an HCA of several planes, nil for any other HCA. A
 // ConnectX-8 aggregates its planes into one RDMA device that carries no SMPs;
 // the kernel puts them on a device of their own on the same function, with one
 // port for each plane and without verbs (RDMA_DEVICE_TYPE_SMI, Linux 6.11).
@@ -31,7 +31,7 @@ func isPair(h, smi *machine.HCA) bool {
 		len(h.Ports) > 0 && len(smi.Ports) > 0 && h.Ports[0].LinkLayer == machine.InfiniBand
 }
 
-// planes are the cables of an HCA of several planes: the ports are the SMI
+// planes returns the cables of an HCA of several planes: the ports are the SMI
 // device's, all else is the HCA's.
 func planes(h, smi *machine.HCA) []Port {
 	carrier := *h

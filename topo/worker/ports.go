@@ -37,7 +37,7 @@ func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted in
 	return ports, omitted
 }
 
-// allCables are the ends of an HCA's cables, by plane.
+// allCables returns the ends of an HCA's cables, by plane.
 func allCables(m *machine.Machine, h *machine.HCA) (all []Port) {
 	if smi := smiOf(m, h); smi != nil {
 		return planes(h, smi)
@@ -48,7 +48,7 @@ func allCables(m *machine.Machine, h *machine.HCA) (all []Port) {
 	return all
 }
 
-// cables are the ends of the cables in one port: one for each slave under a
+// cables returns the ends of the cables in one port: one for each slave under a
 // LAG, else one.
 func cables(h *machine.HCA, p *machine.Port) []Port {
 	one := Port{UMAD: h.CharDevices.UMAD, Virtual: isVF(h), Rail: v1alpha1.Rail{

@@ -84,7 +84,7 @@ type PortKey struct {
 	Netdev string
 }
 
-// Key is the port's.
+// Key returns the port's.
 func (p *Port) Key() PortKey { return keyOf(&p.Rail) }
 
 func keyOf(r *v1alpha1.Rail) PortKey { return PortKey{r.ID, r.Port, r.Netdev} }

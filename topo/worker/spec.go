@@ -39,7 +39,7 @@ func accelerators(m *machine.Machine) (out []v1alpha1.Accelerator) {
 	return out[:min(len(out), maxAccelerators)]
 }
 
-// nvlinkDomain is the NVLink domain that all GPUs are in which are in one, as
+// nvlinkDomain returns the NVLink domain that all GPUs are in which are in one, as
 // in the label gpu.clique.
 func nvlinkDomain(m *machine.Machine) (domain, fault string) {
 	place, conflict := labels.Clique(m)

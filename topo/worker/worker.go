@@ -131,7 +131,7 @@ func (w *Worker) Round(ctx context.Context) error {
 	return err
 }
 
-// resolve is the node's configuration; the Node's labels are asked for only if
+// resolve returns the node's configuration; the Node's labels are asked for only if
 // they matter.
 func (w *Worker) resolve(ctx context.Context) (*config.NodeConfig, error) {
 	c := w.Configs.Current()

@@ -52,7 +52,7 @@ func Groups(gpus []machine.GPU) []Group {
 	return groups
 }
 
-// Name is the model in a product's name, fit for a label value: H100 of
+// Name returns the model in a product's name, fit for a label value: H100 of
 // "NVIDIA H100 80GB HBM3", A100 of "NVIDIA A100-SXM4-80GB", RTX-4090 of
 // "NVIDIA GeForce RTX 4090". A name of another form is kept as it is.
 func Name(product string) string {
@@ -113,28 +113,28 @@ func (g Group) NVLink() bool {
 		slices.ContainsFunc(g.GPUs, func(gpu machine.GPU) bool { return len(gpu.NVLinks) > 0 || gpu.Fabric != nil })
 }
 
-// linkKind is the name of the links of the group.
+// linkKind returns the name of the links of the group.
 func (g Group) linkKind() string {
 	return most(g.GPUs, func(gpu machine.GPU) string { return gpu.LinkKind() })
 }
 
-// MemoryMiB is the memory of one GPU of the group in MiB: the most frequent
+// MemoryMiB returns the memory of one GPU of the group in MiB: the most frequent
 // value, ties to the larger, without GPUs that no longer report it. 0 is unknown.
 func (g Group) MemoryMiB() int64 {
 	return most(g.GPUs, func(gpu machine.GPU) int64 { return gpu.MemoryMiB })
 }
 
-// Architecture is the group's generation in lower case; empty is unknown.
+// Architecture returns the group's generation in lower case; empty is unknown.
 func (g Group) Architecture() string {
 	return most(g.GPUs, func(gpu machine.GPU) string { return gpu.Architecture })
 }
 
-// ComputeCapability is the group's, as "9.0"; empty is unknown.
+// ComputeCapability returns the group's, as "9.0"; empty is unknown.
 func (g Group) ComputeCapability() string {
 	return most(g.GPUs, func(gpu machine.GPU) string { return gpu.ComputeCapability })
 }
 
-// most is the most frequent value that is not zero, ties to the larger.
+// most returns the most frequent value that is not zero, ties to the larger.
 func most[T cmp.Ordered](gpus []machine.GPU, value func(machine.GPU) T) T {
 	counts := map[T]int{}
 	for i := range gpus {
@@ -151,7 +151,7 @@ func count[T comparable](counts map[T]int, v T) {
 	}
 }
 
-// mode is the most frequent value, ties to the larger.
+// mode returns the most frequent value, ties to the larger.
 func mode[T cmp.Ordered](counts map[T]int) (best T) {
 	for v, n := range counts {
 		if n > counts[best] || n == counts[best] && v > best {
@@ -161,7 +161,7 @@ func mode[T cmp.Ordered](counts map[T]int) (best T) {
 	return best
 }
 
-// Memory is the size that a GPU is sold with, such as 80GB, from its product
+// Memory returns the size that a GPU is sold with, such as 80GB, from its product
 // name and the MiB that NVML reports. Empty means unknown.
 //
 // A size in the name wins, if it is the GPU's: a GH200 names the memory of its
@@ -194,7 +194,7 @@ func sizeOf(word string) (size int, ok bool) {
 	return size, unit && err == nil && size > 0
 }
 
-// sold are the sizes of memory, in GB, that accelerators come with.
+// sold returns the sizes of memory, in GB, that accelerators come with.
 func sold() []int {
 	return []int{
 		1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256,

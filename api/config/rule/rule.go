@@ -165,7 +165,7 @@ func typeError(got, want *cel.Type) error {
 	return fmt.Errorf("is %s, not true or false", got)
 }
 
-// literalText is the expression's value if it is a quoted text and no more.
+// literalText returns the expression's value if it is a quoted text and no more.
 func literalText(a *cel.Ast) (string, bool) {
 	expr := a.NativeRep().Expr()
 	if expr.AsLiteral() == nil {

@@ -5,8 +5,8 @@ import "encoding/json"
 // KindNode is the kind of the tree's leaves.
 const KindNode = "node"
 
-// CrossingHeader is the header of GET /node_group that is there if NVLink domains
-// cross groups of the tree: the ETag of ?axis=nvlink, which has them.
+// CrossingHeader is a header of GET /node_group if NVLink domains cross groups of the tree. It
+// holds the ETag of ?axis=nvlink, which has these domains.
 const CrossingHeader = "Heddle-Crossing"
 
 // The states of a node or a group.

@@ -42,18 +42,16 @@ type NodeTopologyList struct {
 	Items []NodeTopology `json:"items"`
 }
 
-// NodeTopologySpec is what one pass of the node's topo-worker found. It is
-// written by server-side apply, only when it changed; its lists are replaced
-// as a whole.
+// NodeTopologySpec holds the result of one pass of the node's topo-worker. It is written by
+// server-side apply, only when it changed; its lists are replaced as a whole.
 type NodeTopologySpec struct {
 	// Accelerators are the node's, one entry per product, sorted by product.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Accelerators []Accelerator `json:"accelerators,omitempty"`
-	// NVLinkDomain is "<clusterUUID>.<cliqueId>" where the NVLink fabric
-	// spans nodes; empty where the node is a domain of its own or where its
-	// GPUs do not agree.
+	// NVLinkDomain is "<clusterUUID>.<cliqueId>" if the NVLink fabric spans nodes; empty if the
+	// node is a separate domain or its GPUs do not agree.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
@@ -73,42 +71,41 @@ type NodeTopologySpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:MinLength=1
 	Path []string `json:"path,omitempty"`
-	// PathSource is where Path comes from.
+	// PathSource is the source of Path.
 	// +optional
 	PathSource Source `json:"pathSource,omitempty"`
-	// Uplinks are those of the leaves that status.walk names.
+	// Uplinks lists the uplinks of the leaves in status.walk.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2048
 	Uplinks []Uplink `json:"uplinks,omitempty"`
-	// Skipped is what the pass could not read, and why: a source that failed
-	// or a device that did not answer.
+	// Skipped lists what the pass could not read, and why: a source that failed or a device that
+	// did not answer.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Skipped []Skipped `json:"skipped,omitempty"`
-	// Stale are the sources that no longer answer and of which the last good
-	// answer still stands in rails or path: cables do not move because a
-	// server is silent.
+	// Stale lists the silent sources with an old answer in rails or path: cables do not move
+	// because a server is silent.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Stale []StaleSource `json:"stale,omitempty"`
 }
 
-// StaleSource is a source of which an old answer is in use.
+// StaleSource is a source with an old answer in use.
 type StaleSource struct {
 	Source Source `json:"source"`
-	// Since is when the source was last good, by the worker's clock; where
-	// that is unknown, when the worker first missed it.
+	// Since is the time of the source's last good answer, by the worker's clock, or if unknown, the
+	// time when the worker first missed it.
 	Since metav1.Time `json:"since"`
-	// Reason is why there is no newer answer.
+	// Reason explains the absence of a newer answer.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Reason string `json:"reason,omitempty"`
 }
 
-// Accelerator is how many of a product a node has.
+// Accelerator counts the accelerators of one product on a node.
 type Accelerator struct {
 	// Product is as in the label gpu.product: NVIDIA-H20.
 	// +kubebuilder:validation:MinLength=1
@@ -119,7 +116,7 @@ type Accelerator struct {
 	Count int32 `json:"count"`
 }
 
-// Skipped is one thing that a pass could not read.
+// Skipped names something that a pass could not read.
 type Skipped struct {
 	// Name is the source or the device: lldp, mlx5_3.
 	// +kubebuilder:validation:MaxLength=128
@@ -128,19 +125,19 @@ type Skipped struct {
 	Reason string `json:"reason"`
 }
 
-// HeartbeatInterval is the longest time between two heartbeats of a worker. Whether its
-// node is there, the kubelet reports.
+// HeartbeatInterval is the longest time between two heartbeats of a worker. The kubelet reports the
+// liveness of the node.
 const HeartbeatInterval = time.Hour
 
 // NodeTopologyStatus is written by two: the worker its heartbeat, topo-master
 // the rest.
 type NodeTopologyStatus struct {
-	// HeartbeatTime is when the worker last ended a pass, by its own clock;
-	// written every HeartbeatInterval or a little sooner by a blind merge patch.
+	// HeartbeatTime is the end of the worker's last pass, by its own clock; it is written every
+	// HeartbeatInterval or a little sooner by a blind merge patch.
 	// +optional
 	HeartbeatTime *metav1.Time `json:"heartbeatTime,omitempty"`
-	// Walk are the IDs of the leaf switches of which this node's worker is to
-	// discover the uplinks. topo-master writes it.
+	// Walk lists the IDs of the leaf switches with uplinks for this node's worker to discover.
+	// topo-master writes it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -152,11 +149,11 @@ type NodeTopologyStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Leaf string `json:"leaf,omitempty"`
-	// Rails is how many fabric ports have a known switch, of how many: 8/8.
+	// Rails counts the fabric ports with a known switch, and all fabric ports: 8/8.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	Rails string `json:"rails,omitempty"`
-	// FindingCount is the number of findings, of which Findings has the first.
+	// FindingCount is the number of all findings; Findings lists the first ones.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FindingCount *int32 `json:"findingCount,omitempty"`
@@ -173,12 +170,12 @@ type NodeTopologyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Finding is one thing about a node's cables that is not as it should be.
+// Finding describes one fault of a node's cables.
 type Finding struct {
 	// Kind is miscabled, dead, missing, duplicate or path.
 	// +kubebuilder:validation:MaxLength=32
 	Kind string `json:"kind"`
-	// Port is which port it is: mlx5_3 port 1 (rail 3).
+	// Port names the port: mlx5_3 port 1 (rail 3).
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Port string `json:"port,omitempty"`

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Source is what reported where a cable ends or which groups a node belongs to.
+// Source is a source of cable ends or of a node's groups.
 //
 // +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager;node-labels
 type Source string
@@ -32,13 +32,13 @@ const (
 	LinkArmed  LinkState = "Armed"
 	LinkInit   LinkState = "Init"
 	LinkDown   LinkState = "Down"
-	// LinkUnknown is a port whose state cannot be read.
+	// LinkUnknown means that the port's state cannot be read.
 	LinkUnknown LinkState = "Unknown"
 )
 
-// Rail is one port of one HCA and what is at the other end of its cable. A
-// RoCE LAG, one port on two cables, is two entries that differ in netdev and
-// plane; so are the two ports of a multi-plane NIC.
+// Rail describes one port of one HCA and the other end of its cable. A RoCE LAG, one port on two
+// cables, has two entries that differ in netdev and plane, as the two ports of a multi-plane NIC
+// have.
 type Rail struct {
 	// Rail is the number of the rail, from 0: the rank of the HCA among the
 	// node's HCAs of its role, by the GPU next to it and then by PCI address.
@@ -63,7 +63,7 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	GUID string `json:"guid,omitempty"`
-	// Role is what the HCA is for: fabric, storage, management.
+	// Role is the purpose of the HCA: fabric, storage, management.
 	// +kubebuilder:validation:MaxLength=32
 	Role string `json:"role"`
 	// GPUs are the UUIDs of the GPUs next to the HCA.
@@ -82,9 +82,9 @@ type Rail struct {
 	Netdev string `json:"netdev,omitempty"`
 	// LinkState is the port's.
 	LinkState LinkState `json:"linkState"`
-	// Since is when the worker saw the link come up or go down last, the cable
-	// end elsewhere, or another card take the HCA's place, by its own clock.
-	// Absent if nothing of that happened since it first looked.
+	// Since is the time of the port's last change, by the worker's clock: the link came up or went
+	// down, the cable moved, or another card replaced the HCA. Absent if nothing changed since the
+	// worker's first pass.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// RateGbps is the link's, in 10^9 bits a second, rounded to a whole
@@ -96,9 +96,9 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	LinkLayer string `json:"linkLayer,omitempty"`
-	// Switch is the one that the cable goes to; absent if unknown. Of a
-	// port that is down it is the last one known, if the worker remembers it:
-	// groups and their names then outlive the switch.
+	// Switch is the switch at the end of the cable; absent if unknown. For a port that is down it
+	// is the last known switch, if the worker remembers it: groups and their names then outlive the
+	// switch.
 	// +optional
 	Switch *Switch `json:"switch,omitempty"`
 	// SwitchPort is the switch's port as the source spells it: a number over
@@ -106,12 +106,11 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SwitchPort string `json:"switchPort,omitempty"`
-	// Source is what reported it; absent without a switch.
+	// Source reported the switch; absent without a switch.
 	// +optional
 	Source Source `json:"source,omitempty"`
-	// Confidence is that in Switch, in percent: 100 for the
-	// switch's own answer on this cable, less where sources disagree or the
-	// answer is old.
+	// Confidence is the confidence in Switch, in percent: 100 for the switch's own answer on this
+	// cable, less if sources disagree or the answer is old.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -147,16 +146,15 @@ type Counters struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ICRCErrors int64 `json:"icrcErrors,omitempty"`
-	// BitErrorRate is how many symbol errors there were for each bit that the link
-	// carried between the readings before this one and this one, such as 2.5e-13; absent
-	// if there were none, and of a first reading. The bits are the link's rate by the
-	// time: an idle link carries bits too. Behind FEC, as of HDR and later, symbol errors
-	// are those that it did not correct.
+	// BitErrorRate is the ratio of symbol errors to bits on the link between the previous reading
+	// and this one, such as 2.5e-13; absent without errors, and in a first reading. The bits are
+	// the link's rate times the time: an idle link carries bits too. With FEC, as with HDR and
+	// later, only uncorrected symbol errors count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9](\.[0-9])?e[+-][0-9]+$`
 	BitErrorRate string `json:"bitErrorRate,omitempty"`
-	// Time is when they were read, by the worker's clock.
+	// Time is the time of the reading, by the worker's clock.
 	Time metav1.Time `json:"time"`
 }
 
@@ -168,7 +166,7 @@ type Switch struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	ID string `json:"id"`
-	// Name is what the switch calls itself. For display: names repeat.
+	// Name is the switch's own name. For display only: names repeat.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
@@ -188,7 +186,7 @@ type Uplink struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Peer string `json:"peer"`
-	// PeerName is what that switch calls itself.
+	// PeerName is the peer switch's own name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	PeerName string `json:"peerName,omitempty"`

@@ -19,7 +19,7 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: GroupName, Version: Version}
 }
 
-// Resource is what a dynamic client asks for.
+// Resource returns the resource for dynamic clients.
 func Resource() schema.GroupVersionResource {
 	return GroupVersion().WithResource(Plural)
 }

@@ -80,7 +80,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	return g, incomplete.Err()
 }
 
-// health is the health that the driver reports of a GPU. Firmware that does not answer comes before
+// health returns the health that the driver reports of a GPU. Firmware that does not answer comes before
 // counters: a configuration may have uncorrectable errors change nothing.
 func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Health {
 	counted := l.faults(dir, incomplete)
@@ -93,7 +93,7 @@ func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Hea
 	return machine.Health{State: machine.Healthy}
 }
 
-// identity is "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes
+// identity returns "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes
 // it). A GPU without one, or with that of another, as virtual functions have it,
 // is known by its place on the bus.
 func (t *topology) identity(index int) string {
@@ -132,7 +132,7 @@ func (l *Library) memory(d *device) (int64, error) {
 	return sum, nil
 }
 
-// banks is the memory of a topology node in MiB, of its mem_banks.
+// banks returns the memory of a topology node in MiB, of its mem_banks.
 func (l *Library) banks(n node) (int64, error) {
 	all, err := readEach(l.fs, fmt.Sprintf("%s/%d/mem_banks", nodesDir, n.id), "size_in_bytes")
 	if err != nil {
@@ -145,7 +145,7 @@ func (l *Library) banks(n node) (int64, error) {
 	return sum, nil
 }
 
-// faults are the uncorrectable errors that RAS reports, empty without any.
+// faults returns the uncorrectable errors that RAS reports, empty without any.
 func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
 	names, err := l.fs.List(dir + "/ras")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // maxMetrics bounds gpu_metrics; the tables of all revisions have less.
 const maxMetrics = 64 << 10
 
-// unmanaged is why a GPU's management firmware does not answer; empty if it does, or if the
+// unmanaged returns why a GPU's management firmware does not answer; empty if it does, or if the
 // driver has no table for the GPU. gpu_metrics begins with the table's size, 16 bits in little
 // endian (metrics_table_header in the kernel's kgd_pp_interface.h); reading it has the driver ask
 // the firmware. One that hangs answers with these errors, or with ones in all bits, as a device

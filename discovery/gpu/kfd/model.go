@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// product is the name of a GPU: the board's (product_name, which is empty where
+// product returns the name of a GPU: the board's (product_name, which is empty where
 // the board has no identification ROM), else that of the PCI device number in
 // libdrm's list (amdgpu.ids), for GPUs of datacenters.
 func product(board string, device uint64) string {
@@ -24,12 +24,12 @@ func product(board string, device uint64) string {
 	return cmp.Or(strings.TrimSpace(board), name, fmt.Sprintf("AMD GPU %04x", device))
 }
 
-// graphics are the parts of gfx_target_version: 9.4.2 of 90402.
+// graphics returns the parts of gfx_target_version: 9.4.2 of 90402.
 func graphics(target uint64) (major, minor, step uint64) {
 	return target / 10000, target / 100 % 100, target % 100
 }
 
-// architecture is the generation, by the number that the compiler calls gfx942
+// architecture returns the generation, by the number that the compiler calls gfx942
 // ("ROCm: GPU hardware specifications").
 func architecture(target uint64) string {
 	switch major, minor, step := graphics(target); {
@@ -67,7 +67,7 @@ func family(target uint64) string {
 	return ""
 }
 
-// attributes are the values of AMD's own node labels. As AMD's labeller has it,
+// attributes returns the values of AMD's own node labels. As AMD's labeller has it,
 // those of a partition are counted, and not those of the GPU that it was cut from.
 func attributes(g *machine.GPU, d *device) map[string]string {
 	p := d.nodes[0].properties

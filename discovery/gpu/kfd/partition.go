@@ -71,10 +71,10 @@ func notAlphanumeric(r rune) bool {
 	return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 }
 
-// profile is how AMD's device plugin and node labeller write a mode: cpx_nps4.
+// profile returns how AMD's device plugin and node labeller write a mode: cpx_nps4.
 func profile(compute, memory string) string { return strings.Trim(compute+"_"+memory, "_") }
 
-// nodesOf is how many topology nodes a GPU in a mode has. In CPX every compute die
+// nodesOf returns how many topology nodes a GPU in a mode has. In CPX every compute die
 // is one: a node of several dies is not of that mode.
 func nodesOf(compute string, first node) (least, most int) {
 	switch compute {

@@ -143,7 +143,7 @@ const (
 	partitions = 41
 )
 
-// links are a GPU's direct XGMI links to others; partitions of one GPU have the
+// links returns a GPU's direct XGMI links to others; partitions of one GPU have the
 // same ones. min_bandwidth is for one link, max_bandwidth for all.
 func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
 	if t.fault != nil {

@@ -201,13 +201,13 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	return g, incomplete.Err()
 }
 
-// identity is "GPU-" and the place on the bus. The driver's UUID is known to mx-smi
+// identity returns "GPU-" and the place on the bus. The driver's UUID is known to mx-smi
 // alone: if its identity came and went with a tool, it would be two GPUs to a kubelet.
 func identity(address string) string {
 	return "GPU-" + strings.NewReplacer(":", "-", ".", "-").Replace(address)
 }
 
-// health is the state that mx-smi -L reports. A word that no public source has is an
+// health returns the state that mx-smi -L reports. A word that no public source has is an
 // error, and takes no GPU away.
 func health(g listed) (machine.Health, error) {
 	switch state := strings.ToLower(g.state); {
@@ -235,7 +235,7 @@ func (l *Library) minor(dir string) (*int, error) {
 	return nil, fmt.Errorf("%s/drm has no renderD", l.fs.Path(dir))
 }
 
-// at is a GPU in the tool's list; the zero value if it is not there.
+// at returns a GPU in the tool's list; the zero value if it is not there.
 func (s *smi) at(address string) listed {
 	at := slices.IndexFunc(s.list, func(g listed) bool { return g.address == address })
 	if at < 0 {
@@ -244,7 +244,7 @@ func (s *smi) at(address string) listed {
 	return s.list[at]
 }
 
-// linksOf are the GPUs that MetaXLink joins to one. mx-smi does not show how many
+// linksOf returns the GPUs that MetaXLink joins to one. mx-smi does not show how many
 // links that are, nor how fast: they count as one.
 func (s *smi) linksOf(g listed) []machine.NVLink {
 	var links []machine.NVLink
@@ -258,7 +258,7 @@ func (s *smi) linksOf(g listed) []machine.NVLink {
 	return links
 }
 
-// attributes are the values of MetaX's own node labels, and what only a person reads:
+// attributes returns the values of MetaX's own node labels, and what only a person reads:
 // the driver's UUID, the version of MACA, and the socket of a super-node (mgpu_id).
 func (s *snapshot) attributes(index int, g listed, driver string) map[string]string {
 	a := map[string]string{"installed": "true"}

@@ -130,7 +130,7 @@ func parseTable(text string) (table, error) {
 	return t, nil
 }
 
-// version is the word after a name, unless it is known or none.
+// version returns the word after a name, unless it is known or none.
 func version(known, line, name string) string {
 	_, rest, ok := strings.Cut(line, name)
 	word, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
@@ -192,5 +192,5 @@ func numbered(fields []string) (int, bool) {
 	return n, ok && err == nil && n >= 0 && n < maxGPUs
 }
 
-// excerpt is the beginning of a text, for an error.
+// excerpt returns the beginning of a text, for an error.
 func excerpt(text string) string { return fmt.Sprintf("%.80q", strings.TrimSpace(text)) }

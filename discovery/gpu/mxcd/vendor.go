@@ -50,7 +50,7 @@ type model struct {
 	memoryMiB int64
 }
 
-// modelOf is the model with a PCI device number, for nodes without mx-smi; the zero
+// modelOf returns the model with a PCI device number, for nodes without mx-smi; the zero
 // model if it is not known. Names are as mx-smi -L and MetaX's node labels write them.
 func modelOf(device string) model {
 	return map[string]model{

@@ -73,7 +73,7 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	return out, nil
 }
 
-// hook is the CDI hook, if the host has it: a hook that is not there would keep
+// hook returns the CDI hook, if the host has it: a hook that is not there would keep
 // every container with a GPU from starting.
 func (l *Library) hook() (path, problem string) {
 	looked := l.options.Hook
@@ -94,7 +94,7 @@ func (l *Library) hook() (path, problem string) {
 	return path, problem
 }
 
-// lacks are the files without which no CUDA program runs in a container.
+// lacks returns the files without which no CUDA program runs in a container.
 func lacks(common *specs.ContainerEdits, p place, hook string) []string {
 	var problems []string
 	if !slices.ContainsFunc(common.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == "/dev/nvidia-uvm" }) {

@@ -69,7 +69,7 @@ func (l *Library) registration(device nvml.Device) (nvml.GpuFabricInfo_v3, nvml.
 	}, ret
 }
 
-// fabricFaults are the faults in a health mask (NVML_GPU_FABRIC_HEALTH_MASK_*).
+// fabricFaults returns the faults in a health mask (NVML_GPU_FABRIC_HEALTH_MASK_*).
 // Fields that the driver does not support are zero.
 func fabricFaults(mask uint32) string {
 	var all []string
@@ -139,7 +139,7 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 
 func noLink(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
 
-// linkPeer is the peer of a link; "" if NVML does not report it.
+// linkPeer returns the peer of a link; "" if NVML does not report it.
 func linkPeer(device nvml.Device, i int) (string, error) {
 	kind, ret := device.GetNvLinkRemoteDeviceType(i)
 	if ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
@@ -162,7 +162,7 @@ func linkPeer(device nvml.Device, i int) (string, error) {
 	return address, nil
 }
 
-// linkSpeed is the speed of the active links, in 10^6 bytes a second and one
+// linkSpeed returns the speed of the active links, in 10^6 bytes a second and one
 // direction; 0 if unknown.
 func linkSpeed(device nvml.Device) (int64, error) {
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}, {FieldId: nvml.FI_DEV_NVLINK_GET_SPEED}}

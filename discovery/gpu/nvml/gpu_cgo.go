@@ -85,7 +85,7 @@ func (l *Library) virtual(device nvml.Device, g *machine.GPU) error {
 
 func mebibytes(n uint64) int64 { return int64(n >> 20) }
 
-// cString is a C string in a field of fixed size.
+// cString returns a C string in a field of fixed size.
 func cString(b []int8) string {
 	s := make([]byte, 0, len(b))
 	for _, c := range b {

@@ -77,7 +77,7 @@ func (l *Library) unload() {
 	l.api, l.path = nil, ""
 }
 
-// handles are the GPUs of the open session; nil without one.
+// handles returns the GPUs of the open session; nil without one.
 func (l *Library) handles() (map[string]nvml.Device, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }
 
-// architecture is the generation of a compute capability, in the words of
+// architecture returns the generation of a compute capability, in the words of
 // gpu-feature-discovery's nvidia.com/gpu.family, so that it works with libraries
 // older than the GPU: CUDA programming guide, compute capabilities. There are
 // no 4.x.
@@ -44,7 +44,7 @@ func architecture(major, minor int) string {
 	return cmp.Or(name, "undefined")
 }
 
-// migProfile is the field's name for the shape of an instance. NVML appends it
+// migProfile returns the field's name for the shape of an instance. NVML appends it
 // to the GPU's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); else it is made from
 // slices and memory as NVIDIA's go-nvlib does: the instance's share of the GPU
 // in eighths, of the GPU's memory in whole GiB.

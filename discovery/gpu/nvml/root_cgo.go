@@ -21,7 +21,7 @@ const libraryName = "libnvidia-ml.so.1"
 // an installation: bin, lib64 and vulkan are below it. Nodes are in the host's /dev.
 const gke = "home/kubernetes/bin/nvidia"
 
-// libraryDirs are where drivers have their libraries, below their root: the
+// libraryDirs returns where drivers have their libraries, below their root: the
 // packages of Debian, Red Hat and Arch, driver containers, Talos' extension, and a driver
 // with a separate directory.
 func libraryDirs() []string {
@@ -31,7 +31,7 @@ func libraryDirs() []string {
 	}
 }
 
-// searchedDirs are the directories that nvcdi searches without being asked to.
+// searchedDirs returns the directories that nvcdi searches without being asked to.
 func searchedDirs() []string {
 	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
 }
@@ -90,7 +90,7 @@ func (l *Library) place() place {
 	return p
 }
 
-// hostNodes is the root of the host's device nodes, which nvcdi takes dev below.
+// hostNodes returns the root of the host's device nodes, which nvcdi takes dev below.
 func (l *Library) hostNodes() (string, bool) {
 	root, ok := strings.CutSuffix(filepath.Clean(cmp.Or(l.options.DevRoot, "/dev")), "/dev")
 	return cmp.Or(root, "/"), ok

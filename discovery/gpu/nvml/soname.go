@@ -70,7 +70,7 @@ func wellKnown(stem string) []string {
 	return nil
 }
 
-// searched are a directory and those that the dynamic loaders of Debian and of
+// searched returns a directory and those that the dynamic loaders of Debian and of
 // Red Hat search without a cache. Neither searches all of the other's, or GKE's
 // and Talos' own.
 func searched(dir string) []string {
@@ -83,7 +83,7 @@ func searched(dir string) []string {
 	return dirs
 }
 
-// below is a path of the driver's as this process sees it.
+// below returns a path of the driver's as this process sees it.
 func below(file, root string) string {
 	root = cmp.Or(root, "/")
 	if root == "/" || strings.HasPrefix(file, strings.TrimSuffix(root, "/")+"/") {
@@ -97,7 +97,7 @@ func exists(file, root string) bool {
 	return err == nil
 }
 
-// sonameOf is the DT_SONAME of a library; empty if it has none or is another file.
+// sonameOf returns the DT_SONAME of a library; empty if it has none or is another file.
 func sonameOf(file, root string) string {
 	f, err := elf.Open(below(file, root))
 	if err != nil {
@@ -111,7 +111,7 @@ func sonameOf(file, root string) string {
 	return names[0]
 }
 
-// triple is the directory of Debian's libraries of this architecture.
+// triple returns the directory of Debian's libraries of this architecture.
 func triple() string {
 	if runtime.GOARCH == "arm64" {
 		return "aarch64-linux-gnu"

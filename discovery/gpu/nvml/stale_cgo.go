@@ -40,7 +40,7 @@ func (f *loaded) look(o gpu.Options) {
 // reached notes that the driver answers.
 func (f *loaded) reached() { f.missed, f.preceded = time.Time{}, false }
 
-// bound are the links to the GPUs that the kernel's driver has.
+// bound returns the links to the GPUs that the kernel's driver has.
 func bound(o gpu.Options) []string {
 	links, _ := filepath.Glob(filepath.Join(o.SysfsRoot, "bus/pci/drivers/nvidia/*:*")) // The pattern is well-formed.
 	return links
@@ -116,7 +116,7 @@ func (f *loaded) absent(o gpu.Options, err error) error {
 		gpu.ErrRestart, len(links), wait, err)
 }
 
-// mapped is the link of the library's name beside the file that the process has
+// mapped returns the link of the library's name beside the file that the process has
 // mapped; empty if it has none.
 func mapped() string {
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -178,7 +178,7 @@ func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 	return 0, nil
 }
 
-// user is a token's: one for this server, or one for the API server. It is nil
+// user returns a token's: one for this server, or one for the API server. It is nil
 // if the token is neither.
 func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
 	for _, audiences := range [][]string{{a.options.Audience}, nil} {

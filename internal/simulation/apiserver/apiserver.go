@@ -99,7 +99,7 @@ func (s *Server) Read(plural, namespace, name string, into any) bool {
 	return o != nil && json.Unmarshal(o.json, into) == nil
 }
 
-// Names are the names of a kind's objects, sorted.
+// Names returns the names of a kind's objects, sorted.
 func (s *Server) Names(plural string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Server) Names(plural string) []string {
 	return out
 }
 
-// Requests is how many requests of a method there were for a kind.
+// Requests returns how many requests of a method there were for a kind.
 func (s *Server) Requests(method, plural string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +286,7 @@ func partial(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }
 
-// shape is an object as the client wants it.
+// shape returns an object as the client wants it.
 func shape(r *http.Request, o *stored) json.RawMessage {
 	if !partial(r) {
 		return o.json

@@ -184,7 +184,7 @@ func decodeLabels(in map[string]string) object {
 	return out
 }
 
-// managers are the label keys that each manager owns.
+// managers returns the label keys that each manager owns.
 func managers(o object) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	entries, _ := meta(o)["managedFields"].([]any)

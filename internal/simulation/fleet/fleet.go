@@ -25,7 +25,7 @@ type Node struct {
 	Spec v1alpha1.NodeTopologySpec
 }
 
-// GPUs is how many it has.
+// GPUs returns how many it has.
 func (n *Node) GPUs() int {
 	sum := 0
 	for _, a := range n.Spec.Accelerators {
@@ -84,7 +84,7 @@ func New(nodes int) []Pool {
 	return pools
 }
 
-// node is one of count nodes of the pool with this number.
+// node returns one of count nodes of the pool with this number.
 func (p *Pool) node(pool, at, count, pod int) Node {
 	group, seat := at/p.Group, at%p.Group
 	in := numbered(group, (count+p.Group-1)/p.Group)
@@ -121,7 +121,7 @@ func (p *Pool) node(pool, at, count, pod int) Node {
 	return n
 }
 
-// port is an active port of the compute fabric.
+// port returns an active port of the compute fabric.
 func port(pool, node int, rail int32, switchPort int, leaf *v1alpha1.Switch) v1alpha1.Rail {
 	return v1alpha1.Rail{
 		Rail: rail, HCA: fmt.Sprintf("mlx5_%d", rail), Port: 1, ID: fmt.Sprintf("0000:%02x:00.0", 0x18+8*rail),
@@ -131,7 +131,7 @@ func port(pool, node int, rail int32, switchPort int, leaf *v1alpha1.Switch) v1a
 	}
 }
 
-// uplink is a cable from a leaf to the spine of its rail, which units of one pod share.
+// uplink returns a cable from a leaf to the spine of its rail, which units of one pod share.
 func uplink(leaf string, pod int, rail int32) v1alpha1.Uplink {
 	return v1alpha1.Uplink{
 		Leaf: leaf, Port: 33, Peer: fmt.Sprintf("5b1e%010x%02x", pod, rail),
@@ -139,7 +139,7 @@ func uplink(leaf string, pod int, rail int32) v1alpha1.Uplink {
 	}
 }
 
-// numbered is a place as a number from 1, with as many digits as the last of count has.
+// numbered returns a place as a number from 1, with as many digits as the last of count has.
 func numbered(at, count int) string {
 	return fmt.Sprintf("%0*d", len(strconv.Itoa(count)), at+1)
 }

@@ -2,7 +2,6 @@ package week
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -77,10 +76,4 @@ func TestPossible(t *testing.T) {
 			t.Errorf("%d pods of %d GPUs: %d groups, want %d", tt.pods, tt.gpus, got, tt.want)
 		}
 	}
-}
-
-// waits is the mean wait of gangs of more than one pod.
-func waits(r *Result) time.Duration {
-	mean, _ := r.Wait(1, 2, 3)
-	return mean
 }

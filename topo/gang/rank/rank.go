@@ -56,14 +56,14 @@ func (r Rank) Compare(o Rank) int {
 		cmp.Compare(r.index, o.index))
 }
 
-// Of is the rank of a pod.
+// Of returns the rank of a pod.
 func Of(pod *corev1.Pod) Rank {
 	task := Task(pod)
 	job, _ := Digits(cmp.Or(pod.Labels[wellknown.JobOfJobSet], "0"))
 	return Rank{lead: lead(task), task: task, job: job, index: index(pod)}
 }
 
-// lead is the place of a task among those that their names put in order; "*"
+// lead returns the place of a task among those that their names put in order; "*"
 // stands for all others.
 func lead(task string) int8 {
 	order := []string{
@@ -94,7 +94,7 @@ func index(pod *corev1.Pod) int32 {
 	return 1 << 30 // Behind all that have one.
 }
 
-// Digits is a number that is written in digits alone; a generated suffix such
+// Digits returns a number that is written in digits alone; a generated suffix such
 // as 4x9bk is none.
 func Digits(text string) (int32, bool) {
 	if text == "" {

@@ -85,7 +85,7 @@ type ExactMatch struct {
 	Name string `json:"name"`
 }
 
-// HyperNodes are the groups of a snapshot as Volcano's HyperNodes, those that
+// HyperNodes returns the groups of a snapshot as Volcano's HyperNodes, those that
 // hold others first; named adds tier names.
 func HyperNodes(s *fabric.Snapshot, tiers Tiers, named bool) ([]Object, error) {
 	out := []Object{}

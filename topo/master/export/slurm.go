@@ -104,7 +104,7 @@ type slurmBlock struct {
 	nodes []string
 }
 
-// slurmBlocks are the groups of a kind, in the tree's order and then those that
+// slurmBlocks returns the groups of a kind, in the tree's order and then those that
 // cross it, and the nodes in none.
 func slurmBlocks(s *fabric.Snapshot, tiers Tiers, kind string) (out []slurmBlock, alone []string, err error) {
 	if kind == "" && len(tiers) > 0 {
@@ -131,7 +131,7 @@ func slurmBlocks(s *fabric.Snapshot, tiers Tiers, kind string) (out []slurmBlock
 	return out, alone, nil
 }
 
-// blockSizes are the smallest block's, since Slurm plans with whole blocks, and its
+// blockSizes returns the smallest block's, since Slurm plans with whole blocks, and its
 // doubles up to all blocks.
 func blockSizes(blocks []slurmBlock) []string {
 	smallest := len(blocks[0].nodes)
@@ -242,7 +242,7 @@ func hostOf(name string) host {
 	return h
 }
 
-// digits is the number as it stands in the name.
+// digits returns the number as it stands in the name.
 func (h *host) digits() string { return h.name[len(h.prefix):] }
 
 // Hostlist writes names in Slurm's short form, node[001-003,007],tux: names

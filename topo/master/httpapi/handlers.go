@@ -140,7 +140,7 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 	}
 }
 
-// groupsOf is the tree as clients read it.
+// groupsOf returns the tree as clients read it.
 func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
 	var b bytes.Buffer
 	if _, err = now.Along(fabric.AxisAuto).WriteTo(&b); err == nil {

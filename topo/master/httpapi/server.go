@@ -72,7 +72,7 @@ func New(o Options) *Server {
 	}
 }
 
-// Handler is all routes.
+// Handler returns all routes.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	route := func(path string, h http.HandlerFunc) {

@@ -47,7 +47,7 @@ func readCables(s *v1alpha1.NodeTopologyStatus) (c Cables, since int64) {
 	return Cables{Summary: unique.Make(sum), Findings: s.Findings}, since
 }
 
-// readCondition is a Node's condition HeddleFabric.
+// readCondition returns a Node's condition HeddleFabric.
 func readCondition(all []corev1.NodeCondition) unique.Handle[Condition] {
 	for i := range all {
 		if c := &all[i]; c.Type == wellknown.ConditionFabric {

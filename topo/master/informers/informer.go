@@ -159,7 +159,7 @@ func (i *informer[T, P]) get(key string) *T {
 	return v
 }
 
-// keyOf is the key by which client-go stores an object.
+// keyOf returns the key by which client-go stores an object.
 func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // contactTime is zero for never.

@@ -40,7 +40,7 @@ type Label struct {
 	Owned bool
 }
 
-// Groups are the names of groups in the Node's labels.
+// Groups returns the names of groups in the Node's labels.
 func (n *Node) Groups() []string {
 	var out []string
 	for _, l := range n.Labels {
@@ -94,7 +94,7 @@ func (r *nodeReader) read(node *corev1.Node) *Node {
 	return n
 }
 
-// ownLabels are the label keys that a field manager applied. Fields that do not
+// ownLabels returns the label keys that a field manager applied. Fields that do not
 // parse own nothing.
 func ownLabels(fields []metav1.ManagedFieldsEntry, manager string) []string {
 	var out []string
@@ -149,13 +149,13 @@ type NodeState struct {
 	Used int32
 }
 
-// Key is the node's name.
+// Key returns the node's name.
 func (s *NodeState) Key() string { return s.Name }
 
 // Empty means that nothing is known.
 func (s *NodeState) Empty() bool { return s.Node == nil && s.Report == nil }
 
-// Believed is the report if it is about this node, else nil.
+// Believed returns the report if it is about this node, else nil.
 func (s *NodeState) Believed() *Report {
 	if s.Ignored() != "" {
 		return nil

@@ -1,6 +1,7 @@
-// Package informers watches Nodes, NodeTopologies and pods in the API server. It owns the
-// informers, the choice of the stored fields, and the check that a report belongs to its node. It
-// groups nothing, decides nothing about a node's status and writes nothing.
+// Package informers watches Nodes, NodeTopologies and pods in the API server.
+//
+// It owns the informers, the choice of the stored fields, and the check that a report belongs to
+// its node. It groups nothing, decides nothing about a node's status and writes nothing.
 package informers
 
 import (
@@ -82,7 +83,7 @@ type Gang struct {
 	Members []*gang.Member
 }
 
-// Key is the gang's name and API.
+// Key returns the gang's name and API.
 func (g *Gang) Key() string { return g.Name }
 
 // Empty means that no pod is left.
@@ -233,14 +234,14 @@ func (s *Source) count(pod *Pod, sign int32) {
 // Custom resources support JSON only.
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// CoreClient is a client for core/v1.
+// CoreClient returns a client for core/v1.
 func CoreClient(config *rest.Config) (rest.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.ContentType, config.AcceptContentTypes = protobuf, protobuf+","+runtime.ContentTypeJSON
 	return kube.ClientFor(config, config.UserAgent)
 }
 
-// TopologyClient is a client for topology.heddle.dev.
+// TopologyClient returns a client for topology.heddle.dev.
 func TopologyClient(config *rest.Config) (rest.Interface, error) {
 	scheme, version := runtime.NewScheme(), v1alpha1.GroupVersion()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

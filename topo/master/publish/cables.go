@@ -98,7 +98,7 @@ func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	return cmp.Or(summed("write the state of cables", faults), unfinished)
 }
 
-// due are the nodes to write now, those with findings first. waiting means that
+// due returns the nodes to write now, those with findings first. waiting means that
 // others will be due.
 func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nodeCables, waiting bool) {
 	maps.DeleteFunc(c.known, func(name string, _ *nodeCables) bool {

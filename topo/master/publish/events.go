@@ -42,7 +42,7 @@ func newEvents(p *Publisher) *events {
 // event is an Event to record.
 type event struct{ kind, reason, message string }
 
-// changes are the Events about the difference of two lists of findings.
+// changes returns the Events about the difference of two lists of findings.
 func changes(before, now []v1alpha1.Finding) []event {
 	var out []event
 	for _, f := range now {

@@ -175,7 +175,7 @@ func (l *labels) forget(s *snapshot.Snapshot) {
 	l.metrics.conflicts.Set(float64(conflicts))
 }
 
-// conflictingKeys are the label keys that another field manager holds, out of
+// conflictingKeys returns the label keys that another field manager holds, out of
 // the API server's answer: one cause per field, ".metadata.labels.KEY".
 func conflictingKeys(err error) []string {
 	var status apierrors.APIStatus

@@ -1,8 +1,10 @@
 // Package publish writes the tree into the API server while its replica leads: labels and the
 // condition HeddleFabric of Nodes, Events about cables, the status of NodeTopologies, HyperNodes,
-// Topologies of Kueue and KAI. It owns the lease, the order and the pace of writes, and the removal
-// of objects that are no longer exported. It writes only what differs from the API server; fields
-// of other managers stay. The content is decided by export and topo/fabric.
+// Topologies of Kueue and KAI.
+//
+// It owns the lease, the order and the pace of writes, and the removal of objects that are no
+// longer exported. It writes only what differs from the API server; fields of other managers stay.
+// The content is decided by export and topo/fabric.
 package publish
 
 import (
@@ -90,7 +92,10 @@ func (p *Publisher) Lead(ctx context.Context) {
 	writers := []writer{
 		newDiscovery(p),
 		&objects{Publisher: p, what: export.FormatHyperNode, on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
-		&objects{Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue, api: &topologies{group: export.KueueGroup}},
+		&objects{
+			Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue,
+			api: &topologies{group: export.KueueGroup},
+		},
 		&objects{Publisher: p, what: export.FormatKAI, on: p.options.Exports.KAI, api: &topologies{group: export.KAIGroup}},
 		newLabels(p),
 		newCables(p),

@@ -87,7 +87,7 @@ func condition(findings []v1alpha1.Finding, n, known, all int, grouped bool) inf
 	}
 }
 
-// Reason is the reason of the condition and of Events for a kind of finding.
+// Reason returns the reason of the condition and of Events for a kind of finding.
 func Reason(kind string) string {
 	switch fabric.Fault(kind) {
 	case fabric.Miscabled:

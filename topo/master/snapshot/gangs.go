@@ -62,7 +62,7 @@ type GroupName struct {
 	Kind string `json:"kind"`
 }
 
-// GangList are all gangs, made at the first call. It is shared: not to be
+// GangList returns all gangs, made at the first call. It is shared: not to be
 // written to.
 func (s *Snapshot) GangList() []Gang {
 	list, _ := s.gangs.get(func() ([]Gang, error) { return s.listGangs(), nil })
@@ -152,7 +152,7 @@ func (s *Snapshot) lost(name string) (time.Time, bool) {
 	return n.Node.Since, !n.Node.Ready
 }
 
-// places are the groups, top first, that hold each node with a member.
+// places returns the groups, top first, that hold each node with a member.
 func (s *Snapshot) places() map[string][]*fabric.Element {
 	at := map[string][]*fabric.Element{}
 	for _, g := range s.Gangs {
@@ -182,7 +182,7 @@ func (s *Snapshot) places() map[string][]*fabric.Element {
 	return at
 }
 
-// domains are the NVLink domains that cross the tree's groups, by node.
+// domains returns the NVLink domains that cross the tree's groups, by node.
 func (s *Snapshot) domains() map[string]*fabric.Element {
 	out := map[string]*fabric.Element{}
 	for _, domain := range s.Tree.Crossing {

@@ -251,7 +251,7 @@ func (s *Snapshot) ignored() []Ignored {
 	return out
 }
 
-// StaleSources are the silent sources, by name.
+// StaleSources returns the silent sources, by name.
 func (s *Snapshot) StaleSources() []StaleSource {
 	all := map[v1alpha1.Source]*StaleSource{}
 	for _, n := range s.Nodes {

@@ -22,5 +22,5 @@ var files embed.FS
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Files are the page's; index.html is the first to be seen.
+// Files returns the page's; index.html is the first to be seen.
 func Files() fs.FS { return files }

@@ -169,7 +169,8 @@ func (r *reconciler) keep(ctx context.Context, g *podGroup, o *unstructured.Unst
 	case g != nil && g.Foreign || o.GetDeletionTimestamp() != nil:
 		return nil
 	case managed(o) && (g == nil || !g.ByLabels):
-		return client.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(o.GetUID()))})
+		same := metav1.NewUIDPreconditions(string(o.GetUID()))
+		return client.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: same})
 	case g == nil:
 		return nil
 	}

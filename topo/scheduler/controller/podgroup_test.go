@@ -22,18 +22,18 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
 
-func key(name string) types.NamespacedName {
-	return types.NamespacedName{Namespace: "default", Name: name}
+func key() types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: "x"}
 }
 
 func job(uid string) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: uid, UID: types.UID(uid)}
 }
 
-// labeled is a gang that labels describe.
-func labeled(least int) *podGroup {
+// labeled returns a gang of at least 3 pods that labels describe.
+func labeled() *podGroup {
 	return &podGroup{
-		Gang: gangcache.Gang{Key: key("x"), ByLabels: true, Certain: true, MinMember: least}, State: gang.State{Phase: gang.Queued},
+		Gang: gangcache.Gang{Key: key(), ByLabels: true, Certain: true, MinMember: 3}, State: gang.State{Phase: gang.Queued},
 	}
 }
 
@@ -122,9 +122,9 @@ func (r *rig) writes() (n int) {
 
 func TestObjectLifecycle(t *testing.T) {
 	r := newRig(t)
-	g := labeled(3)
+	g := labeled()
 	g.Owner, g.Timeout = job("a"), 1500*time.Millisecond
-	r.gangs[key("x")] = g
+	r.gangs[key()] = g
 	want := map[string]any{
 		"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
 		"metadata": map[string]any{
@@ -150,7 +150,7 @@ func TestObjectLifecycle(t *testing.T) {
 	if spec, _ := r.after(publishEvery)["spec"].(map[string]any); spec["minMember"] != int64(2) {
 		t.Errorf("spec %v", spec)
 	}
-	delete(r.gangs, key("x"))
+	delete(r.gangs, key())
 	if got := r.after(publishEvery); got != nil {
 		t.Errorf("it stays: %v", got)
 	}
@@ -163,8 +163,8 @@ func TestGangsWithoutAnObject(t *testing.T) {
 		"for another scheduler":                     func(g *podGroup) { g.Foreign = true },
 	} {
 		r := newRig(t)
-		r.gangs[key("x")] = labeled(3)
-		change(r.gangs[key("x")])
+		r.gangs[key()] = labeled()
+		change(r.gangs[key()])
 		if got := r.after(publishEvery); got != nil {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -177,9 +177,9 @@ func TestObjectOfAUser(t *testing.T) {
 	if err := r.api.Tracker().Create(resource(wellknown.PodGroupAPIXK8s), object(wellknown.PodGroupAPIXK8s, 7, nil), "default"); err != nil {
 		t.Fatal(err)
 	}
-	g := labeled(3)
+	g := labeled()
 	g.ByLabels = false
-	r.gangs[key("x")] = g
+	r.gangs[key()] = g
 	got := r.after(publishEvery)
 	if diff := cmp.Diff(map[string]any{"minMember": int64(7)}, got["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
@@ -187,7 +187,7 @@ func TestObjectOfAUser(t *testing.T) {
 	if diff := cmp.Diff(status{Phase: "Pending"}.fields(), got["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	delete(r.gangs, key("x"))
+	delete(r.gangs, key())
 	if r.after(publishEvery) == nil {
 		t.Error("it is deleted")
 	}
@@ -196,7 +196,7 @@ func TestObjectOfAUser(t *testing.T) {
 // A status that a CRD's schema drops is written once.
 func TestStatusDroppedBySchema(t *testing.T) {
 	r := newRig(t)
-	r.gangs[key("x")] = labeled(3)
+	r.gangs[key()] = labeled()
 	r.api.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
 	})
@@ -225,7 +225,7 @@ func TestFailedWrites(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.gangs[key("x")] = labeled(3)
+			r.gangs[key()] = labeled()
 			r.api.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, tt.err
 			})

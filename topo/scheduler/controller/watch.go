@@ -93,16 +93,20 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 		case now := <-ticker.C:
 			// Before both groups were looked for, an object that was not seen is not missing.
 			if c.PodGroups && c.Leads.Load() && objects.HasSynced() && known[0]() && known[1]() {
-				var all []*unstructured.Unstructured
-				for _, o := range objects.GetStore().List() {
-					if o, ok := o.(*unstructured.Unstructured); ok {
-						all = append(all, o)
-					}
-				}
-				r.round(ctx, now, c.podGroups(), all)
+				r.round(ctx, now, c.podGroups(), stored(objects.GetStore()))
 			}
 		}
 	}
+}
+
+// stored returns the objects of an informer's store.
+func stored(store cache.Store) (all []*unstructured.Unstructured) {
+	for _, o := range store.List() {
+		if o, ok := o.(*unstructured.Unstructured); ok {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // podGroup passes a PodGroup object to the cache. One that heddle created only repeats

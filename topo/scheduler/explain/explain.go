@@ -5,6 +5,7 @@
 package explain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -108,8 +109,8 @@ type Holder struct {
 // ErrUnknown is for a name that neither a pod nor a gang has.
 var ErrUnknown = errors.New("no such pod or gang")
 
-// Of answers for the pod of that name, else for the gang.
-func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
+// Of answers for the pod of that name, else for the gang. ctx bounds the search for victims.
+func Of(ctx context.Context, c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 	q := newQuestion(c, now)
 	a := &Answer{Namespace: namespace, Name: name}
 	var members []*corev1.Pod
@@ -138,7 +139,7 @@ func Of(c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
 	rank.Order(members)
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
-	q.answer(a, &spec, members, c)
+	q.answer(ctx, a, &spec, members, c)
 	return a, nil
 }
 
@@ -224,7 +225,7 @@ func gpus(p *corev1.Pod) (n int32) {
 	return n
 }
 
-func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *Cluster) {
+func (q *question) answer(ctx context.Context, a *Answer, spec *gang.Spec, members []*corev1.Pod, c *Cluster) {
 	var pods []*corev1.Pod
 	reported := map[string]bool{}
 	for _, p := range members {
@@ -258,12 +259,12 @@ func (q *question) answer(a *Answer, spec *gang.Spec, members []*corev1.Pod, c *
 		a.Rules = lacks
 	}
 	if lacks != "" {
-		a.Victims = p.preempt(c)
+		a.Victims = p.preempt(ctx, c)
 	}
 	a.Fits = p.fits(a)
 }
 
-// quantity is an amount as users write it.
+// quantity returns an amount as users write it.
 func quantity(name corev1.ResourceName, value int64) string {
 	switch name {
 	case corev1.ResourceCPU:

@@ -70,7 +70,7 @@ func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace
 	if known.PodGroups, err = l.podGroups(ctx, namespace); err != nil {
 		return nil, err
 	}
-	return Of(&known, namespace, name, l.clock.Now())
+	return Of(ctx, &known, namespace, name, l.clock.Now())
 }
 
 func (l *Lister) list(ctx context.Context) (*Cluster, error) {

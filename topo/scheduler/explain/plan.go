@@ -84,7 +84,7 @@ func askOf(c *fit.Class) Ask {
 	return a
 }
 
-// at is a node of the tree, and why it takes no such pod.
+// at returns a node of the tree, and why it takes no such pod.
 func (p *plan) at(id int32, c *fit.Class) (n *fit.Node, obstacle string) {
 	n = p.nodes[p.tree.Name(id)]
 	switch {
@@ -122,7 +122,7 @@ func (p *plan) reasons() []Reason {
 	})
 }
 
-// rooms are the groups, those with most room first; of these the smaller.
+// rooms returns the groups, those with most room first; of these the smaller.
 func (p *plan) rooms() []Room {
 	type sized struct {
 		Room
@@ -190,7 +190,7 @@ func (p *plan) holders(nodes []string) []Holder {
 	return all[:min(len(all), maxHolders)]
 }
 
-// holderOf is the gang that a pod is in, else the pod.
+// holderOf returns the gang that a pod is in, else the pod.
 func holderOf(pod *corev1.Pod) string {
 	if m, ok := gang.MemberOf(pod, gpus(pod)); ok {
 		return m.Gang
@@ -299,7 +299,7 @@ type Victim struct {
 	Priority int32  `json:"priority"`
 }
 
-// scheduler is a planner for the cluster, and its nodes.
+// scheduler returns a planner for the cluster, and its nodes.
 func (q *question) scheduler() (*planner.Planner, []*fit.Node) {
 	all := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
 	var nodes []*fit.Node
@@ -316,7 +316,7 @@ func (q *question) scheduler() (*planner.Planner, []*fit.Node) {
 }
 
 // preempt finds what the scheduler would evict to make room.
-func (p *plan) preempt(c *Cluster) (victims []Victim) {
+func (p *plan) preempt(ctx context.Context, c *Cluster) (victims []Victim) {
 	known := planner.Cluster{GangOf: map[types.UID]types.NamespacedName{}}
 	for i := range c.Budgets {
 		known.Budgets = append(known.Budgets, &c.Budgets[i])
@@ -327,7 +327,7 @@ func (p *plan) preempt(c *Cluster) (victims []Victim) {
 			known.GangOf[c.Pods[i].UID] = together(&spec)
 		}
 	}
-	for _, pod := range p.planner.Preempt(context.Background(), &p.request, &known).Leaving {
+	for _, pod := range p.planner.Preempt(ctx, &p.request, &known).Leaving {
 		name := holderOf(pod)
 		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
 		if at < 0 {

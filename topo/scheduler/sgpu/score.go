@@ -62,7 +62,7 @@ func load(gpus []quota.GPU) int64 {
 	return sum / int64(2*len(gpus))
 }
 
-// ScoreGPUs is the score of a node for whole GPUs of a resource, by its published topology; among
+// ScoreGPUs returns the score of a node for whole GPUs of a resource, by its published topology; among
 // equal nodes, and those that publish nothing, by how many of its GPUs are in use.
 func (s *Scheduler) ScoreGPUs(
 	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,

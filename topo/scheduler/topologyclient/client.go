@@ -128,7 +128,7 @@ func (c *Client) Awaited(now time.Time) bool {
 	return c.Configured() && c.tree.Generation == 0 && now.Sub(c.started) <= min(firstTree, c.options.MaxAge)
 }
 
-// Current is the last good tree, and the error of the last request; nil if it was
+// Current returns the last good tree, and the error of the last request; nil if it was
 // answered. It never waits.
 func (c *Client) Current() (Tree, error) {
 	c.mu.Lock()
@@ -209,7 +209,7 @@ func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
 	return found, nil
 }
 
-// ask is one exchange; no groups are those of the tag.
+// ask returns one exchange; no groups are those of the tag.
 func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, http.Header, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
 	if err != nil {

@@ -72,7 +72,7 @@ func (c *client) fetch(ctx context.Context, node string) (worker.Place, error) {
 	return found, nil
 }
 
-// request is the question: GET ADDRESS?node=NAME.
+// request returns the question: GET ADDRESS?node=NAME.
 func (c *client) request(ctx context.Context, node string) (*http.Request, error) {
 	u, err := url.Parse(c.address)
 	if err != nil || u.Scheme != "https" {

@@ -56,7 +56,7 @@ const (
 	Router NodeType = 3
 )
 
-// String is the word for people.
+// String returns the word for people.
 func (t NodeType) String() string {
 	switch t {
 	case CA:
@@ -88,7 +88,7 @@ var (
 	errValue  = errors.New("impossible value")
 )
 
-// request is a Get of one attribute from the node at the end of path: the
+// request returns a Get of one attribute from the node at the end of path: the
 // ports to leave by.
 func request(tid uint32, attribute uint16, modifier byte, path []byte) *mad {
 	m := &mad{}
@@ -118,7 +118,7 @@ func (m *mad) isAnswer(answer *mad) bool {
 		[4]byte(answer[offModifier:]) == [4]byte(m[offModifier:])
 }
 
-// data is the attribute in an answer.
+// data returns the attribute in an answer.
 func (m *mad) data() (data, error) {
 	if status := binary.BigEndian.Uint16(m[offStatus:]) &^ statusDirection; status != 0 {
 		return data{}, fmt.Errorf("%w: status %#04x", errStatus, status)

@@ -25,7 +25,7 @@ type mkey struct {
 	file  string
 }
 
-// of is the key of the fabric with a subnet prefix. It is read for every pass, so
+// of returns the key of the fabric with a subnet prefix. It is read for every pass, so
 // a changed Secret needs no restart.
 func (k keys) of(subnet string) (mkey, error) {
 	if k == "" {

@@ -48,7 +48,7 @@ const (
 // errUnrecorded is wrapped by every error of reading a record.
 var errUnrecorded = errors.New("the subnet administrator does not name its switch")
 
-// query is a Get of a record with these components.
+// query returns a Get of a record with these components.
 func query(tid uint32, attribute uint16, components uint64, record ...byte) *mad {
 	m := &mad{}
 	m[offBase], m[offClass], m[offVersion], m[offMethod] = baseVersion, classAdministration, administration, methodGet
@@ -96,7 +96,7 @@ func (u *UMAD) record(
 	return answer, err
 }
 
-// recorded is the node behind a port by the administrator's records.
+// recorded returns the node behind a port by the administrator's records.
 func (u *UMAD) recorded(ctx context.Context, p *worker.Port) (Node, error) {
 	if p.LID == 0 || p.SMLID == 0 {
 		return Node{}, fmt.Errorf("%w (no subnet manager gave the port a LID)", errUnrecorded)
@@ -162,7 +162,7 @@ type known struct {
 	until time.Time
 }
 
-// remembered is a recent answer of the administrator about a port.
+// remembered returns a recent answer of the administrator about a port.
 func (s *Source) remembered(p *worker.Port) (Node, bool) {
 	k, ok := s.records[p.Key()]
 	return k.node, ok && k.lid == p.LID && time.Now().Before(k.until)

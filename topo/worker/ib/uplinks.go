@@ -151,7 +151,7 @@ func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1al
 	return uplinks, errors.Join(faults...)
 }
 
-// peer is the node behind one port of the leaf, with its name if it is a
+// peer returns the node behind one port of the leaf, with its name if it is a
 // switch; none if the port is down.
 func (u *UMAD) peer(ctx context.Context, out, port byte, names map[string]string) (n Node, err error) {
 	if down, err := u.portIsDown(ctx, port, out); err != nil || down {

@@ -144,7 +144,7 @@ func scope(frame []byte) Scope {
 	return Elsewhere
 }
 
-// groups are the addresses that LLDP is sent to, by scope.
+// groups returns the addresses that LLDP is sent to, by scope.
 func groups() [3][addressLength]byte {
 	return [3][addressLength]byte{
 		{0x01, 0x80, 0xc2, 0, 0, 0x0e}, {0x01, 0x80, 0xc2, 0, 0, 0x03}, {0x01, 0x80, 0xc2, 0, 0, 0x00},

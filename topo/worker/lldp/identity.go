@@ -67,7 +67,7 @@ func identity(value []byte, mac, network byte) (ID, error) {
 	return ID{Local, text}, nil
 }
 
-// word is a text, or hexadecimal digits for bytes that are none.
+// word returns a text, or hexadecimal digits for bytes that are none.
 func word(b []byte) string {
 	b = bytes.TrimRight(b, "\x00") // Some senders count the end of a C string.
 	if bytes.ContainsFunc(b, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
@@ -76,7 +76,7 @@ func word(b []byte) string {
 	return worker.Text(b, worker.MaxName)
 }
 
-// SwitchID is the neighbor's identity as a switch. An identity that a switch
+// SwitchID returns the neighbor's identity as a switch. An identity that a switch
 // made up may be another's too, and is distinguished by the system's name;
 // contested means that also a unique one was received under two names.
 func (n *Neighbor) SwitchID(contested bool) string {
@@ -86,7 +86,7 @@ func (n *Neighbor) SwitchID(contested bool) string {
 	return worker.Text(n.Chassis.Text+"@"+n.SystemName, worker.MaxName)
 }
 
-// SwitchPort is the port as people know it: its name, which switches that
+// SwitchPort returns the port as people know it: its name, which switches that
 // identify ports by MAC address put into the description.
 func (n *Neighbor) SwitchPort() string {
 	if n.PortDescription != "" && n.Port.Kind == MAC {

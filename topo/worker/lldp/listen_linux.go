@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link is the index of a network device, and whether its link is up.
+// link returns the index of a network device, and whether its link is up.
 func link(netdev string) (index int, up bool, err error) {
 	l, err := netlink.LinkByName(netdev) //nolint:forbidigo // One device is asked for, not all; the next round asks again.
 	if err != nil {

@@ -115,7 +115,7 @@ func (p *parser) read(content *document) map[string]worker.Place {
 	return nodes
 }
 
-// inOrder are the keys of a section in the order of the file.
+// inOrder returns the keys of a section in the order of the file.
 func inOrder[V any](p *parser, section string, values map[string]V) []string {
 	return slices.SortedFunc(maps.Keys(values), func(a, b string) int {
 		return cmp.Or(cmp.Compare(p.Line(section+"."+a), p.Line(section+"."+b)), cmp.Compare(a, b))

@@ -42,7 +42,7 @@ func New(arguments framework.Arguments) framework.Plugin {
 	return p
 }
 
-// Name is the plugin's.
+// Name returns the plugin's.
 func (*plugin) Name() string { return Name }
 
 // OnSessionOpen adds the score of nodes.

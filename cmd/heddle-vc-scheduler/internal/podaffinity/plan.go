@@ -109,7 +109,7 @@ func (p *plugin) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error
 	return nodes, nil
 }
 
-// topology is the tree of super-nodes. Without one nothing is guessed: the job waits.
+// topology returns the tree of super-nodes. Without one nothing is guessed: the job waits.
 func (p *plugin) topology() (*placement.Tree, error) {
 	switch fresh := p.answer.Fresh(time.Now()); {
 	case !fresh && p.err != nil:
@@ -129,7 +129,7 @@ func (p *plugin) topology() (*placement.Tree, error) {
 	return p.tree, err
 }
 
-// ordered are the pods of a job by rank.
+// ordered returns the pods of a job by rank.
 func ordered(info *api.JobInfo) []*api.TaskInfo {
 	pods, tasks := make([]*corev1.Pod, 0, len(info.Tasks)), make(map[types.UID]*api.TaskInfo, len(info.Tasks))
 	for _, task := range info.Tasks {
@@ -148,7 +148,7 @@ func alike(a, b *api.TaskInfo) bool {
 	return a.TaskRole == b.TaskRole && rank.Task(a.Pod) == rank.Task(b.Pod) && a.InitResreq.Equal(b.InitResreq, api.Zero)
 }
 
-// capacity is how many pods of each class fit on each node now.
+// capacity returns how many pods of each class fit on each node now.
 func (p *plugin) capacity(tree *placement.Tree, classes []*api.TaskInfo, most int) (*placement.Capacity, error) {
 	p.counting = true
 	defer func() { p.counting = false }()
@@ -186,7 +186,7 @@ func (p *plugin) capacity(tree *placement.Tree, classes []*api.TaskInfo, most in
 	return &out, nil
 }
 
-// count is how many such pods fit into what is idle, most at most.
+// count returns how many such pods fit into what is idle, most at most.
 func count(task *api.TaskInfo, idle *api.Resource, most int) int {
 	if exclusive(task.Pod) {
 		most = 1
@@ -223,7 +223,7 @@ func exclusive(pod *corev1.Pod) bool {
 		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
-// gpus is how many GPUs an amount has; Volcano counts in thousandths.
+// gpus returns how many GPUs an amount has; Volcano counts in thousandths.
 func (p *plugin) gpus(amount *api.Resource) int {
 	return int(amount.Get(corev1.ResourceName(p.domains.GPUResource()))) / 1000
 }

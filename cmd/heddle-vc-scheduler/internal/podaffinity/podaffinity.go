@@ -76,7 +76,7 @@ func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.P
 	}
 }
 
-// Name is the plugin's.
+// Name returns the plugin's.
 func (*plugin) Name() string { return Name }
 
 // OnSessionOpen adds the plugin's functions.

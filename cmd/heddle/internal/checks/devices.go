@@ -162,7 +162,7 @@ func (l *List) fabricPort(h *machine.HCA, p *machine.Port, best float64) {
 	}
 }
 
-// fabricRate is the highest rate of an active port of the fabric, in 10^9 bits
+// fabricRate returns the highest rate of an active port of the fabric, in 10^9 bits
 // a second.
 func fabricRate(m *machine.Machine) float64 {
 	var best float64

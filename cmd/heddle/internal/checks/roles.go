@@ -129,7 +129,7 @@ func (l *List) otherThanRail(c *roleCheck, i int) {
 // place names the neighbors of an HCA.
 func (c *roleCheck) place(i int) string { return cmp.Or(c.near[i], "no GPU, as all HCAs here") }
 
-// layerOf is the link layer of an HCA's active ports, or else of any.
+// layerOf returns the link layer of an HCA's active ports, or else of any.
 func layerOf(h *machine.HCA) string {
 	layer := ""
 	for i := range h.Ports {
@@ -144,7 +144,7 @@ func modelOf(h *machine.HCA) string {
 	return cmp.Or(h.Type, strings.TrimSpace(h.Vendor+":"+strings.TrimPrefix(h.Device, "0x")))
 }
 
-// activeRate is the highest of an HCA's active ports, in 10^9 bits a second.
+// activeRate returns the highest of an HCA's active ports, in 10^9 bits a second.
 func activeRate(h *machine.HCA) float64 {
 	var best float64
 	for _, p := range h.Ports {
@@ -155,7 +155,7 @@ func activeRate(h *machine.HCA) float64 {
 	return best
 }
 
-// mostOf is the value that more than half have, empty for none.
+// mostOf returns the value that more than half have, empty for none.
 func mostOf(counts map[string]int) string {
 	total := 0
 	for _, n := range counts {

@@ -193,7 +193,7 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Count is a number with its noun: "1 problem", "2 problems".
+// Count returns a number with its noun: "1 problem", "2 problems".
 func Count(n int, noun string) string {
 	if n != 1 {
 		noun += "s"

@@ -34,7 +34,7 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// columnsOf is how many columns a terminal has; 0 for another writer.
+// columnsOf returns how many columns a terminal has; 0 for another writer.
 func columnsOf(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {

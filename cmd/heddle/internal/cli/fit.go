@@ -109,7 +109,7 @@ func narrow(rows [][]string, widths []int, width int) {
 	}
 }
 
-// shortened are the cells of the first columns, as wide as these.
+// shortened returns the cells of the first columns, as wide as these.
 func shortened(rows [][]string, widths []int) [][]string {
 	out := make([][]string, len(rows))
 	for at, row := range rows {

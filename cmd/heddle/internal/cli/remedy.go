@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// remedy is the recommended action for an error that any command can have; empty for those that
+// remedy returns the recommended action for an error that any command can have; empty for those that
 // have one of their own, or none.
 func remedy(err error) string {
 	dial, isNetwork := errors.AsType[*net.OpError](err)

@@ -55,7 +55,7 @@ func (f *Flags) config() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// Namespace is where an object is that is named without one: the context's, as for kubectl.
+// Namespace returns where an object is that is named without one: the context's, as for kubectl.
 func (f *Flags) Namespace() (string, error) {
 	namespace, _, err := f.config().Namespace()
 	if err != nil {

@@ -88,7 +88,7 @@ type Result struct {
 	keys map[string]any
 }
 
-// String is the configuration below its notes as comments.
+// String returns the configuration below its notes as comments.
 func (r *Result) String() string {
 	var b strings.Builder
 	for _, note := range r.Notes {

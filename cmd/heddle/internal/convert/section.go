@@ -55,7 +55,7 @@ func unwrap(root *section, name string) (*section, error) {
 	return inner, nil
 }
 
-// at is the place of a key. A key is any text, and a comment is one line.
+// at returns the place of a key. A key is any text, and a comment is one line.
 func (s *section) at(key string) string {
 	if quoted := strconv.QuoteToASCII(key); quoted != `"`+key+`"` {
 		key = quoted
@@ -80,14 +80,14 @@ func take[T any](s *section, key string) T {
 	return typed
 }
 
-// sub is a mapping below; one that is absent is empty.
+// sub returns a mapping below; one that is absent is empty.
 func (s *section) sub(key string) *section {
 	below := &section{path: s.at(key), fields: take[map[string]any](s, key), fault: s.fault}
 	s.subs = append(s.subs, below)
 	return below
 }
 
-// list is the mappings of a list.
+// list returns the mappings of a list.
 func (s *section) list(key string) []*section {
 	var list []*section
 	for i, entry := range take[[]any](s, key) {
@@ -102,7 +102,7 @@ func (s *section) list(key string) []*section {
 	return list
 }
 
-// left is the place of everything that was not taken.
+// left returns the place of everything that was not taken.
 func (s *section) left() []string {
 	var paths []string
 	for _, key := range slices.Sorted(maps.Keys(s.fields)) {

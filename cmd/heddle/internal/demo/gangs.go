@@ -98,7 +98,7 @@ func (s *scheduler) schedule(g *gang) (took time.Duration, rejection error) {
 	return took, rejection
 }
 
-// pod is a member that waits, as a user writes it.
+// pod returns a member that waits, as a user writes it.
 func (g *gang) pod(rank int, now metav1.Time) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: fmt.Sprintf("%s-worker-%d", g.name, rank), CreationTimestamp: now,

@@ -13,8 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// keptUntil returns the time until which discovery keeps the Node's labels and taints without a GPU
-// driver; zero if it does not.
+// keptUntil returns when discovery stops keeping the Node's labels and taints without a
+// GPU driver, or the zero time.
 func (n *clusterNode) keptUntil() time.Time {
 	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
 	if until := since.Add(config.KeepWithoutDriver); err == nil && time.Now().Before(until) {

@@ -71,7 +71,7 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 	return n, nil
 }
 
-// pod is the Node's pod of a daemon of heddle; nil if it has none.
+// pod returns the Node's pod of a daemon of heddle; nil if it has none.
 func (n *clusterNode) pod(app string) *corev1.Pod {
 	at := slices.IndexFunc(n.pods, func(p corev1.Pod) bool { return cluster.Runs(&p, app) })
 	if at < 0 {

@@ -153,7 +153,7 @@ func checkModes(l *checks.List, r *report.Report) {
 	}
 }
 
-// rejectedRemedies are the actions for a rejected pod, by the kind of rejection.
+// rejectedRemedies returns the actions for a rejected pod, by the kind of rejection.
 func rejectedRemedies() map[string]string {
 	const evicted = " It is evicted after sgpu.rejectedFor if a controller made it; else delete it."
 	return map[string]string{
@@ -228,7 +228,7 @@ func checkMPS(l *checks.List, d *enforce.Daemon) {
 	}
 }
 
-// pluginRemedies are the actions for a problem of the device plugin, by its name.
+// pluginRemedies returns the actions for a problem of the device plugin, by its name.
 func pluginRemedies() map[string]string {
 	const disk = "See --state-dir: it must be on a disk that is writable and not full."
 	const noSwitch = disk + " Until then no GPU changes its mode."

@@ -110,7 +110,7 @@ type resourceNames struct {
 	guessed bool
 }
 
-// namesServed are the names of the resources that the device plugin serves.
+// namesServed returns the names of the resources that the device plugin serves.
 func namesServed(p *report.Report) resourceNames {
 	n := resourceNames{hcas: []string{}}
 	for i := range p.Resources {

@@ -53,7 +53,7 @@ func readSchedulers(ctx context.Context, client rest.Interface) (schedulers, err
 	return schedulers{names: names, guessed: guessed}, nil
 }
 
-// profilesOf are the schedulerNames of the profiles with heddle's plugin.
+// profilesOf returns the schedulerNames of the profiles with heddle's plugin.
 func profilesOf(ctx context.Context, client rest.Interface, pod *corev1.Pod) ([]string, error) {
 	for i := range pod.Spec.Volumes {
 		from := pod.Spec.Volumes[i].ConfigMap
@@ -105,7 +105,7 @@ func profiles(text string) ([]string, error) {
 	return names, nil
 }
 
-// nameOf is a scheduler's name as the API server writes it.
+// nameOf returns a scheduler's name as the API server writes it.
 func nameOf(name string) string { return cmp.Or(name, corev1.DefaultSchedulerName) }
 
 // check names the pods of a Node that have GPUs, or shares of them, and were for

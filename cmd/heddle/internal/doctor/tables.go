@@ -86,7 +86,7 @@ func sharedGPUs(p *report.Report) string {
 	return text
 }
 
-// shareRows are the containers with shares, by GPU.
+// shareRows returns the containers with shares, by GPU.
 func shareRows(p *report.Report) [][]string {
 	type share struct {
 		gpu int

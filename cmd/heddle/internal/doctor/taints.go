@@ -74,7 +74,7 @@ type blocked struct {
 	Pods  []Group       `json:"pods"`
 }
 
-// wouldBe is the taint that a key of the configuration sets. Its value is that
+// wouldBe returns the taint that a key of the configuration sets. Its value is that
 // of the label of the same name; ok is false on a node without it.
 func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint corev1.Taint, ok bool, err error) {
 	taint.Effect = corev1.TaintEffect(c.Taints.Effect)

@@ -24,7 +24,7 @@ type holder struct {
 
 func (h *holder) String() string { return h.pod.Namespace + "/" + h.pod.Name }
 
-// holders are the pods of a node that have one of the GPUs, or, without any, a device of
+// holders returns the pods of a node that have one of the GPUs, or, without any, a device of
 // heddle. Pods without a controller are kept unless they are forced.
 func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []holder {
 	var all []holder
@@ -44,7 +44,7 @@ func holders(r *report.Report, pods []corev1.Pod, gpus []string, force bool) []h
 	return all
 }
 
-// prepared are the devices that containers of a pod were given.
+// prepared returns the devices that containers of a pod were given.
 func prepared(r *report.Report, p *corev1.Pod, gpus []string) []string {
 	var devices []string
 	for i := range r.Bindings {
@@ -76,7 +76,7 @@ func isOf(r *report.Report, id, uuid string) bool {
 	return id == uuid || machine.PartitionOf(id) == uuid || isPart && isWhole && part == whole
 }
 
-// requested are the resources of heddle that a pod will get devices of.
+// requested returns the resources of heddle that a pod will get devices of.
 func requested(r *report.Report, p *corev1.Pod) []string {
 	var names []string
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
@@ -104,7 +104,7 @@ func kept(p *corev1.Pod, force bool) string {
 	return ""
 }
 
-// names are the pods as text.
+// names returns the pods as text.
 func names(all []holder) string {
 	texts := make([]string, 0, len(all))
 	for i := range all {

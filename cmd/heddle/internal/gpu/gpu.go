@@ -162,7 +162,7 @@ func listCommand(api *cluster.Flags) *cobra.Command {
 	return c
 }
 
-// entries are the GPUs of a node and the cordoned ones that it does not have.
+// entries returns the GPUs of a node and the cordoned ones that it does not have.
 // Where its device plugin does not answer, there is nil.
 func entries(there *report.Report, cordoned []string) []entry {
 	all := []entry{}

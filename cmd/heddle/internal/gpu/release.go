@@ -192,7 +192,7 @@ func await(ctx context.Context, client rest.Interface, name string, done func(*c
 	return err
 }
 
-// releaseText is the answer for people.
+// releaseText returns the answer for people.
 func releaseText(node string, s *release.Status) string {
 	which := "a GPU of it"
 	if len(s.Request.GPUs) > 0 {

@@ -135,7 +135,7 @@ func labelLines(s *source.Subject) string {
 	return b.String()
 }
 
-// sharedBy is how many containers can have the same HCA of a resource; "-" for
+// sharedBy returns how many containers can have the same HCA of a resource; "-" for
 // resources with exclusive devices, and for shares of GPUs.
 func sharedBy(c *config.NodeConfig, resource string) string {
 	at := slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == resource })

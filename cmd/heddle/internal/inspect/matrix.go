@@ -51,7 +51,7 @@ func matrix(m *machine.Machine) string {
 	return b.String()
 }
 
-// name is a class as the legend spells it.
+// name returns a class as the legend spells it.
 func name(c affinity.Class) string {
 	if c.Kind == affinity.NVLink {
 		return cmp.Or(c.Maker, "NV") + "#"

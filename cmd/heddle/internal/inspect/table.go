@@ -73,7 +73,7 @@ func head(m *machine.Machine) [][]string {
 	}
 }
 
-// counted is every name with how often it occurs, in the order of the first: "5 x
+// counted returns every name with how often it occurs, in the order of the first: "5 x
 // NVIDIA H100 PCIe, 3 x NVIDIA L40S".
 func counted[T any](all []T, name func(*T) string) string {
 	count := map[string]int{}
@@ -117,7 +117,7 @@ func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 	return rows
 }
 
-// nvlinks is "18 to NVSwitch" or "12 to GPU1".
+// nvlinks returns "18 to NVSwitch" or "12 to GPU1".
 func nvlinks(m *machine.Machine, g *machine.GPU) string {
 	var parts []string
 	for _, l := range g.NVLinks {
@@ -135,7 +135,7 @@ func nvlinks(m *machine.Machine, g *machine.GPU) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-// nearest is "mlx5_3 (PIX)": the devices of the best class there is.
+// nearest returns "mlx5_3 (PIX)": the devices of the best class there is.
 func nearest(x *affinity.Matrix, device int, among func(affinity.Device) bool) string {
 	near, class := x.Nearest(device, among)
 	if len(near) == 0 {
@@ -193,7 +193,7 @@ func netdevs(h *machine.HCA, p *machine.Port) string {
 	return text
 }
 
-// link is the link layer and the rate: "InfiniBand 400G (4X NDR)".
+// link returns the link layer and the rate: "InfiniBand 400G (4X NDR)".
 func link(p *machine.Port) string {
 	return strings.TrimSpace(p.LinkLayer + " " + strings.Replace(p.Rate, " Gb/sec", "G", 1))
 }

@@ -79,7 +79,7 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 		"`dir` where the GPU driver is installed, such as /run/nvidia/driver; empty: the dynamic loader finds its library")
 }
 
-// Sysfs is the host's, where no dump stands in for the host.
+// Sysfs returns the host's, where no dump stands in for the host.
 func (f *Flags) Sysfs() (sysfs.FS, error) {
 	if f.bundle != "" || f.machine != Host {
 		return sysfs.FS{}, errors.New("a dump has no sysfs: only this host has")

@@ -55,7 +55,7 @@ func cablingTable(t *snapshot.Topology) (table string, problems int) {
 	return cli.Table(rows), problems
 }
 
-// rail is "3", or "3/1" on plane 1.
+// rail returns "3", or "3/1" on plane 1.
 func rail(f *fabric.Finding) string {
 	if f.Kind == fabric.BadPath {
 		return ""
@@ -86,7 +86,7 @@ func found(f *fabric.Finding) string {
 	return end(f.Found)
 }
 
-// end is a switch by its name, else its ID.
+// end returns a switch by its name, else its ID.
 func end(s fabric.Switch) string {
 	if s == (fabric.Switch{}) {
 		return "-"

@@ -115,7 +115,7 @@ func (v *treeView) gangsIn(e *snapshot.Element) string {
 	return strings.Join(names, ", ")
 }
 
-// byNode is which gangs are on which node.
+// byNode returns which gangs are on which node.
 func byNode(all []snapshot.Gang) map[string][]*snapshot.Gang {
 	on := map[string][]*snapshot.Gang{}
 	for i := range all {
@@ -179,7 +179,7 @@ func summary(t *snapshot.Topology) string {
 	return text.String() + "\n"
 }
 
-// gpus is "3 of 8", or "8" where topo-master counts no pods.
+// gpus returns "3 of 8", or "8" where topo-master counts no pods.
 func gpus(g snapshot.GPUs) string {
 	if g.Free == nil {
 		return fmt.Sprint(g.Total)
@@ -205,7 +205,7 @@ func reasons(e *snapshot.Element) string {
 	return strings.Join(out, ", ")
 }
 
-// at is a time, "" for none.
+// at returns a time, "" for none.
 func at(when time.Time) string {
 	if when.IsZero() {
 		return ""

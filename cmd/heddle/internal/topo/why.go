@@ -65,7 +65,7 @@ gangs and NVLink domains that cross groups: what the scheduler wrote is repeated
 	return c
 }
 
-// whyText is the answer for people.
+// whyText returns the answer for people.
 func whyText(a *explain.Answer, grouped bool) string {
 	var b strings.Builder
 	if b.WriteString(whyState(a)); a.Pods == a.Bound {
@@ -129,7 +129,7 @@ func whyState(a *explain.Answer) string {
 	return text
 }
 
-// whyTables are the reasons against nodes, and the groups of a gang.
+// whyTables returns the reasons against nodes, and the groups of a gang.
 func whyTables(a *explain.Answer) string {
 	var b strings.Builder
 	if len(a.Nodes) > 0 {
