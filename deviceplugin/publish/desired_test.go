@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
@@ -267,18 +267,7 @@ func TestDesired(t *testing.T) {
 			r := s.make(t)
 			status := Desired(r)
 			got, path := text(r, status), filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			golden.Compare(t, path, got, *update)
 			if diff := cmp.Diff(status, Desired(r)); diff != "" {
 				t.Errorf("a second call differs:\n%s", diff)
 			}

@@ -3,7 +3,6 @@ package worker
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -37,18 +37,7 @@ func TestMachines(t *testing.T) {
 				r.Netdev, r.LinkLayer, r.LinkState, r.RateGbps, len(r.GPUs))
 		}
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("run with -update, and read the difference:\n%s", diff)
-	}
+	golden.Compare(t, file, b.String(), *update)
 }
 
 func TestNVLinkDomain(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
@@ -29,11 +30,11 @@ func TestGoldenFiles(t *testing.T) {
 		base := strings.TrimSuffix(file, ".json")
 		for _, format := range []string{"labels", "resources", "matrix", "table"} {
 			t.Run(filepath.Base(base)+"/"+format, func(t *testing.T) {
-				golden(t, base+"."+format, show(t, file, format))
+				golden.Compare(t, base+"."+format, show(t, file, format), *update)
 			})
 		}
 		t.Run(filepath.Base(base)+"/json", func(t *testing.T) {
-			golden(t, file, show(t, file, "json")) // The dump of a dump.
+			golden.Compare(t, file, show(t, file, "json"), *update) // The dump of a dump.
 		})
 	}
 }
@@ -55,22 +56,6 @@ func show(t *testing.T, file, format string) string {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-file +got; -update writes it):\n%s", path, diff)
-	}
 }
 
 func TestTaintsAreShownAfterLabels(t *testing.T) {

@@ -3,7 +3,6 @@ package topo
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -220,19 +220,7 @@ func TestWhy(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, whyText(answer, len(tt.cluster.Groups) > 0))
 	}
-	const golden = "testdata/why.txt"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	golden.Compare(t, "testdata/why.txt", got.String(), *update)
 	if _, err := explain.Of(t.Context(), &newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {
 		t.Error("what is not there has an answer")
 	}
