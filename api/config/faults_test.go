@@ -27,7 +27,7 @@ func TestFaults(t *testing.T) {
 		}},
 		{"topology source twice", "topology:\n  sources: [ib, lldp,\n    ib]\n", "", []string{"cluster-config:3: topology.sources[2]: duplicate value ib, the first is entry 0"}},
 		{"levels of no custom mode", "topology:\n  mode: leaf\n  levels: [{kind: rack, by: path}]\n", "", []string{
-			"cluster-config:3: topology.levels: are for mode custom; mode leaf has levels of its own",
+			"cluster-config:3: topology.levels: are for mode custom; mode leaf defines its own levels",
 		}},
 		{"custom without levels", "topology:\n  mode: custom\n", "", []string{"cluster-config:1: topology.levels: are missing"}},
 		{"levels of nothing", "topology:\n  mode: custom\n  levels: []\n", "", []string{"cluster-config:3: topology.levels: are missing"}},
