@@ -27,7 +27,7 @@ func TestFaults(t *testing.T) {
 		}},
 		{"topology source twice", "topology:\n  sources: [ib, lldp,\n    ib]\n", "", []string{"cluster-config:3: topology.sources[2]: duplicate value ib, the first is entry 0"}},
 		{"levels of no custom mode", "topology:\n  mode: leaf\n  levels: [{kind: rack, by: path}]\n", "", []string{
-			"cluster-config:3: topology.levels: are for mode custom; mode leaf has levels of its own",
+			"cluster-config:3: topology.levels: are for mode custom; mode leaf defines its own levels",
 		}},
 		{"custom without levels", "topology:\n  mode: custom\n", "", []string{"cluster-config:1: topology.levels: are missing"}},
 		{"levels of nothing", "topology:\n  mode: custom\n  levels: []\n", "", []string{"cluster-config:3: topology.levels: are missing"}},
@@ -62,7 +62,7 @@ func TestFaults(t *testing.T) {
 		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
 			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
 		}},
-		{"duration", "health: {downAfter: 10}", "", []string{"health.downAfter: cannot unmarshal !!int `10` into time.Duration"}},
+		{"duration", "health: {downAfter: 10}", "", []string{`health.downAfter: invalid value "10": want a duration such as 30s`}},
 		{"a long duration", "health: {upAfter: 2h}", "", []string{"health.upAfter: 2h0m0s is not between 0s and 1h"}},
 		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: unsupported value "Native": supported values are native, sgpu`}},
 		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{

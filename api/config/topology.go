@@ -25,7 +25,7 @@ type Topology struct {
 	//
 	// Read by: heddle-topo-master.
 	NodeNumber int `yaml:"nodeNumber" range:"1-4096"`
-	// Levels are those of mode `custom`, top first: 1 to 8. The other modes
+	// Levels lists the levels of mode `custom`, top first: 1 to 8. The other modes
 	// have levels of their own, and levels beside them are an error.
 	//
 	// Read by: heddle-topo-master.
@@ -173,7 +173,7 @@ func (v *validator) levels(t *Topology) {
 	}
 	switch n := len(t.Levels); {
 	case t.Mode != TopologyCustom && n > 0:
-		v.addf(at, "are for mode custom; mode %s has levels of its own", t.Mode)
+		v.addf(at, "are for mode custom; mode %s defines its own levels", t.Mode)
 		return
 	case t.Mode == TopologyCustom && n == 0:
 		v.addf(at, "are missing: mode custom has no others")

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -178,7 +179,7 @@ func (d *Document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, pa
 			}
 		}
 	case yaml.ScalarNode:
-		if want := wanted(n.ShortTag(), t, tag); want != "" {
+		if want := wanted(n, t, tag); want != "" {
 			d.add(n.Line, path, "invalid value %q: want %s", n.Value, want)
 		}
 	}
@@ -200,9 +201,13 @@ func field(t reflect.Type, key string) (reflect.StructField, bool) {
 	return fields[i], true
 }
 
-// wanted says what a type takes instead of a scalar with the given YAML tag, or nothing if it takes the scalar.
-func wanted(short string, t reflect.Type, tag reflect.StructTag) string {
-	switch {
+// wanted says what a type takes instead of a scalar, or nothing if it takes the scalar.
+func wanted(n *yaml.Node, t reflect.Type, tag reflect.StructTag) string {
+	switch short := n.ShortTag(); {
+	case t == reflect.TypeFor[time.Duration]():
+		if _, err := time.ParseDuration(n.Value); err != nil || short != "!!str" {
+			return "a duration such as 30s"
+		}
 	case t.Kind() == reflect.Int && short != "!!int":
 		return "a whole number"
 	case t.Kind() == reflect.Bool && short != "!!bool":

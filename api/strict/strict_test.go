@@ -3,16 +3,18 @@ package strict
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 // TestRead shows the place of every sort of error.
 func TestRead(t *testing.T) {
 	type inner struct {
-		N    int      `yaml:"n"`
-		F    float64  `yaml:"f"`
-		B    bool     `yaml:"b"`
-		Any  string   `yaml:"any" scalar:"any"`
-		List []string `yaml:"list"`
+		N    int           `yaml:"n"`
+		F    float64       `yaml:"f"`
+		B    bool          `yaml:"b"`
+		D    time.Duration `yaml:"d"`
+		Any  string        `yaml:"any" scalar:"any"`
+		List []string      `yaml:"list"`
 	}
 	type outer struct {
 		A inner            `yaml:"a"`
@@ -31,6 +33,8 @@ func TestRead(t *testing.T) {
 		{"beyond 64 bits", "a: {n: -99999999999999999999}\n", `f:1: a.n: invalid value "-99999999999999999999": want a whole number`},
 		{"number in quotes", "a: {f: '1.5'}\n", `f:1: a.f: invalid value "1.5": want a number`},
 		{"whole number", "a: {n: 0x10, f: 2, b: true, any: 0x10, list: ['1', on]}\n", ""},
+		{"duration without a unit", "a: {d: 0}\n", `f:1: a.d: invalid value "0": want a duration such as 30s`},
+		{"duration", "a: {d: 0s}\n", ""},
 		{"words of YAML 1.1", "a: {b: yes}\n", `f:1: a.b: invalid value "yes": want true or false`},
 		{"bool for a text", "a: {list: [a, true]}\n", `f:1: a.list[1]: invalid value "true": want a text: put it in quotes`},
 		{"section for a text", "a:\n  list:\n  - {}\n", "f:3: a.list[0]: cannot unmarshal !!map into string"},

@@ -187,7 +187,7 @@ func TestHCAsOfOnePod(t *testing.T) {
 		}
 	}
 	r.allocate("gone", "main", hcas, "0000:99:00.0")
-	if _, err := r.start("gone", "main"); err == nil || !strings.Contains(err.Error(), "0000:99:00.0: it is not there any more") {
+	if _, err := r.start("gone", "main"); err == nil || !strings.Contains(err.Error(), "0000:99:00.0: it no longer exists") {
 		t.Errorf("an HCA that is gone: %v", err)
 	}
 }

@@ -127,7 +127,7 @@ func (d *decision) exact(p part, r *config.RDMAResource) ([]pick, error) {
 	for _, id := range p.entries[0].IDs {
 		at := slices.Index(d.ids, id)
 		if at < 0 {
-			rejected = append(rejected, id+": it is not there any more")
+			rejected = append(rejected, id+": it no longer exists")
 			continue
 		}
 		if used.here[id] > 0 {
@@ -279,7 +279,7 @@ func (d *decision) keep(e *Entry) ([]pick, error) {
 	for _, id := range wanted {
 		at := slices.Index(d.ids, id)
 		if at < 0 {
-			rejected = append(rejected, id+": it is not there any more")
+			rejected = append(rejected, id+": it no longer exists")
 			continue
 		}
 		h := &d.topology.machine.HCAs[at]

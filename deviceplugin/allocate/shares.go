@@ -155,7 +155,7 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	return nil
 }
 
-// Priority returns a pod's; without a PriorityClass it is 0.
+// Priority returns a pod's priority; without a PriorityClass it is 0.
 func Priority(pod *corev1.Pod) int32 {
 	if pod.Spec.Priority == nil {
 		return 0

@@ -29,9 +29,8 @@ import (
 const (
 	DriverKind = "driver.heddle.dev/gpu"
 	DriverFile = "driver.heddle.dev-gpu.json"
-	// CommonDevice brings what is for every container with a GPU, and no GPU: a
-	// container whose GPU is chosen late has that GPU's nodes in a spec of its
-	// own, from [DriverSpec.GPUEdits].
+	// CommonDevice brings what is for every container with a GPU, and no GPU: a container whose GPU
+	// is chosen late has that GPU's nodes in a separate spec, from [DriverSpec.GPUEdits].
 	CommonDevice = "common"
 	// commonEnv is its only edit on a node whose vendor has no variable to hide
 	// devices by.
@@ -202,7 +201,7 @@ func (d *DriverSpec) Restore() error {
 	return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
 }
 
-// write replaces the file, or removes it if there is no content.
+// write replaces the file, or removes it if the content is empty.
 func (d *DriverSpec) write(content []byte) error {
 	if content != nil {
 		return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)

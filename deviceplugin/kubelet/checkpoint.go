@@ -63,7 +63,7 @@ func parseCheckpoint(b []byte) ([]entry, error) {
 	return entries, nil
 }
 
-// readCheckpoint returns the entries of a checkpoint, none if there is no file.
+// readCheckpoint returns the entries of a checkpoint, none without a file.
 // The kubelet replaces the file by renaming, so a read never sees half of one. It
 // writes it before Allocate's caller goes on, so at PreStartContainer it has the
 // container.

@@ -68,8 +68,8 @@ type Allocation struct {
 
 // Snapshot is who holds what by the kubelet at one moment. It is never changed.
 type Snapshot struct {
-	// Allocations are those of devices, Quantities those of resources with IDs
-	// that stand for amounts: hundreds for one container.
+	// Allocations holds the allocations of devices, Quantities the allocations of resources with
+	// IDs that stand for amounts: hundreds for one container.
 	Allocations, Quantities []Allocation
 	// CheckpointErr is why the checkpoint is missing: then Allocations come from
 	// PodResources alone, without ordinary init containers.
@@ -321,7 +321,7 @@ type held struct {
 	ids      []string
 }
 
-// heldBy returns a container's, by resource: PodResources has one ContainerDevices for
+// heldBy returns a container's devices, by resource: PodResources has one ContainerDevices for
 // each ID, because each has its own topology.
 func heldBy(c *podresources.ContainerResources) []held {
 	var all []held

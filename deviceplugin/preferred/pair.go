@@ -7,10 +7,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// The rungs of the ways without NVLink, in MB/s. Their order is that of
-// [affinity.Kind], and all are below one NVLink of the first generation (20
-// GB/s), so that any NVLink beats any of them; their sizes are what PCIe 4.0
-// x16 leaves of its 25 GB/s over switches, host bridges and sockets.
+// The rungs of the ways without NVLink, in MB/s. Their order is the order of [affinity.Kind], and
+// all are below one NVLink of the first generation (20 GB/s), so that any NVLink beats any of them;
+// their sizes are the parts of 25 GB/s that PCIe 4.0 x16 leaves over switches, host bridges and
+// sockets.
 const (
 	rungPIX  = 16_000
 	rungPXB  = 14_000

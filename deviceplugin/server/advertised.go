@@ -26,7 +26,7 @@ import (
 //	if m.allDevices[resource][dev].Topology == nil || ...
 //
 // so does generateDeviceTopologyHints for one that an init container hands on
-// (topology_hints.go), and a pod whose device has left is shown with a healthy
+// (topology_hints.go), and a pod with a missing device is shown with a healthy
 // one (UpdateAllocatedResourcesStatus):
 //
 //	health := pluginapi.Healthy

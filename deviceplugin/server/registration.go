@@ -150,7 +150,7 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 }
 
 // stop ends the registration, also after ctx, and lets calls end for a bounded
-// time. Calls come first: a kubelet whose stream ends closes the connection
+// time. Calls come first: a kubelet with an ended stream closes the connection
 // (plugin/v1beta1/client.go, Disconnect), and its calls in flight fail,
 // Allocate's for good.
 func (r *registration) stop(ctx context.Context) {

@@ -30,7 +30,7 @@ const (
 	validFor = 3 * every
 )
 
-// Options are what a Meter works with.
+// Options configures a Meter.
 type Options struct {
 	// GPUs answer which processes use them; none for a replayed machine.
 	GPUs devgpu.Pollers

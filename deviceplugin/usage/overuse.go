@@ -59,8 +59,8 @@ func (o *overuse) check(ctx context.Context, c config.Evict, now time.Time, uses
 	}
 }
 
-// uses are what all containers with shares have and use. A terminating pod is not evicted
-// again; nor is a static pod: it would come back at once, and the API server cannot end it.
+// uses returns the shares and the use of all containers with shares. A terminating pod is not
+// evicted again; nor is a static pod: it would come back at once, and the API server cannot end it.
 func uses(
 	m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods []*corev1.Pod,
 ) []enforce.Use {

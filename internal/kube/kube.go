@@ -36,7 +36,7 @@ func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) 
 	config.UserAgent = userAgent
 	if config.QPS == 0 {
 		// client-go's 5 a second is less than the containers that a node can
-		// start, each of which has its pod read once for each resource.
+		// start, and each has its pod read once for each resource.
 		config.QPS, config.Burst = 50, 200
 	}
 	client, err := rest.RESTClientFor(config)

@@ -3,7 +3,7 @@
 //
 // It is pure: it decides from a [machine.Machine], reads no hardware, keeps no
 // state and never fails. What the machine does not report is [Unknown],
-// which is a class of its own and never a guessed distance.
+// which is a separate class and never a guessed distance.
 package affinity
 
 import (

@@ -137,7 +137,7 @@ func (x *Matrix) RailOrder() []int {
 
 // Rails gives every HCA of m, in the order of m.HCAs, its rail, or -1 for
 // those that are no fabric HCAs. Rails count from 0 in [Matrix.RailOrder]; a
-// virtual function has the rail of its physical one. They are those that the
+// virtual function has the rail of its physical one. They are the rails that the
 // machine has now: topo/worker, which remembers, leaves a gap for an HCA that
 // fell off the bus, and knows which switch each rail leads to.
 func Rails(m *machine.Machine) []int {

@@ -35,7 +35,7 @@
 // At a leaf with three or more cables of nodes with GPUs only those count in votes 1
 // and 3, and for what is foreign: nodes without GPUs go where their cables lead.
 //
-// Ties in vote 4 go to the group whose leaves have more of the node's
+// Ties in vote 4 go to the group with leaves that have more of the node's
 // cables on a rail that is usual for them, then, as all ties, to the
 // least ID. A rail is usual for a leaf if at least half as many of its cables
 // start from it as from any other. A port that is down counts if the report still
@@ -57,15 +57,13 @@
 // them: one in four for each rail. Nothing is expected of nodes without GPUs, nor
 // of a shape with fewer than three nodes.
 //
-// A leaf is foreign to a group if another group has at least twice as many
-// cables on it. For every shape, rail and plane a group expects the leaf
-// on which most of the members' cables end, among its own leaves for which
-// the rail is usual: a leaf may have several rails. A port on a foreign leaf is
-// mis-cabled; so is one on another leaf than the expected, if the shape is wired
-// by rail at all in the group (three quarters of its cables are as expected) and
-// the rail is not usual there or more members agree with the expectation than with
-// the port. Where two nodes contradict each other and there is no third one, there
-// is no finding.
+// A leaf is foreign to a group if another group has at least twice as many cables on it. For every
+// shape, rail and plane a group expects the leaf on which most of the members' cables end, among
+// its own leaves for which the rail is usual: a leaf may have several rails. A port on a foreign
+// leaf is mis-cabled; so is one on another leaf than the expected, if the shape is wired by rail at
+// all in the group (three quarters of its cables are as expected) and the rail is not usual there
+// or more members agree with the expectation than with the port. Two nodes that contradict each
+// other without a third one cause no finding.
 //
 // # Names
 //

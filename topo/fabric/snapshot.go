@@ -122,7 +122,7 @@ func WriteElements(to io.Writer, list []*Element) error {
 // room is the size of a write, in bytes: each write wakes the reader up.
 const room = 64 << 10
 
-// Findings returns all that is not as it should be, by node.
+// Findings returns all findings, by node.
 func (s *Snapshot) Findings() []Finding {
 	var out []Finding
 	for _, e := range s.All() {

@@ -77,7 +77,7 @@ const (
 	Place WithoutMap = "place"
 )
 
-// DefaultTimeout is how long the members that have a node wait for the others.
+// DefaultTimeout is the time that members with a node wait for the others.
 const DefaultTimeout = time.Minute
 
 // Bounds on what pods and objects contain.
@@ -92,14 +92,14 @@ const (
 // are zero.
 type Spec struct {
 	Key types.NamespacedName
-	// Created is when a PodGroup object was; zero for pods.
+	// Created is the creation time of a PodGroup object; zero for pods.
 	Created time.Time
-	// MinMember is how many members must run for any to run.
+	// MinMember is the number of members that must run for any to run.
 	MinMember int
 	// Groups are the gangs that run together or not at all, sorted and including Key.
 	Groups []types.NamespacedName
 	Policy Policy
-	// Timeout is how long members that have a node wait for the others.
+	// Timeout is the time that members with a node wait for the others.
 	Timeout time.Duration
 	// GroupSize is the size of a slice in GPUs.
 	GroupSize int

@@ -22,7 +22,7 @@ type Member struct {
 	Name string
 	// Node is spec.nodeName.
 	Node string
-	// GPUs is how many it requests.
+	// GPUs is the number of requested GPUs.
 	GPUs int32
 	// MinMember is the pod's, 0 without any.
 	MinMember int32
@@ -32,7 +32,7 @@ type Member struct {
 	since, rejected time.Time
 	stage           stage
 	problem         string
-	// rejection is why it has no node, in the scheduler's words.
+	// rejection explains why it has no node, in the scheduler's words.
 	rejection string
 	rank      rank.Rank
 	// created is in seconds since 1970.
@@ -158,7 +158,7 @@ func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	for _, tail := range []string{" no new claims to deallocate", " preemption: "} {
 		text, _, _ = strings.Cut(text, tail)
 	}
-	const most = 400 // Bytes of what a scheduler wrote.
+	const most = 400 // Bytes of a scheduler's message.
 	text = wellknown.ClipTo(strings.TrimRight(text, " .,"), most)
 	if c.Reason == corev1.PodReasonUnschedulable {
 		at = c.LastTransitionTime.Time

@@ -31,8 +31,8 @@ func Phases() []Phase { return []Phase{Queued, Starting, Running, Unknown, Succe
 // State is the state of a gang for users.
 type State struct {
 	Phase Phase
-	// Reason is what is missing or wrong, for Queued in the scheduler's words if there are
-	// any; empty for Running and Succeeded.
+	// Reason explains what is missing or wrong, for Queued in the scheduler's words if available;
+	// empty for Running and Succeeded.
 	Reason string
 	// Since is when the phase began, RejectedSince since when the scheduler
 	// rejects the members of a Queued gang. Both are whole seconds, zero if

@@ -88,7 +88,7 @@ func (b *builder) open(g *v1alpha1.Group, kind, parent int32) int32 {
 		Group: Group{Name: g.Name, Kind: g.Kind, First: b.nodes()}, kind: kind, parent: parent,
 		around: b.groups[parent].around | 1<<kind, lowest: true,
 	})
-	return int32(len(b.groups) - 1) //nolint:gosec // Every group has a name of its own in memory.
+	return int32(len(b.groups) - 1) //nolint:gosec // Every group has its own name in memory.
 }
 
 func (b *builder) close(g int32) {

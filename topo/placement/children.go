@@ -7,7 +7,7 @@ import (
 
 // item is a part of a group that takes pods: a group inside, or a node.
 type item struct {
-	// slots is how many whole blocks it takes, and room how many pods.
+	// slots is the number of whole blocks it takes, and room the number of pods.
 	slots, room int64
 	id          int32
 	// spare is true if it takes the last, shorter block besides.
@@ -26,13 +26,12 @@ type picker struct {
 	byKind [][]item
 }
 
-// pick takes the fewest items that hold an amount; the shorter block is held by
-// a slot or by an item's spare room. Of the sets with so few items it is the
-// one that leaves the largest items whole: their sizes (slots, then room), the
-// largest first, are least in lexicographic order. Of equal items the first in
-// the tree are taken. The last of the chosen is the one that is not filled but
-// takes what is left of the amount: the smallest, or the smallest with spare room
-// if only what blocks leave over takes the shorter one.
+// pick takes the fewest items that hold an amount; the shorter block is held by a slot or by an
+// item's spare room. Of the smallest sets it takes the one that leaves the largest items whole:
+// their sizes (slots, then room), the largest first, are least in lexicographic order. Of equal
+// items the first in the tree are taken. The last of the chosen is the one that is not filled but
+// takes what is left of the amount: the smallest, or the smallest with spare room if only what
+// blocks leave over takes the shorter one.
 //
 // If all items together do not do it takes all, and returns what is left over. The
 // first with spare room is the last of them.
@@ -97,8 +96,8 @@ func (p *picker) fewest(a amount) int {
 	return 0
 }
 
-// do is true if k of the items from place i on hold so many slots. With bonus,
-// one spare item holds one more.
+// do reports whether k of the items from place i on hold need slots. With bonus, one spare item
+// holds one more.
 func (p *picker) do(i, k int, need int64, bonus bool) bool {
 	if i+k > len(p.sorted) {
 		return false

@@ -24,7 +24,7 @@ type demand struct {
 	// isPrimary is by task; classes lists the classes of the primary tasks.
 	isPrimary []bool
 	classes   []int
-	// block is how many ranks go into one lowest group; 1 without slices.
+	// block is the number of ranks in one lowest group; 1 without slices.
 	block int
 }
 

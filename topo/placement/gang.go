@@ -5,8 +5,8 @@ package placement
 type Gang struct {
 	// Tasks are the gang's roles: master, then workers.
 	Tasks []Task
-	// Slice is how many GPUs of consecutive ranks work most closely together, in
-	// one lowest group. Pods without GPUs do not count. 0 means no slices.
+	// Slice is the number of GPUs of consecutive ranks that work most closely together, in one
+	// lowest group. Pods without GPUs do not count. 0 means no slices.
 	Slice int
 	// Require is the kind of the group that must hold the gang: a kind of the
 	// tree, or "node". Empty: anything.
@@ -18,7 +18,7 @@ type Gang struct {
 	Placed []Member
 	// Avoid are nodes that get none of its pods.
 	Avoid []int32
-	// MinMember is how many pods must have a node now, placed ones included. Of
+	// MinMember is the number of pods that must have a node now, placed ones included. Of
 	// the rest, the lowest ranks get one if there is room. 0: all.
 	MinMember int
 }
@@ -29,7 +29,7 @@ type Task struct {
 	Name string
 	// Class selects how many of them fit where: an index into Capacity.Fit.
 	Class int
-	// Pods is how many there are, and GPUs how many each of them asks for.
+	// Pods is the number of pods, and GPUs the number of GPUs that each requests.
 	Pods, GPUs int
 }
 
@@ -42,8 +42,8 @@ type Member struct {
 
 // Capacity is the room that nodes have now.
 type Capacity struct {
-	// Fit is how many pods of a class a node takes, if it gets no other pod of
-	// the gang: Fit[class][node]. Running pods of the gang are subtracted.
+	// Fit is the number of pods of a class that a node takes, if it gets no other pod of the gang:
+	// Fit[class][node]. Running pods of the gang are subtracted.
 	Fit [][]int32
 	// Free is the free amount on each node of what pods compete for, in any unit:
 	// of nodes that take as many pods, the one with the least comes first. Nil
@@ -75,14 +75,13 @@ func (c *Capacity) holds(node int32, pods []int32) bool {
 
 // Plan assigns a node to every pod of a gang.
 type Plan struct {
-	// Nodes are the nodes of the ranks; None for those beyond MinMember for
-	// which there is no room now. Placed members keep theirs, None if the tree
-	// does not have it.
+	// Nodes holds the nodes of the ranks; None for ranks beyond MinMember that do not fit now.
+	// Placed members keep their node; it is None if the tree does not have it.
 	Nodes []int32
 	// Group is the tightest group that holds all of them; one node is a group
 	// of kind "node" and tier 0. Its name and kind are empty if it is the root,
 	// or if a node in no group is among several.
 	Group Group
-	// Pods is how many ranks have a node, in the tree or not.
+	// Pods is the number of ranks with a node, in the tree or not.
 	Pods int
 }

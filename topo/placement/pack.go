@@ -3,8 +3,8 @@ package placement
 // packer puts pods on the nodes of the targets that hold them.
 type packer struct {
 	room
-	// take is how many primary pods each node gets, and tail one past the last
-	// node of the lowest group that gets the shorter block.
+	// take holds the number of primary pods for each node, and tail is one past the last node of
+	// the lowest group that gets the shorter block.
 	take []int32
 	tail int32
 	// fixed are members of this plan that take does not count: they go where
@@ -13,10 +13,9 @@ type packer struct {
 	nodes picker
 }
 
-// put places an amount in a target that holds it: on the node, or in the
-// tightest group inside. If that is a group of groups, it goes over the fewest
-// of these; what is left for the one that is not filled is placed as a gang of
-// its own.
+// put places an amount in a target that holds it: on the node, or in the tightest group inside. If
+// that is a group of groups, it goes over the fewest of these; the remainder for the unfilled group
+// is placed as a separate gang.
 func (p *packer) put(at target, a amount) {
 	for a != (amount{}) {
 		if at.node < 0 {

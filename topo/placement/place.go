@@ -8,15 +8,14 @@ import (
 // search is a plan in the making.
 type search struct {
 	secondary
-	// base is how many primary pods each node takes before any is assigned.
+	// base holds the number of primary pods that each node takes before any is assigned.
 	base []int32
 	// ranks are the primary ranks that go anywhere.
 	ranks []int32
 }
 
-// Place assigns a node to every pod of a gang. It changes neither the gang nor
-// the capacity; the plan is the caller's to keep. The error is why there is no
-// plan, in a sentence for users.
+// Place assigns a node to every pod of a gang. It changes neither the gang nor the capacity; the
+// plan is the caller's to keep. The error explains to users why no plan exists.
 func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 	s, ok := t.searches.Get().(*search)
 	if !ok {
@@ -124,8 +123,8 @@ func (s *search) required(node int32) int32 {
 	return None
 }
 
-// attempt plans the first n pending pods: those of blocks with members, then those
-// that go anywhere.
+// attempt plans the first n pending pods: first pods of blocks with members, then pods that go
+// anywhere.
 func (s *search) attempt(n int) bool {
 	for _, m := range s.fixed {
 		s.addMembers(m.Node, -1)
@@ -144,7 +143,7 @@ func (s *search) attempt(n int) bool {
 
 // placeBlocks goes through the pending primary ranks up to last, block by
 // block: those of a block with placed members go where these are, the others
-// are free. It is false if there is no room for a block.
+// are free. It returns false if a block does not fit.
 func (s *search) placeBlocks(last int32) bool {
 	for block := range slices.Chunk(s.demand.primary, s.demand.block) {
 		free, members := len(s.ranks), false
@@ -171,7 +170,7 @@ func (s *search) placeBlocks(last int32) bool {
 	return true
 }
 
-// fix assigns what is pending of a block to nodes of a target. Where a kind is
+// fix assigns the pending ranks of a block to nodes of a target. Where a kind is
 // required, later blocks go into the same group of it.
 func (s *search) fix(pending []int32, at target) {
 	node, end := s.tree.span(at)
@@ -195,10 +194,9 @@ func (s *search) fix(pending []int32, at target) {
 	}
 }
 
-// blockTarget takes so many pods of a block that has members on some nodes: one
-// of them that is in no group, else the lowest group of one of them with the
-// least room to spare. Without any known node that is the lowest group of all,
-// or the first node if one is required.
+// blockTarget returns the target for pods of a block that has members on some nodes: one of these
+// nodes without a group, else the lowest group of one of them with the least room to spare. Without
+// any known node that is the lowest group of all, or the first node if one is required.
 func (s *search) blockTarget(nodes []int32, pods int64) (target, bool) {
 	best, t := target{None, None}, s.tree
 	homes := map[int32]bool{}

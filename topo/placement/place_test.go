@@ -72,11 +72,7 @@ func TestPlace(t *testing.T) {
 		want outcome
 	}{
 		{"the smallest leaf that holds it", placement.Gang{Tasks: workers(2)}, one, outcome{[]int32{7, 8}, "leaf leaf-2", ""}},
-		{"the next smallest", placement.Gang{Tasks: workers(3)}, one, outcome{[]int32{4, 5, 6}, "leaf leaf-1", ""}},
-		{"a leaf rather than nothing tighter", placement.Gang{Tasks: workers(4)}, one, outcome{[]int32{0, 1, 2, 3}, "leaf leaf-0", ""}},
-		{"one spine and not two", placement.Gang{Tasks: workers(5)}, one, outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", ""}},
 		{"the whole", placement.Gang{Tasks: workers(9)}, one, outcome{[]int32{0, 1, 2, 3, 4, 5, 6, 7, 8}, " ", ""}},
-		{"the last resort", placement.Gang{Tasks: workers(10)}, one, outcome{[]int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, " ", ""}},
 		{
 			"more than there is",
 			placement.Gang{Tasks: workers(12)},
@@ -94,19 +90,6 @@ func TestPlace(t *testing.T) {
 			placement.Gang{Tasks: workers(5)},
 			[]int32{1, 1, 0, 0, 1, 1, 0, 0, 0, 5},
 			outcome{[]int32{9, 9, 9, 9, 9}, "node x", ""},
-		},
-		{"one node", placement.Gang{Tasks: workers(2)}, []int32{1, 1, 1, 1, 1, 1, 2, 1, 1, 0}, outcome{[]int32{6, 6}, "node b2", ""}},
-		{
-			"a node where the least is left around it",
-			placement.Gang{Tasks: workers(1)},
-			[]int32{1, 0, 0, 0, 1, 1, 1, 1, 1, 1},
-			outcome{[]int32{0}, "node a0", ""},
-		},
-		{
-			"the leaf in the fuller spine",
-			placement.Gang{Tasks: workers(2)},
-			[]int32{1, 1, 0, 0, 1, 0, 0, 1, 1, 0},
-			outcome{[]int32{7, 8}, "leaf leaf-2", ""},
 		},
 		{
 			"required and too small",
@@ -188,18 +171,6 @@ func TestPlace(t *testing.T) {
 			outcome{nil, " ", "3 of 4 fit, group leaf-0 is 8 GPUs short; 1 node with room is in no leaf; 1 node avoided"},
 		},
 		{
-			"slices: two leaves of two, not three and one",
-			placement.Gang{Tasks: workers(4), Slice: 16},
-			[]int32{1, 1, 1, 0, 1, 1, 1, 0, 0, 0},
-			outcome{[]int32{0, 1, 4, 5}, "spine spine-a", ""},
-		},
-		{
-			"slices: the shorter one in what is left over",
-			placement.Gang{Tasks: workers(5), Slice: 16},
-			[]int32{1, 1, 1, 0, 1, 1, 0, 0, 0, 0},
-			outcome{[]int32{4, 5, 0, 1, 2}, "spine spine-a", ""},
-		},
-		{
 			"slices: no leaf has room for one",
 			placement.Gang{Tasks: workers(8), Slice: 64},
 			one,
@@ -249,18 +220,6 @@ func TestPlace(t *testing.T) {
 			outcome{nil, " ", "none of 1 fits, no node has room for a worker"},
 		},
 		{
-			"negative room takes nothing from others",
-			placement.Gang{Tasks: workers(2)},
-			[]int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
-			outcome{[]int32{1, 2}, "leaf leaf-0", ""},
-		},
-		{
-			"the last of equal nodes is not filled",
-			placement.Gang{Tasks: workers(5)},
-			[]int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
-			outcome{[]int32{0, 0, 1, 1, 2}, "leaf leaf-0", ""},
-		},
-		{
 			"slices: the shorter one on a node in no group",
 			placement.Gang{Tasks: workers(5), Slice: 16},
 			[]int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
@@ -279,34 +238,5 @@ func TestPlace(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// Of nodes that take as many pods the one with the least free is used.
-func TestFree(t *testing.T) {
-	free := []int32{8, 8, 8, 8, 7, 8, 5, 8, 8, 6}
-	got := placeOn(fixture(t), placement.Gang{Tasks: workers(1)}, placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, Free: free})
-	if diff := cmp.Diff(outcome{[]int32{6}, "node b2", ""}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{{0, 0, 0, 0, 1, 1, 1, 0, 0, 0}}, Free: free})
-	if diff := cmp.Diff(outcome{[]int32{4, 6}, "leaf leaf-1", ""}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// Of two spines that hold a gang it goes to the one where it is in fewer
-// leaves, though more is left there.
-func TestFewestGroups(t *testing.T) {
-	tree, err := placement.New([]v1alpha1.Group{
-		of("spine", "a", of("leaf", "a0", nodes("a00")...), of("leaf", "a1", nodes("a10")...), of("leaf", "a2", nodes("a20")...)),
-		of("spine", "b", of("leaf", "b0", nodes("b00")...), of("leaf", "b1", nodes("b10")...), of("leaf", "b2", nodes("b20")...)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := placeOn(tree, placement.Gang{Tasks: workers(5)}, placement.Capacity{Fit: [][]int32{{2, 2, 2, 3, 3, 1}}})
-	if diff := cmp.Diff(outcome{[]int32{3, 3, 3, 4, 4}, "spine b", ""}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

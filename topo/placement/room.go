@@ -1,7 +1,6 @@
 package placement
 
-// amount is how much is to be placed: whole blocks, and the pods of a last,
-// shorter one.
+// amount is an amount to place: whole blocks, and the pods of a last, shorter one.
 type amount struct{ blocks, short int64 }
 
 // slots returns how many slots of a block hold the amount.
@@ -21,7 +20,7 @@ func (t *Tree) span(at target) (first, last int32) {
 // filter selects the targets that may hold the gang; the zero value selects
 // all.
 type filter struct {
-	// around are kinds of which one must be around; 0 is any.
+	// around is a mask of kinds; a group of one of them must be around. 0 is any.
 	around uint64
 	// nodes selects nodes, and kind groups of a kind; 0 is any.
 	nodes bool
@@ -32,16 +31,16 @@ type filter struct {
 	beside *secondary
 }
 
-// room is what nodes and groups take at one point of a search, and where
-// placed members are.
+// room holds the free room of nodes and groups at one point of a search, and the nodes of placed
+// members.
 type room struct {
 	tree *Tree
-	// block is how many pods go into one lowest group, and short how many are
-	// in the shorter block; 0 if there is none.
+	// block is the number of pods in one lowest group, and short the number in the shorter block,
+	// or 0.
 	block, short int64
-	// fit is how many primary pods each node takes; free is Capacity.Free.
+	// fit holds the number of primary pods that each node takes; free is Capacity.Free.
 	fit, free []int32
-	// space is what each group takes.
+	// space holds the room of each group.
 	space []item
 	// placed are the members on each node, and placedIn those in each group.
 	placed, placedIn []int32
@@ -81,7 +80,7 @@ func (r *room) sum() {
 			out := &r.space[g.parent]
 			out.room, out.slots, out.spare = out.room+in.room, out.slots+in.slots, out.spare || in.spare
 		}
-		in.id = int32(i) //nolint:gosec // Every group has a name of its own in memory.
+		in.id = int32(i) //nolint:gosec // Every group has its own name in memory.
 	}
 }
 

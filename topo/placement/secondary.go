@@ -10,9 +10,9 @@ import (
 // primary ones where they cost these nothing; if that is not possible, each goes
 // where it costs the fewest of them, and the primary pods get what is left.
 const (
-	// maxTries is how many groups of a tier are tried.
+	// maxTries bounds the tried groups of a tier.
 	maxTries = 24
-	// maxReserved is how many secondary pods are assigned before primary ones.
+	// maxReserved bounds the secondary pods that are assigned before primary ones.
 	maxReserved = 64
 )
 
@@ -27,7 +27,7 @@ type secondary struct {
 	// node.
 	assigned []Member
 	on       []int32
-	// before is how many primary pods each node takes without them.
+	// before holds the number of primary pods that each node takes without secondary ones.
 	before []int32
 	// tried are targets that did not take the gang. After the first, cost is
 	// how many primary pods a secondary one costs each group at least; before, it
@@ -47,8 +47,7 @@ type secondaryTask struct {
 	room  []int64
 }
 
-// place assigns the pending ranks, of which a are primary pods that go
-// anywhere.
+// place assigns the pending ranks; a counts the primary pods among them that go anywhere.
 func (s *secondary) place(a amount, pending []int32) bool {
 	s.read(pending)
 	if a == (amount{}) && len(s.tasks) == 0 {
@@ -235,8 +234,8 @@ func (s *secondary) cheapest(first, last int32, class int) (best, least int32) {
 	return best, least
 }
 
-// takes is true if a node takes so many primary pods, the secondary ones that
-// it has, and one more of a class.
+// takes reports whether a node takes this number of primary pods, its secondary ones, and one more
+// of a class.
 func (s *secondary) takes(node, primary int32, class int) bool {
 	if s.excluded[node] {
 		return false

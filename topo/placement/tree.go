@@ -22,13 +22,13 @@ type Tree struct {
 	names    []string
 	statuses []string
 	ids      map[string]int32
-	// home is each node's lowest group; 0 if it has none.
+	// home holds each node's lowest group, or 0.
 	home []int32
 	// groups are in preorder; groups[0] is the root with all groups.
 	groups []group
 	// kinds lists the kinds of groups; their indexes are the bits of group.around.
 	kinds []string
-	// grouped is how many nodes are in a group.
+	// grouped is the number of nodes with a group.
 	grouped int32
 	// searches are buffers of finished plans: without them a plan on 100,000
 	// nodes allocates megabytes.
@@ -38,10 +38,9 @@ type Tree struct {
 // Group is a group of nodes.
 type Group struct {
 	Name, Kind string
-	// Tier is how far up the group is: 0 a node, 1 a group of nodes, more for
-	// groups of groups. All groups of a kind have the same. The root has one
-	// more than the widest kind, and what reaches to nodes in no group one more
-	// than that.
+	// Tier is the height of the group: 0 for a node, 1 for a group of nodes, more for groups of
+	// groups. All groups of a kind have the same tier. The root has one more than the widest kind,
+	// and a range with nodes outside all groups one more than that.
 	Tier int
 	// First and End are its nodes: those from First up to End, without it.
 	First, End int32

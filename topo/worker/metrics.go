@@ -46,7 +46,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		stale: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_timestamp_seconds",
-			Help: "Since when a source whose last good answer is in use is silent, in seconds since 1970; " +
+			Help: "Since when a source with an old answer in use is silent, in seconds since 1970; " +
 				"absent if it is not.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{

@@ -1,4 +1,4 @@
-// Package program is what heddle's daemons share as programs: how they start and end,
+// Package program holds the common parts of heddle's daemons: how they start and end,
 // common flags, logs, the machine that they read, and the address of /metrics, /healthz
 // and /readyz.
 package program
@@ -39,7 +39,7 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	}
 }
 
-// ownProcess marks the context of Main, whose daemon may set process-wide state such as
+// ownProcess marks the context of Main: its daemon may set process-wide state such as
 // klog's logger. Tests run daemons as functions beside other goroutines that use klog.
 type ownProcess struct{}
 

@@ -11,12 +11,12 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 )
 
-// Restricted is what a daemon answers only to its own node, and to clients elsewhere with a
+// Restricted is an answer of a daemon only for its own node, and to clients elsewhere with a
 // token for the path, since it names pods.
 type Restricted struct {
 	// Metrics are in /metrics beside the others.
 	Metrics prometheus.Gatherer
-	// Path below /v1/ has an answer of its own.
+	// Path below /v1/ has a separate answer.
 	Path    string
 	Handler http.Handler
 	// Open admits everyone. Otherwise Auth decides; it is nil without an API server, and then

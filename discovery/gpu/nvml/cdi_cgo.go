@@ -22,7 +22,7 @@ import (
 
 // Generate implements [gpu.EditsGenerator] with NVIDIA's library for that
 // (nvidia-container-toolkit, pkg/nvcdi): it knows which libraries, sockets and
-// nodes each driver has, and asks NVML on a session of its own. Each GPU is asked
+// nodes each driver has, and asks NVML in a separate session. Each GPU is asked
 // for separately: of several at once, one that is lost would leave the node
 // without any.
 func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {

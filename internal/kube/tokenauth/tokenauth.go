@@ -26,9 +26,9 @@ import (
 	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
-// Options are what an Auth needs.
+// Options configures an Auth.
 type Options struct {
-	// Audience is that of tokens for this server alone: a ServiceAccount's token with this
+	// Audience is the audience of tokens for this server only: a ServiceAccount's token with this
 	// audience is valid for nothing else.
 	Audience string
 	// Limits bound the requests that wait for a review, those of all clients and those of one
@@ -178,7 +178,7 @@ func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 	return 0, nil
 }
 
-// user returns a token's: one for this server, or one for the API server. It is nil
+// user returns a token's user: a token for this server, or one for the API server. It is nil
 // if the token is neither.
 func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
 	for _, audiences := range [][]string{{a.options.Audience}, nil} {
@@ -193,5 +193,5 @@ func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserIn
 			return &review.Status.User, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // A token without a user is no error.
+	return nil, nil //nolint:nilnil // A token without a user is not an error.
 }

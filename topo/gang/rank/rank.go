@@ -45,7 +45,7 @@ func Task(pod *corev1.Pod) string {
 // Rank is the place of a pod in its job.
 type Rank struct {
 	task string
-	// job is which of the task's Jobs it is, where a JobSet has several.
+	// job is the index of the task's Job, if a JobSet has several.
 	job, index int32
 	lead       int8
 }
@@ -94,8 +94,8 @@ func index(pod *corev1.Pod) int32 {
 	return 1 << 30 // Behind all that have one.
 }
 
-// Digits returns a number that is written in digits alone; a generated suffix such
-// as 4x9bk is none.
+// Digits returns a number that is written in digits alone; a generated suffix such as 4x9bk does
+// not count.
 func Digits(text string) (int32, bool) {
 	if text == "" {
 		return 0, false // Most labels are absent, and the error would cost more than all the rest.

@@ -97,8 +97,8 @@ type event struct {
 	StaleSince time.Time `json:"staleSince,omitzero"`
 }
 
-// sendEvent writes to a reader within its patience. HTTP/2 resets a stream whose
-// deadline passes, also between two writes.
+// sendEvent writes to a reader within its patience. HTTP/2 resets a stream after its deadline, also
+// between two writes.
 func sendEvent(w http.ResponseWriter, text string) error {
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(time.Now().Add(patience))

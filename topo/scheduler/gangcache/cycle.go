@@ -186,7 +186,7 @@ func (c *Cache) conclude(m *member, reason string) string {
 			return ""
 		}
 		m.notified = true
-		return "others of the gang come before this pod, and there is no room for more"
+		return "other members of the gang come first, and no more fit"
 	}
 	_, avoided := c.Backoffs.Avoided(g.key)
 	reason += avoided

@@ -223,7 +223,7 @@ func (p *Plugin) preFilterPodGroup(
 		}
 		g.asked[pod.UID] = true
 		if c.node = g.places[pod.UID]; c.node == "" {
-			reason = "others of it come before this pod, and there is no room for more"
+			reason = "other pods of it come first, and no more fit"
 		}
 	}
 	if reason != "" {

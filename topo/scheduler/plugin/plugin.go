@@ -18,7 +18,7 @@
 //
 // # A gang that preempts
 //
-// If there is no room, the plan is made with the fewest gangs of a lower priority gone.
+// If the gang does not fit, the plan is made without the fewest gangs of a lower priority.
 // PostFilter tries each member's node without their pods. Once all members pass, it
 // evicts the pods and nominates the members. The plan keeps the room until the pods are gone. For
 // a pod of no gang, nodes are tried without the gangs on them, which are evicted as a whole.

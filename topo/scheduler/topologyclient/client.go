@@ -62,7 +62,7 @@ type Options struct {
 	// the system. TokenFile has the bearer token; default none. Both are read for
 	// every request, since they are renewed.
 	CAFile, TokenFile string
-	// HTTP is nil for a client of its own for every request.
+	// HTTP is the client to use; nil makes a new client for every request.
 	HTTP *http.Client
 	Log  *slog.Logger
 }
@@ -89,7 +89,7 @@ type Client struct {
 	started time.Time
 	// nvlink is the URL of the tree along NVLink domains.
 	nvlink string
-	// etag is that of the tree, and crossing that of the NVLink domains which cross its
+	// etag is the tag of the tree, and crossing the tag of the NVLink domains which cross its
 	// groups; only Run uses them.
 	etag, crossing string
 
@@ -209,7 +209,7 @@ func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
 	return found, nil
 }
 
-// ask returns one exchange; no groups are those of the tag.
+// ask makes one request; it returns no groups if the tag still matches.
 func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, http.Header, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
 	if err != nil {

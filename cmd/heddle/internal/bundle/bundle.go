@@ -1,6 +1,5 @@
-// Package bundle is the file that `heddle support-bundle` writes and others read: a
-// tar.gz of bounded size, without what looks like a credential. It decides nothing
-// about what is in it.
+// Package bundle reads and writes the file of `heddle support-bundle`: a tar.gz of bounded size,
+// without anything that looks like a credential. It does not choose the content.
 package bundle
 
 import (
@@ -17,7 +16,7 @@ import (
 	"time"
 )
 
-// Names of what commands read back.
+// Names of files that commands read back.
 const (
 	Machine   = "machine.json"
 	Node      = "node.json"
@@ -25,7 +24,7 @@ const (
 )
 
 const (
-	// MaxFile is how much of one file is kept, in bytes, and maxTotal of all.
+	// MaxFile bounds the bytes kept of one file, and maxTotal of all files.
 	MaxFile  = 1 << 20
 	maxTotal = 32 << 20
 	maxFiles = 500
@@ -47,8 +46,8 @@ func NewWriter(w io.Writer, made time.Time) *Writer {
 	return &Writer{tar: tar.NewWriter(zip), zip: zip, made: made}
 }
 
-// Add adds a file. A file that is too long loses its beginning, for the end of a log is the part that
-// is asked about; a machine is whole or not there.
+// Add adds a file. A file that is too long loses its beginning, since the end of a log matters
+// most; a machine is complete or missing.
 func (w *Writer) Add(name string, content []byte) error {
 	switch {
 	case name == Machine && len(content) > maxTotal/2, w.total+min(len(content), MaxFile) > maxTotal:
@@ -80,7 +79,7 @@ func Redact(content []byte) []byte {
 	const value = `("(\\.|[^"\\])*"|[^\s",;&}]+)`
 	lower := bytes.ToLower(content)
 	for _, p := range []struct {
-		// Every match has one of these words, in lower case: a search for them is quick.
+		// Every match contains one of the words, in lower case, which are quick to search for.
 		words   []string
 		pattern string
 	}{

@@ -178,7 +178,7 @@ func fabricRate(m *machine.Machine) float64 {
 func (l *List) stack(m *machine.Machine) {
 	if len(m.HCAs) > 0 && !m.RDMA.RDMACM {
 		l.Problem("/dev/infiniband/rdma_cm", "modprobe rdma_ucm",
-			"is not there: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)")
+			"does not exist: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)")
 	}
 	if m.RDMA.NetnsMode == "exclusive" {
 		l.Problem("RDMA network namespaces",

@@ -1,6 +1,5 @@
-// Package checks has the checks of a machine that `heddle doctor` and `heddle inspect`
-// make: what is wrong with it, or only worth knowing, and what to do about it, in an
-// operator's words. Those of the Node and of heddle's daemons are package doctor's.
+// Package checks holds the checks of a machine for `heddle doctor` and `heddle inspect`: faults,
+// notes and remedies, in an operator's words. Package doctor checks the Node and heddle's daemons.
 //
 // It is pure: it explains what a scan found, and neither reads hardware nor
 // asks an API server.
@@ -20,7 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
@@ -31,13 +30,13 @@ const (
 	Note Level = "note"
 )
 
-// Finding is one thing about a machine.
+// Finding describes one result of a check.
 type Finding struct {
 	Level Level `json:"level"`
 	// Subject is the device or part: GPU 6, mlx5_3 port 1, probe nvml.
 	Subject string `json:"subject"`
 	Message string `json:"message"`
-	// Remedy is the recommended action; empty if there is none.
+	// Remedy is the recommended action, or empty.
 	Remedy string `json:"remedy,omitempty"`
 }
 
@@ -49,7 +48,7 @@ func (l *List) Problem(subject, remedy, format string, args ...any) {
 	*l = append(*l, Finding{Problem, subject, fmt.Sprintf(format, args...), remedy})
 }
 
-// Note adds what is as it should be.
+// Note adds a finding that needs no action.
 func (l *List) Note(subject, remedy, format string, args ...any) {
 	*l = append(*l, Finding{Note, subject, fmt.Sprintf(format, args...), remedy})
 }
@@ -105,8 +104,8 @@ func (l *List) Labels(missing []labels.Problem, c *config.NodeConfig) {
 	}
 }
 
-// probe explains a reader that did not read. That there is nothing to read is a
-// problem only where the bus has what it reads.
+// probe explains a reader that failed. An absent driver is a problem only if the bus has devices
+// for it.
 func (l *List) probe(m *machine.Machine, p machine.Probe) {
 	remedy := "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
 	subject, present, others, own := "probe "+p.Name, "", "", false

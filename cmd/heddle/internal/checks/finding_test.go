@@ -131,7 +131,7 @@ func TestFindings(t *testing.T) {
 			}
 		}, []string{"problem 0000:01:00.0, 0000:02:00.0: left out: no driver", "problem mlx5_7: left out: EIO"}},
 		{"exclusive namespaces, no rdma_cm", func(m *machine.Machine) { m.RDMA = machine.RDMA{NetnsMode: "exclusive"} }, []string{
-			"problem /dev/infiniband/rdma_cm: is not there: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)",
+			"problem /dev/infiniband/rdma_cm: does not exist: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)",
 			"problem RDMA network namespaces: exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods",
 		}},
 		{"problems come before notes", func(m *machine.Machine) {

@@ -18,7 +18,7 @@ type roleCheck struct {
 	// m.HCAs; switches is whether any does.
 	near     []string
 	switches bool
-	// layer and model are those of most of the fabric; empty if there are none.
+	// layer and model are the most common ones in the fabric, or empty.
 	layer, model string
 	// rate is the lowest of the fabric's active ports, 0 for none.
 	rate float64

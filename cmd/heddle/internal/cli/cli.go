@@ -109,7 +109,7 @@ func (o *Output) Set(format string) error {
 	return nil
 }
 
-// Wide reports whether nothing is to be shortened.
+// Wide reports whether output must not be shortened.
 func (o *Output) Wide() bool { return o.Format == FormatWide }
 
 // Print prints an object, or the table that shows it to people.
@@ -146,8 +146,7 @@ func (o *Output) Show(c *cobra.Command, text string) error {
 	return Write(c, text)
 }
 
-// PrintFindings is Print for an object with problems in it: [ErrFindings] if
-// there are any.
+// PrintFindings prints like Print, and returns [ErrFindings] if the object has problems.
 func (o *Output) PrintFindings(c *cobra.Command, object any, table string, problems int) error {
 	if err := o.Print(c, object, table); err != nil || problems == 0 {
 		return err

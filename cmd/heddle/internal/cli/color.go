@@ -28,7 +28,7 @@ func AddColor(root *cobra.Command) {
 		"no colors; they are for terminals only, and also off where NO_COLOR is set")
 }
 
-// IsTerminal reports whether people see what is written, as it is written.
+// IsTerminal reports whether a writer is a terminal.
 func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

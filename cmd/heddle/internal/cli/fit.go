@@ -7,15 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// Width is how many columns the tables for people have at most, unless the terminal has
-// more.
+// Width bounds the columns of tables for people, unless the terminal is wider.
 const Width = 120
 
 const (
 	gap    = 2 // Spaces between two columns.
 	indent = 4 // Before what stands below a row.
-	// leastLast is the room that a long last column needs beside the others. One of half
-	// of that is short, and stays there.
+	// leastLast is the width that a long last column needs beside the others. A column of half this
+	// width is short and stays there.
 	leastLast = 40
 )
 

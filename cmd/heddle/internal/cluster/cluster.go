@@ -195,7 +195,7 @@ func Pods(ctx context.Context, client rest.Interface, node string) (*corev1.PodL
 		client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), "pods of Node "+node)
 }
 
-// Pod is any pod of programs of heddle; nil if they have none.
+// Pod returns any pod of these programs of heddle, or nil.
 func Pod(ctx context.Context, client rest.Interface, programs ...string) (*corev1.Pod, error) {
 	names := strings.Join(programs, ", ")
 	request := client.Get().Resource("pods").Param("labelSelector", AppLabel+" in ("+names+")").Param("limit", "1")

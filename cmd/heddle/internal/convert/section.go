@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// section is one mapping of a peer's configuration. What is read from it is
-// taken out, so that the rest was not carried over.
+// section is one mapping of a peer's configuration. Reading a key removes it, so that the remaining
+// keys are the ones without a translation.
 type section struct {
 	path   string
 	fields map[string]any
@@ -28,8 +28,8 @@ func parse(text []byte) (*section, error) {
 	return &section{fields: fields, fault: new(error)}, nil
 }
 
-// unwrap finds the file in a ConfigMap: the key of that name, or the only key; what is no
-// ConfigMap is the file. Other keys stay in the ConfigMap.
+// unwrap finds the file in a ConfigMap: the key of that name, or the only key; other content is the
+// file itself. Other keys stay in the ConfigMap.
 func unwrap(root *section, name string) (*section, error) {
 	data, ok := root.fields["data"].(map[string]any)
 	if !ok {

@@ -35,7 +35,7 @@ const gpu = "nvidia.com/gpu"
 type cluster struct {
 	api    *apiserver.Server
 	latest *snapshot.Latest
-	// url is where topo-master answers, apiURL where the API server does.
+	// url is the address of topo-master, apiURL of the API server.
 	url, apiURL string
 	now         metav1.Time
 }

@@ -34,7 +34,7 @@ type gang struct {
 type scheduler struct {
 	cluster *cluster
 	tree    *placement.Tree
-	// free is how many GPUs of each node of the tree no pod has.
+	// free holds the number of free GPUs on each node of the tree.
 	free []int32
 }
 

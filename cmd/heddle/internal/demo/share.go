@@ -18,9 +18,9 @@ type share struct {
 	vcore, vmemory int64
 }
 
-// shares allocates parts of the two GPUs that a node shares, in the order of the pods,
-// by the function that both heddle-scheduler and heddle-device-plugin choose by. It is
-// the table of what each pod got, and why the last one waits.
+// shares allocates parts of the two GPUs that a node shares, in the order of the pods, with the
+// function of heddle-scheduler and heddle-device-plugin. It returns a table of each pod's share,
+// and why the last pod waits.
 func shares(pods []share) (string, error) {
 	const memory = 81559 // MiB, of an H100.
 	gpus := []quota.GPU{

@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// story is the steps of the demo, and what is printed of them.
+// story holds the steps of the demo and its output.
 type story struct {
 	command *cobra.Command
 	options *options

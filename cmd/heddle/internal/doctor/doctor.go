@@ -1,9 +1,9 @@
-// Package doctor is `heddle doctor`: it explains every zero, every device that
-// was left out, every reader that failed, and what a Node lacks of what it
-// should carry, and shows which containers have which devices.
+// Package doctor implements `heddle doctor`: it explains every zero, every excluded device, every
+// reader that failed, and everything missing on a Node, and shows which containers have which
+// devices.
 //
-// It first reads what it is about, an [input]; the checks are functions of that
-// and add findings to a list. It changes nothing.
+// It first reads an [input]; the checks are functions of it and add findings to a list. It changes
+// nothing.
 package doctor
 
 import (
@@ -148,7 +148,7 @@ func (f *flags) resolve(in *input) error {
 
 // Report is the output of doctor.
 type Report struct {
-	// Node is the name of what it is about.
+	// Node is the name of the node or machine.
 	Node string `json:"node"`
 	// Resources are the machine's; empty if none was read.
 	Resources []capacity.Resource `json:"resources"`
@@ -214,8 +214,8 @@ func resources(in *input) []capacity.Resource {
 	return all
 }
 
-// Text renders the report: a summary, the resources with the reason for what is
-// missing, what is allocated, and the findings, problems first.
+// Text renders the report: a summary, the resources with reasons for missing ones, the allocations,
+// and the findings, problems first.
 func (r *Report) Text(problems int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), cli.Count(problems, "problem"),

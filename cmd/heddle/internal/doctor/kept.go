@@ -48,8 +48,7 @@ func (n *clusterNode) checkReleased(l *checks.List) {
 	}
 }
 
-// kept adds what the Node should keep: while labels and taints are kept, those that
-// are there.
+// kept adds the Node's current labels and taints while they should be kept.
 func (in *input) kept(want *labels.Result) *labels.Result {
 	m := in.machine
 	if in.node == nil || in.node.keptUntil().IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {

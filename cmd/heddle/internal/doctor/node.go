@@ -88,8 +88,8 @@ func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
 	})
 }
 
-// check explains a Node as the API server knows it and, if want is not nil, what
-// it lacks of what its machine should have.
+// check explains a Node as the API server knows it and, if want is not nil, the differences from
+// its machine.
 func (n *clusterNode) check(l *checks.List, cfg *config.NodeConfig, want *labels.Result) {
 	plugin := n.pod(devicePlugin) != nil
 	n.checkConditions(l, plugin)

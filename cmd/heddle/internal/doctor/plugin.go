@@ -22,12 +22,11 @@ import (
 
 const (
 	pluginFlag = "device-plugin"
-	// defaultPluginURL is where heddle-device-plugin answers, on the node's
-	// network.
+	// defaultPluginURL is the address of heddle-device-plugin on the node's network.
 	defaultPluginURL = "http://127.0.0.1:9102"
 	pluginTimeout    = time.Second
-	// maxReport bounds what is read of an answer, in bytes: a node has some
-	// hundred bindings of some hundred bytes.
+	// maxReport bounds the bytes read of an answer: a node has some hundred bindings of some
+	// hundred bytes.
 	maxReport    = 16 << 20
 	maxRejection = 4 << 10
 )

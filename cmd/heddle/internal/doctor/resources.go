@@ -19,13 +19,13 @@ import (
 // expectation is a resource that a Node should offer, by its labels.
 type expectation struct {
 	resource string
-	// devices is how many the labels count, as written; empty if none.
+	// devices is the number in the labels, as written, or empty.
 	devices string
 }
 
-// expectations lists the resources of the configuration. The labels count what
-// is there, so nothing is expected where the configuration hands it out as
-// something else: shared or cut GPUs, HCAs chosen by more than their role.
+// expectations lists the resources of the configuration. The labels count all devices, so nothing
+// is expected where the configuration allocates them differently: shared or cut GPUs, HCAs chosen
+// by more than their role.
 func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
 	d := cfg.Domains
 	count := func(key string) string {

@@ -28,14 +28,14 @@ const (
 	schedulerPlugin = "Heddle"
 )
 
-// maxListed is how many pods of one scheduler are named.
+// maxListed bounds the named pods of one scheduler.
 const maxListed = 5
 
 // schedulers are the names by which pods reach heddle-scheduler.
 type schedulers struct {
 	// names are empty where it does not run.
 	names []string
-	// guessed is why the name is a guess.
+	// guessed explains why the name is a guess.
 	guessed error
 }
 

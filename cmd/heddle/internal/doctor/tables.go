@@ -56,8 +56,8 @@ func servedRows(p *report.Report) [][]string {
 	return rows
 }
 
-// sharedGPUs renders what is taken of each shared GPU, and which containers have
-// it; empty on a node that shares none.
+// sharedGPUs renders the use of each shared GPU and its containers; empty on a node without shared
+// GPUs.
 func sharedGPUs(p *report.Report) string {
 	rows := [][]string{{"GPU", "MODE", "POLICY", "VCORE", "MEMORY GIB", "CONSUMERS", "WHY NOT MORE"}}
 	for i := range p.GPUs {

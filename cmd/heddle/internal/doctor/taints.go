@@ -137,7 +137,7 @@ type Owner struct {
 	Name      string `json:"name"`
 }
 
-// Group is an owner with the names of those of its pods that are meant, sorted.
+// Group is an owner with the sorted names of its affected pods.
 type Group struct {
 	Owner
 	Pods []string `json:"pods"`

@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 )
 
-// poll is how often the node is asked which pods are left.
+// poll is the interval between queries for the remaining pods.
 const poll = time.Second
 
 type drain struct {

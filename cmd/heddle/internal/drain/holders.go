@@ -15,8 +15,8 @@ import (
 // holder is a pod that has devices which it is to give back.
 type holder struct {
 	pod *corev1.Pod
-	// devices are those that it has, or is about to get: UUIDs of GPUs, names of HCAs, names of
-	// resources.
+	// devices lists the devices that it has, or is about to get: UUIDs of GPUs, names of HCAs,
+	// names of resources.
 	devices []string
 	// kept is the reason why the pod is not evicted; empty if it is.
 	kept string

@@ -124,7 +124,7 @@ func write(ctx context.Context, client rest.Interface, node *corev1.Node, key, v
 
 // entry is a GPU as list shows it.
 type entry struct {
-	// Index is nil for a GPU that the node does not have, or is not known to.
+	// Index is nil for a missing or unknown GPU.
 	Index    *int   `json:"index"`
 	UUID     string `json:"uuid"`
 	Mode     string `json:"mode,omitempty"`

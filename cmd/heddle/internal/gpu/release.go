@@ -27,8 +27,8 @@ import (
 const (
 	// maxRelease bounds a release, so that a forgotten one ends.
 	maxRelease = 24 * time.Hour
-	// answerTimeout is how long the device plugin may take to answer, and
-	// answerPoll how often the Node is asked for that.
+	// answerTimeout bounds the wait for the device plugin's answer, and answerPoll is the interval
+	// between reads of the Node.
 	answerTimeout = time.Minute
 	answerPoll    = 500 * time.Millisecond
 )

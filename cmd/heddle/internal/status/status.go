@@ -13,12 +13,12 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-// Daemon is one of heddle's programs in the cluster.
+// Daemon describes a program of heddle in the cluster.
 type Daemon struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// Wanted is how many pods there should be, Updated how many are of the newest
-	// version, Ready how many are ready.
+	// Wanted is the desired number of pods, Updated the number of the newest version, Ready the
+	// number of ready pods.
 	Wanted  int32 `json:"wanted"`
 	Updated int32 `json:"updated"`
 	Ready   int32 `json:"ready"`

@@ -101,7 +101,7 @@ func (g *gathering) configMap(ctx context.Context, client rest.Interface, name, 
 	}
 }
 
-// events adds those of the Node and of heddle's namespace.
+// events adds the Events of the Node and of heddle's namespace.
 func (g *gathering) events(ctx context.Context, client rest.Interface, node string) {
 	for file, request := range map[string]*rest.Request{
 		"events-node.json": client.Get().Namespace("default").Resource("events").
@@ -163,8 +163,7 @@ func (g *gathering) logs(ctx context.Context, client rest.Interface, pod *corev1
 	}
 }
 
-// log adds the last lines of a container, and those of the one before it where it was
-// started again.
+// log adds the last lines of a container, and of its predecessor if it was restarted.
 func (g *gathering) log(
 	ctx context.Context, client rest.Interface, pod *corev1.Pod, s *corev1.ContainerStatus, name string,
 ) {

@@ -67,7 +67,7 @@ in contents.json, and is not an error. heddle inspect --bundle shows the machine
 	return c
 }
 
-// gathering is one bundle while it is written.
+// gathering writes one bundle.
 type gathering struct {
 	*bundle.Writer
 

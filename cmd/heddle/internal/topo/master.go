@@ -36,7 +36,7 @@ type master struct {
 	cluster                       cluster.Flags
 	server, namespace             string
 	tokenFile, caFile, serverName string
-	// found is who answers, once one was asked.
+	// found is the client that answered, if any.
 	found client
 }
 
@@ -173,7 +173,7 @@ func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
 	return body, nil
 }
 
-// remedy returns the advice for an answer of topo-master, empty if there is none.
+// remedy returns the advice for an answer of topo-master, or an empty string.
 func remedy(code int) string {
 	switch code {
 	case http.StatusUnauthorized:

@@ -39,7 +39,7 @@ func treeCommand(at *master) *cobra.Command {
 	return c
 }
 
-// treeView is how the tree is shown.
+// treeView configures the display of the tree.
 type treeView struct {
 	groupsOnly, wide bool
 	// gangs has the gangs on each node.

@@ -104,7 +104,7 @@ func whyText(a *explain.Answer, grouped bool) string {
 	return b.String()
 }
 
-// whyState is what the pods wait for, in a line or two.
+// whyState says what the pods wait for, in a line or two.
 func whyState(a *explain.Answer) string {
 	what := "Pod " + a.Namespace + "/" + a.Name
 	if a.Gang {
@@ -153,7 +153,7 @@ func whyTables(a *explain.Answer) string {
 	return b.String()
 }
 
-// maxRooms is how many groups a table has.
+// maxRooms bounds the groups in a table.
 const maxRooms = 8
 
 func holders(all []explain.Holder) string {

@@ -30,8 +30,8 @@ func (a api) read(ctx context.Context, path string, into any) (bool, error) {
 	return cluster.ReadPath(ctx, a.client, path, "", into)
 }
 
-// remove deletes an object, or all of a kind that a selector matches. A missing object or kind
-// is no error.
+// remove deletes an object, or all of a kind that a selector matches. A missing object or kind is
+// not an error.
 func (a api) remove(ctx context.Context, path, selector string) error {
 	request := a.client.Delete().AbsPath(path).SetHeader("Accept", "application/json")
 	if selector != "" {

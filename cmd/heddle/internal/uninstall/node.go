@@ -26,7 +26,7 @@ func hasPlugin(node *corev1.Node) bool {
 	})
 }
 
-// leftIn is what to remove from a Node besides labels and taints.
+// leftIn lists what to remove from a Node besides labels and taints.
 type leftIn struct {
 	// annotations and status are merge patches, empty for no change.
 	annotations map[string]any

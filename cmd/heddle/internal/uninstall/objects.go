@@ -41,7 +41,7 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	return u.deleteCRDs(ctx)
 }
 
-// deleteCRDs deletes the CRD of reports, and those of PodGroups that the release created.
+// deleteCRDs deletes the CRD of reports, and the CRDs of PodGroups that the release created.
 func (u *uninstall) deleteCRDs(ctx context.Context) error {
 	if !u.crds {
 		return nil

@@ -1,7 +1,7 @@
 // Package uninstall implements `heddle uninstall`: it removes everything that an installation
 // leaves in Nodes and on hosts. The chart runs it before and after its objects are deleted.
 //
-// Daemons are deleted first, since they would write again what is removed. The pods of the
+// Daemons are deleted first, since they would write removed data again. The pods of the
 // device plugin's DaemonSet clean their hosts, with other arguments; objects of the API server
 // are cleaned from here, so that Nodes that are not ready are clean too.
 package uninstall
@@ -27,8 +27,8 @@ const (
 	phaseNodes, phaseCapacity = "nodes", "capacity"
 	// every is the interval of polls.
 	every = time.Second
-	// absence is how long resources must stay away: a kubelet writes a changed Node status
-	// every 10 s (nodeStatusUpdateFrequency).
+	// absence is the time for which resources must stay away: a kubelet writes a changed Node
+	// status every 10 s (nodeStatusUpdateFrequency).
 	absence = 25 * time.Second
 	// half of the five minutes for which a kubelet keeps the resources of a plugin that has
 	// ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook at most five
@@ -78,7 +78,7 @@ resources for five minutes after their plugin has ended; the command waits for t
 	return c
 }
 
-// uninstall is one run.
+// uninstall holds the state of one run.
 type uninstall struct {
 	options
 	api

@@ -28,7 +28,7 @@ func (u *uninstall) path(kind, name string) string {
 	return "/apis/apps/v1/namespaces/" + u.namespace + "/" + kind + "/" + name
 }
 
-// daemonSet returns a DaemonSet, or nil if there is none.
+// daemonSet returns a DaemonSet, or nil.
 func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	var ds appsv1.DaemonSet
 	there, err := u.read(ctx, u.path("daemonsets", name), &ds)
@@ -131,7 +131,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 
 const (
 	cleanupFlag = "--cleanup"
-	// removeAt is where the parent of heddle's directory is mounted: a mount point cannot be
+	// removeAt is the mount point of the parent of heddle's directory: a mount point cannot be
 	// removed.
 	removeAt = "/remove"
 )

@@ -20,13 +20,13 @@ func Run(t *testing.T, c *cobra.Command, args ...string) (stdout, stderr string,
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetOut(&out)
 	c.SetErr(&diagnostics)
-	// Without any, cobra takes those of the test binary.
+	// Without arguments cobra uses the arguments of the test binary.
 	c.SetArgs(append([]string{}, args...))
 	err = c.ExecuteContext(t.Context())
 	return out.String(), diagnostics.String(), err
 }
 
-// RunOn runs a command whose kubeconfig names an API server that exists as long as it runs.
+// RunOn runs a command with a kubeconfig for an API server that lives as long as the command.
 func RunOn(t *testing.T, server http.Handler, c *cobra.Command, args ...string) (stdout string, err error) {
 	t.Helper()
 	ts := httptest.NewServer(server)

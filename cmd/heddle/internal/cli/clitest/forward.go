@@ -12,9 +12,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// Forward is what an API server answers to a port-forward: a pod with this handler at a port
-// of its loopback, and nothing at another. Like a proxy that knows no WebSockets it takes SPDY
-// alone.
+// Forward returns a handler that serves port-forward as an API server does, to a pod with this
+// handler at one port of its loopback. Like a proxy without WebSockets it supports only SPDY.
 func Forward(port string, pod http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
