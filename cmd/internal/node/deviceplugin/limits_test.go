@@ -79,7 +79,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 	}
 
 	c.SGPU.Enforce.Compute = config.EnforceMPS
-	const want = "sgpu.enforce.compute is mps, which cannot work here: there is no driver"
+	const want = "sgpu.enforce.compute is mps, which cannot work here: no driver"
 	for range 2 {
 		if _, err := configure(); err == nil || err.Error() != want {
 			t.Errorf("what cannot work: %v", err)
