@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -124,7 +125,7 @@ func (d *daemon) build() error {
 	}
 	d.builder, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels,
-		StaleAfter: max(o.staleAfter, leastStaleAfter), Log: d.log,
+		StaleAfter: max(o.staleAfter, leastStaleAfter), Pause: time.Second, Log: d.log,
 	})
 	if err != nil {
 		return err

@@ -31,17 +31,15 @@ type Options struct {
 	NewLevels <-chan []fabric.Level
 	// StaleAfter is the age from which a heartbeat makes a node Degraded.
 	StaleAfter time.Duration
+	// Pause is the least time between two trees, since each is computed from all reports.
+	Pause time.Duration
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
 	Log   *slog.Logger
 }
 
-const (
-	// tick is the interval of checks of heartbeats and uplink discovery.
-	tick = 5 * time.Second
-	// pause is the least time between two trees: each is computed from all reports.
-	pause = time.Second
-)
+// tick is the interval of checks of heartbeats and uplink discovery.
+const tick = 5 * time.Second
 
 // Builder makes snapshots. Latest, Register and Alive are safe for concurrent
 // use; the rest belongs to Run.
@@ -86,7 +84,7 @@ func (b *Builder) Run(ctx context.Context) error {
 		case <-changed:
 			b.step(ctx, false)
 			if b.last != nil {
-				changed, ready = nil, time.After(pause)
+				changed, ready = nil, time.After(b.options.Pause)
 			}
 		case <-ready:
 			changed, ready = b.options.Source.Changed(), nil
