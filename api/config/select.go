@@ -57,8 +57,8 @@ func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 }
 
 // Select reports whether a resource has this HCA of machine m, which has corrected
-// roles, and if not why. A physical function of which a resource has virtual
-// ones is in none but by its own address: who opens it could reach their traffic,
+// roles, and if not why. A physical function with virtual functions in a
+// resource is selected only by its own address: its user could reach their traffic,
 // and they share its port.
 func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (selected bool, reason string) {
 	if selected, reason = in.Selectors.Select(m, h); !selected || slices.Contains(in.Selectors.PCIAddresses, Glob(h.PCI)) {

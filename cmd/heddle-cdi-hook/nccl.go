@@ -14,7 +14,7 @@ import (
 )
 
 // ncclFile is where NCCL reads its variables, after the environment and the user's own
-// file, none of which is replaced (NCCL 2.27, src/misc/param.cc, initEnv).
+// file, and neither is replaced (NCCL 2.27, src/misc/param.cc, initEnv).
 const ncclFile = "etc/nccl.conf"
 
 // addNCCL adds variables to the container's file for NCCL: a process that sshd starts, as

@@ -105,7 +105,7 @@ func (a *resources) wanted(r *publish.Round) []string {
 	return names
 }
 
-// shareNames returns the resources of shared GPUs: replicas first. There are none where no
+// shareNames returns the resources of shared GPUs: replicas first. It returns nil where no
 // GPU is or was shared.
 func (a *resources) shareNames(r *publish.Round) []string {
 	if !r.Shares() {

@@ -17,7 +17,7 @@ import (
 // lockFile pins the Debian packages of the base layer, below the repository.
 const lockFile = "tools/release/base.lock"
 
-// basePackages are what the programs need from a distribution: the C library that NVML is
+// basePackages lists what the programs need from a distribution: the C library that NVML is
 // loaded with, and the certificate authorities.
 var basePackages = []string{"libc6", "ca-certificates"}
 

@@ -18,7 +18,7 @@ type object = map[string]any
 var notID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 // billOfMaterials lists the content of an image as SPDX: the modules that the linker recorded in
-// its programs, the first of which names the image, and the Debian packages of the base.
+// its programs (the first names the image), and the Debian packages of the base.
 func billOfMaterials(name, version, arch string, programs []string, pins []pin) ([]byte, error) {
 	text, err := os.ReadFile(programs[0])
 	if err != nil {

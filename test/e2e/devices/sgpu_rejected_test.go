@@ -39,7 +39,6 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 		}
 		return ""
 	})
-	since := time.Now()
 	r.waitEvent(t, rejected.Name, "SGPURejected", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
 		"GPUs 0-1: 40 % of 100 left; needs 60")
 	r.simulate(t, "elsewhere")
@@ -53,28 +52,14 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 		t.Error("a pod has moved from node to node")
 	}
 	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s")
-	t.Logf("rejected for want of a GPU, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 
 	bare := r.pod("bare", box{more: share(60, 4)})
 	bare.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": r.Node()}
 	r.create(t, bare)
-	begin := time.Now()
 	r.waitEvent(t, "bare", "SGPURejected", "none of 2 GPUs can give 60 %")
-	uid := r.getPod(t, "bare").UID
-	r.waitPod(t, "bare", func(p *corev1.Pod) string {
-		if p.UID != uid || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed {
-			t.Fatalf("a bare pod did not stay: %s", inShort(p))
-		}
-		if time.Since(begin) < 2*rejectedAfter {
-			return "time is not up"
-		}
-		return ""
-	})
 	r.remove(t, "second")
-	room := time.Now()
 	r.waitReady(t, "bare")
-	t.Logf("the bare pod ran %.1f s after room had come", time.Since(room).Seconds())
 	r.hasShares(t, "bare", "app", 0, slice(60, 4))
 	r.count(t)
 	for _, line := range r.metrics(t, "heddle_evicted_pods_total") {

@@ -67,7 +67,7 @@ func identity(value []byte, mac, network byte) (ID, error) {
 	return ID{Local, text}, nil
 }
 
-// word returns a text, or hexadecimal digits for bytes that are none.
+// word returns a text, or hexadecimal digits for bytes that are not a text.
 func word(b []byte) string {
 	b = bytes.TrimRight(b, "\x00") // Some senders count the end of a C string.
 	if bytes.ContainsFunc(b, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
