@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -157,7 +156,7 @@ func (r *rig) wants(name string, annotations map[string]string, containers ...co
 
 // consumer is a pod with a share, "vcore/GiB", on a slot of a GPU.
 func (r *rig) consumer(name, text string, gpu, slot int) error {
-	r.wants(name, nil, sharer("main", text))
+	r.wants(name, nil, inventorytest.Sharer("main", text))
 	r.allocate(name, "main", slots, r.slot(gpu, slot))
 	_, err := r.start(name, "main")
 	return err
@@ -166,7 +165,7 @@ func (r *rig) consumer(name, text string, gpu, slot int) error {
 // take gives a pod a share of a GPU, as heddle-scheduler chose.
 func (r *rig) take(name, text string, gpu int) {
 	r.t.Helper()
-	r.wants(name, r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(gpu, text)}}), sharer("main", text))
+	r.wants(name, r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(gpu, text)}}), inventorytest.Sharer("main", text))
 	r.allocate(name, "main", slots, r.slot(gpu, 0))
 	r.mustStart(name)
 }
@@ -259,30 +258,9 @@ func names(result *Result) string {
 	return strings.Join(all, ",")
 }
 
-// ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
-// GPU, "2:60/4" of two; what is left out is not asked for.
-func ask(what string) corev1.ResourceList {
-	count, text, several := strings.Cut(what, ":")
-	if !several {
-		count, text = "1", count
-	}
-	vcore, vmemory, _ := strings.Cut(text, "/")
-	list := corev1.ResourceList{slots: resource.MustParse(count)}
-	for name, amount := range map[string]string{"nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
-		if amount != "" {
-			list[corev1.ResourceName(name)] = resource.MustParse(amount)
-		}
-	}
-	return list
-}
-
-func sharer(name, text string) corev1.Container {
-	return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: ask(text)}}
-}
-
 // share is a part of a GPU, "vcore/GiB".
 func (r *rig) share(gpu int, text string) allocation.Share {
-	list := ask(text)
+	list := inventorytest.Limits(text)
 	vcore, memory := list["nvidia.com/vcore"], list["nvidia.com/vmemory"]
 	return allocation.Share{UUID: r.uuid(gpu), VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
 }

@@ -6,86 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
-
-// scene is a container that asks for shares, on a node with others.
-type scene struct {
-	name   string
-	change func(*config.NodeConfig)
-	// taken are the shares of other pods by GPU.
-	taken map[int]string
-	// ask is what it asks for, ids the GPUs that its device IDs name, cpus the
-	// processors that it has to itself.
-	ask  string
-	ids  []int
-	cpus []int64
-	// annotations are the pod's, scheduler its scheduler.
-	annotations func(*rig) map[string]string
-	scheduler   string
-
-	want    []int
-	by      string
-	kind    string // of the rejection
-	reason  string
-	warning string
-}
-
-func (s *scene) run(t *testing.T) {
-	r := shareRig(t, s.change)
-	for gpu, text := range s.taken {
-		r.take("taken-"+itoa(gpu), text, gpu)
-	}
-	var annotations map[string]string
-	if s.annotations != nil {
-		annotations = s.annotations(r)
-	}
-	p := r.wants("a", annotations, sharer("main", s.ask))
-	p.Spec.NodeName, p.Spec.SchedulerName = "gpu-1", s.scheduler
-	var ids []string
-	for i, gpu := range s.ids {
-		ids = append(ids, r.slot(gpu, 8+i))
-	}
-	if ids == nil {
-		ids = []string{r.slot(1, 8)}
-	}
-	r.allocate("a", "main", slots, ids...)
-	r.listed("a", "main").CpuIds = s.cpus
-	for range 2 { // It may start again.
-		_, err := r.start("a", "main")
-		r.nothingOvercommitted()
-		if s.kind != "" || s.reason != "" {
-			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(s.reason)) || rejected(err) != s.kind {
-				t.Errorf("rejected for %s: %v\nwant %s: %s", rejected(err), err, s.kind, s.reason)
-			}
-			if got := r.gpusOf(); got != nil {
-				t.Errorf("it has GPUs %v", got)
-			}
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(s.want, r.gpusOf()); diff != "" {
-			t.Errorf("GPUs (-want +got):\n%s", diff)
-		}
-	}
-	for _, e := range r.entries {
-		if e.Owner != nil && e.Owner.Pod.Name == "a" && s.by != "" && e.By != s.by {
-			t.Errorf("chosen by %s, want %s", e.By, s.by)
-		}
-	}
-	got := r.warned()
-	if s.warning == "" && len(got) > 0 || s.warning != "" && (len(got) != 1 || !strings.Contains(got[0], s.warning)) {
-		t.Errorf("warnings %q, want %q", got, s.warning)
-	}
-}
 
 // What heddle-scheduler wrote on a pod is done, or the container is rejected. Another
 // pod has 60 % and 40 GiB of GPU 0, and one has GPU 7 exclusively.
@@ -318,7 +246,7 @@ func TestPolicies(t *testing.T) {
 		{"1/1", "fixed", "fixed-share"},
 	} {
 		name := "p" + itoa(i)
-		r.wants(name, map[string]string{"nvidia.com/sgpu-qos-policy": tt.policy}, sharer("main", tt.text))
+		r.wants(name, map[string]string{"nvidia.com/sgpu-qos-policy": tt.policy}, inventorytest.Sharer("main", tt.text))
 		r.allocate(name, "main", slots, r.slot(0, i))
 		_, err := r.start(name, "main")
 		if (err == nil) != (tt.reason == "") || err != nil && !strings.Contains(err.Error(), tt.reason) {
@@ -352,7 +280,7 @@ func TestMemoryOvercommit(t *testing.T) {
 func TestAllOfAPodOrNothing(t *testing.T) {
 	for _, tt := range []struct{ vcore, reason string }{{"50", ""}, {"60", "container b gets no GPU"}} {
 		r := shareRig(t, shareOnly("0"))
-		r.wants("two", nil, sharer("a", tt.vcore+"/1"), sharer("b", tt.vcore+"/1"))
+		r.wants("two", nil, inventorytest.Sharer("a", tt.vcore+"/1"), inventorytest.Sharer("b", tt.vcore+"/1"))
 		r.allocate("two", "a", slots, r.slot(0, 0))
 		r.allocate("two", "b", slots, r.slot(0, 1))
 		if _, err := r.start("two", "a"); tt.reason != "" && (err == nil || !strings.Contains(err.Error(), tt.reason)) {
@@ -378,20 +306,20 @@ func TestPhasesOfAPod(t *testing.T) {
 		wants      string // what it cannot
 		none       bool   // the pod itself does not fit
 	}{
-		{name: "an init container and one app", init: list{sharer("i", "30/1")}, apps: list{sharer("a", "60/1")}, fits: "40/1", wants: "41/1"},
-		{name: "a larger init container", init: list{sharer("i", "70/1")}, apps: list{sharer("a", "60/1")}, fits: "30/1", wants: "31/1"},
+		{name: "an init container and one app", init: list{inventorytest.Sharer("i", "30/1")}, apps: list{inventorytest.Sharer("a", "60/1")}, fits: "40/1", wants: "41/1"},
+		{name: "a larger init container", init: list{inventorytest.Sharer("i", "70/1")}, apps: list{inventorytest.Sharer("a", "60/1")}, fits: "30/1", wants: "31/1"},
 		{
-			name: "init containers run one by one", init: list{sharer("i", "70/1"), sharer("j", "80/1")},
-			apps: list{sharer("a", "40/1"), sharer("b", "40/1")}, fits: "20/1", wants: "21/1",
+			name: "init containers run one by one", init: list{inventorytest.Sharer("i", "70/1"), inventorytest.Sharer("j", "80/1")},
+			apps: list{inventorytest.Sharer("a", "40/1"), inventorytest.Sharer("b", "40/1")}, fits: "20/1", wants: "21/1",
 		},
 		{
 			name: "a sidecar runs beside what comes after it",
-			init: list{sharer("i", "80/1"), sidecar(sharer("s", "20/1")), sharer("j", "70/1")},
-			apps: list{sharer("a", "60/1")}, fits: "10/1", wants: "11/1",
+			init: list{inventorytest.Sharer("i", "80/1"), sidecar(inventorytest.Sharer("s", "20/1")), inventorytest.Sharer("j", "70/1")},
+			apps: list{inventorytest.Sharer("a", "60/1")}, fits: "10/1", wants: "11/1",
 		},
-		{name: "alone in its phase", init: list{sharer("i", "100/1")}, apps: list{sharer("a", "100/1")}, wants: "1/1"},
-		{name: "too much beside its sidecar", init: list{sidecar(sharer("s", "50/1"))}, apps: list{sharer("a", "60/1")}, none: true},
-		{name: "memory too", init: list{sharer("i", "1/70")}, apps: list{sharer("a", "1/40")}, fits: "1/9", wants: "1/10"},
+		{name: "alone in its phase", init: list{inventorytest.Sharer("i", "100/1")}, apps: list{inventorytest.Sharer("a", "100/1")}, wants: "1/1"},
+		{name: "too much beside its sidecar", init: list{sidecar(inventorytest.Sharer("s", "50/1"))}, apps: list{inventorytest.Sharer("a", "60/1")}, none: true},
+		{name: "memory too", init: list{inventorytest.Sharer("i", "1/70")}, apps: list{inventorytest.Sharer("a", "1/40")}, fits: "1/9", wants: "1/10"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, shareOnly("0"))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // held lists the holders of device IDs as "pod ID", with a question mark where
@@ -55,7 +56,7 @@ func TestHeld(t *testing.T) {
 	expect("the pod has ended, and the checkpoint has it", "pod uid-a "+a+"?")
 	// The device ID names GPU 1, the scheduler has chosen GPU 2.
 	want := asks{slots: {r.slot(1, 3)}}
-	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), sharer("main", "60/4"))
+	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), inventorytest.Sharer("main", "60/4"))
 	r.allocate(pod("b"), "main", want)
 	expect("the checkpoint is another by now; the pod does not run", "default/b "+b+"::3")
 	if err := r.prepareShares(want); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // wipe removes all of heddle's files on the disk while the plugin is down.
@@ -147,7 +148,7 @@ func TestReplicasOfAnotherPlugin(t *testing.T) {
 // run on where they are.
 func TestSiblingsKeepRunning(t *testing.T) {
 	r := shareRig(t, "0", "1")
-	r.wants("p", nil, sharer("one", "60/10"), sharer("two", "60/10"))
+	r.wants("p", nil, inventorytest.Sharer("one", "60/10"), inventorytest.Sharer("two", "60/10"))
 	one, two := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(1, 0)}}
 	r.allocate(pod("p"), "one", one)
 	r.allocate(pod("p"), "two", two)

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // TestSharesOutliveRestartsInEveryGap kills the plugin, the kubelet or both
@@ -41,7 +42,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 				t.Fatal(err)
 			}
 			fail()
-			r.wants("a", nil, sharer("main", "50/40"))
+			r.wants("a", nil, inventorytest.Sharer("main", "50/40"))
 			names := r.allocate(pod("a"), "main", want)
 			fail()
 			r.start(want)
@@ -78,7 +79,7 @@ func TestLostEntries(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			r := shareRig(t, "0", "1", "2")
 			share := allocation.Share{UUID: r.gpuIDs(1)[0], VCore: 50, MemoryMiB: 4096}
-			p := r.wants("p", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", "50/4"))
+			p := r.wants("p", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), inventorytest.Sharer("main", "50/4"))
 			main := asks{slots: {r.slot(0, 0)}} // It has GPU 1.
 			names := r.allocate(pod("p"), "main", main)
 			r.start(main)

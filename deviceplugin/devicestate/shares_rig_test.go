@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -17,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 const slots = "nvidia.com/sgpu"
@@ -42,27 +41,6 @@ func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 // slot is the device ID of a share that names a GPU.
 func (r *rig) slot(gpu, number int) string { return inventory.ReplicaID(r.gpuIDs(gpu)[0], number) }
 
-// ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
-// GPU, "2:60/4" of two; what is left out is not asked for.
-func ask(what string) corev1.ResourceList {
-	count, text, several := strings.Cut(what, ":")
-	if !several {
-		count, text = "1", count
-	}
-	vcore, vmemory, _ := strings.Cut(text, "/")
-	list := corev1.ResourceList{slots: resource.MustParse(count)}
-	for name, amount := range map[string]string{"nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
-		if amount != "" {
-			list[corev1.ResourceName(name)] = resource.MustParse(amount)
-		}
-	}
-	return list
-}
-
-func sharer(name, text string) corev1.Container {
-	return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: ask(text)}}
-}
-
 // wants makes a pod known that asks for shares.
 func (r *rig) wants(name string, annotations map[string]string, containers ...corev1.Container) *corev1.Pod {
 	r.spec(name, containers...)
@@ -74,7 +52,7 @@ func (r *rig) wants(name string, annotations map[string]string, containers ...co
 // consumer is a pod with one container: it is known, and has its device ID.
 func (r *rig) consumer(name, text, id string) asks {
 	r.tb.Helper()
-	r.wants(name, nil, sharer("main", text))
+	r.wants(name, nil, inventorytest.Sharer("main", text))
 	want := asks{slots: {id}}
 	r.allocate(pod(name), "main", want)
 	return want

@@ -12,13 +12,14 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	r := shareRig(t)
 	uuid := r.gpuIDs(3)[0]
 	share := allocation.Share{UUID: uuid, VCore: 60, MemoryMiB: 4096}
-	p := r.wants("a", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", "60/4"))
+	p := r.wants("a", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), inventorytest.Sharer("main", "60/4"))
 	// The kubelet chose a slot of another GPU and an HCA of the other side.
 	want := asks{slots: {r.slot(7, 2)}, hcas: r.deviceIDs("mlx5_11")}
 	names := r.allocate(pod("a"), "main", want)
@@ -79,7 +80,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 
 // share is a part of a GPU, "vcore/GiB".
 func (r *rig) share(gpu int, text string) allocation.Share {
-	list := ask(text)
+	list := inventorytest.Limits(text)
 	vcore, memory := list["nvidia.com/vcore"], list["nvidia.com/vmemory"]
 	return allocation.Share{UUID: r.gpuIDs(gpu)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
 }
@@ -116,7 +117,7 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 // first starts.
 func TestPodIsDecidedAtOnce(t *testing.T) {
 	r := shareRig(t, "0")
-	r.wants("two", nil, sharer("a", "50/1"), sharer("b", "50/1"))
+	r.wants("two", nil, inventorytest.Sharer("a", "50/1"), inventorytest.Sharer("b", "50/1"))
 	a, b := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(0, 1)}}
 	r.allocate(pod("two"), "a", a)
 	names := r.allocate(pod("two"), "b", b)
@@ -145,11 +146,11 @@ func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
-			p := r.wants("p", nil, sharer("app", "50/1"))
-			p.Spec.InitContainers = []corev1.Container{sharer("init", "20/1")}
+			p := r.wants("p", nil, inventorytest.Sharer("app", "50/1"))
+			p.Spec.InitContainers = []corev1.Container{inventorytest.Sharer("init", "20/1")}
 			ids := asks{slots: {r.slot(0, 0)}}
 			if tt.taken != "" {
-				r.wants("other", r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(0, tt.taken)}}), sharer("main", tt.taken))
+				r.wants("other", r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(0, tt.taken)}}), inventorytest.Sharer("main", tt.taken))
 				other := asks{slots: {r.slot(1, 5)}}
 				r.allocate(pod("other"), "main", other)
 				r.start(other)
@@ -183,7 +184,7 @@ func TestUnknownPod(t *testing.T) {
 	if len(r.Rejections()) > 0 {
 		t.Errorf("rejected: %+v", r.Rejections())
 	}
-	r.wants("a", nil, sharer("main", "30/10"))
+	r.wants("a", nil, inventorytest.Sharer("main", "30/10"))
 	r.start(want)
 	first := r.mustEnter(names)
 	delete(r.specs.pods, "default/a")

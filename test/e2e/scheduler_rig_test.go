@@ -23,8 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -377,41 +375,4 @@ func (f *fleet) set(name string, n int, pod *corev1.Pod) *appsv1.StatefulSet {
 			},
 		},
 	}
-}
-
-const (
-	gpusOfNode = 8
-	gpuMiB     = 80 << 10
-	gpuSlots   = 16
-)
-
-func gpuUUID(node string, gpuAt int) string { return fmt.Sprintf("GPU-%s-%d", node, gpuAt) }
-
-// sharing is a node of eight cards that heddle-device-plugin has published.
-func sharing(name string) cluster.SimulatedNode {
-	all := allocation.NodeGPUs{Version: allocation.Version}
-	for i := range gpusOfNode {
-		all.GPUs = append(all.GPUs, allocation.GPU{
-			UUID: gpuUUID(name, i), Index: i, MemoryMiB: gpuMiB, Slots: gpuSlots, Zone: 1, Healthy: true,
-		})
-	}
-	return cluster.SimulatedNode{
-		Name: name, Annotations: map[string]string{wellknown.SharedGPUs: all.String()},
-		Capacity: map[string]string{
-			"nvidia.com/sgpu": fmt.Sprint(gpusOfNode * gpuSlots), "nvidia.com/vcore": fmt.Sprint(gpusOfNode * 100),
-			"nvidia.com/vmemory": fmt.Sprint(gpusOfNode * gpuMiB >> 10),
-		},
-	}
-}
-
-// share is a pod that asks for a part of a card.
-func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
-	p := f.pod(name, 0, nil)
-	p.Spec.SchedulerName = schedulerName
-	limits := p.Spec.Containers[0].Resources.Limits
-	limits[corev1.ResourceCPU] = resource.MustParse("100m")
-	for name, n := range map[corev1.ResourceName]int64{"nvidia.com/sgpu": 1, "nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
-		limits[name] = *resource.NewQuantity(n, resource.DecimalSI)
-	}
-	return p
 }
