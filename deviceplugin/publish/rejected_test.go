@@ -100,27 +100,27 @@ func TestEvictable(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*corev1.Pod)
-		want   string
+		want   bool
 	}{
-		{"never started", func(*corev1.Pod) {}, ""},
+		{"never started", func(*corev1.Pod) {}, true},
 		{"its logger has", func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "logger"})
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}, {Name: "logger", State: running}}
-		}, ""},
+		}, true},
 		{"it runs", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: running}}
-		}, "container main has started"},
+		}, false},
 		{"it has run", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
-		}, "container main has started"},
-		{"phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, "it has started"},
-		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, "it has no controller"},
-		{"static", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Node" }, "it is a static pod"},
-		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, "its DaemonSet would create it here again"},
-		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, "it is terminating"},
+		}, false},
+		{"phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, false},
+		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, false},
+		{"static", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Node" }, false},
+		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
+		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
 	} {
-		if got := notEvictable(changed(tt.change), slots); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		if got := evictable(changed(tt.change), slots); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}
 }
