@@ -71,7 +71,7 @@ func (q *question) plan(a *Answer, spec *gang.Spec, pods []*corev1.Pod) *plan {
 	p.counts = make([]int32, p.tree.Len())
 	for id := range p.counts {
 		if n, obstacle := p.at(int32(id), p.classes[p.most]); obstacle == "" {
-			free := fit.FreeOf(n, nil, &fit.Asker{})
+			free := (&fit.Query{}).Free(n)
 			p.counts[id] = free.Count(p.classes[p.most])
 		}
 	}
@@ -107,10 +107,10 @@ func (p *plan) reasons() []Reason {
 		}
 		n, why := p.at(int32(id), c)
 		if why == "" {
-			free := fit.FreeOf(n, nil, &fit.Asker{})
+			free := (&fit.Query{}).Free(n)
 			name := free.Lacks(c.Amounts)
 			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
-				quantity(name, n.Allocatable.Of(name)), quantity(name, c.Amounts[name]))
+				quantity(name, n.Allocatable[name]), quantity(name, c.Amounts[name]))
 		}
 		by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, p.tree.Name(int32(id)))}
 	}
