@@ -172,13 +172,13 @@ func (q *question) obstacle(name string) string {
 	if why := c.Obstacle(n.Node); why != "" {
 		return why
 	}
-	free := fit.FreeOf(n, nil, &fit.Asker{})
+	free := (&fit.Query{}).Free(n)
 	if q.room[name] = int(free.Count(c)); q.room[name] > 0 {
 		return ""
 	}
 	lacks := free.Lacks(c.Amounts)
 	return fmt.Sprintf("%s: %s of %s free, asked for %s", lacks, quantity(lacks, free.Left(lacks)),
-		quantity(lacks, n.Allocatable.Of(lacks)), quantity(lacks, c.Amounts[lacks]))
+		quantity(lacks, n.Allocatable[lacks]), quantity(lacks, c.Amounts[lacks]))
 }
 
 // holders returns the largest holders of the scarcest resource that the pods request: the first extended
