@@ -66,7 +66,6 @@ type Options struct {
 	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
-	Takeover                              bool
 	// Release closes the driver; nil for a replayed machine, which has no driver. Released is the
 	// release in effect when the process starts.
 	Release  *host.Release

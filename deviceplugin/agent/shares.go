@@ -170,7 +170,7 @@ func (t *shares) watchMPS(ctx context.Context) {
 func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
-		allocate.RejectedNUMA, allocate.RejectedHCAs, allocate.RejectedChannels,
+		allocate.RejectedHCAs, allocate.RejectedChannels,
 	} {
 		t.rejected.WithLabelValues(kind).Set(0)
 	}

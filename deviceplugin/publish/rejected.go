@@ -20,6 +20,10 @@ import (
 // This file decides which pods a node evicts so that they are scheduled again. Which
 // pods over their share are evicted is sharing/enforce's; deviceplugin/apiserver evicts.
 
+// hcasRejectedFor is how long a pod may wait for HCAs that a resource with count strict
+// does not have.
+const hcasRejectedFor = time.Minute
+
 // A pod is rejected for longestWait times the configured time at most. Evictions that
 // are forgetAfter times that time ago do not count.
 const (
@@ -74,7 +78,7 @@ func Rejected(
 		r := &rejections[i]
 		patience, event, resources := c.SGPU.RejectedFor, wellknown.EventSGPUEvicted, []string{c.Resources.SGPU}
 		if r.Kind == allocate.RejectedHCAs {
-			patience, event, resources = c.RDMA.RejectedFor, wellknown.EventHCAEvicted, nil
+			patience, event, resources = hcasRejectedFor, wellknown.EventHCAEvicted, nil
 			for i := range c.RDMA.Resources {
 				resources = append(resources, c.RDMA.Resources[i].Name)
 			}

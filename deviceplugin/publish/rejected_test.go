@@ -18,16 +18,16 @@ import (
 
 func TestRejected(t *testing.T) {
 	c := config.Default()
-	c.SGPU.RejectedFor, c.RDMA.RejectedFor = time.Minute, 2*time.Minute
+	c.SGPU.RejectedFor = 30 * time.Second
 	var pods []*corev1.Pod
 	var rejections []devicestate.Rejection
 	for _, tt := range []struct {
 		name, kind string
 		age        time.Duration
 	}{
-		{"a", allocate.RejectedFull, time.Minute},
-		{"young", allocate.RejectedFull, 59 * time.Second},
-		{"hcas", allocate.RejectedHCAs, 2 * time.Minute},
+		{"a", allocate.RejectedFull, 30 * time.Second},
+		{"young", allocate.RejectedFull, 29 * time.Second},
+		{"hcas", allocate.RejectedHCAs, time.Minute},
 		{"senseless", allocate.RejectedRequest, time.Hour},
 		{"channels", allocate.RejectedChannels, time.Hour},
 		{"bare", allocate.RejectedFull, time.Hour},
@@ -52,13 +52,13 @@ func TestRejected(t *testing.T) {
 		return all
 	}
 	last := Evicted{}
-	want := []string{"a SGPUEvicted rejected for 1m0s: full", "hcas HCAEvicted rejected for 2m0s: full"}
+	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full"}
 	if diff := cmp.Diff(want, events(last)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	rejected := Rejected(&c, pods, rejections, last, now)
-	last.Add(now.Add(-3*time.Minute), &rejected[0]) // All pods have one controller.
-	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 2m0s: full"}, events(last)); diff != "" {
+	last.Add(now.Add(-90*time.Second), &rejected[0]) // All pods have one controller.
+	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 1m0s: full"}, events(last)); diff != "" {
 		t.Errorf("after an eviction (-want +got):\n%s", diff)
 	}
 }

@@ -115,8 +115,7 @@ func (m *Meter) measure(ctx context.Context) {
 	m.used, m.at = used, time.Now()
 	m.mu.Unlock()
 	if known {
-		uses := uses(r.Inventory.Machine, allocations, used, pods)
-		m.check(ctx, r.Inventory.Config.SGPU.Enforce.Evict, time.Now(), uses)
+		m.check(ctx, time.Now(), uses(r.Inventory.Machine, allocations, used, pods))
 	}
 }
 
