@@ -11,7 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -134,7 +134,7 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 			pods = append(pods, m.pod)
 		}
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	for _, pod := range pods {
 		members = append(members, g.members[pod.UID])
 	}
