@@ -267,7 +267,12 @@ func matcher(r *http.Request) func([]byte) bool {
 func reply(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(encode(v))
+	_ = send(w, encode(v)) // The client is gone.
+}
+
+func send(w http.ResponseWriter, content []byte) error {
+	_, err := w.Write(content) //nolint:gosec // JSON, and no browser asks.
+	return err
 }
 
 func fail(w http.ResponseWriter, err error) {

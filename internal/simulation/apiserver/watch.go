@@ -57,10 +57,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	}()
 	w.Header().Set("Content-Type", "application/json")
 	for _, o := range first {
-		_, _ = w.Write(event(watch.Added, o)) // A client that is gone ends the context.
+		_ = send(w, event(watch.Added, o)) // A client that is gone ends the context.
 	}
 	if initial {
-		_, _ = w.Write(end)
+		_ = send(w, end)
 	}
 	_ = http.NewResponseController(w).Flush()
 	s.follow(w, r, k, to)
@@ -85,7 +85,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, k *kind, to *wat
 				return
 			}
 		}
-		if _, err := w.Write(next); err != nil {
+		if send(w, next) != nil {
 			return
 		}
 		if len(to.events) == 0 {

@@ -175,13 +175,13 @@ func ConfigName(spec *corev1.PodSpec) string {
 func ConfigFiles(ctx context.Context, client rest.Interface, namespace, name string) (map[string][]byte, error) {
 	object, err := Read[corev1.ConfigMap](ctx,
 		client.Get().Namespace(namespace).Resource("configmaps").Name(name), "ConfigMap "+namespace+"/"+name)
+	files := map[string][]byte{}
 	if apierrors.IsNotFound(err) {
-		return nil, nil
+		return files, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{}
 	for key, text := range object.Data {
 		files[key] = []byte(text)
 	}

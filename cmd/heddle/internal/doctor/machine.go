@@ -80,7 +80,7 @@ func (l *Findings) probe(m *machine.Machine, p machine.Probe) {
 		l.problem(subject, remedy, "did not answer: %s; its values are from its last good answer", p.Reason)
 	case p.State == machine.ProbeAbsent && present != "":
 		l.problem(subject, remedy, "the driver is missing for devices on the PCI bus (%s): %s", present, p.Reason)
-	case p.State == machine.ProbeAbsent && !(own && others): // GPUs of one maker need no driver of another.
+	case p.State == machine.ProbeAbsent && (!own || !others): // GPUs of one maker need no driver of another.
 		l.note(subject, "", "nothing to read: %s", p.Reason)
 	}
 }
@@ -160,7 +160,7 @@ func (l *Findings) links(g *machine.GPU, v *gpu.Vendor, subject string, usual in
 	case f == nil:
 	case f.State != machine.FabricCompleted:
 		l.problem(subject, v.Remedies.Fabric, "not registered with the %s fabric: %s. "+
-			"Jobs of several GPUs fail or go over PCIe.", v.Link, strings.TrimSuffix(string(f.State)+": "+f.Reason, ": "))
+			"Jobs of several GPUs fail or go over PCIe.", v.Link, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
 	case f.Reason != "":
 		l.problem(subject, v.Remedies.Fabric, "the %s fabric reports: %s", v.Link, f.Reason)
 	}
@@ -214,7 +214,8 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 				health.PortDown: "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + ".",
 				health.NoSubnetManager: "See that a subnet manager runs on this fabric: sminfo, " +
 					"opensm's or UFM's log.",
-				health.RateDegraded: "The link came up with fewer lanes or a lower speed: look at the cable and the transceiver (mlxlink).",
+				health.RateDegraded: "The link came up with fewer lanes or a lower speed: " +
+					"look at the cable and the transceiver (mlxlink).",
 			}[s.Cause]
 			l.problem(h.Name, remedy, "%s", s.Reason)
 		case h.Role == machine.RoleNVSwitch:

@@ -34,25 +34,11 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 			beside = append(beside, h.Name)
 		}
 	}
-	layer, model := mostOf(layers), mostOf(models)
+	usual := like{mostOf(layers), mostOf(models), rate}
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
-		if _, isNamed := set.Of(h); isNamed || h.PhysFn != "" {
-			continue
-		}
-		place := cmp.Or(near[i], "no GPU, as all HCAs here")
-		other := "rdma.roles.storage: [" + h.Name + "] takes it out of the fabric."
-		switch {
-		case h.Role == machine.RoleFabric && layer != "" && layerOf(h) != layer:
-			l.problem(h.Name, "mlxconfig -d "+h.PCI+" query LINK_TYPE_P1 shows the mode of its port, and set changes it. "+other,
-				"is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s", layerOf(h), layer, place)
-		case h.Role == machine.RoleFabric && model != "" && modelOf(h) != model:
-			l.note(h.Name, other, "is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s",
-				modelOf(h), model, place)
-		case h.Role == machine.RoleStorage && rate > 0 && activeRate(h) >= rate && (!switches || near[i] != ""):
-			l.note(h.Name, "rdma.roles.fabric: ["+h.Name+"] makes it a rail.",
-				"has role storage, and is as fast as the fabric and next to %s: it is %s %s, and most HCAs of the fabric are %s %s",
-				place, modelOf(h), layerOf(h), model, layer)
+		if _, isNamed := set.Of(h); !isNamed && h.PhysFn == "" {
+			l.closeCall(h, usual, cmp.Or(near[i], "no GPU, as all HCAs here"), !switches || near[i] != "")
 		}
 	}
 	if len(fabric) == 0 || !far || len(beside) == 0 {
@@ -65,6 +51,30 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(beside, ", ")+"].",
 		"none of %s shares a PCIe switch with a GPU, while %s of role storage do",
 		strings.Join(fabric, ", "), strings.Join(beside, ", "))
+}
+
+// like is what most HCAs of the fabric are, and the lowest rate of its active ports.
+type like struct {
+	layer, model string
+	rate         float64
+}
+
+// closeCall explains a fabric HCA that is not like the others, and a storage HCA that could be of the fabric. place
+// names its neighbors, and near is whether it is as near to GPUs as the fabric can be.
+func (l *Findings) closeCall(h *machine.HCA, usual like, place string, near bool) {
+	other := "rdma.roles.storage: [" + h.Name + "] takes it out of the fabric."
+	switch {
+	case h.Role == machine.RoleFabric && usual.layer != "" && layerOf(h) != usual.layer:
+		l.problem(h.Name, "mlxconfig -d "+h.PCI+" query LINK_TYPE_P1 shows the mode of its port, and set changes it. "+other,
+			"is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s", layerOf(h), usual.layer, place)
+	case h.Role == machine.RoleFabric && usual.model != "" && modelOf(h) != usual.model:
+		l.note(h.Name, other, "is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s",
+			modelOf(h), usual.model, place)
+	case h.Role == machine.RoleStorage && usual.rate > 0 && activeRate(h) >= usual.rate && near:
+		l.note(h.Name, "rdma.roles.fabric: ["+h.Name+"] makes it a rail.",
+			"has role storage, and is as fast as the fabric and next to %s: it is %s %s, and most HCAs of the fabric are %s %s",
+			place, modelOf(h), layerOf(h), usual.model, usual.layer)
+	}
 }
 
 // nearGPUs returns the GPUs that share a PCIe switch with each HCA, in the order of m.HCAs.
