@@ -33,6 +33,7 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	}
 	g := m.gang
 	reason = c.incomplete(g)
+	m.admitted = reason == ""
 	switch {
 	case reason != "" || g.once:
 		g.completeSince = time.Time{}
@@ -66,6 +67,7 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 		return Snapshot{}
 	}
 	g := m.gang
+	m.admitted = true
 	if m.onItsWay() {
 		g.rejected.accept()
 		return Snapshot{Member: true, Node: m.Node}

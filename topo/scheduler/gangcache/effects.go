@@ -174,7 +174,8 @@ func (c *Cache) retry(gangs ...types.NamespacedName) {
 	}
 }
 
-// activate activates the waiting members of a gang, of a rejected gang only the leader.
+// activate activates the waiting members of a gang: of a rejected gang the leader, and those that
+// are not in the queue.
 func (c *Cache) activate(g *gangInfo) {
 	if c.incomplete(g) != "" {
 		return
@@ -183,7 +184,7 @@ func (c *Cache) activate(g *gangInfo) {
 		g.elect(nil)
 	}
 	for _, m := range g.members {
-		if m.schedulable() && !g.rejected.repeats(m) {
+		if m.schedulable() && (!m.admitted || !g.rejected.repeats(m)) {
 			c.effects.activate(m.Pod)
 		}
 	}

@@ -309,6 +309,8 @@ type member struct {
 	stage stage
 	// unbound reports that binding failed after the gang had its nodes.
 	unbound bool
+	// admitted reports that the scheduler's queue has the pod.
+	admitted bool
 }
 
 func finished(pod *corev1.Pod) bool {
