@@ -3,7 +3,6 @@ package fit_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -267,33 +266,6 @@ func TestClassesWithASelector(t *testing.T) {
 	}
 	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == fit.ClassOf(pod("new", "1", "2", 5), nil).Key {
 		t.Error("pods with different selectors are one class")
-	}
-}
-
-func TestEndOf(t *testing.T) {
-	for _, tt := range []struct {
-		name, text string
-		deadline   int64
-		want       time.Duration
-	}{
-		{"not stated", "", 0, 0},
-		{"annotation", "90m", 0, 90 * time.Minute},
-		{"deadline", "", 60, time.Minute},
-		{"both", "1h", 60, time.Minute},
-		{"invalid", "soon", 0, 0},
-		{"negative", "-1h", 60, time.Minute},
-	} {
-		p, began, want := pod("a", "1", "2", 0), time.Unix(1000, 0), time.Time{}
-		p.Annotations = map[string]string{wellknown.ExpectedDuration: tt.text}
-		if tt.deadline > 0 {
-			p.Spec.ActiveDeadlineSeconds = &tt.deadline
-		}
-		if tt.want > 0 {
-			want = began.Add(tt.want)
-		}
-		if got := fit.EndOf(p, began); !got.Equal(want) {
-			t.Errorf("%s: %s, want %s", tt.name, got, want)
-		}
 	}
 }
 
