@@ -21,7 +21,7 @@ import (
 
 // evictConfig shares one GPU of 79.6 GiB, and offers 1.5 times its memory.
 const evictConfig = sharedGPUs + "sgpu: {gpus: [0], rejectedFor: 0s, memoryOvercommit: 1.5, " +
-	"enforce: {memory: evict, evict: {after: 0s, grace: 5s}}}\n"
+	"enforce: {memory: evict}}\n"
 
 // TestOverShareIsEvicted: on a real kubelet, with a driver that reports the memory of the
 // pods' real processes, a pod over its share is warned and evicted. When the GPU is full,
@@ -74,8 +74,8 @@ func TestOverShareIsEvicted(t *testing.T) {
 	uses("low", 34)
 	r.waitEvent(t, "low", "ShareExceeded", "which is full, and a container of priority 1000 has not all of its share; its own is -5")
 	r.waitGone(t, "low")
-	// Two more looks at least, by which one that is over its share would be evicted.
-	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); pause(t, time.Second) {
+	// Long enough for one that is over its share to be evicted.
+	for end := time.Now().Add(110 * time.Second); time.Now().Before(end); pause(t, time.Second) {
 		for _, name := range []string{"polite", "middle", "high"} {
 			if p := r.getPod(t, name); p == nil || p.DeletionTimestamp != nil || !ready(p) {
 				t.Fatalf("%s did not stay: %v", name, p)
