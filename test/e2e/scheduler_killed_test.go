@@ -10,9 +10,9 @@ import (
 
 const (
 	// fast is the chart's.
-	fast = `"burst":2000,"qps":1000`
+	fast = "qps: 1000, burst: 2000"
 	// slow is slow enough to be stopped in the middle of a gang.
-	slow = `"burst":4,"qps":4`
+	slow = "qps: 4, burst: 4"
 )
 
 // halfBound makes a gang of n pods for one leaf, and waits until a quarter of
