@@ -50,8 +50,9 @@ func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...strin
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, append([]string{
-		"--kubeconfig", b.Kubeconfig(), "--listen", address, "--namespace", "default", "--identity", name, "--mode", "auto",
+		"--kubeconfig", b.Kubeconfig(), "--listen", address, "--namespace", "default",
 	}, args...)...)
+	cmd.Env = append(os.Environ(), "POD_NAME="+name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {

@@ -318,7 +318,7 @@ func TestHardwareMPS(t *testing.T) {
 // TestHardwareUsage: what a container uses of its GPU is what the driver counts for its
 // processes, and one that uses more than its share is evicted.
 func TestHardwareUsage(t *testing.T) {
-	r, gpus := hardwareRig(t, "usage", sharedGPUs+"sgpu: {enforce: {memory: evict, evict: {after: 0s, grace: 5s}}}\n")
+	r, gpus := hardwareRig(t, "usage", sharedGPUs+"sgpu: {enforce: {memory: evict}}\n")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

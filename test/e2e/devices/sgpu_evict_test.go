@@ -15,7 +15,7 @@ import (
 
 // evictConfig shares one GPU of 79.6 GiB, and offers 1.5 times its memory.
 const evictConfig = sharedGPUs + "sgpu: {gpus: [0], rejectedFor: 0s, memoryOvercommit: 1.5, " +
-	"enforce: {memory: evict, evict: {after: 0s, grace: 5s}}}\n"
+	"enforce: {memory: evict}}\n"
 
 // TestOverShareIsEvicted: on a real kubelet, with a driver that reports the memory of the
 // pods' real processes, a pod over its share is warned and evicted, and one within it stays.
