@@ -168,7 +168,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 		c, err := f.Config()
 		return m, c, err
 	}
-	c, err := config.Parse(keys, rule.CEL{})
+	c, err := config.Parse(keys, &rule.CEL{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
 	}
@@ -199,7 +199,7 @@ func (f *Flags) Config() (*config.Config, error) {
 	case f.config == "":
 		return config.New(config.Default()), nil
 	}
-	c, err := config.Load(f.config, rule.CEL{})
+	c, err := config.Load(f.config, &rule.CEL{})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", f.config, err)
 	}
