@@ -103,8 +103,8 @@ lint: ## golangci-lint, helm lint, and whether generated files are current
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
-	  go run -C tools/page . "$$dir" && diff -q topo/master/ui/page.js "$$dir"/page.js && \
-	  diff -q topo/master/ui/page.css "$$dir"/page.css && \
+	  go run -C tools/page . "$$dir" && diff -q topo/master/httpapi/ui/page.js "$$dir"/page.js && \
+	  diff -q topo/master/httpapi/ui/page.css "$$dir"/page.css && \
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 

@@ -1,4 +1,4 @@
-// Command page bundles the page of topo-master: of the sources in topo/master/ui/src one
+// Command page bundles the page of topo-master: of the sources in topo/master/httpapi/ui/src one
 // script and one style sheet, which a browser gets with the page.
 //
 //	go run -C tools/page . [directory]
@@ -13,7 +13,7 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-const ui = "../../topo/master/ui"
+const ui = "../../topo/master/httpapi/ui"
 
 func main() {
 	to := ui
