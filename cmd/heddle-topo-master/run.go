@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -62,11 +63,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	for _, run := range append(d.runs, d.configs.Run, d.relevel, d.source.Run, d.builder.Run, d.limitHeap) {
 		group.Go(func() error { return run(ctx) })
 	}
-	log.InfoContext(ctx, "started", "version", version, "listen", o.listen, "mode", o.mode)
-	if o.staleAfter < leastStaleAfter {
-		log.WarnContext(ctx, "--stale-after is too short for heartbeats of an hour",
-			"given", o.staleAfter, "used", leastStaleAfter)
-	}
+	log.InfoContext(ctx, "started", "version", version, "listen", o.listen,
+		"mode", d.configs.Current().Cluster.Topology.Mode)
 	return group.Wait()
 }
 
@@ -103,17 +101,13 @@ func (d *daemon) build() error {
 	if err != nil {
 		return err
 	}
-	levels, err := o.preset(&cluster.Topology)
-	if err != nil {
-		return fmt.Errorf("topology levels: %w", err)
-	}
 	d.source = informers.New(informers.Options{
 		Core: d.core, Topology: topology, GPUs: gpus(cluster), Pods: o.countPods,
 		Manager: publish.FieldManager,
 	})
 	d.builder = master.New(master.Options{
-		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels,
-		StaleAfter: max(o.staleAfter, leastStaleAfter), Pause: time.Second, Log: d.log,
+		Source: d.source, CountsPods: o.countPods, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
+		StaleAfter: fabric.DefaultStaleAfter, Pause: time.Second, Log: d.log,
 	})
 	d.builder.Register(d.registry)
 	return nil
@@ -141,10 +135,11 @@ func (d *daemon) serve() error {
 		d.runs = append(d.runs, options.History.Run)
 	}
 	var secure *tls.Config
-	if o.tlsCert != "" {
-		files, err := dynamiccertificates.NewDynamicServingContentFromFiles("heddle-topo-master", o.tlsCert, o.tlsKey)
+	if o.tlsDir != "" {
+		files, err := dynamiccertificates.NewDynamicServingContentFromFiles("heddle-topo-master",
+			filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
 		if err != nil {
-			return fmt.Errorf("read certificate %s: %w", o.tlsCert, err)
+			return fmt.Errorf("read certificate: %w", err)
 		}
 		secure = &tls.Config{
 			MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -166,23 +161,22 @@ func (d *daemon) serve() error {
 	return nil
 }
 
-// publish writes into the API server.
+// publish writes into the API server, while it holds the lease if there is one.
 func (d *daemon) publish() error {
 	objects, err := metadata.NewForConfig(d.client)
 	if err != nil {
 		return fmt.Errorf("make a client for metadata: %w", err)
 	}
-	o := d.options
 	p := publish.New(publish.Options{
-		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: o.exports,
-		Force: o.labelConflicts == "force", Registry: d.registry, Log: d.log,
+		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
+		Force: d.configs.Current().Cluster.LabelConflict == config.Force, Registry: d.registry, Log: d.log,
 	})
 	d.runs = append(d.runs, func(ctx context.Context) error {
-		if !o.leaderElect {
+		if d.options.lease.Namespace == "" {
 			p.Lead(ctx)
 			return nil
 		}
-		return p.Run(ctx, d.client, publish.Lease{Namespace: o.namespace, Name: o.lease, Identity: o.identity})
+		return p.Run(ctx, d.client, d.options.lease)
 	})
 	return nil
 }
@@ -195,15 +189,10 @@ func (d *daemon) relevel(ctx context.Context) error {
 			return nil
 		case <-d.configs.Changed():
 		}
-		levels, err := d.options.preset(&d.configs.Current().Cluster.Topology)
-		if err != nil {
-			d.log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
-			continue
-		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case d.levels <- levels:
+		case d.levels <- levelsOf(&d.configs.Current().Cluster.Topology):
 		}
 	}
 }

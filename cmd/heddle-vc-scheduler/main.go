@@ -28,8 +28,6 @@ import (
 	_ "volcano.sh/volcano/pkg/scheduler/util/assert" // and its choice of what a broken invariant does.
 	commonutil "volcano.sh/volcano/pkg/util"
 
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/gpuaware"
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/podaffinity"
 	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 )
 
@@ -43,11 +41,13 @@ func main() {
 	}
 }
 
+// flushEvery is the time between two flushes of the log, as in Volcano's scheduler.
+const flushEvery = 5 * time.Second
+
 // run is the main function of Volcano's cmd/scheduler, with the plugins.
 func run() error {
 	klog.InitFlags(nil)
 	fs := pflag.CommandLine
-	flush := fs.Duration("log-flush-frequency", 5*time.Second, "Maximum number of seconds between log flushes")
 	s := options.NewServerOption()
 	s.AddFlags(fs)
 	utilfeature.DefaultMutableFeatureGate.AddFlag(fs)
@@ -68,7 +68,7 @@ func run() error {
 			return fmt.Errorf("read certificates: %w", err)
 		}
 	}
-	klog.StartFlushDaemon(*flush)
+	klog.StartFlushDaemon(flushEvery)
 	defer klog.Flush()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -82,8 +82,8 @@ func run() error {
 func register(ctx context.Context) {
 	// Volcano logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	framework.RegisterPluginBuilder(podaffinity.Name, podaffinity.Builder(ctx, log))
-	framework.RegisterPluginBuilder(gpuaware.Name, gpuaware.New)
+	framework.RegisterPluginBuilder(podAffinityName, new(topologyMap).builder(ctx, log))
+	framework.RegisterPluginBuilder(gpuAwareName, newGPUAware)
 }
 
 // volcano returns the version of Volcano: its own is set by its build.

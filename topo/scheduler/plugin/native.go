@@ -11,7 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
@@ -114,20 +114,6 @@ func (p *Plugin) GeneratePlacements(
 	return all, nil
 }
 
-// PodGroupPostFilter evicts the gangs of a native PodGroup's plan. It runs before
-// kube-scheduler's preemption, which would evict single pods of gangs of labels.
-func (p *Plugin) PodGroupPostFilter(
-	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo,
-	schedule framework.PodGroupSchedulingFunc,
-) (*framework.PodGroupPostFilterResult, *framework.Status) {
-	data, _ := state.Read(podGroupKey)
-	c, _ := data.(*podGroupCycle)
-	if c == nil || len(c.leaving) == 0 {
-		return nil, framework.NewStatus(framework.Unschedulable)
-	}
-	return p.preemptor.PodGroup(ctx, group, c.leaving, schedule)
-}
-
 // readPodGroup converts a native PodGroup to a gang. Only this function knows the API's PodGroup,
 // which has changed with every version of Kubernetes.
 func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
@@ -162,7 +148,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	if len(pods) == 0 {
 		return nil, errors.New("it has no pods")
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
 	for _, pod := range pods {

@@ -3,8 +3,8 @@
 //
 // It owns the calls of the framework (k8s.io/kube-scheduler/framework) and the order of a
 // scheduling cycle. It converts the framework's types to values, and calls the packages that
-// decide: gangcache has the gangs, planner makes plans, sgpu knows the GPUs of nodes, preemption
-// evicts, and controller works in the background.
+// decide: gangcache has the gangs, planner makes plans, sgpu knows the GPUs of nodes, and
+// controller works in the background.
 //
 // # A gang of labels
 //
@@ -40,7 +40,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -53,6 +52,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -61,7 +61,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -104,10 +103,9 @@ type Plugin struct {
 	cache      *gangcache.Cache
 	gpus       *sgpu.Scheduler
 	planner    *planner.Planner
-	preemptor  *preemption.Preemptor
+	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
-	scored     scored
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// warned limits the warning that the scheduler does not ask for placements.
@@ -136,15 +134,16 @@ func newPlugin(
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
-	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
+	metrics := gangcache.NewMetrics()
+	p := &Plugin{
+		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
+	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Metrics: metrics, CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
-	p.preemptor = preemption.New(preemption.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Planner: p.planner, Log: log,
-	})
+	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	if process.Queue != nil {
 		process.Queue.cache.Store(p.cache)
 	}
@@ -157,8 +156,7 @@ func newPlugin(
 		return nil, err
 	}
 	if process.Registerer != nil {
-		err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer))
-		if err != nil {
+		if err := p.cache.Metrics.Register(process.Registerer); err != nil {
 			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 		}
 	}
