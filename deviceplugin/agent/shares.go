@@ -2,12 +2,16 @@ package agent
 
 import (
 	"context"
-	"sync/atomic"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -15,19 +19,15 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-const (
-	// reconcileEvery is the longest time between two reconciliations, and reconcilePause
-	// the shortest: many pods start at once.
-	reconcileEvery   = 10 * time.Second
-	reconcilePause   = time.Second
-	reconcileTimeout = 10 * time.Second
-)
+// reconcileTimeout bounds one reconciliation.
+const reconcileTimeout = 10 * time.Second
 
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface { //nolint:interfacebloat // What the agent uses of enforce.Limiter, in one.
@@ -43,16 +43,13 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 }
 
 // shares reconciles which container has which share, and writes it for schedulers and
-// pods, apart from the loop.
+// pods. It is for one goroutine.
 type shares struct {
 	*Options
 	state *devicestate.State
 	hami  *hamiNode
-	// woken asks for a reconciliation.
-	woken notify.Signal
-	last  atomic.Pointer[publish.Round]
-
-	// What follows is run's alone.
+	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
+	gpus        []quota.GPU
 	mps         mpsWatch
 	evictor     *apiserver.Evictor
 	lastEvicted publish.Evicted
@@ -62,10 +59,10 @@ type shares struct {
 	evicted  prometheus.Counter
 }
 
-func newShares(o *Options, state *devicestate.State, before *publish.Round) *shares {
+func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		Options: o, state: state, hami: newHAMiNode(o, state, before), woken: notify.New(),
+		Options: o, state: state, hami: newHAMiNode(o, state),
 		mps: mpsWatch{}, evictor: apiserver.NewEvictor(o.API), lastEvicted: publish.Evicted{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
@@ -85,45 +82,16 @@ func newShares(o *Options, state *devicestate.State, before *publish.Round) *sha
 	} {
 		t.drift.WithLabelValues(kind)
 	}
-	o.Registerer.MustRegister(mpsMetrics{o.Limiter})
-	t.last.Store(before)
+	o.Registerer.MustRegister(newMPSMetrics(o.Limiter))
 	return t
 }
 
-// update takes a round.
-func (t *shares) update(r *publish.Round) {
-	t.last.Store(r)
-	t.hami.update(r)
-	t.woken.Notify()
-}
-
-// run reconciles until ctx ends.
-func (t *shares) run(ctx context.Context) error {
-	ticker := time.NewTicker(reconcileEvery)
-	defer ticker.Stop()
-	for {
-		_, pods, _ := t.API.Pods()
-		t.reconcile(ctx, t.last.Load())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(reconcilePause):
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.woken:
-		case <-pods:
-		case <-ticker.C:
-		}
-	}
-}
-
-// reconcile compares once, and writes what differs.
-func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
+// reconcile compares once, and writes what differs. It returns after how long at most to do it again, or most.
+func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Duration) time.Duration {
+	defer func() { t.hami.update(r, t.gpus) }()
 	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
 	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
-		return
+		return most
 	}
 	if t.Limiter != nil {
 		// The report has the error, and the containers that are rejected.
@@ -138,9 +106,9 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
 	usage, err := t.state.Reconcile(ctx)
 	if err != nil {
 		t.Log.DebugContext(ctx, "shares are not known", "err", err)
-		return
+		return most
 	}
-	t.hami.setGPUs(usage.GPUs)
+	t.gpus = usage.GPUs
 	t.report(ctx, usage.Drifts)
 	if t.Limiter != nil {
 		if err := t.Limiter.Keep(ctx, t.state.View().Limits()); err != nil {
@@ -148,26 +116,24 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
 		}
 	}
 	t.count()
-	if !t.API.Online() {
-		return
-	}
 	text := ""
 	if len(usage.GPUs) > 0 {
 		text = quota.Publish(usage.GPUs).String()
 	}
 	if err := t.API.ShowAnnotations(ctx, map[string]string{wellknown.SharedGPUs: text}); err != nil {
 		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
-		t.woken.Notify()
+		most = actRetry
 	}
 	if listed {
-		t.evictRejected(ctx, r)
 		pods, _, _ := t.API.Pods()
+		t.evictRejected(ctx, r, pods)
 		drifts, again := annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete)
 		t.report(ctx, drifts)
 		if again {
-			t.woken.Notify()
+			most = actRetry
 		}
 	}
+	return most
 }
 
 // report makes an Event of each difference.
@@ -181,9 +147,8 @@ func (t *shares) report(ctx context.Context, drifts []devicestate.Drift) {
 
 // evictRejected evicts pods that have waited too long for a GPU or for HCAs, so that they
 // are scheduled again.
-func (t *shares) evictRejected(ctx context.Context, r *publish.Round) {
+func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*corev1.Pod) {
 	now := time.Now()
-	pods, _, _ := t.API.Pods()
 	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
 	for i := range rejected {
 		if t.evictor.Evict(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
@@ -197,13 +162,13 @@ func (t *shares) evictRejected(ctx context.Context, r *publish.Round) {
 // the pods that were started with one that ran.
 func (t *shares) watchMPS(ctx context.Context) {
 	for _, c := range t.mps.changes(time.Now(), daemons(t.Limiter)) {
-		if c.failed {
-			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
+		if c.Warning {
+			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.Message)
 			for pod, message := range c.onPods(t.state.View().Allocations()) {
 				t.API.WarnPod(pod, wellknown.EventMPSFailed, message)
 			}
 		}
-		t.API.Record(c.notice())
+		t.API.Record(c.NodeEvent)
 	}
 }
 
@@ -217,5 +182,131 @@ func (t *shares) count() {
 	}
 	for _, r := range t.state.Rejections() {
 		t.rejected.WithLabelValues(r.Kind).Inc()
+	}
+}
+
+// mpsSteady is the time that a failed daemon must run until it is reported as recovered, so
+// that a daemon that dies every few seconds is reported once.
+const mpsSteady = time.Minute
+
+// daemons returns the MPS daemons of a Limiter, which may be nil.
+func daemons(l Limiter) []enforce.Daemon {
+	if l == nil {
+		return nil
+	}
+	return l.Daemons()
+}
+
+// mpsWatch remembers what was reported about the daemon of each GPU, by UUID.
+type mpsWatch map[string]mpsReported
+
+// mpsReported is the number of a daemon's restarts, and its reported fault; empty if it works.
+type mpsReported struct {
+	restarts int
+	fault    string
+}
+
+// mpsChange is an Event about a daemon.
+type mpsChange struct {
+	health.NodeEvent
+	daemon *enforce.Daemon
+}
+
+// changes returns the changes since the last call. A daemon that died and runs again is known by
+// its restarts.
+func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
+	var found []mpsChange
+	last := maps.Clone(w)
+	clear(w) // Of those that no container uses any more.
+	for i := range all {
+		d := &all[i]
+		known := last[d.GPU]
+		if d.Restarts < known.restarts {
+			known = mpsReported{} // It is another one.
+		}
+		fault := d.Reason
+		if fault == "" && d.Restarts > known.restarts {
+			fault = d.LastError
+		}
+		known.restarts = d.Restarts
+		switch {
+		case fault != "" && fault != known.fault:
+			known.fault = fault
+			found = append(found, mpsChange{health.NodeEvent{
+				Warning: true, Reason: wellknown.EventMPSFailed, Message: mpsFailure(d, fault),
+			}, d})
+		case fault == "" && known.fault != "" && d.State == enforce.Running && now.Sub(d.Since) >= mpsSteady:
+			known.fault = ""
+			found = append(found, mpsChange{health.NodeEvent{
+				Reason: wellknown.EventMPSRecovered, Message: "the " + mpsName(d) + " runs again",
+			}, d})
+		}
+		w[d.GPU] = known
+	}
+	return found
+}
+
+func mpsName(d *enforce.Daemon) string {
+	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
+}
+
+// mpsFailure describes a fault of a daemon and its consequence.
+func mpsFailure(d *enforce.Daemon, fault string) string {
+	switch {
+	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
+		return fmt.Sprintf("the %s does not take the limits of its containers, and those that need them wait: %s",
+			mpsName(d), fault)
+	case d.LastRunning.IsZero():
+		return fmt.Sprintf("the %s does not start, and containers that need it wait: %s", mpsName(d), fault)
+	}
+	return fmt.Sprintf("the %s failed and is started again; CUDA programs that used it must be started again too: %s",
+		mpsName(d), fault)
+}
+
+// onPods returns the Events on the pods that were started with a daemon that ran.
+func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string {
+	messages := map[kubelet.Pod]string{}
+	if c.daemon.LastRunning.IsZero() {
+		return messages
+	}
+	for _, b := range allocations {
+		uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
+		if uses && (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) {
+			pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
+			messages[pod] = "container " + b.Container + ": " + c.Message
+		}
+	}
+	return messages
+}
+
+// mpsMetrics are the metrics of a Limiter's daemons.
+type mpsMetrics struct {
+	limiter           Limiter
+	running, restarts *prometheus.Desc
+}
+
+func newMPSMetrics(l Limiter) mpsMetrics {
+	return mpsMetrics{
+		l, prometheus.NewDesc("heddle_mps_daemon_running",
+			"1 for a shared GPU, by UUID, if its MPS daemon answers and has its limits, 0 if it should and does not.",
+			[]string{"gpu"}, nil),
+		prometheus.NewDesc("heddle_mps_daemon_restarts_total",
+			"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",
+			[]string{"gpu"}, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (m mpsMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- m.running
+	descs <- m.restarts
+}
+
+// Collect implements [prometheus.Collector].
+func (m mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, d := range daemons(m.limiter) {
+		works := map[bool]float64{true: 1}[d.State == enforce.Running]
+		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, works, d.GPU)
+		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
 	}
 }

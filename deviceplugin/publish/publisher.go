@@ -14,19 +14,20 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
 	publishTimeout = 10 * time.Second
-	publishRetry   = 15 * time.Second
 	// publishAgain is the time for which the Node is trusted to keep the written conditions.
 	publishAgain = 5 * time.Minute
 	// releaseRetry is the time between two answers to a request for a release until
@@ -43,20 +44,19 @@ type Options struct {
 	// Session is with the driver of the GPUs; nil for a replayed machine.
 	Session *host.Release
 	Log     *slog.Logger
+	// Last is the last round.
+	Last *atomic.Pointer[Round]
 }
 
-// Publisher keeps the Node's conditions, annotations and taint as [Desired] has them,
-// apart from the agent's loop: a slow API server must not hold back the health of a
-// device.
+// Publisher keeps the Node's conditions, annotations and taint as [Desired] has them.
+// It is for one goroutine, but for its metrics.
 type Publisher struct {
 	Options
-	changed notify.Signal
-	last    atomic.Pointer[Round]
-
-	// What follows is Run's alone: the conditions that were written, by type, and the
-	// notices of the last round.
-	written map[string]writtenCondition
-	notices map[string]health.NodeEvent
+	// written are the conditions that the Node has since writtenAt, and notices those of the last
+	// round.
+	written   []health.Condition
+	writtenAt time.Time
+	notices   map[string]health.NodeEvent
 
 	evictor               *apiserver.Evictor
 	active                prometheus.Gauge
@@ -64,16 +64,10 @@ type Publisher struct {
 	unavailable, bindings *prometheus.Desc
 }
 
-type writtenCondition struct {
-	health.Condition
-	at time.Time
-}
-
-// New makes a Publisher of the node before its first round.
-func New(o Options, before *Round) *Publisher {
-	p := &Publisher{
-		Options: o, changed: notify.New(), written: map[string]writtenCondition{},
-		evictor: apiserver.NewEvictor(o.API),
+// New makes a Publisher of the node.
+func New(o Options) *Publisher {
+	return &Publisher{
+		Options: o, evictor: apiserver.NewEvictor(o.API),
 		active: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "heddle_remediation_active",
 			Help: "1 while health.remediation has the Node cordoned because a GPU stays unhealthy.",
@@ -88,49 +82,25 @@ func New(o Options, before *Round) *Publisher {
 		bindings: prometheus.NewDesc("heddle_bindings",
 			"Containers that have devices of a resource.", []string{"resource"}, nil),
 	}
-	p.last.Store(before)
-	return p
 }
 
-// Update takes a round.
-func (p *Publisher) Update(r *Round) {
-	p.last.Store(r)
-	p.changed.Notify()
-}
-
-// Run publishes after every round until ctx ends.
-func (p *Publisher) Run(ctx context.Context) error {
+// Publish writes what the Node does not show of the last round yet. It returns after how long at most to call it
+// again, or most.
+func (p *Publisher) Publish(ctx context.Context, most time.Duration) time.Duration {
 	if !p.API.Online() {
-		return nil
+		return most
 	}
-	var retry <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.changed:
-		case <-retry:
-		}
-		retry = nil
-		switch releasing, err := p.publish(ctx); {
-		case err != nil && ctx.Err() == nil:
-			p.Log.WarnContext(ctx, "publishing devices failed", "err", err, "retry_in", publishRetry)
-			retry = time.After(publishRetry)
-		case releasing:
-			retry = time.After(releaseRetry)
-		}
-	}
-}
-
-// publish writes what differs. releasing reports that a release has not come to its
-// end yet.
-func (p *Publisher) publish(ctx context.Context) (releasing bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	within, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	r := *p.last.Load()
-	err = p.ask(ctx, &r)
-	status := r.Usage.Release
-	return status != nil && !status.Released, errors.Join(err, p.apply(ctx, Desired(&r)))
+	r := *p.Last.Load()
+	err := errors.Join(p.ask(within, &r), p.apply(within, Desired(&r)))
+	if err != nil && ctx.Err() == nil {
+		p.Log.WarnContext(ctx, "publishing devices failed", "err", err)
+	}
+	if status := r.Usage.Release; status != nil && !status.Released {
+		return releaseRetry
+	}
+	return most
 }
 
 // ask finds out who uses the devices of a round.
@@ -168,56 +138,35 @@ func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	})
 }
 
-// apply writes what the Node does not show yet.
+// apply writes what the Node does not show yet, and evicts pods as far as their budgets and the rate
+// allow.
 func (p *Publisher) apply(ctx context.Context, s *Status) error {
-	for name, notice := range s.Notices {
-		if _, before := p.notices[name]; !before {
+	var errs []error
+	if s.Taint != nil {
+		p.active.Set(map[bool]float64{true: 1}[*s.Taint])
+		errs = append(errs, p.API.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, *s.Taint))
+	}
+	for subject, notice := range s.Notices {
+		if _, before := p.notices[subject]; !before {
+			p.Log.InfoContext(ctx, "event on the Node", "reason", notice.Reason, "message", notice.Message)
 			p.API.Record(notice)
 		}
 	}
 	p.notices = s.Notices
-	var errs []error
-	for _, c := range s.Conditions {
-		errs = append(errs, p.setCondition(ctx, c))
+	if !slices.Equal(s.Conditions, p.written) || time.Since(p.writtenAt) >= publishAgain {
+		if err := p.API.SetConditions(ctx, s.Conditions); err != nil {
+			errs = append(errs, err)
+		} else {
+			p.written, p.writtenAt = s.Conditions, time.Now()
+		}
 	}
 	errs = append(errs, p.API.ShowAnnotations(ctx, s.Annotations))
-	if s.Remedy != nil {
-		errs = append(errs, p.remedy(ctx, s.Remedy))
-	}
-	return errors.Join(errs...)
-}
-
-func (p *Publisher) setCondition(ctx context.Context, c health.Condition) error {
-	if old := p.written[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
-		return nil
-	}
-	if err := p.API.SetCondition(ctx, c); err != nil {
-		return err
-	}
-	p.written[c.Type] = writtenCondition{c, time.Now()}
-	return nil
-}
-
-// remedy changes the taint, evicts pods as far as their budgets and the rate allow, and
-// shows both in a condition.
-func (p *Publisher) remedy(ctx context.Context, r *Remedy) error {
-	if r.Notice != nil {
-		if err := p.API.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, r.Taint); err != nil {
-			return err
-		}
-		p.Log.InfoContext(ctx, "remediation", "cordoned", r.Taint, "reason", r.Notice.Message)
-		p.API.Record(*r.Notice)
-	}
-	p.active.Set(0)
-	if r.Taint {
-		p.active.Set(1)
-	}
-	for _, pod := range r.Evict {
-		if p.evictor.Evict(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, r.Reason) {
+	for _, pod := range s.Evict {
+		if p.evictor.Evict(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, s.EvictReason) {
 			p.evicted.Inc()
 		}
 	}
-	return p.setCondition(ctx, r.Condition)
+	return errors.Join(errs...)
 }
 
 // Describe implements [prometheus.Collector].
@@ -235,7 +184,7 @@ func (p *Publisher) Collect(metrics chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value int, labels ...string) {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
 	}
-	r := p.last.Load()
+	r := p.Last.Load()
 	for _, one := range Shortages(r) {
 		gauge(p.unavailable, max(one.Count, 1), one.Resource, string(one.Cause))
 	}
@@ -251,4 +200,102 @@ func (p *Publisher) Collect(metrics chan<- prometheus.Metric) {
 	for name, n := range containers {
 		gauge(p.bindings, n, name)
 	}
+}
+
+// maxHolders bounds the pods and the processes in an answer: all annotations of a
+// Node have 256 KiB.
+const maxHolders = 128
+
+// releaseStatus returns the progress of a release, and the remaining holders of the GPUs.
+func (p *Publisher) releaseStatus(ctx context.Context, r *Round) *release.Status {
+	s := &release.Status{Request: r.Release, Message: p.releaseWaits(ctx, r), Pods: holders(r, r.Release)}
+	s.Released = s.Message == ""
+	s.Processes, s.Unseen = p.processes(r)
+	s.More = max(0, len(s.Pods)-maxHolders) + max(0, len(s.Processes)-maxHolders)
+	s.Pods = s.Pods[:min(len(s.Pods), maxHolders)]
+	s.Processes = s.Processes[:min(len(s.Processes), maxHolders)]
+	return s
+}
+
+// releaseWaits describes what the release waits for; empty once it is complete.
+func (p *Publisher) releaseWaits(ctx context.Context, r *Round) string {
+	closed, err := p.Session.Closed()
+	switch {
+	case err != nil:
+		return "the session with the driver is still open: " + err.Error()
+	case !closed && p.Session != nil:
+		return "the session with the driver is still open"
+	}
+	answer, err := p.PodResources.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return "what the kubelet offers is not known: " + err.Error()
+	}
+	offered := map[string]bool{}
+	for _, d := range answer.GetDevices() {
+		for _, uuid := range inventory.DevicesOf(d.GetDeviceIds()) {
+			if _, isGPU := r.Inventory.GPUs[uuid]; isGPU && r.covers(r.Release, uuid) {
+				offered[uuid] = true
+			}
+		}
+	}
+	if len(offered) > 0 {
+		return fmt.Sprintf("the kubelet still offers %d of the GPUs", len(offered))
+	}
+	return ""
+}
+
+// covers reports whether a release covers a GPU, or the one that a MIG device or a
+// partition is cut from.
+func (r *Round) covers(request release.Request, uuid string) bool {
+	return request.Covers(uuid) || request.Covers(r.Inventory.ParentOf(uuid)) || request.Covers(machine.PartitionOf(uuid))
+}
+
+// holders returns the containers that have GPUs of a request.
+func holders(r *Round, request release.Request) []release.Pod {
+	var pods []release.Pod
+	for i := range r.Usage.Containers {
+		b := &r.Usage.Containers[i]
+		uuids := slices.Clone(b.GPUs)
+		for _, share := range b.Shares {
+			uuids = append(uuids, share.UUID)
+		}
+		uuids = slices.DeleteFunc(uuids, func(uuid string) bool { return !r.covers(request, uuid) })
+		slices.Sort(uuids)
+		if uuids = slices.Compact(uuids); len(uuids) > 0 {
+			pods = append(pods, release.Pod{Namespace: b.Namespace, Name: b.Pod, Container: b.Container, GPUs: uuids})
+		}
+	}
+	return pods
+}
+
+// processes lists the processes with an open device node of a GPU, and explains why the list may be
+// incomplete.
+func (p *Publisher) processes(r *Round) (all []release.Process, unseen string) {
+	if !p.Processes.HostPIDs() {
+		return nil, "heddle-device-plugin is not in the host's PID namespace (hostPID), so it does not see which processes " +
+			"have device nodes open: the chart's gpuDevice.usageMetrics puts it there"
+	}
+	var nodes []string
+	for _, v := range r.Vendors.Present(r.Inventory.Machine) {
+		nodes = append(nodes, v.Node)
+	}
+	found, hidden, err := p.Processes.Openers(nodes)
+	switch {
+	case err != nil:
+		return nil, err.Error()
+	case hidden > 0:
+		unseen = fmt.Sprintf("%d processes could not be looked into, which takes gpuDevice.driverAccess: host", hidden)
+	}
+	for _, o := range found {
+		one := release.Process{PID: o.PID, Command: o.Command, Devices: o.Paths}
+		if c, err := p.Processes.Container(o.PID); err == nil {
+			one.Pod = c.PodUID
+			named := func(pod *corev1.Pod) bool { return string(pod.UID) == c.PodUID }
+			if at := slices.IndexFunc(r.Usage.Pods, named); at >= 0 {
+				one.Pod = r.Usage.Pods[at].Namespace + "/" + r.Usage.Pods[at].Name
+			}
+		}
+		all = append(all, one)
+	}
+	return all, unseen
 }

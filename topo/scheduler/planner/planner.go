@@ -147,10 +147,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Place, error
 	}
 	found = search.prefer(g, room, found)
 	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
-		if search.label != "" {
-			room = search.alike(room, found.Nodes)
-		}
-		if found, err = limits.spread(tree, g, &request, room); err != nil {
+		if found, err = limits.spread(tree, g, &request, search.alike(room, found.Nodes)); err != nil {
 			return Place{}, err
 		}
 	}
