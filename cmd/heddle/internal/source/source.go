@@ -152,7 +152,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 
 // Use takes the keys of a cluster's ConfigMap where no configuration is given.
 func (f *Flags) Use(files map[string][]byte) (err error) {
-	f.used, err = config.Parse(files, rule.CEL{})
+	f.used, err = config.Parse(files, &rule.CEL{})
 	return err
 }
 
