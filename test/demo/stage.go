@@ -83,7 +83,7 @@ func (s *stage) fleet(ctx context.Context) error {
 		}
 		if m.fabricOnly {
 			n.Labels = map[string]string{fabricOnly: "true"}
-			n.Taints = []cluster.Taint{{Key: fabricOnly, Effect: "NoSchedule"}}
+			n.Taints = []corev1.Taint{{Key: fabricOnly, Effect: corev1.TaintEffectNoSchedule}}
 		}
 		if err := s.AddSimulatedNode(ctx, n); err != nil {
 			return err
