@@ -23,7 +23,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
-	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 // gpu is the resource of whole GPUs.
@@ -78,25 +77,18 @@ func (c *cluster) startMaster(
 	if err != nil {
 		return err
 	}
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		return err
-	}
 	log := slog.New(slog.DiscardHandler)
 	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true,
 	})
-	builder, err := master.New(master.Options{
-		Source: source, CountsPods: true, Levels: levels, StaleAfter: fabric.DefaultStaleAfter, Log: log,
+	builder := master.New(master.Options{
+		Source: source, CountsPods: true, Levels: fabric.Preset(fabric.ModeAuto, 0), Log: log,
 	})
-	if err != nil {
-		return err
-	}
 	c.latest = builder.Latest()
 	registry := prometheus.NewRegistry()
 	builder.Register(registry)
 	server := httpapi.New(httpapi.Options{
-		Latest: c.latest, UI: ui.Files(), Policy: ui.Policy, Registry: registry,
+		Latest: c.latest, Registry: registry,
 		Contact: source.Contact, Alive: builder.Alive, Log: log,
 	})
 	group.Go(func() error { return source.Run(ctx) })
