@@ -5,9 +5,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -22,7 +20,7 @@ type forest struct {
 	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then each axis has
 	// a tree.
 	fabric, nvlink, whole *tree
-	axes                  *axes.Trees
+	axes                  *placement.Axes
 }
 
 // tree is a topology tree. Nodes that topo-master's tree lacks are beside its groups.
@@ -57,7 +55,7 @@ func (p *Planner) update(nodes []*fit.Node) {
 // plant makes the trees from topo-master's groups and from the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	f.nvlink, f.whole = nil, nil
-	if f.axes = axes.New(groups, domains); f.axes != nil {
+	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
 		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
@@ -98,7 +96,7 @@ func (f *forest) of(spec *gang.Spec) *tree {
 
 // kind returns topo-master's kind of a group of the trees.
 func (f *forest) kind(of string) string {
-	if of == axes.KindPart && f.axes != nil {
+	if of == placement.KindPart && f.axes != nil {
 		return f.axes.Kind
 	}
 	return of
@@ -131,12 +129,12 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	for i := range g.Members {
 		m := &g.Members[i]
 		if last := max(i-1, 0); i == 0 || m.Class.Key != g.Members[last].Class.Key ||
-			rank.Task(m.Pod) != rank.Task(g.Members[last].Pod) {
+			placement.TaskOf(m.Pod) != placement.TaskOf(g.Members[last].Pod) {
 			at := slices.IndexFunc(classes, func(other *fit.Class) bool { return other.Key == m.Class.Key })
 			if at < 0 {
 				at, classes = len(classes), append(classes, m.Class)
 			}
-			out.Tasks = append(out.Tasks, placement.Task{Name: rank.Task(m.Pod), Class: at, GPUs: m.GPUs})
+			out.Tasks = append(out.Tasks, placement.Task{Name: placement.TaskOf(m.Pod), Class: at, GPUs: m.GPUs})
 		}
 		out.Tasks[len(out.Tasks)-1].Pods++
 		if m.Node == "" {

@@ -18,10 +18,10 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 const (
@@ -145,7 +145,8 @@ func TestSharesWithFindings(t *testing.T) {
 			},
 			false,
 			[]string{
-				"note  limits of shares\n  a container may use more than its share of memory and compute\n  -> Give the node an enforcer",
+				"note  limits of shares\n  a container may use more than its share of memory\n  -> Give the node an enforcer",
+				"note  limits of shares\n  a container may use more than its share of compute\n  -> Give the node an enforcer",
 				"note  limits of shares\n  nothing keeps within its share: ml/x main\n",
 			},
 			"ml/y main",
@@ -244,8 +245,6 @@ func TestSharesThatAreNotServed(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{
-		"nvidia.com/sgpu             0      the device plugin does not serve it: see below\n",
-		"nvidia.com/vmemory          0      the device plugin does not serve it: see below\n",
 		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
 			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.\n",
 	} {

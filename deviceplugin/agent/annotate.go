@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
+	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// hamiNode is the node's side of HAMi's protocol; it does nothing without an API server.
+type hamiNode struct {
+	state  *devicestate.State
+	bridge *hami.Plugin
+}
+
+func newHAMiNode(o *Options, state *devicestate.State) *hamiNode {
+	h := &hamiNode{state: state}
+	if o.API.Online() {
+		h.bridge = hami.New(hami.Options{Node: o.NodeName, Watched: o.API, API: o.API, Log: o.Log})
+	}
+	return h
+}
+
+// run serves HAMi until ctx ends.
+func (h *hamiNode) run(ctx context.Context) error {
+	if h.bridge == nil {
+		return nil
+	}
+	return h.bridge.Run(ctx)
+}
+
+// update takes a round and the shared GPUs, nil while they are not known, and passes on how the allocations of HAMi's
+// pods ended; each is reported once.
+func (h *hamiNode) update(r *publish.Round, gpus []quota.GPU) {
+	if h.bridge == nil {
+		return
+	}
+	if r.Inventory.Config.SGPU.HAMi.Enabled {
+		for _, b := range h.state.View().Allocations() {
+			if b.By == allocation.ByHAMi {
+				h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
+			}
+		}
+		for _, rejected := range h.state.Rejections() {
+			pod := rejected.Pod
+			h.bridge.Bound(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, types.UID(pod.UID), false)
+		}
+	}
+	h.bridge.Set(h.offer(r, gpus))
+}
+
+// offer returns the state that the bridge publishes.
+func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
+	c, m := r.Inventory.Config, r.Inventory.Machine
+	list := r.Served[c.Resources.SGPU].Status
+	state := hami.State{
+		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+	}
+	if gpus == nil {
+		return state
+	}
+	other := make(map[string]hami.Taken)
+	if state.Enabled {
+		for _, g := range h.state.View().GPUsWithout(allocation.ByHAMi) {
+			load := quota.Load{Consumers: g.Consumers, VCore: g.VCore, MemoryMiB: g.UsedMiB}
+			other[g.UUID] = hami.Taken{Load: load, Exclusive: g.Exclusive}
+		}
+	}
+	for _, shared := range gpus {
+		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
+		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == shared.UUID }); at >= 0 {
+			g.BDF, g.Model = m.GPUs[at].PCI, m.GPUs[at].Product
+		}
+		state.GPUs = append(state.GPUs, g)
+	}
+	for i := range m.GPUs {
+		state.Local = append(state.Local, m.GPUs[i].UUID)
+	}
+	return state
+}
+
+// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers have,
+// and returns what another client had changed. Many pods may start at once: again reports
+// that something was not written, for an error or for lack of time.
+func annotatePods(
+	ctx context.Context, o *Options, bound map[types.NamespacedName]*boundPod, pods []*corev1.Pod, incomplete bool,
+) (drifts []devicestate.Drift, again bool) {
+	for _, p := range pods {
+		key, text, warning := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, "", ""
+		b := bound[key]
+		if b != nil && b.uid != "" && !apiserver.HasUID(p, b.uid) {
+			b = nil
+		}
+		switch {
+		case b != nil && b.unrecorded, b == nil && incomplete:
+			continue // The annotation stays as it was written.
+		case b != nil:
+			text, warning = b.String(), b.notEnforced(p)
+		}
+		now := p.Annotations[wellknown.SGPUBound]
+		ended := p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if now == text || ended {
+			continue
+		}
+		var value *string
+		if text != "" {
+			value = &text
+		}
+		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+			again = true
+			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
+			continue
+		}
+		if warning != "" {
+			o.API.WarnPod(apiserver.Ref(p), wellknown.EventSharesNotEnforced, warning)
+		}
+		if now != "" && b.contradicts(p, now) {
+			drifts = append(drifts, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
+				"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
+		}
+	}
+	return drifts, again
+}
+
+// notEnforced returns the warning that shares of a pod are not enforced; empty if its
+// annotation has reported it before.
+func (b *boundPod) notEnforced(p *corev1.Pod) string {
+	before, _ := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
+	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
+		if before != nil && len(before.Containers[name].NotEnforced) > 0 {
+			return ""
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
+		if what := b.Containers[name].NotEnforced; len(what) > 0 {
+			return fmt.Sprintf("nothing keeps container %s within its share of %s, which is only counted: "+
+				"the node has no enforcer for it (sgpu.enforce)", name, strings.Join(what, " and "))
+		}
+	}
+	return ""
+}
+
+// contradicts reports that an annotation gives other GPUs than containers have that have
+// started. One that has not may have been given others by an agent that ended before
+// its files were written, and an annotation that leaves a container out is only old.
+func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
+	stated, err := allocation.ParseBound(text)
+	if err != nil {
+		return true
+	}
+	for name, c := range stated.Containers {
+		var has []allocation.Share
+		if b != nil {
+			has = b.Containers[name].Shares
+		}
+		if hasStarted(p, name) && !slices.Equal(c.Shares, has) {
+			return true
+		}
+	}
+	return b != nil && stated.Node != b.Node
+}
+
+// hasStarted reports that a container runs or will run again, as the kubelet wrote it: the
+// devices of an init container are free once it has ended.
+func hasStarted(p *corev1.Pod, container string) bool {
+	started := func(s corev1.ContainerStatus) bool {
+		return s.Name == container && (s.State.Running != nil || s.RestartCount > 0)
+	}
+	runs := func(s corev1.ContainerStatus) bool { return s.Name == container && s.State.Running != nil }
+	return slices.ContainsFunc(p.Status.ContainerStatuses, started) ||
+		slices.ContainsFunc(p.Status.InitContainerStatuses, runs)
+}
+
+// boundPod is the annotation of a pod, and its UID as the kubelet knows it. unrecorded: a
+// container of it is unrecorded, or the pod is leaving.
+type boundPod struct {
+	allocation.Bound
+	uid        string
+	unrecorded bool
+}
+
+// boundPods returns the annotations of all pods with shares.
+func boundPods(view *devicestate.View, node string) map[types.NamespacedName]*boundPod {
+	all := make(map[types.NamespacedName]*boundPod)
+	for _, b := range view.Allocations() {
+		if len(b.Shares) == 0 && !b.Unrecorded {
+			continue
+		}
+		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
+		if all[key] == nil {
+			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
+				Version: allocation.Version, Node: node, Containers: map[string]allocation.BoundContainer{},
+			}}
+		}
+		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
+		all[key].Containers[b.Container] = allocation.BoundContainer{
+			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
+		}
+	}
+	for p := range view.Expiring() {
+		if key := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); all[key] == nil {
+			all[key] = &boundPod{uid: p.UID, unrecorded: true}
+		}
+	}
+	return all
+}

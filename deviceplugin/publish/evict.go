@@ -1,0 +1,250 @@
+package publish
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+)
+
+// This file decides which pods a node evicts so that they are scheduled again. Which
+// pods over their share are evicted is sharing/enforce's; deviceplugin/apiserver evicts.
+
+// hcasRejectedFor is how long a pod may wait for HCAs that a resource with count strict
+// does not have.
+const hcasRejectedFor = time.Minute
+
+// A pod is rejected for longestWait times the configured time at most. Evictions that
+// are forgetAfter times that time ago do not count.
+const (
+	longestWait = 8
+	forgetAfter = 2 * longestWait
+)
+
+// Evicted are the last evicted pods, by their controllers.
+type Evicted map[types.UID]eviction
+
+// eviction records the time of a pod's eviction, and for how long it had been rejected.
+type eviction struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// next returns how long a pod of that controller may be rejected until it is evicted. A
+// scheduler that cannot know why the node rejects may choose it again and again, so
+// the time doubles with each pod that was rejected after the last eviction.
+func (e eviction) next(since time.Time, patience time.Duration) time.Duration {
+	switch {
+	case since.Sub(e.at) > forgetAfter*patience:
+		return patience
+	case since.After(e.at):
+		return min(2*e.wait, longestWait*patience)
+	default:
+		return e.wait
+	}
+}
+
+// Add notes that a pod was evicted, and forgets what does not count any more.
+func (e Evicted) Add(now time.Time, r *RejectedPod) {
+	maps.DeleteFunc(e, func(_ types.UID, old eviction) bool { return now.Sub(old.at) > forgetAfter*old.wait })
+	e[controllerOf(r.Pod)] = eviction{now, r.wait}
+}
+
+// RejectedPod is a pod that has been rejected for too long.
+type RejectedPod struct {
+	Pod *corev1.Pod
+	// Event is the reason of the Event, Message its text.
+	Event, Message string
+	wait           time.Duration
+}
+
+// Rejected returns the pods that have waited too long for a GPU or for HCAs, the oldest
+// rejection first.
+func Rejected(
+	c *config.NodeConfig, pods []*corev1.Pod, rejections []devicestate.Rejection, last Evicted, now time.Time,
+) []RejectedPod {
+	var all []RejectedPod
+	for i := range rejections {
+		r := &rejections[i]
+		patience, event, resources := c.SGPU.RejectedFor, wellknown.EventSGPUEvicted, []string{c.Resources.SGPU}
+		if r.Kind == allocate.RejectedHCAs {
+			patience, event, resources = hcasRejectedFor, wellknown.EventHCAEvicted, nil
+			for i := range c.RDMA.Resources {
+				resources = append(resources, c.RDMA.Resources[i].Name)
+			}
+		}
+		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
+		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
+			continue // The next pod would ask for the same.
+		}
+		wait := last[controllerOf(pods[at])].next(r.Since, patience)
+		if now.Sub(r.Since) < wait || !evictable(pods[at], resources...) {
+			continue
+		}
+		message := fmt.Sprintf("rejected for %s: %s", wait, r.Reason)
+		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message, wait: wait})
+	}
+	return all
+}
+
+// controllerOf returns the UID of the pod's controller; empty without one.
+func controllerOf(p *corev1.Pod) types.UID {
+	return cmp.Or(metav1.GetControllerOf(p), &metav1.OwnerReference{}).UID
+}
+
+// evictable reports whether a controller would replace a pod elsewhere, and no container with one of the resources
+// has started. Other containers may have started: an injected sidecar does not wait for the rejected container.
+func evictable(p *corev1.Pod, resources ...string) bool {
+	started := func(s corev1.ContainerStatus) bool {
+		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		return (ran || s.RestartCount > 0) && asks(p, s.Name, resources)
+	}
+	return replaced(p) && p.Status.Phase == corev1.PodPending &&
+		!slices.ContainsFunc(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses), started)
+}
+
+// replaced reports whether a controller would replace an evicted pod on another node: not so a static pod, one
+// of a DaemonSet, and one that is terminating already.
+func replaced(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(p)
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return p.DeletionTimestamp == nil && owner != nil && !mirror && owner.Kind != "Node" && owner.Kind != "DaemonSet"
+}
+
+func asks(p *corev1.Pod, container string, resources []string) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {
+		return c.Name == container && slices.ContainsFunc(resources, func(name string) bool {
+			_, ok := c.Resources.Limits[corev1.ResourceName(name)]
+			return ok
+		})
+	})
+}
+
+// The reasons of [wellknown.ConditionRemediation].
+const (
+	// reasonNotNeeded: no GPU stays unhealthy, or the policy is none.
+	reasonNotNeeded = "NotNeeded"
+	// reasonCordoned: the policy is cordon, or no GPU has been unhealthy for long
+	// enough since the plugin started.
+	reasonCordoned = "Cordoned"
+	// reasonDraining: pods still have the GPUs; reasonDrained: none has.
+	reasonDraining = "Draining"
+	reasonDrained  = "Drained"
+	// reasonRecovering: all GPUs are healthy, not yet for long enough.
+	reasonRecovering = "Recovering"
+)
+
+// shownPods bounds the pods named in the condition.
+const shownPods = 5
+
+// remedy adds the measures for GPUs that stay unhealthy, by the policy: a taint, and evictions. While GPUs are
+// released to an operator, or the Node is unknown, nothing changes.
+func (s *Status) remedy(r *Round) {
+	if !r.Usage.NodeKnown || r.Health.Machine == nil || !r.Release.Until.IsZero() {
+		return
+	}
+	policy := r.Inventory.Config.Health.Remediation
+	todo := health.RemedyOf(policy, r.servedHealth(), r.Usage.Tainted, r.Usage.At)
+	s.Taint = &todo.Cordon
+	if todo.Cordon != r.Usage.Tainted {
+		s.Notices[wellknown.UnhealthyGPU] = taintNotice(policy, &todo)
+	}
+	var left []string
+	if policy.Policy == config.RemediationDrain && len(todo.Faulty) > 0 {
+		left, s.Evict = r.drain(todo.Faulty)
+		s.EvictReason = "a GPU of the pod stays unhealthy: " + todo.Message
+	}
+	s.Conditions = append(s.Conditions, remedyCondition(r.Node, policy, &todo, left))
+}
+
+// servedHealth leaves out GPUs that the node does not serve. One that is gone was served.
+func (r *Round) servedHealth() *health.Snapshot {
+	served := &health.Snapshot{Machine: r.Health.Machine, GPUs: maps.Clone(r.Health.GPUs)}
+	for i := range served.Machine.GPUs {
+		if uuid := served.Machine.GPUs[i].UUID; gpuAt(r.Inventory.Machine, uuid) < 0 {
+			delete(served.GPUs, uuid)
+		}
+	}
+	return served
+}
+
+func taintNotice(policy config.Remediation, todo *health.Remedy) health.NodeEvent {
+	notice := health.NodeEvent{Reason: wellknown.EventRemediationEnded}
+	switch {
+	case todo.Cordon:
+		notice.Warning, notice.Reason = true, wellknown.EventRemediationStarted
+		notice.Message = fmt.Sprintf(
+			"the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Policy, todo.Message)
+	case policy.Policy == config.RemediationNone:
+		notice.Message = fmt.Sprintf("the taint %s is removed: the policy of remediation is none", wellknown.UnhealthyGPU)
+	default:
+		notice.Message = fmt.Sprintf(
+			"the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.After)
+	}
+	return notice
+}
+
+// drain lists the pods with faulty GPUs, and among them the pods to evict, which a controller would
+// replace on another node.
+func (r *Round) drain(faulty []string) (left []string, evict []*corev1.Pod) {
+	for _, holder := range holders(r, release.Request{GPUs: faulty}) {
+		name := holder.Namespace + "/" + holder.Name
+		if slices.Contains(left, name) {
+			continue
+		}
+		left = append(left, name)
+		for _, p := range r.Usage.Pods {
+			if p.Namespace == holder.Namespace && p.Name == holder.Name && replaced(p) {
+				evict = append(evict, p)
+			}
+		}
+	}
+	return left, evict
+}
+
+// remedyCondition is [wellknown.ConditionRemediation]. left are the pods that still
+// have faulty GPUs.
+func remedyCondition(node string, policy config.Remediation, todo *health.Remedy, left []string) health.Condition {
+	c := health.Condition{
+		Type: wellknown.ConditionRemediation, True: todo.Cordon, Reason: reasonNotNeeded,
+		Message: "no GPU stays unhealthy, or the policy is none", Optional: true,
+	}
+	if !todo.Cordon {
+		return c
+	}
+	c.Message = cmp.Or(todo.Message, fmt.Sprintf(
+		"all GPUs are healthy: the taint goes once that has lasted %s", policy.After))
+	switch {
+	case todo.Message == "":
+		c.Reason = reasonRecovering
+	case policy.Policy == config.RemediationCordon || len(todo.Faulty) == 0:
+		c.Reason = reasonCordoned
+	case len(left) > 0:
+		c.Reason = reasonDraining
+		c.Message += ". Pods that have it: " + strings.Join(left[:min(len(left), shownPods)], ", ")
+		if more := len(left) - shownPods; more > 0 {
+			c.Message += fmt.Sprintf(" and %d more", more)
+		}
+	default:
+		c.Reason = reasonDrained
+		c.Message += ". No pod has it: heddle gpu release --node " + node
+		for _, uuid := range todo.Faulty {
+			c.Message += " --gpu " + uuid
+		}
+	}
+	c.Message = health.Cut(c.Message)
+	return c
+}
