@@ -96,7 +96,7 @@ func newBed(t *testing.T, text map[string]string) *bed {
 		b.configure(t, name, content)
 	}
 	log := slog.New(slog.DiscardHandler)
-	configs, err := config.NewWatcher(b.dir, rule.CEL{}, log)
+	configs, err := config.NewWatcher(b.dir, &rule.CEL{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

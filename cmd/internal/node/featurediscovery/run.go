@@ -74,7 +74,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		metrics: newMetrics(registry), warned: map[string]string{},
 	}
 	var err error
-	if d.configs, err = config.NewWatcher(o.Config, rule.CEL{}, log); err != nil {
+	if d.configs, err = config.NewWatcher(o.Config, &rule.CEL{}, log); err != nil {
 		return err
 	}
 	registry.MustRegister(program.ConfigValid(Name, d.configs))
