@@ -153,31 +153,6 @@ func TestPodGroupObjects(t *testing.T) {
 	}
 }
 
-// A PodGroup that is deleted takes minMember with it: what members hold is free at
-// once, and they wait for another object.
-func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
-	c := newCache()
-	a, b := podOf("a", in("x", "")), podOf("b", in("x", ""))
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	admit(c, a)
-	admit(c, b)
-	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
-	if wait, rejection := c.Permit(a, "n"); wait == 0 {
-		t.Fatalf("one of two is let go: %s", rejection)
-	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
-	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "no PodGroup object") {
-		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
-	}
-	if admit(c, b) == "" {
-		t.Error("a gang without minMember is tried")
-	}
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	if got := admit(c, b); got != "" {
-		t.Errorf("with another object: %s", got)
-	}
-}
-
 func TestPermitIsAllOrNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

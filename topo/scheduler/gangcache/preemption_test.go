@@ -27,42 +27,6 @@ func hunting(t *testing.T, c *Cache, victim *corev1.Pod, members ...*corev1.Pod)
 	}
 }
 
-// No pod is evicted before all members' nodes were tried; then all are, once, and again if
-// that failed.
-func TestEvictionIsForAllMembers(t *testing.T) {
-	c, victim := newCache(), podOf("victim", nil)
-	var pods []*corev1.Pod
-	for _, name := range []string{"a", "b", "d"} {
-		pods = append(pods, podOf(name, in("x", "3")))
-		admit(c, pods[len(pods)-1])
-	}
-	hunting(t, c, victim, pods...)
-	if got := c.Leaving(pods[1]); len(got) != 1 || got[0] != victim {
-		t.Errorf("%v must leave", got)
-	}
-	for _, pod := range pods[:2] {
-		if evict, begun := c.Preempt(pod); len(evict) > 0 || begun {
-			t.Errorf("%s evicts %v before all were tried", pod.Name, evict)
-		}
-	}
-	activated(c)
-	if _, rejection := c.Permit(pods[2], "n"); rejection != "" {
-		t.Fatal(rejection)
-	}
-	if woken := activated(c); !woken["default/a"] || !woken["default/b"] {
-		t.Errorf("%v are tried after the last one", woken)
-	}
-	for i, want := range []int{1, 0, 1} {
-		evict, begun := c.Preempt(pods[i%2])
-		if len(evict) != want || !begun {
-			t.Errorf("time %d: evicts %v", i, evict)
-		}
-		if i == 1 {
-			c.NotEvicted(pods[0])
-		}
-	}
-}
-
 // A plan lasts longer than the grace period of those that must leave, and is for nothing
 // once it has ended.
 func TestPreemptionTimeout(t *testing.T) {
