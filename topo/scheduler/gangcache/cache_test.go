@@ -48,13 +48,12 @@ func cycle(c *Cache, pod *corev1.Pod, plan func(unit []planner.Gang) planner.Pla
 	for {
 		s := c.Snapshot(pod)
 		current := true
-		node, rejection = s.Node, s.Rejection
 		for _, unit := range s.Units {
 			made := plan(unit)
-			node, rejection, current = c.Commit(pod, unit, &made)
+			s, current = c.Commit(pod, unit, &made)
 		}
 		if current {
-			return node, rejection
+			return s.Node, s.Rejection
 		}
 	}
 }
@@ -120,7 +119,7 @@ func setPodGroup(t *testing.T, c *Cache, group string, least int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetPodGroup(group, &spec, nil)
+	c.SetPodGroup(group, spec.Key, &spec, nil)
 }
 
 func TestPodGroupObjects(t *testing.T) {
@@ -142,8 +141,8 @@ func TestPodGroupObjects(t *testing.T) {
 	if _, rejection := place(c, a, nil); !strings.Contains(rejection, "have minMember 1 and 3") {
 		t.Errorf("two objects: %q", rejection)
 	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, key)
-	c.DeletePodGroup(wellknown.PodGroupAPI, key)
+	c.SetPodGroup(wellknown.PodGroupAPIXK8s, key, nil, nil)
+	c.SetPodGroup(wellknown.PodGroupAPI, key, nil, nil)
 	if got := admit(c, a); got == "" {
 		t.Error("deleted objects still have minMember")
 	}

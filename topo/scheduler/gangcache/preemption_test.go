@@ -36,11 +36,11 @@ func TestPreemptionTimeout(t *testing.T) {
 		admit(c, a)
 		hunting(t, c, victim, a)
 		<-time.After(time.Hour)
-		if c.Expire(nil); len(c.Leaving(a)) != 1 {
+		if c.Expire(nil); len(c.Snapshot(a).Leaving) != 1 {
 			t.Error("the plan ends with the grace period")
 		}
 		<-time.After(preemptionSlack)
-		if c.Expire(nil); len(c.Leaving(a)) != 0 || len(c.Reservations()) != 0 {
+		if c.Expire(nil); len(c.Snapshot(a).Leaving) != 0 || len(c.Reservations()) != 0 {
 			t.Error("the plan lasts for ever")
 		}
 	})
@@ -59,7 +59,7 @@ func TestGangsOfAGroupPreemptTogether(t *testing.T) {
 	}
 	hunting(t, c, victim, pods...)
 	c.TurnedAway(pods[0], "n", "volume")
-	if len(c.Leaving(pods[1])) != 0 {
+	if len(c.Snapshot(pods[1]).Leaving) != 0 {
 		t.Error("the other gang keeps its plan")
 	}
 	hunting(t, c, victim, pods...)
