@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +47,6 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 		err := fmt.Errorf("no container holds exactly the %d given devices of %s", len(ids), resource)
 		return errors.Join(err, seen.CheckpointErr)
 	}
-	s.detectForgotten(ctx, seen)
 	var errs []error
 	for i := range owners {
 		if err := s.prepare(ctx, owners[i].Container, seen); err != nil {
@@ -75,7 +71,9 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 			held[i].Container = c
 		}
 	}
-	defer s.starting.lock(c)()
+	key := c.UID + c.String()
+	s.starting.LockKey(key)
+	defer func() { _ = s.starting.UnlockKey(key) }()
 	// The caller may be a kubelet that is gone, and the answer the next one's.
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -232,18 +230,4 @@ func limitOf(e *allocate.Entry, inv *inventory.Inventory) enforce.Limit {
 		return cmp.Or(machine.ComparePCI(x.PCI, y.PCI), cmp.Compare(x.Share.UUID, y.Share.UUID))
 	})
 	return l
-}
-
-// stripes are locks by container: two containers rarely share one, and that
-// costs them only time.
-type stripes [64]sync.Mutex
-
-func (s *stripes) lock(c kubelet.Container) (unlock func()) {
-	h := fnv.New32a()
-	for _, word := range []string{c.Namespace, c.Pod.Name, c.UID, c.Name} {
-		_, _ = io.WriteString(h, word+"\x00")
-	}
-	m := &s[h.Sum32()%uint32(len(s))]
-	m.Lock()
-	return m.Unlock
 }
