@@ -122,13 +122,11 @@ func boundPods(view *devicestate.View, node string) map[types.NamespacedName]*bo
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
 		if all[key] == nil {
 			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
-				Version: allocation.Version, Node: node, Containers: map[string]allocation.BoundContainer{},
+				Version: allocation.Version, Node: node, Containers: map[string]allocation.Sharing{},
 			}}
 		}
 		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
-		all[key].Containers[b.Container] = allocation.BoundContainer{
-			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
-		}
+		all[key].Containers[b.Container] = b.Sharing
 	}
 	for p := range view.Expiring() {
 		if key := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); all[key] == nil {

@@ -76,7 +76,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := r.report().Bindings[0].Shares[0].UUID
-	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{"main": {
+	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{"main": {
 		Shares: []allocation.Share{{UUID: uuid, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode,
 	}}}
 	if diff := cmp.Diff(want, b); diff != "" {
@@ -203,7 +203,7 @@ func TestForgedAnnotations(t *testing.T) {
 		a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{"main": {share(cores)}}}
 		return a.String()
 	}
-	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
+	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
 		"main": {Shares: []allocation.Share{share(100)}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	p := wish("forger", map[string]string{}, map[string]string{wellknown.SGPUBound: forged.String()})

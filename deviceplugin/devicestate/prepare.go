@@ -3,6 +3,7 @@ package devicestate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -207,8 +208,8 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 			s.mu.Unlock()
 		}
 	}
-	env, err := g.Entry.Env()
-	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
+	shares, err := json.Marshal(&g.Entry.Sharing)
+	return append(all, &specs.ContainerEdits{Env: []string{cdi.EnvShares + "=" + string(shares)}}), err
 }
 
 // limitOf returns the limit of an entry with shares.

@@ -157,15 +157,9 @@ type Binding struct {
 	HCAs      []string `json:"hcas"`
 	HCAIDs    []string `json:"hcaIDs"`
 	Class     string   `json:"class,omitempty"`
-	// Shares are the parts of shared GPUs, of QoS policy Policy, which By
-	// chose; see package allocation.
-	Shares []allocation.Share `json:"shares,omitempty"`
-	Policy string             `json:"policy,omitempty"`
-	By     string             `json:"by,omitempty"`
-	// Enforced names the enforcers of the shares' limits.
+	// Sharing has the parts of shared GPUs, Enforced the enforcers of their limits.
+	allocation.Sharing
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
-	// NotEnforced lists the unlimited parts of the shares: memory, compute.
-	NotEnforced []string `json:"notEnforced,omitempty"`
 	// Unrecorded is true if the container has shares and its checkpoint entry and
 	// CDI spec were lost: GPUs are the GPUs that its device IDs name.
 	Unrecorded bool              `json:"unrecorded,omitempty"`

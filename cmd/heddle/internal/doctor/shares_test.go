@@ -34,8 +34,10 @@ const (
 func sharedReport() report.Report {
 	share := func(pod, container, uuid string, vcore int, gib int64, by string) report.Binding {
 		return report.Binding{
-			Namespace: "ml", Pod: pod, Container: container, Policy: "best-effort", By: by,
-			Shares:   []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}},
+			Namespace: "ml", Pod: pod, Container: container,
+			Sharing: allocation.Sharing{
+				Shares: []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}}, Policy: "best-effort", By: by,
+			},
 			Enforced: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 		}
 	}
@@ -119,7 +121,8 @@ func TestSharesWithFindings(t *testing.T) {
 			"a GPU that is not there any more",
 			report.Report{
 				Bindings: []report.Binding{{
-					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}},
+					UID: "u-1", Container: "init",
+					Sharing: allocation.Sharing{Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}}},
 				}},
 				GPUIndices: map[string]int{},
 				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
@@ -140,7 +143,7 @@ func TestSharesWithFindings(t *testing.T) {
 			report.Report{
 				Enforcers: &report.Enforcers{Memory: "none", WhyMemory: "memory is not limited", Compute: "none", WhyCompute: "compute is not limited"},
 				Bindings: []report.Binding{
-					{Namespace: "ml", Pod: "x", Container: "main", NotEnforced: []string{"memory"}}, {Namespace: "ml", Pod: "y", Container: "main"},
+					{Namespace: "ml", Pod: "x", Container: "main", Sharing: allocation.Sharing{NotEnforced: []string{"memory"}}}, {Namespace: "ml", Pod: "y", Container: "main"},
 				},
 			},
 			false,
