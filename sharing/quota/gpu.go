@@ -37,9 +37,8 @@ type Request struct {
 	MemoryMiB     int64
 	MemoryPercent int
 	Policy        Policy
-	// Use lists the UUIDs of the GPUs to use, empty for all. Avoid lists the UUIDs of GPUs not to
-	// use; Avoid wins over Use. Both are sorted, as [UUIDs] returns them.
-	Use, Avoid []string
+	// Selector selects the GPUs that the pod accepts.
+	Selector
 	// Placement selects the preferred GPU; empty means the configured default of the node or the
 	// scheduler.
 	Placement config.Placement
@@ -104,10 +103,8 @@ func (r *Request) MemoryOf(totalMiB int64) int64 {
 func (c *GPU) Reject(r *Request) Reason {
 	why := accepted
 	switch {
-	case len(r.Use) > 0 && !names(r.Use, c.UUID):
-		why = notSelected
-	case names(r.Avoid, c.UUID):
-		why = avoided
+	case !r.Accepts(c.UUID, c.UUID):
+		why = excluded
 	case c.Unhealthy != "":
 		why = unhealthy
 	case r.MemoryMiB > c.MemoryMiB:
