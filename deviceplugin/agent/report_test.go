@@ -30,13 +30,13 @@ type chooser struct {
 	err    error
 }
 
-func (c chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: c.choice.Enforced}, nil
+func (c chooser) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, c.choice.Enforced, nil
 }
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
-func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
+func (chooser) Keep([]enforce.Limit) error { return nil }
 
 func (chooser) Daemons() []enforce.Daemon { return nil }
 

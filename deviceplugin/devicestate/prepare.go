@@ -193,16 +193,14 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 	}
 	if s.options.Limiter != nil {
 		l := limitOf(g.Entry, inv)
-		edits, err := s.options.Limiter.Edits(ctx, &l)
+		edits, by, err := s.options.Limiter.Edits(ctx, &l)
 		if err != nil {
 			return nil, fmt.Errorf("limits: %w", err)
 		}
-		all = append(all, &specs.ContainerEdits{
-			Env: edits.Env, Mounts: edits.Mounts, Hooks: edits.Hooks,
-		})
-		if g.Entry.Enforced != edits.By {
+		all = append(all, edits)
+		if g.Entry.Enforced != by {
 			e := *g.Entry
-			e.Enforced, g.Entry = edits.By, &e
+			e.Enforced, g.Entry = by, &e
 			s.mu.Lock()
 			s.entries[e.Device] = g.Entry
 			s.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"k8s.io/utils/keymutex"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
@@ -39,8 +40,8 @@ import (
 // Limiter enforces the limits of shares.
 type Limiter interface {
 	// Edits returns the edits for a container's limits, before each of its
-	// starts. The error keeps it from starting, and the kubelet tries again.
-	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
+	// starts, and the enforcers. The error keeps it from starting, and the kubelet tries again.
+	Edits(ctx context.Context, l *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error)
 }
 
 // Options configure a State.

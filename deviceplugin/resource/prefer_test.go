@@ -10,8 +10,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/test/state"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 func TestPreferGPUs(t *testing.T) {

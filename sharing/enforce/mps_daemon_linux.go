@@ -15,21 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// State is the state of a GPU's control daemon.
-type State string
-
-// The states of a daemon.
-const (
-	// Starting: a client that starts now would not be limited, so none is started.
-	Starting State = "starting"
-	// Running: it answers, and has the limits.
-	Running State = "running"
-	// Broken: it died, hangs or does not start, and will be started again.
-	Broken State = "broken"
-	// Stopped: the GPU has no consumers, and the daemon is being ended.
-	Stopped State = "stopped"
-)
-
 // pace has the timeouts and intervals of a Keeper.
 type pace struct {
 	// follow is between two looks at the plugin's file.
@@ -82,7 +67,7 @@ func (d *daemon) state() Daemon {
 	return d.status
 }
 
-// setState changes the state of a daemon that is not being stopped.
+// setState changes the state of a daemon that is not being stopped, which is final.
 func (d *daemon) setState(state State, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -307,14 +292,11 @@ func (d *daemon) end(ctx context.Context, c *child) {
 	}
 }
 
-// rest reports whether the time passed before ctx ended.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+// openDir makes a directory that every user may write in: the user of a
+// container is not known.
+func openDir(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // See below.
+		return err
 	}
+	return os.Chmod(path, 0o777) //nolint:gosec // On purpose, and past the umask.
 }
