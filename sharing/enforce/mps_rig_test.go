@@ -126,7 +126,7 @@ func (n *node) start() {
 		pace: pace{
 			follow: 5 * time.Millisecond,
 			answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
-			health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
+			health: 50 * time.Millisecond, first: time.Millisecond,
 		},
 	}
 	if n.answer != 0 {
