@@ -9,9 +9,8 @@ BINARIES := heddle heddle-node heddle-topo-master
 # Modules of their own: kube-scheduler with a plugin, and Volcano's scheduler with two.
 SCHEDULERS := cmd/heddle-scheduler cmd/heddle-vc-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
-# gotestsum names what failed and counts what was skipped, with the reasons; at the end, what failed in short.
-GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum \
-	--jsonfile $(CURDIR)/bin/tests.json --post-run-command "sh -c 'go run ./tools/failures <bin/tests.json'"
+# gotestsum names what failed and counts what was skipped, with the reasons.
+GOTESTSUM := go tool -modfile=tools/gotestsum/go.mod gotestsum --jsonfile $(CURDIR)/bin/tests.json
 # Without vet, whose checks `make lint` has.
 TEST := $(GOTESTSUM) --format pkgname -- -vet=off
 # End-to-end tests run one after another: two clusters on two processors wait for each other. Each test is
@@ -22,7 +21,7 @@ CONCURRENT := go list -f '{{$$p := .ImportPath}}{{range .Imports}}{{if or (eq . 
 
 # The groups of `make e2e`, in order. Those of ./test/e2e are told apart by the names of their tests.
 GROUPS_OF_E2E := cluster devices gangs fabric install page versions soak
-GANGS := Gang|Scheduler|PodGroup|Kueue|Volcano|MPIJob|TFSmoke|Map|Assignment|Why|Documented
+GANGS := Gang|Scheduler|PodGroup|Kueue|Volcano|MPIJob|TFSmoke|Assignment|Why|Documented
 FABRIC := Topo|Cable
 VERSIONS := ^(TestVersions|TestOldestKubelet|TestCRIO)$$
 e2e_cluster := ./test/cluster/... ./test/demo/... ./test/vm/...
@@ -37,6 +36,10 @@ GROUP ?= $(GROUPS_OF_E2E)
 
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
+# The page's script and style sheet, into the folder that follows.
+PAGE := go tool -modfile=tools/page/go.mod esbuild page=topo/master/ui/src/main.js page=topo/master/ui/src/main.css \
+	--bundle --format=iife --minify --line-limit=200 --log-level=warning \
+	'--banner:js=// Bundled from src by make generate.' '--banner:css=/* Bundled from src by make generate. */' --allow-overwrite --outdir
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 NODES ?= 73
@@ -66,7 +69,7 @@ test: ## Unit and integration tests, with the race detector where there are goro
 	$(TEST) -race -timeout 15m -skip '^TestFleets$$' $$($(CONCURRENT))
 	$(TEST) -timeout 15m $$(comm -13 <($(CONCURRENT)) <(go list ./... | sort))
 	go test -vet=off -timeout 15m -run '^TestFleets$$' ./topo/fabric # A simulation without goroutines.
-	for dir in $(SCHEDULERS) tools/release tools/dashboards; do go test -C $$dir -vet=off -timeout 15m ./...; done
+	for dir in $(SCHEDULERS) tools/release; do go test -C $$dir -vet=off -timeout 15m ./...; done
 
 .PHONY: check
 check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD)
@@ -103,16 +106,15 @@ lint: ## golangci-lint, helm lint, and whether generated files are current
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
-	  go run -C tools/page . "$$dir" && diff -q topo/master/ui/page.js "$$dir"/page.js && \
+	  $(PAGE)="$$dir" && diff -q topo/master/ui/page.js "$$dir"/page.js && \
 	  diff -q topo/master/ui/page.css "$$dir"/page.css && \
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 
 .PHONY: generate
-generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle, the dashboards and the plain manifest
+generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle and the plain manifest
 	go generate ./api/...
-	go run -C tools/page .
-	go run -C tools/dashboards .
+	$(PAGE)=topo/master/ui
 	$(MAKE) --no-print-directory manifest
 
 .PHONY: fuzz

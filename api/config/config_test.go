@@ -101,7 +101,7 @@ rdma:
 		VMemoryUnit: config.GiB,
 	}
 	want.Labels = []config.LabelRule{{Key: "c", Value: "node"}}
-	want.RDMA = config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
+	want.RDMA = config.RDMA{Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
 	if diff := cmp.Diff(want, got, ignoreRules()); diff != "" {
 		t.Error(diff)
 	}
@@ -109,7 +109,7 @@ rdma:
 	base := c.Resolve("other", nil)
 	fabric := config.Selectors{Roles: []machine.Role{"fabric"}}
 	mlx := config.Selectors{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}
-	wantRDMA := config.RDMA{RejectedFor: time.Minute, Resources: []config.RDMAResource{
+	wantRDMA := config.RDMA{Resources: []config.RDMAResource{
 		{Name: "rdma/a", Sharers: 64, Count: config.CountDistinct, Selectors: fabric},
 		{Name: "rdma/b", Sharers: 2, Count: config.CountDistinct, Selectors: mlx},
 	}}

@@ -27,7 +27,7 @@ func defaults() NodeConfig {
 		MIG:       MIG{Strategy: MIGNone},
 		Domains:   wellknown.DefaultDomains(),
 		Resources: Resources{VMemoryUnit: GiB},
-		RDMA: RDMA{RejectedFor: time.Minute, Resources: []RDMAResource{{
+		RDMA: RDMA{Resources: []RDMAResource{{
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
 			Count:     CountDistinct,
@@ -43,18 +43,12 @@ func defaults() NodeConfig {
 func defaultSGPU() SGPU {
 	return SGPU{
 		SlotsPerGPU: 16, MemoryOvercommit: 1,
-		Defaults: DefaultShare(),
-		Enforce: Enforce{
-			Memory: EnforceAuto, Compute: EnforceAuto,
-			Evict: Evict{After: 30 * time.Second, Grace: time.Minute, FullAt: 95},
-		},
+		Defaults:    DefaultShare(),
+		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
-		NUMA:        NUMAPrefer,
 		Placement:   PlacementBinpack,
 		RejectedFor: time.Minute,
-		ModeSwitch:  ModeSwitchCordon,
-		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
 	}
 }
 

@@ -59,15 +59,6 @@ const (
 	AdvertiseAll  Advertise = "all"
 )
 
-// NUMA is how much it matters that a share is near the container's processors.
-type NUMA string
-
-// How much it matters.
-const (
-	NUMAPrefer  NUMA = "prefer"
-	NUMARequire NUMA = "require"
-)
-
 // Unscheduled is the treatment of sGPU containers without a GPU.
 type Unscheduled string
 
@@ -117,15 +108,6 @@ func (u MemoryUnit) InMiB() int64 {
 	}
 	return 1024
 }
-
-// ModeSwitch is the effect of a change of mode on a GPU in use.
-type ModeSwitch string
-
-// What it does.
-const (
-	ModeSwitchCordon ModeSwitch = "cordon-gpu"
-	ModeSwitchWait   ModeSwitch = "wait"
-)
 
 // MIGStrategy is how MIG devices are named.
 type MIGStrategy string

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"time"
-
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -69,7 +67,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// metric, and writes the others; `force` takes it over. Keys below heddle.dev
 	// are heddle's alone, and are taken back with either.
 	//
-	// Read by: heddle-feature-discovery.
+	// Read by: heddle-feature-discovery, heddle-topo-master.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
 	// Others are this configuration under the names of the other makers of GPUs that
@@ -120,13 +118,6 @@ type RDMA struct {
 	//
 	// Read by: heddle-device-plugin.
 	Resources []RDMAResource `yaml:"resources"`
-	// RejectedFor is how long a pod may wait for HCAs that a resource with `count:
-	// strict` does not have, until it is evicted, to be scheduled again. Only a pod
-	// that never started and that a controller recreates is evicted. Each next one of
-	// that controller waits twice as long, up to eight times this. `0s` is never.
-	//
-	// Read by: heddle-device-plugin.
-	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// Roles correct what discovery thinks an HCA is for.
 	//
 	// Read by: every daemon of a node.
@@ -143,9 +134,9 @@ type RDMAResource struct {
 	Sharers int `yaml:"sharers" range:"1-4096"`
 	// Count is how a request for n is served: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
-	// `strict` the same, but fewer is rejected, and the pod evicted after
-	// `rdma.rejectedFor`; `all` every HCA whatever n is,
-	// as older shared-device plugins do.
+	// `strict` the same, but fewer is rejected, and after a minute the pod is
+	// evicted if it never started and a controller recreates it; `all` every
+	// HCA whatever n is, as older shared-device plugins do.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
 	// Selectors choose the HCAs. Without any, HCAs of role fabric are chosen.
 	Selectors Selectors `yaml:"selectors"`

@@ -49,13 +49,6 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement" enum:"binpack,spread"`
-	// NUMA is about a container with exclusive processors from the
-	// kubelet's CPU manager and a GPU of another NUMA node: `prefer`
-	// avoids that where the node chooses the GPU, and writes an Event where it
-	// cannot; `require` rejects the container.
-	//
-	// Read by: heddle-device-plugin.
-	NUMA NUMA `yaml:"numa" enum:"prefer,require"`
 	// RejectedFor is how long a pod may be rejected for want of a GPU until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
 	// a controller recreates is evicted; a bare pod keeps the Event. Each next one
@@ -63,12 +56,6 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
-	// ModeSwitch is the effect of a change of mode on a GPU that pods hold:
-	// `cordon-gpu` gives it to no new pod and moves it once they have ended,
-	// `wait` keeps allocating it as before until no pod happens to hold it.
-	//
-	// Read by: heddle-device-plugin.
-	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-gpu,wait"`
 	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
 	//
 	// Read by: heddle-device-plugin.
@@ -96,9 +83,6 @@ type HAMi struct {
 	// Enabled publishes the node's GPUs in HAMi's Node annotation, follows
 	// the GPU that HAMi chose for a pod, and releases HAMi's node lock.
 	Enabled bool `yaml:"enabled"`
-	// SchedulerName is the spec.schedulerName of pods that HAMi
-	// schedules. The allocation annotation of any other pod is ignored.
-	SchedulerName string `yaml:"schedulerName"`
 }
 
 // Enforce selects the enforcers of the limits of shares.
@@ -120,10 +104,6 @@ type Enforce struct {
 	//
 	// Read by: heddle-device-plugin.
 	MPS MPS `yaml:"mps"`
-	// Evict is when enforcer `evict` ends a pod.
-	//
-	// Read by: heddle-device-plugin.
-	Evict Evict `yaml:"evict"`
 }
 
 // Preload is a library that the dynamic loader puts before the driver's, with
@@ -141,20 +121,6 @@ type MPS struct {
 	// MultiUser lets clients of several UIDs share one GPU's server, where
 	// the driver can. Without it a second UID is rejected.
 	MultiUser bool `yaml:"multiUser"`
-}
-
-// Evict is the patience of enforcer `evict`, which looks every 10 s.
-type Evict struct {
-	// After is how long a container may be over its share until its pod gets
-	// an Event.
-	After time.Duration `yaml:"after" range:"0s-1h"`
-	// Grace is how long after that Event the pod is evicted, if the container
-	// still is over its share.
-	Grace time.Duration `yaml:"grace" range:"0s-1h"`
-	// FullAt is the percent of a GPU's memory in use from which it is full. On a full
-	// GPU with over-committed memory a pod makes room for one of a higher
-	// priority that has not all of its share.
-	FullAt int `yaml:"fullAt" range:"50-100"`
 }
 
 // RoomMiB returns the memory that all shares of a GPU with this memory may have together.

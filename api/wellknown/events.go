@@ -80,7 +80,7 @@ const (
 	// EventHCARejected: a container gets fewer HCAs than it requests of a resource with
 	// count strict, and waits.
 	EventHCARejected = "HCARejected"
-	// EventHCAEvicted: a pod without its HCAs waited for longer than `rdma.rejectedFor`.
+	// EventHCAEvicted: a pod without its HCAs waited for longer than a minute.
 	EventHCAEvicted = "HCAEvicted"
 	// EventIMEXRejected: the pod requests an IMEX channel that it cannot have on the node, and
 	// waits. The Event names the annotation, its value and the allowed channels.

@@ -53,7 +53,7 @@ func TestWordsOfTheVendor(t *testing.T) {
 			text := map[string]string{}
 			for _, daemon := range []string{"feature-discovery", "topo-worker"} {
 				var out, log bytes.Buffer
-				args := append([]string{daemon, "--oneshot", "--dry-run"}, common...)
+				args := append([]string{daemon, "--dry-run"}, common...)
 				if err := run(t.Context(), args, &out, &log); err != nil {
 					t.Error(err)
 				}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,10 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -22,17 +19,13 @@ import (
 
 type options struct {
 	program.Flags
-	listen, probeListen        string
-	mode                       string
-	staleAfter                 time.Duration
-	countPods, leaderElect     bool
-	exports                    publish.Exports
-	labelConflicts             string
-	namespace, lease, identity string
-	tlsCert, tlsKey            string
-	authenticate               bool
-	exportText                 string
-	rate                       rate
+	listen, probeListen     string
+	countPods, authenticate bool
+	exports                 publish.Exports
+	exportText              string
+	lease                   publish.Lease
+	tlsDir                  string
+	rate                    rate
 }
 
 // Register implements [program.Daemon].
@@ -40,44 +33,23 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
 	fs.StringVar(&o.probeListen, "probe-listen", "",
 		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
-	fs.StringVar(&o.mode, "mode", "",
-		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
-	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
-		"age from which a worker's heartbeat makes its node Degraded; at least two heartbeats, 2h")
 	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
 		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
 			"Nodes, and Events), hypernode (Volcano), kueue, kai, with commas between, or none; what is not named is removed")
-	fs.StringVar(&o.labelConflicts, "label-conflicts", "yield",
-		"what to do with a label that another field manager holds with another value: yield or force")
-	fs.BoolVar(&o.leaderElect, "leader-elect", true, "write only while holding the lease; false: always write")
-	fs.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the lease; default $POD_NAMESPACE")
-	fs.StringVar(&o.lease, "lease", "heddle-topo-master", "name of the lease")
-	fs.StringVar(&o.identity, "identity", os.Getenv("POD_NAME"),
-		"this replica's name in the lease; default $POD_NAME, then the host name")
-	fs.StringVar(&o.tlsCert, "tls-cert", "", "certificate to serve HTTPS with, read again when it changes; empty: HTTP")
-	fs.StringVar(&o.tlsKey, "tls-key", "", "private key of --tls-cert")
+	fs.StringVar(&o.lease.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
+		"namespace of the lease, whose holder writes; default $POD_NAMESPACE; empty: always write")
+	fs.StringVar(&o.tlsDir, "tls-dir", "",
+		"directory with the files tls.crt and tls.key to serve HTTPS with, read again when they change; empty: HTTP")
 	fs.BoolVar(&o.authenticate, "authenticate", false,
-		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-cert")
+		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-dir")
 }
-
-// leastStaleAfter is one heartbeat more than the longest time between two.
-const leastStaleAfter = 2 * v1alpha1.HeartbeatInterval
 
 // Check finds what the flag package cannot, and reads what has a form of its
 // own.
 func (o *options) Check() error {
-	switch {
-	case o.labelConflicts != "yield" && o.labelConflicts != "force":
-		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)
-	case o.staleAfter <= 0:
-		return fmt.Errorf("invalid --stale-after %s: want a positive duration", o.staleAfter)
-	case (o.tlsCert == "") != (o.tlsKey == ""):
-		return errors.New("--tls-cert and --tls-key go together")
-	case o.authenticate && o.tlsCert == "":
-		return errors.New("--authenticate: a token must not travel in the clear: give --tls-cert")
-	case o.leaderElect && o.namespace == "":
-		return errors.New("--namespace is not set and $POD_NAMESPACE is empty: where is the lease?")
+	if o.authenticate && o.tlsDir == "" {
+		return errors.New("--authenticate: a token must not travel in the clear: give --tls-dir")
 	}
 	var err error
 	if o.rate, err = readRate(os.LookupEnv); err != nil {
@@ -86,9 +58,10 @@ func (o *options) Check() error {
 	if err := o.parts(); err != nil {
 		return err
 	}
-	if o.identity == "" {
-		if o.identity, err = os.Hostname(); err != nil {
-			return fmt.Errorf("--identity is not set, and the host has no name: %w", err)
+	o.lease.Name, o.lease.Identity = "heddle-topo-master", os.Getenv("POD_NAME")
+	if o.lease.Identity == "" {
+		if o.lease.Identity, err = os.Hostname(); err != nil {
+			return fmt.Errorf("$POD_NAME is not set, and the host has no name: %w", err)
 		}
 	}
 	return nil
@@ -115,11 +88,6 @@ func (o *options) parts() error {
 	}
 	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels.Kinds {
 		return errors.New("--exports: kueue and kai read the labels: name labels too")
-	}
-	if mode := fabric.Mode(o.mode); mode != "" && mode != fabric.ModeCustom {
-		if _, err := fabric.Preset(mode, 0); err != nil {
-			return fmt.Errorf("--mode: %w", err)
-		}
 	}
 	return nil
 }
@@ -175,14 +143,10 @@ func readRate(lookup func(string) (string, bool)) (rate, error) {
 	return r, nil
 }
 
-// preset returns the levels of --mode and the configuration; the flag wins.
-func (o *options) preset(t *config.Topology) ([]fabric.Level, error) {
-	mode := fabric.Mode(cmp.Or(o.mode, string(t.Mode)))
-	if mode != fabric.ModeCustom {
-		return fabric.Preset(mode, t.NodeNumber)
-	}
-	if len(t.Levels) == 0 {
-		return nil, errors.New("mode custom: topology.levels of the configuration is missing")
+// preset returns the levels of the configuration.
+func preset(t *config.Topology) ([]fabric.Level, error) {
+	if t.Mode != config.TopologyCustom {
+		return fabric.Preset(fabric.Mode(t.Mode), t.NodeNumber)
 	}
 	levels := make([]fabric.Level, len(t.Levels))
 	for i, l := range t.Levels {

@@ -28,17 +28,13 @@ func TestRun(t *testing.T) {
 	dir := programtest.Config(t, "topology: {mode: custom}\n")
 	kubeconfig := writeKubeconfig(t, "http://127.0.0.1:1")
 	programtest.Run(t, "heddle-topo-master", run, program.ErrUsage, []programtest.Case{
-		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
-		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `unknown mode "torus"`},
 		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `unsupported --exports "nfd"`},
 		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
-		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
 		{Name: "tokens in the clear", Args: []string{"--namespace=x", "--authenticate"}, Err: program.ErrUsage, Stderr: "in the clear"},
 		{Name: "QPS is no number", Args: []string{"--namespace=x"}, Env: map[string]string{"CLIENT_GO_QPS": "many"}, Err: program.ErrUsage, Stderr: `CLIENT_GO_QPS: invalid number "many"`},
 		{Name: "no API server", Args: []string{"--namespace=x"}, Stderr: "--kubeconfig"},
 		{Name: "custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, Stderr: "cluster-config:1: topology.levels: are missing"},
-		{Name: "mode custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, Stderr: "topology.levels"},
-		{Name: "no such certificate", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--tls-cert=/x", "--tls-key=/x"}, Stderr: "read certificate"},
+		{Name: "no such certificate", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--tls-dir=/x"}, Stderr: "read certificate"},
 	})
 }
 
@@ -150,7 +146,7 @@ func launch(t *testing.T, args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	args = append([]string{
 		"--kubeconfig", writeKubeconfig(t, api.URL), "--listen", address, "--namespace", "heddle-system",
-		"--identity", "a", "--log-level", "error",
+		"--log-level", "error",
 	}, args...)
 	go func() { p.done <- run(ctx, args, io.Discard, os.Stderr) }()
 	t.Cleanup(func() {
@@ -256,7 +252,7 @@ func TestLevelsOfTheConfiguration(t *testing.T) {
 		}
 	}
 	write("topology: {mode: custom, levels: [{kind: rack, by: path}]}")
-	p := launch(t, "--config", dir, "--leader-elect=false")
+	p := launch(t, "--config", dir, "--namespace=")
 	p.answers(t, inRack)
 	write("topology: {mode: custom, levels: [{kind: hall, by: path}, {kind: rack, by: path}]}")
 	p.answers(t, inHall)

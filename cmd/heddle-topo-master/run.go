@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -71,11 +72,8 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return d.publish(ctx, publisher) })
-	log.InfoContext(ctx, "started", "version", version, "listen", o.listen, "mode", o.mode)
-	if o.staleAfter < leastStaleAfter {
-		log.WarnContext(ctx, "--stale-after is too short for heartbeats of an hour",
-			"given", o.staleAfter, "used", leastStaleAfter)
-	}
+	log.InfoContext(ctx, "started", "version", version, "listen", o.listen,
+		"mode", d.configs.Current().Cluster.Topology.Mode)
 	return group.Wait()
 }
 
@@ -112,7 +110,7 @@ func (d *daemon) build() error {
 	if err != nil {
 		return err
 	}
-	levels, err := o.preset(&cluster.Topology)
+	levels, err := preset(&cluster.Topology)
 	if err != nil {
 		return fmt.Errorf("topology levels: %w", err)
 	}
@@ -125,7 +123,7 @@ func (d *daemon) build() error {
 	}
 	d.builder, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels,
-		StaleAfter: max(o.staleAfter, leastStaleAfter), Pause: time.Second, Log: d.log,
+		StaleAfter: fabric.DefaultStaleAfter, Pause: time.Second, Log: d.log,
 	})
 	if err != nil {
 		return err
@@ -154,8 +152,8 @@ func (d *daemon) server() (runs []func(context.Context) error, err error) {
 		runs = append(runs, d.history.Run)
 	}
 	var secure *tls.Config
-	if o.tlsCert != "" {
-		pair, err := loadCertificate(o.tlsCert, o.tlsKey)
+	if o.tlsDir != "" {
+		pair, err := loadCertificate(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
 		if err != nil {
 			return nil, err
 		}
@@ -176,18 +174,16 @@ func (d *daemon) publisher() (*publish.Publisher, error) {
 	}
 	return publish.New(publish.Options{
 		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
-		Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
+		Force: d.configs.Current().Cluster.LabelConflict == config.Force, Registry: d.registry, Log: d.log,
 	}), nil
 }
 
 func (d *daemon) publish(ctx context.Context, p *publish.Publisher) error {
-	if !d.options.leaderElect {
+	if d.options.lease.Namespace == "" {
 		p.Lead(ctx)
 		return nil
 	}
-	return p.Run(ctx, d.client, publish.Lease{
-		Namespace: d.options.namespace, Name: d.options.lease, Identity: d.options.identity,
-	})
+	return p.Run(ctx, d.client, d.options.lease)
 }
 
 // relevel passes the levels on when the configuration changes them.
@@ -198,7 +194,7 @@ func (d *daemon) relevel(ctx context.Context) error {
 			return nil
 		case <-d.configs.Changed():
 		}
-		levels, err := d.options.preset(&d.configs.Current().Cluster.Topology)
+		levels, err := preset(&d.configs.Current().Cluster.Topology)
 		if err != nil {
 			d.log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
 			continue

@@ -43,11 +43,13 @@ func main() {
 	}
 }
 
+// flushEvery is the time between two flushes of the log, as in Volcano's scheduler.
+const flushEvery = 5 * time.Second
+
 // run is the main function of Volcano's cmd/scheduler, with the plugins.
 func run() error {
 	klog.InitFlags(nil)
 	fs := pflag.CommandLine
-	flush := fs.Duration("log-flush-frequency", 5*time.Second, "Maximum number of seconds between log flushes")
 	s := options.NewServerOption()
 	s.AddFlags(fs)
 	utilfeature.DefaultMutableFeatureGate.AddFlag(fs)
@@ -68,7 +70,7 @@ func run() error {
 			return fmt.Errorf("read certificates: %w", err)
 		}
 	}
-	klog.StartFlushDaemon(*flush)
+	klog.StartFlushDaemon(flushEvery)
 	defer klog.Flush()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

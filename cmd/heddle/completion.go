@@ -19,20 +19,15 @@ bash-completion, and zsh compinit.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 	}
-	plain := c.Flags().Bool("no-descriptions", false, "complete without descriptions")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		root, out := c.Root(), c.OutOrStdout()
-		switch {
-		case args[0] == "bash":
-			return root.GenBashCompletionV2(out, !*plain)
-		case args[0] == "fish":
-			return root.GenFishCompletion(out, !*plain)
-		case args[0] == "zsh" && *plain:
-			return root.GenZshCompletionNoDesc(out)
-		case args[0] == "zsh":
+		switch args[0] {
+		case "bash":
+			return root.GenBashCompletionV2(out, true)
+		case "fish":
+			return root.GenFishCompletion(out, true)
+		case "zsh":
 			return root.GenZshCompletion(out)
-		case *plain:
-			return root.GenPowerShellCompletion(out)
 		}
 		return root.GenPowerShellCompletionWithDesc(out)
 	}

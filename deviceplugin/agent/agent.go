@@ -40,6 +40,14 @@ import (
 // them. After it devices are served anyway: the API server may be away for hours.
 const labelsTimeout = 10 * time.Second
 
+// actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
+// an error, and actPause the shortest: many pods start at once.
+const (
+	actEvery = 10 * time.Second
+	actRetry = time.Second
+	actPause = 200 * time.Millisecond
+)
+
 // Options configures an Agent.
 type Options struct {
 	NodeName string
@@ -58,7 +66,6 @@ type Options struct {
 	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
-	Takeover                              bool
 	// Release closes the driver; nil for a replayed machine, which has no driver. Released is the
 	// release in effect when the process starts.
 	Release  *host.Release
@@ -90,13 +97,13 @@ type Agent struct {
 	driver    *driver
 	releases  *releases
 	resources *resources
-	requests  *requests
 	shares    *shares
 	meter     *usage.Meter
 	publisher *publish.Publisher
 
-	// last is the last round.
-	last atomic.Pointer[publish.Round]
+	// last is the last round; found is set when there is another.
+	last  atomic.Pointer[publish.Round]
+	found notify.Signal
 	// beat is the start of the last round, by the monotonic clock.
 	beat atomic.Pointer[time.Time]
 	// kubeletStarted is set when the kubelet may have made its socket.
@@ -111,11 +118,13 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	a := &Agent{Options: o, pods: podresources.NewPodResourcesListerClient(conn), kubeletStarted: notify.New()}
+	a := &Agent{
+		Options: o, pods: podresources.NewPodResourcesListerClient(conn), found: notify.New(), kubeletStarted: notify.New(),
+	}
 	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
 	c := a.resolve(m)
-	a.driver = newDriver(&a.Options)
+	a.driver = newDriver(&a.Options, &a.last)
 	inv := inventory.New(m, c, nil, map[string]string{})
 	inv.Channels = a.driver.imexChannels()
 	a.monitor = health.New(health.Options{
@@ -135,19 +144,19 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.state = devicestate.New(options, inv)
 	a.modes = gpumode.New(o.StateDir, o.Log)
 	a.releases = newReleases(&a.Options)
-	a.requests = newRequests(&a.Options, a.state, inv)
 	a.resources = &resources{
-		Options: &a.Options, state: a.state, driver: a.driver.spec, pods: a.pods, requests: a.requests,
+		Options: &a.Options, state: a.state, driver: a.driver.spec, pods: a.pods,
+		requests:   &requests{Options: &a.Options, state: a.state, last: &a.last, expected: map[expectation]time.Time{}},
 		registered: notify.New(), running: map[string]*running{},
 	}
 	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, nil, release.Request{})
 	before.Wanted = a.resources.wanted(before)
 	a.last.Store(before)
-	a.shares = newShares(&a.Options, a.state, before)
-	a.meter = usage.New(usage.Options{GPUs: o.GPUs, Processes: o.Processes, State: a.state, API: o.API}, before)
+	a.shares = newShares(&a.Options, a.state)
+	a.meter = usage.New(usage.Options{GPUs: o.GPUs, Processes: o.Processes, State: a.state, API: o.API, Last: &a.last})
 	a.publisher = publish.New(publish.Options{
-		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log,
-	}, before)
+		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log, Last: &a.last,
+	})
 	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher)
 	o.Registerer.MustRegister(a.meter.Public()...)
 	o.PodRegisterer.MustRegister(a.meter)
@@ -160,7 +169,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchModes, a.watchHolders,
-		a.publisher.Run, a.shares.run, a.shares.hami.run, a.meter.Run,
+		a.act, a.shares.hami.run, a.meter.Run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -178,8 +187,6 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		a.round(ctx, group)
 		select {
 		case <-ctx.Done():
-		case e := <-a.monitor.Events():
-			a.API.Record(e)
 		case <-a.monitor.Changed():
 		case <-a.Configs.Changed():
 		case <-a.API.Changed():
@@ -191,6 +198,32 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-tried:
 			tried = nil
 		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// act publishes every round, and reconciles shares, until ctx ends, apart from the loop: a slow API server must
+// not hold back the health of a device.
+func (a *Agent) act(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-a.found: // Before the first round nothing is known.
+	}
+	for ctx.Err() == nil {
+		_, pods, _ := a.API.Pods()
+		next := a.shares.reconcile(ctx, a.last.Load(), a.publisher.Publish(ctx, actEvery))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(actPause):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.found:
+		case <-pods:
+		case <-time.After(next):
 		}
 	}
 	return nil

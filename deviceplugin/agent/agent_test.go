@@ -169,7 +169,10 @@ func TestNothingToOfferIsReported(t *testing.T) {
 func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
-	r.api.Wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
+	r.api.Wait(t, "the annotations", func() bool {
+		n := len(r.api.annotations)
+		return n > 0 && r.api.annotations[n-1][wellknown.FreeGPUs] != ""
+	})
 	rounds := func(n int) {
 		began := r.beat.Load()
 		for n > 0 {

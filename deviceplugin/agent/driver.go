@@ -4,9 +4,9 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -14,24 +14,18 @@ import (
 // that hangs must not hold back the health of a device.
 type driver struct {
 	*Options
-	spec    *cdi.DriverSpec
-	due     notify.Signal
-	machine atomic.Pointer[machine.Machine]
+	spec *cdi.DriverSpec
+	due  notify.Signal
+	last *atomic.Pointer[publish.Round]
 	// tried is closed after the first try, good or bad.
 	tried chan struct{}
 }
 
-func newDriver(o *Options) *driver {
+func newDriver(o *Options, last *atomic.Pointer[publish.Round]) *driver {
 	return &driver{
-		Options: o, spec: cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), due: notify.New(),
+		Options: o, spec: cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), due: notify.New(), last: last,
 		tried: make(chan struct{}),
 	}
-}
-
-// update asks for the spec of a machine.
-func (d *driver) update(m *machine.Machine) {
-	d.machine.Store(m)
-	d.due.Notify()
 }
 
 // known reports whether the spec has been tried.
@@ -65,7 +59,7 @@ func (d *driver) run(ctx context.Context) error {
 			// Making it would open a session with the driver.
 			_ = d.spec.Restore() // Update meets the error again.
 		} else {
-			_ = d.spec.Update(ctx, d.machine.Load()) // The spec keeps the error.
+			_ = d.spec.Update(ctx, d.last.Load().Inventory.Machine) // The spec keeps the error.
 		}
 		problem := d.spec.Problem()
 		if problem != logged && problem != "" && ctx.Err() == nil {

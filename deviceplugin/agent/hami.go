@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"slices"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,16 +18,10 @@ import (
 type hamiNode struct {
 	state  *devicestate.State
 	bridge *hami.Plugin
-
-	mu sync.Mutex // guards what follows
-	// round is the last one, gpus the shared GPUs as they were last reconciled; nil
-	// before that.
-	round *publish.Round
-	gpus  []quota.GPU
 }
 
-func newHAMiNode(o *Options, state *devicestate.State, before *publish.Round) *hamiNode {
-	h := &hamiNode{state: state, round: before}
+func newHAMiNode(o *Options, state *devicestate.State) *hamiNode {
+	h := &hamiNode{state: state}
 	if o.API.Online() {
 		h.bridge = hami.New(hami.Options{Node: o.NodeName, Watched: o.API, API: o.API, Log: o.Log})
 	}
@@ -43,23 +36,13 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// change changes the state and passes it to the bridge.
-func (h *hamiNode) change(change func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	change()
-	if h.bridge != nil {
-		h.bridge.Set(h.stateLocked())
+// update takes a round and the shared GPUs, nil while they are not known, and passes on how the allocations of HAMi's
+// pods ended; each is reported once.
+func (h *hamiNode) update(r *publish.Round, gpus []quota.GPU) {
+	if h.bridge == nil {
+		return
 	}
-}
-
-// setGPUs sets the free parts of the shared GPUs.
-func (h *hamiNode) setGPUs(gpus []quota.GPU) { h.change(func() { h.gpus = gpus }) }
-
-// update takes a round, and passes on how the allocations of HAMi's pods ended; each is
-// reported once.
-func (h *hamiNode) update(r *publish.Round) {
-	if h.bridge != nil && r.Inventory.Config.SGPU.HAMi.Enabled {
+	if r.Inventory.Config.SGPU.HAMi.Enabled {
 		for _, b := range h.state.View().Allocations() {
 			if b.By == allocation.ByHAMi {
 				h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
@@ -70,17 +53,17 @@ func (h *hamiNode) update(r *publish.Round) {
 			h.bridge.Bound(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, types.UID(pod.UID), false)
 		}
 	}
-	h.change(func() { h.round = r })
+	h.bridge.Set(h.offer(r, gpus))
 }
 
-// stateLocked builds the state that the bridge publishes.
-func (h *hamiNode) stateLocked() hami.State {
-	c, m := h.round.Inventory.Config, h.round.Inventory.Machine
-	list := h.round.Served[c.Resources.SGPU].Status
+// offer returns the state that the bridge publishes.
+func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
+	c, m := r.Inventory.Config, r.Inventory.Machine
+	list := r.Served[c.Resources.SGPU].Status
 	state := hami.State{
 		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 	}
-	if h.gpus == nil {
+	if gpus == nil {
 		return state
 	}
 	other := make(map[string]hami.Taken)
@@ -90,7 +73,7 @@ func (h *hamiNode) stateLocked() hami.State {
 			other[g.UUID] = hami.Taken{Load: load, Exclusive: g.Exclusive}
 		}
 	}
-	for _, shared := range h.gpus {
+	for _, shared := range gpus {
 		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
 		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == shared.UUID }); at >= 0 {
 			g.BDF, g.Model = m.GPUs[at].PCI, m.GPUs[at].Product

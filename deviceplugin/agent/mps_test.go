@@ -173,7 +173,7 @@ func TestMPSDaemonThatDied(t *testing.T) {
 		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 	}
 	l.set(dead, well)
-	r.shares.woken.Notify()
+	r.found.Notify()
 	r.api.Wait(t, "the Event on the Node", func() bool {
 		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+uuid+") failed and is started again; ")
 	})
@@ -189,7 +189,7 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	again := dead
 	again.State, again.Reason, again.Since = enforce.Running, "", now.Add(-mpsSteady)
 	l.set(again, well)
-	r.shares.woken.Notify()
+	r.found.Notify()
 	r.api.Wait(t, "the Event that it runs again", func() bool {
 		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", uuid))
 	})

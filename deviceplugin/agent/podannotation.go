@@ -39,7 +39,11 @@ func annotatePods(
 		if now == text || ended {
 			continue
 		}
-		if err := o.API.ShowPodAnnotation(ctx, p, wellknown.SGPUBound, text); err != nil {
+		var value *string
+		if text != "" {
+			value = &text
+		}
+		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
 			again = true
 			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 			continue

@@ -104,15 +104,20 @@ func TestNameOfAnotherKind(t *testing.T) {
 	r.list(gpus, 0, 8)
 	// A minute later the kubelet has what the pod holds.
 	forget := func(holders map[string]bool) {
-		r.resources.all()[gpus].plugin.SetHolders(holders, time.Now().Add(2*time.Minute), nil)
+		if s := r.resources.all()[gpus]; s != nil {
+			s.plugin.SetHolders(holders, time.Now().Add(2*time.Minute), nil)
+		}
 	}
 	forget(map[string]bool{held[0]: true})
 	if state := r.list(gpus, 0, 1); !slices.Equal(state.Unhealthy, held) {
 		t.Errorf("%v are left, want %v", state.Unhealthy, held)
 	}
 	r.kubelet.Delete("default", "train")
-	forget(nil)
-	r.list(gpus, 2*16, 0)
+	until(t, "shares of both GPUs", func() bool {
+		forget(nil) // Again and again: the kubelet's checkpoint may have the pod for a moment.
+		state := r.kubelet.State(gpus)
+		return len(state.Healthy) == 2*16 && len(state.Unhealthy) == 0
+	})
 }
 
 func TestLabelsThatChooseTheConfiguration(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -40,7 +41,7 @@ const (
 type requests struct {
 	*Options
 	state *devicestate.State
-	now   atomic.Pointer[inventory.Inventory]
+	last  *atomic.Pointer[publish.Round]
 
 	mu       sync.Mutex
 	expected map[expectation]time.Time // guarded by mu
@@ -52,13 +53,7 @@ type expectation struct {
 	container string
 }
 
-func newRequests(o *Options, state *devicestate.State, inv *inventory.Inventory) *requests {
-	r := &requests{Options: o, state: state, expected: map[expectation]time.Time{}}
-	r.now.Store(inv)
-	return r
-}
-
-func (r *requests) update(inv *inventory.Inventory) { r.now.Store(inv) }
+func (r *requests) now() *inventory.Inventory { return r.last.Load().Inventory }
 
 // selectedGPUs is a resource with devices that pods may select.
 type selectedGPUs struct {
@@ -120,7 +115,7 @@ func (r *requests) selector(name string, size int) quota.Selector {
 
 // domainsOf has the vendor of a resource, which prefixes the annotations of its pods.
 func (r *requests) domainsOf(name string) wellknown.Domains {
-	d := r.now.Load().Config.Domains
+	d := r.now().Config.Domains
 	vendor, _, _ := strings.Cut(name, "/")
 	if slices.ContainsFunc(wellknown.Vendors(), func(v wellknown.Vendor) bool { return v.Domain == vendor }) {
 		d.Vendor = vendor
@@ -151,7 +146,7 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) quota.Selector {
 // the first one that it has not admitted yet. A wrong one costs nothing but a device ID
 // that names another GPU than its container gets.
 func (r *requests) shareGPUs(size int) []string {
-	name := r.now.Load().Config.Resources.SGPU
+	name := r.now().Config.Resources.SGPU
 	waiting := r.API.Await(shareTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
 	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
@@ -192,7 +187,7 @@ func (r *requests) claim(one expectation) bool {
 
 // gpusFor returns the GPUs that a container will get, as far as it is known.
 func (r *requests) gpusFor(p *corev1.Pod, container *corev1.Container) []string {
-	inv := r.now.Load()
+	inv := r.now()
 	request, err := quota.ParseRequest(container.Resources.Limits, allocate.Annotations(p, inv), inv.Config)
 	if err != nil {
 		return nil
@@ -224,7 +219,7 @@ func (r *requests) check(name string, ids []string) {
 		}
 		selector, err := quota.SelectorOf(pod.Annotations, r.domainsOf(name))
 		if err == nil && !selector.None() {
-			err = resource.CheckSelector(selector, r.now.Load().Machine, ids)
+			err = resource.CheckSelector(selector, r.now().Machine, ids)
 		}
 		if err != nil {
 			r.API.WarnPod(apiserver.Ref(pod), wellknown.EventSelectorNotHonored, err.Error())

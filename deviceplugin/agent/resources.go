@@ -168,7 +168,7 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 	}
 	s.plugin = server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: s.resource,
-		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
+		PodResources: a.pods, API: a.API, Changed: a.registered,
 		CountedOnly: kind == publish.Counted, Log: a.Log, Registerer: a.Registerer,
 	})
 	return s

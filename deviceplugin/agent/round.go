@@ -40,17 +40,19 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	if reason := a.state.Unwritable(); reason != "" {
 		inv = inv.AllUnavailable(reason)
 	}
-	a.driver.update(m)
-	a.requests.update(inv)
 	r := a.newRound(inv, found, modes, lasting)
 	r.Wanted = a.resources.update(ctx, group, r, a.driver.known() && a.modes.Known())
 	r.Served = a.resources.served()
-	r.Seen = r.See(a.last.Load().Seen)
+	last := a.last.Load()
+	r.Seen = r.See(last.Seen)
 	a.modes.Published(modes)
 	a.last.Store(r)
-	a.publisher.Update(r)
-	a.meter.Update(r)
-	a.shares.update(r)
+	a.driver.due.Notify()
+	a.found.Notify()
+	for _, e := range health.Events(last.Health, found, c) {
+		a.Log.InfoContext(ctx, "health of a device changed", "event", e.Message)
+		a.API.Record(e)
+	}
 }
 
 // resolve takes the configuration of this node, and its names for the machine's GPUs.

@@ -2,11 +2,11 @@ package agent
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -16,18 +16,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-const (
-	// reconcileEvery is the longest time between two reconciliations, and reconcilePause
-	// the shortest: many pods start at once.
-	reconcileEvery   = 10 * time.Second
-	reconcilePause   = time.Second
-	reconcileTimeout = 10 * time.Second
-)
+// reconcileTimeout bounds one reconciliation.
+const reconcileTimeout = 10 * time.Second
 
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface { //nolint:interfacebloat // What the agent uses of enforce.Limiter, in one.
@@ -43,16 +37,13 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 }
 
 // shares reconciles which container has which share, and writes it for schedulers and
-// pods, apart from the loop.
+// pods. It is for one goroutine.
 type shares struct {
 	*Options
 	state *devicestate.State
 	hami  *hamiNode
-	// woken asks for a reconciliation.
-	woken notify.Signal
-	last  atomic.Pointer[publish.Round]
-
-	// What follows is run's alone.
+	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
+	gpus        []quota.GPU
 	mps         mpsWatch
 	evictor     *apiserver.Evictor
 	lastEvicted publish.Evicted
@@ -62,10 +53,10 @@ type shares struct {
 	evicted  prometheus.Counter
 }
 
-func newShares(o *Options, state *devicestate.State, before *publish.Round) *shares {
+func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		Options: o, state: state, hami: newHAMiNode(o, state, before), woken: notify.New(),
+		Options: o, state: state, hami: newHAMiNode(o, state),
 		mps: mpsWatch{}, evictor: apiserver.NewEvictor(o.API), lastEvicted: publish.Evicted{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
@@ -86,44 +77,15 @@ func newShares(o *Options, state *devicestate.State, before *publish.Round) *sha
 		t.drift.WithLabelValues(kind)
 	}
 	o.Registerer.MustRegister(mpsMetrics{o.Limiter})
-	t.last.Store(before)
 	return t
 }
 
-// update takes a round.
-func (t *shares) update(r *publish.Round) {
-	t.last.Store(r)
-	t.hami.update(r)
-	t.woken.Notify()
-}
-
-// run reconciles until ctx ends.
-func (t *shares) run(ctx context.Context) error {
-	ticker := time.NewTicker(reconcileEvery)
-	defer ticker.Stop()
-	for {
-		_, pods, _ := t.API.Pods()
-		t.reconcile(ctx, t.last.Load())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(reconcilePause):
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.woken:
-		case <-pods:
-		case <-ticker.C:
-		}
-	}
-}
-
-// reconcile compares once, and writes what differs.
-func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
+// reconcile compares once, and writes what differs. It returns after how long at most to do it again, or most.
+func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Duration) time.Duration {
+	defer func() { t.hami.update(r, t.gpus) }()
 	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
 	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
-		return
+		return most
 	}
 	if t.Limiter != nil {
 		// The report has the error, and the containers that are rejected.
@@ -138,9 +100,9 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
 	usage, err := t.state.Reconcile(ctx)
 	if err != nil {
 		t.Log.DebugContext(ctx, "shares are not known", "err", err)
-		return
+		return most
 	}
-	t.hami.setGPUs(usage.GPUs)
+	t.gpus = usage.GPUs
 	t.report(ctx, usage.Drifts)
 	if t.Limiter != nil {
 		if err := t.Limiter.Keep(t.state.View().Limits()); err != nil {
@@ -148,26 +110,24 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round) {
 		}
 	}
 	t.count()
-	if !t.API.Online() {
-		return
-	}
 	text := ""
 	if len(usage.GPUs) > 0 {
 		text = quota.Publish(usage.GPUs).String()
 	}
 	if err := t.API.ShowAnnotations(ctx, map[string]string{wellknown.SharedGPUs: text}); err != nil {
 		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
-		t.woken.Notify()
+		most = actRetry
 	}
 	if listed {
-		t.evictRejected(ctx, r)
 		pods, _, _ := t.API.Pods()
+		t.evictRejected(ctx, r, pods)
 		drifts, again := annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete)
 		t.report(ctx, drifts)
 		if again {
-			t.woken.Notify()
+			most = actRetry
 		}
 	}
+	return most
 }
 
 // report makes an Event of each difference.
@@ -181,9 +141,8 @@ func (t *shares) report(ctx context.Context, drifts []devicestate.Drift) {
 
 // evictRejected evicts pods that have waited too long for a GPU or for HCAs, so that they
 // are scheduled again.
-func (t *shares) evictRejected(ctx context.Context, r *publish.Round) {
+func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*corev1.Pod) {
 	now := time.Now()
-	pods, _, _ := t.API.Pods()
 	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
 	for i := range rejected {
 		if t.evictor.Evict(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
@@ -211,7 +170,7 @@ func (t *shares) watchMPS(ctx context.Context) {
 func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
-		allocate.RejectedNUMA, allocate.RejectedHCAs, allocate.RejectedChannels,
+		allocate.RejectedHCAs, allocate.RejectedChannels,
 	} {
 		t.rejected.WithLabelValues(kind).Set(0)
 	}

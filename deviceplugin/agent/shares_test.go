@@ -178,7 +178,7 @@ func TestAnnotationOfAPodThatLeaves(t *testing.T) {
 	r.kubelet.Delete("default", "a")
 	r.passed.Add(int64(time.Minute)) // As long as a kubelet may start.
 	until(t, "the agent's note of that", func() bool {
-		r.shares.woken.Notify()
+		r.found.Notify()
 		return len(r.state.View().Expiring()) == 1
 	})
 	if err := r.consumer("b", "10/1", nil); err != nil {

@@ -37,11 +37,6 @@ func far(nodes []int, device int) bool {
 	return len(nodes) > 0 && device >= 0 && !slices.Contains(nodes, device)
 }
 
-// apart names both sides.
-func apart(nodes []int, device int) string {
-	return fmt.Sprintf("of NUMA node %d, and the container's processors are of %s", device, numbers(nodes))
-}
-
 func numbers(nodes []int) string {
 	texts := make([]string, len(nodes))
 	for i, node := range nodes {
@@ -63,7 +58,8 @@ func (n *Node) numaWarnings(decided []*Entry) []Warning {
 			}
 			g := &n.Inventory.Shared[at]
 			all = append(all, Warning{wellknown.EventSharesOnOtherNUMANode, fmt.Sprintf(
-				"container %s has a share of GPU %d, which is %s", e.Owner.Name, g.Index, apart(nodes, g.NUMA))})
+				"container %s has a share of GPU %d, which is of NUMA node %d, and the container's processors are of %s",
+				e.Owner.Name, g.Index, g.NUMA, numbers(nodes))})
 		}
 	}
 	return all

@@ -33,7 +33,7 @@ func Scheduled(
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
 	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi
 	switch {
-	case !written, h.Enabled && !own && pod.Spec.SchedulerName == h.SchedulerName:
+	case !written, h.Enabled && !own && pod.Spec.SchedulerName == hami.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
 	case h.Enabled && !own:
 		return nil, "", fmt.Errorf(
@@ -80,7 +80,7 @@ func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	if !c.SGPU.HAMi.Enabled {
 		return pod.Annotations
 	}
-	return hami.Annotations(pod, c.Domains, c.SGPU.HAMi.SchedulerName)
+	return hami.Annotations(pod, c.Domains)
 }
 
 // scheduledByHAMi returns the GPUs that HAMi chose.
@@ -96,7 +96,7 @@ func scheduledByHAMi(
 		memory[inv.Machine.GPUs[i].UUID] = inv.Machine.GPUs[i].MemoryMiB
 	}
 	uuids, counts, err := hami.Choice(pod, container, r, hami.Rules{
-		Node: node, SchedulerName: c.SchedulerName, MemoryMiB: memory,
+		Node: node, MemoryMiB: memory,
 	})
 	if errors.Is(err, hami.ErrAbsent) {
 		return nil, "", nil

@@ -28,9 +28,6 @@ const (
 	RejectedUnscheduled = "unscheduled"
 	// RejectedFull: the GPU would be over-committed.
 	RejectedFull = "full"
-	// RejectedNUMA: the GPU is not of the NUMA node of the container's processors,
-	// and the configuration requires it.
-	RejectedNUMA = "numa"
 	// RejectedHCAs: the pod requests more HCAs than exist, of a resource with count strict.
 	RejectedHCAs = "hcas"
 	// RejectedChannels: the pod asks for IMEX channels that it cannot have on this node.
@@ -208,9 +205,6 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 		if !reason.None() {
 			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)
 		}
-		if n.Inventory.Config.SGPU.NUMA == config.NUMARequire && far(nodes, gpus[i].NUMA) {
-			return nil, "", r.reject(RejectedNUMA, "%s chose GPU %d, which is %s", by, gpus[i].Index, apart(nodes, gpus[i].NUMA))
-		}
 		shares = append(shares, gpus[i].Share(&r.Request))
 	}
 	return shares, by, nil
@@ -259,9 +253,6 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, nodes []int, u *usage) (
 		return compareBool(r.names(y.UUID), r.names(x.UUID))
 	})
 	near := slices.DeleteFunc(slices.Clone(ordered), func(g quota.GPU) bool { return far(nodes, g.NUMA) })
-	if c.SGPU.NUMA == config.NUMARequire {
-		ordered = near
-	}
 	own := slices.DeleteFunc(slices.Clone(ordered), func(g quota.GPU) bool {
 		return !slices.ContainsFunc(u.consumers, func(x consumer) bool {
 			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Phase.Overlaps(r.phase)
@@ -277,10 +268,6 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, nodes []int, u *usage) (
 			uuids[i] = among[place].UUID
 		}
 		return uuids, nil
-	}
-	if _, ok := quota.Place(gpus, &r.Request, c.SGPU.Placement, nil); ok {
-		return nil, r.reject(RejectedNUMA,
-			"only other NUMA nodes than that of its processors, %s, have room, and sgpu.numa is %s", numbers(nodes), c.SGPU.NUMA)
 	}
 	return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
 }

@@ -130,7 +130,7 @@ func TestHAMisChoice(t *testing.T) {
 		},
 	} {
 		s.ask, s.ids = "30/10", []int{4}
-		s.change = func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled, c.SGPU.HAMi.SchedulerName = true, "hami-scheduler" }
+		s.change = func(c *config.NodeConfig) { c.SGPU.HAMi.Enabled = true }
 		if s.scheduler == "" {
 			s.scheduler = "hami-scheduler"
 		}
@@ -178,11 +178,6 @@ func TestNodePlaces(t *testing.T) {
 // near them, whatever its device IDs name. GPUs 0 to 3 of this machine are of NUMA
 // node 0, as are processors 0-55 and 112-167.
 func TestSharesFollowTheProcessors(t *testing.T) {
-	require := func(c *config.NodeConfig) { c.SGPU.NUMA = config.NUMARequire }
-	both := func(c *config.NodeConfig) {
-		require(c)
-		c.SGPU.GPUs = []config.GPURef{"0", "4"}
-	}
 	small, large := map[int]string{0: "50/1", 4: "30/1"}, map[int]string{0: "30/1", 4: "50/1"}
 	for _, s := range []scene{
 		{name: "no processors: the fullest", taken: small, want: []int{0}},
@@ -196,20 +191,6 @@ func TestSharesFollowTheProcessors(t *testing.T) {
 		{
 			name: "a scheduler chose", taken: small, cpus: []int64{60}, annotations: chose("gpu-1", "10/1", 1), want: []int{1},
 			warning: "container main has a share of GPU 1, which is of NUMA node 0, and the container's processors are of 1",
-		},
-		{name: "near is required, and there", taken: small, change: require, cpus: []int64{60}, want: []int{4}},
-		{
-			name: "near is required, and full", taken: large, ask: "60/1", change: both, cpus: []int64{60}, kind: RejectedNUMA,
-			reason: "only other NUMA nodes than that of its processors, 1, have room, and sgpu.numa is require",
-		},
-		{
-			name: "near is required, and a scheduler chose", taken: small, change: require, cpus: []int64{60},
-			annotations: chose("gpu-1", "10/1", 1), kind: RejectedNUMA,
-			reason: "heddle-scheduler chose GPU 1, which is of NUMA node 0, and the container's processors are of 1",
-		},
-		{
-			name: "near is required of processors that are shared", taken: small, change: require,
-			annotations: chose("gpu-1", "10/1", 1), want: []int{1},
 		},
 	} {
 		if s.ids = []int{0}; s.ask == "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	ill := health.Condition{Type: wellknown.ConditionDevices, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
 	set := func(c health.Condition) []corev1.NodeCondition {
 		t.Helper()
-		if err := k.SetCondition(t.Context(), c); err != nil {
+		if err := k.SetConditions(t.Context(), []health.Condition{c}); err != nil {
 			t.Fatal(err)
 		}
 		var all []corev1.NodeCondition
@@ -174,6 +175,41 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 	check(true)
 }
 
+func TestAwait(t *testing.T) {
+	s, k := newServer(t)
+	one := func(p *corev1.Pod) bool { return p.Name == "one" }
+	if got := k.Await(time.Hour, one); got != nil {
+		t.Errorf("%v before the pods are known", got)
+	}
+	running(t, k)
+	for known := false; !known; {
+		_, _, known = k.Pods()
+		runtime.Gosched()
+	}
+	if got := k.Await(time.Millisecond, one); got != nil {
+		t.Errorf("%v without such a pod", got)
+	}
+	p := podNamed("one")
+	p.Spec.NodeName = node
+	go s.AddPod(p)
+	for range 2 { // Soon, and at once.
+		if got := k.Await(time.Hour, one); len(got) != 1 {
+			t.Errorf("got %v", got)
+		}
+	}
+}
+
+func TestEvict(t *testing.T) {
+	s, k := newServer(t)
+	pod := types.NamespacedName{Namespace: "team", Name: "a"}
+	if err := k.Evict(t.Context(), pod, "uid-a"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a uid-a"}, s.Evicted); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}
+
 func TestLabelsAreKnownOnceTheNodeIs(t *testing.T) {
 	_, k := newServer(t)
 	if k.Labels() != nil {
@@ -214,12 +250,6 @@ func TestEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	k.WarnPod(pod, "Long", strings.Repeat("é", 8<<20))
-	for one := range k.events.recent {
-		if len(one.message) > 1024 {
-			t.Errorf("%d bytes of a message are remembered", len(one.message))
-		}
 	}
 }
 
@@ -263,9 +293,6 @@ func TestOffline(t *testing.T) {
 	}
 	c.WarnPod(kubelet.Pod{Name: "a"}, "Reason", "message")
 	c.Record(health.NodeEvent{})
-	if err := c.SetCondition(t.Context(), health.Condition{}); err != nil {
-		t.Error(err)
-	}
 	if owner, err := c.DeviceClass(t.Context(), gpus); owner != "" || err != nil {
 		t.Errorf("%q, %v", owner, err)
 	}

@@ -7,15 +7,12 @@ import (
 	"sync"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-const (
-	// classesPath is the API server's path of DeviceClasses.
-	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
-	// listedFor is the time for which one list is used: every resource of every node asks.
-	listedFor = time.Minute
-)
+// listedFor is the time for which one list is used: every resource of every node asks.
+const listedFor = time.Minute
 
 // deviceClasses are the extended resources that DeviceClasses stand for: the
 // scheduler hands such a request to DRA, and a device plugin's devices of the
@@ -40,7 +37,7 @@ func (c *Client) DeviceClass(ctx context.Context, resource string) (string, erro
 	if time.Since(known.listed) > listedFor {
 		byName, err := c.listClasses(ctx)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("list DeviceClasses: %w", err)
 		}
 		known.byName, known.listed = byName, time.Now()
 	}
@@ -50,34 +47,24 @@ func (c *Client) DeviceClass(ctx context.Context, resource string) (string, erro
 	return "", nil
 }
 
-// listClasses asks the API server's cache, and decodes the two fields that matter: the
-// typed API would cost memory.
+// listClasses asks the API server's cache.
 func (c *Client) listClasses(ctx context.Context) (map[string]string, error) {
-	body, err := c.rest.Get().AbsPath(classesPath).Param("resourceVersion", "0").
-		SetHeader("Accept", "application/json").DoRaw(ctx)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	body, err := c.core.RESTClient().Get().AbsPath("/apis/resource.k8s.io/v1/deviceclasses").
+		Param("resourceVersion", "0").SetHeader("Accept", "application/json").DoRaw(ctx)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return map[string]string{}, nil
-	case err != nil:
-		return nil, fmt.Errorf("list DeviceClasses: %w", err)
 	}
-	var list struct {
-		Items []struct {
-			Metadata struct {
-				Name string `json:"name"`
-			} `json:"metadata"`
-			Spec struct {
-				ExtendedResourceName string `json:"extendedResourceName"`
-			} `json:"spec"`
-		} `json:"items"`
+	if err != nil {
+		return nil, err
 	}
+	var list resourcev1.DeviceClassList
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("decode DeviceClasses: %w", err)
+		return nil, err
 	}
 	byName := map[string]string{}
-	for _, item := range list.Items {
-		if name := item.Spec.ExtendedResourceName; name != "" {
-			byName[name] = item.Metadata.Name
+	for i := range list.Items {
+		if name := list.Items[i].Spec.ExtendedResourceName; name != nil {
+			byName[*name] = list.Items[i].Name
 		}
 	}
 	return byName, nil

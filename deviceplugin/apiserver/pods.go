@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,129 +10,72 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// podWatch keeps the pods of one node. It is the store of a client-go reflector,
-// which relists and backs off as the field expects.
-type podWatch struct {
-	mu sync.Mutex // guards all below
-	// all are replaced and never modified.
-	all     map[types.UID]*corev1.Pod
-	known   bool
-	changed chan struct{}
+// pods are the pods of one node, in the store of a client-go informer.
+type pods struct {
+	store    cache.Store
+	informer cache.Controller
+
+	mu      sync.Mutex
+	changed chan struct{} // guarded by mu
 }
 
-func newPodWatch() *podWatch {
-	return &podWatch{all: map[types.UID]*corev1.Pod{}, changed: make(chan struct{})}
+func newPods(client rest.Interface, node string) *pods {
+	p := &pods{changed: make(chan struct{})}
+	p.store, p.informer = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(
+			client, "pods", metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", node)),
+		ObjectType: &corev1.Pod{}, Transform: lean,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { p.notify() },
+			UpdateFunc: func(any, any) { p.notify() },
+			DeleteFunc: func(any) { p.notify() },
+		},
+	})
+	return p
 }
 
-// onNode selects the node's pods.
-func (c *Client) onNode() fields.Selector {
-	return fields.OneTermEqualSelector("spec.nodeName", c.node)
+// run watches until ctx ends.
+func (p *pods) run(ctx context.Context) {
+	var synced sync.WaitGroup
+	defer synced.Wait()
+	synced.Go(func() {
+		cache.WaitForCacheSync(ctx.Done(), p.informer.HasSynced)
+		p.notify() // Also of a node without pods.
+	})
+	p.informer.RunWithContext(ctx)
 }
 
-func (c *Client) watchPods(ctx context.Context) {
-	lw := cache.NewListWatchFromClient(c.rest, "pods", metav1.NamespaceAll, c.onNode())
-	cache.NewReflectorWithOptions(lw, &corev1.Pod{}, c.podWatch, cache.ReflectorOptions{Name: "pods"}).RunWithContext(ctx)
-}
-
-// change changes the pods and wakes what waits for that.
-func (p *podWatch) change(change func()) {
+// notify wakes what waits for a change.
+func (p *pods) notify() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change()
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// Lean keeps what the device plugin reads of a pod: a node has hundreds.
-func Lean(p *corev1.Pod) *corev1.Pod {
-	lean := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Annotations: p.Annotations,
-		ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
-		CreationTimestamp: p.CreationTimestamp, OwnerReferences: p.OwnerReferences,
-	}}
-	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
-	lean.Status.ContainerStatuses = leanStatuses(p.Status.ContainerStatuses)
-	lean.Status.InitContainerStatuses = leanStatuses(p.Status.InitContainerStatuses)
-	lean.Spec.SecurityContext, lean.Spec.Priority = p.Spec.SecurityContext, p.Spec.Priority
-	lean.Spec.NodeName, lean.Spec.SchedulerName = p.Spec.NodeName, p.Spec.SchedulerName
-	lean.Spec.Containers = leanContainers(p.Spec.Containers)
-	lean.Spec.InitContainers = leanContainers(p.Spec.InitContainers)
-	return lean
-}
-
-func leanContainers(list []corev1.Container) []corev1.Container {
-	lean := make([]corev1.Container, 0, len(list))
-	for i := range list {
-		c := &list[i]
-		lean = append(lean, corev1.Container{
-			Name: c.Name, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
-			SecurityContext: c.SecurityContext,
-		})
+// lean takes out of a pod the large parts that the device plugin does not read: a node has hundreds.
+func lean(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
 	}
-	return lean
-}
-
-func leanStatuses(list []corev1.ContainerStatus) []corev1.ContainerStatus {
-	lean := make([]corev1.ContainerStatus, 0, len(list))
-	for i := range list {
-		s := &list[i]
-		lean = append(lean, corev1.ContainerStatus{
-			Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount,
-			ContainerID: s.ContainerID,
-		})
-	}
-	return lean
-}
-
-// Add is called by the reflector.
-func (p *podWatch) Add(obj any) error { return p.Update(obj) }
-
-// Update is called by the reflector, and with what a write returned. It ignores a version
-// older than the known one.
-func (p *podWatch) Update(obj any) error {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		p.change(func() {
-			if known := p.all[pod.UID]; known != nil {
-				order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, known.ResourceVersion)
-				if err == nil && order < 0 {
-					return
-				}
-			}
-			p.all[pod.UID] = Lean(pod)
-		})
-	}
-	return nil
-}
-
-// Delete is called by the reflector.
-func (p *podWatch) Delete(obj any) error {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		p.change(func() { delete(p.all, pod.UID) })
-	}
-	return nil
-}
-
-// Replace is called by the reflector after a list.
-func (p *podWatch) Replace(list []any, _ string) error {
-	all := make(map[types.UID]*corev1.Pod, len(list))
-	for _, obj := range list {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			all[pod.UID] = Lean(pod)
+	p.ManagedFields, p.Labels, p.Status.Conditions = nil, nil, nil
+	p.Spec.Volumes, p.Spec.Affinity, p.Spec.Tolerations, p.Spec.TopologySpreadConstraints = nil, nil, nil, nil
+	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Command, c.Args, c.VolumeMounts, c.Ports = nil, nil, nil, nil
+			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
 		}
 	}
-	p.change(func() { p.all, p.known = all, true })
-	return nil
+	return p, nil
 }
-
-// Resync is called by the reflector and has nothing to do here.
-func (p *podWatch) Resync() error { return nil }
 
 // HasUID reports whether a pod has the kubelet's UID: its own, or, of a static
 // pod's mirror, the one in its annotation.
@@ -147,10 +89,14 @@ func (c *Client) Pods() (all []*corev1.Pod, changed <-chan struct{}, known bool)
 	if c == nil {
 		return nil, nil, false
 	}
-	p := c.podWatch
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Values(p.all)), p.changed, p.known
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	for _, obj := range c.pods.store.List() {
+		if p, ok := obj.(*corev1.Pod); ok {
+			all = append(all, p)
+		}
+	}
+	return all, c.pods.changed, c.pods.informer.HasSynced()
 }
 
 // Watched returns a pod of this node without a request; nil if it is not among those
@@ -181,17 +127,14 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 	}
 	if pod.Name != "" {
 		got, err := c.ReadPod(ctx, pod.Namespace, pod.Name)
-		if err != nil {
-			return nil, err
-		}
-		if pod.UID != "" && !HasUID(got, pod.UID) {
+		if err == nil && pod.UID != "" && !HasUID(got, pod.UID) {
 			return nil, fmt.Errorf("read pod %s: another pod has its name", pod)
 		}
-		return got, nil
+		return got, err
 	}
-	list := &corev1.PodList{}
-	options := &metav1.ListOptions{FieldSelector: c.onNode().String(), ResourceVersion: "0"}
-	err := c.rest.Get().Resource("pods").VersionedParams(options, metav1.ParameterCodec).Do(ctx).Into(list)
+	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: "spec.nodeName=" + c.node, ResourceVersion: "0",
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list pods of node %s: %w", c.node, err)
 	}

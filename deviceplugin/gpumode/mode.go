@@ -120,7 +120,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 			t.parents[g.MIG.Devices[j].UUID] = g.UUID
 		}
 		old := t.gpus[g.UUID]
-		now := configure(old, inventory.Wanted(c, g), c.SGPU.ModeSwitch)
+		now := configure(old, inventory.Wanted(c, g))
 		t.gpus[g.UUID] = now
 		_, known := before[g.UUID]
 		idle = idle && (!now.pending() || known && now.same(&old))

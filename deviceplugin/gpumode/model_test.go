@@ -85,7 +85,6 @@ func (m *model) configure() {
 			}
 		}
 	}
-	c.SGPU.ModeSwitch = []config.ModeSwitch{cordon, wait}[m.draw(2)]
 	m.mu.Lock()
 	m.config = &c
 	m.mu.Unlock()

@@ -90,7 +90,7 @@ func (t *Tracker) decide(o *Observation) {
 		if !old.pending() {
 			continue
 		}
-		now, moves := observe(old, u, t.config.SGPU.ModeSwitch)
+		now, moves := observe(old, u)
 		t.gpus[uuid] = now
 		switch {
 		case moves:
@@ -119,7 +119,7 @@ func (t *Tracker) decide(o *Observation) {
 			t.unsaved = true // Its mode was wanted again while the file was written.
 		default:
 			t.log.Info("GPU mode changes", "uuid", uuid, "from", string(g.mode), "to", string(to))
-			g = moved(g, to, t.config.SGPU.ModeSwitch)
+			g = moved(g, to)
 		}
 		t.gpus[uuid] = g
 	}

@@ -83,7 +83,7 @@ func two() *machine.Machine {
 
 func configured(mode config.Mode, gpus ...config.GPURef) *config.NodeConfig {
 	c := config.Default()
-	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, cordon, gpus
+	c.Mode, c.SGPU.GPUs = mode, gpus
 	return &c
 }
 

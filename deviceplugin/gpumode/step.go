@@ -86,32 +86,29 @@ func (g *gpuState) enter(next phase) {
 
 // configure takes the configured mode. A GPU that has not changed its mode yet is open again at
 // once if its mode is wanted again.
-func configure(g gpuState, wanted config.Mode, how config.ModeSwitch) gpuState {
+func configure(g gpuState, wanted config.Mode) gpuState {
 	g.wanted = wanted
 	switch {
 	case g.mode == "":
 	case g.mode == wanted:
 		g.observed, g.unwritten, g.holders, g.freeSince = false, false, nil, time.Time{}
 		g.enter(map[bool]phase{false: open, true: draining}[len(g.others) > 0])
-	case how != config.ModeSwitchWait:
+	default:
 		g.enter(max(g.phase, draining))
-	case len(g.holders) > 0:
-		g.enter(open)
 	}
 	return g
 }
 
 // observe takes an observation. moves reports that the mode becomes the wanted one.
-func observe(g gpuState, u *usage, how config.ModeSwitch) (next gpuState, moves bool) {
+func observe(g gpuState, u *usage) (next gpuState, moves bool) {
 	g.observed = true
 	if !g.checked {
 		g.mode, g.checked = confirmed(g.mode, g.wanted, u.held), true
 	}
 	g.holders, g.others = u.held[g.mode], u.held[other(g.mode)]
 	free := len(g.holders) == 0 && !u.offered[g.mode]
-	waits := g.mode != g.wanted && len(g.holders) > 0 && how == config.ModeSwitchWait
 	switch {
-	case waits, g.mode == g.wanted && len(g.others) == 0:
+	case g.mode == g.wanted && len(g.others) == 0:
 		g.enter(open)
 	case g.mode == g.wanted, g.phase == open:
 		g.enter(draining)
@@ -131,8 +128,8 @@ func observe(g gpuState, u *usage, how config.ModeSwitch) (next gpuState, moves 
 }
 
 // moved returns the state of a GPU with its next mode on disk.
-func moved(g gpuState, to config.Mode, how config.ModeSwitch) gpuState {
-	return configure(gpuState{mode: to, checked: true}, g.wanted, how)
+func moved(g gpuState, to config.Mode) gpuState {
+	return configure(gpuState{mode: to, checked: true}, g.wanted)
 }
 
 // confirmed returns the mode of a GPU that was not compared with its holders yet: the recorded

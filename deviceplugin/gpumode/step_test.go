@@ -12,8 +12,6 @@ import (
 const (
 	native = config.ModeNative
 	shared = config.ModeSGPU
-	cordon = config.ModeSwitchCordon
-	wait   = config.ModeSwitchWait
 )
 
 func by(mode config.Mode, pods ...string) map[config.Mode][]string {
@@ -30,67 +28,48 @@ func TestOneStep(t *testing.T) {
 		name  string
 		gpu   func(*gpuState)
 		see   usage
-		how   config.ModeSwitch
 		want  func(*gpuState)
 		moves bool
 	}{
 		{
 			"held: no new pod, until it ends", func(g *gpuState) { g.phase = open },
 			usage{held: by(native, "ml/train")},
-			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/train"} }, false,
 		},
-		{
-			"held, and patience: offered as before", nil,
-			usage{held: by(native, "ml/train")},
-			wait,
-			func(g *gpuState) { g.phase, g.shown, g.holders = open, time.Time{}, []string{"ml/train"} }, false,
-		},
-		{
-			"free by chance, with patience", func(g *gpuState) { g.phase = open },
-			usage{},
-			wait,
-			func(g *gpuState) { g.phase, g.shown = draining, time.Time{} }, false,
-		},
-		{"the kubelet still offers it", nil, usage{offered: map[config.Mode]bool{native: true}}, cordon, nil, false},
+		{"the kubelet still offers it", nil, usage{offered: map[config.Mode]bool{native: true}}, nil, false},
 		{
 			"the kubelet offers it again", func(g *gpuState) { g.freeSince = long },
 			usage{offered: map[config.Mode]bool{native: true}},
-			cordon,
 			func(g *gpuState) { g.freeSince = time.Time{} }, false,
 		},
 		{
 			"what the kubelet offers in the other mode does not matter", nil,
 			usage{offered: map[config.Mode]bool{shared: true}},
-			cordon,
 			func(g *gpuState) { g.freeSince = now }, false,
 		},
-		{"the resources do not follow yet", func(g *gpuState) { g.shown = time.Time{} }, usage{}, cordon, nil, false},
-		{"asked before the resources followed", func(g *gpuState) { g.shown = now }, usage{}, cordon, nil, false},
-		{"not free for long enough", func(g *gpuState) { g.freeSince = long.Add(1) }, usage{}, cordon, nil, false},
+		{"the resources do not follow yet", func(g *gpuState) { g.shown = time.Time{} }, usage{}, nil, false},
+		{"asked before the resources followed", func(g *gpuState) { g.shown = now }, usage{}, nil, false},
+		{"not free for long enough", func(g *gpuState) { g.freeSince = long.Add(1) }, usage{}, nil, false},
 		{
 			"free for long enough: it leaves its resource", func(g *gpuState) { g.freeSince = long },
 			usage{},
-			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.freeSince = leaving, time.Time{}, time.Time{} }, false,
 		},
-		{"its resource has not dropped it yet", func(g *gpuState) { g.phase, g.shown = leaving, time.Time{} }, usage{}, cordon, nil, false},
+		{"its resource has not dropped it yet", func(g *gpuState) { g.phase, g.shown = leaving, time.Time{} }, usage{}, nil, false},
 		{
 			"a call slipped in before it left", func(g *gpuState) { g.phase = leaving },
 			usage{held: by(native, "ml/late")},
-			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.holders = draining, time.Time{}, []string{"ml/late"} }, false,
 		},
-		{"it has left: it moves", func(g *gpuState) { g.phase = leaving }, usage{}, cordon, nil, true},
+		{"it has left: it moves", func(g *gpuState) { g.phase = leaving }, usage{}, nil, true},
 		{
 			"those who hold it in the new mode already do not keep it", func(g *gpuState) { g.phase = leaving },
 			usage{held: by(shared, "ml/b")},
-			cordon, func(g *gpuState) { g.others = []string{"ml/b"} }, true,
+			func(g *gpuState) { g.others = []string{"ml/b"} }, true,
 		},
 		{
 			"held in the other mode too: no new pod", func(g *gpuState) { g.wanted, g.phase = native, open },
 			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
-			cordon,
 			func(g *gpuState) {
 				g.phase, g.shown, g.holders, g.others = draining, time.Time{}, []string{"ml/a"}, []string{"ml/b"}
 			}, false,
@@ -98,19 +77,16 @@ func TestOneStep(t *testing.T) {
 		{
 			"no longer", func(g *gpuState) { g.wanted, g.others = native, []string{"ml/b"} },
 			usage{},
-			cordon,
 			func(g *gpuState) { g.phase, g.shown, g.others = open, time.Time{}, nil }, false,
 		},
 		{
 			"first start: no pod holds it", func(g *gpuState) { *g = gpuState{wanted: shared} },
 			usage{},
-			cordon,
 			func(g *gpuState) { *g = gpuState{mode: shared, wanted: shared, checked: true, observed: true} }, false,
 		},
 		{
 			"first start: its holders decide", func(g *gpuState) { *g = gpuState{wanted: shared} },
 			usage{held: by(native, "ml/a")},
-			cordon,
 			func(g *gpuState) {
 				*g = gpuState{mode: native, wanted: shared, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
 			}, false,
@@ -118,7 +94,6 @@ func TestOneStep(t *testing.T) {
 		{
 			"restart: the record is contradicted", func(g *gpuState) { *g = gpuState{mode: native, wanted: native} },
 			usage{held: by(shared, "ml/a")},
-			cordon,
 			func(g *gpuState) {
 				*g = gpuState{mode: shared, wanted: native, checked: true, observed: true, phase: draining, holders: []string{"ml/a"}}
 			}, false,
@@ -134,7 +109,7 @@ func TestOneStep(t *testing.T) {
 				tt.want(&want)
 			}
 			tt.see.asked = now
-			got, moves := observe(g, &tt.see, tt.how)
+			got, moves := observe(g, &tt.see)
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(gpuState{})); diff != "" || moves != tt.moves {
 				t.Errorf("moves %t, want %t (-want +got):\n%s", moves, tt.moves, diff)
 			}
@@ -149,18 +124,15 @@ func TestConfigure(t *testing.T) {
 		name   string
 		gpu    gpuState
 		wanted config.Mode
-		how    config.ModeSwitch
 		want   gpuState
 	}{
-		{"nothing new", free, native, cordon, free},
-		{"a switch: no new pod at once", free, shared, cordon, gpuState{mode: native, wanted: shared, checked: true, phase: draining}},
-		{"a switch with patience: first see which pod holds it", free, shared, wait, gpuState{mode: native, wanted: shared, checked: true}},
-		{"the mode is wanted again", held, native, cordon, free},
-		{"patience from now on", held, shared, wait, gpuState{mode: native, wanted: shared, checked: true, observed: true, holders: []string{"ml/a"}}},
-		{"not known yet", gpuState{}, shared, cordon, gpuState{wanted: shared}},
+		{"nothing new", free, native, free},
+		{"a switch: no new pod at once", free, shared, gpuState{mode: native, wanted: shared, checked: true, phase: draining}},
+		{"the mode is wanted again", held, native, free},
+		{"not known yet", gpuState{}, shared, gpuState{wanted: shared}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, configure(tt.gpu, tt.wanted, tt.how), cmp.AllowUnexported(gpuState{})); diff != "" {
+			if diff := cmp.Diff(tt.want, configure(tt.gpu, tt.wanted), cmp.AllowUnexported(gpuState{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -179,7 +151,7 @@ func TestTexts(t *testing.T) {
 			gpuState{mode: native, wanted: shared, phase: draining, observed: true, holders: []string{"ml/a"}},
 			"ml/a ends", "moves to sgpu when ml/a ends",
 		},
-		{"two, with patience", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
+		{"two", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
 		{
 			"five",
 			gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},

@@ -1,6 +1,9 @@
 package health
 
 import (
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -15,63 +18,42 @@ type NodeEvent struct {
 	Message string
 }
 
-// maxEvents are kept until they are received; later ones are in the log only.
-const maxEvents = 64
-
-// publish logs changes and queues Events; mu is held. HCAs that no resource is
-// made of are logged at debug level only: storage adapters often have a port
-// without a cable.
-func (m *Monitor) publish(last, now *Snapshot) {
-	for _, id := range changed(last.GPUs, now.GPUs) {
-		m.queue("GPU", id, displayName("GPU", id, now.Machine, last.Machine), now.GPUs[id])
-	}
-	for _, id := range changed(last.HCAs, now.HCAs) {
-		state := now.HCAs[id]
-		if !m.offered(id) {
-			m.options.Log.Debug("health of an HCA changed", "hca", id, "healthy", state.Healthy, "reason", state.Reason)
-			continue
+// Events returns the Events of the devices that became unhealthy or recovered between two snapshots; HCAs only if a
+// resource of the configuration has them: storage adapters often have a port without a cable.
+func Events(last, now *Snapshot, c *config.NodeConfig) []NodeEvent {
+	var all []NodeEvent
+	add := func(kind, id string, state State) {
+		event := NodeEvent{Reason: wellknown.EventDeviceRecovered}
+		event.Message = displayName(kind, id, now.Machine, last.Machine) + " is healthy again"
+		if !state.Healthy {
+			event.Warning, event.Reason = true, wellknown.EventDeviceUnhealthy
+			event.Message = displayName(kind, id, now.Machine, last.Machine) + " is unhealthy: " + state.Reason
 		}
-		m.queue("HCA", id, displayName("HCA", id, now.Machine, last.Machine), state)
+		all = append(all, event)
 	}
-}
-
-func (m *Monitor) queue(kind, id, name string, state State) {
-	m.options.Log.Info("health of a device changed", "kind", kind, "device", id, "name", name,
-		"healthy", state.Healthy, "cause", state.Cause, "reason", state.Reason)
-	event := NodeEvent{
-		Warning: true, Reason: wellknown.EventDeviceUnhealthy, Message: name + " is unhealthy: " + state.Reason,
+	for _, id := range changed(last.GPUs, now.GPUs) {
+		add("GPU", id, now.GPUs[id])
 	}
-	if state.Healthy {
-		event = NodeEvent{Reason: wellknown.EventDeviceRecovered, Message: name + " is healthy again"}
+	scan := c.WithRoles(now.Machine)
+	for _, id := range changed(last.HCAs, now.HCAs) {
+		if offered(scan, c, id) {
+			add("HCA", id, now.HCAs[id])
+		}
 	}
-	select {
-	case m.events <- event:
-	default:
-		m.options.Log.Warn("event dropped, too many are waiting", "message", event.Message)
-	}
+	return all
 }
 
 // offered reports whether a resource has this HCA, or had it when it was there.
-func (m *Monitor) offered(id string) bool {
-	scan := m.config.WithRoles(m.tracker.machine)
-	for i, other := range scan.HCAIDs() {
-		if other == id {
-			return m.selected(scan, &scan.HCAs[i])
-		}
+func offered(scan *machine.Machine, c *config.NodeConfig, id string) bool {
+	at := slices.Index(scan.HCAIDs(), id)
+	if at < 0 {
+		return true // It is gone, and a pod may have it.
 	}
-	// It is gone, and a pod may have it.
-	return true
-}
-
-func (m *Monitor) selected(scan *machine.Machine, h *machine.HCA) bool {
-	rdma := &m.config.RDMA
-	for i := range rdma.Resources {
-		r := &rdma.Resources[i]
+	h := &scan.HCAs[at]
+	return slices.ContainsFunc(c.RDMA.Resources, func(r config.RDMAResource) bool {
 		// A virtual function that one pod has alone is down until it is in that pod's
 		// network.
-		if ok, _ := rdma.Select(scan, r, h); ok && (h.PhysFn == "" || r.Sharers > 1) {
-			return true
-		}
-	}
-	return false
+		selected, _ := c.RDMA.Select(scan, &r, h)
+		return selected && (h.PhysFn == "" || r.Sharers > 1)
+	})
 }

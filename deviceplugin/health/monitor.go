@@ -48,13 +48,11 @@ type Monitor struct {
 	snapshot atomic.Pointer[Snapshot]
 	// pollNow and timerNow activate the loops of Run.
 	changed, pollNow, timerNow notify.Signal
-	events                     chan NodeEvent
 	codes                      *prometheus.CounterVec
 
 	// mu guards what follows, and serializes publishing.
 	mu      sync.Mutex
 	tracker *tracker
-	config  *config.NodeConfig
 	next    time.Time
 	logged  map[report]time.Time
 }
@@ -63,8 +61,8 @@ type Monitor struct {
 func New(o Options) *Monitor {
 	m := &Monitor{
 		options: o, changed: notify.New(), pollNow: notify.New(), timerNow: notify.New(),
-		events: make(chan NodeEvent, maxEvents), config: o.Config, tracker: newTracker(o.Config.Health),
-		logged: map[report]time.Time{}, codes: newCodes(),
+		tracker: newTracker(o.Config.Health),
+		logged:  map[report]time.Time{}, codes: newCodes(),
 	}
 	m.snapshot.Store(&Snapshot{})
 	m.apply(m.scanned)
@@ -78,16 +76,12 @@ func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 // It has one reader, and several changes may come as one.
 func (m *Monitor) Changed() <-chan struct{} { return m.changed }
 
-// Events are to be recorded on the Node.
-func (m *Monitor) Events() <-chan NodeEvent { return m.events }
-
 // Configure takes the configuration that counts from now on.
 func (m *Monitor) Configure(c *config.NodeConfig) {
 	m.apply(func(time.Time) {
-		if !reflect.DeepEqual(c.Health, m.config.Health) {
+		if !reflect.DeepEqual(c.Health, m.tracker.config) {
 			m.tracker.configure(c.Health)
 		}
-		m.config = c
 	})
 }
 
@@ -177,13 +171,10 @@ func (m *Monitor) apply(change func(now time.Time)) {
 		m.next = next
 		m.timerNow.Notify()
 	}
-	last := m.snapshot.Load()
-	if snapshot.equal(last) {
-		return
+	if !snapshot.equal(m.snapshot.Load()) {
+		m.snapshot.Store(snapshot)
+		m.changed.Notify()
 	}
-	m.snapshot.Store(snapshot)
-	m.changed.Notify()
-	m.publish(last, snapshot)
 }
 
 // report is one kind of error of one GPU.

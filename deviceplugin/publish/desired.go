@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -20,8 +22,11 @@ type Status struct {
 	// Annotations are the Node's; an empty value removes one, and one that is absent
 	// here stays as it is.
 	Annotations map[string]string
-	// Remedy holds the measures for GPUs that stay unhealthy, or nil.
-	Remedy *Remedy
+	// Taint is whether the Node should have the taint [wellknown.UnhealthyGPU]; nil leaves it as it is.
+	Taint *bool
+	// Evict are pods that have GPUs that stay unhealthy; EvictReason is for their Events.
+	Evict       []*corev1.Pod
+	EvictReason string
 }
 
 // Desired decides what the Node should show of a round.
@@ -33,7 +38,6 @@ func Desired(r *Round) *Status {
 		Annotations: map[string]string{
 			wellknown.GPUReleaseStatus: releaseAnnotation(r), wellknown.HCACounts: hcaCounts(r),
 		},
-		Remedy: remedyOf(r),
 	}
 	for _, one := range short {
 		// Health sends separate Events about single devices.
@@ -44,6 +48,7 @@ func Desired(r *Round) *Status {
 		}
 	}
 	s.freeGPUs(r)
+	s.remedy(r)
 	return s
 }
 

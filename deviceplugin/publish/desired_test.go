@@ -235,7 +235,6 @@ func scenes(t *testing.T) map[string]*scene {
 func text(r *Round, s *Status) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	condition := func(c health.Condition) { add("condition %s=%t %s: %s", c.Type, c.True, c.Reason, c.Message) }
 	for _, one := range Shortages(r) {
 		add("unavailable %d of %s, %s: %s", one.Count, one.Resource, one.Cause, one.Message)
 	}
@@ -243,20 +242,16 @@ func text(r *Round, s *Status) string {
 		add("event %s warning=%t: %s", s.Notices[name].Reason, s.Notices[name].Warning, s.Notices[name].Message)
 	}
 	for _, c := range s.Conditions {
-		condition(c)
+		add("condition %s=%t %s: %s", c.Type, c.True, c.Reason, c.Message)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Annotations)) {
 		add("annotation %s=%s", key, s.Annotations[key])
 	}
-	if s.Remedy != nil {
-		add("taint %t", s.Remedy.Taint)
-		if n := s.Remedy.Notice; n != nil {
-			add("event %s warning=%t: %s", n.Reason, n.Warning, n.Message)
-		}
-		for _, p := range s.Remedy.Evict {
-			add("evict %s: %s", p.Name, s.Remedy.Reason)
-		}
-		condition(s.Remedy.Condition)
+	if s.Taint != nil {
+		add("taint %t", *s.Taint)
+	}
+	for _, p := range s.Evict {
+		add("evict %s: %s", p.Name, s.EvictReason)
 	}
 	return strings.Join(lines, "\n") + "\n"
 }

@@ -21,12 +21,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
 	publishTimeout = 10 * time.Second
-	publishRetry   = 15 * time.Second
 	// publishAgain is the time for which the Node is trusted to keep the written conditions.
 	publishAgain = 5 * time.Minute
 	// releaseRetry is the time between two answers to a request for a release until
@@ -43,20 +41,19 @@ type Options struct {
 	// Session is with the driver of the GPUs; nil for a replayed machine.
 	Session *host.Release
 	Log     *slog.Logger
+	// Last is the last round.
+	Last *atomic.Pointer[Round]
 }
 
-// Publisher keeps the Node's conditions, annotations and taint as [Desired] has them,
-// apart from the agent's loop: a slow API server must not hold back the health of a
-// device.
+// Publisher keeps the Node's conditions, annotations and taint as [Desired] has them.
+// It is for one goroutine, but for its metrics.
 type Publisher struct {
 	Options
-	changed notify.Signal
-	last    atomic.Pointer[Round]
-
-	// What follows is Run's alone: the conditions that were written, by type, and the
-	// notices of the last round.
-	written map[string]writtenCondition
-	notices map[string]health.NodeEvent
+	// written are the conditions that the Node has since writtenAt, and notices those of the last
+	// round.
+	written   []health.Condition
+	writtenAt time.Time
+	notices   map[string]health.NodeEvent
 
 	evictor               *apiserver.Evictor
 	active                prometheus.Gauge
@@ -64,16 +61,10 @@ type Publisher struct {
 	unavailable, bindings *prometheus.Desc
 }
 
-type writtenCondition struct {
-	health.Condition
-	at time.Time
-}
-
-// New makes a Publisher of the node before its first round.
-func New(o Options, before *Round) *Publisher {
-	p := &Publisher{
-		Options: o, changed: notify.New(), written: map[string]writtenCondition{},
-		evictor: apiserver.NewEvictor(o.API),
+// New makes a Publisher of the node.
+func New(o Options) *Publisher {
+	return &Publisher{
+		Options: o, evictor: apiserver.NewEvictor(o.API),
 		active: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "heddle_remediation_active",
 			Help: "1 while health.remediation has the Node cordoned because a GPU stays unhealthy.",
@@ -88,49 +79,25 @@ func New(o Options, before *Round) *Publisher {
 		bindings: prometheus.NewDesc("heddle_bindings",
 			"Containers that have devices of a resource.", []string{"resource"}, nil),
 	}
-	p.last.Store(before)
-	return p
 }
 
-// Update takes a round.
-func (p *Publisher) Update(r *Round) {
-	p.last.Store(r)
-	p.changed.Notify()
-}
-
-// Run publishes after every round until ctx ends.
-func (p *Publisher) Run(ctx context.Context) error {
+// Publish writes what the Node does not show of the last round yet. It returns after how long at most to call it
+// again, or most.
+func (p *Publisher) Publish(ctx context.Context, most time.Duration) time.Duration {
 	if !p.API.Online() {
-		return nil
+		return most
 	}
-	var retry <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.changed:
-		case <-retry:
-		}
-		retry = nil
-		switch releasing, err := p.publish(ctx); {
-		case err != nil && ctx.Err() == nil:
-			p.Log.WarnContext(ctx, "publishing devices failed", "err", err, "retry_in", publishRetry)
-			retry = time.After(publishRetry)
-		case releasing:
-			retry = time.After(releaseRetry)
-		}
-	}
-}
-
-// publish writes what differs. releasing reports that a release has not come to its
-// end yet.
-func (p *Publisher) publish(ctx context.Context) (releasing bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	within, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	r := *p.last.Load()
-	err = p.ask(ctx, &r)
-	status := r.Usage.Release
-	return status != nil && !status.Released, errors.Join(err, p.apply(ctx, Desired(&r)))
+	r := *p.Last.Load()
+	err := errors.Join(p.ask(within, &r), p.apply(within, Desired(&r)))
+	if err != nil && ctx.Err() == nil {
+		p.Log.WarnContext(ctx, "publishing devices failed", "err", err)
+	}
+	if status := r.Usage.Release; status != nil && !status.Released {
+		return releaseRetry
+	}
+	return most
 }
 
 // ask finds out who uses the devices of a round.
@@ -168,56 +135,35 @@ func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	})
 }
 
-// apply writes what the Node does not show yet.
+// apply writes what the Node does not show yet, and evicts pods as far as their budgets and the rate
+// allow.
 func (p *Publisher) apply(ctx context.Context, s *Status) error {
-	for name, notice := range s.Notices {
-		if _, before := p.notices[name]; !before {
+	var errs []error
+	if s.Taint != nil {
+		p.active.Set(map[bool]float64{true: 1}[*s.Taint])
+		errs = append(errs, p.API.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, *s.Taint))
+	}
+	for subject, notice := range s.Notices {
+		if _, before := p.notices[subject]; !before {
+			p.Log.InfoContext(ctx, "event on the Node", "reason", notice.Reason, "message", notice.Message)
 			p.API.Record(notice)
 		}
 	}
 	p.notices = s.Notices
-	var errs []error
-	for _, c := range s.Conditions {
-		errs = append(errs, p.setCondition(ctx, c))
+	if !slices.Equal(s.Conditions, p.written) || time.Since(p.writtenAt) >= publishAgain {
+		if err := p.API.SetConditions(ctx, s.Conditions); err != nil {
+			errs = append(errs, err)
+		} else {
+			p.written, p.writtenAt = s.Conditions, time.Now()
+		}
 	}
 	errs = append(errs, p.API.ShowAnnotations(ctx, s.Annotations))
-	if s.Remedy != nil {
-		errs = append(errs, p.remedy(ctx, s.Remedy))
-	}
-	return errors.Join(errs...)
-}
-
-func (p *Publisher) setCondition(ctx context.Context, c health.Condition) error {
-	if old := p.written[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
-		return nil
-	}
-	if err := p.API.SetCondition(ctx, c); err != nil {
-		return err
-	}
-	p.written[c.Type] = writtenCondition{c, time.Now()}
-	return nil
-}
-
-// remedy changes the taint, evicts pods as far as their budgets and the rate allow, and
-// shows both in a condition.
-func (p *Publisher) remedy(ctx context.Context, r *Remedy) error {
-	if r.Notice != nil {
-		if err := p.API.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, r.Taint); err != nil {
-			return err
-		}
-		p.Log.InfoContext(ctx, "remediation", "cordoned", r.Taint, "reason", r.Notice.Message)
-		p.API.Record(*r.Notice)
-	}
-	p.active.Set(0)
-	if r.Taint {
-		p.active.Set(1)
-	}
-	for _, pod := range r.Evict {
-		if p.evictor.Evict(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, r.Reason) {
+	for _, pod := range s.Evict {
+		if p.evictor.Evict(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, s.EvictReason) {
 			p.evicted.Inc()
 		}
 	}
-	return p.setCondition(ctx, r.Condition)
+	return errors.Join(errs...)
 }
 
 // Describe implements [prometheus.Collector].
@@ -235,7 +181,7 @@ func (p *Publisher) Collect(metrics chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value int, labels ...string) {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
 	}
-	r := p.last.Load()
+	r := p.Last.Load()
 	for _, one := range Shortages(r) {
 		gauge(p.unavailable, max(one.Count, 1), one.Resource, string(one.Cause))
 	}

@@ -20,6 +20,10 @@ import (
 // This file decides which pods a node evicts so that they are scheduled again. Which
 // pods over their share are evicted is sharing/enforce's; deviceplugin/apiserver evicts.
 
+// hcasRejectedFor is how long a pod may wait for HCAs that a resource with count strict
+// does not have.
+const hcasRejectedFor = time.Minute
+
 // A pod is rejected for longestWait times the configured time at most. Evictions that
 // are forgetAfter times that time ago do not count.
 const (
@@ -59,9 +63,9 @@ func (e Evicted) Add(now time.Time, r *RejectedPod) {
 // RejectedPod is a pod that has been rejected for too long.
 type RejectedPod struct {
 	Pod *corev1.Pod
-	// Event is the reason of the Event, Message its text, Reason why it was rejected.
-	Event, Message, Reason string
-	wait                   time.Duration
+	// Event is the reason of the Event, Message its text.
+	Event, Message string
+	wait           time.Duration
 }
 
 // Rejected returns the pods that have waited too long for a GPU or for HCAs, the oldest
@@ -74,7 +78,7 @@ func Rejected(
 		r := &rejections[i]
 		patience, event, resources := c.SGPU.RejectedFor, wellknown.EventSGPUEvicted, []string{c.Resources.SGPU}
 		if r.Kind == allocate.RejectedHCAs {
-			patience, event, resources = c.RDMA.RejectedFor, wellknown.EventHCAEvicted, nil
+			patience, event, resources = hcasRejectedFor, wellknown.EventHCAEvicted, nil
 			for i := range c.RDMA.Resources {
 				resources = append(resources, c.RDMA.Resources[i].Name)
 			}
@@ -84,11 +88,11 @@ func Rejected(
 			continue // The next pod would ask for the same.
 		}
 		wait := last[controllerOf(pods[at])].next(r.Since, patience)
-		if now.Sub(r.Since) < wait || notEvictable(pods[at], resources...) != "" {
+		if now.Sub(r.Since) < wait || !evictable(pods[at], resources...) {
 			continue
 		}
 		message := fmt.Sprintf("rejected for %s: %s", wait, r.Reason)
-		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message, Reason: r.Reason, wait: wait})
+		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message, wait: wait})
 	}
 	return all
 }
@@ -98,40 +102,23 @@ func controllerOf(p *corev1.Pod) types.UID {
 	return cmp.Or(metav1.GetControllerOf(p), &metav1.OwnerReference{}).UID
 }
 
-// notEvictable returns why a pod is not evicted: no controller would replace it elsewhere, or a
-// container with one of the resources has started. Other containers may have started: an injected
-// sidecar does not wait for the rejected container.
-func notEvictable(p *corev1.Pod, resources ...string) string {
-	if reason := notReplaced(p); reason != "" {
-		return reason
-	}
-	if p.Status.Phase != corev1.PodPending {
-		return "it has started"
-	}
-	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
+// evictable reports whether a controller would replace a pod elsewhere, and no container with one of the resources
+// has started. Other containers may have started: an injected sidecar does not wait for the rejected container.
+func evictable(p *corev1.Pod, resources ...string) bool {
+	started := func(s corev1.ContainerStatus) bool {
 		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		if (ran || s.RestartCount > 0) && asks(p, s.Name, resources) {
-			return "container " + s.Name + " has started"
-		}
+		return (ran || s.RestartCount > 0) && asks(p, s.Name, resources)
 	}
-	return ""
+	return replaced(p) && p.Status.Phase == corev1.PodPending &&
+		!slices.ContainsFunc(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses), started)
 }
 
-// notReplaced returns why no controller would replace an evicted pod on another node.
-func notReplaced(p *corev1.Pod) string {
+// replaced reports whether a controller would replace an evicted pod on another node: not so a static pod, one
+// of a DaemonSet, and one that is terminating already.
+func replaced(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	switch {
-	case p.DeletionTimestamp != nil:
-		return "it is terminating"
-	case owner == nil:
-		return "it has no controller"
-	case mirror || owner.Kind == "Node":
-		return "it is a static pod"
-	case owner.Kind == "DaemonSet":
-		return "its DaemonSet would create it here again"
-	}
-	return ""
+	return p.DeletionTimestamp == nil && owner != nil && !mirror && owner.Kind != "Node" && owner.Kind != "DaemonSet"
 }
 
 func asks(p *corev1.Pod, container string, resources []string) bool {

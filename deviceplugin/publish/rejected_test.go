@@ -18,16 +18,16 @@ import (
 
 func TestRejected(t *testing.T) {
 	c := config.Default()
-	c.SGPU.RejectedFor, c.RDMA.RejectedFor = time.Minute, 2*time.Minute
+	c.SGPU.RejectedFor = 30 * time.Second
 	var pods []*corev1.Pod
 	var rejections []devicestate.Rejection
 	for _, tt := range []struct {
 		name, kind string
 		age        time.Duration
 	}{
-		{"a", allocate.RejectedFull, time.Minute},
-		{"young", allocate.RejectedFull, 59 * time.Second},
-		{"hcas", allocate.RejectedHCAs, 2 * time.Minute},
+		{"a", allocate.RejectedFull, 30 * time.Second},
+		{"young", allocate.RejectedFull, 29 * time.Second},
+		{"hcas", allocate.RejectedHCAs, time.Minute},
 		{"senseless", allocate.RejectedRequest, time.Hour},
 		{"channels", allocate.RejectedChannels, time.Hour},
 		{"bare", allocate.RejectedFull, time.Hour},
@@ -52,13 +52,13 @@ func TestRejected(t *testing.T) {
 		return all
 	}
 	last := Evicted{}
-	want := []string{"a SGPUEvicted rejected for 1m0s: full", "hcas HCAEvicted rejected for 2m0s: full"}
+	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full"}
 	if diff := cmp.Diff(want, events(last)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	rejected := Rejected(&c, pods, rejections, last, now)
-	last.Add(now.Add(-3*time.Minute), &rejected[0]) // All pods have one controller.
-	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 2m0s: full"}, events(last)); diff != "" {
+	last.Add(now.Add(-90*time.Second), &rejected[0]) // All pods have one controller.
+	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 1m0s: full"}, events(last)); diff != "" {
 		t.Errorf("after an eviction (-want +got):\n%s", diff)
 	}
 }
@@ -100,27 +100,27 @@ func TestEvictable(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*corev1.Pod)
-		want   string
+		want   bool
 	}{
-		{"never started", func(*corev1.Pod) {}, ""},
+		{"never started", func(*corev1.Pod) {}, true},
 		{"its logger has", func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "logger"})
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}, {Name: "logger", State: running}}
-		}, ""},
+		}, true},
 		{"it runs", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: running}}
-		}, "container main has started"},
+		}, false},
 		{"it has run", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
-		}, "container main has started"},
-		{"phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, "it has started"},
-		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, "it has no controller"},
-		{"static", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Node" }, "it is a static pod"},
-		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, "its DaemonSet would create it here again"},
-		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, "it is terminating"},
+		}, false},
+		{"phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, false},
+		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, false},
+		{"static", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Node" }, false},
+		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
+		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
 	} {
-		if got := notEvictable(changed(tt.change), slots); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		if got := evictable(changed(tt.change), slots); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}
 }

@@ -32,36 +32,24 @@ const (
 // shownPods bounds the pods named in the condition.
 const shownPods = 5
 
-// Remedy cordons and drains the node while GPUs stay unhealthy.
-type Remedy struct {
-	// Taint is whether the Node should have [wellknown.UnhealthyGPU]. Notice is the
-	// Event of its change; nil if it stays as it is.
-	Taint     bool
-	Notice    *health.NodeEvent
-	Condition health.Condition
-	// Evict are pods that have unhealthy GPUs; Reason is for their Events.
-	Evict  []*corev1.Pod
-	Reason string
-}
-
-// remedyOf chooses the measures for GPUs that stay unhealthy, by the policy. While GPUs are
+// remedy adds the measures for GPUs that stay unhealthy, by the policy: a taint, and evictions. While GPUs are
 // released to an operator, or the Node is unknown, nothing changes.
-func remedyOf(r *Round) *Remedy {
+func (s *Status) remedy(r *Round) {
 	if !r.Usage.NodeKnown || r.Health.Machine == nil || !r.Release.Until.IsZero() {
-		return nil
+		return
 	}
 	policy := r.Inventory.Config.Health.Remediation
 	todo := health.RemedyOf(policy, r.servedHealth(), r.Usage.Tainted, r.Usage.At)
-	remedy := &Remedy{Taint: todo.Cordon, Reason: "a GPU of the pod stays unhealthy: " + todo.Message}
+	s.Taint = &todo.Cordon
 	if todo.Cordon != r.Usage.Tainted {
-		remedy.Notice = taintNotice(policy, &todo)
+		s.Notices[wellknown.UnhealthyGPU] = taintNotice(policy, &todo)
 	}
 	var left []string
 	if policy.Policy == config.RemediationDrain && len(todo.Faulty) > 0 {
-		left, remedy.Evict = r.drain(todo.Faulty)
+		left, s.Evict = r.drain(todo.Faulty)
+		s.EvictReason = "a GPU of the pod stays unhealthy: " + todo.Message
 	}
-	remedy.Condition = remedyCondition(r.Node, policy, &todo, left)
-	return remedy
+	s.Conditions = append(s.Conditions, remedyCondition(r.Node, policy, &todo, left))
 }
 
 // servedHealth leaves out GPUs that the node does not serve. One that is gone was served.
@@ -75,8 +63,8 @@ func (r *Round) servedHealth() *health.Snapshot {
 	return served
 }
 
-func taintNotice(policy config.Remediation, todo *health.Remedy) *health.NodeEvent {
-	notice := &health.NodeEvent{Reason: wellknown.EventRemediationEnded}
+func taintNotice(policy config.Remediation, todo *health.Remedy) health.NodeEvent {
+	notice := health.NodeEvent{Reason: wellknown.EventRemediationEnded}
 	switch {
 	case todo.Cordon:
 		notice.Warning, notice.Reason = true, wellknown.EventRemediationStarted
@@ -101,7 +89,7 @@ func (r *Round) drain(faulty []string) (left []string, evict []*corev1.Pod) {
 		}
 		left = append(left, name)
 		for _, p := range r.Usage.Pods {
-			if p.Namespace == holder.Namespace && p.Name == holder.Name && notReplaced(p) == "" {
+			if p.Namespace == holder.Namespace && p.Name == holder.Name && replaced(p) {
 				evict = append(evict, p)
 			}
 		}

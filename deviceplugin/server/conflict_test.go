@@ -110,10 +110,6 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 		t.Errorf("%s is %v", series, got)
 	}
 	stop()
-
-	options.Takeover = true
-	run(t, newPlugin(options))
-	k.Wait(within(t), gpu, serving(2))
 }
 
 // With the API server away it is not known whether a DeviceClass claims the

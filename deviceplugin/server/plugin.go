@@ -45,8 +45,6 @@ type Options struct {
 	// registered for the first time. Either may be nil.
 	PodResources podresources.PodResourcesListerClient
 	API          *apiserver.Client
-	// Takeover registers although another plugin serves the resource.
-	Takeover bool
 	// Changed is set after a registration, and after a kubelet began to follow
 	// the list or ceased to; see [Plugin.Status].
 	Changed notify.Signal
@@ -236,8 +234,6 @@ func (p *Plugin) noteOwner(owner string) {
 	switch {
 	case owner == "":
 		p.log.Info("the conflicting plugin is gone")
-	case p.options.Takeover:
-		p.log.Warn("taking the resource over from a conflicting plugin", "owner", owner)
 	case p.status.Registered:
 		p.log.Warn("another plugin serves the resource too", "owner", owner)
 	default:

@@ -55,8 +55,6 @@ type observation struct {
 // supervisor decides when to register, so that there is exactly one registration
 // with the kubelet that runs. It is pure.
 type supervisor struct {
-	// takeover: the resource is registered although another plugin serves it.
-	takeover bool
 	// cleared: the resource was free once. taken: another plugin had it before,
 	// and freed is since when it has not.
 	cleared, taken bool
@@ -110,8 +108,6 @@ func (s *supervisor) decide(o *observation) (register bool, lost string, wait ti
 func (s *supervisor) vacancy(o *observation) bool {
 	switch {
 	case s.cleared || !o.asked:
-	case s.takeover:
-		s.cleared = true
 	case o.owner != "":
 		s.taken, s.freed = true, time.Time{}
 	case !s.taken:
@@ -176,7 +172,7 @@ func (s *supervisor) accepted(kubelet identity, now time.Time) {
 
 // supervise keeps the plugin registered until ctx ends.
 func (p *Plugin) supervise(ctx context.Context) error {
-	s := supervisor{takeover: p.options.Takeover}
+	s := supervisor{}
 	var current *registration
 	var ending sync.WaitGroup
 	defer ending.Wait()

@@ -184,23 +184,21 @@ func TestAConflictingPluginIsWaitedFor(t *testing.T) {
 		return happening{at: at, do: func(n *node) { n.owner = owner }, silent: true}
 	}
 	for _, tt := range []struct {
-		name     string
-		takeover bool
-		story    []happening
-		want     []taken
+		name  string
+		story []happening
+		want  []taken
 	}{
-		{"leaves for good", false, []happening{set(0, foreign), set(time.Hour+time.Second, "")}, []taken{{1, time.Hour + 35*time.Second}}},
-		{"away for the moment of a kubelet's restart", false, []happening{
+		{"leaves for good", []happening{set(0, foreign), set(time.Hour+time.Second, "")}, []taken{{1, time.Hour + 35*time.Second}}},
+		{"away for the moment of a kubelet's restart", []happening{
 			set(0, foreign), set(time.Hour+time.Second, ""), set(time.Hour+21*time.Second, foreign),
 		}, nil},
-		{"taken over", true, []happening{set(0, foreign)}, []taken{{1, 0}}},
-		{"comes later", false, []happening{set(time.Hour, foreign)}, []taken{{1, 0}}},
+		{"comes later", []happening{set(time.Hour, foreign)}, []taken{{1, 0}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := &node{}
 			story := slices.SortedStableFunc(slices.Values(append(tt.story, happening{do: (*node).up})),
 				func(a, b happening) int { return cmp.Compare(a.at, b.at) })
-			n.run(t, &supervisor{takeover: tt.takeover}, 2*time.Hour, story...)
+			n.run(t, &supervisor{}, 2*time.Hour, story...)
 			if diff := gocmp.Diff(tt.want, n.registrations, gocmp.AllowUnexported(taken{})); diff != "" {
 				t.Errorf("registrations (-want +got):\n%s", diff)
 			}

@@ -38,13 +38,14 @@ type Options struct {
 	Processes cgroup.Proc
 	State     *devicestate.State
 	API       *apiserver.Client
+	// Last is the last round.
+	Last *atomic.Pointer[publish.Round]
 }
 
 // Meter measures what containers use of shared GPUs. Its metrics name pods.
 type Meter struct {
 	Options
 	overuse
-	last atomic.Pointer[publish.Round]
 
 	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
 
@@ -54,13 +55,13 @@ type Meter struct {
 	at   time.Time
 }
 
-// New makes a Meter of the node before its first round.
-func New(o Options, before *publish.Round) *Meter {
+// New makes a Meter of the node.
+func New(o Options) *Meter {
 	labels := []string{"namespace", "pod", "container", "gpu"}
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
 	}
-	m := &Meter{
+	return &Meter{
 		Options: o, overuse: newOveruse(o.API),
 		vcore: desc("heddle_share_vcore_percent",
 			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
@@ -72,12 +73,7 @@ func New(o Options, before *publish.Round) *Meter {
 		smUsed: desc("heddle_share_sm_used_percent",
 			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
 	}
-	m.last.Store(before)
-	return m
 }
-
-// Update takes a round.
-func (m *Meter) Update(r *publish.Round) { m.last.Store(r) }
 
 // Unmeasured returns why it is not measured what containers use; empty if it is.
 func (m *Meter) Unmeasured() string {
@@ -110,7 +106,7 @@ func (m *Meter) Run(ctx context.Context) error {
 // measure asks the GPUs, unless no container has a share.
 func (m *Meter) measure(ctx context.Context) {
 	var used map[consumer]consumed
-	r, allocations := m.last.Load(), m.allocations()
+	r, allocations := m.Last.Load(), m.allocations()
 	pods, _, known := m.API.Pods()
 	if len(allocations) > 0 {
 		used = attribute(allocations, m.GPUs.Usage(ctx, r.Inventory.Machine), m.Processes, containerNames(pods))
@@ -119,8 +115,7 @@ func (m *Meter) measure(ctx context.Context) {
 	m.used, m.at = used, time.Now()
 	m.mu.Unlock()
 	if known {
-		uses := uses(r.Inventory.Machine, allocations, used, pods)
-		m.check(ctx, r.Inventory.Config.SGPU.Enforce.Evict, time.Now(), uses)
+		m.check(ctx, time.Now(), uses(r.Inventory.Machine, allocations, used, pods))
 	}
 }
 
@@ -205,7 +200,7 @@ func (m measured) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc() }
 
 // Collect implements [prometheus.Collector].
 func (m measured) Collect(metrics chan<- prometheus.Metric) {
-	if !m.last.Load().Sharing {
+	if !m.Last.Load().Sharing {
 		return
 	}
 	value := 0.0

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -200,7 +200,7 @@ func TestContainerNames(t *testing.T) {
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
 	want := map[cgroup.Container]string{{PodUID: uidOf("a"), ID: "1f"}: "main", {PodUID: uidOf("a"), ID: "2e"}: "sidecar"}
 	// The statuses as the watch keeps them.
-	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{apiserver.Lean(p)})); diff != "" {
+	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{p})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -291,7 +291,9 @@ func TestUsageMetrics(t *testing.T) {
 			}
 			r := *round
 			r.Sharing = tt.sharing
-			meter := New(o, &r)
+			o.Last = &atomic.Pointer[publish.Round]{}
+			o.Last.Store(&r)
+			meter := New(o)
 			if got := meter.Unmeasured(); (got == "") != (tt.why == "") || !strings.Contains(got, tt.why) {
 				t.Errorf("unmeasured: %q", got)
 			}

@@ -45,9 +45,9 @@ func newOveruse(api *apiserver.Client) overuse {
 }
 
 // check acts on what containers use now. The next check repeats an eviction that failed.
-func (o *overuse) check(ctx context.Context, c config.Evict, now time.Time, uses []enforce.Use) {
+func (o *overuse) check(ctx context.Context, now time.Time, uses []enforce.Use) {
 	var actions []enforce.Action
-	actions, o.timings = enforce.CheckUses(c, now, uses, o.timings)
+	actions, o.timings = enforce.CheckUses(now, uses, o.timings)
 	for i := range actions {
 		a := &actions[i]
 		pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}

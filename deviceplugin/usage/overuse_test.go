@@ -43,13 +43,13 @@ func TestOveruseIsEvicted(t *testing.T) {
 		used[consumer{b.Namespace, b.Pod, b.UID, b.Container, uuid}] = now
 	}
 	o, begin := newOveruse(client), time.Now()
-	for i := range 4 {
-		at := begin.Add(time.Duration(i) * 10 * time.Second)
-		o.check(ctx, config.Evict{Grace: 20 * time.Second, FullAt: 100}, at, uses(m, allocations, used, pods))
+	for i := range 5 {
+		at := begin.Add(time.Duration(i) * 30 * time.Second)
+		o.check(ctx, at, uses(m, allocations, used, pods))
 	}
 	want := []string{
 		"greedy ShareEvicted container main has 5120 MiB of GPU 0, and its share is 4096 MiB",
-		"greedy ShareExceeded container main has 5120 MiB of GPU 0, and its share is 4096 MiB; the pod is evicted if that is so in 20s",
+		"greedy ShareExceeded container main has 5120 MiB of GPU 0, and its share is 4096 MiB; the pod is evicted if that is so in 1m0s",
 		"polite ShareExceeded container main uses GPU 0 for 60 % of the time, and its share is 30 %; nothing limits it (sgpu.enforce.compute)",
 	}
 	api.Wait(t, "the Events", func() bool { return len(api.Events) == len(want) })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -29,6 +30,7 @@ func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
 func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(policyv1.AddToScheme(scheme)) // Evictions are a subresource of pods.
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
 	config.APIPath = "/api"
 	config.GroupVersion = &corev1.SchemeGroupVersion

@@ -6,8 +6,16 @@ import (
 	"math"
 	"slices"
 	"time"
+)
 
-	"github.com/heddle-dev/heddle/api/config"
+const (
+	// excessFor is how long a container may be over its share until its pod gets an Event.
+	excessFor = 30 * time.Second
+	// graceFor is how long after that Event the pod is evicted, if the container still is
+	// over its share.
+	graceFor = time.Minute
+	// fullPercent is the percentage of a GPU's memory in use from which it is full.
+	fullPercent = 95
 )
 
 // Use has a container's part of a GPU and what it uses.
@@ -72,10 +80,10 @@ type Action struct {
 // CheckUses derives actions from the uses of containers at a time, evictions by
 // the lowest priority first, and from the timings of the last time to those now. A use
 // that is not known neither begins nor ends a timing, and no pod is evicted by it.
-func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timing) ([]Action, map[Subject]Timing) {
+func CheckUses(now time.Time, uses []Use, last map[Subject]Timing) ([]Action, map[Subject]Timing) {
 	timings := make(map[Subject]Timing)
 	var actions []Action
-	for _, f := range findings(c.FullAt, uses) {
+	for _, f := range findings(uses) {
 		subject := Subject{f.use.UID, f.use.Container, f.use.GPU, f.excess}
 		timing, lasts := last[subject]
 		switch {
@@ -86,10 +94,10 @@ func CheckUses(c config.Evict, now time.Time, uses []Use, last map[Subject]Timin
 		}
 		switch {
 		case f.reason == "": // It is not known.
-		case timing.Reported.IsZero() && now.Sub(timing.Since) >= c.After:
+		case timing.Reported.IsZero() && now.Sub(timing.Since) >= excessFor:
 			timing.Reported = now
-			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Message: f.warning(c.Grace)})
-		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= c.Grace:
+			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Message: f.warning()})
+		case !timing.Reported.IsZero() && f.excess != OverCompute && now.Sub(timing.Reported) >= graceFor:
 			actions = append(actions, Action{Use: *f.use, Excess: f.excess, Evict: true, Message: f.message()})
 		}
 		timings[subject] = timing
@@ -110,15 +118,15 @@ type finding struct {
 
 func (f *finding) message() string { return fmt.Sprintf("container %s %s", f.use.Container, f.reason) }
 
-// warning returns the message before an eviction, which is so long after it.
-func (f *finding) warning(grace time.Duration) string {
+// warning returns the message before an eviction.
+func (f *finding) warning() string {
 	if f.excess == OverCompute {
 		return f.message() + "; nothing limits it (sgpu.enforce.compute)"
 	}
-	return fmt.Sprintf("%s; the pod is evicted if that is so in %s", f.message(), grace)
+	return fmt.Sprintf("%s; the pod is evicted if that is so in %s", f.message(), graceFor)
 }
 
-func findings(fullAt int, uses []Use) []finding {
+func findings(uses []Use) []finding {
 	var all []finding
 	for i := range uses {
 		for _, excess := range []Excess{OverMemory, OverCompute} {
@@ -127,7 +135,7 @@ func findings(fullAt int, uses []Use) []finding {
 			}
 		}
 	}
-	return append(all, victims(fullAt, uses)...)
+	return append(all, victims(uses)...)
 }
 
 // excess returns why a container exceeds its share, or an empty string. It is unknown if the
@@ -153,7 +161,7 @@ func mib(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 // container of a higher priority that has not reached its share. Containers come first as in the
 // kubelet's eviction: those over their share, then the lowest priority, then the most over its
 // share.
-func victims(fullAt int, uses []Use) []finding {
+func victims(uses []Use) []finding {
 	byGPU := make(map[string][]*Use)
 	var order []string
 	for i := range uses {
@@ -175,7 +183,7 @@ func victims(fullAt int, uses []Use) []finding {
 			}
 		}
 		total := byGPU[gpu][0].Total
-		if terminates || total <= 0 || shares <= total || used < total/100*int64(fullAt) {
+		if terminates || total <= 0 || shares <= total || used < total/100*fullPercent {
 			continue // A pod that terminates makes room already.
 		}
 		lower := slices.DeleteFunc(byGPU[gpu], func(u *Use) bool {

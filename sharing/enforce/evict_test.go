@@ -1,12 +1,11 @@
 package enforce
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/heddle-dev/heddle/api/config"
 )
 
 const gib = 1 << 30
@@ -19,13 +18,13 @@ func use(pod string, priority int32, shareGiB, usedGiB int64) Use {
 	}
 }
 
-// actions are what is to be done at each time, as words.
-func actions(c config.Evict, times ...[]Use) [][]string {
+// actions are what is to be done at each time, half a minute after the last, as words.
+func actions(times ...[]Use) [][]string {
 	var timings map[Subject]Timing
 	var all [][]string
 	for i, uses := range times {
 		var found []Action
-		found, timings = CheckUses(c, time.Unix(0, 0).Add(time.Duration(i)*10*time.Second), uses, timings)
+		found, timings = CheckUses(time.Unix(0, 0).Add(time.Duration(i)*excessFor), uses, timings)
 		words := []string{}
 		for _, v := range found {
 			what := "warn "
@@ -40,7 +39,6 @@ func actions(c config.Evict, times ...[]Use) [][]string {
 }
 
 func TestCheckUses(t *testing.T) {
-	c := config.Evict{After: 10 * time.Second, Grace: 20 * time.Second, FullAt: 95}
 	uses := func(all ...Use) []Use { return all }
 	unknown := use("a", 0, 4, 6)
 	unknown.Used = Unknown
@@ -74,7 +72,7 @@ func TestCheckUses(t *testing.T) {
 			[][]string{none, {"warn a compute"}, none, none, none},
 		},
 	} {
-		if diff := cmp.Diff(tt.want, actions(c, tt.times...)); diff != "" {
+		if diff := cmp.Diff(tt.want, actions(tt.times...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -115,13 +113,9 @@ func TestFullGPU(t *testing.T) {
 		{"what is not known is not evicted", []Use{unknown, use("high", 9, 79, 78)}, nil},
 		{"not over-committed", []Use{use("low", 0, 30, 30), use("high", 9, 50, 47)}, nil},
 	} {
-		_, timings := CheckUses(config.Evict{FullAt: 95}, time.Unix(0, 0), tt.uses, nil)
-		got, _ := CheckUses(config.Evict{FullAt: 95}, time.Unix(1, 0), tt.uses, timings)
 		var words []string
-		for _, v := range got {
-			if v.Evict {
-				words = append(words, v.Pod+" "+string(v.Excess))
-			}
+		for _, word := range actions(tt.uses, tt.uses, tt.uses, tt.uses)[3] {
+			words = append(words, strings.TrimPrefix(word, "evict "))
 		}
 		if diff := cmp.Diff(tt.want, words); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
@@ -133,10 +127,12 @@ func TestFullGPU(t *testing.T) {
 func TestMessageOfAnExcess(t *testing.T) {
 	busy := use("b", 0, 4, 0)
 	busy.Percent, busy.SM = 30, 80
-	got, _ := CheckUses(config.Evict{FullAt: 50, Grace: time.Minute}, time.Unix(0, 0), []Use{use("a", -5, 40, 41), busy, use("high", 7, 40, 1)}, nil)
+	uses := []Use{use("a", -5, 40, 76), busy, use("high", 7, 50, 1)}
+	_, timings := CheckUses(time.Unix(0, 0), uses, nil)
+	got, _ := CheckUses(time.Unix(30, 0), uses, timings)
 	want := []string{
-		"container main has 41984 MiB of GPU 3, and its share is 40960 MiB; the pod is evicted if that is so in 1m0s",
-		"container main has 41984 MiB of GPU 3, which is full, and a container of priority 7 has not all of its share; " +
+		"container main has 77824 MiB of GPU 3, and its share is 40960 MiB; the pod is evicted if that is so in 1m0s",
+		"container main has 77824 MiB of GPU 3, which is full, and a container of priority 7 has not all of its share; " +
 			"its own is -5; the pod is evicted if that is so in 1m0s",
 		"container main uses GPU 3 for 80 % of the time, and its share is 30 %; nothing limits it (sgpu.enforce.compute)",
 	}

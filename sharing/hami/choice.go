@@ -14,11 +14,14 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
+// SchedulerName is spec.schedulerName of pods that HAMi schedules: its chart's default.
+// The allocation annotation of any other pod is ignored.
+const SchedulerName = "hami-scheduler"
+
 // Rules are the node's data by which HAMi's choice is checked.
 type Rules struct {
-	// Node is the name of this Node. SchedulerName is spec.schedulerName of pods
-	// that HAMi schedules.
-	Node, SchedulerName string
+	// Node is the name of this Node.
+	Node string
 	// MemoryMiB is the memory of each GPU of this node, by UUID.
 	MemoryMiB map[string]int64
 }
@@ -57,9 +60,9 @@ func listedFor(
 	if !written {
 		return nil, false, fmt.Errorf("%w: missing %s", ErrAbsent, wellknown.HAMiAllocation)
 	}
-	if pod.Spec.SchedulerName != rules.SchedulerName {
+	if pod.Spec.SchedulerName != SchedulerName {
 		return nil, false, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
-			wellknown.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
+			wellknown.HAMiAllocation, pod.Spec.SchedulerName, SchedulerName)
 	}
 	if err := checkBinding(pod, rules.Node); err != nil {
 		return nil, false, err

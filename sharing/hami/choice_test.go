@@ -30,7 +30,7 @@ const (
 
 func rules() hami.Rules {
 	return hami.Rules{
-		Node: "node1", SchedulerName: "hami-scheduler", MemoryMiB: map[string]int64{gpuA: total, gpuB: total},
+		Node: "node1", MemoryMiB: map[string]int64{gpuA: total, gpuB: total},
 	}
 }
 
@@ -67,7 +67,7 @@ func TestRecordedChoices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules, index := hami.Rules{Node: hamirecord.Node, SchedulerName: "hami-scheduler", MemoryMiB: map[string]int64{}}, map[string]string{}
+		rules, index := hami.Rules{Node: hamirecord.Node, MemoryMiB: map[string]int64{}}, map[string]string{}
 		for i, g := range gpus {
 			rules.MemoryMiB[g.UUID], index[g.UUID] = int64(g.TotalVRam), strconv.Itoa(i)
 		}
@@ -75,7 +75,7 @@ func TestRecordedChoices(t *testing.T) {
 		for _, p := range recording.Pods {
 			pod := p.Bound()
 			for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-				want, err := quota.ParseRequest(one.Resources.Limits, hami.Annotations(pod, c.Domains, rules.SchedulerName), &c)
+				want, err := quota.ParseRequest(one.Resources.Limits, hami.Annotations(pod, c.Domains), &c)
 				if errors.Is(err, quota.ErrNoShare) {
 					continue
 				}

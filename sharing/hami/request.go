@@ -12,11 +12,11 @@ import (
 // spelling of the QoS policy, [wellknown.SGPUQoSPolicyAlias]; their webhook adds it to a pod that
 // has the other, and the scheduler uses it. In a pod that HAMi scheduled the other does not
 // contradict it. Without HAMi they are the pod's.
-func Annotations(pod *corev1.Pod, d wellknown.Domains, schedulerName string) map[string]string {
+func Annotations(pod *corev1.Pod, d wellknown.Domains) map[string]string {
 	_, chosen := pod.Annotations[wellknown.HAMiAllocation]
 	_, policy := pod.Annotations[wellknown.SGPUQoSPolicyAlias]
 	key := d.SGPUQoSPolicy()
-	if !chosen || !policy || pod.Spec.SchedulerName != schedulerName || key == wellknown.SGPUQoSPolicyAlias {
+	if !chosen || !policy || pod.Spec.SchedulerName != SchedulerName || key == wellknown.SGPUQoSPolicyAlias {
 		return pod.Annotations
 	}
 	all := maps.Clone(pod.Annotations)

@@ -39,7 +39,7 @@ func devicePlugin(
 	}
 	cmd, err := c.NodeCommand(ctx, binary, "device-plugin",
 		"--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
-		"--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state"))
+		"--dev-root", dir, "--state-dir", filepath.Join(dir, "state"))
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func weighNode(ctx context.Context, c *cluster.Cluster, i *install.Installer, lo
 	}
 	var pids []int
 	for n, own := range [][]string{
-		{"device-plugin", "--replay-devices", dir, "--dev-root", dir, "--state-dir", filepath.Join(dir, "state")},
+		{"device-plugin", "--dev-root", dir, "--state-dir", filepath.Join(dir, "state")},
 		{"feature-discovery", "--interval", "60s"},
 		{"topo-worker", "--interval", "30s"},
 	} {

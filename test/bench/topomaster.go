@@ -61,8 +61,8 @@ func topoMaster(ctx context.Context, log io.Writer) (rows []row, err error) {
 	defer stop()
 	m := newMasterProcess("http://127.0.0.1:19001")
 	begin := time.Now()
-	m.cmd = exec.CommandContext(ctx, binary, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:19001", "--mode", "auto",
-		"--namespace", "heddle-system", "--identity", "bench", "--exports", "none", "--log-level", "warn")
+	m.cmd = exec.CommandContext(ctx, binary, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:19001",
+		"--namespace", "heddle-system", "--exports", "none", "--log-level", "warn")
 	m.cmd.Stderr = log
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start topo-master: %w", err)

@@ -1,6 +1,8 @@
 package chart
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -9,22 +11,41 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/test/docs"
-	"github.com/heddle-dev/heddle/test/grafana"
 )
 
-// dashboards are those of the chart, by their ConfigMap.
-func dashboards(t *testing.T, objects rendered) map[string]*grafana.Dashboard {
+// dashboard is what the tests read of a file of Grafana's.
+type dashboard struct {
+	UID        string `json:"uid"`
+	Templating struct {
+		List []struct {
+			Name, Type, Definition string
+		} `json:"list"`
+	} `json:"templating"`
+	Panels []panel `json:"panels"`
+}
+
+type panel struct {
+	ID                       int
+	Title, Type, Description string
+	Datasource               struct{ UID string }
+	GridPos                  struct{ X, Y, W, H int }
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+	Targets                  []struct{ RefID, Expr, LegendFormat string }
+}
+
+// dashboards returns the chart's, by their ConfigMap.
+func dashboards(t *testing.T, objects rendered) map[string]*dashboard {
 	t.Helper()
-	all := map[string]*grafana.Dashboard{}
+	all := map[string]*dashboard{}
 	for id, object := range objects {
 		m, is := object.(*corev1.ConfigMap)
 		if !is || !strings.HasPrefix(m.Name, "heddle-dashboard-") {
 			continue
 		}
-		for _, text := range m.Data {
-			d, err := grafana.Decode([]byte(text))
-			if err != nil {
-				t.Fatalf("%s: %v", id, err)
+		for file, text := range m.Data {
+			d := &dashboard{}
+			if err := json.Unmarshal([]byte(text), d); err != nil || d.UID != "heddle-"+strings.TrimSuffix(file, ".json") {
+				t.Fatalf("%s: uid %q, %v", id, d.UID, err)
 			}
 			all[id] = d
 		}
@@ -46,6 +67,47 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
+// Every panel has a title, a description, a unit, a query and a place of its own, and reads the data source and the
+// variables that its dashboard has.
+func TestPanels(t *testing.T) {
+	for id, d := range dashboards(t, render(t, "--set", "monitoring.dashboards.enabled=true")) {
+		known := map[string]bool{"__rate_interval": true}
+		for _, v := range d.Templating.List {
+			known[v.Name] = true
+		}
+		if !known["datasource"] || len(d.Panels) < 10 {
+			t.Errorf("%s: %d panels, variables %v", id, len(d.Panels), known)
+		}
+		ids, taken := map[int]bool{}, map[string]string{}
+		for _, p := range d.Panels {
+			if ids[p.ID] || p.Title == "" || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" ||
+				len(p.Targets) == 0 || !strings.HasSuffix(p.Description, ".") {
+				t.Errorf("%s: panel %+v", id, p)
+			}
+			ids[p.ID] = true
+			for x := range p.GridPos.W {
+				for y := range p.GridPos.H {
+					at := fmt.Sprint(p.GridPos.X+x, " ", p.GridPos.Y+y)
+					if other := taken[at]; other != "" {
+						t.Fatalf("%s: %q overlaps %q", id, p.Title, other)
+					}
+					taken[at] = p.Title
+				}
+			}
+			for _, q := range p.Targets {
+				if q.RefID == "" || p.Type == "timeseries" && q.LegendFormat == "" {
+					t.Errorf("%s: %q has a query without a name: %+v", id, p.Title, q)
+				}
+				for _, v := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(q.Expr, -1) {
+					if !known[v[1]] {
+						t.Errorf("%s: %q reads the unknown variable %s", id, p.Title, v[1])
+					}
+				}
+			}
+		}
+	}
+}
+
 // A panel, and the values of a variable, are of metrics that docs/observability.md has.
 // Every metric of a daemon's own table need not be in a panel.
 func TestDashboardsAreOfDocumentedMetrics(t *testing.T) {
@@ -60,13 +122,21 @@ func TestDashboardsAreOfDocumentedMetrics(t *testing.T) {
 		documented[row[1]] = true
 	}
 	histogram := regexp.MustCompile(`_(bucket|count|sum)$`)
+	values := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
 	var expressions, from []string
 	for id, d := range dashboards(t, render(t, "--set", "monitoring.dashboards.enabled=true")) {
-		for _, q := range d.Queries() {
-			expressions, from = append(expressions, q.Expr), append(from, id+": "+q.Panel)
+		replacer := []string{"$__rate_interval", "1m"}
+		for _, v := range d.Templating.List {
+			replacer = append(replacer, "$"+v.Name, ".*")
+			if m := values.FindStringSubmatch(v.Definition); m != nil {
+				expressions, from = append(expressions, "group by ("+m[2]+") ("+m[1]+")"), append(from, id)
+			}
 		}
-		for _, v := range d.Variables() {
-			expressions, from = append(expressions, v), append(from, id)
+		for _, p := range d.Panels {
+			for _, q := range p.Targets {
+				expressions = append(expressions, strings.NewReplacer(replacer...).Replace(q.Expr))
+				from = append(from, id+": "+p.Title)
+			}
 		}
 	}
 	for i, names := range metricsOf(t, expressions) {

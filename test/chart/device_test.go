@@ -51,9 +51,6 @@ func TestEvictionRight(t *testing.T) {
 			shared, "config.cluster.sgpu.rejectedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
 		}, false},
 		{"strict HCAs", []string{"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict"}, true},
-		{"strict HCAs, never", []string{
-			"config.cluster.rdma.resources[0].name=rdma/a", "config.cluster.rdma.resources[0].count=strict", "config.cluster.rdma.rejectedFor=0s",
-		}, false},
 		{"never, with enforcer evict", []string{
 			shared, "config.cluster.sgpu.rejectedFor=0s", "config.cluster.sgpu.enforce.memory=evict", "gpuDevice.usageMetrics=true",
 		}, true},

@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -75,7 +76,7 @@ func TestExamples(t *testing.T) {
 	plain := get[*appsv1.Deployment](t, all, "Deployment/sgpu-plain").Spec.Template
 	checkShare(t, "Deployment/sgpu-plain", plain.Spec, plain.Annotations,
 		quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: quota.FixedShare})
-	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != config.Default().SGPU.HAMi.SchedulerName {
+	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != hami.SchedulerName {
 		t.Errorf("the pod for HAMi is of scheduler %q", name)
 	}
 	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)

@@ -42,7 +42,7 @@ func goldens() []golden {
 			name: "device-host", templates: device,
 			set: "registry=registry.example.com/gpu/,tag=v9,imagePullSecrets[0].name=pull,gpuDevice.driverAccess=host," +
 				"gpuDevice.driverRoot=/run/nvidia/driver,gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,gpuDevice.gdrcopy=true," +
-				"gpuDevice.gds=true,gpuDevice.imexChannels=0,gpuDevice.takeover=true,gpuDevice.kubeletDir=/data/kubelet," +
+				"gpuDevice.gds=true,gpuDevice.imexChannels=0,gpuDevice.kubeletDir=/data/kubelet," +
 				"gpuDevice.cdiDir=/etc/cdi,gpuDevice.deviceListStrategy=envvar,gpuDevice.authenticate=false,gpuDevice.maxSurge=0",
 		},
 		{
@@ -75,7 +75,7 @@ func goldens() []golden {
 		{
 			name: "topo-master-secure", templates: master,
 			set: "topoDiscovery.master.tlsSecret=topo-tls,topoDiscovery.master.authenticate=true," +
-				"topoDiscovery.master.exports={labels,hypernode,kueue},topoDiscovery.mode=leaf,config.existingConfigMap=mine,topoDiscovery.master.replicas=3",
+				"topoDiscovery.master.exports={labels,hypernode,kueue},topoDiscovery.mode=leaf,topoDiscovery.master.replicas=3",
 		},
 		{
 			name: "topo-master-nothing-written", templates: master, set: "topoDiscovery.master.countPods=false",

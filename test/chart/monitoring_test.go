@@ -82,7 +82,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 func metricsOf(t *testing.T, expressions []string) (metrics [][]string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "promql")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", root+"/tools/promql", "-o", program, ".")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", root+"/test/chart/promql", "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Skipf("go cannot build Prometheus' parser here: %v: %s", err, out)
 	}

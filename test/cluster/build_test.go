@@ -56,7 +56,7 @@ func TestVersionsAreHeddles(t *testing.T) {
 		}},
 		{"tools/controllergen", ".", nil},
 		{"tools/helm", ".", nil},
-		{"tools/promql", ".", []string{"golang.org/x/exp", "github.com/felixge/httpsnoop"}},
+		{"test/chart/promql", ".", []string{"golang.org/x/exp", "github.com/felixge/httpsnoop"}},
 	} {
 		text := readModule(t, filepath.Join(root, tt.folder))
 		for line := range strings.Lines(readModule(t, filepath.Join(root, tt.heddles))) {

@@ -171,7 +171,7 @@ func TestCableMoves(t *testing.T) {
 	if out, err := manager.CombinedOutput(); err != nil {
 		t.Fatalf("opensm: %v\n%s", err, out)
 	}
-	m := c.startTopoMaster(t, "cables", 19403, "--exports", "none", "--leader-elect=false")
+	m := c.startTopoMaster(t, "cables", 19403, "--exports", "none", "--namespace=")
 	c.pass(t, 0, 1, 2, 3, 4, 5, 6, 7)
 
 	leaf := func(host, rail int) string {

@@ -6,20 +6,16 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/heddle-dev/heddle/test/install"
 )
 
 const (
@@ -38,17 +34,15 @@ func TestFeatureDiscoveryFromTheChart(t *testing.T) {
 		}
 	})
 	b.installChart(t)
+	b.waitLabel(t, "example.com/rack", "r1")
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *bed)
 	}{
-		{"labels and taints of the replayed machine", stepLabels},
-		{"a label that was removed comes back", stepHeal},
 		{"a machine that changes changes the labels", stepMachine},
 		{"a bad configuration keeps the last good one and reports it", stepBadConfig},
 		{"a good configuration is taken without a restart", stepGoodConfig},
 		{"the token may write its own Node and our keys only", stepPolicy},
-		{"cleanup removes what is ours", stepCleanup},
 	} {
 		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
@@ -88,6 +82,13 @@ func (b *bed) installChart(t *testing.T) {
 	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.deploy=false"); err != nil {
 		t.Fatal(err)
 	}
+	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if _, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func (b *bed) path(file string) string { return filepath.Join(b.installer.Root, file) }
@@ -101,43 +102,6 @@ func (b *bed) waitLabel(t *testing.T, key, value string) time.Duration {
 		}
 		return ""
 	})
-}
-
-func stepLabels(t *testing.T, b *bed) {
-	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")
-	n := b.node(t, b.Node())
-	for key, want := range map[string]string{
-		"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper",
-		"heddle.dev/node.usage": "training", "heddle.dev/rdma.hca.count": "8", "example.com/rack": "r1",
-	} {
-		if got := n.Labels[key]; got != want {
-			t.Errorf("label %s: %q, want %q", key, got, want)
-		}
-	}
-	taints := b.kubectl(t, "get", "node", b.Node(), "-o",
-		`jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}`)
-	for _, want := range []string{
-		"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule", "heddle.dev/node.usage=training:NoSchedule",
-	} {
-		if !strings.Contains(taints, want) {
-			t.Errorf("taints %q lack %s", taints, want)
-		}
-	}
-}
-
-func stepHeal(t *testing.T, b *bed) {
-	b.kubectl(t, "label", "node", b.Node(), "nvidia.com/gpu.count-")
-	b.kubectl(t, "taint", "node", b.Node(), "heddle.dev/node.usage-")
-	took := b.waitLabel(t, "nvidia.com/gpu.count", "8")
-	eventually(t, func() string {
-		for _, taint := range b.node(t, b.Node()).Spec.Taints {
-			if taint.Key == "heddle.dev/node.usage" {
-				return ""
-			}
-		}
-		return "the taint is not back"
-	})
-	t.Logf("back after %s", took.Round(time.Millisecond))
 }
 
 func stepMachine(t *testing.T, b *bed) {
@@ -248,56 +212,12 @@ func stepPolicy(t *testing.T, b *bed) {
 	}
 }
 
-// oneshot runs the binary from the host against the cluster.
-func (b *bed) oneshot(t *testing.T, args ...string) {
-	t.Helper()
-	program, err := b.installer.Build(t.Context(), nodeName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	args = append([]string{"feature-discovery", "--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
-	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", daemon, strings.Join(args, " "), err, out)
-	}
-}
-
 // kubectlAfter runs kubectl in a cleanup, when the test's context is over.
 func (b *bed) kubectlAfter(t *testing.T, args ...string) {
 	t.Helper()
 	if _, err := b.Kubectl(context.WithoutCancel(t.Context()), args...); err != nil {
 		t.Error(err)
 	}
-}
-
-func stepCleanup(t *testing.T, b *bed) {
-	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept=1:PreferNoSchedule")
-	// Helm 4 applies server-side: a ConfigMap that was edited by hand is a
-	// conflict, and the operator has to decide which one wins.
-	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
-	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m", "--force-conflicts",
-		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)
-	b.waitLabel(t, "nvidia.com/gpu.product", "")
-	n := b.node(t, b.Node())
-	for key := range n.Labels {
-		if strings.HasPrefix(key, "nvidia.com/") || strings.HasPrefix(key, "heddle.dev/") {
-			t.Errorf("label %s is left", key)
-		}
-	}
-	for key := range n.Annotations {
-		if strings.HasPrefix(key, "heddle.dev/") {
-			t.Errorf("annotation %s is left", key)
-		}
-	}
-	var keys []string
-	for _, taint := range n.Spec.Taints {
-		keys = append(keys, taint.Key+string(taint.Effect))
-	}
-	if got := strings.Join(keys, " "); got != "example.com/kept"+string(corev1.TaintEffectPreferNoSchedule) {
-		t.Errorf("taints left: %q", got)
-	}
-	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
-	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept-")
 }
 
 func (b *bed) helm(t *testing.T, args ...string) string {

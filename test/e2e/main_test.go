@@ -98,10 +98,6 @@ func newBed(t *testing.T, o cluster.Options) *bed {
 const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == lldpSender {
-		fmt.Fprintln(os.Stderr, sendLLDP(os.Args[2]))
-		return
-	}
 	code, err := runAll(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)

@@ -3,15 +3,11 @@
 package e2e
 
 import (
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
@@ -118,50 +114,5 @@ func TestOwnLabelsAreTakenBack(t *testing.T) {
 	got := b.labels(t, "sync-own")
 	if got["heddle.dev/rdma.hca.count"] != "8" || got["nvidia.com/gpu.count"] != "8" || got["x"] != "theirs" {
 		t.Errorf("labels %v", got)
-	}
-}
-
-func TestForeignTaintsAreNeverTouched(t *testing.T) {
-	b := shared(t)
-	foreign := corev1.Taint{Key: "example.com/maintenance", Value: "soon", Effect: corev1.TaintEffectPreferNoSchedule}
-	usage := corev1.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}
-	b.newNode(t, "sync-taints", foreign)
-	s := b.syncer(t, "sync-taints")
-	check := func(step, record string, want ...corev1.Taint) {
-		t.Helper()
-		n := b.node(t, "sync-taints")
-		// The node lifecycle controller adds taints of its own to a node without a kubelet.
-		got := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-			return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cloudprovider")
-		})
-		byKey := cmpopts.SortSlices(func(a, b corev1.Taint) bool { return a.Key < b.Key })
-		if diff := cmp.Diff(want, got, byKey); diff != "" {
-			t.Errorf("%s: taints (-want +got):\n%s", step, diff)
-		}
-		if n.Annotations[wellknown.OwnedTaints] != record {
-			t.Errorf("%s: record %q, want %q", step, n.Annotations[wellknown.OwnedTaints], record)
-		}
-	}
-	stale, err := s.Node(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.kubectl(t, "taint", "node", "sync-taints", "late=1:NoSchedule")
-	late := corev1.Taint{Key: "late", Value: "1", Effect: corev1.TaintEffectNoSchedule}
-	if _, err := s.Sync(t.Context(), stale, nodesync.Desired{Taints: []corev1.Taint{usage}}); err != nil {
-		t.Fatal(err)
-	}
-	check("a write over a stale version keeps a taint that came meanwhile",
-		`["heddle.dev/node.usage:NoSchedule"]`, foreign, late, usage)
-
-	usage.Value = "inference"
-	syncNode(t, s, nodesync.Desired{Taints: []corev1.Taint{usage}})
-	check("our value changes", `["heddle.dev/node.usage:NoSchedule"]`, foreign, late, usage)
-
-	r := syncNode(t, s, nodesync.Desired{Taints: []corev1.Taint{{Key: "late", Value: "2", Effect: "NoSchedule"}}})
-	check("ours goes; a foreign one with our key stays", "", foreign, late)
-	want := []nodesync.Conflict{{Kind: "taint", Key: "late:NoSchedule", Want: "2", Have: "1"}}
-	if diff := cmp.Diff(want, r.Conflicts); diff != "" {
-		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 }

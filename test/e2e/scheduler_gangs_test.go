@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -22,14 +20,6 @@ func (f *fleet) later(t *testing.T, name string) {
 	p.Spec.SchedulerName = schedulerName
 	f.create(t, p)
 	f.running(t, name, 1)
-}
-
-func (f *fleet) makeSet(t *testing.T, name string, n int, template *corev1.Pod) {
-	t.Helper()
-	if _, err := f.client.AppsV1().StatefulSets(f.namespace).Create(t.Context(), f.set(name, n, template), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.kubectlAfter(t, "-n", f.namespace, "delete", "statefulset", name, "--cascade=orphan") })
 }
 
 // uids distinguish pods of one name.

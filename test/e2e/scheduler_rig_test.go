@@ -112,19 +112,6 @@ func (f *fleet) write(t *testing.T, text string) {
 	}
 }
 
-// replace changes the configuration for the next start.
-func (f *fleet) replace(t *testing.T, old, text string) {
-	t.Helper()
-	now, err := os.ReadFile(f.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(now), old) {
-		t.Fatalf("no %q in\n%s", old, now)
-	}
-	f.write(t, strings.Replace(string(now), old, text, 1))
-}
-
 // start runs heddle-scheduler on the host.
 func (f *fleet) start(t *testing.T) {
 	t.Helper()

@@ -94,31 +94,3 @@ func numbered(prefix string, n int) (all []string) {
 	}
 	return all
 }
-
-// TestGangInOneLeaf places gangs by the map of a real topo-master: each in one
-// group, where free room alone would spread them.
-func TestGangInOneLeaf(t *testing.T) {
-	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19411/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19411, map[string][]string{leafA: numbered("leaf-a", 4), leafB: numbered("leaf-b", 3)})
-	used := map[string]string{}
-	for _, tt := range []struct {
-		gang string
-		n    int
-		leaf string
-	}{
-		// The tightest leaf that holds it, then what is left.
-		{"three", 3, leafB},
-		{"four", 4, leafA},
-	} {
-		f.gang(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-		for node := range f.running(t, tt.gang, tt.n) {
-			if used[node] != "" || at[node] != tt.leaf {
-				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
-			}
-			used[node] = tt.gang
-		}
-	}
-	f.gang(t, "more", 2, 8, nil)
-	t.Log(f.rejected(t, "more", 2, "rejected by podgroup more"))
-}

@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -70,43 +68,5 @@ spec:
 		if got := ask("/metrics", token); !strings.Contains(got, series) || !strings.Contains(got, named) {
 			t.Errorf("%s: metrics: %s", name, got)
 		}
-	}
-	b.doctorNamesPods(t, plugin.Namespace+"/"+plugin.Name)
-}
-
-// doctorNamesPods asks from outside of the cluster: as the administrator, and as a user who may
-// read all and forward no port.
-func (b *removable) doctorNamesPods(t *testing.T, plugin string) {
-	t.Helper()
-	cli := b.laptop(t)
-	if out, _ := cli.run(t, "doctor", "--node", b.Node()); !strings.Contains(out, "default/"+sharer) {
-		t.Errorf("doctor does not know the share:\n%s", out)
-	}
-	b.kubectl(t, "-n", suite, "create", "serviceaccount", "viewer")
-	b.kubectl(t, "create", "clusterrole", "viewer", "--verb=get,list", "--resource=nodes,pods,pods/proxy,configmaps,nodetopologies.topology.heddle.dev")
-	b.kubectl(t, "create", "clusterrolebinding", "viewer", "--clusterrole=viewer", "--serviceaccount="+suite+":viewer")
-	t.Cleanup(func() {
-		b.kubectlAfter(t, "-n", suite, "delete", "serviceaccount", "viewer")
-		b.kubectlAfter(t, "delete", "clusterrole,clusterrolebinding", "viewer")
-	})
-	text, err := os.ReadFile(b.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	viewer := laptop{heddle: cli.heddle, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	if err := os.WriteFile(viewer.kubeconfig, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	token := strings.TrimSpace(b.kubectl(t, "-n", suite, "create", "token", "viewer"))
-	b.kubectl(t, "--kubeconfig", viewer.kubeconfig, "config", "set-credentials", "viewer", "--token="+token)
-	b.kubectl(t, "--kubeconfig", viewer.kubeconfig, "config", "set-context", "--current", "--user=viewer")
-	out, _ := viewer.run(t, "doctor", "--node", b.Node())
-	for _, want := range []string{"ask pod " + plugin, `cannot create resource "pods/portforward"`, "It takes the right to create pods/portforward"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("doctor of a user who may forward no port: no %q in\n%s", want, out)
-		}
-	}
-	if strings.Contains(out, "default/"+sharer) {
-		t.Errorf("it names the share:\n%s", out)
 	}
 }

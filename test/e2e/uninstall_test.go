@@ -101,7 +101,6 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		{"a library out of an image is in the container with a share", stepLibrary},
 		{"a support bundle has the node's machine and logs", stepBundle},
 		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
-		{"a drain takes pods from a GPU and from the node", stepDrained},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
 		{"an uninstall is rejected while a share is bound", stepHeld},
 		{"an uninstall leaves the Node and the host as before", stepRemoved},

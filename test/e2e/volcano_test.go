@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 const volcanoModule = "cmd/heddle-vc-scheduler"
@@ -252,6 +253,6 @@ func (f *fleet) dragonflies(t *testing.T, port, n int) (box, fly map[string]stri
 		reports = append(reports, r)
 	}
 	f.report(t, reports...)
-	f.startTopoMaster(t, "flies", port, "--exports", "none", "--mode", "switchbox")
+	f.startTopoMaster(t, "flies", port, "--exports", "none", "--config", programtest.Config(t, "topology: {mode: switchbox}\n"))
 	return box, fly
 }

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestWhy asks the CLI about gangs that the real scheduler leaves without nodes: one
-// behind others, one that no leaf holds, one for a product that is not there.
+// behind others, one that no leaf holds.
 func TestWhy(t *testing.T) {
 	const port = 19491
 	f := newFleet(t, fmt.Sprintf("gpuScheduler.map.address=http://127.0.0.1:%d/node_group", port),
@@ -46,31 +43,7 @@ func TestWhy(t *testing.T) {
 	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu since ", " until ",
 		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
 
-	other := f.pod("other", 4, nil)
-	other.Spec.SchedulerName, other.Spec.NodeSelector = schedulerName, map[string]string{"nvidia.com/gpu.product": "NVIDIA-H300"}
-	f.create(t, other)
-	answers("other", "Pod "+f.namespace+"/other has no node.", "node selector or affinity")
-
-	// No scheduler takes them: what preemption would do stays a question.
-	for i := range 2 {
-		p := f.member("urgent", i, 2, 8, map[string]string{inOneLeaf: "leaf"})
-		p.Spec.SchedulerName, p.Spec.PriorityClassName = "absent", "system-cluster-critical"
-		f.create(t, p)
-	}
-	answers("urgent", "Preemption would make room", ": 2 pods of priority 0")
-	for i := range 2 {
-		p := f.member("apart", i, 2, 8, map[string]string{})
-		p.Spec.SchedulerName, p.Spec.PriorityClassName, p.Labels["app"] = "absent", "system-cluster-critical", "apart"
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-			MaxSkew: 1, TopologyKey: "zone-that-no-node-has", WhenUnsatisfiable: corev1.DoNotSchedule,
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "apart"}},
-		}}
-		f.create(t, p)
-	}
-
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "first-0", "first-1", "--grace-period=0", "--force")
 	f.running(t, "third", 2)
-	f.kubectl(t, "delete", "pods", "-n", f.namespace, "second-0", "second-1", "--grace-period=0", "--force")
-	answers("apart", "2 pods, in leaf ", "but for the rules between pods: 0 of 2 fit where their constraints on zone-that-no-node-has let them")
 	answers("third", "Gang "+f.namespace+"/third waits for no node: every pod has one.")
 }

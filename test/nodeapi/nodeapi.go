@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -214,22 +215,23 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) {
 // write takes Events, evictions, and patches of annotations and conditions.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 	path, evicts := strings.CutSuffix(r.URL.Path, "/eviction")
-	if s.Reject && !strings.HasSuffix(path, "/events") {
+	events := strings.Contains(path, "/events")
+	if s.Reject && !events {
 		fail(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		return
 	}
 	var answer any
 	var reason metav1.StatusReason
 	switch {
-	case strings.HasSuffix(path, "/events"):
-		var e corev1.Event
+	case events:
+		e := corev1.Event{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}}
 		s.decode(body, &e)
-		s.Events = append(s.Events, e)
+		if r.Method == http.MethodPost { // Else it is a new count of a known one.
+			s.Events = append(s.Events, e)
+		}
 		answer = e
 	case evicts:
-		var eviction struct {
-			DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
-		}
+		var eviction policyv1.Eviction
 		s.decode(body, &eviction)
 		name := path[strings.LastIndex(path, "/")+1:]
 		s.Evicted = append(s.Evicted, name+" "+string(*eviction.DeleteOptions.Preconditions.UID))

@@ -2,6 +2,9 @@ module github.com/heddle-dev/heddle/tools/page
 
 go 1.26.0
 
-require github.com/evanw/esbuild v0.28.2
+tool github.com/evanw/esbuild/cmd/esbuild
 
-require golang.org/x/sys v0.0.0-20220715151400-c0bba94af5f8 // indirect
+require (
+	github.com/evanw/esbuild v0.28.2 // indirect
+	golang.org/x/sys v0.0.0-20220715151400-c0bba94af5f8 // indirect
+)

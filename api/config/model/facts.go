@@ -33,12 +33,6 @@ type GPU struct {
 	Interconnect string `json:"interconnect"`
 	// Memory is the size that the GPU is sold with: "80GB".
 	Memory string `json:"memory"`
-	// MemoryMiB is the memory that the driver reports, in MiB.
-	MemoryMiB int64 `json:"memoryMiB"`
-	// Family is the architecture: "hopper".
-	Family string `json:"family"`
-	// ComputeCapability is "9.0".
-	ComputeCapability string `json:"computeCapability"`
 	// Models are the short names of all models, the most numerous first.
 	Models []string `json:"models"`
 }
@@ -47,14 +41,6 @@ type GPU struct {
 type CPU struct {
 	// Codename is "amd-epyc-milan".
 	Codename string `json:"codename"`
-	// Vendor is the maker in lower case: "amd".
-	Vendor string `json:"vendor"`
-	// Arch is "amd64" or "arm64".
-	Arch string `json:"arch"`
-	// Model is /proc/cpuinfo's model name.
-	Model string `json:"model"`
-	// Sockets is the number of packages; 0 is unknown.
-	Sockets int `json:"sockets"`
 }
 
 // RDMA is the HCAs of role fabric on a node, up or down. A virtual function whose
@@ -73,14 +59,7 @@ type RDMA struct {
 // FactsOf reads the facts from a machine.
 func FactsOf(m *machine.Machine) *Facts {
 	return &Facts{
-		Node: m.Node,
-		GPU:  gpuOf(m),
-		CPU: CPU{
-			Codename: m.CPU.Codename, Vendor: m.CPU.Vendor, Arch: m.CPU.Arch,
-			Model: m.CPU.ModelName, Sockets: m.CPU.Sockets,
-		},
-		RDMA:    RDMAOf(m),
-		Machine: m,
+		Node: m.Node, GPU: gpuOf(m), CPU: CPU{m.CPU.Codename}, RDMA: RDMAOf(m), Machine: m,
 	}
 }
 
@@ -91,14 +70,11 @@ func gpuOf(m *machine.Machine) GPU {
 	}
 	first := groups[0]
 	gpu := GPU{
-		Count:             len(first.GPUs),
-		Product:           first.Product,
-		Model:             Name(first.Product),
-		Interconnect:      "PCIE",
-		Memory:            Memory(first.Product, first.MemoryMiB()),
-		MemoryMiB:         first.MemoryMiB(),
-		Family:            first.Architecture(),
-		ComputeCapability: first.ComputeCapability(),
+		Count:        len(first.GPUs),
+		Product:      first.Product,
+		Model:        Name(first.Product),
+		Interconnect: "PCIE",
+		Memory:       Memory(first.Product, first.MemoryMiB()),
 	}
 	if first.NVLink() {
 		gpu.Interconnect = strings.ToUpper(first.linkKind())

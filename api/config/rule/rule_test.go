@@ -58,7 +58,7 @@ func TestEval(t *testing.T) {
 		{name: "a pattern that other engines need years for", value: "('a' + gpu.product).matches('^(([a-z])+.)+[A-Z]([a-z])+$') ? 'a' : 'b'", want: "b", ok: true},
 		{name: "a pattern that does not compile here", value: "node.matches(gpu.product + '(') ? 'a' : 'b'", problem: "error parsing regexp"},
 		{name: "a division by zero", value: "string(1 / (gpu.count - 8))", problem: "division by zero"},
-		{name: "an overflow", value: "string(gpu.memoryMiB * 9223372036854775807)", problem: "integer overflow"},
+		{name: "an overflow", value: "string(machine.gpus[0].memoryMiB * 9223372036854775807)", problem: "integer overflow"},
 		{name: "no label value", value: "gpu.product", problem: "no label value"},
 		{name: "too long", value: "gpu.product.replace(' ', '-') + '" + strings.Repeat("x", 60) + "'", problem: "no label value"},
 	} {

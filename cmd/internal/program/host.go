@@ -29,7 +29,8 @@ func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 	fs.StringVar(&h.Machine, "machine", "host", "host, or a dump of `heddle inspect -o json` to replay")
 	fs.DurationVar(&h.Interval, "interval", interval, "longest time between two scans of the machine")
 	fs.StringVar(&h.SysfsRoot, "sysfs-root", "/sys", "where the host's sysfs is")
-	fs.StringVar(&h.DevRoot, "dev-root", "/dev", "where the host's device nodes are")
+	fs.StringVar(&h.DevRoot, "dev-root", "/dev",
+		"where the host's device nodes are; of a replayed machine one for each GPU, named by UUID")
 	fs.StringVar(&h.ProcRoot, "proc-root", "/proc", "where the host's procfs is")
 	fs.StringVar(&h.DriverRoot, "driver-root", "",
 		"where the GPU driver is installed; empty: the dynamic loader finds its library")

@@ -148,17 +148,6 @@ func (r *rig) waitRegistrations(t *testing.T, mark, n int) {
 	})
 }
 
-// waitLog waits until a text is in the log after mark.
-func (r *rig) waitLog(t *testing.T, mark int, text string) {
-	t.Helper()
-	eventually(t, func() string {
-		if !strings.Contains(r.plugin.log.since(mark), text) {
-			return "the plugin does not log " + text
-		}
-		return ""
-	})
-}
-
 // pause is for scenarios that are about time.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -180,38 +179,4 @@ func (p *process) library(t *testing.T, name string) string {
 	}
 	t.Fatalf("the process has not loaded %s", name)
 	return ""
-}
-
-// idles is what a daemon takes in some time: anonymous memory in kB at its end, and
-// processor time.
-func (p *process) idles(t *testing.T, d time.Duration) (anonymous string, took time.Duration) {
-	t.Helper()
-	ticks := func() time.Duration {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, rest, _ := strings.Cut(string(text), ") ")
-		fields := strings.Fields(rest)
-		user, err := strconv.Atoi(fields[11])
-		if err != nil {
-			t.Fatal(err)
-		}
-		system, err := strconv.Atoi(fields[12])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ
-	}
-	before := ticks()
-	select {
-	case <-time.After(d):
-	case <-t.Context().Done():
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "RssAnon:")
-	return strings.Join(strings.Fields(rest)[:2], " "), ticks() - before
 }

@@ -24,6 +24,10 @@ func (r *rig) layOut(o options) error {
 			return err
 		}
 	}
+	// The plugin's --dev-root, gpus, has the HCAs' nodes too.
+	if err := os.Symlink("../infiniband", filepath.Join(r.dir, "gpus", "infiniband")); err != nil {
+		return err
+	}
 	if o.stateSize != "" {
 		// Before the cluster, whose node gets the host's mounts.
 		if err := unix.Mount("tmpfs", r.stateDir(), "tmpfs", 0, "size="+o.stateSize); err != nil {

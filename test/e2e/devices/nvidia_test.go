@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -43,30 +42,8 @@ func nvidiaProgram(t *testing.T, name string) string {
 	return file
 }
 
-// nvidiaPlugin is NVIDIA's k8s-device-plugin on a stand-in for the driver, which has the
-// machine's GPUs. Device nodes are those that heddle hands out.
-type nvidiaPlugin struct {
-	file    string // its configuration
-	process *process
-}
-
-func (p *nvidiaPlugin) start(t *testing.T, r *rig) {
-	t.Helper()
-	if p.process == nil {
-		p.process = r.nvidia(t, p.file)
-	}
-	if err := p.process.start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *nvidiaPlugin) stop(t *testing.T) {
-	t.Helper()
-	if err := p.process.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
+// nvidia is NVIDIA's k8s-device-plugin on a stand-in for the driver, which has the
+// machine's GPUs. Device nodes are those that heddle hands out. It is not started.
 func (r *rig) nvidia(t *testing.T, config string) *process {
 	t.Helper()
 	m := r.machine(t)
@@ -179,7 +156,7 @@ func TestLabelsBesideNVIDIA(t *testing.T) {
 	}
 }
 
-// TestHardwareLabels: the same on this machine's driver, and what both take while nothing happens.
+// TestHardwareLabels: the same on this machine's driver.
 func TestHardwareLabels(t *testing.T) {
 	r, _ := hardwareRig(t, "hwlabels", "")
 	b, err := builds(t.Context())
@@ -187,24 +164,9 @@ func TestHardwareLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs := nvidiaProgram(t, "gpu-feature-discovery")
-	flags := []string{"--no-timestamp", "--use-node-feature-api=false", "--output-file"}
-	want := writes(t, t.TempDir(), "", append([]string{theirs, "--oneshot"}, flags...)...)
+	want := writes(t, t.TempDir(), "", theirs, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--output-file")
 	got := writes(t, t.TempDir(), "", b.node, labelerDaemon, "--oneshot", "--node-name", r.Node(), "--output-file")
 	compareLabels(t, want, got)
-	for name, p := range map[string]*process{
-		"heddle-feature-discovery": {binary: b.node, daemon: labelerDaemon, args: []string{"--node-name", r.Node(), "--metrics-address", "", "--output-file"}},
-		"gpu-feature-discovery":    {binary: theirs, args: flags},
-	} {
-		p.rig, p.log = r, &journal{}
-		p.args = append(p.args, filepath.Join(r.dir, name))
-		if err := p.start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = p.stop(r.ctx(t)) })
-		p.idles(t, 5*time.Second)
-		memory, processor := p.idles(t, 65*time.Second)
-		t.Logf("%s, idle: %s anonymous, %s of processor time in 65 s", name, memory, processor)
-	}
 }
 
 // writes are the labels that a program writes to the file that its last flag names.

@@ -14,8 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/heddle-dev/heddle/test/cluster/image"
 )
 
 // TestPreloadGivesNoDisk: where the preloaded library writes is memory of the
@@ -108,7 +106,7 @@ func (r *rig) library(t *testing.T) string {
 	return library
 }
 
-// TestPodHidesNoLimit: a link in a volume or in the image leads a mount of the pod to where
+// TestPodHidesNoLimit: a link in a volume leads a mount of the pod to where
 // heddle's is, or the pod mounts a file into heddle's directory. The runtime makes it last,
 // since its path is longer. At the very path heddle's replaces it.
 func TestPodHidesNoLimit(t *testing.T) {
@@ -153,49 +151,8 @@ func (r *rig) hidesNoLimit(t *testing.T) (hides func(name, path string) *corev1.
 	r.create(t, mounts("linked", "/a/b/c/d", region, "/a/b/c/d/vgpu/region"))
 	r.waitWaiting(t, "linked", "hides /usr/local/vgpu/region")
 	r.remove(t, "prepared", "linked")
-	r.imageHides(t)
 	// Beside heddle's mounts.
 	r.run(t, hides("beside", "/x/link/other"))
 	r.remove(t, "hides")
 	return hides
-}
-
-// imageHides: the link is in the image, where /etc itself is one too, and what the pod mounts
-// needs no hostPath.
-func (r *rig) imageHides(t *testing.T) {
-	t.Helper()
-	b, err := builds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const linked = "localhost/devices-linked:1"
-	archive := filepath.Join(t.TempDir(), "image.tar")
-	err = image.Pack(archive, image.Spec{
-		Name: linked, Files: map[string]string{"/report": filepath.Join(b.dir, "report")}, Entrypoint: []string{"/report"},
-		Links: map[string]string{"/a/b/c": "/etc", "/etc": "system/etc"},
-	})
-	if err = errors.Join(err, r.LoadImage(t.Context(), archive)); err != nil {
-		t.Fatal(err)
-	}
-	const list = "ld.so.preload"
-	r.configMap(t, "list", map[string]string{list: ""})
-	of := func(name, path string) *corev1.Pod {
-		p := r.pod(name, box{more: share(30, 4)})
-		c := &p.Spec.Containers[0]
-		if c.Image = linked; path == "" {
-			return p
-		}
-		volume := corev1.Volume{Name: "list"}
-		volume.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "list"}}
-		p.Spec.Volumes = append(p.Spec.Volumes, volume)
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "list", MountPath: path, SubPath: list})
-		return p
-	}
-	r.create(t, of("image-link", "/a/b/c/"+list), of("image-etc", "/system/etc/"+list))
-	r.waitWaiting(t, "image-link", "hides /etc/ld.so.preload")
-	r.waitWaiting(t, "image-etc", "hides /etc/ld.so.preload")
-	r.remove(t, "image-link", "image-etc")
-	// The image alone hides nothing.
-	r.run(t, of("image-alone", ""))
-	owns(t, "image-alone", r.report(t, "image-alone", "app").Env, map[string]string{"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"})
 }

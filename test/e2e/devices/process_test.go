@@ -98,8 +98,8 @@ func (p *process) start(ctx context.Context) error {
 	args := p.args
 	if len(args) == 0 {
 		args = []string{
-			"--node-name", r.Node(), "--machine", r.machineFile(), "--replay-devices", filepath.Join(r.dir, "gpus"),
-			"--dev-root", r.dir, "--state-dir", r.stateDir(), "--config", filepath.Join(r.dir, "config"),
+			"--node-name", r.Node(), "--machine", r.machineFile(), "--dev-root", filepath.Join(r.dir, "gpus"),
+			"--state-dir", r.stateDir(), "--config", filepath.Join(r.dir, "config"),
 			"--log-level", "debug",
 		}
 	}

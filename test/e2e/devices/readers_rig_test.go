@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/test/cluster"
@@ -157,15 +156,4 @@ func (d *readers) waitEnded(t *testing.T, before map[string]int) {
 		}
 		return ""
 	})
-}
-
-// replace ends each daemon, which is then started again.
-func (d *readers) replace(t *testing.T) {
-	t.Helper()
-	before := d.ended()
-	for _, p := range d.daemons {
-		p.signal(t, unix.SIGTERM)
-	}
-	d.waitEnded(t, before)
-	d.waitRegistered(t)
 }

@@ -4,13 +4,10 @@ package devices
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	account "github.com/heddle-dev/heddle/deviceplugin/report"
@@ -30,7 +27,6 @@ func TestGPURelease(t *testing.T) {
 	d.resetGPU(t, train)
 	d.untouched(t, first)
 	d.upgradeDriver(t, running, train)
-	d.releaseUnderPods(t, d.waitOnly(t, running, notReady))
 }
 
 // notReady is why a pod's container does not run.
@@ -123,69 +119,4 @@ func (d *readers) upgradeDriver(t *testing.T, sets ...controlled) {
 		d.waitOnly(t, set, notReady)
 	}
 	d.endedOnce(t, before) // Each had the old library.
-}
-
-// releaseUnderPods is a release of a node that was not drained: what holds the GPUs is listed, and goes
-// on over an upgrade, while no other pod gets one.
-func (d *readers) releaseUnderPods(t *testing.T, running *corev1.Pod) {
-	node := filepath.Join(t.TempDir(), "dev", "nvidia9")
-	if err := os.MkdirAll(filepath.Dir(node), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	open, err := os.Create(node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer open.Close()
-	out, code := d.heddleExit(t, "gpu", "release", "--node", d.Node(), "--for", "20m")
-	for _, want := range []string{"No new pod gets a GPU", "default/" + running.Name, "devices.test", node} {
-		if !strings.Contains(out, want) || code != 1 {
-			t.Errorf("exit code %d, %q is not in\n%s", code, want, out)
-		}
-	}
-	if err := open.Close(); err != nil {
-		t.Fatal(err)
-	}
-	d.waitIdle(t)
-	sessions := d.sessions(t)
-	d.waitAllocatable(t, gpuResource, 0)
-	if q := d.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
-		t.Errorf("capacity is %d: device IDs were withdrawn", q.Value())
-	}
-	pinned := d.pod("pinned", box{gpus: 1})
-	pinned.Spec.NodeName = d.Node()
-	waiting := d.pod("waiting", box{gpus: 4})
-	d.create(t, pinned, waiting)
-	d.waitPod(t, "pinned", func(p *corev1.Pod) string {
-		if p.Status.Reason != "UnexpectedAdmissionError" && p.Status.Reason != "OutOfnvidia.com/gpu" {
-			return inShort(p)
-		}
-		return ""
-	})
-
-	// Daemons that start under the release open no session either, and know what
-	// those before them knew.
-	d.replace(t)
-	d.scanWithoutSession(t, sessions)
-	if got := d.node(t).Labels["nvidia.com/gpu.count"]; got != "8" {
-		t.Errorf("the label nvidia.com/gpu.count is %q under the release", got)
-	}
-	if got := d.kubectl(t, "get", "nt", d.Node(), "-o", "jsonpath={.spec.accelerators[*].count}"); got != "8" {
-		t.Errorf("the NodeTopology has %q accelerators under the release", got)
-	}
-	if q := d.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
-		t.Errorf("capacity is %d after a restart under the release", q.Value())
-	}
-
-	before := d.ended()
-	d.n.libraries(t, d.n.Root, driverLast)
-	d.n.control.Kernel = driverLast
-	d.n.set(t)
-	d.heddle(t, "gpu", "release", "--node", d.Node(), "--undo")
-	d.waitPublished(t, driverLast)
-	d.waitReady(t, "waiting")
-	if diff := cmp.Diff(before, d.ended()); diff != "" {
-		t.Errorf("daemons that had no library ended (-before +after):\n%s", diff)
-	}
-	d.untouched(t, running)
 }

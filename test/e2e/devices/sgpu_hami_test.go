@@ -3,14 +3,14 @@
 package devices
 
 import (
-	"os"
-	"path/filepath"
+	"encoding/json"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
@@ -21,122 +21,135 @@ import (
 // hamiConfig is a node for HAMi as docs/hami.md has it.
 const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: {enabled: true}}\n"
 
-// TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version:
-// the webhook's part of the pod, the decision, the node lock, the Binding.
-func TestHAMiSide(t *testing.T) {
-	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
-	// kubelet takes no vmemory with a unit (docs/hami.md).
-	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})
-	locks := r.locks(t)
-	r.waitHealthy(t, 8)
-	for _, tt := range []struct {
-		name string
-		run  func(*testing.T, *rig, *lockLog)
-	}{
-		{"cards", hamiNode},
-		{"documented example", hamiExample},
-		{hamirecord.V26, hamiRecorded},
-		{hamirecord.V210, hamiRecorded},
-	} {
-		t.Run(tt.name, func(t *testing.T) { tt.run(t, r, locks) })
-	}
-}
-
-// hamiNode: the Node's annotation, whole. It is the recorded one, of a node without pods.
-func hamiNode(t *testing.T, r *rig, _ *lockLog) {
-	recorded, err := hami.ParseNodeGPUs(r.replay(t, hamirecord.V210).Node[apinames.HAMiGPUs])
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]hami.NodeGPU{}
-	for _, g := range recorded {
-		g.AvailableDevCount, g.AvailableCompute, g.AvailableVRam, g.QoSPolicy = g.TotalDevCount, g.TotalCompute, g.TotalVRam, ""
-		want[g.UUID] = g
-	}
-	// What is left is written at most every 30 s, and earlier tests took some.
-	eventually(t, func() string { return cmp.Diff(want, r.hamiGPUs(t)) })
-}
-
-// hamiExample: the documented pod gets the card that HAMi chose.
-func hamiExample(t *testing.T, r *rig, locks *lockLog) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "sgpu-pod.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p corev1.Pod
-	if err := yaml.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
-	if p.Name != "sample-pod" || p.Spec.SchedulerName != hamiScheduler {
-		t.Fatalf("the example is pod %s of scheduler %s", p.Name, p.Spec.SchedulerName)
-	}
-	// Its image is not at hand, and does not report what it sees.
-	ours := r.pod(p.Name, box{})
-	c := &p.Spec.Containers[0]
-	c.Image, c.Command, c.Args, c.VolumeMounts = reportImage, nil, nil, ours.Spec.Containers[0].VolumeMounts
-	p.Namespace, p.Spec.Volumes, p.Spec.TerminationGracePeriodSeconds = namespace, ours.Spec.Volumes, new(int64(1))
-	h := r.replay(t, hamirecord.V210)
-	recorded := h.Pod(t, p.Name)
-	if diff := cmp.Diff(recorded.Admitted().Spec.Containers[0].Resources.Limits, c.Resources.Limits); diff != "" {
-		t.Fatalf("the example is not the pod that was recorded (-recorded +example):\n%s", diff)
-	}
-	p.Annotations = recorded.Admitted().Annotations
-	r.create(t, &p)
-	t.Logf("the lock was gone %d ms after the binding", h.place(t, p.Name, recorded, locks).Milliseconds())
-	r.waitReady(t, p.Name)
-	r.hasShares(t, p.Name, c.Name, 0, recordedShares(t, recorded)[c.Name]...)
-	if got := r.waitBound(t, p.Name, c.Name); got.By != allocation.ByHAMi {
-		t.Errorf("the annotation has %+v", got)
-	}
-	r.waitPhase(t, p.Name, "success")
-}
-
 // hamiRejected is what the node does not follow of a recording, with its reason.
 var hamiRejected = map[string]string{
 	// HAMi does not read the annotation.
 	hamirecord.V26 + "/nvuse": "the pod does not select it", hamirecord.V210 + "/nvuse": "the pod does not select it",
 	// It knows no policies, and its GPU has consumers with the default.
 	hamirecord.V26 + "/burst": "its consumers are fixed-share, not burst-share",
-	// It counts less of the pods with init containers before than these can have at once.
-	hamirecord.V210 + "/init-2": "0 % of 100 left; needs 10",
 }
 
-// lockHeld is how long the plugin may take to give HAMi's lock of a node back: until the
-// container is created, on a busy machine. HAMi's scheduler takes a lock as lost after five minutes.
-const lockHeld = 20 * time.Second
+// TestHAMiSide drives the node by exactly what unmodified HAMi wrote, version by version: the
+// webhook's part of the pod, the decision, the node lock, the Binding. The rig is the recorded
+// node. All pods without init containers are on it at once: what it has given out is then what is
+// on HAMi's account.
+func TestHAMiSide(t *testing.T) {
+	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
+	// kubelet takes no vmemory with a unit (docs/hami.md).
+	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})
+	for _, version := range hamirecord.Versions() {
+		t.Run(version, func(t *testing.T) {
+			h := hamirecord.Load(t, version)
+			want, running := tally{}, map[string]*hamirecord.Pod{}
+			for i := range h.Pods {
+				p := &h.Pods[i]
+				if len(p.Submitted.InitContainers) > 0 {
+					continue
+				}
+				r.replay(t, p)
+				if reason, rejected := hamiRejected[version+"/"+p.Name]; rejected {
+					r.waitEvent(t, p.Name, "SGPURejected", reason)
+					r.waitPhase(t, p.Name, "failed")
+					continue
+				}
+				// HAMi saw each pod's devices prepared before the next: their policies decide.
+				r.waitPhase(t, p.Name, "success")
+				running[p.Name] = p
+			}
+			for name, p := range running {
+				r.waitReady(t, name)
+				for container, shares := range recordedShares(t, p) {
+					r.hasShares(t, name, container, 0, shares...)
+					want.add(shares)
+				}
+			}
+			if diff := cmp.Diff(want, r.count(t)); diff != "" {
+				t.Errorf("given out of the GPUs (-HAMi's account +node's):\n%s", diff)
+			}
+		})
+	}
+}
 
-// hamiRecorded: the pods without init containers, all at once on the node. What it has given
-// out is then what is on HAMi's account.
-func hamiRecorded(t *testing.T, r *rig, locks *lockLog) {
-	h := r.replay(t, filepath.Base(t.Name()))
-	want := tally{}
-	running := map[string]*hamirecord.Pod{}
-	for i := range h.Pods {
-		p := &h.Pods[i]
-		if len(p.Submitted.InitContainers) > 0 {
-			continue
-		}
-		name := "hami-" + p.Name
-		if gone := h.schedule(t, name, p, locks); gone > lockHeld {
-			t.Errorf("the lock of %s was held for %s", name, gone)
-		}
-		if reason, rejected := hamiRejected[h.Version+"/"+p.Name]; rejected {
-			r.waitEvent(t, name, "SGPURejected", reason)
-			r.waitPhase(t, name, "failed")
-			continue
-		}
-		// HAMi saw each pod's devices prepared before the next: their policies decide.
-		r.waitPhase(t, name, "success")
-		running[name] = p
+// replay creates a recorded pod as it is after HAMi's webhook, with the rig's image, and writes the
+// decision of HAMi's Filter, the node lock and the annotations of its Bind, and the Binding.
+func (r *rig) replay(t *testing.T, p *hamirecord.Pod) {
+	t.Helper()
+	var boxes []box
+	for i := range p.Submitted.Containers {
+		boxes = append(boxes, box{name: p.Submitted.Containers[i].Name, more: p.Submitted.Containers[i].Resources()})
 	}
-	for name, p := range running {
-		r.waitReady(t, name)
-		for container, shares := range recordedShares(t, p) {
-			r.hasShares(t, name, container, 0, shares...)
-			want.add(shares)
+	pod := besides(r.pod(p.Name, boxes[0]), boxes[1:]...)
+	admitted := p.Admitted()
+	pod.Annotations, pod.Spec.SchedulerName = admitted.Annotations, admitted.Spec.SchedulerName
+	r.create(t, pod)
+	annotations, labels := p.Decision()
+	decision, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := r.client.CoreV1().Pods(namespace)
+	if _, err := pods.Patch(t.Context(), p.Name, types.MergePatchType, decision, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.waitUnlocked(t)
+	lock, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{apinames.HAMiLock: p.Lock(p.Name)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.CoreV1().Nodes().Patch(t.Context(), r.Node(), types.MergePatchType, lock, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.annotatePod(t.Context(), p.Name, p.Binding()); err != nil {
+		t.Fatal(err)
+	}
+	err = pods.Bind(t.Context(), &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: r.Node()},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.waitUnlocked(t)
+}
+
+// waitUnlocked waits until nobody holds HAMi's lock of the node.
+func (r *rig) waitUnlocked(t *testing.T) {
+	t.Helper()
+	eventually(t, func() string {
+		if held, locked := r.node(t).Annotations[apinames.HAMiLock]; locked {
+			return "the node is locked by " + held
 		}
+		return ""
+	})
+}
+
+// waitPhase waits for hami.io/bind-phase of a pod.
+func (r *rig) waitPhase(t *testing.T, pod, want string) {
+	t.Helper()
+	r.waitPod(t, pod, func(p *corev1.Pod) string {
+		if got := p.Annotations[apinames.HAMiBindPhase]; got != want {
+			return "its bind-phase is " + got + ", want " + want
+		}
+		return ""
+	})
+}
+
+// recordedShares are what HAMi chose, by container. The list ends with the last
+// container in every version.
+func recordedShares(t *testing.T, p *hamirecord.Pod) map[string][]allocation.Share {
+	t.Helper()
+	text, chosen := p.Written.Annotations[apinames.HAMiAllocation]
+	if !chosen {
+		return nil
 	}
-	if diff := cmp.Diff(want, r.count(t)); diff != "" {
-		t.Errorf("given out of the GPUs (-HAMi's account +node's):\n%s", diff)
+	list, err := hami.ParsePodShares(text)
+	if err != nil {
+		t.Fatal(err)
 	}
+	all := slices.Concat(p.Submitted.InitContainers, p.Submitted.Containers)
+	all = all[len(all)-len(list):]
+	shares := map[string][]allocation.Share{}
+	for i := range list {
+		shares[all[i].Name] = byGPU(list.Of(i))
+	}
+	return shares
 }

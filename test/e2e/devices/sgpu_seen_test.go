@@ -92,9 +92,3 @@ func sameAmounts(given, want []allocation.Share) error {
 	}
 	return nil
 }
-
-// deviceIDOf is the card that a device ID of a slot names.
-func deviceIDOf(id string) string {
-	uuid, _, _ := strings.Cut(id, "::")
-	return uuid
-}

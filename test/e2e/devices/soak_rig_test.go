@@ -17,6 +17,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/test/install"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 // soak is a node with all of heddle's daemons, which reach the API server
@@ -125,7 +126,7 @@ func (s *soak) programs(t *testing.T) {
 	add("heddle-topo-worker", b.node, workerDaemon, "http://127.0.0.1:9103",
 		append([]string{"--interval", "2s"}, host...)...)
 	add("heddle-topo-master", filepath.Join(in.Dir, "heddle-topo-master"), "", "http://127.0.0.1:9001",
-		"--mode", "auto", "--namespace", namespace, "--identity", "soak", "--label-conflicts", "force")
+		"--namespace", namespace, "--config", programtest.Config(t, "labelConflict: force\n"))
 	add(schedulerDaemon, filepath.Join(in.Dir, schedulerDaemon), "", "https://127.0.0.1:10261", s.schedulerFlags(t, in)...)
 }
 

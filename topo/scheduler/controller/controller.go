@@ -180,12 +180,12 @@ func (c *Controller) publish(now time.Time) {
 		return
 	}
 	states := map[gang.Phase]int{}
-	var rejected []*podGroup
-	for _, g := range c.podGroups() {
-		if g.Foreign {
+	var rejected []gangcache.Gang
+	for _, g := range c.Cache.Gangs() {
+		if c.foreign(&g) {
 			continue
 		}
-		states[g.State.Phase]++
+		states[c.stateOf(&g).Phase]++
 		if !g.RejectedSince.IsZero() {
 			rejected = append(rejected, g)
 		}
@@ -193,12 +193,12 @@ func (c *Controller) publish(now time.Time) {
 	for _, phase := range gang.Phases() {
 		m.Gangs.WithLabelValues(string(phase)).Set(float64(states[phase]))
 	}
-	slices.SortFunc(rejected, func(a, b *podGroup) int {
+	slices.SortFunc(rejected, func(a, b gangcache.Gang) int {
 		return cmp.Or(a.RejectedSince.Compare(b.RejectedSince), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	m.Rejected.Reset()
-	for _, s := range rejected[:min(len(rejected), maxRejected)] {
-		m.Rejected.WithLabelValues(s.Key.Namespace, s.Key.Name).Set(now.Sub(s.RejectedSince).Seconds())
+	for _, g := range rejected[:min(len(rejected), maxRejected)] {
+		m.Rejected.WithLabelValues(g.Key.Namespace, g.Key.Name).Set(now.Sub(g.RejectedSince).Seconds())
 	}
 }
 

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,7 +28,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -135,84 +131,6 @@ func object(group string, least int64, labels map[string]string) *unstructured.U
 	o.SetName("x")
 	o.SetLabels(labels)
 	return o
-}
-
-func TestPodGroupsOfGangs(t *testing.T) {
-	bare := podGroup{
-		Gang: gangcache.Gang{ByLabels: true, Certain: true, MinMember: 2}, State: gang.State{Phase: gang.Queued},
-	}
-	unread := cmp.Options{
-		cmpopts.IgnoreFields(gangcache.Gang{}, "Pods"), cmp.Comparer(func(a, b gang.State) bool { return a.Phase == b.Phase }),
-	}
-	with := func(how func(*podGroup)) podGroup { g := bare; how(&g); return g }
-	koordinator := func(name string) *corev1.Pod {
-		pod := ownPod(name, nil, "")
-		pod.Annotations = map[string]string{wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2", wellknown.KoordinatorWaitingTime: "90s"}
-		return pod
-	}
-	bound := ownPod("b", gangOf("2"), "")
-	bound.Spec.NodeName = "gone"
-	done := ownPod("a", gangOf("2"), "")
-	done.Status.Phase = corev1.PodSucceeded
-	elsewhere := podOf("a", gangOf("2"))
-	elsewhere.Spec.SchedulerName = "volcano"
-	for _, tt := range []struct {
-		name   string
-		pods   []*corev1.Pod
-		object *unstructured.Unstructured
-		want   podGroup
-	}{
-		{"by labels", []*corev1.Pod{ownPod("a", gangOf("2"), "")}, nil, bare},
-		{
-			"with one controller",
-			[]*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "job")},
-			nil,
-			with(func(g *podGroup) {
-				g.Owner = &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job"}
-			}),
-		},
-		{"with two controllers", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "other")}, nil, bare},
-		{"a pod without one", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "")}, nil, bare},
-		{"by Koordinator's annotations", []*corev1.Pod{koordinator("a")}, nil, with(func(g *podGroup) {
-			g.ByLabels, g.Timeout = false, 90*time.Second
-		})},
-		{
-			"contradictory",
-			[]*corev1.Pod{ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("3"), "")},
-			nil,
-			with(func(g *podGroup) { g.Certain = false }),
-		},
-		{"finished", []*corev1.Pod{done}, nil, with(func(g *podGroup) {
-			g.Certain, g.MinMember, g.State.Phase = false, 0, gang.Succeeded
-		})},
-		{"on a node that is gone", []*corev1.Pod{bound}, nil, with(func(g *podGroup) { g.State.Phase = gang.Unknown })},
-		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, with(func(g *podGroup) { g.Foreign = true })},
-		{
-			"with an object of its user's",
-			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			object(wellknown.PodGroupAPI, 2, nil),
-			with(func(g *podGroup) { g.ByLabels = false }),
-		},
-		{
-			"with a managed object, which is ignored",
-			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			object(wellknown.PodGroupAPIXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newController(t)
-			for _, pod := range tt.pods {
-				c.Cache.UpdatePod(pod)
-			}
-			if o := tt.object; o != nil {
-				c.podGroup(strings.TrimSuffix(o.GetAPIVersion(), "/v1alpha1"), o, managed(o))
-			}
-			tt.want.Key = types.NamespacedName{Namespace: "default", Name: "x"}
-			if diff := cmp.Diff(map[types.NamespacedName]*podGroup{tt.want.Key: &tt.want}, c.podGroups(), unread); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
 }
 
 // An API group that the cluster does not have yet is watched from when it has it. What

@@ -3,8 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
-	"maps"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -27,63 +25,39 @@ const (
 	manager   = "heddle-scheduler"
 	managedBy = "app.kubernetes.io/managed-by"
 	// retryAfter is the time without writes after one has failed.
-	retryAfter     = 30 * time.Second
-	requestTimeout = 10 * time.Second
+	retryAfter = 30 * time.Second
 )
 
-// podGroup is a gang that has pods.
-type podGroup struct {
-	gangcache.Gang
-	// Foreign gangs are for another scheduler and left alone.
-	Foreign bool
-	// Owner is the controller that all pods share; nil if they share none.
-	Owner *metav1.OwnerReference
-	State gang.State
+// foreign reports whether a gang is for another scheduler.
+func (c *Controller) foreign(g *gangcache.Gang) bool {
+	return !slices.ContainsFunc(g.Pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() })
 }
 
-// podGroups returns the gangs that have pods.
-func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
-	all := map[types.NamespacedName]*podGroup{}
-	for _, s := range c.Cache.Gangs() {
-		own := func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() }
-		all[s.Key] = &podGroup{
-			Gang: s, Foreign: !slices.ContainsFunc(s.Pods, own),
-			Owner: owner(s.Pods), State: gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost),
-		}
-	}
-	return all
-}
-
-// owner returns the common controller of all pods, or nil.
-func owner(pods []*corev1.Pod) (owner *metav1.OwnerReference) {
-	for _, pod := range pods {
-		o := metav1.GetControllerOfNoCopy(pod)
-		if o == nil || owner != nil && o.UID != owner.UID {
-			return nil
-		}
-		owner = o
-	}
-	return &metav1.OwnerReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
+func (c *Controller) stateOf(g *gangcache.Gang) gang.State {
+	return gang.StateOf(gang.Members(g.Pods), g.MinMember, c.nodeLost)
 }
 
 // managed reports whether heddle created an object.
 func managed(o *unstructured.Unstructured) bool { return o.GetLabels()[managedBy] == manager }
 
-// object returns the object of a gang that labels describe.
-func (g *podGroup) object() *unstructured.Unstructured {
+// objectOf returns the object of a gang that labels describe. Its owner is the controller that all pods share.
+func objectOf(g *gangcache.Gang) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup", "spec": g.spec(),
+		"apiVersion": wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion, "kind": "PodGroup", "spec": specOf(g),
 	}}
 	o.SetNamespace(g.Key.Namespace)
 	o.SetName(g.Key.Name)
 	o.SetLabels(map[string]string{managedBy: manager})
-	if g.Owner != nil {
-		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
+	owner := metav1.GetControllerOf(g.Pods[0])
+	others := func(p *corev1.Pod) bool { return !metav1.IsControlledBy(p, &metav1.ObjectMeta{UID: owner.UID}) }
+	if owner != nil && !slices.ContainsFunc(g.Pods, others) {
+		owner.Controller, owner.BlockOwnerDeletion = nil, nil
+		o.SetOwnerReferences([]metav1.OwnerReference{*owner})
 	}
 	return o
 }
 
-func (g *podGroup) spec() map[string]any {
+func specOf(g *gangcache.Gang) map[string]any {
 	spec := map[string]any{"minMember": int64(g.MinMember)}
 	if g.Timeout > 0 {
 		spec["scheduleTimeoutSeconds"] = int64(math.Ceil(g.Timeout.Seconds()))
@@ -91,9 +65,9 @@ func (g *podGroup) spec() map[string]any {
 	return spec
 }
 
-// status returns the status of a PodGroup, as the coscheduling plugin writes it.
-func (g *podGroup) status() map[string]any {
-	s, phase := &g.State, "Pending"
+// statusOf returns the status of a PodGroup, as the coscheduling plugin writes it.
+func statusOf(s *gang.State) map[string]any {
+	phase := "Pending"
 	switch {
 	case s.Phase == gang.Running:
 		phase = "Running"
@@ -114,59 +88,39 @@ func (g *podGroup) status() map[string]any {
 	}
 }
 
-// reconciler writes PodGroup objects of scheduling.x-k8s.io, so that kubectl get
-// podgroups shows every gang. It creates one for a gang that labels describe and that
-// has no object, follows the pods, and deletes it when no pod is left. Such an object
-// never decides about a gang. Of objects of users it writes the status. It is for one
-// goroutine.
-type reconciler struct {
-	client dynamic.NamespaceableResourceInterface
-	log    *slog.Logger
-	// reported has the last status of each object: a schema may drop some of it.
-	reported map[types.UID]map[string]any
-	// until ends the time without writes, failure was logged last.
-	until   time.Time
-	failure string
-}
-
-// round reconciles each object. gangs are the gangs with pods, objects the PodGroups in the
-// cluster.
-func (r *reconciler) round(
-	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []*unstructured.Unstructured,
-) {
-	existing, reported := map[types.NamespacedName]bool{}, r.reported
-	r.reported = map[types.UID]map[string]any{}
+// reconcile writes PodGroup objects of scheduling.x-k8s.io, so that kubectl get podgroups shows every gang. It creates
+// one for a gang that labels describe and that has no object, follows the pods, and deletes it when no pod is left.
+// Such an object never decides about a gang. Of objects of users it writes the status. It stops at the first error.
+func (c *Controller) reconcile(ctx context.Context, objects []*unstructured.Unstructured) error {
+	gangs, existing := map[types.NamespacedName]*gangcache.Gang{}, map[types.NamespacedName]bool{}
+	for _, g := range c.Cache.Gangs() {
+		gangs[g.Key] = &g
+	}
 	for _, o := range objects {
 		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 		existing[key] = true
-		if last, ok := reported[o.GetUID()]; ok {
-			r.reported[o.GetUID()] = last
-		}
-		if now.After(r.until) {
-			r.failed(ctx, now, r.keep(ctx, gangs[key], o))
+		if err := ignored(c.update(ctx, gangs[key], o)); err != nil {
+			return fmt.Errorf("update %s: %w", key, err)
 		}
 	}
 	for key, g := range gangs {
-		if g.ByLabels && g.Certain && !g.Foreign && !existing[key] && now.After(r.until) {
-			r.failed(ctx, now, r.create(ctx, g))
+		if !g.ByLabels || !g.Certain || existing[key] || c.foreign(g) {
+			continue
+		}
+		options := metav1.CreateOptions{FieldManager: manager}
+		_, err := c.client.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace(key.Namespace).Create(ctx, objectOf(g), options)
+		if err = ignored(err); err != nil {
+			return fmt.Errorf("create %s: %w", key, err)
 		}
 	}
+	return nil
 }
 
-func (r *reconciler) create(ctx context.Context, g *podGroup) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err := r.client.Namespace(g.Key.Namespace).Create(ctx, g.object(), metav1.CreateOptions{FieldManager: manager})
-	return err
-}
-
-// keep brings an object up to date; g is nil without pods.
-func (r *reconciler) keep(ctx context.Context, g *podGroup, o *unstructured.Unstructured) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	client := r.client.Namespace(o.GetNamespace())
+// update brings an object up to date; g is nil without pods.
+func (c *Controller) update(ctx context.Context, g *gangcache.Gang, o *unstructured.Unstructured) error {
+	client := c.client.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace(o.GetNamespace())
 	switch {
-	case g != nil && g.Foreign || o.GetDeletionTimestamp() != nil:
+	case g != nil && c.foreign(g) || o.GetDeletionTimestamp() != nil:
 		return nil
 	case managed(o) && (g == nil || !g.ByLabels):
 		same := metav1.NewUIDPreconditions(string(o.GetUID()))
@@ -175,6 +129,9 @@ func (r *reconciler) keep(ctx context.Context, g *podGroup, o *unstructured.Unst
 		return nil
 	}
 	patch := func(field string, value map[string]any, subresources ...string) error {
+		if has(o, field, value) {
+			return nil
+		}
 		text, err := json.Marshal(map[string]any{field: value})
 		if err == nil {
 			options := metav1.PatchOptions{FieldManager: manager}
@@ -182,38 +139,31 @@ func (r *reconciler) keep(ctx context.Context, g *podGroup, o *unstructured.Unst
 		}
 		return err
 	}
-	if spec := g.spec(); managed(o) && g.Certain && !has(o, "spec", spec) {
-		return patch("spec", spec)
+	if managed(o) && g.Certain {
+		if err := patch("spec", specOf(g)); err != nil {
+			return err
+		}
 	}
-	status := g.status()
-	if has(o, "status", status) || maps.Equal(r.reported[o.GetUID()], status) {
-		return nil
-	}
-	r.reported[o.GetUID()] = status
-	return patch("status", status, "status")
+	state := c.stateOf(g)
+	return patch("status", statusOf(&state), "status")
 }
 
-// has reports whether a field of an object has these values.
+// has reports whether a field of an object has these values. The schema of a CRD may drop parts of the status.
 func has(o *unstructured.Unstructured, field string, want map[string]any) bool {
 	got, _, _ := unstructured.NestedMap(o.Object, field)
 	for key, value := range want {
-		if got[key] != value {
+		if is, ok := got[key]; is != value && (ok || field == "spec" || key == "phase") {
 			return false
 		}
 	}
 	return true
 }
 
-// failed stops writing for a while, unless the next round sees what made the write
-// fail.
-func (r *reconciler) failed(ctx context.Context, now time.Time, err error) {
-	if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) ||
-		apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return
+// ignored returns nil for an error that the next round sees the reason of.
+func ignored(err error) error {
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
 	}
-	r.until = now.Add(retryAfter)
-	if text := string(apierrors.ReasonForError(err)); text != r.failure {
-		r.failure = text
-		r.log.WarnContext(ctx, "cannot write podgroups", "err", err)
-	}
+	return err
 }

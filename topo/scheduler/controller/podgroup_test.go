@@ -2,9 +2,7 @@ package controller
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -13,29 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
-
-func key() types.NamespacedName {
-	return types.NamespacedName{Namespace: "default", Name: "x"}
-}
-
-func job(uid string) *metav1.OwnerReference {
-	return &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: uid, UID: types.UID(uid)}
-}
-
-// labeled returns a gang of at least 3 pods that labels describe.
-func labeled() *podGroup {
-	return &podGroup{
-		Gang: gangcache.Gang{Key: key(), ByLabels: true, Certain: true, MinMember: 3}, State: gang.State{Phase: gang.Queued},
-	}
-}
 
 // status is that of a PodGroup.
 type status struct {
@@ -62,35 +43,33 @@ func TestStatusOf(t *testing.T) {
 		{gang.State{Phase: gang.Unknown, Failed: 1, Running: 2, Bound: 2}, status{Phase: "Failed", Scheduled: 2, Running: 2, Failed: 1}},
 		{gang.State{Phase: gang.Succeeded, Succeeded: 3}, status{Phase: "Finished", Scheduled: 3, Succeeded: 3}},
 	} {
-		if diff := cmp.Diff(tt.want.fields(), (&podGroup{State: tt.state}).status()); diff != "" {
+		if diff := cmp.Diff(tt.want.fields(), statusOf(&tt.state)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.state.Phase, diff)
 		}
 	}
 }
 
-// rig is a reconciler with an API server in memory.
+// rig is a controller with an API server in memory.
 type rig struct {
 	*testing.T
-	*reconciler
-	api   *fake.FakeDynamicClient
-	gangs map[types.NamespacedName]*podGroup
-	at    time.Time
+	*Controller
+	api *fake.FakeDynamicClient
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 	t.Helper()
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{resource(wellknown.PodGroupAPIXK8s): "PodGroupList"})
-	return &rig{
-		T: t, api: client, gangs: map[types.NamespacedName]*podGroup{}, at: time.Unix(1e9, 0),
-		reconciler: &reconciler{client: client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: slog.New(slog.DiscardHandler)},
+	r := &rig{T: t, Controller: newController(t), api: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{resource(wellknown.PodGroupAPIXK8s): "PodGroupList"})}
+	r.client = r.api
+	for _, pod := range pods {
+		r.Cache.UpdatePod(pod)
 	}
+	return r
 }
 
-// after runs a round some time later, and returns the object x.
-func (r *rig) after(d time.Duration) map[string]any {
+// round reconciles, and returns the object x.
+func (r *rig) round() map[string]any {
 	r.Helper()
-	r.at = r.at.Add(d)
 	all, err := r.api.Resource(resource(wellknown.PodGroupAPIXK8s)).List(r.Context(), metav1.ListOptions{})
 	if err != nil {
 		r.Fatal(err)
@@ -100,7 +79,9 @@ func (r *rig) after(d time.Duration) map[string]any {
 		objects = append(objects, &all.Items[i])
 	}
 	r.api.ClearActions()
-	r.round(r.Context(), r.at, r.gangs, objects)
+	if err := r.reconcile(r.Context(), objects); err != nil {
+		r.Fatal(err)
+	}
 	o, err := r.api.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -111,133 +92,143 @@ func (r *rig) after(d time.Duration) map[string]any {
 	return o.Object
 }
 
-func (r *rig) writes() (n int) {
-	for _, a := range r.api.Actions() {
-		if verb := a.GetVerb(); verb != "list" && verb != "get" {
-			n++
-		}
-	}
-	return n
-}
-
 func TestObjectLifecycle(t *testing.T) {
-	r := newRig(t)
-	g := labeled()
-	g.Owner, g.Timeout = job("a"), 1500*time.Millisecond
-	r.gangs[key()] = g
+	a, b := ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "job")
+	a.Annotations = map[string]string{wellknown.KoordinatorWaitingTime: "1500ms"}
+	r := newRig(t, a, b)
 	want := map[string]any{
 		"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
 		"metadata": map[string]any{
 			"name": "x", "namespace": "default", "labels": map[string]any{managedBy: manager},
-			"ownerReferences": []any{map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "a"}},
+			"ownerReferences": []any{map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job"}},
 		},
-		"spec": map[string]any{"minMember": int64(3), "scheduleTimeoutSeconds": int64(2)},
+		"spec": map[string]any{"minMember": int64(2), "scheduleTimeoutSeconds": int64(2)},
 	}
-	if diff := cmp.Diff(want, r.after(publishEvery)); diff != "" {
+	if diff := cmp.Diff(want, r.round()); diff != "" {
 		t.Fatalf("created (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(status{Phase: "Pending"}.fields(), r.after(publishEvery)["status"]); diff != "" {
+	if diff := cmp.Diff(status{Phase: "Pending"}.fields(), r.round()["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if r.after(publishEvery); r.writes() != 0 {
-		t.Errorf("nothing changed, and it writes: %v", r.api.Actions())
+	r.round()
+	for _, action := range r.api.Actions() {
+		if verb := action.GetVerb(); verb != "list" && verb != "get" {
+			t.Errorf("nothing changed, and it writes: %v", action)
+		}
 	}
-	g.State = gang.State{Phase: gang.Running, Bound: 3, Running: 3}
-	if diff := cmp.Diff(status{Phase: "Running", Scheduled: 3, Running: 3}.fields(), r.after(publishEvery)["status"]); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
+	bound := b.DeepCopy()
+	bound.Spec.NodeName = "gone"
+	r.Cache.UpdatePod(bound)
+	if diff := cmp.Diff(status{Phase: "Unknown", Scheduled: 1}.fields(), r.round()["status"]); diff != "" {
+		t.Errorf("status with a pod on a lost node (-want +got):\n%s", diff)
 	}
-	g.MinMember = 2
-	if spec, _ := r.after(publishEvery)["spec"].(map[string]any); spec["minMember"] != int64(2) {
+	for _, pod := range []*corev1.Pod{a, bound} {
+		pod = pod.DeepCopy()
+		pod.Labels = gangOf("1")
+		r.Cache.UpdatePod(pod)
+	}
+	if spec, _ := r.round()["spec"].(map[string]any); spec["minMember"] != int64(1) {
 		t.Errorf("spec %v", spec)
 	}
-	delete(r.gangs, key())
-	if got := r.after(publishEvery); got != nil {
+	r.Cache.DeletePod(a)
+	r.Cache.DeletePod(b)
+	if got := r.round(); got != nil {
 		t.Errorf("it stays: %v", got)
 	}
 }
 
-func TestGangsWithoutAnObject(t *testing.T) {
-	for name, change := range map[string]func(*podGroup){
-		"Koordinator's, or an object of the user's": func(g *podGroup) { g.ByLabels = false },
-		"finished, or its members contradict":       func(g *podGroup) { g.Certain = false },
-		"for another scheduler":                     func(g *podGroup) { g.Foreign = true },
+// Some gangs get no object; one whose pods share no controller gets one without an owner.
+func TestObjectsOfGangs(t *testing.T) {
+	koordinator := ownPod("a", nil, "")
+	koordinator.Annotations = map[string]string{wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2"}
+	done := ownPod("a", gangOf("2"), "")
+	done.Status.Phase = corev1.PodSucceeded
+	elsewhere := podOf("a", gangOf("2"))
+	elsewhere.Spec.SchedulerName = "volcano"
+	for _, tt := range []struct {
+		name   string
+		pods   []*corev1.Pod
+		object *unstructured.Unstructured
+		want   bool
+	}{
+		{"two controllers", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "other")}, nil, true},
+		{"a pod without one", []*corev1.Pod{ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("2"), "job")}, nil, true},
+		{"by Koordinator's annotations", []*corev1.Pod{koordinator}, nil, false},
+		{"contradictory", []*corev1.Pod{ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("3"), "")}, nil, false},
+		{"finished", []*corev1.Pod{done}, nil, false},
+		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, false},
+		{"an object of its user's", []*corev1.Pod{ownPod("a", gangOf("2"), "")}, object(wellknown.PodGroupAPI, 2, nil), false},
+		{
+			"a managed object, which is ignored",
+			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
+			object(wellknown.PodGroupAPIXK8s, 7, map[string]string{managedBy: manager}), true,
+		},
 	} {
-		r := newRig(t)
-		r.gangs[key()] = labeled()
-		change(r.gangs[key()])
-		if got := r.after(publishEvery); got != nil {
-			t.Errorf("%s: %v", name, got)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, tt.pods...)
+			if o := tt.object; o != nil {
+				r.podGroup(o.GroupVersionKind().Group, o, managed(o))
+			}
+			got := unstructured.Unstructured{Object: r.round()}
+			if (got.Object != nil) != tt.want || got.Object != nil && len(got.GetOwnerReferences()) > 0 {
+				t.Errorf("%v, want an object: %v", got.Object, tt.want)
+			}
+		})
 	}
 }
 
 // A user's object gets a status, and nothing else.
 func TestObjectOfAUser(t *testing.T) {
-	r := newRig(t)
-	if err := r.api.Tracker().Create(resource(wellknown.PodGroupAPIXK8s), object(wellknown.PodGroupAPIXK8s, 7, nil), "default"); err != nil {
+	pod := ownPod("a", gangOf("7"), "")
+	r, o := newRig(t, pod), object(wellknown.PodGroupAPIXK8s, 7, nil)
+	if err := r.api.Tracker().Create(resource(wellknown.PodGroupAPIXK8s), o, "default"); err != nil {
 		t.Fatal(err)
 	}
-	g := labeled()
-	g.ByLabels = false
-	r.gangs[key()] = g
-	got := r.after(publishEvery)
+	r.podGroup(wellknown.PodGroupAPIXK8s, o, false)
+	got := r.round()
 	if diff := cmp.Diff(map[string]any{"minMember": int64(7)}, got["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(status{Phase: "Pending"}.fields(), got["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	delete(r.gangs, key())
-	if r.after(publishEvery) == nil {
+	r.Cache.DeletePod(pod)
+	if r.round() == nil {
 		t.Error("it is deleted")
 	}
 }
 
-// A status that a CRD's schema drops is written once.
+// A status that the schema of a CRD drops is not written again, unless its phase is.
 func TestStatusDroppedBySchema(t *testing.T) {
-	r := newRig(t)
-	r.gangs[key()] = labeled()
-	r.api.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
-	})
-	r.after(publishEvery)
-	if r.after(publishEvery); r.writes() != 1 {
-		t.Errorf("%d writes of the status", r.writes())
-	}
-	if r.after(publishEvery); r.writes() != 0 {
-		t.Error("it writes what it wrote")
+	o := object(wellknown.PodGroupAPIXK8s, 1, nil)
+	o.Object["status"] = map[string]any{"phase": "Pending"}
+	for phase, want := range map[string]bool{"Pending": true, "Running": false} {
+		if got := has(o, "status", status{Phase: phase, Running: 1}.fields()); got != want {
+			t.Errorf("%s: %v, want %v", phase, got, want)
+		}
 	}
 }
 
+// The next round sees the reasons of some failed writes; the others stop the writes for a while.
 func TestFailedWrites(t *testing.T) {
 	group := schema.GroupResource{Group: wellknown.PodGroupAPIXK8s, Resource: wellknown.PodGroups}
 	terminating := apierrors.NewForbidden(group, "x", errors.New("being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for _, tt := range []struct {
-		name string
-		err  error
-		next time.Duration
+		err   error
+		fails bool
 	}{
-		{"another client was faster", apierrors.NewAlreadyExists(group, "x"), publishEvery},
-		{"the namespace is terminating", terminating, publishEvery},
-		{"forbidden", apierrors.NewForbidden(group, "x", errors.New("no")), retryAfter + 1},
-		{"internal error", apierrors.NewInternalError(errors.New("x")), retryAfter + 1},
+		{apierrors.NewAlreadyExists(group, "x"), false},
+		{terminating, false},
+		{apierrors.NewForbidden(group, "x", errors.New("no")), true},
+		{apierrors.NewInternalError(errors.New("x")), true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t)
-			r.gangs[key()] = labeled()
-			r.api.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, nil, tt.err
-			})
-			if r.after(publishEvery); r.writes() != 1 {
-				t.Fatal("it does not try")
-			}
-			if r.after(tt.next - 2); r.writes() != 0 && tt.next > publishEvery {
-				t.Error("it tries again at once")
-			}
-			if r.after(2); r.writes() != 1 {
-				t.Errorf("it does not try again after %s", tt.next)
-			}
+		r := newRig(t, ownPod("a", gangOf("2"), ""))
+		r.api.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, tt.err
 		})
+		if err := r.reconcile(t.Context(), nil); (err != nil) != tt.fails {
+			t.Errorf("%v: error %v", tt.err, err)
+		}
 	}
 }

@@ -83,17 +83,20 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 	}
 	factory.Start(ctx.Done())
 	objects := factory.ForResource(resource(wellknown.PodGroupAPIXK8s)).Informer()
-	r := reconciler{client: c.client.Resource(resource(wellknown.PodGroupAPIXK8s)), log: c.Log}
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
-	for {
+	for until := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
 			// Before both groups were looked for, an object that was not seen is not missing.
-			if c.PodGroups && c.Leads.Load() && objects.HasSynced() && known[0]() && known[1]() {
-				r.round(ctx, now, c.podGroups(), stored(objects.GetStore()))
+			if !c.PodGroups || !c.Leads.Load() || now.Before(until) || !objects.HasSynced() || !known[0]() || !known[1]() {
+				continue
+			}
+			if err := c.reconcile(ctx, stored(objects.GetStore())); err != nil && ctx.Err() == nil {
+				c.Log.WarnContext(ctx, "cannot write podgroups", "err", err)
+				until = now.Add(retryAfter)
 			}
 		}
 	}

@@ -5,6 +5,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,12 +24,8 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/gang/rank"
-	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
-
-// nativePodGroups is the group and version of Kubernetes' own PodGroups.
-const nativePodGroups = "scheduling.k8s.io/v1beta1"
 
 // Cluster holds the objects that explain pending pods.
 type Cluster struct {
@@ -106,40 +103,51 @@ type Holder struct {
 	Until    time.Time `json:"until,omitzero"`
 }
 
+// Victim is a gang, or a pod without a gang, that preemption would evict.
+type Victim struct {
+	Name     string `json:"name"`
+	Pods     int    `json:"pods"`
+	Priority int32  `json:"priority"`
+}
+
 // ErrUnknown is for a name that neither a pod nor a gang has.
 var ErrUnknown = errors.New("no such pod or gang")
 
-// Of answers for the pod of that name, else for the gang. ctx bounds the search for victims.
+// Of answers for the pod of that name, else for the gang. A member waits for what its gang waits for.
+// ctx bounds the search for victims.
 func Of(ctx context.Context, c *Cluster, namespace, name string, now time.Time) (*Answer, error) {
-	q := newQuestion(c, now)
 	a := &Answer{Namespace: namespace, Name: name}
+	gangs := map[string][]*corev1.Pod{}
 	var members []*corev1.Pod
 	for i := range c.Pods {
-		if p := &c.Pods[i]; p.Namespace == namespace && p.Name == name {
-			if m, ok := gang.MemberOf(p, gpus(p)); ok {
-				// A member waits for what its gang waits for.
-				_, a.Name, _ = strings.Cut(m.Gang, "/")
-			} else {
-				members = []*corev1.Pod{p}
-			}
+		p := &c.Pods[i]
+		m, in := gang.MemberOf(p, gpus(p))
+		if in {
+			gangs[m.Gang] = append(gangs[m.Gang], p)
+		}
+		switch {
+		case p.Namespace != namespace || p.Name != name:
+		case in:
+			_, a.Name, _ = strings.Cut(m.Gang, "/")
+		default:
+			members = []*corev1.Pod{p}
 		}
 	}
 	if members == nil {
-		a.Gang = true
-		for i := range c.Pods {
-			p := &c.Pods[i]
-			if m, ok := gang.MemberOf(p, gpus(p)); ok && m.Gang == namespace+"/"+a.Name {
-				members, a.API = append(members, p), string(m.API)
-			}
-		}
+		a.Gang, members = true, gangs[namespace+"/"+a.Name]
 	}
 	if len(members) == 0 {
 		return nil, fmt.Errorf("%w: namespace %s has no pod and no gang %s", ErrUnknown, namespace, name)
 	}
+	if m, in := gang.MemberOf(members[0], gpus(members[0])); in {
+		a.API = string(m.API)
+	}
 	rank.Order(members)
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
-	q.answer(ctx, a, &spec, members, c)
+	if pods := a.count(members); a.Pods > a.Bound {
+		a.explain(ctx, newQuestion(c, a, &spec, pods, now), c)
+	}
 	return a, nil
 }
 
@@ -158,55 +166,59 @@ func (c *Cluster) specOf(a *Answer, members []*corev1.Pod) gang.Spec {
 	}
 	var object *gang.Spec
 	for _, raw := range c.PodGroups {
-		u := unstructured.Unstructured{Object: raw}
-		if !a.Gang || u.GetNamespace() != a.Namespace || u.GetName() != a.Name {
-			continue
+		if spec, _ := gang.ReadObject(raw, d); a.Gang && spec.Key == key {
+			// Kubernetes' own has the number elsewhere.
+			if n, ok, _ := unstructured.NestedNumberAsFloat64(raw, "spec", "schedulingPolicy", "gang", "minCount"); ok {
+				spec.MinMember = int(n)
+			}
+			object = &spec
 		}
-		spec, _ := gang.ReadObject(raw, d)
-		// Kubernetes' own has the number elsewhere.
-		switch n, _, _ := unstructured.NestedFieldNoCopy(raw, "spec", "schedulingPolicy", "gang", "minCount"); n := n.(type) {
-		case int64:
-			spec.MinMember = int(n)
-		case float64: // Of encoding/json.
-			spec.MinMember = int(n)
-		}
-		object = &spec
 	}
 	spec, _ := gang.Merge(specs, object)
 	return spec
 }
 
-// question is a cluster that is asked.
-type question struct {
-	nodes map[string]*fit.Node
-	// groups are topo-master's, and tree has the nodes that are in none as well.
-	groups []v1alpha1.Group
-	tree   *placement.Tree
-	now    time.Time
-}
-
-func newQuestion(c *Cluster, now time.Time) *question {
-	q := &question{nodes: map[string]*fit.Node{}, groups: c.Groups, now: now}
-	pods := map[string][]*corev1.Pod{}
-	for i := range c.Pods {
-		p := &c.Pods[i]
-		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			pods[p.Spec.NodeName] = append(pods[p.Spec.NodeName], p)
+// count counts the pods, and returns those that did not fail: the controller of a failed pod makes
+// another, or it does not run again.
+func (a *Answer) count(members []*corev1.Pod) (pods []*corev1.Pod) {
+	reported := map[string]bool{}
+	for _, p := range members {
+		if p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		pods = append(pods, p)
+		if p.Spec.NodeName != "" {
+			a.Bound++
+			continue
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
+				reported[c.Message] = true
+			}
 		}
 	}
-	names := make([]string, len(c.Nodes))
-	for i := range c.Nodes {
-		names[i] = c.Nodes[i].Name
-		q.nodes[names[i]] = fit.NewNode(&c.Nodes[i], pods[names[i]]...)
+	a.Pods, a.Reported = len(pods), slices.Sorted(maps.Keys(reported))
+	a.Reported = a.Reported[:min(len(a.Reported), 3)]
+	return pods
+}
+
+// explain finds the reasons. The planner sees the nodes by name, as the scheduler does.
+func (a *Answer) explain(ctx context.Context, q *question, c *Cluster) {
+	for _, class := range q.classes {
+		requests := maps.Clone(class.Amounts)
+		delete(requests, corev1.ResourcePods)
+		a.Asks = append(a.Asks, Ask{q.pods[class], requests})
 	}
-	tree, err := placement.New(c.Groups, names...)
-	if err != nil {
-		// A topology that contradicts itself counts as none, as in the scheduler.
-		q.groups = nil
-		tree, _ = placement.New(nil, names...)
+	a.Nodes = q.reasons()
+	a.Groups = q.rooms(c.Groups)
+	lacks := q.planner.Plan(&q.request).Reason
+	if _, room := q.place(q.waiting, q.waiting.MinMember); room {
+		a.Rules = lacks
 	}
-	q.tree = tree
-	return q
+	if lacks != "" {
+		a.Victims = q.preempt(ctx, c)
+	}
+	a.Fits = q.fits(a)
 }
 
 // isGPU reports whether a resource is whole GPUs of any maker: nvidia.com/gpu, or nvidia.com/gpu.exclusive
@@ -223,45 +235,6 @@ func gpus(p *corev1.Pod) (n int32) {
 		}
 	}
 	return n
-}
-
-func (q *question) answer(ctx context.Context, a *Answer, spec *gang.Spec, members []*corev1.Pod, c *Cluster) {
-	var pods []*corev1.Pod
-	reported := map[string]bool{}
-	for _, p := range members {
-		if p.Status.Phase == corev1.PodFailed {
-			continue // Its controller makes another, or it does not run again.
-		}
-		pods = append(pods, p)
-		if p.Spec.NodeName != "" {
-			a.Bound++
-			continue
-		}
-		for i := range p.Status.Conditions {
-			c := &p.Status.Conditions[i]
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
-				reported[c.Message] = true
-			}
-		}
-	}
-	if a.Reported = slices.Sorted(maps.Keys(reported)); len(a.Reported) > 3 {
-		a.Reported = a.Reported[:3]
-	}
-	if a.Pods = len(pods); a.Pods == a.Bound {
-		return
-	}
-	p := q.plan(a, spec, pods)
-	a.Asks = p.asks
-	a.Nodes = p.reasons()
-	a.Groups = p.rooms()
-	lacks := p.planner.Plan(&p.request).Reason
-	if _, room := p.place(p.waiting, p.waiting.MinMember); room {
-		a.Rules = lacks
-	}
-	if lacks != "" {
-		a.Victims = p.preempt(ctx, c)
-	}
-	a.Fits = p.fits(a)
 }
 
 // quantity returns an amount as users write it.
@@ -282,8 +255,5 @@ func Requests(of fit.Amounts) string {
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		parts = append(parts, quantity(name, of[name])+" "+string(name))
 	}
-	if len(parts) == 0 {
-		return "nothing"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "nothing")
 }

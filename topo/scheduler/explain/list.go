@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,18 +15,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-const (
-	// page is the number of objects in one response of the API server.
-	page = 500
-	// freshFor is the time for which a list answers further questions.
-	freshFor = 5 * time.Second
-)
+// freshFor is the time for which a list answers further questions.
+const freshFor = 5 * time.Second
 
 // ErrTooLarge is for a cluster with more nodes or pods than the limits of a Lister.
 var ErrTooLarge = errors.New("the cluster is too large to be listed for this: ask with the command heddle why")
@@ -37,25 +35,21 @@ type Lister struct {
 	maxNodes int
 	maxPods  int
 	clock    clock.PassiveClock
-	// listing is held by the question that lists, or uses what was listed.
-	listing chan struct{}
-	known   *Cluster
-	listed  time.Time
+	// mu is held by the question that lists, or uses what was listed.
+	mu     sync.Mutex
+	known  *Cluster
+	listed time.Time
 }
 
 // NewLister returns a lister of at most that many nodes and pods.
 func NewLister(core rest.Interface, maxNodes, maxPods int, c clock.PassiveClock) *Lister {
-	return &Lister{core: core, maxNodes: maxNodes, maxPods: maxPods, clock: c, listing: make(chan struct{}, 1)}
+	return &Lister{core: core, maxNodes: maxNodes, maxPods: maxPods, clock: c}
 }
 
 // Explain answers as [Of] does. groups are the answer of GET /node_group.
 func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace, name string) (*Answer, error) {
-	select {
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for another question: %w", ctx.Err())
-	case l.listing <- struct{}{}:
-	}
-	defer func() { <-l.listing }()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if now := l.clock.Now(); l.known == nil || now.Sub(l.listed) > freshFor {
 		l.known = nil // The old list need not live beside the new one.
 		known, err := l.list(ctx)
@@ -73,62 +67,49 @@ func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace
 	return Of(ctx, &known, namespace, name, l.clock.Now())
 }
 
+// list lists nodes, pods and disruption budgets, and drops the fields of pods that take memory and are not used.
 func (l *Lister) list(ctx context.Context) (*Cluster, error) {
 	out := &Cluster{}
-	err := pages(ctx, l.core, "nodes", l.maxNodes, func(list *corev1.NodeList) int {
-		for i := range list.Items {
-			out.Nodes = append(out.Nodes, trimNode(&list.Items[i]))
+	keep := func(o runtime.Object) error {
+		switch o := o.(type) {
+		case *corev1.Node:
+			out.Nodes = append(out.Nodes, *o)
+		case *corev1.Pod:
+			o.ManagedFields, o.Spec.Volumes = nil, nil
+			for _, containers := range [][]corev1.Container{o.Spec.InitContainers, o.Spec.Containers} {
+				for i, c := range containers {
+					containers[i] = corev1.Container{
+						Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: c.Ports,
+					}
+				}
+			}
+			out.Pods = append(out.Pods, *o)
 		}
-		return len(out.Nodes)
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = pages(ctx, l.core, "pods", l.maxPods, func(list *corev1.PodList) int {
-		for i := range list.Items {
-			out.Pods = append(out.Pods, trimPod(&list.Items[i]))
-		}
-		return len(out.Pods)
-	})
-	if err != nil {
-		return nil, err
-	}
-	var budgets policyv1.PodDisruptionBudgetList
-	err = l.read(ctx, "/apis/policy/v1/poddisruptionbudgets", &budgets)
-	out.Budgets = budgets.Items
-	return out, err
-}
-
-// pages reads a list of core/v1, page by page. add returns how many objects there are
-// now, at most most.
-func pages[T any, P interface {
-	*T
-	runtime.Object
-	metav1.ListInterface
-}](ctx context.Context, core rest.Interface, resource string, most int, add func(P) int) error {
-	for next := ""; ; {
-		r := core.Get().Resource(resource).Param("limit", strconv.Itoa(page))
-		if next != "" {
-			r = r.Param("continue", next)
-		}
-		list := P(new(T))
-		if err := r.Do(ctx).Into(list); err != nil {
-			return fmt.Errorf("list %s: %w", resource, err)
-		}
-		if add(list) > most {
+		if len(out.Nodes) > l.maxNodes || len(out.Pods) > l.maxPods {
 			return ErrTooLarge
 		}
-		if next = list.GetContinue(); next == "" {
-			return nil
+		return nil
+	}
+	for _, resource := range []string{"nodes", "pods"} {
+		pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			r := l.core.Get().Resource(resource).Param("limit", strconv.FormatInt(o.Limit, 10))
+			return r.Param("continue", o.Continue).Do(ctx).Get()
+		})
+		if err := pages.EachListItem(ctx, metav1.ListOptions{}, keep); err != nil {
+			return nil, fmt.Errorf("list %s: %w", resource, err)
 		}
 	}
+	var budgets policyv1.PodDisruptionBudgetList
+	err := l.read(ctx, "/apis/policy/v1/poddisruptionbudgets", &budgets)
+	out.Budgets = budgets.Items
+	return out, err
 }
 
 // podGroups lists the PodGroups of a namespace, of any API group.
 func (l *Lister) podGroups(ctx context.Context, namespace string) (all []map[string]any, err error) {
 	for _, version := range []string{
 		wellknown.PodGroupAPI + "/" + wellknown.PodGroupVersion, wellknown.PodGroupAPIXK8s + "/" + wellknown.PodGroupVersion,
-		nativePodGroups,
+		"scheduling.k8s.io/v1beta1", // Kubernetes' own.
 	} {
 		var list struct {
 			Items []map[string]any `json:"items"`
@@ -154,29 +135,4 @@ func (l *Lister) read(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
-}
-
-// trimNode drops the unused fields.
-func trimNode(n *corev1.Node) corev1.Node {
-	out := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: n.Spec}
-	out.Status.Allocatable, out.Status.Conditions = n.Status.Allocatable, n.Status.Conditions
-	return out
-}
-
-// trimPod drops the unused fields: environment, volumes, commands.
-func trimPod(p *corev1.Pod) corev1.Pod {
-	out := corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
-	out.ManagedFields, out.Spec.Volumes = nil, nil
-	out.Spec.InitContainers, out.Spec.Containers = trimContainers(p.Spec.InitContainers), trimContainers(p.Spec.Containers)
-	out.Status.Phase, out.Status.Conditions, out.Status.StartTime = p.Status.Phase, p.Status.Conditions, p.Status.StartTime
-	return out
-}
-
-func trimContainers(all []corev1.Container) []corev1.Container {
-	out := make([]corev1.Container, len(all))
-	for i := range all {
-		c := &all[i]
-		out[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: c.Ports}
-	}
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -27,161 +28,180 @@ import (
 // maxHolders bounds the named holders of a group.
 const maxHolders = 3
 
-// plan is the question in the scheduler's own form: which plan would it make?
-type plan struct {
-	*question
+// question is the question in the scheduler's own form: which plan would it make?
+type question struct {
+	now     time.Time
 	planner *planner.Planner
+	// nodes are the cluster's, and status has these and the topology tree's, with their state in the tree.
+	nodes  map[string]*fit.Node
+	status map[string]string
 	// request has all pods, and waiting those without a node, in classes of pods that are alike.
 	request planner.Request
 	waiting planner.Gang
 	classes []*fit.Class
-	asks    []Ask
-	// most is the class that asks for most GPUs, and counts how many of its pods each node of the
-	// tree takes now.
-	most   int
-	counts []int32
+	pods    map[*fit.Class]int
+	// most is the class that asks for most GPUs, and room the number of its pods that each node takes.
+	most *fit.Class
+	room map[string]int
 }
 
-func (q *question) plan(a *Answer, spec *gang.Spec, pods []*corev1.Pod) *plan {
-	p := &plan{question: q}
+func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now time.Time) *question {
+	q := &question{
+		now: now, nodes: map[string]*fit.Node{}, status: map[string]string{}, pods: map[*fit.Class]int{}, room: map[string]int{},
+	}
+	on := map[string][]*corev1.Pod{}
+	for i := range c.Pods {
+		if p := &c.Pods[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			on[p.Spec.NodeName] = append(on[p.Spec.NodeName], p)
+		}
+	}
+	names := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
+	for i := range c.Nodes {
+		n := fit.NewNode(&c.Nodes[i], on[c.Nodes[i].Name]...)
+		q.nodes[n.Name], q.status[n.Name], q.request.Nodes = n, "", append(q.request.Nodes, n)
+		for name := range n.Status.Allocatable {
+			if isGPU(name) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	for g := range below(c.Groups) {
+		if g.Kind == v1alpha1.KindNode {
+			q.status[g.Name] = g.Status
+		}
+	}
+	slices.Sort(names[1:])
+	slices.SortFunc(q.request.Nodes, func(a, b *fit.Node) int { return cmp.Compare(a.Name, b.Name) })
+	q.planner = planner.New(topologyclient.Of(c.Groups), gang.Place, names)
+	q.read(a, spec, pods)
+	return q
+}
+
+// read sets what is asked for.
+func (q *question) read(a *Answer, spec *gang.Spec, pods []*corev1.Pod) {
 	g := planner.Gang{Key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}, Spec: *spec}
-	var gpusOf []int
+	most := -1
 	for _, pod := range pods {
 		m := planner.Member{Pod: pod, Class: fit.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
+		if m.Node == "" {
+			if at := slices.IndexFunc(q.classes, func(c *fit.Class) bool { return c.Key == m.Class.Key }); at >= 0 {
+				m.Class = q.classes[at]
+			} else {
+				q.classes = append(q.classes, m.Class)
+			}
+			q.pods[m.Class]++
+			if m.GPUs > most {
+				q.most, most = m.Class, m.GPUs
+			}
+			q.waiting.Members = append(q.waiting.Members, m)
+		}
 		g.Members = append(g.Members, m)
-		if m.Node != "" {
-			continue
-		}
-		p.waiting.Members = append(p.waiting.Members, m)
-		at := slices.IndexFunc(p.classes, func(c *fit.Class) bool { return c.Key == m.Class.Key })
-		if at < 0 {
-			at = len(p.classes)
-			p.classes, p.asks, gpusOf = append(p.classes, m.Class), append(p.asks, askOf(m.Class)), append(gpusOf, m.GPUs)
-		}
-		p.asks[at].Pods++
 	}
-	p.most = slices.Index(gpusOf, slices.Max(gpusOf))
-	p.waiting.Spec, p.waiting.MinMember = *spec, len(p.waiting.Members)
+	q.waiting.Spec, q.waiting.MinMember = *spec, len(q.waiting.Members)
 	if spec.MinMember > 0 {
-		p.waiting.MinMember = min(max(spec.MinMember-a.Bound, 1), len(p.waiting.Members))
+		q.waiting.MinMember = min(max(spec.MinMember-a.Bound, 1), len(q.waiting.Members))
 	}
-	g.MinMember = a.Bound + p.waiting.MinMember
-	p.request.Gangs = []planner.Gang{g}
-	p.planner, p.request.Nodes = q.scheduler()
-	p.counts = make([]int32, p.tree.Len())
-	for id := range p.counts {
-		if n, obstacle := p.at(int32(id), p.classes[p.most]); obstacle == "" {
-			free := fit.FreeOf(n, nil, &fit.Asker{})
-			p.counts[id] = free.Count(p.classes[p.most])
-		}
-	}
-	return p
+	g.MinMember = a.Bound + q.waiting.MinMember
+	q.request.Gangs = []planner.Gang{g}
 }
 
-func askOf(c *fit.Class) Ask {
-	a := Ask{Requests: maps.Clone(c.Amounts)}
-	delete(a.Requests, corev1.ResourcePods)
-	return a
-}
-
-// at returns a node of the tree, and why it takes no such pod.
-func (p *plan) at(id int32, c *fit.Class) (n *fit.Node, obstacle string) {
-	n = p.nodes[p.tree.Name(id)]
-	switch {
-	case n == nil:
-		return nil, "in the topology tree, and not in the cluster"
-	case p.tree.Status(id) == v1alpha1.StatusNotReady:
-		return n, "NotReady in the topology tree"
-	}
-	return n, c.Obstacle(n.Node)
-}
-
-// reasons returns why nodes take no pod of the class with most GPUs, the most frequent reasons
-// first.
-func (p *plan) reasons() []Reason {
-	c := p.classes[p.most]
-	by := map[string]Reason{}
-	for id, count := range p.counts {
-		if count > 0 {
+// rooms returns the groups, those with most room first; of these the smaller.
+func (q *question) rooms(groups []v1alpha1.Group) []Room {
+	nodes, rooms := map[string][]string{}, []Room{}
+	for g := range below(groups) {
+		if g.Kind == v1alpha1.KindNode {
 			continue
 		}
-		n, why := p.at(int32(id), c)
-		if why == "" {
-			free := fit.FreeOf(n, nil, &fit.Asker{})
-			name := free.Lacks(c.Amounts)
-			why = fmt.Sprintf("%s: %s of %s free, asked for %s", name, quantity(name, free.Left(name)),
-				quantity(name, n.Allocatable.Of(name)), quantity(name, c.Amounts[name]))
+		room := Room{Name: g.Name, Kind: g.Kind, Of: q.pods[q.most]}
+		for n := range below(g.Child) {
+			if n.Kind == v1alpha1.KindNode {
+				nodes[g.Name] = append(nodes[g.Name], n.Name)
+				room.Fit = min(room.Fit+q.room[n.Name], room.Of)
+			}
 		}
-		by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, p.tree.Name(int32(id)))}
+		if room.Fit < room.Of {
+			room.Holders = q.holders(nodes[g.Name])
+		}
+		rooms = append(rooms, room)
 	}
-	for _, r := range by {
-		slices.Sort(r.Nodes)
+	slices.SortFunc(rooms, func(x, y Room) int {
+		return cmp.Or(cmp.Compare(y.Fit, x.Fit), cmp.Compare(len(nodes[x.Name]), len(nodes[y.Name])), cmp.Compare(x.Name, y.Name))
+	})
+	return rooms
+}
+
+// below returns groups and all groups in them, nodes included.
+func below(groups []v1alpha1.Group) iter.Seq[*v1alpha1.Group] {
+	return func(yield func(*v1alpha1.Group) bool) {
+		for i := range groups {
+			if !yield(&groups[i]) {
+				return
+			}
+			for g := range below(groups[i].Child) {
+				if !yield(g) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// reasons counts how many pods of the class with most GPUs each node takes now, and returns why the others
+// take none, the most frequent reasons first.
+func (q *question) reasons() []Reason {
+	by := map[string]Reason{}
+	for _, name := range slices.Sorted(maps.Keys(q.status)) {
+		if why := q.obstacle(name); why != "" {
+			by[why] = Reason{Reason: why, Nodes: append(by[why].Nodes, name)}
+		}
 	}
 	return slices.SortedFunc(maps.Values(by), func(x, y Reason) int {
 		return cmp.Or(cmp.Compare(len(y.Nodes), len(x.Nodes)), cmp.Compare(x.Reason, y.Reason))
 	})
 }
 
-// rooms returns the groups, those with most room first; of these the smaller.
-func (p *plan) rooms() []Room {
-	type sized struct {
-		Room
-		nodes []string
+// obstacle returns why a node takes no pod; it counts those that it takes.
+func (q *question) obstacle(name string) string {
+	n, c := q.nodes[name], q.most
+	switch {
+	case n == nil:
+		return "in the topology tree, and not in the cluster"
+	case q.status[name] == v1alpha1.StatusNotReady:
+		return "NotReady in the topology tree"
 	}
-	var all []sized
-	var walk func(*v1alpha1.Group) []string
-	walk = func(g *v1alpha1.Group) (nodes []string) {
-		if g.Kind == v1alpha1.KindNode {
-			return []string{g.Name}
-		}
-		for i := range g.Child {
-			nodes = append(nodes, walk(&g.Child[i])...)
-		}
-		room := Room{Name: g.Name, Kind: g.Kind, Of: p.asks[p.most].Pods}
-		for _, name := range nodes {
-			if id, ok := p.tree.ID(name); ok {
-				room.Fit += int(p.counts[id])
-			}
-		}
-		room.Fit = min(room.Fit, room.Of)
-		all = append(all, sized{room, nodes})
-		return nodes
+	if why := c.Obstacle(n.Node); why != "" {
+		return why
 	}
-	for i := range p.groups {
-		walk(&p.groups[i])
+	free := (&fit.Query{}).Free(n)
+	if q.room[name] = int(free.Count(c)); q.room[name] > 0 {
+		return ""
 	}
-	slices.SortStableFunc(all, func(x, y sized) int {
-		return cmp.Or(cmp.Compare(y.Fit, x.Fit), cmp.Compare(len(x.nodes), len(y.nodes)), cmp.Compare(x.Name, y.Name))
-	})
-	rooms := make([]Room, len(all))
-	for i := range all {
-		if rooms[i] = all[i].Room; rooms[i].Fit < rooms[i].Of {
-			rooms[i].Holders = p.holders(all[i].nodes)
-		}
-	}
-	return rooms
+	lacks := free.Lacks(c.Amounts)
+	return fmt.Sprintf("%s: %s of %s free, asked for %s", lacks, quantity(lacks, free.Left(lacks)),
+		quantity(lacks, n.Allocatable[lacks]), quantity(lacks, c.Amounts[lacks]))
 }
 
-// holders returns the largest holders of the scarcest resource that the pods request: an extended
-// resource before cpu and memory.
-func (p *plan) holders(nodes []string) []Holder {
-	name := p.scarce()
+// holders returns the largest holders of the scarcest resource that the pods request: the first extended
+// resource, else cpu.
+func (q *question) holders(nodes []string) []Holder {
+	scarce := corev1.ResourceCPU
+	for _, name := range slices.Sorted(maps.Keys(q.most.Amounts)) {
+		if strings.Contains(string(name), "/") {
+			scarce = name
+			break
+		}
+	}
 	by := map[string]Holder{}
 	for _, at := range nodes {
-		n := p.nodes[at]
-		if n == nil {
-			continue
-		}
-		for _, pod := range n.Pods {
-			amount := fit.Requests(pod)[name]
-			if amount == 0 {
-				continue
+		if n := q.nodes[at]; n != nil {
+			for _, pod := range n.Pods {
+				if amount := fit.Requests(pod)[scarce]; amount > 0 {
+					h := by[holderOf(pod)]
+					h.Name, h.Resource, h.Amount = holderOf(pod), string(scarce), h.Amount+amount
+					h.add(pod, q.now)
+					by[h.Name] = h
+				}
 			}
-			owner := holderOf(pod)
-			h := by[owner]
-			h.Name, h.Resource = owner, string(name)
-			h.add(pod, amount, p.now)
-			by[owner] = h
 		}
 	}
 	all := slices.SortedFunc(maps.Values(by), func(x, y Holder) int {
@@ -198,8 +218,9 @@ func holderOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + pod.Name
 }
 
-func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
-	h.Amount += amount
+// add adds a pod's owner and its times. It ends by activeDeadlineSeconds, which the kubelet enforces, or by
+// its expected duration, whichever is first.
+func (h *Holder) add(pod *corev1.Pod, now time.Time) {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		h.Owner = owner.Kind + "/" + owner.Name
 	}
@@ -210,63 +231,58 @@ func (h *Holder) add(pod *corev1.Pod, amount int64, now time.Time) {
 	if h.Since.IsZero() || began.Before(h.Since) {
 		h.Since = began
 	}
-	if end := wellknown.Moment(fit.EndOf(pod, began)); end.After(h.Until) {
+	lasts, _ := time.ParseDuration(pod.Annotations[wellknown.ExpectedDuration])
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		if deadline := time.Duration(*seconds) * time.Second; lasts <= 0 || deadline < lasts {
+			lasts = deadline
+		}
+	}
+	if end := wellknown.Moment(began.Add(lasts)); lasts > 0 && end.After(h.Until) {
 		h.Until = end
 	}
 }
 
-// scarce returns the resource for which holders are named: the first extended resource.
-func (p *plan) scarce() corev1.ResourceName {
-	amounts := p.classes[p.most].Amounts
-	name := corev1.ResourceCPU
-	for candidate := range amounts {
-		if strings.Contains(string(candidate), "/") && (name == corev1.ResourceCPU || candidate < name) {
-			name = candidate
-		}
-	}
-	return name
-}
-
 // fits describes what fits now.
-func (p *plan) fits(a *Answer) []string {
-	least := p.waiting.MinMember
-	if group, ok := p.place(p.waiting, least); ok {
-		if a.Rules != "" {
-			return []string{fmt.Sprintf("%s, %s, but for the rules between pods: %s", these(least), group, a.Rules)}
+func (q *question) fits(a *Answer) (out []string) {
+	least := q.waiting.MinMember
+	say := func(format string, g planner.Gang, pods int) bool {
+		group, ok := q.place(g, pods)
+		if ok {
+			out = append(out, fmt.Sprintf(format, these(pods)+", "+group))
 		}
-		out := []string{fmt.Sprintf("%s, %s", these(least), group)}
+		return ok
+	}
+	if a.Rules != "" {
+		say("%s, but for the rules between pods: "+strings.ReplaceAll(a.Rules, "%", "%%"), q.waiting, least)
+		return out
+	}
+	if say("%s", q.waiting, least) {
 		if a.Pods >= a.MinMember {
 			out = append(out, "No scheduler has tried since, or a rule that is not counted here keeps them off: "+
 				"see what it reported")
 		}
 		return out
 	}
-	var out []string
 	// Fewer pods never fit worse.
 	if most := sort.Search(least, func(n int) bool {
-		_, ok := p.place(p.waiting, n+1)
+		_, ok := q.place(q.waiting, n+1)
 		return !ok
 	}); most > 0 {
-		group, _ := p.place(p.waiting, most)
-		out = append(out, fmt.Sprintf("%s, %s", these(most), group))
+		say("%s", q.waiting, most)
 	}
-	if level := p.waiting.Spec.Required; level != "" {
-		wider := p.waiting
+	if level := q.waiting.Spec.Required; level != "" {
+		wider := q.waiting
 		wider.Spec.Required = ""
-		if group, ok := p.place(wider, least); ok {
-			out = append(out, fmt.Sprintf("without the required level %s: %s, %s", level, these(least), group))
-		}
+		say("without the required level "+level+": %s", wider, least)
 	}
-	anywhere := p.waiting
-	anywhere.Members = slices.Clone(p.waiting.Members)
+	anywhere := q.waiting
+	anywhere.Members = slices.Clone(q.waiting.Members)
 	for i := range anywhere.Members {
 		free := *anywhere.Members[i].Pod
 		free.Spec.NodeSelector, free.Spec.Affinity = nil, nil
 		anywhere.Members[i].Class = fit.ClassOf(&free, nil)
 	}
-	if group, ok := p.place(anywhere, least); ok {
-		out = append(out, fmt.Sprintf("without node selector and affinity: %s, %s", these(least), group))
-	}
+	say("without node selector and affinity: %s", anywhere, least)
 	return out
 }
 
@@ -278,9 +294,9 @@ func these(pods int) string {
 }
 
 // place returns where the first pods of a gang would go without the rules between pods.
-func (p *plan) place(g planner.Gang, pods int) (where string, ok bool) {
+func (q *question) place(g planner.Gang, pods int) (where string, ok bool) {
 	g.Members, g.MinMember = g.Members[:pods], pods
-	group, err := p.planner.Room(&g, p.request.Nodes)
+	group, err := q.planner.Room(&g, q.request.Nodes)
 	switch {
 	case err != nil:
 		return "", false
@@ -292,57 +308,26 @@ func (p *plan) place(g planner.Gang, pods int) (where string, ok bool) {
 	return "in " + group.Kind + " " + group.Name, true
 }
 
-// Victim is a gang, or a pod without a gang, that preemption would evict.
-type Victim struct {
-	Name     string `json:"name"`
-	Pods     int    `json:"pods"`
-	Priority int32  `json:"priority"`
-}
-
-// scheduler returns a planner for the cluster, and its nodes.
-func (q *question) scheduler() (*planner.Planner, []*fit.Node) {
-	all := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
-	var nodes []*fit.Node
-	for _, name := range slices.Sorted(maps.Keys(q.nodes)) {
-		nodes = append(nodes, q.nodes[name])
-		for name := range q.nodes[name].Status.Allocatable {
-			if isGPU(name) && !slices.Contains(all, name) {
-				all = append(all, name)
-			}
-		}
-	}
-	slices.Sort(all[1:])
-	return planner.New(topologyclient.Of(q.groups), gang.Place, all), nodes
-}
-
 // preempt finds what the scheduler would evict to make room.
-func (p *plan) preempt(ctx context.Context, c *Cluster) (victims []Victim) {
+func (q *question) preempt(ctx context.Context, c *Cluster) (victims []Victim) {
 	known := planner.Cluster{GangOf: map[types.UID]types.NamespacedName{}}
 	for i := range c.Budgets {
 		known.Budgets = append(known.Budgets, &c.Budgets[i])
 	}
-	d := wellknown.DefaultDomains()
 	for i := range c.Pods {
-		if spec, err := gang.Read(&c.Pods[i], d); err == nil {
-			known.GangOf[c.Pods[i].UID] = together(&spec)
+		if spec, err := gang.Read(&c.Pods[i], wellknown.DefaultDomains()); err == nil {
+			// Gangs that run together or not at all have one name.
+			known.GangOf[c.Pods[i].UID] = append(spec.Groups, spec.Key)[0]
 		}
 	}
-	for _, pod := range p.planner.Preempt(ctx, &p.request, &known).Leaving {
-		name := holderOf(pod)
+	for _, pod := range q.planner.Preempt(ctx, &q.request, &known).Leaving {
+		name, priority := holderOf(pod), schedulehelpers.PodPriority(pod)
 		at := slices.IndexFunc(victims, func(v Victim) bool { return v.Name == name })
 		if at < 0 {
-			at = len(victims)
-			victims = append(victims, Victim{Name: name, Priority: schedulehelpers.PodPriority(pod)})
+			at, victims = len(victims), append(victims, Victim{Name: name, Priority: priority})
 		}
 		victims[at].Pods++
-		victims[at].Priority = max(victims[at].Priority, schedulehelpers.PodPriority(pod))
+		victims[at].Priority = max(victims[at].Priority, priority)
 	}
 	return victims
-}
-
-// together returns one name for all gangs that run together or not at all.
-func together(spec *gang.Spec) types.NamespacedName {
-	return slices.MinFunc(append([]types.NamespacedName{spec.Key}, spec.Groups...), func(x, y types.NamespacedName) int {
-		return cmp.Compare(x.String(), y.String())
-	})
 }

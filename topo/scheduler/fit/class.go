@@ -13,10 +13,10 @@ package fit
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +57,8 @@ type Class struct {
 	// exclusive pods never share a node with each other: they use a port of the host, or
 	// have anti-affinity to each other.
 	exclusive bool
+	// anywhere ignores what keeps pods off a node: it is for amounts of a resource.
+	anywhere bool
 	// hcas is the result of [HCAs].
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
@@ -114,39 +116,12 @@ func AmountsOf(list corev1.ResourceList, ignored ...corev1.ResourceName) Amounts
 	return amounts
 }
 
-// Eligible reports whether a node takes pods of the class at all, however much is free.
-// All nodes are eligible for a nil class.
-func (c *Class) Eligible(node *corev1.Node) bool {
-	if c == nil {
-		return node != nil
-	}
-	return c.obstacle(node) == ""
-}
-
 // Obstacle returns why a node takes no pods of the class, however much is free; empty if it
 // takes them. The node is nil if it was deleted.
 func (c *Class) Obstacle(node *corev1.Node) string {
-	switch what := c.obstacle(node); what {
-	case tainted:
-		var all []string
-		for _, t := range c.repelling(node) {
-			all = append(all, t.ToString())
-		}
-		if len(all) == 1 {
-			return "taint " + all[0]
-		}
-		return "taints " + strings.Join(all, ", ")
-	case lacksHCAs:
-		return fmt.Sprintf("%s: fewer HCAs than a container asks for", LacksHCAs(node, c.hcas))
-	default:
-		return what
+	if c.anywhere {
+		return ""
 	}
-}
-
-const tainted, lacksHCAs = "taint", "HCAs"
-
-// obstacle is Obstacle without details: it is called for every node, and allocates nothing.
-func (c *Class) obstacle(node *corev1.Node) string {
 	switch {
 	case node == nil:
 		return "deleted"
@@ -158,11 +133,16 @@ func (c *Class) obstacle(node *corev1.Node) string {
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}):
 		return "cordoned"
-	case len(c.repelling(node)) > 0:
-		return tainted
-	case LacksHCAs(node, c.hcas) != "":
-		return lacksHCAs
-	case !c.selects(node):
+	}
+	if taints := c.repelling(node); len(taints) == 1 {
+		return "taint " + taints[0]
+	} else if len(taints) > 1 {
+		return "taints " + strings.Join(taints, ", ")
+	}
+	if lacks := LacksHCAs(node, c.hcas); lacks != "" {
+		return string(lacks) + ": fewer HCAs than a container asks for"
+	}
+	if !c.selects(node) {
 		return "node selector or affinity"
 	}
 	return ""
@@ -175,10 +155,10 @@ func (c *Class) selects(node *corev1.Node) bool {
 }
 
 // repelling returns the taints of a node that keep pods of the class off it.
-func (c *Class) repelling(node *corev1.Node) (taints []*corev1.Taint) {
+func (c *Class) repelling(node *corev1.Node) (taints []string) {
 	for i := range node.Spec.Taints {
 		if t := &node.Spec.Taints[i]; c.repels(t) {
-			taints = append(taints, t)
+			taints = append(taints, t.ToString())
 		}
 	}
 	return taints
@@ -251,23 +231,38 @@ func HCAs(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
 // does not show it: it counts each HCA once for every container that may share it.
 func LacksHCAs(node *corev1.Node, hcas Amounts) corev1.ResourceName {
 	text := node.Annotations[wellknown.HCACounts]
-	if text == "" || len(hcas) == 0 {
+	mentioned := func(name corev1.ResourceName) bool { return strings.Contains(text, `"`+string(name)+`"`) }
+	names := slices.Sorted(maps.Keys(hcas))
+	if !slices.ContainsFunc(names, mentioned) {
+		return "" // Most pods request GPUs only.
+	}
+	counts, err := allocation.ParseHCACounts(text)
+	if err != nil {
 		return ""
 	}
-	var counts *allocation.HCACounts
-	for _, name := range slices.Sorted(maps.Keys(hcas)) {
-		if !strings.Contains(text, `"`+string(name)+`"`) {
-			continue // Most pods request GPUs only.
-		}
-		if counts == nil {
-			var err error
-			if counts, err = allocation.ParseHCACounts(text); err != nil {
-				return ""
-			}
-		}
+	for _, name := range names {
 		if n, ok := counts.HCAs[string(name)]; ok && int64(n) < hcas[name] {
 			return name
 		}
 	}
 	return ""
+}
+
+// EndOf returns when a pod that began at a time ends at the latest, by
+// activeDeadlineSeconds, which the kubelet enforces, or by the annotation for its
+// expected duration; zero if it states neither.
+func EndOf(pod *corev1.Pod, began time.Time) time.Time {
+	stated, err := time.ParseDuration(pod.Annotations[wellknown.ExpectedDuration])
+	if err != nil || stated < 0 {
+		stated = 0
+	}
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		if deadline := time.Duration(*seconds) * time.Second; stated == 0 || deadline < stated {
+			stated = deadline
+		}
+	}
+	if stated == 0 {
+		return time.Time{}
+	}
+	return began.Add(stated)
 }

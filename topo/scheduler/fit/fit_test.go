@@ -3,7 +3,6 @@ package fit_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -117,7 +116,7 @@ func TestCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := fit.Query{
-				Nodes: []*fit.Node{tt.node}, Reservations: tt.reserved, Asker: fit.Asker{Priority: *tt.pod.Spec.Priority},
+				Nodes: []*fit.Node{tt.node}, Reservations: tt.reserved, Priority: *tt.pod.Spec.Priority,
 			}
 			if tt.gone != nil {
 				q.Gone = gone("n", tt.gone)
@@ -141,7 +140,7 @@ func TestTableFollowsGenerations(t *testing.T) {
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Fatal(diff)
 	}
-	a.Allocatable.Scalar = fit.Amounts{gpu: 4}
+	a.Allocatable[gpu] = 4
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
 	}
@@ -182,8 +181,8 @@ func TestFree(t *testing.T) {
 		want []int32
 	}{
 		{"as it is", fit.Query{}, []int32{5, 8}},
-		{"less what is reserved", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5}}, []int32{5, 6}},
-		{"a pod counts as gone", fit.Query{Reservations: reserved, Asker: fit.Asker{Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}}, []int32{8, 6}},
+		{"less what is reserved", fit.Query{Reservations: reserved, Priority: 5}, []int32{5, 6}},
+		{"a pod counts as gone", fit.Query{Reservations: reserved, Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.q.Nodes = []*fit.Node{a, b}
@@ -201,7 +200,7 @@ func TestFree(t *testing.T) {
 
 func TestFitsTogether(t *testing.T) {
 	master, worker := fit.ClassOf(pod("m", "8", "", 0), nil), fit.ClassOf(pod("w", "2", "2", 0), nil)
-	free := fit.FreeOf(node(), nil, &fit.Asker{})
+	free := (&fit.Query{}).Free(node())
 	for _, tt := range []struct {
 		masters, workers int32
 		want             bool
@@ -211,11 +210,11 @@ func TestFitsTogether(t *testing.T) {
 		}
 	}
 	// What a node has too little of since a GPU is lost matters to pods alone that ask for it.
-	free = fit.FreeOf(nodeWith(list("16", "7", "110"), pod("old", "1", "8", 0)), nil, &fit.Asker{})
+	free = (&fit.Query{}).Free(nodeWith(list("16", "7", "110"), pod("old", "1", "8", 0)))
 	if !free.FitsTogether([]*fit.Class{master, worker}, []int32{1, 0}) {
 		t.Error("a master does not fit for want of the GPUs of workers that are not there")
 	}
-	free = fit.FreeOf(node(), nil, &fit.Asker{})
+	free = (&fit.Query{}).Free(node())
 	if lacks := free.Lacks(fit.Amounts{gpu: 9}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
 	}
@@ -256,44 +255,17 @@ func TestClassesWithASelector(t *testing.T) {
 		{"less what is reserved", 5, others, 1},
 	} {
 		var table fit.Table
-		q := fit.Query{Nodes: []*fit.Node{publishing(tt.left)}, Reservations: tt.reserved, Asker: fit.Asker{Priority: 5}}
+		q := fit.Query{Nodes: []*fit.Node{publishing(tt.left)}, Reservations: tt.reserved, Priority: 5}
 		if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, class("GPU-x"), nil)); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
-	three, four := fit.FreeOf(publishing(3), nil, &fit.Asker{}), fit.FreeOf(publishing(4), nil, &fit.Asker{})
+	three, four := (&fit.Query{}).Free(publishing(3)), (&fit.Query{}).Free(publishing(4))
 	if three.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) || !four.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) {
 		t.Error("two pods of two GPUs need four of them")
 	}
 	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == fit.ClassOf(pod("new", "1", "2", 5), nil).Key {
 		t.Error("pods with different selectors are one class")
-	}
-}
-
-func TestEndOf(t *testing.T) {
-	for _, tt := range []struct {
-		name, text string
-		deadline   int64
-		want       time.Duration
-	}{
-		{"not stated", "", 0, 0},
-		{"annotation", "90m", 0, 90 * time.Minute},
-		{"deadline", "", 60, time.Minute},
-		{"both", "1h", 60, time.Minute},
-		{"invalid", "soon", 0, 0},
-		{"negative", "-1h", 60, time.Minute},
-	} {
-		p, began, want := pod("a", "1", "2", 0), time.Unix(1000, 0), time.Time{}
-		p.Annotations = map[string]string{wellknown.ExpectedDuration: tt.text}
-		if tt.deadline > 0 {
-			p.Spec.ActiveDeadlineSeconds = &tt.deadline
-		}
-		if tt.want > 0 {
-			want = began.Add(tt.want)
-		}
-		if got := fit.EndOf(p, began); !got.Equal(want) {
-			t.Errorf("%s: %s, want %s", tt.name, got, want)
-		}
 	}
 }
 

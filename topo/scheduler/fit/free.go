@@ -10,6 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Node is a node with its pods. It is not changed once made.
+type Node struct {
+	*corev1.Node
+	Pods []*corev1.Pod
+	// Allocatable has the resources for pods, Requested the sum of the requests of the node's pods.
+	Allocatable, Requested Amounts
+	// Generation changes with everything else. No two nodes have the same one.
+	Generation int64
+}
+
+// NewNode returns a node with pods that are bound to it.
+func NewNode(node *corev1.Node, pods ...*corev1.Pod) *Node {
+	requested := Amounts{}
+	for _, pod := range pods {
+		requested.Add(Requests(pod), 1)
+	}
+	return &Node{Node: node, Pods: pods, Requested: requested, Allocatable: AmountsOf(node.Status.Allocatable)}
+}
+
 // Reservation keeps resources of a node for a pod of a plan that is not bound yet.
 type Reservation struct {
 	UID types.UID
@@ -21,16 +40,7 @@ type Reservation struct {
 // Reservations are by node. They are not changed once made.
 type Reservations map[string][]Reservation
 
-// Asker identifies the pod or the gang for which free resources are counted.
-type Asker struct {
-	Priority int32
-	// UID is the pod's own, so that its reservation does not count.
-	UID types.UID
-	// Gone are pods that count as gone, by node.
-	Gone map[string]Gone
-}
-
-// Gone are pods of one node, and what they free.
+// Gone are pods of one node that count as gone, and what they free.
 type Gone struct {
 	UIDs    map[types.UID]bool
 	Amounts Amounts
@@ -45,14 +55,23 @@ func (g *Gone) Add(pod types.UID, amounts Amounts) {
 	g.Amounts.Add(amounts, 1)
 }
 
-// Union joins sets of pods without common pods.
-func Union(parts ...Gone) Gone {
-	out := Gone{map[types.UID]bool{}, Amounts{}}
-	for _, part := range parts {
-		maps.Copy(out.UIDs, part.UIDs)
-		out.Amounts.Add(part.Amounts, 1)
-	}
+// Union joins two sets of pods without common pods.
+func (g *Gone) Union(other Gone) Gone {
+	out := Gone{maps.Clone(g.UIDs), maps.Clone(g.Amounts)}
+	maps.Copy(out.UIDs, other.UIDs)
+	out.Amounts.Add(other.Amounts, 1)
 	return out
+}
+
+// Query asks what is free for a pod or a gang.
+type Query struct {
+	Nodes        []*Node
+	Reservations Reservations
+	Priority     int32
+	// UID is the pod's own, so that its reservation does not count.
+	UID types.UID
+	// Gone are pods that count as gone, by node.
+	Gone map[string]Gone
 }
 
 // Free has the part of a node's resources that a pod can use.
@@ -62,13 +81,13 @@ type Free struct {
 	reserved, gone Amounts
 }
 
-// FreeOf returns the free resources of a node. Reservations for pods that are on the node
-// already, for pods of a lower priority, and for the asker do not count.
-func FreeOf(n *Node, reservations []Reservation, a *Asker) Free {
-	f := Free{node: n, gone: a.Gone[n.Name].Amounts}
-	for i := range reservations {
-		r := &reservations[i]
-		if r.Priority < a.Priority || r.UID == a.UID || n.has(r.UID) {
+// Free returns the free resources of a node. Reservations for pods that are on the node already,
+// for pods of a lower priority, and for the pod itself do not count.
+func (q *Query) Free(n *Node) Free {
+	f := Free{node: n, gone: q.Gone[n.Name].Amounts}
+	for _, r := range q.Reservations[n.Name] {
+		there := func(p *corev1.Pod) bool { return p.UID == r.UID }
+		if r.Priority < q.Priority || r.UID == q.UID || slices.ContainsFunc(n.Pods, there) {
 			continue
 		}
 		if f.reserved == nil {
@@ -79,9 +98,11 @@ func FreeOf(n *Node, reservations []Reservation, a *Asker) Free {
 	return f
 }
 
-// Count returns how many pods of a class fit. It does not ask whether the node is
-// eligible.
+// Count returns how many pods of a class fit.
 func (f *Free) Count(c *Class) int32 {
+	if c.Obstacle(f.node.Node) != "" {
+		return 0
+	}
 	n := int64(math.MaxInt32)
 	for name, value := range c.Amounts {
 		n = min(n, f.Left(name)/value)
@@ -99,7 +120,7 @@ func (f *Free) Count(c *Class) int32 {
 // not publish its free GPUs.
 func (f *Free) selected(c *Class) int64 {
 	name := c.selector.Resource
-	left, err := c.selector.Left(f.node.Node, f.node.Requested.Of(name))
+	left, err := c.selector.Left(f.node.Node, f.node.Requested[name])
 	if err != nil {
 		return 0
 	}
@@ -139,13 +160,9 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 	return f.Lacks(total) == ""
 }
 
-// Left returns how much of a resource is left, in the unit of [Amounts].
+// Left returns how much of a resource is left.
 func (f *Free) Left(name corev1.ResourceName) int64 {
-	requested := f.node.Requested.Of(name)
-	if name == corev1.ResourcePods {
-		requested = int64(len(f.node.Pods))
-	}
-	return f.node.Allocatable.Of(name) - requested - f.reserved[name] + f.gone[name]
+	return f.node.Allocatable[name] - f.node.Requested[name] - f.reserved[name] + f.gone[name]
 }
 
 // maxClasses bounds the classes in a table.
@@ -165,59 +182,32 @@ type count struct {
 	value, pods int32
 }
 
-// Query asks about all nodes.
-type Query struct {
-	Nodes        []*Node
-	Reservations Reservations
-	Asker
-}
-
-// Count writes how many pods of a class fit on each node, in the order of Nodes, into
-// the storage of into.
-func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
-	return t.measure(q, c.Key, c, into, func(f *Free) int32 { return f.Count(c) })
-}
-
-// Free writes how much of a resource each node has left, likewise.
-func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
-	return t.measure(q, sha256.Sum256([]byte(name)), nil, into, func(f *Free) int32 {
-		return int32(max(0, min(f.Left(name), math.MaxInt32)))
-	})
-}
-
-// measure takes what is equal for every asker from the cache. Reservations cannot
+// Count writes how many pods of a class fit on each node, in the order of Nodes, into the
+// storage of into. What is equal for every query comes from the cache; reservations cannot
 // matter on a node with nothing free.
-func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*Free) int32) []int32 {
+func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
 	into = into[:0]
-	counts := t.row(key, len(q.Nodes))
+	counts := t.row(c.Key, len(q.Nodes))
 	for i, n := range q.Nodes {
-		if _, gone := q.Gone[n.Name]; gone {
-			into = append(into, q.measure(n, c, value))
-			continue
-		}
+		_, gone := q.Gone[n.Name]
 		at, pods := &counts[i], int32(len(n.Pods)) //nolint:gosec // A node has few.
-		if at.generation != n.Generation || at.pods != pods {
-			*at = count{generation: n.Generation, pods: pods}
-			if c.Eligible(n.Node) {
-				at.value = value(&Free{node: n})
-			}
+		if !gone && (at.generation != n.Generation || at.pods != pods) {
+			free := Free{node: n}
+			*at = count{n.Generation, free.Count(c), pods}
 		}
-		known := at.value
-		if known > 0 && len(q.Reservations) > 0 && len(q.Reservations[n.Name]) > 0 {
-			known = q.measure(n, c, value)
+		value := at.value
+		if gone || value > 0 && len(q.Reservations[n.Name]) > 0 {
+			free := q.Free(n)
+			value = free.Count(c)
 		}
-		into = append(into, known)
+		into = append(into, value)
 	}
 	return into
 }
 
-// measure counts reservations and pods that count as gone, which differ by asker.
-func (q *Query) measure(n *Node, c *Class, value func(*Free) int32) int32 {
-	if !c.Eligible(n.Node) {
-		return 0
-	}
-	free := FreeOf(n, q.Reservations[n.Name], &q.Asker)
-	return value(&free)
+// Free writes how much of a resource each node has left, likewise, whether or not it takes pods.
+func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
+	return t.Count(q, &Class{Key: sha256.Sum256([]byte(name)), Amounts: Amounts{name: 1}, anywhere: true}, into)
 }
 
 // row returns the counts of a class. All rows are dropped when there are too many.

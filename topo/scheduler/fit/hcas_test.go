@@ -54,8 +54,8 @@ func TestLacksHCAs(t *testing.T) {
 			if got := fit.LacksHCAs(n, fit.HCAs(tt.pod)); got != tt.want {
 				t.Errorf("lacks %q, want %q", got, tt.want)
 			}
-			if got := fit.ClassOf(tt.pod, nil).Eligible(n); got != (tt.want == "") {
-				t.Errorf("eligible: %t", got)
+			if got := fit.ClassOf(tt.pod, nil).Obstacle(n); (got == "") != (tt.want == "") {
+				t.Errorf("obstacle: %q", got)
 			}
 		})
 	}

@@ -70,33 +70,24 @@ func (all *Backoffs) End(gang types.NamespacedName) {
 	delete(all.gangs, gang)
 }
 
-// expire ends back-offs and returns their gangs. It forgets gangs if their last back-off ended
-// long ago.
-func (all *Backoffs) expire(now time.Time) (expired []types.NamespacedName) {
+// end ends back-offs and returns their gangs. It forgets gangs whose last back-off ended long ago.
+func (all *Backoffs) end(over func(node string, until time.Time) bool) (ended []types.NamespacedName) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for gang, b := range all.gangs {
 		before := len(b.until)
-		maps.DeleteFunc(b.until, func(_ string, until time.Time) bool { return now.After(until) })
+		maps.DeleteFunc(b.until, over)
 		if len(b.until) < before {
-			expired = append(expired, gang)
+			ended = append(ended, gang)
 		}
-		if now.Sub(b.last) > backoffMost {
+		if time.Since(b.last) > backoffMost {
 			delete(all.gangs, gang)
 		}
 	}
-	return expired
+	return ended
 }
 
 // forget ends the back-offs of a node and returns their gangs.
-func (all *Backoffs) forget(node string) (avoided []types.NamespacedName) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for gang, b := range all.gangs {
-		if _, ok := b.until[node]; ok {
-			delete(b.until, node)
-			avoided = append(avoided, gang)
-		}
-	}
-	return avoided
+func (all *Backoffs) forget(node string) []types.NamespacedName {
+	return all.end(func(avoided string, _ time.Time) bool { return avoided == node })
 }

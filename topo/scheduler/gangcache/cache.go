@@ -241,8 +241,8 @@ func (c *Cache) Gangs() []Gang {
 		g.resolve()
 		out := Gang{Key: g.key, MinMember: g.spec.MinMember}
 		for _, m := range g.members {
-			out.Pods = append(out.Pods, m.pod)
-			out.ByLabels = out.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.pod)
+			out.Pods = append(out.Pods, m.Pod)
+			out.ByLabels = out.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.Pod)
 			out.Certain = out.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
 			out.Timeout = max(out.Timeout, m.spec.Timeout)
 		}

@@ -33,6 +33,7 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	}
 	g := m.gang
 	reason = c.incomplete(g)
+	m.admitted = reason == ""
 	switch {
 	case reason != "" || g.once:
 		g.completeSince = time.Time{}
@@ -66,9 +67,10 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 		return Snapshot{}
 	}
 	g := m.gang
+	m.admitted = true
 	if m.onItsWay() {
 		g.rejected.accept()
-		return Snapshot{Member: true, Node: m.node}
+		return Snapshot{Member: true, Node: m.Node}
 	}
 	out := Snapshot{Member: true}
 	own, reason := c.attempt(m)
@@ -109,7 +111,7 @@ func (c *Cache) Commit(
 	if reason = c.conclude(m, reason); reason != "" {
 		return "", m.gang.rejection(reason), true
 	}
-	return m.node, "", true
+	return m.Node, "", true
 }
 
 // commit gives members the nodes of a plan, which ends the rejections of their gangs, and
@@ -131,8 +133,8 @@ func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plan *planner.Pla
 			g.rejected.accept()
 		}
 		for _, m := range again {
-			if m.pod.UID != tried.UID {
-				c.effects.activate(m.pod)
+			if m.Pod.UID != tried.UID {
+				c.effects.activate(m.Pod)
 			}
 		}
 	}
@@ -151,7 +153,6 @@ func (c *Cache) attempt(m *member) (u []*gangInfo, reason string) {
 	case missing != "" && !g.satisfied():
 		return nil, "waits for " + missing
 	case g.rejected.repeats(m):
-		m.notified = true
 		return nil, g.rejected.reason
 	}
 	if at := slices.IndexFunc(u, func(other *gangInfo) bool { return other.err != nil }); at >= 0 {
@@ -185,14 +186,12 @@ func (c *Cache) conclude(m *member, reason string) string {
 		if m.stage != pending {
 			return ""
 		}
-		m.notified = true
 		return "other members of the gang come first, and no more fit"
 	}
 	_, avoided := c.Backoffs.Avoided(g.key)
 	reason += avoided
 	if g.hasReservedEnough() {
-		m.notified = true // The others have their nodes, and one more member does not fit.
-		return reason
+		return reason // The others have their nodes, and one more member does not fit.
 	}
 	if !g.satisfied() {
 		c.release(g, reason)
@@ -222,7 +221,7 @@ func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
 func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...string) {
 	m := c.lock(pod)
 	defer c.unlock()
-	if m == nil || m.stage != planned || m.node != node {
+	if m == nil || m.stage != planned || m.Node != node {
 		return
 	}
 	g := m.gang
@@ -242,11 +241,11 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node, message string, others ...stri
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	m := c.lock(pod)
 	defer c.unlock()
-	if m == nil || m.node != node || m.stage > released {
+	if m == nil || m.Node != node || m.stage > released {
 		return
 	}
 	if m.stage < released {
-		m.stage, m.node = pending, ""
+		m.stage, m.Node = pending, ""
 		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
 		return
 	}
@@ -266,7 +265,7 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 	if m == nil {
 		return 0, ""
 	}
-	if m.stage != planned || m.node != node {
+	if m.stage != planned || m.Node != node {
 		return 0, m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
 	}
 	m.stage = reserved
@@ -283,7 +282,7 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 		}
 		for _, started := range u.start() {
 			if started != m {
-				c.effects.Allow = append(c.effects.Allow, started.pod.UID)
+				c.effects.Allow = append(c.effects.Allow, started.Pod.UID)
 			}
 		}
 		c.Backoffs.End(u.key)

@@ -23,21 +23,21 @@ const (
 	maxEvents = 16
 )
 
-// Expire releases reservations after their deadline, tries gangs again after their back-off,
-// and shares the reasons of leaders. It rejects pods that wait in Permit although their gang
-// released its nodes while they were on their way there.
+// Expire releases reservations after their deadline, and tries gangs again after their back-off.
+// It rejects pods that wait in Permit although their gang released its nodes while they were on
+// their way there.
 func (c *Cache) Expire(waiting []types.UID) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, uid := range waiting {
 		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
-			c.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
+			c.effects.Reject[m.Pod.UID] = m.gang.rejection("its gang released all nodes")
 		}
 	}
 	now := time.Now()
-	c.retry(c.Backoffs.expire(now)...)
+	c.retry(c.Backoffs.end(func(_ string, until time.Time) bool { return now.After(until) })...)
 	for _, g := range c.byKey {
-		if g.share(now) || g.overdue(now) {
+		if g.overdue(now) {
 			c.retry(g.key)
 		}
 		if g.deadline.IsZero() || now.Before(g.deadline) {
@@ -88,7 +88,7 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 		g.reportedReason, g.rejected.since = incomplete, time.Time{}
 		waiting := g.ranked((*member).schedulable)
 		for _, m := range waiting[:min(len(waiting), maxEvents)] {
-			events = append(events, Event{m.pod, wellknown.EventGangIncomplete, incomplete})
+			events = append(events, Event{m.Pod, wellknown.EventGangIncomplete, incomplete})
 		}
 	}
 	if g.reportedIgnored || len(g.spec.Ignored) == 0 {
@@ -96,11 +96,11 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 	}
 	// An older member that has a node was reported before the scheduler was restarted.
 	if young := g.ranked(func(m *member) bool {
-		return m.schedulable() || m.live() && now.Sub(m.pod.CreationTimestamp.Time) < incompleteAfter
+		return m.schedulable() || m.live() && now.Sub(m.Pod.CreationTimestamp.Time) < incompleteAfter
 	}); len(young) > 0 {
 		g.reportedIgnored = true
 		// One Event, since a second one with the same reason about one pod counts as the first.
-		events = append(events, Event{young[0].pod, wellknown.EventGangInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
+		events = append(events, Event{young[0].Pod, wellknown.EventGangInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
 	}
 	return events
 }
@@ -174,8 +174,8 @@ func (c *Cache) retry(gangs ...types.NamespacedName) {
 	}
 }
 
-// activate activates the waiting members of a gang. Of a rejected gang these are the leader and
-// the members that do not have the reason yet.
+// activate activates the waiting members of a gang: of a rejected gang the leader, and those that
+// are not in the queue.
 func (c *Cache) activate(g *gangInfo) {
 	if c.incomplete(g) != "" {
 		return
@@ -184,8 +184,8 @@ func (c *Cache) activate(g *gangInfo) {
 		g.elect(nil)
 	}
 	for _, m := range g.members {
-		if m.schedulable() && (!m.notified || !g.rejected.repeats(m)) {
-			c.effects.activate(m.pod)
+		if m.schedulable() && (!m.admitted || !g.rejected.repeats(m)) {
+			c.effects.activate(m.Pod)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package gangcache
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,46 +55,32 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// What a rejected gang lacks changes with each pod that starts or ends elsewhere. The
-// leader shows it once a minute, the others when it is of another kind.
-func TestReasonsAreWrittenSeldom(t *testing.T) {
+// The leader shows what its gang lacks now; the others follow when that is of another kind, at most
+// once a minute.
+func TestReasonsOfTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache()
-		var pods []*corev1.Pod
-		for _, name := range []string{"a", "b", "c"} {
-			pods = append(pods, podOf(name, in("x", "3")))
-			admit(c, pods[len(pods)-1])
+		pods := []*corev1.Pod{podOf("a", in("x", "2")), podOf("b", in("x", "2"))}
+		for _, pod := range pods {
+			admit(c, pod)
 		}
-		shown, writes := map[string]string{}, map[string]int{}
-		try := func(reason string) {
-			c.Expire(nil)
-			c.RetryAll()
-			tried := activated(c)
-			for _, pod := range pods {
-				if !tried["default/"+pod.Name] {
-					continue
-				}
-				_, rejection := cycle(c, pod, func([]planner.Gang) planner.Plan { return planner.Plan{Reason: reason} })
-				if rejection != shown[pod.Name] {
-					shown[pod.Name] = rejection
-					writes[pod.Name]++
-				}
+		for _, tt := range []struct {
+			reason string
+			others bool
+		}{
+			{"1 of 3 fit, group leaf-1 is 8 GPUs short", false}, {"2 of 3 fit, group leaf-7 is 4 GPUs short", false},
+			{"waits for a topology tree", true}, {"1 of 3 fit", false},
+		} {
+			activated(c)
+			_, got := cycle(c, pods[0], func([]planner.Gang) planner.Plan { return planner.Plan{Reason: tt.reason} })
+			if got != "rejected by podgroup x: "+tt.reason {
+				t.Errorf("the leader shows %q, want %s", got, tt.reason)
 			}
-		}
-		for n := range 32 {
-			try(fmt.Sprintf("%d of 3 fit, group leaf-%d is 8 GPUs short", n%3, n))
-			<-time.After(3 * time.Second)
-		}
-		if diff := cmp.Diff(map[string]int{"a": 2, "b": 1, "c": 1}, writes); diff != "" {
-			t.Errorf("writes in 96 s (-want +got):\n%s", diff)
-		}
-		for range 22 {
-			try("waits for a topology tree from topo-master")
-			<-time.After(3 * time.Second)
-		}
-		for name, rejection := range shown {
-			if rejection != "rejected by podgroup x: waits for a topology tree from topo-master" || writes[name] > 3 {
-				t.Errorf("%s shows %q after %d writes", name, rejection, writes[name])
+			if got := activated(c)["default/b"]; got != tt.others {
+				t.Errorf("%s: the other member is tried: %t, want %t", tt.reason, got, tt.others)
+			}
+			if _, shown := place(c, pods[1], nil); shown != got {
+				t.Errorf("the other member shows %q, want %q", shown, got)
 			}
 		}
 	})

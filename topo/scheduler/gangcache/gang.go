@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -92,7 +95,7 @@ func (g *gangInfo) resolve() {
 		if a, b := first.priority(), m.priority(); a != b && m.stage != bound {
 			faults = append(faults, fmt.Errorf("its members have the priorities %d and %d", a, b))
 		}
-		if a, b := first.pod.Spec.SchedulerName, m.pod.Spec.SchedulerName; a != b {
+		if a, b := first.Pod.Spec.SchedulerName, m.Pod.Spec.SchedulerName; a != b {
 			faults = append(faults, fmt.Errorf("its members are for the schedulers %q and %q", a, b))
 		}
 	}
@@ -131,7 +134,7 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 	var pods []*corev1.Pod
 	for _, m := range g.members {
 		if pass(m) {
-			pods = append(pods, m.pod)
+			pods = append(pods, m.Pod)
 		}
 	}
 	rank.Order(pods)
@@ -173,7 +176,7 @@ func (g *gangInfo) count(from stage) (n int) {
 	for _, m := range g.members {
 		switch {
 		case m.stage == done:
-			if g.spec.Policy == gang.WaitingRunningSucceed && m.pod.Status.Phase == corev1.PodSucceeded {
+			if g.spec.Policy == gang.WaitingRunningSucceed && m.Pod.Status.Phase == corev1.PodSucceeded {
 				n++
 			}
 		case m.stage == bound && onlyWaiting, !m.live():
@@ -188,7 +191,7 @@ func (g *gangInfo) count(from stage) (n int) {
 // succeeded. A pod that failed or terminates will be replaced.
 func (g *gangInfo) started() bool {
 	return g.any(func(m *member) bool {
-		succeeded := m.pod.Status.Phase == corev1.PodSucceeded && m.pod.DeletionTimestamp == nil
+		succeeded := m.Pod.Status.Phase == corev1.PodSucceeded && m.Pod.DeletionTimestamp == nil
 		return succeeded || m.live() && m.stage >= released
 	})
 }
@@ -212,10 +215,10 @@ func (g *gangInfo) hasReservedEnough() bool {
 func (g *gangInfo) place(asked []planner.Member, place *planner.Place, p *preemption) (got []*member) {
 	for at, node := range place.Nodes {
 		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
-			m.stage, m.node = planned, node
+			m.stage, m.Node = planned, node
 			got = append(got, m)
 			if p != nil {
-				p.untried[m.pod.UID] = true
+				p.untried[m.Pod.UID] = true
 			}
 		}
 	}
@@ -232,7 +235,7 @@ func (g *gangInfo) unplan() {
 	g.revision++
 	for _, m := range g.members {
 		if m.stage == planned {
-			m.stage, m.node = pending, ""
+			m.stage, m.Node = pending, ""
 		}
 	}
 }
@@ -250,25 +253,12 @@ func (g *gangInfo) start() (started []*member) {
 	return started
 }
 
-// share copies the leader's current reason to all members and reports whether it changed.
-func (g *gangInfo) share(now time.Time) bool {
-	if !g.rejected.share(now) {
-		return false
-	}
-	for _, m := range g.members {
-		m.notified = m == g.rejected.leader
-	}
-	return true
-}
-
 func (g *gangInfo) rejection(reason string) string { return Rejection(g.key, reason) }
 
 // elect makes a member the leader: the first that waits, unless one is given.
 func (g *gangInfo) elect(leader *member) {
-	if leader != nil {
-		leader.notified = true
-	} else if waiting := g.ranked((*member).schedulable); len(waiting) > 0 {
-		leader = waiting[0]
+	if leader == nil {
+		leader = append(g.ranked((*member).schedulable), nil)[0]
 	}
 	g.rejected.leader = leader
 }
@@ -277,12 +267,10 @@ func (g *gangInfo) elect(leader *member) {
 func (g *gangInfo) snapshot(avoid []string) planner.Gang {
 	out := planner.Gang{Key: g.key, Revision: g.revision, Spec: g.spec, Avoid: avoid}
 	for _, m := range g.ranked((*member).live) {
-		of := m.resources
 		if m.stage >= planned {
-			of.Node = m.node
 			out.MinMember++
 		}
-		out.Members = append(out.Members, of)
+		out.Members = append(out.Members, m.Member)
 	}
 	if g.satisfied() {
 		out.MinMember++
@@ -290,4 +278,97 @@ func (g *gangInfo) snapshot(avoid []string) planner.Gang {
 		out.MinMember += max(1, g.spec.MinMember-g.count(planned))
 	}
 	return out
+}
+
+// stage is the progress of a member.
+type stage int
+
+const (
+	// pending members have no node.
+	pending stage = iota
+	// planned members have a node reserved by a plan.
+	planned
+	// reserved members hold it and wait for the others in Permit.
+	reserved
+	// released members are being bound.
+	released
+	// bound members have the node in the API.
+	bound
+	// done members have finished.
+	done
+)
+
+// member is a pod of a gang.
+type member struct {
+	// Member has the pod, its requests, which never change, and in the stages planned to bound its
+	// node.
+	planner.Member
+	gang  *gangInfo
+	spec  gang.Spec
+	err   error
+	stage stage
+	// unbound reports that binding failed after the gang had its nodes.
+	unbound bool
+	// admitted reports that the scheduler's queue has the pod.
+	admitted bool
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// live reports that the pod is neither finished nor terminating, and has no scheduling gates.
+func (m *member) live() bool {
+	if m.Pod.DeletionTimestamp != nil || finished(m.Pod) {
+		return false
+	}
+	return len(m.Pod.Spec.SchedulingGates) == 0 || m.Pod.Spec.NodeName != ""
+}
+
+// onItsWay reports that a node is reserved for the member, which is not being bound yet.
+func (m *member) onItsWay() bool { return m.stage == planned || m.stage == reserved }
+
+// schedulable reports that the member waits for the scheduler.
+func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
+
+// waits reports that the member waits for the scheduler and has no node by a plan.
+func (m *member) waits() bool { return m.schedulable() && m.stage == pending }
+
+func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.Pod) }
+
+// rejection explains why a gang has no nodes. One member, the leader, tries again for all; the
+// others repeat its reason.
+type rejection struct {
+	// reason is empty for a gang that is not rejected.
+	reason string
+	// since is the time of the first rejection after the gang lost its nodes.
+	since  time.Time
+	leader *member
+	// shared is when all members were last tried to show a reason of another kind.
+	shared time.Time
+}
+
+// shareEvery is the least time between two reasons that all members show, since each writes to all
+// pods.
+const shareEvery = time.Minute
+
+// kindOf returns a reason without the parts that change whenever a pod starts or ends: its
+// numbers, and the group that comes closest.
+func kindOf(reason string) string {
+	what, _, _ := strings.Cut(reason, ",")
+	return strings.Join(strings.FieldsFunc(what, unicode.IsDigit), "")
+}
+
+// accept ends the rejection of a gang that has a plan. since stays until its members have
+// nodes.
+func (r *rejection) accept() { r.reason, r.leader = "", nil }
+
+// repeats reports whether a member shows the leader's reason instead of a try.
+func (r *rejection) repeats(m *member) bool {
+	return r.reason != "" && r.leader != m && r.leader.schedulable() && m.stage == pending
+}
+
+// Rejection returns what a member shows.
+func Rejection(gang types.NamespacedName, reason string) string {
+	return fmt.Sprintf("rejected by podgroup %s: %s", gang.Name, reason)
 }

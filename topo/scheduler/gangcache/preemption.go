@@ -92,7 +92,7 @@ func (c *Cache) activatePlanned(g *gangInfo, except *corev1.Pod) {
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == planned && uid != except.UID {
-				c.effects.activate(m.pod)
+				c.effects.activate(m.Pod)
 			}
 		}
 	}

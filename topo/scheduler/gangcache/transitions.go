@@ -49,14 +49,14 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 	}
 	var previous member
 	if m == nil {
-		m = &member{gang: c.get(spec.Key), resources: c.NewMember(pod)}
+		m = &member{gang: c.get(spec.Key), Member: c.NewMember(pod)}
 		m.gang.members[pod.UID], c.members[pod.UID] = m, m
 		changed = true
 	} else {
 		previous = *m
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
-	m.pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
+	m.Pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
@@ -69,7 +69,7 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 		m.stage = done
 		m.gang.once = m.gang.once || pod.Spec.NodeName != "" && m.gang.started()
 	case pod.Spec.NodeName != "":
-		m.stage, m.node, m.unbound = bound, pod.Spec.NodeName, false
+		m.stage, m.Node, m.unbound = bound, pod.Spec.NodeName, false
 		m.gang.once = m.gang.once || m.live()
 	}
 	return m, changed
@@ -77,12 +77,12 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 
 // remove forgets a member.
 func (c *Cache) remove(m *member) {
-	delete(c.members, m.pod.UID)
-	delete(m.gang.members, m.pod.UID)
+	delete(c.members, m.Pod.UID)
+	delete(m.gang.members, m.Pod.UID)
 	if m.gang.rejected.leader == m {
 		m.gang.elect(nil)
 	}
-	m.gang.preemption.tried(m.pod.UID)
+	m.gang.preemption.tried(m.Pod.UID)
 	c.lost(m.gang)
 }
 
@@ -111,11 +111,11 @@ func (c *Cache) leave(node string, now *corev1.Node) {
 			continue
 		}
 		for _, m := range g.members {
-			if m.node != node || !m.onItsWay() {
+			if m.Node != node || !m.onItsWay() {
 				continue
 			}
-			if obstacle := m.resources.Class.Obstacle(now); obstacle != "" {
-				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.pod.Name, node, obstacle))
+			if obstacle := m.Class.Obstacle(now); obstacle != "" {
+				c.release(g, fmt.Sprintf("member %s lost its place on node %s: %s", m.Pod.Name, node, obstacle))
 				c.retry(g.key)
 				break
 			}
@@ -134,7 +134,7 @@ func (c *Cache) renew() {
 		some := false
 		for _, m := range g.members {
 			if m.onItsWay() {
-				c.reservations[m.node] = append(c.reservations[m.node], m.resources.Reservation())
+				c.reservations[m.Node] = append(c.reservations[m.Node], m.Reservation())
 				some = true
 			}
 		}
@@ -151,8 +151,8 @@ func (c *Cache) release(g *gangInfo, reason string) {
 	for _, g := range unit {
 		for _, m := range g.members {
 			if m.stage == reserved {
-				c.effects.Reject[m.pod.UID] = g.rejection(reason)
-				m.stage, m.node = pending, ""
+				c.effects.Reject[m.Pod.UID] = g.rejection(reason)
+				m.stage, m.Node = pending, ""
 				c.effects.retryAll = true
 			}
 		}
@@ -180,10 +180,24 @@ func (c *Cache) unplan(g *gangInfo) {
 	c.renew()
 }
 
-// reject records why a gang has no nodes, and which member tries again.
+// reject records why a gang has no nodes, and which member tries again. The others are tried to
+// show a reason of another kind.
 func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
-	if g.rejected.record(reason, time.Now()) {
+	r, now := &g.rejected, time.Now()
+	first := r.reason == ""
+	other := !first && kindOf(r.reason) != kindOf(reason) && now.Sub(r.shared) >= shareEvery
+	if r.reason = reason; r.since.IsZero() {
+		r.since = now
+	}
+	if first {
 		c.Metrics.rejections.Inc()
 	}
-	g.elect(leader)
+	if g.elect(leader); other {
+		r.shared = now
+		for _, m := range g.members {
+			if m.schedulable() {
+				c.effects.activate(m.Pod)
+			}
+		}
+	}
 }

@@ -22,13 +22,16 @@ type choice struct {
 	room room
 	// among are the victims to choose from, in ascending order.
 	among []int
-	// maxTrials bounds the sets that are tried, and maxSets those that are looked at.
-	maxTrials, maxSets int
+	// maxTrials bounds the sets that are tried.
+	maxTrials int
 
 	trials, sets int
 	found        bool
 	best         []int
 }
+
+// maxSets bounds the sets of victims that are looked at without a trial.
+const maxSets = 100_000
 
 // choose returns the best set that it finds before the context ends; false if all victims together
 // are not enough.
@@ -50,7 +53,7 @@ func (c *choice) choose(ctx context.Context) (best []int, ok bool) {
 }
 
 func (c *choice) over(ctx context.Context) bool {
-	return c.trials >= c.maxTrials || c.sets >= c.maxSets || ctx.Err() != nil
+	return c.trials >= c.maxTrials || c.sets >= maxSets || ctx.Err() != nil
 }
 
 // done reports that the search is over, or that no better set can follow.
@@ -95,7 +98,8 @@ func (c *choice) reprieve(ctx context.Context, enough []int) {
 				continue
 			}
 			isNeeded := func(i int) bool { return slices.Contains(needed, i) }
-			at = count(set[:at], isNeeded) // Those that were kept stay before the next.
+			// Those that were kept stay before the next.
+			at = len(slices.DeleteFunc(slices.Clone(set[:at]), func(i int) bool { return !isNeeded(i) }))
 			set = slices.DeleteFunc(rest, func(i int) bool { return !isNeeded(i) })
 		}
 	}
@@ -103,13 +107,4 @@ func (c *choice) reprieve(ctx context.Context, enough []int) {
 	if !c.found || c.compare(set, c.best) < 0 {
 		c.best, c.found = set, true
 	}
-}
-
-func count(set []int, pass func(int) bool) (n int) {
-	for _, i := range set {
-		if pass(i) {
-			n++
-		}
-	}
-	return n
 }

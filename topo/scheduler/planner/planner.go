@@ -147,10 +147,7 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Place, error
 	}
 	found = search.prefer(g, room, found)
 	if limits := limitsOf(g, query, tried); limits != nil && !limits.keeps(tree, g, found.Nodes) {
-		if search.label != "" {
-			room = search.alike(room, found.Nodes)
-		}
-		if found, err = limits.spread(tree, g, &request, room); err != nil {
+		if found, err = limits.spread(tree, g, &request, search.alike(room, found.Nodes)); err != nil {
 			return Place{}, err
 		}
 	}
@@ -257,7 +254,7 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 		if at < 0 {
 			return false
 		}
-		free := fit.FreeOf(q.Nodes[at], q.Reservations[q.Nodes[at].Name], &q.Asker)
+		free := q.Free(q.Nodes[at])
 		return free.FitsTogether(classes, pods)
 	}
 	return &out
@@ -277,14 +274,14 @@ func (p *Planner) Capacity(nodes []*fit.Node, reserved fit.Reservations) Capacit
 	t := p.forest.fabric
 	var out Capacity
 	whole := make([]int32, len(nodes))
-	query := fit.Query{Nodes: nodes, Reservations: reserved, Asker: fit.Asker{Priority: math.MinInt32}}
+	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
 	for _, gpu := range p.gpus {
 		for i, free := range p.table.Free(&query, gpu, nil) {
 			if free <= 0 || nodes[i].Spec.Unschedulable || !t.usable(t.ids[i]) {
 				continue
 			}
 			out.Free += int64(free)
-			if int64(free) == nodes[i].Allocatable.Of(gpu) {
+			if int64(free) == nodes[i].Allocatable[gpu] {
 				out.Whole += int64(free)
 				whole[i] += free
 			}

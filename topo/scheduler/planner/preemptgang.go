@@ -12,13 +12,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-const (
-	// maxTrials bounds the plans of a search for victims. On some thousand nodes a plan takes a
-	// millisecond.
-	maxTrials = 128
-	// maxSets bounds the sets of victims that are looked at without a plan.
-	maxSets = 100_000
-)
+// maxTrials bounds the plans of a search for victims. On some thousand nodes a plan takes a
+// millisecond.
+const maxTrials = 128
 
 // Preempt plans the gangs of a request without some pods of a lower priority: the terminating pods
 // if that is enough, else the pods of the fewest gangs. The search ends with the context.
@@ -96,7 +92,7 @@ type eviction struct {
 
 func newEviction(p *Planner, r *Request, v *Victims) *eviction {
 	e := &eviction{planner: p, request: *r, gpus: make([]int64, len(v.victims))}
-	e.choice = choice{Victims: v, room: e, maxTrials: maxTrials, maxSets: maxSets}
+	e.choice = choice{Victims: v, room: e, maxTrials: maxTrials}
 	for i := range v.victims {
 		e.among = append(e.among, i)
 		for _, gone := range v.victims[i].gone {
@@ -120,7 +116,7 @@ func (e *eviction) fits(set []int) (needed []int, ok bool) {
 	for _, i := range set {
 		for node, gone := range e.victims[i].gone {
 			if before, shared := r.Gone[node]; shared {
-				gone = fit.Union(before, gone)
+				gone = before.Union(gone)
 			}
 			r.Gone[node] = gone
 		}
@@ -171,7 +167,7 @@ func (e *eviction) lacks() (gpus int64) {
 			gpus += int64(n)
 		}
 	}
-	query := fit.Query{Nodes: e.request.Nodes, Asker: fit.Asker{Gone: e.leaving}}
+	query := fit.Query{Nodes: e.request.Nodes, Gone: e.leaving}
 	for _, name := range e.planner.gpus {
 		for _, free := range e.planner.table.Free(&query, name, nil) {
 			gpus -= int64(free)

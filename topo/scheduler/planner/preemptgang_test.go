@@ -300,27 +300,6 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 	}
 }
 
-// allOf is room that only so many victims together make.
-type allOf int
-
-func (n allOf) fits(set []int) ([]int, bool) { return set, len(set) == int(n) }
-func (allOf) mayFit([]int) bool              { return true }
-
-// The search tries as many sets as it may: all of seven victims with the plans of a gang, all of
-// nine with those of a pod of no gang.
-func TestTheBoundIsOnSets(t *testing.T) {
-	for _, tt := range []struct{ victims, trials int }{{7, maxTrials}, {9, maxNodeSets}} {
-		all := &Victims{victims: make([]victim, tt.victims)}
-		c := choice{Victims: all, room: allOf(tt.victims), maxTrials: tt.trials, maxSets: maxSets}
-		for i := range tt.victims {
-			c.among = append(c.among, i)
-		}
-		if set, ok := c.choose(t.Context()); !ok || len(set) != tt.victims || c.sets != 1<<tt.victims-1 {
-			t.Errorf("of %d victims %v after %d sets, want all after %d", tt.victims, set, c.sets, 1<<tt.victims-1)
-		}
-	}
-}
-
 // crowded are nodes that are full of pods of no gang, or of gangs of eight nodes.
 func crowded(tb testing.TB, nodes int, gangs bool) *hunt {
 	tb.Helper()

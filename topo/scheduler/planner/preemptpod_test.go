@@ -7,29 +7,15 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// single is a pod of no gang of priority 10.
-func (h *hunt) single(gpus int) (*Victims, *Single) {
+// single returns the victims of a pod of no gang of priority 10, with nothing but amounts as filters.
+func (h *hunt) single(gpus int) (*Victims, Filter) {
 	p := h.request(1, gpus).Gangs[0].Members[0].Pod
-	return ReadVictims(h.nodes, &h.cluster, 10), &Single{
-		Amounts: fit.Requests(p), Asker: fit.Asker{UID: p.UID, Priority: 10},
-	}
-}
-
-// best is what is found with nothing but amounts as filters.
-func best(t *testing.T, v *Victims, s *Single, h *hunt) (node string, pods []*corev1.Pod) {
-	t.Helper()
-	return v.Best(t.Context(), h.nodes, s, h.filter(s))
-}
-
-// filter reports whether a node has enough for a pod without others.
-func (h *hunt) filter(s *Single) Filter {
-	return func(name string, gone map[types.UID]bool) bool {
+	return ReadVictims(h.nodes, &h.cluster, 10), func(name string, gone map[types.UID]bool) bool {
 		n := h.nodes[slices.IndexFunc(h.nodes, func(n *fit.Node) bool { return n.Name == name })]
 		var left fit.Gone
 		for _, pod := range n.Pods {
@@ -37,10 +23,9 @@ func (h *hunt) filter(s *Single) Filter {
 				left.Add(pod.UID, fit.Requests(pod))
 			}
 		}
-		asker := s.Asker
-		asker.Gone = map[string]fit.Gone{name: left}
-		free := fit.FreeOf(n, nil, &asker)
-		return free.Lacks(s.Amounts) == ""
+		query := fit.Query{UID: p.UID, Priority: 10, Gone: map[string]fit.Gone{name: left}}
+		free := query.Free(n)
+		return free.Lacks(fit.Requests(p)) == ""
 	}
 }
 
@@ -49,17 +34,17 @@ func TestSingleIsExact(t *testing.T) {
 	dice, found := rand.New(rand.NewPCG(3, 4)), 0
 	for range 500 {
 		h := random(t, dice)
-		v, s := h.single([]int{2, 4, 8}[dice.IntN(3)])
+		v, filter := h.single([]int{2, 4, 8}[dice.IntN(3)])
 		var want []int
 		enough := false
 		for _, n := range h.nodes {
+			c := candidate{Victims: v, filter: filter, node: n.Name}
 			for mask := range 1 << len(v.victims) {
 				var set []int
 				for m := mask; m > 0; m &= m - 1 {
 					set = append(set, bits.TrailingZeros(uint(m)))
 				}
-				c := candidate{Victims: v, Single: s, node: n}
-				if c.mayFit(set) && (!enough || v.compare(set, want) < 0) {
+				if _, fits := c.fits(set); fits && (!enough || v.compare(set, want) < 0) {
 					want, enough = set, true
 				}
 			}
@@ -67,7 +52,7 @@ func TestSingleIsExact(t *testing.T) {
 		if enough && len(want) == 0 {
 			continue // It needs no victims.
 		}
-		node, pods := best(t, v, s, h)
+		node, pods := v.Best(t.Context(), h.nodes, filter)
 		if (node != "") != enough || names(pods) != names(v.pods(want)) {
 			t.Fatalf("%s, want %s", names(pods), names(v.pods(want)))
 		}
@@ -91,16 +76,16 @@ func TestSingleIsBounded(t *testing.T) {
 		on = append(on, fmt.Sprintf("small%d 0 0 1", i))
 	}
 	h := newHunt(t, [][]string{on})
-	v, s := h.single(8)
-	tried, filter := 0, h.filter(s)
-	_, pods := v.Best(t.Context(), h.nodes, s, func(node string, gone map[types.UID]bool) bool {
+	v, filter := h.single(8)
+	tried := 0
+	_, pods := v.Best(t.Context(), h.nodes, func(node string, gone map[types.UID]bool) bool {
 		tried++
 		return filter(node, gone)
 	})
 	if got := names(pods); got != "a b c d e f g h" {
 		t.Errorf("%q are evicted", got)
 	}
-	if tried > 3*maxNodeSets {
+	if tried > 3*maxNodeTrials {
 		t.Errorf("%d sets were tried", tried)
 	}
 }

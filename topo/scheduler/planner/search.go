@@ -7,12 +7,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// maxDomains bounds the values of a label that are tried for one gang.
-const maxDomains = 8
+const (
+	// maxDomains bounds the values of a label that are tried for one gang.
+	maxDomains = 8
+	// maxPreferences bounds how many places are tried for preferences.
+	maxPreferences = 8
+)
 
 // search finds the place of a gang: with a label, on nodes with one value of it.
 type search struct {
@@ -37,45 +46,30 @@ func (t *tree) search(g *Gang, nodes []*fit.Node, request *placement.Gang) *sear
 }
 
 // place finds the tightest place.
-func (s *search) place(room *placement.Capacity) (placement.Plan, error) {
+func (s *search) place(room *placement.Capacity) (best placement.Plan, err error) {
 	if s.label == "" {
 		return placement.Place(s.placement, s.gang, room)
 	}
-	var members []int32
-	for _, m := range s.gang.Placed {
-		members = append(members, m.Node)
-	}
-	held, err := s.domainsOf(members)
-	switch {
-	case err != nil:
-		return placement.Plan{}, err
-	case len(held) > 1:
-		return placement.Plan{}, fmt.Errorf("its members are in %s of %s already", strings.Join(held, ", "), s.label)
-	case len(held) == 1:
-		return s.on(room, func(value string) bool { return value == held[0] })
-	}
-	// In most clusters the tightest place is in one domain of the label.
-	plan, err := s.on(room, func(value string) bool { return value != "" })
+	domains, err := s.domains(room)
 	if err != nil {
-		return plan, err
+		return best, err
 	}
-	if domains, err := s.domainsOf(plan.Nodes); err == nil && len(domains) == 1 {
-		return plan, nil
-	}
-	var first error
-	for _, domain := range s.candidates(room) {
-		plan, err := s.on(room, func(value string) bool { return value == domain })
-		if err == nil {
-			return plan, nil
+	for _, domain := range domains {
+		in := only(room, func(id int) bool { return s.values[id] == domain })
+		switch plan, failed := placement.Place(s.placement, s.gang, in); {
+		case failed != nil:
+			err = cmp.Or(err, fmt.Errorf("%s %s: %w", s.label, domain, failed))
+		case best.Nodes == nil || plan.Group.Tier < best.Group.Tier:
+			best = plan
 		}
-		first = cmp.Or(first, fmt.Errorf("%s %s: %w", s.label, domain, err))
 	}
-	return placement.Plan{}, first
-}
-
-// on finds the tightest place on nodes with some values of the label.
-func (s *search) on(room *placement.Capacity, some func(value string) bool) (placement.Plan, error) {
-	return placement.Place(s.placement, s.gang, only(room, func(id int) bool { return some(s.values[id]) }))
+	switch {
+	case best.Nodes != nil:
+		return best, nil
+	case err == nil:
+		err = fmt.Errorf("no node has the label %s", s.label)
+	}
+	return best, err
 }
 
 // only returns the room on some nodes of the tree.
@@ -95,35 +89,35 @@ func only(room *placement.Capacity, some func(id int) bool) *placement.Capacity 
 
 // alike returns the room on nodes with the label's value of a plan's nodes.
 func (s *search) alike(room *placement.Capacity, plan []int32) *placement.Capacity {
-	if domains, err := s.domainsOf(plan); err == nil && len(domains) == 1 {
-		return only(room, func(id int) bool { return s.values[id] == domains[0] })
+	first := slices.IndexFunc(plan, func(id int32) bool { return id != placement.None })
+	if s.label == "" || first < 0 {
+		return room
 	}
-	return room
+	return only(room, func(id int) bool { return s.values[id] == s.values[plan[first]] })
 }
 
-// domainsOf returns the values of the label on nodes of the tree, sorted.
-func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
-	for _, id := range nodes {
+// domains returns the values of the label to try: the members' or, without members, those with room
+// for all pods of the gang, the fullest first, and then the rest, the emptiest first.
+func (s *search) domains(capacity *placement.Capacity) (domains []string, err error) {
+	for _, m := range s.gang.Placed {
 		switch {
-		case id == placement.None:
-		case s.values[id] == "":
-			return nil, fmt.Errorf("a member is on node %s, which has no label %s", s.placement.Name(id), s.label)
+		case m.Node == placement.None:
+		case s.values[m.Node] == "":
+			return nil, fmt.Errorf("a member is on node %s, which has no label %s", s.placement.Name(m.Node), s.label)
 		default:
-			domains = append(domains, s.values[id])
+			domains = append(domains, s.values[m.Node])
 		}
 	}
 	slices.Sort(domains)
-	return slices.Compact(domains), nil
-}
-
-// candidates returns the values of the label to try: those with room for all pods of the gang
-// first, the fullest before the others, then the rest, the emptiest first.
-func (s *search) candidates(capacity *placement.Capacity) []string {
-	pods := 0
+	if domains = slices.Compact(domains); len(domains) > 1 {
+		return nil, fmt.Errorf("its members are in %s of %s already", strings.Join(domains, ", "), s.label)
+	} else if len(domains) == 1 {
+		return domains, nil
+	}
+	pods, room := 0, map[string]int{}
 	for _, t := range s.gang.Tasks {
 		pods += t.Pods
 	}
-	room := map[string]int{}
 	for id, value := range s.values {
 		if value == "" || slices.Contains(s.gang.Avoid, int32(id)) {
 			continue
@@ -135,11 +129,66 @@ func (s *search) candidates(capacity *placement.Capacity) []string {
 		}
 		room[value] += int(fewest)
 	}
-	values := slices.SortedFunc(maps.Keys(room), func(a, b string) int {
+	domains = slices.SortedFunc(maps.Keys(room), func(a, b string) int {
 		if room[a] >= pods && room[b] >= pods {
 			return cmp.Or(cmp.Compare(room[a], room[b]), cmp.Compare(a, b))
 		}
 		return cmp.Or(cmp.Compare(room[b], room[a]), cmp.Compare(a, b))
 	})
-	return values[:min(len(values), maxDomains)]
+	return domains[:min(len(domains), maxDomains)], nil
+}
+
+// prefer returns a place on nodes that the members prefer more, if one exists as tight as the found
+// place: in a group of the same tier, and in as few of the lowest groups.
+func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan) placement.Plan {
+	scores := s.preferences(g)
+	levels := slices.Compact(slices.Sorted(slices.Values(scores)))
+	slices.Reverse(levels)
+	// The last level includes all nodes: that place was found already.
+	for _, least := range levels[:min(len(levels)-1, maxPreferences)] {
+		plan, err := s.place(only(room, func(id int) bool { return scores[id] >= least }))
+		if err == nil && plan.Group.Tier <= found.Group.Tier && s.lowest(plan.Nodes) <= s.lowest(found.Nodes) {
+			return plan
+		}
+	}
+	return found
+}
+
+// preferences scores each node of the tree by the first member's preferred node affinity, less
+// a hundred for each taint PreferNoSchedule that it does not tolerate.
+func (s *search) preferences(g *Gang) []int64 {
+	const dislike = 100 // The largest weight of a term.
+	pod := g.Members[0].Pod
+	var terms *nodeaffinity.PreferredSchedulingTerms
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		// The API server rejects what cannot be parsed.
+		terms, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	scores := make([]int64, s.placement.Len())
+	for at, id := range s.ids {
+		node := s.nodes[at].Node
+		if terms != nil {
+			scores[id] = terms.Score(node)
+		}
+		for i := range node.Spec.Taints {
+			if taint := &node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule &&
+				!schedulehelpers.TolerationsTolerateTaint(logr.Discard(), pod.Spec.Tolerations, taint, false) {
+				scores[id] -= dislike
+			}
+		}
+	}
+	return scores
+}
+
+// lowest counts the lowest groups that some nodes are in.
+func (t *tree) lowest(nodes []int32) int {
+	groups := map[placement.Group]bool{}
+	for _, id := range nodes {
+		if id == placement.None {
+			continue
+		}
+		around := t.placement.Around(id)
+		groups[around[min(1, len(around)-1)]] = true
+	}
+	return len(groups)
 }

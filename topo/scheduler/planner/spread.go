@@ -13,50 +13,43 @@ import (
 // has members, else in the group with the most room. This is near, but not always the nearest.
 func (l *limits) spread(
 	t *tree, g *Gang, request *placement.Gang, room *placement.Capacity,
-) (placement.Plan, error) {
+) (plan placement.Plan, err error) {
 	if request.Slice > 0 {
-		return placement.Plan{}, fmt.Errorf("its members must be apart by %s, and blocks of %d GPUs together",
-			l.keys(), request.Slice)
+		return plan, fmt.Errorf("its members must be apart by %s, and blocks of %d GPUs together", l.keys(), request.Slice)
 	}
-	first := fmt.Errorf("there is no %s", request.Require)
+	err = fmt.Errorf("there is no %s", request.Require)
 	for _, within := range t.within(request) {
-		s := spreading{limits: l, tree: t, gang: g, room: room, within: within}
-		plan, err := s.place(request)
-		if err == nil {
-			return plan, nil
+		s := spreading{
+			limits: l, tree: t, gang: g, room: room, within: within, taken: map[int32][]int32{},
+			groups: map[int32][]placement.Group{}, inside: map[placement.Group]int{}, roomy: map[placement.Group]int{},
 		}
-		first = err
+		if plan, err = s.place(request); err == nil {
+			break
+		}
 	}
-	return placement.Plan{}, first
+	return plan, err
 }
 
 // within returns the groups to try, those with members first: of the required kind, or of the
 // preferred kind followed by the whole cluster.
-func (t *tree) within(request *placement.Gang) []placement.Group {
+func (t *tree) within(request *placement.Gang) (groups []placement.Group) {
 	all := placement.Group{End: int32(t.placement.Len())} //nolint:gosec // The tree's bound.
+	members := map[placement.Group]int{}
 	kind := cmp.Or(request.Require, request.Prefer)
-	if kind == "" {
-		return []placement.Group{all}
-	}
-	var groups []placement.Group
-	for id := int32(0); id < all.End; {
-		next := id + 1
+	for id := int32(0); kind != "" && id < all.End; id++ {
 		for _, group := range t.placement.Around(id) {
-			if group.Kind == kind {
-				groups, next = append(groups, group), group.End
+			if group.Kind != kind {
+				continue
+			}
+			if id == group.First {
+				groups = append(groups, group)
+			}
+			if slices.ContainsFunc(request.Placed, func(m placement.Member) bool { return m.Node == id }) {
+				members[group]++
 			}
 		}
-		id = next
 	}
-	members := func(group placement.Group) (n int) {
-		for _, m := range request.Placed {
-			if m.Node >= group.First && m.Node < group.End {
-				n++
-			}
-		}
-		return n
-	}
-	slices.SortStableFunc(groups, func(a, b placement.Group) int { return cmp.Compare(members(b), members(a)) })
+	slices.SortStableFunc(groups, func(a, b placement.Group) int { return cmp.Compare(members[b], members[a]) })
 	if request.Require == "" {
 		groups = append(groups, all)
 	}
@@ -79,8 +72,7 @@ type spreading struct {
 }
 
 func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
-	s.taken, s.groups = map[int32][]int32{}, map[int32][]placement.Group{}
-	s.inside, s.roomy = map[placement.Group]int{}, map[placement.Group]int{}
+	s.reset()
 	out := placement.Plan{Nodes: make([]int32, len(s.gang.Members))}
 	for _, m := range request.Placed {
 		out.Nodes[m.Rank] = m.Node
@@ -113,7 +105,6 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 		s.add(i, int(s.tree.at[id]))
 	}
 	if out.Pods < s.gang.MinMember {
-		s.undo() // Another group is tried.
 		return out, fmt.Errorf("%d of %d fit where their constraints on %s let them", out.Pods, s.gang.MinMember, s.keys())
 	}
 	out.Group = append(s.tree.placement.Around(out.Nodes...), placement.Group{})[0]

@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -26,8 +25,10 @@ const cycleKey framework.StateKey = Name
 
 // cycle has what PreFilter learned about a pod. Only Reserve changes it.
 type cycle struct {
-	planner.Single
-	gpu corev1.ResourceName // The resource of the whole GPUs that it requests.
+	// Query has the reservations that Filter charges, and Amounts are what the pod requests.
+	fit.Query
+	Amounts fit.Amounts
+	gpu     corev1.ResourceName // The resource of the whole GPUs that it requests.
 	// member reports that the pod is in a gang of labels. node is the only node that Filter
 	// accepts; empty for any.
 	member bool
@@ -105,7 +106,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		return nil, err
 	}
 	c := &cycle{request: request, hcas: p.hcas(pod)}
-	c.Asker = fit.Asker{UID: pod.UID, Priority: schedulehelpers.PodPriority(pod)}
+	c.UID, c.Priority = pod.UID, schedulehelpers.PodPriority(pod)
 	c.Amounts, c.Reservations = fit.Requests(pod, p.args.Ignored...), p.cache.Reservations()
 	c.gpu = p.gpus.GPUs().In(c.Amounts)
 	if selector != nil && c.Amounts[c.gpu] > 0 {
@@ -132,8 +133,8 @@ func (p *Plugin) Filter(
 			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
 	var free fit.Free
-	if reservations := c.Reservations[node]; len(reservations) > 0 {
-		free = fit.FreeOf(nodeOf(info), reservations, &c.Asker)
+	if len(c.Reservations[node]) > 0 {
+		free = c.Free(nodeOf(info))
 	}
 	if free.HasReservations() {
 		if lacks := free.Lacks(c.Amounts); lacks != "" {
@@ -164,17 +165,14 @@ func (p *Plugin) PostFilter(
 	c := cycleOf(state)
 	switch {
 	case c == nil && !p.labeled(pod): // PreFilter skipped it.
-		if c, err := p.newCycle(pod); err == nil {
-			return p.preemptForPod(ctx, state, pod, c, statuses)
-		}
-		return nil, framework.NewStatus(framework.Unschedulable)
+		return p.preemptForPod(ctx, state, pod, statuses)
 	case c == nil:
 	case !c.member:
 		p.cache.Block(pod)
-		return p.preemptForPod(ctx, state, pod, c, statuses)
-	case p.preemptor.LeavesRoom(ctx, state, pod, c.node):
-		if p.preemptor.Evict(ctx, pod) {
-			return preemption.Nominate(c.node), nil
+		return p.preemptForPod(ctx, state, pod, statuses)
+	case p.leavesRoom(ctx, state, pod, c.node):
+		if p.evictVictims(ctx, pod) {
+			return nominate(c.node), nil
 		}
 	default:
 		var others []string
@@ -185,19 +183,9 @@ func (p *Plugin) PostFilter(
 	}
 	var result *framework.PostFilterResult
 	if pod.Status.NominatedNodeName != "" {
-		result = preemption.Nominate("") // An earlier plan's.
+		result = nominate("") // An earlier plan's.
 	}
 	return result, framework.NewStatus(framework.UnschedulableAndUnresolvable)
-}
-
-func (p *Plugin) preemptForPod(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle, statuses framework.NodeToStatusReader,
-) (*framework.PostFilterResult, *framework.Status) {
-	all, err := p.handle.SnapshotSharedLister().NodeInfos().List()
-	if err != nil {
-		return nil, framework.AsStatus(fmt.Errorf("list nodes: %w", err))
-	}
-	return p.preemptor.Single(ctx, state, pod, p.nodes.of(all), &c.Single, statuses)
 }
 
 // rejecting returns the nodes that reject a pod for reasons unknown to planner: volumes, the
@@ -230,7 +218,7 @@ func (p *Plugin) PreScore(
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
-		c = &cycle{Single: planner.Single{Amounts: fit.Requests(pod)}}
+		c = &cycle{Amounts: fit.Requests(pod)}
 		c.gpu = p.gpus.GPUs().In(c.Amounts)
 	}
 	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
@@ -311,14 +299,19 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 	if plan.Places == nil {
 		result = "rejected"
 	}
-	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
+	p.observe(result, begin)
 	if plan.Places == nil && mayPreempt {
-		if preempting := p.preemptor.Plan(ctx, r); preempting.Places != nil {
+		if preempting := p.planWithout(ctx, r); preempting.Places != nil {
 			preempting.Reason = plan.Reason
 			return preempting
 		}
 	}
 	return plan
+}
+
+// observe adds the time of a plan or a search to the metric.
+func (p *Plugin) observe(result string, begin time.Time) {
+	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
 }
 
 // capacityEvery is the interval between measurements of the free capacity.

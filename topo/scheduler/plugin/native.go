@@ -114,20 +114,6 @@ func (p *Plugin) GeneratePlacements(
 	return all, nil
 }
 
-// PodGroupPostFilter evicts the gangs of a native PodGroup's plan. It runs before
-// kube-scheduler's preemption, which would evict single pods of gangs of labels.
-func (p *Plugin) PodGroupPostFilter(
-	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo,
-	schedule framework.PodGroupSchedulingFunc,
-) (*framework.PodGroupPostFilterResult, *framework.Status) {
-	data, _ := state.Read(podGroupKey)
-	c, _ := data.(*podGroupCycle)
-	if c == nil || len(c.leaving) == 0 {
-		return nil, framework.NewStatus(framework.Unschedulable)
-	}
-	return p.preemptor.PodGroup(ctx, group, c.leaving, schedule)
-}
-
 // readPodGroup converts a native PodGroup to a gang. Only this function knows the API's PodGroup,
 // which has changed with every version of Kubernetes.
 func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {

@@ -1,6 +1,8 @@
 package plugin
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
@@ -30,17 +32,20 @@ func (n *nodes) of(infos []framework.NodeInfo) []*fit.Node {
 func nodeOf(info framework.NodeInfo) *fit.Node {
 	out := &fit.Node{
 		Node: info.Node(), Generation: info.GetGeneration(), Pods: make([]*corev1.Pod, 0, len(info.GetPods())),
-		Allocatable: resourcesOf(info.GetAllocatable()), Requested: resourcesOf(info.GetRequested()),
+		Allocatable: amountsOf(info.GetAllocatable()), Requested: amountsOf(info.GetRequested()),
 	}
 	for _, pod := range info.GetPods() {
 		out.Pods = append(out.Pods, pod.GetPod())
 	}
+	out.Requested[corev1.ResourcePods] = int64(len(out.Pods))
 	return out
 }
 
-func resourcesOf(r framework.Resource) fit.Resources {
-	return fit.Resources{
-		CPU: r.GetMilliCPU(), Memory: r.GetMemory(), EphemeralStorage: r.GetEphemeralStorage(),
-		Pods: int64(r.GetAllowedPodNumber()), Scalar: r.GetScalarResources(),
+func amountsOf(r framework.Resource) fit.Amounts {
+	out := fit.Amounts{
+		corev1.ResourceCPU: r.GetMilliCPU(), corev1.ResourceMemory: r.GetMemory(),
+		corev1.ResourceEphemeralStorage: r.GetEphemeralStorage(), corev1.ResourcePods: int64(r.GetAllowedPodNumber()),
 	}
+	maps.Copy(out, r.GetScalarResources())
+	return out
 }

@@ -3,8 +3,8 @@
 //
 // It owns the calls of the framework (k8s.io/kube-scheduler/framework) and the order of a
 // scheduling cycle. It converts the framework's types to values, and calls the packages that
-// decide: gangcache has the gangs, planner makes plans, sgpu knows the GPUs of nodes, preemption
-// evicts, and controller works in the background.
+// decide: gangcache has the gangs, planner makes plans, sgpu knows the GPUs of nodes, and
+// controller works in the background.
 //
 // # A gang of labels
 //
@@ -53,6 +53,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -61,7 +62,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
-	"github.com/heddle-dev/heddle/topo/scheduler/preemption"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -104,7 +104,7 @@ type Plugin struct {
 	cache      *gangcache.Cache
 	gpus       *sgpu.Scheduler
 	planner    *planner.Planner
-	preemptor  *preemption.Preemptor
+	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
 	scored     scored
@@ -142,9 +142,7 @@ func newPlugin(
 		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
-	p.preemptor = preemption.New(preemption.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Planner: p.planner, Log: log,
-	})
+	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	if process.Queue != nil {
 		process.Queue.cache.Store(p.cache)
 	}

@@ -30,10 +30,12 @@ command ends.`
 // defaultListen is the port of a real topo-master.
 const defaultListen = "127.0.0.1:9001"
 
+// pause is the time between two steps on a terminal, to look at the page.
+const pause = 4 * time.Second
+
 type options struct {
 	nodes  int
 	listen string
-	pause  time.Duration
 	once   bool
 }
 
@@ -47,7 +49,6 @@ func NewCommand() *cobra.Command {
 		fmt.Sprintf("`number` of machines, %d to %d", fleet.MinNodes, fleet.MaxNodes))
 	c.Flags().StringVar(&o.listen, "listen", defaultListen,
 		"`address` of the page; where the default one is in use, another port is taken")
-	c.Flags().DurationVar(&o.pause, "pause", 4*time.Second, "`time` between two steps on a terminal, to look at the page")
 	c.Flags().BoolVar(&o.once, "once", false, "end after the last step, and do not pause")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.nodes < fleet.MinNodes || o.nodes > fleet.MaxNodes {

@@ -48,7 +48,7 @@ func (s *story) title(ctx context.Context, text string) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(s.options.pause):
+		case <-time.After(pause):
 		}
 	}
 	return s.print("\n%s\n\n", cli.Bold(s.command, fmt.Sprintf("%d. %s", s.number, text)))

@@ -121,7 +121,7 @@ func checkServed(l *checks.List, r *report.Resource) {
 	subject := "resource " + r.Name
 	switch {
 	case !r.Registered && r.Owner != "":
-		l.Problem(subject, "Remove the other one, or start heddle-device-plugin with --takeover.",
+		l.Problem(subject, "Remove the other one.",
 			"is served by %s; heddle-device-plugin waits until it is free", r.Owner)
 	case !r.Registered:
 		l.Problem(subject, "See heddle-device-plugin's log and the kubelet's.",
@@ -160,9 +160,8 @@ func rejectedRemedies() map[string]string {
 		"allocation":  "Its scheduler chose so." + evicted,
 		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
 		"full":        "It starts when there is room." + evicted,
-		"numa":        "It starts when a GPU near its processors has room; sgpu.numa: prefer lets it have another." + evicted,
 		"imex":        "Correct its annotation, or gpuDevice.imexChannels; the module nvidia makes the node's channels.",
-		"hcas":        "It starts when there are enough healthy HCAs." + strings.Replace(evicted, "sgpu.", "rdma.", 1),
+		"hcas":        "It starts when there are enough healthy HCAs." + strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),
 	}
 }
 

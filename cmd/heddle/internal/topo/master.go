@@ -31,7 +31,7 @@ const (
 )
 
 // master is the flags that name where topo-master is and, for one with
-// --tls-cert and --authenticate, how to ask it.
+// --tls-dir and --authenticate, how to ask it.
 type master struct {
 	cluster                       cluster.Flags
 	server, namespace             string

@@ -160,7 +160,7 @@ func TestCleaner(t *testing.T) {
 			hostPath("mps-shm", "/dev/shm/heddle-mps"), hostPath("dev", "/dev"),
 		},
 		Containers: []corev1.Container{{
-			Name: devicePlugin, Args: []string{"device-plugin", "--cdi-dir=/var/run/cdi", "--state-dir=/var/lib/heddle/device-plugin", "--takeover"},
+			Name: devicePlugin, Args: []string{"device-plugin", "--cdi-dir=/var/run/cdi", "--state-dir=/var/lib/heddle/device-plugin", "--mps"},
 			VolumeMounts: []corev1.VolumeMount{{Name: "cdi", MountPath: "/var/run/cdi"}, {Name: "dev", MountPath: "/dev"}},
 		}},
 	}}}}

@@ -36,11 +36,11 @@ type options struct {
 	program.Host
 	kubeletDir, cdiDir, stateDir string
 	hostDriverRoot               string
-	cdiHook, replayDevices       string
+	cdiHook                      string
 	hostRoot, mpsRoot, mpsShmDir string
 	strategy, metricsAddress     string
 	imex, imexRequest            string
-	takeover, gdrcopy, gds, mps  bool
+	gdrcopy, gds, mps            bool
 	cleanup, authenticate        bool
 }
 
@@ -48,8 +48,6 @@ type options struct {
 func (o *options) Register(fs *flag.FlagSet) {
 	// The state of an InfiniBand port changes without an event.
 	o.RegisterHost(fs, 10*time.Second)
-	fs.StringVar(&o.replayDevices, "replay-devices", "",
-		"directory with a character device for every GPU of a replayed machine, named by UUID")
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's --root-dir")
 	fs.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs go; the container runtime must watch it")
 	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
@@ -70,7 +68,6 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
 	fs.StringVar(&o.imexRequest, "imex-request", imexAll, "which containers with GPUs get them: all; or annotation, "+
 		"those whose pods name them in annotation "+wellknown.IMEXChannels)
-	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource even if another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.BoolVar(&o.authenticate, "authenticate", true, "answer requests from outside of the node with names of pods, in "+
@@ -80,11 +77,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 
 // Check implements [program.Daemon].
 func (o *options) Check() error {
-	switch {
-	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):
+	if o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar) {
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
-	case !o.IsReplay() && o.replayDevices != "":
-		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
 	if err := checkChannels(o.imex); err != nil {
 		return fmt.Errorf("--imex-channels: %w", err)

@@ -105,7 +105,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		NodeName: o.NodeName, Configs: configs, Source: from,
 		Generator: o.generator(), Strategy: resource.Strategy(o.strategy), Features: o.features(),
 		Vendors: host.Vendors(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
-		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
+		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot,
 		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
 	}
@@ -169,7 +169,7 @@ func (o *options) features() gpu.Features {
 // generator returns the generator of CDI edits for real GPUs, or for those of a machine file.
 func (o *options) generator() gpu.EditsGenerator {
 	if o.IsReplay() {
-		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: host.Vendors()}
+		return gpu.ReplayedEdits{Dir: o.DevRoot, Vendors: host.Vendors()}
 	}
 	return o.GPUs
 }

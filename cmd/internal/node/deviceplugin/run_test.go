@@ -33,7 +33,6 @@ func TestMistakes(t *testing.T) {
 	programtest.Run(t, "heddle-device-plugin", run, program.ErrUsage, []programtest.Case{
 		{Name: "bad strategy", Args: []string{"--device-list-strategy=volume-mounts"}, Err: program.ErrUsage, Stderr: "neither cdi nor envvar"},
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
-		{Name: "nodes for real GPUs", Args: []string{"--replay-devices=/x"}, Err: program.ErrUsage, Stderr: "--machine FILE"},
 		{Name: "no IMEX channel", Args: []string{"--imex-channels=0,x"}, Err: program.ErrUsage, Stderr: `--imex-channels: invalid IMEX channel "x"`},
 		{Name: "no way to ask for channels", Args: []string{"--imex-request=label"}, Err: program.ErrUsage, Stderr: `--imex-request: "label" is neither all nor annotation`},
 		{Name: "no channels to ask for", Args: []string{"--imex-request=annotation"}, Err: program.ErrUsage, Stderr: "annotation needs --imex-channels"},

@@ -42,7 +42,7 @@ type options struct {
 func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, time.Minute)
 	fs.BoolVar(&o.oneshot, "oneshot", false, "scan once, write, and exit")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "scan once, print what would change, write nothing, and exit")
 	fs.BoolVar(&o.cleanup, "cleanup", false,
 		"remove every label and taint that this daemon owns; without --oneshot stay idle then, for a DaemonSet")
 	fs.StringVar(&o.outputFile, "output-file", "",
@@ -84,7 +84,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
-	if o.oneshot {
+	if o.oneshot || o.dryRun {
 		return d.once(ctx, syncer)
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -26,11 +26,11 @@ func TestRunOnce(t *testing.T) {
 		{Name: "cleanup of nothing", Args: []string{"--cleanup", "--dry-run"}, Err: program.ErrUsage, Stderr: "exclude"},
 		{
 			Name:   "dry run without an API server",
-			Args:   []string{"--oneshot", "--dry-run", "--machine", dgx, "--node-name", "n1"},
+			Args:   []string{"--dry-run", "--machine", dgx, "--node-name", "n1"},
 			Stdout: "+ nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n",
 		},
-		{Name: "machine file cut in half", Args: []string{"--oneshot", "--dry-run", "--machine", programtest.Half(t, machines.Dump(t, "dgx-h100"))}, Stderr: "half.json"},
-		{Name: "bad configuration", Args: []string{"--oneshot", "--dry-run", "--machine", dgx, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},
+		{Name: "machine file cut in half", Args: []string{"--dry-run", "--machine", programtest.Half(t, machines.Dump(t, "dgx-h100"))}, Stderr: "half.json"},
+		{Name: "bad configuration", Args: []string{"--dry-run", "--machine", dgx, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},
 		{Name: "no API server", Args: []string{"--oneshot", "--machine", dgx}, Stderr: "--kubeconfig"},
 	})
 }

@@ -13,7 +13,7 @@ import (
 var update = flag.Bool("update", false, "write "+docs.Observability)
 
 func TestDocumentedMetrics(t *testing.T) {
-	o := options{oneshot: true, dryRun: true, Host: program.Host{Options: host.Options{NodeName: "n1"}, Machine: h800}}
+	o := options{dryRun: true, Host: program.Host{Options: host.Options{NodeName: "n1"}, Machine: h800}}
 	p, err := wire(&o, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

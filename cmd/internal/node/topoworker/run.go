@@ -43,7 +43,7 @@ type options struct {
 	program.Flags
 	program.Host
 	clusterManagerSecret, mkeySecret, metricsAddress string
-	oneshot, dryRun                                  bool
+	dryRun                                           bool
 }
 
 // Register implements [program.Daemon].
@@ -54,18 +54,13 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"directory with the files user, password and perhaps ca.crt of a Secret; empty: no authentication")
 	fs.StringVar(&o.mkeySecret, "m-key-secret", "",
 		"directory with the M_Keys of InfiniBand fabrics: the file default, or one of the subnet's prefix; empty: none")
-	fs.BoolVar(&o.oneshot, "oneshot", false, "wait until every source has answered, publish, and exit")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "with --oneshot: print the NodeTopology and write nothing")
+	fs.BoolVar(&o.dryRun, "dry-run", false,
+		"wait until every source has answered, print the NodeTopology, write nothing, and exit")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
 }
 
 // Check implements [program.Daemon].
-func (o *options) Check() error {
-	if o.dryRun && !o.oneshot {
-		return errors.New("--dry-run goes with --oneshot only")
-	}
-	return o.CheckHost()
-}
+func (o *options) Check() error { return o.CheckHost() }
 
 // runner runs until its context ends.
 type runner interface {
@@ -146,7 +141,7 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 
 // Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
-	if o.oneshot {
+	if o.dryRun {
 		return once(ctx, o, log, stdout)
 	}
 	return serve(ctx, o, log)
@@ -170,24 +165,17 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// patience bounds how long --oneshot waits for sources: longer than the time between two
+// patience bounds how long --dry-run waits for sources: longer than the time between two
 // LLDP frames.
 const patience = 40 * time.Second
 
-// once implements --oneshot: passes until every source has answered, then one write.
+// once implements --dry-run: passes until every source has answered.
 func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(o, log)
 	if err != nil {
 		return err
 	}
 	defer p.frames.Close()
-	if p.release != nil {
-		node, err := p.worker.Publisher.Node(ctx)
-		if err != nil {
-			return err
-		}
-		p.release.release.Set(program.Released(node.Annotations))
-	}
 	if p.machines.Scan(ctx) == nil {
 		return errors.New("the machine cannot be read")
 	}
@@ -201,7 +189,7 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	return errors.Join(err, group.Wait())
 }
 
-// converge runs passes until no source is pending, and publishes the last one.
+// converge runs passes until no source is pending, and prints the last one.
 func (p *parts) converge(ctx context.Context, o *options, stdout io.Writer) error {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -217,9 +205,6 @@ func (p *parts) converge(ctx context.Context, o *options, stdout io.Writer) erro
 			late = true
 		case <-poll.C:
 		}
-	}
-	if !o.dryRun {
-		return p.worker.Round(ctx)
 	}
 	encoder := json.NewEncoder(stdout)
 	encoder.SetIndent("", "  ")

@@ -26,18 +26,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 func TestRun(t *testing.T) {
 	programtest.Run(t, "heddle-topo-worker", run, program.ErrUsage, []programtest.Case{
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
-		{Name: "dry run without an end", Args: []string{"--dry-run"}, Err: program.ErrUsage, Stderr: "goes with --oneshot"},
 		{
 			Name:   "dry run without an API server",
-			Args:   []string{"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1"},
+			Args:   []string{"--dry-run", "--machine", h800, "--node-name", "n1"},
 			Stdout: `"kind": "NodeTopology"`,
 		},
-		{Name: "no machine file", Args: []string{"--oneshot", "--dry-run", "--machine", "none.json"}, Stderr: "none.json"},
+		{Name: "no machine file", Args: []string{"--dry-run", "--machine", "none.json"}, Stderr: "none.json"},
 		{
 			Name: "bad configuration", Stderr: "topology.mode",
-			Args: []string{"--oneshot", "--dry-run", "--machine", h800, "--config", programtest.Config(t, "topology: {mode: x}\n")},
+			Args: []string{"--dry-run", "--machine", h800, "--config", programtest.Config(t, "topology: {mode: x}\n")},
 		},
-		{Name: "no API server", Args: []string{"--oneshot", "--machine", h800}, Stderr: "--kubeconfig"},
+		{Name: "no API server", Args: []string{"--machine", h800}, Stderr: "--kubeconfig"},
 	})
 }
 
@@ -49,7 +48,7 @@ func TestReplayWithAStaticFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{
-		"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1",
+		"--dry-run", "--machine", h800, "--node-name", "n1",
 		"--config", programtest.Config(t, "topology: {staticFile: "+file+"}\n"),
 	}
 	var stdout, stderr bytes.Buffer

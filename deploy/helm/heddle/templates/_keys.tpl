@@ -130,7 +130,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 
 {{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
      where a card may be shared, and sgpu.rejectedFor is not 0 throughout or the
-     enforcer of memory is evict, or where HCAs have count strict and rdma.rejectedFor is not 0 throughout. What stands in
+     enforcer of memory is evict, or where HCAs have count strict. What stands in
      an existing ConfigMap is not known here, so that counts as shared, and so does
      gpuDevice.sGPUHybridMode, for which people apply the ConfigMap. And where the
      policy of remediation is drain. */}}
@@ -140,16 +140,14 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $patient := not (include "heddle.never" $cluster.sgpu) }}
 {{- $strict := "" }}
 {{- $over := false }}
-{{- $strictPatient := not (include "heddle.never" $cluster.rdma) }}
 {{- range prepend .Values.config.nodes $cluster }}
 {{- if eq (.mode | default "") "sgpu" }}{{ $shares = "true" }}{{ end }}
 {{- if and (hasKey (.sgpu | default dict) "rejectedFor") (not (include "heddle.never" .sgpu)) }}{{ $patient = true }}{{ end }}
-{{- if and (hasKey (.rdma | default dict) "rejectedFor") (not (include "heddle.never" .rdma)) }}{{ $strictPatient = true }}{{ end }}
 {{- if eq (((.sgpu | default dict).enforce | default dict).memory | default "") "evict" }}{{ $over = true }}{{ end }}
 {{- range (.rdma | default dict).resources }}{{ if eq (.count | default "") "strict" }}{{ $strict = "true" }}{{ end }}{{ end }}
 {{- end }}
 {{- $drains := has "drain" (include "heddle.remediation" . | fromJsonArray) }}
-{{- if or (and $shares (or $patient $over)) (and $strict $strictPatient) $drains }}true{{ end }}
+{{- if or (and $shares (or $patient $over)) $strict $drains }}true{{ end }}
 {{- end }}
 
 {{/* Whether a section of a NodeConfig disables the eviction of rejected pods. */}}

@@ -1,4 +1,4 @@
-module github.com/heddle-dev/heddle/tools/promql
+module github.com/heddle-dev/heddle/test/chart/promql
 
 go 1.26.0
 
