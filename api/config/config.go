@@ -14,6 +14,7 @@ package config
 
 import (
 	"errors"
+	"reflect"
 
 	"github.com/heddle-dev/heddle/api/strict"
 )
@@ -92,7 +93,7 @@ func (o *Override) matches(node string, labels map[string]string) bool {
 	return true
 }
 
-// Complete builds the names that were left to be derived and checks the keys that depend on each other. [Load] does
+// Complete builds the names that were left to be derived and checks the values. [Load] does
 // it; it is for configurations made in code, and compiles no label rules. The error has a [strict.Error] for
 // everything that is wrong.
 func (c *NodeConfig) Complete() error {
@@ -107,7 +108,9 @@ func (c *NodeConfig) Complete() error {
 // complete is Complete with a compiler for label rules.
 func (c *NodeConfig) complete(compiler RuleCompiler) []*strict.Error {
 	c.deriveNames()
-	errs := c.validate()
+	v := validator{}
+	v.values(reflect.ValueOf(c).Elem(), "", "")
+	errs := append(v.errs, c.validate()...)
 	c.Rules = nil
 	for i, r := range c.Labels[:min(len(c.Labels), MaxRules+1)] {
 		compiled, wrong := compiler.Compile(r.Key, r.Value, r.When)

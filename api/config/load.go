@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -139,7 +138,7 @@ func (l *loader) build() *Config {
 	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
 	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
 	known := map[string]bool{}
-	for _, e := range l.check(&c.Cluster) {
+	for _, e := range c.Cluster.complete(l.compiler) {
 		known[e.Error()] = true
 		if !l.cluster.Failed(e.Path) {
 			l.addf(KeyCluster, l.cluster.Line(e.Path), e.Path, "%w", e.Err)
@@ -154,7 +153,7 @@ func (l *loader) build() *Config {
 		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
-		for _, e := range l.check(&o.NodeConfig) {
+		for _, e := range o.NodeConfig.complete(l.compiler) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {
 			case l.nodes.Failed(path), known[e.Error()] && !l.nodes.Has(path):
@@ -174,14 +173,6 @@ func (l *loader) build() *Config {
 		}
 	}
 	return c
-}
-
-// check completes a section and checks it.
-func (l *loader) check(c *NodeConfig) []*strict.Error {
-	errs := c.complete(l.compiler)
-	v := validator{}
-	v.values(reflect.ValueOf(c).Elem(), "", "")
-	return append(v.errs, errs...)
 }
 
 // decode decodes a part of a document. The document has the errors already, if it has any.

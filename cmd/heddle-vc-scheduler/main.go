@@ -28,8 +28,6 @@ import (
 	_ "volcano.sh/volcano/pkg/scheduler/util/assert" // and its choice of what a broken invariant does.
 	commonutil "volcano.sh/volcano/pkg/util"
 
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/gpuaware"
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/podaffinity"
 	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 )
 
@@ -84,8 +82,8 @@ func run() error {
 func register(ctx context.Context) {
 	// Volcano logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	framework.RegisterPluginBuilder(podaffinity.Name, podaffinity.Builder(ctx, log))
-	framework.RegisterPluginBuilder(gpuaware.Name, gpuaware.New)
+	framework.RegisterPluginBuilder(podAffinityName, new(topologyMap).builder(ctx, log))
+	framework.RegisterPluginBuilder(gpuAwareName, newGPUAware)
 }
 
 // volcano returns the version of Volcano: its own is set by its build.

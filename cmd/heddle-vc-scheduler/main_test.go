@@ -7,9 +7,6 @@ import (
 
 	"volcano.sh/volcano/pkg/scheduler"
 	"volcano.sh/volcano/pkg/scheduler/framework"
-
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/gpuaware"
-	"github.com/heddle-dev/heddle/cmd/heddle-vc-scheduler/internal/podaffinity"
 )
 
 // Volcano only logs a plugin that it does not know, and runs without it.
@@ -20,7 +17,7 @@ func TestDocumentedConfigurations(t *testing.T) {
 	}
 	register(t.Context())
 	documents := strings.Split(string(text), "\n---\n")
-	for i, own := range []string{podaffinity.Name, gpuaware.Name} {
+	for i, own := range []string{podAffinityName, gpuAwareName} {
 		actions, tiers, _, _, err := scheduler.UnmarshalSchedulerConf(documents[i])
 		if err != nil || len(actions) != 3 {
 			t.Fatalf("%d actions, %v", len(actions), err)

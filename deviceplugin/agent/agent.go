@@ -146,7 +146,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.releases = newReleases(&a.Options)
 	a.resources = &resources{
 		Options: &a.Options, state: a.state, driver: a.driver.spec, pods: a.pods,
-		requests:   &requests{Options: &a.Options, state: a.state, last: &a.last, expected: map[expectation]time.Time{}},
+		requests:   &requests{Options: &a.Options, state: a.state, last: &a.last},
 		registered: notify.New(), running: map[string]*running{},
 	}
 	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, nil, release.Request{})
@@ -168,7 +168,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchModes, a.watchHolders,
+		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchHeld,
 		a.act, a.shares.hami.run, a.meter.Run,
 	} {
 		group.Go(func() error { return run(ctx) })

@@ -31,7 +31,7 @@ func resourceList(limits map[string]string) corev1.ResourceList {
 
 func TestPodGetsTheHCAsBesideItsGPUs(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	if got := r.Ready(); !strings.Contains(got, gpus+" waits for the driver's CDI spec") {
+	if got := r.Ready(); !strings.Contains(got, gpus+": waits for the driver's CDI spec") {
 		t.Errorf("before the first round Ready is %q", got)
 	}
 	r.run()

@@ -28,28 +28,27 @@ func (a *Agent) Alive() string {
 
 // Ready names the resources that the kubelet does not take from the plugin.
 func (a *Agent) Ready() string {
-	running, r := a.resources.all(), a.last.Load()
+	waits := "not served yet"
+	switch {
+	case !a.driver.known():
+		waits = "waits for the driver's CDI spec"
+	case !a.modes.Known():
+		waits = "waits until the holders of GPUs are known"
+	}
+	running := a.resources.all()
 	var wrong []string
 	for name, s := range running {
 		switch status := s.plugin.Status(); {
 		case status.Registered:
 		case status.Owner != "":
-			wrong = append(wrong, name+" is served by "+status.Owner)
-		case status.Fault != "":
-			wrong = append(wrong, name+": "+status.Fault)
+			wrong = append(wrong, name+": served by "+status.Owner)
 		default:
-			wrong = append(wrong, name+" is not registered yet")
+			wrong = append(wrong, name+": "+cmp.Or(status.Fault, "not registered yet"))
 		}
 	}
-	for _, name := range r.Wanted {
-		switch {
-		case running[name] != nil:
-		case a.driver.known() && !a.modes.Known():
-			wrong = append(wrong, name+" waits until the holders of GPUs are known")
-		case a.driver.known():
-			wrong = append(wrong, name+" is not served yet")
-		default:
-			wrong = append(wrong, name+" waits for the driver's CDI spec")
+	for _, name := range a.last.Load().Wanted {
+		if running[name] == nil {
+			wrong = append(wrong, name+": "+waits)
 		}
 	}
 	slices.Sort(wrong)

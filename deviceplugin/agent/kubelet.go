@@ -43,32 +43,23 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 	}
 }
 
-// watchHolders asks for the holders of devices that wait for theirs, until ctx ends.
-func (a *Agent) watchHolders(ctx context.Context) error {
+// watchHeld shows the mode tracker what the kubelet offers and pods hold, while a mode is pending, and asks for the
+// holders of devices that wait for theirs, until ctx ends.
+func (a *Agent) watchHeld(ctx context.Context) error {
 	ticker := time.NewTicker(holdersEvery)
 	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		for name, s := range a.resources.all() {
-			if s.plugin.NeedsHolders() {
-				a.resources.askHolders(ctx, name, s.plugin)
-			}
-		}
-	}
-}
-
-// watchModes shows the mode tracker what the kubelet offers and pods hold, while a mode is
-// pending, until ctx ends.
-func (a *Agent) watchModes(ctx context.Context) error {
 	var next <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			for name, s := range a.resources.all() {
+				if s.plugin.NeedsHolders() {
+					a.resources.askHolders(ctx, name, s.plugin)
+				}
+			}
+			continue
 		case <-a.modes.Pending():
 		case <-a.kubeletStarted:
 			if next == nil {

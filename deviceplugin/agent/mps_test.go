@@ -81,13 +81,6 @@ func TestMPSWatch(t *testing.T) {
 			{20, []enforce.Daemon{died(a, 3, "killed")}, nil},
 			{90, []enforce.Daemon{runs(a, 85, 4, "killed")}, nil},
 		}},
-		{"every time for another reason", []look{
-			{0, []enforce.Daemon{died(a, 1, "1")}, []string{failed(a, "1")}},
-			{10, []enforce.Daemon{died(a, 2, "2")}, []string{failed(a, "2")}},
-			{20, []enforce.Daemon{died(a, 3, "3")}, []string{failed(a, "3")}},
-			{30, []enforce.Daemon{died(a, 4, "4")}, []string{failed(a, "4")}},
-			{40, []enforce.Daemon{died(a, 5, "5")}, nil},
-		}},
 		{"it does not start", []look{
 			{0, []enforce.Daemon{starting(a)}, nil},
 			{10, []enforce.Daemon{broken(a, 1, "no such file")}, []string{startless(a, "no such file")}},
@@ -115,7 +108,7 @@ func TestMPSWatch(t *testing.T) {
 			for _, l := range tt.looks {
 				var got []string
 				for _, c := range w.changes(at(l.at), l.all) {
-					got = append(got, map[bool]string{true: "failed: ", false: "well: "}[c.failed]+c.message)
+					got = append(got, map[bool]string{true: "failed: ", false: "well: "}[c.Warning]+c.Message)
 				}
 				if diff := cmp.Diff(l.want, got); diff != "" {
 					t.Errorf("after %d s (-want +got):\n%s", l.at, diff)

@@ -1,56 +1,33 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-const (
-	// selectTimeout bounds how long a preference of whole GPUs waits for its pod: the kubelet and
-	// the agent receive it at about the same time. shareTimeout is the bound for shares, where
-	// nothing depends on the pod.
-	selectTimeout = 50 * time.Millisecond
-	shareTimeout  = 10 * time.Millisecond
-	// expectedFor is the time for which an expected container is not expected again: by then its
-	// pod shows that the kubelet has admitted it.
-	expectedFor = 5 * time.Second
-)
+// selectTimeout bounds how long a preference of GPUs waits for its pod: the kubelet and
+// the agent receive it at about the same time.
+const selectTimeout = 50 * time.Millisecond
 
 // requests find the pods that the kubelet may be asking for, so that they get the GPUs
-// that they name or that the scheduler chose, and make an Event on a pod that got others
-// than it names. Without an API server no pod is found.
+// that they name, and make an Event on a pod that got others. Without an API server no pod is found.
 type requests struct {
 	*Options
 	state *devicestate.State
 	last  *atomic.Pointer[publish.Round]
-
-	mu       sync.Mutex
-	expected map[expectation]time.Time // guarded by mu
-}
-
-// expectation is a container for which replicas were chosen a moment ago.
-type expectation struct {
-	pod       types.UID
-	container string
 }
 
 func (r *requests) now() *inventory.Inventory { return r.last.Load().Inventory }
@@ -75,35 +52,16 @@ func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
 	return err
 }
 
-// expectedShares is a resource of shares for pods that may be known.
-type expectedShares struct {
-	*resource.Shares
-	requests *requests
-}
-
-// Prefer implements [server.Resource].
-func (e expectedShares) Prefer(available, must []string, size int) ([]string, error) {
-	return resource.PreferShares(available, must, e.requests.shareGPUs(size), size)
-}
-
 // awaits reports whether the kubelet may be asking for a pod: it sets a start time when
 // it admits one, which is when it asks.
 func awaits(p *corev1.Pod, name string, size int) bool {
 	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return false
 	}
-	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool { return asksFor(&c, name, size) })
-}
-
-// containersOf returns the containers of a pod in the order in which the kubelet admits them.
-func containersOf(p *corev1.Pod) []corev1.Container {
-	return slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
-}
-
-// asksFor reports whether a container asks for that number of devices.
-func asksFor(c *corev1.Container, name string, size int) bool {
-	n, ok := c.Resources.Limits[corev1.ResourceName(name)]
-	return ok && n.Value() == int64(size)
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {
+		n, ok := c.Resources.Limits[corev1.ResourceName(name)]
+		return ok && n.Value() == int64(size)
+	})
 }
 
 // selector returns the common selector of the pods that are bound to this node, ask for that number of
@@ -138,71 +96,6 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) quota.Selector {
 		all = one
 	}
 	return all
-}
-
-// shareGPUs returns the GPUs, best first, that a container will get that may be meant by a
-// request for that number of replicas; none if that is not known. The kubelet admits pods
-// in the order of their creation, and their containers in that of the pod; so it asks for
-// the first one that it has not admitted yet. A wrong one costs nothing but a device ID
-// that names another GPU than its container gets.
-func (r *requests) shareGPUs(size int) []string {
-	name := r.now().Config.Resources.SGPU
-	waiting := r.API.Await(shareTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
-	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Name, b.Name))
-	})
-	var pod *corev1.Pod
-	var container *corev1.Container
-	for _, p := range waiting {
-		for _, c := range containersOf(p) {
-			switch {
-			case !asksFor(&c, name, size):
-				continue
-			case r.claim(expectation{p.UID, c.Name}):
-				return r.gpusFor(p, &c)
-			case pod == nil:
-				pod, container = p, &c
-			}
-		}
-	}
-	if pod == nil {
-		return nil
-	}
-	return r.gpusFor(pod, container)
-}
-
-// claim notes a container, and reports whether it was not expected a moment ago.
-func (r *requests) claim(one expectation) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(r.expected, func(_ expectation, at time.Time) bool { return now.Sub(at) > expectedFor })
-	if _, expected := r.expected[one]; expected {
-		return false
-	}
-	r.expected[one] = now
-	return true
-}
-
-// gpusFor returns the GPUs that a container will get, as far as it is known.
-func (r *requests) gpusFor(p *corev1.Pod, container *corev1.Container) []string {
-	inv := r.now()
-	request, err := quota.ParseRequest(container.Resources.Limits, allocate.Annotations(p, inv), inv.Config)
-	if err != nil {
-		return nil
-	}
-	chosen, _, err := allocate.Scheduled(p, container.Name, &request, r.NodeName, inv)
-	if err != nil || len(chosen) > 0 {
-		return chosen
-	}
-	gpus := r.state.View().GPUs()
-	places, _ := quota.Place(gpus, &request, inv.Config.SGPU.Placement, nil)
-	uuids := make([]string, len(places))
-	for i, place := range places {
-		uuids[i] = gpus[place].UUID
-	}
-	return uuids
 }
 
 // check makes an Event on the pod that starts if it has GPUs that it does not accept, or

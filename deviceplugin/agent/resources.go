@@ -153,7 +153,7 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 		options.Driver = nil
 		s.resource = resource.NewHCAs(options, inv)
 	case publish.Replicas:
-		s.resource = expectedShares{resource.NewShares(options, inv), a.requests}
+		s.resource = resource.NewShares(options, inv)
 	case publish.Counted:
 		unit := resource.Cores
 		if name == inv.Config.Resources.VMemory {

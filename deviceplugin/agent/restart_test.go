@@ -34,7 +34,7 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 	t.Cleanup(func() { close(end) })
 	slow := newRig(t, "dgx-h100", func(o *Options) { o.Generator = hung{end} }).run()
 	slow.list(hcas, 512, 0)
-	if got := slow.Ready(); got != gpus+" waits for the driver's CDI spec" {
+	if got := slow.Ready(); got != gpus+": waits for the driver's CDI spec" {
 		t.Errorf("Ready is %q", got)
 	}
 	for _, r := range []*rig{r, slow} {

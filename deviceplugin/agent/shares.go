@@ -2,12 +2,16 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -15,7 +19,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -76,7 +82,7 @@ func newShares(o *Options, state *devicestate.State) *shares {
 	} {
 		t.drift.WithLabelValues(kind)
 	}
-	o.Registerer.MustRegister(mpsMetrics{o.Limiter})
+	o.Registerer.MustRegister(newMPSMetrics(o.Limiter))
 	return t
 }
 
@@ -156,13 +162,13 @@ func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*co
 // the pods that were started with one that ran.
 func (t *shares) watchMPS(ctx context.Context) {
 	for _, c := range t.mps.changes(time.Now(), daemons(t.Limiter)) {
-		if c.failed {
-			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
+		if c.Warning {
+			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.Message)
 			for pod, message := range c.onPods(t.state.View().Allocations()) {
 				t.API.WarnPod(pod, wellknown.EventMPSFailed, message)
 			}
 		}
-		t.API.Record(c.notice())
+		t.API.Record(c.NodeEvent)
 	}
 }
 
@@ -176,5 +182,131 @@ func (t *shares) count() {
 	}
 	for _, r := range t.state.Rejections() {
 		t.rejected.WithLabelValues(r.Kind).Inc()
+	}
+}
+
+// mpsSteady is the time that a failed daemon must run until it is reported as recovered, so
+// that a daemon that dies every few seconds is reported once.
+const mpsSteady = time.Minute
+
+// daemons returns the MPS daemons of a Limiter, which may be nil.
+func daemons(l Limiter) []enforce.Daemon {
+	if l == nil {
+		return nil
+	}
+	return l.Daemons()
+}
+
+// mpsWatch remembers what was reported about the daemon of each GPU, by UUID.
+type mpsWatch map[string]mpsReported
+
+// mpsReported is the number of a daemon's restarts, and its reported fault; empty if it works.
+type mpsReported struct {
+	restarts int
+	fault    string
+}
+
+// mpsChange is an Event about a daemon.
+type mpsChange struct {
+	health.NodeEvent
+	daemon *enforce.Daemon
+}
+
+// changes returns the changes since the last call. A daemon that died and runs again is known by
+// its restarts.
+func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
+	var found []mpsChange
+	last := maps.Clone(w)
+	clear(w) // Of those that no container uses any more.
+	for i := range all {
+		d := &all[i]
+		known := last[d.GPU]
+		if d.Restarts < known.restarts {
+			known = mpsReported{} // It is another one.
+		}
+		fault := d.Reason
+		if fault == "" && d.Restarts > known.restarts {
+			fault = d.LastError
+		}
+		known.restarts = d.Restarts
+		switch {
+		case fault != "" && fault != known.fault:
+			known.fault = fault
+			found = append(found, mpsChange{health.NodeEvent{
+				Warning: true, Reason: wellknown.EventMPSFailed, Message: mpsFailure(d, fault),
+			}, d})
+		case fault == "" && known.fault != "" && d.State == enforce.Running && now.Sub(d.Since) >= mpsSteady:
+			known.fault = ""
+			found = append(found, mpsChange{health.NodeEvent{
+				Reason: wellknown.EventMPSRecovered, Message: "the " + mpsName(d) + " runs again",
+			}, d})
+		}
+		w[d.GPU] = known
+	}
+	return found
+}
+
+func mpsName(d *enforce.Daemon) string {
+	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
+}
+
+// mpsFailure describes a fault of a daemon and its consequence.
+func mpsFailure(d *enforce.Daemon, fault string) string {
+	switch {
+	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
+		return fmt.Sprintf("the %s does not take the limits of its containers, and those that need them wait: %s",
+			mpsName(d), fault)
+	case d.LastRunning.IsZero():
+		return fmt.Sprintf("the %s does not start, and containers that need it wait: %s", mpsName(d), fault)
+	}
+	return fmt.Sprintf("the %s failed and is started again; CUDA programs that used it must be started again too: %s",
+		mpsName(d), fault)
+}
+
+// onPods returns the Events on the pods that were started with a daemon that ran.
+func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string {
+	messages := map[kubelet.Pod]string{}
+	if c.daemon.LastRunning.IsZero() {
+		return messages
+	}
+	for _, b := range allocations {
+		uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
+		if uses && (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) {
+			pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
+			messages[pod] = "container " + b.Container + ": " + c.Message
+		}
+	}
+	return messages
+}
+
+// mpsMetrics are the metrics of a Limiter's daemons.
+type mpsMetrics struct {
+	limiter           Limiter
+	running, restarts *prometheus.Desc
+}
+
+func newMPSMetrics(l Limiter) mpsMetrics {
+	return mpsMetrics{
+		l, prometheus.NewDesc("heddle_mps_daemon_running",
+			"1 for a shared GPU, by UUID, if its MPS daemon answers and has its limits, 0 if it should and does not.",
+			[]string{"gpu"}, nil),
+		prometheus.NewDesc("heddle_mps_daemon_restarts_total",
+			"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",
+			[]string{"gpu"}, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (m mpsMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- m.running
+	descs <- m.restarts
+}
+
+// Collect implements [prometheus.Collector].
+func (m mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, d := range daemons(m.limiter) {
+		works := map[bool]float64{true: 1}[d.State == enforce.Running]
+		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, works, d.GPU)
+		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -234,27 +233,11 @@ func TestAPIServerThatRejectsWrites(t *testing.T) {
 	until(t, "what the API server missed", func() bool { return len(c.boundOf("a")) == 1 && len(c.sharedGPUs(t)) == 1 })
 }
 
-// TestDeviceIDsNameTheGPU that the container will be bound to.
-func TestDeviceIDsNameTheGPU(t *testing.T) {
+// TestSeveralGPUs: a container that asks for two GPUs gets two different ones.
+func TestSeveralGPUs(t *testing.T) {
 	r, _ := sharer(t, "")
 	r.run()
 	r.list("nvidia.com/sgpu", 128, 0)
-	for i := range 8 {
-		uuid := r.source.get().GPUs[7-i].UUID
-		a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{
-			"main": {{UUID: uuid, VCore: 60, MemoryMiB: 4096}},
-		}}
-		name := fmt.Sprintf("pod-%d", i)
-		if err := r.consumer(name, "60/4", map[string]string{wellknown.SGPUAllocation: a.String()}); err != nil {
-			t.Fatal(err)
-		}
-		r.api.EditPod(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })
-		held := r.kubelet.Held(uidOf(name), "main", "nvidia.com/sgpu")
-		if len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
-			t.Errorf("%s has device ID %v for GPU %s", name, held, uuid)
-		}
-	}
-	// A container that asks for two GPUs gets two different ones.
 	p := wish("two", map[string]string{"nvidia.com/sgpu": "2", "nvidia.com/vcore": "10", "nvidia.com/vmemory": "1"}, nil)
 	r.create(p)
 	held := r.admit("two", map[string]int{"nvidia.com/sgpu": 2})["nvidia.com/sgpu"]

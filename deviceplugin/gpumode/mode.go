@@ -59,8 +59,6 @@ type Tracker struct {
 	// changed is set when an answer may differ, pending when an observation is needed.
 	changed, pending notify.Signal
 
-	saving sync.Mutex // orders writes of the file; taken before mu
-
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
@@ -71,10 +69,10 @@ type Tracker struct {
 	indices map[string]int
 	// parents are the GPUs of MIG devices, by the UUID of the device.
 	parents map[string]string
-	// pause is the time to the next observation, renewed when the kubelet was last made to
-	// write its checkpoint.
-	pause   time.Duration
-	renewed time.Time
+	// observing reports whether another observation follows the last one; renewed is when the kubelet was last
+	// made to write its checkpoint.
+	observing bool
+	renewed   time.Time
 	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
 	// or a mode that is in use.
 	cordoned map[string]bool
@@ -87,7 +85,7 @@ type Tracker struct {
 // a problem ([Tracker.Problems]) and not an error.
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
-		dir: dir, log: log, changed: notify.New(), pending: notify.New(), pause: fast,
+		dir: dir, log: log, changed: notify.New(), pending: notify.New(),
 		gpus: map[string]gpuState{}, parents: map[string]string{}, cordoned: map[string]bool{}, faults: map[string]string{},
 	}
 	saved, err := load(dir)
@@ -106,10 +104,8 @@ func New(dir string, log *slog.Logger) *Tracker {
 func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.indices
 	t.config, t.present, t.indices = c, nil, map[string]int{}
 	clear(t.parents)
-	idle := true
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		if _, duplicate := t.indices[g.UUID]; duplicate || g.UUID == "" {
@@ -119,14 +115,9 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 		for j := range g.MIG.Devices {
 			t.parents[g.MIG.Devices[j].UUID] = g.UUID
 		}
-		old := t.gpus[g.UUID]
-		now := configure(old, inventory.Wanted(c, g))
-		t.gpus[g.UUID] = now
-		_, known := before[g.UUID]
-		idle = idle && (!now.pending() || known && now.same(&old))
+		t.gpus[g.UUID] = configure(t.gpus[g.UUID], inventory.Wanted(c, g))
 	}
-	if !idle {
-		t.pause = fast
+	if !t.observing && t.some((*gpuState).pending) {
 		t.pending.Notify()
 	}
 }
@@ -210,8 +201,6 @@ func (t *Tracker) GPUs() []GPU {
 // before Round.
 func (t *Tracker) Cordon(text string) {
 	uuids, err := wellknown.ParseCordoned(text)
-	t.saving.Lock()
-	defer t.saving.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.note(FaultCordon, err)

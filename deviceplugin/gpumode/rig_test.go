@@ -121,7 +121,7 @@ func round(tracker *Tracker, m *machine.Machine, c *config.NodeConfig) {
 // later lets time pass for a Tracker whose agent follows it.
 func later(tracker *Tracker, m *machine.Machine, c *config.NodeConfig, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		pause(fast / 2)
+		pause(every / 6)
 		synctest.Wait()
 		round(tracker, m, c)
 	}

@@ -2,11 +2,13 @@ package gpumode
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // freeFor is the time for which the kubelet must neither offer a GPU nor know a holder before the
@@ -37,9 +39,8 @@ type gpuState struct {
 	// shown is since when the resources follow phase, zero before that. freeSince is since
 	// when a draining GPU has been free, zero if it is not.
 	shown, freeSince time.Time
-	// observed reports whether the last observation succeeded, unwritten whether the
-	// next mode could not be written.
-	observed, unwritten bool
+	// observed reports whether the last observation succeeded.
+	observed bool
 	// holders hold it in mode, others in the other mode, sorted.
 	holders, others []string
 }
@@ -61,11 +62,6 @@ func other(m config.Mode) config.Mode {
 // pending reports whether observations are needed.
 func (g *gpuState) pending() bool {
 	return g.mode == "" || !g.checked || g.mode != g.wanted || len(g.others) > 0
-}
-
-// moving reports whether it changes its mode and waits for no pod to end.
-func (g *gpuState) moving() bool {
-	return g.observed && g.phase != open && !g.unwritten && g.mode != g.wanted && len(g.holders) == 0
 }
 
 // same reports whether two states look the same from outside.
@@ -91,7 +87,7 @@ func configure(g gpuState, wanted config.Mode) gpuState {
 	switch {
 	case g.mode == "":
 	case g.mode == wanted:
-		g.observed, g.unwritten, g.holders, g.freeSince = false, false, nil, time.Time{}
+		g.observed, g.holders, g.freeSince = false, nil, time.Time{}
 		g.enter(map[bool]phase{false: open, true: draining}[len(g.others) > 0])
 	default:
 		g.enter(max(g.phase, draining))
@@ -127,11 +123,6 @@ func observe(g gpuState, u *usage) (next gpuState, moves bool) {
 	return g, moves
 }
 
-// moved returns the state of a GPU with its next mode on disk.
-func moved(g gpuState, to config.Mode) gpuState {
-	return configure(gpuState{mode: to, checked: true}, g.wanted)
-}
-
 // confirmed returns the mode of a GPU that was not compared with its holders yet: the recorded
 // one, unless only the other has holders; without a record the wanted one.
 func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
@@ -151,8 +142,6 @@ func (g *gpuState) until() string {
 		return ""
 	case len(g.holders) > 0:
 		return ends(g.holders)
-	case g.unwritten:
-		return "its mode is on disk"
 	case !g.observed:
 		return "it is known who holds it"
 	}
@@ -173,16 +162,15 @@ func (g *gpuState) unavailable() string {
 // maxNamed bounds the pods named in a text.
 const maxNamed = 3
 
-// ends returns "a ends", "a and b end", "a, b, c and 2 more end".
+// ends returns "a ends", "a, b end", "a, b, c and 2 more end".
 func ends(pods []string) string {
 	switch n := len(pods); {
 	case n == 1:
 		return pods[0] + " ends"
 	case n > maxNamed:
 		return fmt.Sprintf("%s and %d more end", strings.Join(pods[:maxNamed], ", "), n-maxNamed)
-	default:
-		return strings.Join(pods[:n-1], ", ") + " and " + pods[n-1] + " end"
 	}
+	return strings.Join(pods, ", ") + " end"
 }
 
 // insert puts a name into a sorted list, once.
@@ -192,4 +180,157 @@ func insert(list []string, name string) []string {
 		return list
 	}
 	return slices.Insert(list, at, name)
+}
+
+const (
+	// every is the time between observations while a mode is pending: each asks the kubelet
+	// twice, which admits 100 questions a second of all callers.
+	every = 300 * time.Millisecond
+	// renewEvery is the least time between two checkpoints that the kubelet is made to
+	// write: an ordinary init container, which only the checkpoint has, may run long.
+	renewEvery = 5 * time.Second
+)
+
+// Device is a device ID of a resource: a UUID, or UUID::number for a share.
+type Device struct{ Resource, ID string }
+
+// Held is a device that a pod holds, and which pod that is.
+type Held struct {
+	Device
+	By string
+	// Unverified means that the pod may have ended: only the kubelet's checkpoint has it.
+	Unverified bool
+}
+
+// Observation is the state of devices in the kubelet.
+type Observation struct {
+	// Asked is the time of the first query.
+	Asked time.Time
+	// Offered are the devices that the kubelet may give to the next pod. They were asked
+	// for before Held.
+	Offered []Device
+	// Held are devices that pods hold, that a call of Allocate in flight is for, or that a
+	// finished call allocated and the kubelet does not report yet. Calls were looked at before pods. A
+	// container that is bound to another GPU than its device ID names holds both.
+	Held []Held
+	// Err is set if the offered and held devices are unknown.
+	Err error
+}
+
+// Observe takes an observation, and writes modes that change. It returns when to observe
+// again, zero if nothing is pending; renew asks for a new checkpoint of the kubelet's,
+// without pods that had ended by then.
+func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.config == nil {
+		return 0, false
+	}
+	before := maps.Clone(t.gpus)
+	if o.Err != nil {
+		t.log.Debug("holders of GPUs are not known", "err", o.Err)
+		for uuid, g := range t.gpus {
+			g.freeSince = time.Time{} // Nothing counts as free until one succeeds again.
+			t.gpus[uuid] = g
+		}
+	} else {
+		t.decide(o)
+		renew = t.needsRenewal(o.Held)
+	}
+	if !maps.EqualFunc(before, t.gpus, func(a, b gpuState) bool { return a.same(&b) }) {
+		t.changed.Notify()
+	}
+	t.observing = t.unsaved || t.some((*gpuState).pending)
+	if !t.observing {
+		return 0, renew
+	}
+	return every, renew
+}
+
+// decide takes the next step of every GPU that is pending. A mode changes once it is on
+// disk.
+func (t *Tracker) decide(o *Observation) {
+	moving := map[string]config.Mode{}
+	for uuid, u := range t.usages(o) {
+		old := t.gpus[uuid]
+		if !old.pending() {
+			continue
+		}
+		now, moves := observe(old, u)
+		t.gpus[uuid] = now
+		switch {
+		case moves:
+			moving[uuid] = now.wanted
+		case now.mode != old.mode:
+			t.unsaved = true
+			if old.mode != "" {
+				t.log.Warn("GPU is held in another mode than recorded", "uuid", uuid,
+					"recorded", string(old.mode), "held_as", string(now.mode), "by", now.holders)
+			}
+		}
+	}
+	if len(moving) == 0 && !t.unsaved {
+		return
+	}
+	err := t.save(moving)
+	t.note(FaultSaving, err)
+	t.unsaved = err != nil
+	for uuid, to := range moving {
+		g := t.gpus[uuid]
+		if err != nil {
+			g.enter(draining)
+		} else {
+			t.log.Info("GPU mode changes", "uuid", uuid, "from", string(g.mode), "to", string(to))
+			g = configure(gpuState{mode: to, checked: true}, g.wanted)
+		}
+		t.gpus[uuid] = g
+	}
+}
+
+// needsRenewal reports whether only a new checkpoint can show that a pending GPU is still
+// held.
+func (t *Tracker) needsRenewal(held []Held) bool {
+	if time.Since(t.renewed) < renewEvery {
+		return false
+	}
+	for _, h := range held {
+		uuid, _ := t.gpuOf(h.Device)
+		if g, known := t.gpus[uuid]; h.Unverified && known && g.pending() {
+			t.renewed = time.Now()
+			return true
+		}
+	}
+	return false
+}
+
+// usages sorts an observation by GPU of the machine.
+func (t *Tracker) usages(o *Observation) map[string]*usage {
+	all := map[string]*usage{}
+	for _, uuid := range t.present {
+		all[uuid] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
+	}
+	for _, d := range o.Offered {
+		if uuid, mode := t.gpuOf(d); all[uuid] != nil {
+			all[uuid].offered[mode] = true
+		}
+	}
+	for _, h := range o.Held {
+		if uuid, mode := t.gpuOf(h.Device); all[uuid] != nil {
+			all[uuid].held[mode] = insert(all[uuid].held[mode], h.By)
+		}
+	}
+	return all
+}
+
+// gpuOf returns the GPU that a device is of, and the mode in which it is. Other device plugins
+// have replicas of exclusive GPUs too, under the same resource.
+func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
+	uuid = inventory.DeviceOf(d.ID)
+	if inventory.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
+		return uuid, config.ModeSGPU
+	}
+	if parent := t.parents[uuid]; parent != "" {
+		uuid = parent
+	}
+	return uuid, config.ModeNative
 }

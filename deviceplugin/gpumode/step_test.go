@@ -151,7 +151,7 @@ func TestTexts(t *testing.T) {
 			gpuState{mode: native, wanted: shared, phase: draining, observed: true, holders: []string{"ml/a"}},
 			"ml/a ends", "moves to sgpu when ml/a ends",
 		},
-		{"two", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
+		{"two", gpuState{mode: shared, wanted: native, observed: true, holders: []string{"ml/a", "ml/b"}}, "ml/a, ml/b end", ""},
 		{
 			"five",
 			gpuState{mode: shared, wanted: native, observed: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
@@ -163,11 +163,6 @@ func TestTexts(t *testing.T) {
 			"the kubelet no longer offers it", "moves to sgpu when the kubelet no longer offers it",
 		},
 		{"not known", gpuState{wanted: shared}, "it is known who holds it", ""},
-		{
-			"not written",
-			gpuState{mode: native, wanted: shared, phase: draining, observed: true, unwritten: true},
-			"its mode is on disk", "moves to sgpu when its mode is on disk",
-		},
 		{"held twice", gpuState{mode: native, wanted: native, phase: draining, others: []string{"ml/b"}}, "", "held as sgpu too, until ml/b ends"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package gpumode
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,14 +16,9 @@ import (
 )
 
 const (
-	// modesFile is in the state directory. One that cannot be used is renamed to
-	// corruptEnd for a user to read.
-	modesFile  = "card-modes.json"
-	corruptEnd = ".corrupt"
-	version    = 1
-	// maxFile bounds the file, in bytes, and maxGPUs the GPUs in it: those that a node
-	// has ever had.
-	maxFile = 256 << 10
+	modesFile = "card-modes.json" // in the state directory
+	version   = 1
+	// maxGPUs bounds the GPUs in the file: those that a node has ever had.
 	maxGPUs = 1024
 )
 
@@ -37,28 +31,21 @@ type record struct {
 
 // decode reads the file. The UUIDs and modes in it are valid.
 func decode(b []byte) (*record, error) {
-	if len(b) > maxFile {
-		return nil, fmt.Errorf("more than %d bytes", maxFile)
-	}
-	r, d := &record{}, json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(r); err != nil {
+	r := &record{}
+	if err := json.Unmarshal(b, r); err != nil {
 		return nil, err
 	}
-	if d.More() {
-		return nil, errors.New("data after the value")
+	if r.Version != version {
+		return nil, fmt.Errorf("unknown version %d", r.Version)
 	}
-	if r.Version != version || len(r.Modes) > maxGPUs || len(r.Cordoned) > wellknown.MaxCordoned {
-		return nil, fmt.Errorf("version %d with %d GPUs, %d cordoned", r.Version, len(r.Modes), len(r.Cordoned))
-	}
-	for uuid, mode := range r.Modes {
-		if !wellknown.IsGPUUUID(uuid) || mode != config.ModeNative && mode != config.ModeSGPU {
-			return nil, fmt.Errorf("invalid mode %.32q of GPU %.100q", mode, uuid)
-		}
-	}
-	for _, uuid := range r.Cordoned {
+	for _, uuid := range slices.AppendSeq(slices.Clone(r.Cordoned), maps.Keys(r.Modes)) {
 		if !wellknown.IsGPUUUID(uuid) {
 			return nil, fmt.Errorf("invalid GPU %.100q", uuid)
+		}
+	}
+	for uuid, mode := range r.Modes {
+		if mode != config.ModeNative && mode != config.ModeSGPU {
+			return nil, fmt.Errorf("invalid mode %.32q of GPU %s", mode, uuid)
 		}
 	}
 	return r, nil
@@ -77,12 +64,11 @@ func load(dir string) (*record, error) {
 			return r, nil
 		}
 	}
-	err = fmt.Errorf("%s: %w; modes are taken from the holders of the GPUs, and cordons from the Node", path, err)
-	return &record{}, errors.Join(err, os.Rename(path, path+corruptEnd))
+	return &record{}, fmt.Errorf(
+		"%s: %w; modes are taken from the holders of the GPUs, and cordons from the Node", path, err)
 }
 
-// save writes the file, with the next modes of GPUs that move. Hold saving and mu: mu is
-// released meanwhile, since a disk takes its time. Should a loss of power bring the old
+// save writes the file, with the next modes of GPUs that move. Hold mu. Should a loss of power bring the old
 // file back, its modes are compared with the holders.
 func (t *Tracker) save(moving map[string]config.Mode) error {
 	r := record{Version: version, Modes: map[string]config.Mode{}, Cordoned: slices.Sorted(maps.Keys(t.cordoned))}
@@ -96,8 +82,6 @@ func (t *Tracker) save(moving map[string]config.Mode) error {
 			r.Modes[uuid] = mode
 		}
 	}
-	t.mu.Unlock()
-	defer t.mu.Lock()
 	text, err := json.Marshal(r)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(t.dir, modesFile), append(text, '\n'), 0o600, atomicfile.Durable)

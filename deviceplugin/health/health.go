@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -121,4 +122,12 @@ func displayName(kind, id string, machines ...*machine.Machine) string {
 		}
 	}
 	return kind + " " + id
+}
+
+// Of returns the health of the devices of one scan, seen for the first time, with all checks.
+func Of(m *machine.Machine, now time.Time) *Snapshot {
+	t := newTracker(config.Default().Health)
+	t.see(m)
+	s, _ := t.update(now)
+	return s
 }

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,9 +10,14 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
 // Status is the desired content of the Node.
@@ -146,4 +152,146 @@ func releaseAnnotation(r *Round) string {
 	}
 	text, _ := json.Marshal(r.Usage.Release) // It has strings, numbers and a time of this century.
 	return string(text)
+}
+
+// The causes that are not about the health of a device.
+const (
+	// NothingToOffer is a resource without any device.
+	NothingToOffer health.Cause = wellknown.EventNothingToOffer
+	// Unsuitable marks a GPU that the configuration has no use for, such as a GPU with MIG under
+	// mig.strategy none.
+	Unsuitable health.Cause = "Unsuitable"
+	// Draining is a GPU that a container has under another name, which it had in an
+	// earlier configuration.
+	Draining health.Cause = "Draining"
+	// ServedByOthers is a resource that is left to another device plugin.
+	ServedByOthers health.Cause = "ServedByOthers"
+	// Cordoned is a GPU that an operator cordoned.
+	Cordoned health.Cause = "Cordoned"
+	// Released is a GPU that an operator has released.
+	Released health.Cause = "Released"
+	// StateUnwritable is a device that cannot be allocated because that could not be
+	// recorded.
+	StateUnwritable health.Cause = "StateUnwritable"
+)
+
+// Shortages returns the devices that no pod can get, and why: unhealthy ones, resources
+// without any device, and those that another plugin serves. A node without a GPU is
+// not short of GPUs, and one without an HCA is not short of HCAs: one configuration
+// is for nodes of every kind.
+func Shortages(r *Round) []health.Shortage {
+	m, c := r.Inventory.Machine, r.Inventory.Config
+	var all []health.Shortage
+	cpuOnly, withoutHCAs := capacity.CPUOnly(m, r.Vendors), capacity.WithoutHCAs(c.WithRoles(m))
+	if r.WithoutShares != "" && !cpuOnly {
+		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: r.WithoutShares})
+	}
+	for _, offer := range capacity.Of(m, c, r.Vendors) {
+		if !slices.Contains(r.Wanted, offer.Name) {
+			continue // Another daemon serves it.
+		}
+		short := health.Shortages(offer.Name, r.states(offer.Name))
+		need := !cpuOnly && !allShared(m, c, offer.Name) && (RDMAAt(c, offer.Name) < 0 || !withoutHCAs)
+		if len(short) == 0 && offer.Count == 0 && need {
+			short = []health.Shortage{{Resource: offer.Name, Cause: NothingToOffer, Message: offer.Reason}}
+		}
+		if s := r.Served[offer.Name].Status; !s.Registered && s.Owner != "" {
+			short = append(short, health.Shortage{
+				Resource: offer.Name, Cause: ServedByOthers, Message: "it is left to " + s.Owner,
+			})
+		}
+		all = append(all, short...)
+	}
+	return all
+}
+
+// allShared reports whether the configuration shares all GPUs of a resource, which is
+// no shortage.
+func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
+	return resource == c.Resources.GPU && len(m.GPUs) > 0 &&
+		!slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool {
+			return c.GPUResource(&g) == resource && inventory.Wanted(c, &g) != config.ModeSGPU
+		})
+}
+
+// states returns the states of a resource's devices, by the names that users see.
+func (r *Round) states(name string) map[string]health.State {
+	c, states := r.Inventory.Config, map[string]health.State{}
+	s, served := r.Served[name]
+	switch entry := rdmaResource(c, name); {
+	case entry != nil:
+		r.addHCAs(states, entry)
+	case s.GPUs != nil:
+		r.addGPUs(states, name)
+	case served && name == c.Resources.SGPU:
+		for i := range r.Inventory.Shared {
+			g := &r.Inventory.Shared[i]
+			if state, moves := r.gpuState(g.UUID, g.Unhealthy); !moves {
+				states[fmt.Sprintf("GPU%d", g.Index)] = state
+			}
+		}
+	}
+	for id, label := range r.Seen[name] {
+		if state, known := r.missing(id); known {
+			states[label] = state
+		}
+	}
+	if why := r.Inventory.Unavailable; why != "" {
+		for label, state := range states {
+			if state.Reason == why {
+				states[label] = health.State{Cause: StateUnwritable, Reason: why}
+			}
+		}
+	}
+	return states
+}
+
+func (r *Round) addGPUs(states map[string]health.State, name string) {
+	s := r.Served[name].GPUs
+	for _, id := range s.IDs() {
+		fault := s.Faults()[id]
+		state, moves := r.gpuState(r.parent(id), fault)
+		if moves {
+			continue
+		}
+		if state.Cause == Unsuitable && fault == r.Inventory.Elsewhere[name][id] {
+			state.Cause = Draining
+		}
+		states[r.label(id)] = state
+	}
+}
+
+func (r *Round) addHCAs(states map[string]health.State, entry *config.RDMAResource) {
+	for _, member := range r.members(entry) {
+		state := r.Health.HCA(member.ID)
+		switch {
+		case member.Unhealthy == "":
+			state = health.State{Healthy: true} // Also a virtual function with a port that no pod has set up.
+		case state.Healthy:
+			state = health.State{Cause: Unsuitable, Reason: member.Unhealthy}
+		}
+		states[r.Inventory.Machine.HCAs[member.Index].Name] = state
+	}
+}
+
+// gpuState returns the state of a GPU that no new pod gets for a reason: it is unhealthy,
+// released or cordoned, or the configuration has no use for it. Another condition
+// shows a GPU that moves to another resource.
+func (r *Round) gpuState(uuid, reason string) (state health.State, moves bool) {
+	if reason == "" {
+		return health.State{Healthy: true}, false
+	}
+	if state = r.Health.GPU(uuid); !state.Healthy {
+		return state, false
+	}
+	at := slices.IndexFunc(r.Modes, func(g gpumode.GPU) bool { return g.UUID == uuid })
+	switch {
+	case reason == release.Reason:
+		return health.State{Cause: Released, Reason: reason}, false
+	case at >= 0 && r.Modes[at].Cordoned:
+		return health.State{Cause: Cordoned, Reason: gpumode.Cordoned}, false
+	case at >= 0 && r.Modes[at].Until != "":
+		return state, true
+	}
+	return health.State{Cause: Unsuitable, Reason: reason}, false
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -60,23 +59,11 @@ func (r *Shares) Refresh(inv *inventory.Inventory) {
 	r.Offer(devices)
 }
 
-// Prefer implements [server.Resource].
+// Prefer implements [server.Resource]. It chooses replicas of as many different GPUs as there are, first of those
+// with the fewest free replicas, so that other GPUs stay whole.
 func (*Shares) Prefer(available, must []string, size int) ([]string, error) {
-	return PreferShares(available, must, nil, size)
-}
-
-// PreferShares chooses replicas of as many different GPUs as there are: first of the
-// wanted GPUs in their order, then of those with the fewest free replicas, so that
-// other GPUs stay whole.
-func PreferShares(available, must, wanted []string, size int) ([]string, error) {
-	rank := func(d *replicated) int {
-		if at := slices.Index(wanted, d.Name); at >= 0 {
-			return at
-		}
-		return len(wanted)
-	}
 	return preferReplicas(available, must, size, func(a, b *replicated) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Free, b.Free), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Free, b.Free), cmp.Compare(a.Name, b.Name))
 	})
 }
 

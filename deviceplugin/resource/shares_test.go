@@ -134,16 +134,11 @@ func TestPreferShares(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		available, must []string
-		wanted          []string
 		size            int
 		want            []string
 		err             string
 	}{
-		{name: "the wanted GPU", available: all(2, 2, 2), wanted: []string{"GPU-1"}, size: 1, want: []string{"GPU-1::0"}},
-		{name: "in the wanted order", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 1, want: []string{"GPU-2::0"}},
-		{name: "different GPUs, wanted first", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 2, want: []string{"GPU-0::0", "GPU-2::0"}},
 		{name: "the fullest GPU", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
-		{name: "a wanted GPU without slots", available: all(1, 1), wanted: []string{"GPU-7"}, size: 1, want: []string{"GPU-0::0"}},
 		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
 		{name: "more than there are GPUs", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
 		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
@@ -151,7 +146,7 @@ func TestPreferShares(t *testing.T) {
 		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := resource.PreferShares(tt.available, tt.must, tt.wanted, tt.size)
+			got, err := (*resource.Shares)(nil).Prefer(tt.available, tt.must, tt.size)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %s", err, tt.err)
@@ -168,10 +163,10 @@ func TestPreferShares(t *testing.T) {
 // FuzzPrefer: the answer is of the available slots, has what is given, and is
 // as long as asked; no GPU is taken twice while another has none.
 func FuzzPreferShares(f *testing.F) {
-	f.Add(uint64(0x0f0f), uint64(1), uint64(2), 3)
-	f.Add(uint64(1)<<63, uint64(0), uint64(0), 1)
-	f.Fuzz(func(t *testing.T, free, must, wanted uint64, size int) {
-		var available, given, gpus []string
+	f.Add(uint64(0x0f0f), uint64(1), 3)
+	f.Add(uint64(1)<<63, uint64(0), 1)
+	f.Fuzz(func(t *testing.T, free, must uint64, size int) {
+		var available, given []string
 		counts := map[string]int{}
 		for i := range 64 {
 			gpu := fmt.Sprintf("GPU-%d", i/8)
@@ -183,11 +178,8 @@ func FuzzPreferShares(f *testing.F) {
 			if must>>i&1 == 1 {
 				given = append(given, inventory.ReplicaID(gpu, i%8))
 			}
-			if wanted>>i&1 == 1 {
-				gpus = append(gpus, gpu)
-			}
 		}
-		got, err := resource.PreferShares(available, given, gpus, size)
+		got, err := (*resource.Shares)(nil).Prefer(available, given, size)
 		if err != nil {
 			if size <= len(available) && size >= len(given) {
 				t.Fatalf("%d of %v with %v: %v", size, available, given, err)

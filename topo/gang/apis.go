@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // API is the API that makes a gang of pods: of a scheduler, a queue, or a job's controller.
@@ -112,7 +112,7 @@ func (k *apiKeys) read(r *reader, pod *corev1.Pod) (name string, size int) {
 	size = r.number(MaxMembers, k.size)
 	if k.index.name != "" {
 		index, _ := r.lookup(k.index)
-		if _, ok := rank.Digits(index); !ok || size == 1 {
+		if _, ok := placement.Digits(index); !ok || size == 1 {
 			return "", 0 // A group of one pod.
 		}
 		name += "-" + index

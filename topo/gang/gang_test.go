@@ -16,7 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 type m = map[string]string
@@ -198,7 +198,7 @@ func TestOrder(t *testing.T) {
 		pod("ps", kubeflow("ps", "0")), pod("chief", kubeflow("chief", "0")), pod("reader", kubeflow("reader", "0")),
 		pod("x-abc12", nil), pod("x-10", nil), pod("x-9", nil), pod("x-+1", nil),
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	var got []string
 	for _, p := range pods {
 		got = append(got, p.Name)

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // Member is one pod of a gang, reduced to what [StateOf] needs, for watchers of many pods. It can
@@ -34,7 +34,7 @@ type Member struct {
 	problem         string
 	// rejection explains why it has no node, in the scheduler's words.
 	rejection string
-	rank      rank.Rank
+	rank      placement.Rank
 	// created is in seconds since 1970.
 	created int64
 }
@@ -78,7 +78,7 @@ func Members(pods []*corev1.Pod) []*Member {
 // memberOf sets the fields that do not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
 	m := &Member{
-		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rank.Of(pod),
+		Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: placement.RankOf(pod),
 		created: pod.CreationTimestamp.Unix(),
 	}
 	switch phase := pod.Status.Phase; {
@@ -112,7 +112,7 @@ func (m *Member) end() int64 {
 	return max(m.created, m.since.Unix())
 }
 
-// OrderMembers sorts by rank, as [rank.Order] does.
+// OrderMembers sorts by rank, as [placement.OrderPods] does.
 func OrderMembers(members []*Member) {
 	slices.SortFunc(members, func(a, b *Member) int {
 		return cmp.Or(a.rank.Compare(b.rank), strings.Compare(a.Name, b.Name))

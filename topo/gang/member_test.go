@@ -11,7 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // clock is a time of day, by minutes.
@@ -243,7 +243,7 @@ func TestTaskIsBounded(t *testing.T) {
 	pod := member("a", func(p *corev1.Pod) {
 		p.Annotations = m{wellknown.TaskVolcano: strings.Repeat("x", 200<<10)}
 	})
-	if task := rank.Task(pod); len(task) > wellknown.MaxLabel {
+	if task := placement.TaskOf(pod); len(task) > wellknown.MaxLabel {
 		t.Errorf("a task of %d bytes", len(task))
 	}
 }

@@ -1,53 +1,45 @@
-// Package apiserver is an API server in memory, for tests of what talks to one
-// and cannot wait for a real one, and for fleets that would take a real one
-// minutes to fill.
+// Package apiserver is an API server in memory, for `heddle demo`, for tests of what talks to one and cannot
+// wait for a real one, and for fleets that would take a real one minutes to fill.
 //
-// It lists, watches (with initial events), creates, updates, deletes, merges
-// and applies; of server-side apply it knows the ownership of labels, of
-// resource versions that they grow. It validates nothing and knows no roles:
-// what depends on that is tested on the real one.
+// It lists, watches (with initial events), creates, updates, deletes, patches and applies. It validates nothing
+// and knows no roles: what depends on that is tested on the real one.
 package apiserver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
-
-// object is a decoded JSON object.
-type object = map[string]any
 
 // Server is the API server. Its methods are safe for concurrent use.
 type Server struct {
-	// mu guards the rest.
-	mu       sync.Mutex
+	mu       sync.Mutex // Guards what follows.
 	version  int64
 	kinds    map[string]*kind // By plural.
 	requests map[string]int
-	down     bool
-	serial   int // Of the last UID.
 }
 
-// kind is one kind of objects.
+// kind has the objects of one kind as JSON: decoded, a fleet would take a gigabyte.
 type kind struct {
 	Kind
 	down     bool
-	objects  map[string]*stored // By namespace/name.
+	objects  map[string][]byte // By namespace/name.
 	watchers map[*watcher]bool
 }
-
-// stored is an object as JSON: decoded, a fleet's would take a gigabyte.
-type stored struct{ json []byte }
-
-// value decodes it.
-func (s *stored) value() object { return decode(json.RawMessage(s.json)) }
 
 // Kind is a kind of objects that the server has.
 type Kind struct {
@@ -55,6 +47,10 @@ type Kind struct {
 	APIVersion, Name, Plural string
 	// Immutable rejects changes of the spec.
 	Immutable bool
+}
+
+func (k *Kind) gvk() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(k.APIVersion, k.Name)
 }
 
 // New makes a server with Nodes, pods, Leases, NodeTopologies and more kinds.
@@ -67,21 +63,20 @@ func New(more ...Kind) *Server {
 		{APIVersion: "coordination.k8s.io/v1", Name: "Lease", Plural: "leases"},
 		{APIVersion: "topology.heddle.dev/v1alpha1", Name: "NodeTopology", Plural: "nodetopologies"},
 	}, more...) {
-		s.kinds[k.Plural] = &kind{Kind: k, objects: map[string]*stored{}, watchers: map[*watcher]bool{}}
+		s.kinds[k.Plural] = &kind{Kind: k, objects: map[string][]byte{}, watchers: map[*watcher]bool{}}
 	}
 	return s
 }
 
 // Put adds or replaces an object of any type that encodes as one.
 func (s *Server) Put(plural string, v any) {
+	o := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(encode(v), &o.Object); err != nil {
+		panic(fmt.Sprintf("apiserver: %T is not an object: %v", v, err))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := decode(v)
-	k := s.kinds[plural]
-	if old := k.objects[keyOf(o)]; old != nil {
-		meta(o)["uid"] = meta(old.value())["uid"]
-	}
-	s.store(k, o)
+	s.store(s.kinds[plural], o)
 }
 
 // Remove deletes an object; false if it does not exist.
@@ -96,14 +91,13 @@ func (s *Server) Read(plural, namespace, name string, into any) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.kinds[plural].objects[namespace+"/"+name]
-	return o != nil && json.Unmarshal(o.json, into) == nil
+	return o != nil && json.Unmarshal(o, into) == nil
 }
 
 // Names returns the names of a kind's objects, sorted.
-func (s *Server) Names(plural string) []string {
+func (s *Server) Names(plural string) (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
 	for key := range s.kinds[plural].objects {
 		_, name, _ := strings.Cut(key, "/")
 		out = append(out, name)
@@ -119,16 +113,10 @@ func (s *Server) Requests(method, plural string) int {
 	return s.requests[method+" "+plural]
 }
 
-// Down makes the server reject everything and end all watches; false makes it
-// answer again.
+// Down makes the server reject all requests for objects and end all watches; false makes it answer again.
 func (s *Server) Down(down bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = down
-	for _, k := range s.kinds {
-		for w := range k.watchers {
-			k.drop(w)
-		}
+	for plural := range s.kinds {
+		s.KindDown(plural, down)
 	}
 }
 
@@ -146,183 +134,158 @@ func (s *Server) KindDown(plural string, down bool) {
 // path is a request's path, taken apart.
 type path struct{ apiVersion, namespace, plural, name, sub string }
 
-func parsePath(p string) (path, bool) {
-	parts := strings.Split(strings.Trim(p, "/"), "/")
-	var out path
-	switch {
-	case len(parts) >= 2 && parts[0] == "api":
-		out.apiVersion, parts = parts[1], parts[2:]
-	case len(parts) >= 3 && parts[0] == "apis":
-		out.apiVersion, parts = parts[1]+"/"+parts[2], parts[3:]
-	default:
-		return out, false
+func (p *path) key() string { return p.namespace + "/" + p.name }
+
+func parsePath(text string) (p path) {
+	parts := strings.Split(strings.Trim(text, "/"), "/")
+	group := 2
+	if parts[0] == "apis" {
+		group = 3
 	}
+	if len(parts) <= group {
+		return path{}
+	}
+	p.apiVersion, parts = strings.Join(parts[1:group], "/"), parts[group:]
 	if len(parts) >= 3 && parts[0] == "namespaces" {
-		out.namespace, parts = parts[1], parts[2:]
+		p.namespace, parts = parts[1], parts[2:]
 	}
-	for i, into := range []*string{&out.plural, &out.name, &out.sub} {
-		if i < len(parts) {
-			*into = parts[i]
-		}
-	}
-	return out, out.plural != ""
+	parts = append(parts, "", "")
+	p.plural, p.name, p.sub = parts[0], parts[1], parts[2]
+	return p
 }
 
-// ServeHTTP answers.
+// ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if group, ok := strings.CutPrefix(r.URL.Path, "/apis/"); ok && !strings.Contains(group, "/") {
-		s.group(w, group)
+	if watching := r.URL.Query().Get("watch"); watching == "true" || watching == "1" {
+		s.watch(w, r)
 		return
 	}
-	at, ok := parsePath(r.URL.Path)
+	content, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // The client is gone.
+	}
 	s.mu.Lock()
-	k := s.kinds[at.plural]
-	if !ok || k == nil || k.APIVersion != at.apiVersion || s.down || k.down {
-		down := s.down || k != nil && k.down
-		s.mu.Unlock()
-		if down {
-			fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "down")
-			return
-		}
-		fail(w, http.StatusNotFound, "NotFound", "the server could not find the requested resource")
+	answer, err := s.answer(r, content)
+	s.mu.Unlock()
+	if err != nil {
+		fail(w, err)
 		return
 	}
-	q := r.URL.Query()
-	watching := q.Get("watch") == "true" || q.Get("watch") == "1"
-	method := r.Method
-	if watching {
-		method = "WATCH"
+	reply(w, http.StatusOK, answer)
+}
+
+// find returns the kind that a request is for.
+func (s *Server) find(method string, r *http.Request) (*kind, path, error) {
+	at := parsePath(r.URL.Path)
+	k := s.kinds[at.plural]
+	switch {
+	case k == nil || k.APIVersion != at.apiVersion:
+		return nil, at, apierrors.NewNotFound(schema.GroupResource{Resource: at.plural}, at.name)
+	case k.down:
+		return nil, at, apierrors.NewServiceUnavailable("down")
 	}
 	s.requests[method+" "+at.plural]++
-	if watching {
-		s.watch(w, r, k) // It unlocks.
-		return
-	}
-	defer s.mu.Unlock()
-	switch r.Method {
-	case http.MethodGet:
-		if at.name == "" {
-			s.list(w, r, k, at.namespace)
-			return
-		}
-		if o := k.objects[at.namespace+"/"+at.name]; o != nil {
-			answer(w, r, o)
-			return
-		}
-		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
-	case http.MethodDelete:
-		if !s.remove(k, at.namespace+"/"+at.name) {
-			fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
-			return
-		}
-		reply(w, http.StatusOK, object{"kind": "Status", "apiVersion": "v1", "status": "Success"})
-	default:
-		s.write(w, r, k, at)
-	}
+	return k, at, nil
 }
 
-// group answers which versions an API group has.
-func (s *Server) group(w http.ResponseWriter, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// answer does what a request asks for, unless it is a watch.
+func (s *Server) answer(r *http.Request, content []byte) (any, error) {
+	if group, ok := strings.CutPrefix(r.URL.Path, "/apis/"); ok && !strings.Contains(group, "/") {
+		return s.group(group)
+	}
+	k, at, err := s.find(r.Method, r)
+	if err != nil {
+		return nil, err
+	}
+	missing := apierrors.NewNotFound(schema.GroupResource{Resource: at.plural}, at.name)
+	switch {
+	case r.Method == http.MethodGet && at.name == "":
+		return s.list(r, k, at.namespace), nil
+	case r.Method == http.MethodGet && k.objects[at.key()] == nil:
+		return nil, missing
+	case r.Method == http.MethodGet:
+		return json.RawMessage(k.objects[at.key()]), nil
+	case r.Method == http.MethodDelete && !s.remove(k, at.key()):
+		return nil, missing
+	case r.Method == http.MethodDelete:
+		return typed(&metav1.Status{Status: metav1.StatusSuccess}), nil
+	}
+	return s.write(r, k, at, content)
+}
+
+// group returns the version of an API group.
+func (s *Server) group(name string) (any, error) {
 	for _, k := range s.kinds {
-		if group, version, _ := strings.Cut(k.APIVersion, "/"); group == name {
-			v := object{"groupVersion": k.APIVersion, "version": version}
-			reply(w, http.StatusOK, object{
-				"kind": "APIGroup", "apiVersion": "v1", "name": name, "versions": []any{v}, "preferredVersion": v,
-			})
-			return
+		if gvk := k.gvk(); gvk.Group == name {
+			v := metav1.GroupVersionForDiscovery{GroupVersion: k.APIVersion, Version: gvk.Version}
+			return &metav1.APIGroup{
+				TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: name,
+				Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v,
+			}, nil
 		}
 	}
-	fail(w, http.StatusNotFound, "NotFound", "no such group")
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: name}, "")
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind, namespace string) {
-	match := matcher(r)
-	items := []json.RawMessage{}
+func (s *Server) list(r *http.Request, k *kind, namespace string) any {
+	match, items := matcher(r), []json.RawMessage{}
 	for key, o := range k.objects {
 		if match(o) && (namespace == "" || strings.HasPrefix(key, namespace+"/")) {
-			items = append(items, shape(r, o))
+			items = append(items, o)
 		}
 	}
-	kindName, version := k.Name+"List", k.APIVersion
-	if partial(r) {
-		kindName, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	return map[string]any{
+		"kind": k.Name + "List", "apiVersion": k.APIVersion, "items": items,
+		"metadata": map[string]any{"resourceVersion": strconv.FormatInt(s.version, 10)},
 	}
-	reply(w, http.StatusOK, object{
-		"kind": kindName, "apiVersion": version, "items": items,
-		"metadata": object{"resourceVersion": strconv.FormatInt(s.version, 10)},
-	})
 }
 
-// matcher reads the selectors of a request.
-func matcher(r *http.Request) func(*stored) bool {
+// matcher reads the selectors of a request. An invalid one selects nothing.
+func matcher(r *http.Request) func([]byte) bool {
 	q := r.URL.Query()
-	byField, errFields := fields.ParseSelector(q.Get("fieldSelector"))
-	byLabel, errLabels := labels.Parse(q.Get("labelSelector"))
-	return func(s *stored) bool {
-		if errFields != nil || errLabels != nil {
-			return false
-		}
-		if byField.Empty() && byLabel.Empty() {
-			return true
-		}
-		o := s.value()
-		set := fields.Set{"metadata.name": text(meta(o)["name"])}
-		if spec, ok := o["spec"].(object); ok {
-			set["spec.nodeName"] = text(spec["nodeName"])
-		}
-		if status, ok := o["status"].(object); ok {
-			set["status.phase"] = text(status["phase"])
-		}
-		if source, ok := o["source"].(object); ok {
-			set["source"] = text(source["component"])
-		}
-		return byField.Matches(set) && byLabel.Matches(labels.Set(labelsOf(o)))
+	byField, err := fields.ParseSelector(q.Get("fieldSelector"))
+	byLabel, invalid := labels.Parse(q.Get("labelSelector"))
+	if err != nil || invalid != nil {
+		return func([]byte) bool { return false }
 	}
-}
-
-func partial(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
-}
-
-// shape returns an object as the client wants it.
-func shape(r *http.Request, o *stored) json.RawMessage {
-	if !partial(r) {
-		return o.json
+	if byField.Empty() && byLabel.Empty() {
+		return func([]byte) bool { return true }
 	}
-	return encode(object{
-		"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.value()["metadata"],
-	})
-}
-
-func answer(w http.ResponseWriter, r *http.Request, o *stored) {
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(shape(r, o))
+	return func(content []byte) bool {
+		o, set := decode(content), fields.Set{}
+		for _, want := range byField.Requirements() {
+			at := strings.Split(want.Field, ".")
+			if want.Field == "source" { // Of an Event.
+				at = append(at, "component")
+			}
+			set[want.Field], _, _ = unstructured.NestedString(o.Object, at...)
+		}
+		return byField.Matches(set) && byLabel.Matches(labels.Set(o.GetLabels()))
+	}
 }
 
 func reply(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(encode(v))
+	_ = send(w, encode(v)) // The client is gone.
 }
 
-func fail(w http.ResponseWriter, code int, reason, message string, causes ...any) {
-	reply(w, code, object{
-		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message,
-		"details": object{"causes": causes},
-	})
+func send(w http.ResponseWriter, content []byte) error {
+	_, err := w.Write(content) //nolint:gosec // JSON, and no browser asks.
+	return err
 }
 
-func decode(v any) object {
-	var o object
-	if err := json.Unmarshal(encode(v), &o); err != nil {
-		panic(fmt.Sprintf("apiserver: %T is not an object: %v", v, err))
+func fail(w http.ResponseWriter, err error) {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		status = apierrors.NewBadRequest(err.Error())
 	}
-	if _, ok := o["metadata"].(object); !ok {
-		o["metadata"] = object{}
-	}
-	return o
+	reply(w, int(status.ErrStatus.Code), typed(&status.ErrStatus))
+}
+
+func typed(s *metav1.Status) *metav1.Status {
+	s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return s
 }
 
 func encode(v any) []byte {
@@ -333,23 +296,11 @@ func encode(v any) []byte {
 	return b
 }
 
-func meta(o object) object {
-	m, _ := o["metadata"].(object)
-	return m
-}
-
-func text(v any) string {
-	s, _ := v.(string)
-	return s
-}
-
-func keyOf(o object) string { return text(meta(o)["namespace"]) + "/" + text(meta(o)["name"]) }
-
-func labelsOf(o object) map[string]string {
-	out := map[string]string{}
-	in, _ := meta(o)["labels"].(object)
-	for key, value := range in {
-		out[key] = text(value)
+// decode reads what encode wrote.
+func decode(content []byte) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(content); err != nil {
+		panic(fmt.Sprintf("apiserver: decode: %v", err))
 	}
-	return out
+	return o
 }

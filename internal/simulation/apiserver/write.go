@@ -2,219 +2,161 @@ package apiserver
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
-	"maps"
 	"net/http"
 	"reflect"
-	"slices"
+	"strconv"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // write creates, updates and patches.
-func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path) {
-	b, err := io.ReadAll(r.Body)
-	var body object
-	if err == nil {
-		err = json.Unmarshal(b, &body)
+func (s *Server) write(r *http.Request, k *kind, at path, content []byte) (json.RawMessage, error) {
+	resource := schema.GroupResource{Resource: at.plural}
+	if r.Method == http.MethodPatch {
+		return s.patch(r, k, at, content)
 	}
-	if err != nil {
-		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
-		return
+	body := &unstructured.Unstructured{}
+	if err := body.UnmarshalJSON(content); err != nil {
+		return nil, err
 	}
-	if meta(body) == nil {
-		body["metadata"] = object{}
-	}
-	if at.name == "" {
-		at.name = text(meta(body)["name"])
-	}
-	old := k.objects[at.namespace+"/"+at.name]
+	body.SetNamespace(at.namespace)
+	at.name = body.GetName()
+	old := k.objects[at.key()]
 	switch {
 	case r.Method == http.MethodPost && old != nil:
-		fail(w, http.StatusConflict, "AlreadyExists", at.name+" already exists")
+		return nil, apierrors.NewAlreadyExists(resource, at.name)
 	case r.Method == http.MethodPut && old == nil:
-		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
-	case r.Method == http.MethodPut && meta(body)["resourceVersion"] != meta(old.value())["resourceVersion"]:
-		fail(w, http.StatusConflict, "Conflict", "the object has been modified")
-	case r.Method == http.MethodPost, r.Method == http.MethodPut:
-		meta(body)["name"], meta(body)["namespace"] = at.name, at.namespace
-		answer(w, r, s.store(k, body))
-	case r.Method != http.MethodPatch:
-		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
-	case r.Header.Get("Content-Type") == "application/apply-patch+yaml":
-		s.apply(w, r, k, at, old, body)
+		return nil, apierrors.NewNotFound(resource, at.name)
+	case r.Method == http.MethodPut && body.GetResourceVersion() != decode(old).GetResourceVersion():
+		return nil, apierrors.NewConflict(resource, at.name, nil)
+	}
+	return s.store(k, body), nil
+}
+
+func (s *Server) patch(r *http.Request, k *kind, at path, content []byte) (next []byte, err error) {
+	old := k.objects[at.key()]
+	kind := types.PatchType(r.Header.Get("Content-Type"))
+	switch {
+	case kind == types.ApplyPatchType:
+		return s.apply(r, k, at, old, content)
 	case old == nil:
-		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: at.plural}, at.name)
+	case kind == types.StrategicMergePatchType:
+		next, err = strategicpatch.StrategicMergePatch(old, content, map[string]any{
+			"nodes": corev1.Node{}, "pods": corev1.Pod{},
+		}[at.plural])
 	default:
-		next := old.value()
-		if at.sub == "status" {
-			body = object{"status": body["status"]}
-		}
-		if r.Header.Get("Content-Type") == "application/strategic-merge-patch+json" {
-			mergeConditions(next, body)
-		}
-		merge(next, body)
-		answer(w, r, s.store(k, next))
+		next, err = jsonpatch.MergePatch(old, content)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return s.store(k, decode(next)), nil
 }
 
-// mergeConditions makes a strategic merge patch of a Node's conditions; their key
-// is their type, a JSON merge patch.
-func mergeConditions(old, patch object) {
-	status, _ := patch["status"].(object)
-	changes, _ := status["conditions"].([]any)
-	before, _ := old["status"].(object)
-	list, _ := before["conditions"].([]any)
-	for _, change := range changes {
-		change, _ := change.(object)
-		at := slices.IndexFunc(list, func(c any) bool { o, _ := c.(object); return o["type"] == change["type"] })
-		switch {
-		case change["$patch"] == "delete":
-			list = slices.DeleteFunc(list, func(c any) bool { o, _ := c.(object); return o["type"] == change["type"] })
-		case at < 0:
-			list = append(list, change)
-		default:
-			merge(list[at].(object), change) //nolint:forcetypeassert // IndexFunc found it to be one.
-		}
+// apply is server-side apply.
+func (s *Server) apply(r *http.Request, k *kind, at path, old, content []byte) ([]byte, error) {
+	patch, live := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	if err := patch.UnmarshalJSON(content); err != nil {
+		return nil, err
 	}
-	status["conditions"] = list
-}
-
-// merge is a JSON merge patch (RFC 7386).
-func merge(into, patch object) {
-	for key, value := range patch {
-		switch v := value.(type) {
-		case nil:
-			delete(into, key)
-		case object:
-			inner, ok := into[key].(object)
-			if !ok {
-				inner = object{}
-				into[key] = inner
-			}
-			merge(inner, v)
-		default:
-			into[key] = v
-		}
-	}
-}
-
-// apply is server-side apply for labels; annotations and spec are the last
-// applier's.
-func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path, old *stored, body object) {
-	if uid := text(meta(body)["uid"]); uid != "" && (old == nil || uid != text(meta(old.value())["uid"])) {
-		fail(w, http.StatusConflict, "Conflict", "uid mismatch")
-		return
-	}
-	manager, force := r.URL.Query().Get("fieldManager"), r.URL.Query().Get("force") == "true"
-	next := object{"metadata": object{"name": at.name, "namespace": at.namespace}}
+	live.SetGroupVersionKind(k.gvk())
+	live.SetNamespace(at.namespace)
+	live.SetName(at.name)
 	if old != nil {
-		next = old.value()
+		live = decode(old)
 	}
-	owners := managers(next)
-	have, want := labelsOf(next), labelsOf(body)
-	if causes := takeOver(owners, manager, have, want, force); len(causes) > 0 {
-		fail(w, http.StatusConflict, "Conflict", "Apply failed with conflicts", causes...)
-		return
+	if uid := patch.GetUID(); uid != "" && uid != live.GetUID() {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: at.plural}, at.name, nil)
 	}
-	if k.Immutable && old != nil && !reflect.DeepEqual(old.value()["spec"], body["spec"]) {
-		fail(w, http.StatusUnprocessableEntity, "Invalid", "field is immutable")
-		return
+	manager, err := managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
+		oneVersion{}, oneVersion{}, oneVersion{}, k.gvk(), k.gvk().GroupVersion(), "", nil)
+	if err != nil {
+		return nil, err
 	}
-	release(owners, manager, have, want)
-	owners[manager] = map[string]bool{}
-	for key, value := range want {
-		have[key], owners[manager][key] = value, true
+	q := r.URL.Query()
+	applied, err := manager.Apply(live, patch, q.Get("fieldManager"), q.Get("force") == "true")
+	if err != nil {
+		return nil, err
 	}
-	meta(next)["labels"] = decodeLabels(have)
-	meta(next)["managedFields"] = managedFields(owners)
-	if notes, ok := meta(body)["annotations"]; ok {
-		meta(next)["annotations"] = notes
+	next, _ := applied.(*unstructured.Unstructured) // As live.
+	if k.Immutable && old != nil && !reflect.DeepEqual(live.Object["spec"], next.Object["spec"]) {
+		return nil, apierrors.NewInvalid(k.gvk().GroupKind(), at.name, nil)
 	}
-	if spec, ok := body["spec"]; ok {
-		next["spec"] = spec
-	}
-	answer(w, r, s.store(k, next))
+	return s.store(k, next), nil
 }
 
-// takeOver takes labels from other managers that have other values, by force;
-// else it returns who has them.
-func takeOver(
-	owners map[string]map[string]bool, manager string, have, want map[string]string, force bool,
-) (causes []any) {
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		theirs, there := have[key]
-		if !there || theirs == want[key] {
-			continue
-		}
-		for other, keys := range owners {
-			if other == manager || !keys[key] {
-				continue
-			}
-			if !force {
-				causes = append(causes, object{
-					"reason": "FieldManagerConflict", "field": ".metadata.labels." + key,
-					"message": fmt.Sprintf("conflict with %q using v1", other),
-				})
-			}
-			delete(keys, key)
-		}
-	}
-	return causes
+// oneVersion converts nothing: every kind has one version.
+type oneVersion struct{}
+
+// Convert implements [runtime.ObjectConvertor].
+func (oneVersion) Convert(any, any, any) error { return nil }
+
+// ConvertToVersion implements [runtime.ObjectConvertor].
+func (oneVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	return in, nil
 }
 
-// release removes the labels that a manager does not want any more and that no other
-// manager owns.
-func release(owners map[string]map[string]bool, manager string, have, want map[string]string) {
-	for key := range owners[manager] {
-		shared := false
-		for other, keys := range owners {
-			shared = shared || other != manager && keys[key]
-		}
-		if _, keep := want[key]; !keep && !shared {
-			delete(have, key)
-		}
-	}
+// ConvertFieldLabel implements [runtime.ObjectConvertor].
+func (oneVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
 }
 
-func decodeLabels(in map[string]string) object {
-	out := object{}
-	for key, value := range in {
-		out[key] = value
-	}
-	return out
+// Default implements [runtime.ObjectDefaulter].
+func (oneVersion) Default(runtime.Object) {}
+
+// New implements [runtime.ObjectCreater].
+func (oneVersion) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kind)
+	return o, nil
 }
 
-// managers returns the label keys that each manager owns.
-func managers(o object) map[string]map[string]bool {
-	out := map[string]map[string]bool{}
-	entries, _ := meta(o)["managedFields"].([]any)
-	for _, e := range entries {
-		entry, _ := e.(object)
-		v1, _ := entry["fieldsV1"].(object)
-		about, _ := v1["f:metadata"].(object)
-		keys, _ := about["f:labels"].(object)
-		owned := map[string]bool{}
-		for key := range keys {
-			owned[key[len("f:"):]] = true
+// store keeps an object, with a new version if anything changed.
+func (s *Server) store(k *kind, o *unstructured.Unstructured) []byte {
+	key := o.GetNamespace() + "/" + o.GetName()
+	old := k.objects[key]
+	o.SetGroupVersionKind(k.gvk())
+	o.SetGeneration(1)
+	if old != nil {
+		before := decode(old)
+		o.SetUID(before.GetUID())
+		o.SetResourceVersion(before.GetResourceVersion())
+		o.SetGeneration(before.GetGeneration())
+		if reflect.DeepEqual(o, before) {
+			return old
 		}
-		out[text(entry["manager"])] = owned
+		if !reflect.DeepEqual(o.Object["spec"], before.Object["spec"]) {
+			o.SetGeneration(before.GetGeneration() + 1)
+		}
 	}
-	return out
+	if o.GetUID() == "" {
+		o.SetUID(uuid.NewUUID())
+	}
+	s.version++
+	o.SetResourceVersion(strconv.FormatInt(s.version, 10))
+	now := encode(o)
+	k.objects[key] = now
+	k.notify(old, now)
+	return now
 }
 
-func managedFields(owners map[string]map[string]bool) []any {
-	out := []any{}
-	for _, manager := range slices.Sorted(maps.Keys(owners)) {
-		keys := object{}
-		for key := range owners[manager] {
-			keys["f:"+key] = object{}
-		}
-		if len(keys) > 0 {
-			out = append(out, object{
-				"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
-				"fieldsV1": object{"f:metadata": object{"f:labels": keys}},
-			})
-		}
+func (s *Server) remove(k *kind, key string) bool {
+	old := k.objects[key]
+	if old == nil {
+		return false
 	}
-	return out
+	delete(k.objects, key)
+	s.version++
+	k.notify(old, nil)
+	return true
 }

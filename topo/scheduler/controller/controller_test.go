@@ -85,7 +85,7 @@ func (w *waitingPod) Reject(_, reason string) bool {
 func newController(t *testing.T) *Controller {
 	t.Helper()
 	nodeConfig := config.Default()
-	gpus, topology := sgpu.New(&nodeConfig, config.PlacementBinpack), topologyclient.New(topologyclient.Options{})
+	gpus, topology := sgpu.New(&nodeConfig, slog.New(slog.DiscardHandler), nil), topologyclient.New(topologyclient.Options{})
 	c, err := New(Options{
 		Plugin: "Heddle", Topology: topology, PodGroups: true, Log: slog.New(slog.DiscardHandler),
 		Handle: &handle{

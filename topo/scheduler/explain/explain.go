@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
@@ -142,7 +142,7 @@ func Of(ctx context.Context, c *Cluster, namespace, name string, now time.Time) 
 	if m, in := gang.MemberOf(members[0], gpus(members[0])); in {
 		a.API = string(m.API)
 	}
-	rank.Order(members)
+	placement.OrderPods(members)
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
 	if pods := a.count(members); a.Pods > a.Bound {

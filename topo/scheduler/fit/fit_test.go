@@ -2,6 +2,7 @@ package fit_test
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -234,7 +235,7 @@ func publishing(n int) *fit.Node {
 
 func TestClassesWithASelector(t *testing.T) {
 	c := config.Default()
-	gpus := sgpu.New(&c, config.PlacementBinpack)
+	gpus := sgpu.New(&c, slog.New(slog.DiscardHandler), nil)
 	class := func(avoid string) *fit.Class {
 		s, err := gpus.Selector(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nvidia.com/nouse-gpuuuid": avoid}}})
 		if err != nil {

@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,7 +22,7 @@ import (
 func newCache() *Cache {
 	c := config.Default()
 	return New(Options{
-		Domains: wellknown.DefaultDomains(), GPUs: sgpu.New(&c, config.PlacementBinpack), Metrics: NewMetrics(),
+		Domains: wellknown.DefaultDomains(), GPUs: sgpu.New(&c, slog.New(slog.DiscardHandler), nil), Metrics: NewMetrics(),
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -137,7 +137,7 @@ func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
 			pods = append(pods, m.Pod)
 		}
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	for _, pod := range pods {
 		members = append(members, g.members[pod.UID])
 	}

@@ -11,6 +11,8 @@ type Metrics struct {
 	duration             prometheus.Histogram
 	rejections, timeouts prometheus.Counter
 	placed               *prometheus.CounterVec
+	// IgnoredAnnotations counts annotations of shares by key.
+	IgnoredAnnotations *prometheus.CounterVec
 	// Plans are by result.
 	Plans *prometheus.HistogramVec
 	// Gauges are vectors, since a vector without a value is absent: a waiting replica has no gauges
@@ -49,6 +51,8 @@ func NewMetrics() *Metrics {
 			"Times that a gang was rejected which had not been rejected before, or had had a plan since."))),
 		timeouts: with.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
 			"Times that members gave their nodes back, because the others did not come in time."))),
+		IgnoredAnnotations: with.NewCounterVec(prometheus.CounterOpts(opts("share_annotations_ignored_total",
+			"Annotations of pods that give other shares than the pod's limits, by key.")), []string{"annotation"}),
 		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
 		Rejected: gauge("gang_rejected_seconds",
 			"For how long a gang that has its pods has been rejected; the ten that wait for longest.", "namespace", "podgroup"),

@@ -7,7 +7,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -131,12 +130,12 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	for i := range g.Members {
 		m := &g.Members[i]
 		if last := max(i-1, 0); i == 0 || m.Class.Key != g.Members[last].Class.Key ||
-			rank.Task(m.Pod) != rank.Task(g.Members[last].Pod) {
+			placement.TaskOf(m.Pod) != placement.TaskOf(g.Members[last].Pod) {
 			at := slices.IndexFunc(classes, func(other *fit.Class) bool { return other.Key == m.Class.Key })
 			if at < 0 {
 				at, classes = len(classes), append(classes, m.Class)
 			}
-			out.Tasks = append(out.Tasks, placement.Task{Name: rank.Task(m.Pod), Class: at, GPUs: m.GPUs})
+			out.Tasks = append(out.Tasks, placement.Task{Name: placement.TaskOf(m.Pod), Class: at, GPUs: m.GPUs})
 		}
 		out.Tasks[len(out.Tasks)-1].Pods++
 		if m.Node == "" {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,7 +104,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	return args, nil
 }
 
-// check returns all faults. The configuration of nodes checks the same units and defaults.
+// check returns all faults; the configuration of nodes checks its own part.
 func (a *Args) check() error {
 	var faults []error
 	fault := func(is bool, format string, args ...any) {
@@ -122,29 +121,16 @@ func (a *Args) check() error {
 		"interval, maxAge: not positive, or maxAge is shorter than interval")
 	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
 		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
-	fault(a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread,
-		"placement: %q is neither %s nor %s", a.Placement, config.PlacementBinpack, config.PlacementSpread)
 	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		fault(w < 0 || w > sgpu.MaxWeight, "gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight)
 	}
-	unit, d := a.Resources.VMemoryUnit, a.Defaults
-	fault(unit != "" && unit != config.GiB && unit != config.MiB,
-		"resources: vmemoryUnit %q is neither %s nor %s", unit, config.GiB, config.MiB)
-	fault(d.VCore < 0 || d.VCore > 100 || d.VMemoryPercentage < 1 || d.VMemoryPercentage > 100,
-		"shareDefaults: vcore %d is not 0 to 100, or vmemoryPercentage %d not 1 to 100", d.VCore, d.VMemoryPercentage)
-	fault(d.VMemory < 0 || d.VMemory > 0 && d.VMemoryPercentage != config.DefaultShare().VMemoryPercentage,
-		"shareDefaults: vmemory %d is negative, or vmemoryPercentage %d is also set", d.VMemory, d.VMemoryPercentage)
-	policies := []config.QoSPolicy{config.FixedShare, config.BurstShare, config.BestEffort}
-	fault(!slices.Contains(policies, d.Policy),
-		"shareDefaults: unsupported policy %q: supported are %q", d.Policy, policies)
 	return errors.Join(append(faults, a.nodeConfig().Complete())...)
 }
 
-// nodeConfig returns the names of resources and annotations, and what a container gets without
-// an amount. Its other fields are not used.
+// nodeConfig returns the configuration of nodes with the plugin's arguments. Its other fields are not used.
 func (a *Args) nodeConfig() *config.NodeConfig {
 	c := config.Default()
-	c.Domains, c.Resources, c.SGPU.Defaults = a.Domains, a.Resources, a.Defaults
+	c.Domains, c.Resources, c.SGPU.Defaults, c.SGPU.Placement = a.Domains, a.Resources, a.Defaults, a.Placement
 	_ = c.Complete() // check reports the error.
 	return &c
 }

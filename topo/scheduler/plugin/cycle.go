@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -214,7 +213,7 @@ func (p *Plugin) rejecting(
 // PreScore skips pods without GPUs, members of gangs, which have their node, and pods for which all
 // nodes are equal, such as those that take all GPUs of equal nodes.
 func (p *Plugin) PreScore(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
@@ -223,35 +222,18 @@ func (p *Plugin) PreScore(
 	}
 	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
 	if c.node != "" || c.request == nil &&
-		(gpus == 0 || p.gpus.NoneIsBetter(ctx, p.handle.Parallelizer(), c.gpu, gpus, weights, nodes)) {
+		(gpus == 0 || p.gpus.AllEqual(c.gpu, gpus, weights, nodes)) {
 		return framework.NewStatus(framework.Skip)
 	}
 	state.Write(cycleKey, c)
-	p.scored.last.Store(&scoredCycle{state, c})
 	return nil
-}
-
-// scored is the cycle that passed PreScore last. Score is called for hundreds of nodes after it,
-// and to find the cycle by its key costs an allocation each time.
-type scored struct{ last atomic.Pointer[scoredCycle] }
-
-type scoredCycle struct {
-	state framework.CycleState
-	cycle *cycle
-}
-
-func (s *scored) of(state framework.CycleState) *cycle {
-	if last := s.last.Load(); last != nil && last.state == state {
-		return last.cycle
-	}
-	return cycleOf(state)
 }
 
 // Score scores a node by its GPUs.
 func (p *Plugin) Score(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
-	c := p.scored.of(state)
+	c := cycleOf(state)
 	if c.request != nil {
 		return p.gpus.ScoreShares(c.request, info), nil
 	}

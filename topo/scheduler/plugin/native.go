@@ -11,7 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
@@ -148,7 +148,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	if len(pods) == 0 {
 		return nil, errors.New("it has no pods")
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
 	for _, pod := range pods {

@@ -40,7 +40,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -107,7 +106,6 @@ type Plugin struct {
 	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
-	scored     scored
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// warned limits the warning that the scheduler does not ask for placements.
@@ -136,10 +134,13 @@ func newPlugin(
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
-	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
+	metrics := gangcache.NewMetrics()
+	p := &Plugin{
+		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
+	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: gangcache.NewMetrics(), CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Metrics: metrics, CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
@@ -155,8 +156,7 @@ func newPlugin(
 		return nil, err
 	}
 	if process.Registerer != nil {
-		err := errors.Join(p.cache.Metrics.Register(process.Registerer), p.gpus.Report(log, process.Registerer))
-		if err != nil {
+		if err := p.cache.Metrics.Register(process.Registerer); err != nil {
 			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 		}
 	}

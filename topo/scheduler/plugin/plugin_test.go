@@ -32,17 +32,17 @@ func TestArgs(t *testing.T) {
 		{"secured", `{"topoMaster":"https://m/node_group","caFile":"/ca.crt","tokenFile":"/t"}`, ""},
 		{"maxAge", `{"maxAge":"1s"}`, "maxAge is shorter than interval"},
 		{"withoutMap", `{"withoutMap":"perhaps"}`, `"perhaps" is neither wait nor place`},
-		{"placement", `{"placement":"random"}`, `"random" is neither binpack nor spread`},
+		{"placement", `{"placement":"random"}`, `unsupported value "random"`},
 		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
 		{"gangs", `{"gangs":{"crossNamespaceGroups":true}}`, ""},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
-		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `vmemoryUnit "KiB" is neither GiB nor MiB`},
-		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "vcore 101 is not 0 to 100"},
+		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `unsupported value "KiB"`},
+		{"shareDefaults", `{"shareDefaults":{"vcore":101}}`, "101 is not between 0 and 100"},
 		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
-		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "vmemory 4 is negative, or vmemoryPercentage 25 is also set"},
-		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported policy "best"`},
+		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "take one of the two"},
+		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported value "best"`},
 		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is an invalid DNS domain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -147,23 +147,3 @@ func TestSignPod(t *testing.T) {
 		}
 	}
 }
-
-// A Score whose PreScore was not the last one still has its own pod's cycle.
-func TestScoredByState(t *testing.T) {
-	var s scored
-	one, other := &oneState{data: &cycle{node: "one"}}, &oneState{data: &cycle{node: "other"}}
-	got := []string{s.of(one).node}
-	s.last.Store(&scoredCycle{one, &cycle{node: "kept"}})
-	got = append(got, s.of(one).node, s.of(other).node)
-	if want := []string{"one", "kept", "other"}; !slices.Equal(got, want) {
-		t.Errorf("before any PreScore, after its own, and of another: %q, want %q", got, want)
-	}
-}
-
-// oneState is the state of a cycle with one value.
-type oneState struct {
-	framework.CycleState
-	data framework.StateData
-}
-
-func (s *oneState) Read(framework.StateKey) (framework.StateData, error) { return s.data, nil }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/topo/gang/rank"
+	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
 
@@ -39,7 +39,7 @@ func (q *Queue) Less(a, b framework.QueuedEntityInfo) bool {
 		return order < 0
 	}
 	if first.Name != "" { // Both are members of one gang.
-		x, y := rank.Of(podIn(a)), rank.Of(podIn(b))
+		x, y := placement.RankOf(podIn(a)), placement.RankOf(podIn(b))
 		if order := x.Compare(y); order != 0 {
 			return order < 0 // Plans count the skew in this order.
 		}

@@ -2,11 +2,8 @@ package sgpu
 
 import (
 	"errors"
-	"fmt"
-	"log/slog"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -105,25 +102,8 @@ func isStarted(pod *corev1.Pod, name string) bool {
 	})
 }
 
-// Report adds the Scheduler's metric to a registry. From then on it logs what it
-// counts. It must be called before all other methods.
-func (s *Scheduler) Report(log *slog.Logger, r prometheus.Registerer) error {
-	s.log = log
-	s.ignored = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "heddle_scheduler_share_annotations_ignored_total",
-		Help: "Annotations of pods that give other shares than the pod's limits, by key.",
-	}, []string{"annotation"})
-	if err := r.Register(s.ignored); err != nil {
-		return fmt.Errorf("register metrics of shares: %w", err)
-	}
-	return nil
-}
-
 // ignore counts an annotation that is not believed.
 func (s *Scheduler) ignore(pod *corev1.Pod, key string) {
-	if s.ignored == nil {
-		return
-	}
 	s.ignored.WithLabelValues(key).Inc()
 	s.log.Warn("annotation ignored: its shares are not those of the pod's limits",
 		"annotation", key, "namespace", pod.Namespace, "pod", pod.Name)

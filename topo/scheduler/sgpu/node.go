@@ -18,9 +18,10 @@ import (
 // decision on.
 type nodeState struct {
 	published
+	node       *corev1.Node
 	generation int64
 	// count is the number of pods at that generation: in a PodGroup's cycle the node gets members
-	// without a new generation.
+	// without a new generation. -1 is for a state without pods yet.
 	count int
 	// left holds the shared GPUs with the amounts taken; nil if the node publishes none.
 	left []quota.GPU
@@ -51,7 +52,7 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 	if had.generation == generation && had.count == len(pods) {
 		return had
 	}
-	now := &nodeState{published: had.published, generation: generation, count: len(pods)}
+	now := &nodeState{published: had.published, node: node, generation: generation, count: len(pods)}
 	if now.shared != nil {
 		now.pods = make(map[*corev1.Pod]*consumer, len(pods))
 		for _, p := range pods {
@@ -64,25 +65,22 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 		}
 		now.left = now.take()
 	}
-	s.states.Store(node, now)
+	s.states.Store(node.Name, now)
 	return now
 }
 
-// stateOf returns the last state of a Node object. A new one has no count, and the pods
-// of the object before.
+// stateOf returns the last state of a Node object. A new object's has the pods of the object before.
 func (s *Scheduler) stateOf(node *corev1.Node) *nodeState {
-	state, _ := s.states.Load(node)
-	if known, ok := state.(*nodeState); ok {
-		return known
+	state, _ := s.states.Load(node.Name)
+	last, _ := state.(*nodeState)
+	if last != nil && last.node == node {
+		return last
 	}
-	now := &nodeState{published: publishedBy(node), count: -1}
-	if before, ok := s.nodes.Swap(node.Name, node); ok && before != node {
-		last, _ := s.states.LoadAndDelete(before)
-		if last, ok := last.(*nodeState); ok {
-			now.pods = last.pods
-		}
+	now := &nodeState{published: publishedBy(node), node: node, count: -1}
+	if last != nil {
+		now.pods = last.pods
 	}
-	s.states.Store(node, now)
+	s.states.Store(node.Name, now)
 	return now
 }
 
@@ -90,11 +88,7 @@ func (s *Scheduler) stateOf(node *corev1.Node) *nodeState {
 func (s *Scheduler) published(node *corev1.Node) *published { return &s.stateOf(node).published }
 
 // ForgetNode drops the state of a node that is gone.
-func (s *Scheduler) ForgetNode(name string) {
-	if node, ok := s.nodes.LoadAndDelete(name); ok {
-		s.states.Delete(node)
-	}
-}
+func (s *Scheduler) ForgetNode(name string) { s.states.Delete(name) }
 
 // take counts what pods take of the published GPUs. What the node itself counts
 // is the lower bound where the pods' annotations cannot be the whole truth.

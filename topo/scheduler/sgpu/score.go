@@ -2,10 +2,8 @@ package sgpu
 
 import (
 	"cmp"
-	"context"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
@@ -78,35 +76,15 @@ func (s *Scheduler) ScoreGPUs(
 	return score + full*min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable)/allocatable
 }
 
-// chunk is the number of nodes that one call handles.
-const chunk = 100
-
-// NoneIsBetter reports whether all nodes that a pod fits on have the same score for whole GPUs of a
+// AllEqual reports whether all nodes that a pod fits on have the same score for whole GPUs of a
 // resource, as for pods that take all GPUs of equal nodes. Then Score need not run for each node.
-// It stops soon after the first node that differs, and reports false for a pod that may fit on a
-// node twice: kube-scheduler takes the scores of one pod for the next that is equal, and would miss
-// those of a node that got the first.
-func (s *Scheduler) NoneIsBetter(
-	ctx context.Context, parallel framework.Parallelizer,
-	gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo,
-) bool {
-	if len(nodes) == 0 {
-		return true
-	}
-	first := s.ScoreGPUs(gpu, gpus, w, nodes[0])
-	var other atomic.Bool
-	parallel.Until(ctx, (len(nodes)+chunk-1)/chunk, func(i int) {
-		for _, info := range nodes[i*chunk : min((i+1)*chunk, len(nodes))] {
-			once := info.GetAllocatable().GetScalarResources()[gpu] < 2*gpus
-			if !once || s.ScoreGPUs(gpu, gpus, w, info) != first {
-				other.Store(true)
-			}
-			if other.Load() {
-				return
-			}
-		}
-	}, "heddle-none-is-better")
-	return !other.Load()
+// It reports false for a pod that may fit on a node twice: kube-scheduler takes the scores of one
+// pod for the next that is equal, and would miss those of a node that got the first.
+func (s *Scheduler) AllEqual(gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo) bool {
+	return !slices.ContainsFunc(nodes, func(n framework.NodeInfo) bool {
+		twice := n.GetAllocatable().GetScalarResources()[gpu] >= 2*gpus
+		return twice || s.ScoreGPUs(gpu, gpus, w, n) != s.ScoreGPUs(gpu, gpus, w, nodes[0])
+	})
 }
 
 // Normalize maps scores to 1 to 100. Nodes that publish nothing get 0 if other nodes publish. Equal

@@ -1,16 +1,12 @@
 package sgpu
 
 import (
-	"context"
-	"slices"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -66,13 +62,12 @@ func TestTopologyScore(t *testing.T) {
 	}
 }
 
-func TestNoneIsBetter(t *testing.T) {
+func TestAllEqual(t *testing.T) {
 	const table, better = `{"8":{"score":600,"loss":0}}`, `{"8":{"score":700,"loss":0}}`
 	type node struct {
 		gpus, requested int64
 		table           string
 	}
-	many := slices.Repeat([]node{{8, 0, table}}, 3*chunk)
 	for _, tt := range []struct {
 		name  string
 		gpus  int64
@@ -87,9 +82,6 @@ func TestNoneIsBetter(t *testing.T) {
 		{"more GPUs in use", 5, []node{{8, 0, ""}, {8, 2, ""}}, false},
 		{"room for another pod on a node", 4, []node{{8, 0, ""}, {8, 0, ""}}, false},
 		{"room for another pod on one node", 8, []node{{8, 0, ""}, {16, 0, ""}}, false},
-		{"many equal ones", 8, many, true},
-		{"the last of many", 8, append(many[:3*chunk:3*chunk], node{8, 0, better}), false},
-		{"the first of many", 8, append([]node{{8, 0, better}}, many...), false},
 		{"no nodes", 8, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -100,23 +92,12 @@ func TestNoneIsBetter(t *testing.T) {
 				}}
 				nodes = append(nodes, &info{node: object, generation: int64(i + 1), allocatable: n.gpus, requested: n.requested})
 			}
-			got := scheduler().NoneIsBetter(t.Context(), workers{}, "nvidia.com/gpu", tt.gpus, Weights{1, 1}, nodes)
+			got := scheduler().AllEqual("nvidia.com/gpu", tt.gpus, Weights{1, 1}, nodes)
 			if got != tt.want {
 				t.Errorf("%t, want %t", got, tt.want)
 			}
 		})
 	}
-}
-
-// workers are a goroutine for each piece of work.
-type workers struct{}
-
-func (workers) Until(_ context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
-	var all sync.WaitGroup
-	for i := range pieces {
-		all.Go(func() { do(i) })
-	}
-	all.Wait()
 }
 
 func FuzzTopology(f *testing.F) {

@@ -40,21 +40,19 @@ type Scheduler struct {
 	gpus      GPUs
 	placement config.Placement
 
-	// log and ignored are nil before Report.
 	log     *slog.Logger
 	ignored *prometheus.CounterVec
 
-	// states has a nodeState by Node object, which never changes; nodes has the Node
-	// objects with a state, by name.
-	states, nodes sync.Map
+	// states has a nodeState by the name of the node.
+	states sync.Map
 	// decisions holds the decisions by pod UID until the pod's annotation shows them.
 	decisions sync.Map
 }
 
-// New returns a scheduler. c has the names of resources and annotations, placement
-// is for pods that have no preference.
-func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
-	s := &Scheduler{configs: c.Each(), placement: placement}
+// New returns a scheduler. c has the names of resources and annotations, and the placement of pods that have no
+// preference. ignored counts annotations by key.
+func New(c *config.NodeConfig, log *slog.Logger, ignored *prometheus.CounterVec) *Scheduler {
+	s := &Scheduler{configs: c.Each(), placement: c.SGPU.Placement, log: log, ignored: ignored}
 	for _, c := range s.configs {
 		s.gpus = append(s.gpus, corev1.ResourceName(c.Resources.GPU))
 	}

@@ -21,7 +21,7 @@ import (
 
 func scheduler() *Scheduler {
 	c := config.Default()
-	return New(&c, config.PlacementBinpack)
+	return New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored"}, []string{"annotation"}))
 }
 
 // holding is a node with pods on it.
@@ -144,9 +144,7 @@ func TestForgedAnnotations(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, registry := scheduler(), prometheus.NewRegistry()
-			if err := s.Report(slog.New(slog.DiscardHandler), registry); err != nil {
-				t.Fatal(err)
-			}
+			registry.MustRegister(s.ignored)
 			i := holding(tt.node, tt.pod)
 			got := s.state(i).left
 			if diff := cmp.Diff(tt.want, [2]int{got[0].VCore, got[1].VCore}); diff != "" {
@@ -291,7 +289,7 @@ func TestSharesOfEveryMaker(t *testing.T) {
 	} {
 		*name = c.Domains.VendorKey(own)
 	}
-	s := New(&c, config.PlacementBinpack)
+	s := New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored"}, []string{"annotation"}))
 	for _, maker := range wellknown.Vendors() {
 		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}

@@ -11,12 +11,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
-	"mime"
 	"net/http"
 	"strings"
 	"sync"
@@ -93,6 +91,7 @@ type Client struct {
 	// groups; only Run uses them.
 	etag, crossing string
 
+	// mu guards the fields below.
 	mu   sync.Mutex
 	tree Tree
 	err  error
@@ -140,9 +139,6 @@ func (c *Client) Current() (Tree, error) {
 func (c *Client) Run(ctx context.Context) {
 	for c.Configured() {
 		found, err := c.fetch(ctx)
-		if ctx.Err() != nil {
-			return
-		}
 		c.update(ctx, found, err)
 		select {
 		case <-ctx.Done():
@@ -156,15 +152,15 @@ func (c *Client) Run(ctx context.Context) {
 func (c *Client) update(ctx context.Context, found *Tree, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	previous := c.err
-	c.err = err
 	switch {
-	case err != nil && (previous == nil || previous.Error() != err.Error()):
+	case ctx.Err() != nil:
+		return
+	case err != nil && c.err == nil:
 		c.options.Log.WarnContext(ctx, "cannot fetch topology from topo-master", "err", err, "url", c.options.URL)
-	case err == nil && previous != nil:
+	case err == nil && c.err != nil:
 		c.options.Log.InfoContext(ctx, "topo-master answers again", "url", c.options.URL)
 	}
-	if err != nil {
+	if c.err = err; err != nil {
 		return
 	}
 	c.tree.Confirmed = time.Now()
@@ -174,30 +170,18 @@ func (c *Client) update(ctx context.Context, found *Tree, err error) {
 	}
 }
 
-// fetch asks once; no tree is the current one. Equal failures read alike: an error of the
-// timeout has no addresses and ports of single connections.
-func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
+// fetch asks once; no tree is the current one.
+func (c *Client) fetch(ctx context.Context) (*Tree, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = errors.New("no complete answer in time")
-		}
-	}()
 	groups, header, err := c.ask(ctx, c.options.URL, c.etag)
-	if err != nil {
+	if err == nil && groups == nil && header.Get(v1alpha1.CrossingHeader) != c.crossing {
+		groups, header, err = c.ask(ctx, c.options.URL, "")
+	}
+	if err != nil || groups == nil {
 		return nil, err
 	}
-	etag, crossing := c.etag, header.Get(v1alpha1.CrossingHeader)
-	switch {
-	case groups != nil:
-		etag = header.Get("ETag")
-	case crossing == c.crossing:
-		return nil, nil //nolint:nilnil // As documented.
-	default:
-		groups = c.tree.Groups
-	}
-	found := &Tree{Groups: groups}
+	found, crossing := &Tree{Groups: groups}, header.Get(v1alpha1.CrossingHeader)
 	if crossing != "" {
 		domains, _, err := c.ask(ctx, c.nvlink, "")
 		if err != nil {
@@ -205,7 +189,7 @@ func (c *Client) fetch(ctx context.Context) (_ *Tree, err error) {
 		}
 		found.Domains = axes.Crossing(groups, domains)
 	}
-	c.etag, c.crossing = etag, crossing
+	c.etag, c.crossing = header.Get("ETag"), crossing
 	return found, nil
 }
 
@@ -228,14 +212,11 @@ func (c *Client) ask(ctx context.Context, from, etag string) ([]v1alpha1.Group, 
 		return nil, nil, err
 	}
 	defer response.Body.Close()
-	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case response.StatusCode == http.StatusNotModified && etag != "":
 		return nil, response.Header, nil
 	case response.StatusCode != http.StatusOK:
 		return nil, nil, fmt.Errorf("status %d %s", response.StatusCode, http.StatusText(response.StatusCode))
-	case kind != "application/json":
-		return nil, nil, fmt.Errorf("content type %.60q, want application/json", kind)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
@@ -253,16 +234,13 @@ func Decode(body []byte) ([]v1alpha1.Group, error) {
 	}
 	var groups []v1alpha1.Group
 	err := json.Unmarshal(body, &groups)
-	if groups == nil {
-		groups = []v1alpha1.Group{}
-	}
 	if err == nil {
 		_, err = placement.New(groups)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("node groups: %w", err)
 	}
-	return groups, nil
+	return append([]v1alpha1.Group{}, groups...), nil // Not nil for null.
 }
 
 // client returns what to send a request with.

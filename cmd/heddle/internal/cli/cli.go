@@ -199,3 +199,11 @@ func Count(n int, noun string) string {
 	}
 	return strconv.Itoa(n) + " " + noun
 }
+
+// First joins names, and counts those after the first n: "a, b and 3 more".
+func First(names []string, n int, separator string) string {
+	if more := len(names) - n; more > 0 {
+		return strings.Join(names[:n], separator) + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(names, separator)
+}

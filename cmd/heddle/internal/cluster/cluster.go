@@ -161,8 +161,32 @@ func Read[T any, P interface {
 	return into, nil
 }
 
-// ConfigMap is the name of the chart's.
-const ConfigMap = "heddle-device-config"
+// ConfigName returns the name of the ConfigMap with the configuration that a pod reads; the chart's without one.
+func ConfigName(spec *corev1.PodSpec) string {
+	for _, v := range spec.Volumes {
+		if v.Name == "config" && v.ConfigMap != nil {
+			return v.ConfigMap.Name
+		}
+	}
+	return "heddle-device-config"
+}
+
+// ConfigFiles reads the keys of a ConfigMap, none if it does not exist.
+func ConfigFiles(ctx context.Context, client rest.Interface, namespace, name string) (map[string][]byte, error) {
+	object, err := Read[corev1.ConfigMap](ctx,
+		client.Get().Namespace(namespace).Resource("configmaps").Name(name), "ConfigMap "+namespace+"/"+name)
+	files := map[string][]byte{}
+	if apierrors.IsNotFound(err) {
+		return files, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for key, text := range object.Data {
+		files[key] = []byte(text)
+	}
+	return files, nil
+}
 
 // ReadPath reads an object, or a list of those that a selector takes, of any API group
 // into what JSON decodes into, and returns false if the object or its kind does not exist.

@@ -2,15 +2,14 @@
 // reader that failed, and everything missing on a Node, and shows which containers have which
 // devices.
 //
-// It first reads an [input]; the checks are functions of it and add findings to a list. It changes
-// nothing.
+// It first reads an [input]; the checks are functions of it and add findings to a list, in an operator's words. It
+// changes nothing.
 package doctor
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
@@ -26,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
 // NewCommand makes `heddle doctor`.
@@ -72,9 +71,10 @@ type input struct {
 	// machine and its configuration; nil if none was read.
 	machine *source.Subject
 	// node is the Node with its pods; nil if the API server was not asked. config is the
-	// Node's.
+	// Node's, and unread why the cluster's configuration could not be read.
 	node   *clusterNode
 	config config.NodeConfig
+	unread error
 	// plugin is nil if the device plugin was not asked, or did not answer, which
 	// pluginErr is then. here is whether it was asked at its address and not
 	// through the API server, and pluginExpected whether the user gave that.
@@ -82,66 +82,63 @@ type input struct {
 	pluginErr      error
 	here           bool
 	pluginExpected bool
-	// named is whether the configuration is given. If not, names has the names in
-	// use, and the device plugin of this host has counts.
-	named  bool
-	names  resourceNames
-	counts []report.Resource
 }
 
 // read reads everything that the flags name.
 func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 	// A bundle has the configuration, and is of another moment than a plugin's answer.
 	bundled := set.Changed("bundle")
-	in := &input{named: set.Changed("config") || bundled}
+	in := &input{pluginExpected: set.Changed(pluginFlag)}
+	var err error
 	if f.node != "" {
-		var err error
 		if in.node, err = readNode(ctx, &f.api, f.node); err != nil {
 			return nil, err
 		}
 		f.machine.Of(f.node, in.node.node.Labels)
+		if !bundled && !set.Changed("config") {
+			in.unread = f.useCluster(ctx, in.node)
+		}
 	}
 	readsMachine := in.node == nil || bundled || set.Changed("machine")
-	in.here = set.Changed(pluginFlag) ||
-		readsMachine && !bundled && set.Lookup("machine").Value.String() == source.Host
+	in.here = in.pluginExpected || readsMachine && !bundled && set.Lookup("machine").Value.String() == source.Host
 	switch {
 	case in.here:
 		in.plugin, in.pluginErr = askPlugin(ctx, f.pluginURL)
-		in.pluginExpected = set.Changed(pluginFlag)
 	case in.node != nil && in.node.pod(devicePlugin) != nil:
 		in.plugin, in.pluginErr = cluster.Report(ctx, in.node.client, f.node)
 	}
-	if !in.named {
-		switch {
-		case in.here && in.plugin != nil:
-			in.names, in.counts = namesServed(in.plugin), in.plugin.Resources
-		case in.node != nil:
-			in.names = namesOffered(in.node.node)
-		}
-		f.machine.Named(in.names.gpu, in.names.hcas)
-	}
 	if readsMachine {
-		var err error
 		if in.machine, err = f.machine.Load(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return in, f.resolve(in)
-}
-
-// resolve finds the configuration of a node of the cluster, with the names of its
-// GPUs' maker.
-func (f *flags) resolve(in *input) error {
 	if in.node == nil {
-		return nil
+		return in, nil
 	}
 	all, err := f.machine.Config()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	labels := in.node.node.Labels
 	if in.config = all.Resolve(f.node, labels).ForLabels(labels); in.machine != nil {
-		in.config = all.Resolve(f.node, labels).For(in.machine.Machine)
+		in.config = in.machine.Config
+	}
+	return in, nil
+}
+
+// useCluster takes the configuration that heddle's daemons on a Node have.
+func (f *flags) useCluster(ctx context.Context, n *clusterNode) error {
+	for _, app := range []string{discovery, devicePlugin} {
+		pod := n.pod(app)
+		if pod == nil {
+			continue
+		}
+		name := cluster.ConfigName(&pod.Spec)
+		files, err := cluster.ConfigFiles(ctx, n.client, pod.Namespace, name)
+		if err == nil {
+			err = f.machine.Use(files)
+		}
+		return err
 	}
 	return nil
 }
@@ -150,10 +147,10 @@ func (f *flags) resolve(in *input) error {
 type Report struct {
 	// Node is the name of the node or machine.
 	Node string `json:"node"`
-	// Resources are the machine's; empty if none was read.
+	// Resources are the machine's; empty if none was read, and where the device plugin reports what it offers.
 	Resources []capacity.Resource `json:"resources"`
 	// Findings are problems first.
-	Findings checks.List `json:"findings"`
+	Findings Findings `json:"findings"`
 	// Plugin is the device plugin's report; nil if it was not asked, or did
 	// not answer.
 	Plugin *report.Report `json:"devicePlugin,omitempty"`
@@ -162,24 +159,22 @@ type Report struct {
 // diagnose runs all checks, and counts the problems.
 func diagnose(in *input) (r *Report, problems int) {
 	r = &Report{Resources: []capacity.Resource{}, Plugin: in.plugin}
-	l := &checks.List{}
+	l := &Findings{}
 	var want *labels.Result
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node
-		r.Resources = resources(in)
+		if in.plugin == nil {
+			r.Resources = capacity.Of(m.Machine, &m.Config, host.Vendors())
+		}
 		result := labels.Compute(m.Machine, &m.Config, host.Vendors())
 		want = in.kept(&result)
-		corrected := m.Config.WithRoles(m.Machine)
-		l.Machine(corrected)
-		l.Roles(corrected, &m.Config.RDMA.Roles)
-		l.NotServed(corrected, &m.Config)
-		l.Labels(result.Problems, &m.Config)
+		l.machine(m.Machine, &m.Config, result.Problems)
 		if m.Unsure != "" {
-			l.Note("configuration", "", "%s", m.Unsure)
+			l.note("configuration", "", "%s", m.Unsure)
 		}
 	}
-	if !in.named {
-		in.names.check(l)
+	if in.unread != nil {
+		l.note("configuration", "--config DIR gives it.", "is not known, and taken to be the default one: %v", in.unread)
 	}
 	if in.node != nil {
 		r.Node = in.node.node.Name
@@ -191,27 +186,19 @@ func diagnose(in *input) (r *Report, problems int) {
 	} else if in.pluginErr != nil {
 		in.checkSilence(l)
 	}
-	r.Findings, problems = l.Sorted()
+	r.Findings, problems = l.sorted()
 	return r, problems
 }
 
-// resources lists what the machine offers. What the device plugin of this host
-// reports wins where no configuration is given: how many share an HCA, and which
-// are chosen, only it knows then.
-func resources(in *input) []capacity.Resource {
-	all := capacity.Of(in.machine.Machine, &in.machine.Config, host.Vendors())
-	for i := range all {
-		at := slices.IndexFunc(in.counts, func(s report.Resource) bool {
-			return s.Name == all[i].Name && s.Kind == report.KindHCA
-		})
-		if at >= 0 {
-			all[i].Count, all[i].Reason = int64(in.counts[at].Allocatable), in.counts[at].Reason
-		}
-		if in.plugin != nil && slices.Contains(in.plugin.Unserved, all[i].Name) {
-			all[i].Count, all[i].Reason = 0, "the device plugin does not serve it: see below"
-		}
+// kept adds the Node's current labels and taints while they should be kept.
+func (in *input) kept(want *labels.Result) *labels.Result {
+	m := in.machine
+	if in.node == nil || in.node.keptUntil().IsZero() || labels.DriverAbsent(m.Machine, host.Vendors()) == "" {
+		return want
 	}
-	return all
+	carried, taints := nodesync.Carried(in.node.node)
+	result, _ := want.Keep(&m.Config, carried, taints)
+	return &result
 }
 
 // Text renders the report: a summary, the resources with reasons for missing ones, the allocations,

@@ -1,9 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -11,12 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
-	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 func TestSourcesAreExplained(t *testing.T) {
@@ -43,53 +37,15 @@ func TestSourcesAreExplained(t *testing.T) {
 			"source cluster-manager: is silent since 2023-11-14T22:13:20Z: it answers 503",
 		}, 0},
 	} {
-		l := &checks.List{}
+		l := &Findings{}
 		checkSources(l, &v1alpha1.NodeTopology{Spec: tt.spec})
-		list, problems := l.Sorted()
+		list, problems := l.sorted()
 		var got []string
 		for _, f := range list {
 			got = append(got, strings.TrimSpace(f.Subject+": "+f.Message))
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" || problems != tt.problems {
 			t.Errorf("%s: %d problems (-want +got):\n%s", tt.name, problems, diff)
-		}
-	}
-}
-
-// The client knows core/v1 alone, and reads the report all the same.
-func TestReadTopology(t *testing.T) {
-	want := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Spec: v1alpha1.NodeTopologySpec{
-		Rails: []v1alpha1.Rail{{HCA: "mlx5_0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkActive}},
-	}}
-	for _, tt := range []struct {
-		code   int
-		answer any
-		want   *v1alpha1.NodeTopology
-		err    string
-	}{
-		{http.StatusOK, &v1alpha1.NodeTopology{
-			TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind}, ObjectMeta: want.ObjectMeta, Spec: want.Spec,
-		}, want, ""},
-		{http.StatusNotFound, nil, nil, ""},
-		{http.StatusForbidden, nil, nil, ""},
-		{http.StatusUnauthorized, nil, nil, "read NodeTopology gpu-1: "},
-	} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/apis/topology.heddle.dev/v1alpha1/nodetopologies/gpu-1" {
-				t.Errorf("asked for %s", r.URL)
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(tt.code)
-			_ = json.NewEncoder(w).Encode(tt.answer)
-		}))
-		client, err := kube.ClientFor(&rest.Config{Host: server.URL}, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := readTopology(t.Context(), client, "gpu-1")
-		server.Close()
-		if diff := cmp.Diff(tt.want, got); diff != "" || (err == nil) != (tt.err == "") || err != nil && !strings.HasPrefix(err.Error(), tt.err) {
-			t.Errorf("%d: error %v (-want +got):\n%s", tt.code, err, diff)
 		}
 	}
 }

@@ -4,42 +4,44 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// discovery is the program that labels Nodes, devicePlugin the one that hands
-// out devices.
+// The programs that label Nodes, hand out devices, and report where cables end.
 const (
 	discovery    = "heddle-feature-discovery"
 	devicePlugin = "heddle-device-plugin"
+	topoWorker   = "heddle-topo-worker"
 )
 
-// cablesRemedy is about [wellknown.ConditionFabric], which topo-master keeps.
-const cablesRemedy = "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster."
+// onNode is the remedy for what the Node alone does not explain.
+const onNode = "Run heddle doctor on the node: it shows what can be done about each device."
 
 // clusterNode is a Node with everything that the API server has about it.
 type clusterNode struct {
 	client *cluster.Client
 	node   *corev1.Node
 	pods   []corev1.Pod
-	// discoveryRuns is whether discovery has a pod on any Node.
-	discoveryRuns bool
-	// schedulers are heddle-scheduler's profiles.
-	schedulers schedulers
-	// topology is the Node's report of its cables; nil without one.
+	// schedulers are the names by which pods reach heddle-scheduler; empty where it does not run.
+	schedulers []string
+	// topology is the Node's report of its cables; nil without one, and without the right to read it.
 	topology *v1alpha1.NodeTopology
 }
 
@@ -57,18 +59,15 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 		return nil, err
 	}
 	n.pods = pods.Items
-	anywhere, err := cluster.Pod(ctx, client, discovery)
-	if err != nil {
-		return nil, err
-	}
-	n.discoveryRuns = anywhere != nil
 	if n.schedulers, err = readSchedulers(ctx, client); err != nil {
 		return nil, err
 	}
-	if n.topology, err = readTopology(ctx, client, name); err != nil {
-		return nil, err
+	request := client.Get().AbsPath("/apis", v1alpha1.GroupName, v1alpha1.Version, v1alpha1.Plural, name)
+	n.topology, err = cluster.Read[v1alpha1.NodeTopology](ctx, request, "NodeTopology "+name)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return n, nil
 	}
-	return n, nil
+	return n, err
 }
 
 // pod returns the Node's pod of a daemon of heddle; nil if it has none.
@@ -88,16 +87,13 @@ func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
 	})
 }
 
-// check explains a Node as the API server knows it and, if want is not nil, the differences from
-// its machine.
-func (n *clusterNode) check(l *checks.List, cfg *config.NodeConfig, want *labels.Result) {
+// check explains a Node as the API server knows it and, if want is not nil, the differences from its machine.
+func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Result) {
 	plugin := n.pod(devicePlugin) != nil
 	n.checkConditions(l, plugin)
-	n.checkCordons(l)
+	n.checkAnnotations(l)
 	n.checkDiscovery(l)
-	n.checkKept(l)
-	n.checkReleased(l)
-	n.schedulers.check(l, n.pods, cfg)
+	checkSchedulers(l, n.schedulers, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
 	}
@@ -111,81 +107,99 @@ func (n *clusterNode) check(l *checks.List, cfg *config.NodeConfig, want *labels
 	}
 }
 
-// checkConditions explains conditions that are not as they should be. Where the
-// device plugin does not run, its conditions may be old.
-func (n *clusterNode) checkConditions(l *checks.List, plugin bool) {
-	const onNode = "Run heddle doctor on the node: it shows what can be done about each device."
+// checkConditions explains conditions that are not as they should be. Where the device plugin does not run, its
+// conditions may be old.
+func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 	subject := "Node " + n.node.Name
 	for _, c := range n.node.Status.Conditions {
 		holds := c.Status == corev1.ConditionTrue
 		text := c.Reason + ": " + c.Message
 		switch {
 		case c.Type == corev1.NodeReady && !holds:
-			l.Problem(subject, "See the kubelet's log on the node.", "is not Ready: %s", text)
+			l.problem(subject, "See the kubelet's log on the node.", "is not Ready: %s", text)
 		case c.Type == wellknown.ConditionDevices && !holds && plugin:
-			l.Problem(subject, onNode, "%s is %s: %s", wellknown.ConditionDevices, c.Status, text)
+			l.problem(subject, onNode, "%s is %s: %s", c.Type, c.Status, text)
 		case c.Type == wellknown.ConditionDevices && !holds:
-			l.Note(subject, onNode, "%s is %s: %s (of %s, which does not run here now)",
-				wellknown.ConditionDevices, c.Status, text, devicePlugin)
+			l.note(subject, onNode, "%s is %s: %s (of %s, which does not run here now)", c.Type, c.Status, text, devicePlugin)
 		case c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
-			l.Problem(subject, cablesRemedy, "%s: %s", wellknown.ConditionFabric, text)
+			l.problem(subject, "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster.",
+				"%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionRemediation && holds:
-			l.Problem(subject, "docs/health.md#remediation has what follows.", "%s: %s", wellknown.ConditionRemediation, text)
+			l.problem(subject, "docs/health.md#remediation has what follows.", "%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
-				l.Note(subject, "", "%s", message)
+				l.note(subject, "", "%s", message)
 			}
 		}
 	}
 }
 
-// checkCordons explains what operators took out: the Node, or GPUs of it.
-func (n *clusterNode) checkCordons(l *checks.List) {
-	subject := "Node " + n.node.Name
+// checkAnnotations explains what operators took out, the Node or GPUs of it, and that the GPU driver is absent.
+func (n *clusterNode) checkAnnotations(l *Findings) {
+	name, annotations := n.node.Name, n.node.Annotations
+	subject, undo := "Node "+name, "heddle gpu release --node "+name+" --undo"
 	if n.node.Spec.Unschedulable {
-		l.Note(subject, "kubectl uncordon "+n.node.Name, "is cordoned: no new pod comes here")
+		l.note(subject, "kubectl uncordon "+name, "is cordoned: no new pod comes here")
 	}
-	uuids, err := wellknown.ParseCordoned(n.node.Annotations[wellknown.CordonedGPUs])
+	uuids, err := wellknown.ParseCordoned(annotations[wellknown.CordonedGPUs])
 	for _, uuid := range uuids {
-		noteCordon(l, n.node.Name, uuid, ": no new pod gets it")
+		l.cordon(name, uuid, ": no new pod gets it")
 	}
 	if err != nil {
-		l.Problem(subject, "Correct the annotation: kubectl edit node "+n.node.Name, "%v", err)
+		l.problem(subject, "Correct the annotation: kubectl edit node "+name, "%v", err)
+	}
+	if until := n.keptUntil(); !until.IsZero() {
+		l.note(subject, "", "its GPU driver is absent; labels and taints of the GPUs are kept until %s", rfc3339(until))
+	}
+	switch asked, err := release.Parse(annotations[wellknown.GPURelease]); {
+	case err != nil:
+		l.problem(subject, undo, "its GPUs are not released: %v", err)
+	case asked.Active(time.Now()):
+		which := "any of its GPUs"
+		if len(asked.GPUs) > 0 {
+			which = strings.Join(asked.GPUs, ", ")
+		}
+		l.note(subject, undo, "the GPUs' driver is released until %s; no new pod gets %s", rfc3339(asked.Until), which)
 	}
 }
 
-func noteCordon(l *checks.List, node, uuid, meaning string) {
-	l.Note("Node "+node, "heddle gpu uncordon "+node+" "+uuid, "GPU %s is cordoned%s", uuid, meaning)
+func (l *Findings) cordon(node, uuid, meaning string) {
+	l.note("Node "+node, "heddle gpu uncordon "+node+" "+uuid, "GPU %s is cordoned%s", uuid, meaning)
 }
 
-// checkDiscovery reports whether discovery has written to the Node, and if not,
-// why.
-func (n *clusterNode) checkDiscovery(l *checks.List) {
-	const remove = discovery + " --oneshot --cleanup removes what it left."
+// keptUntil returns when discovery stops keeping the Node's labels and taints without a GPU driver, or the zero time.
+func (n *clusterNode) keptUntil() time.Time {
+	since, err := time.Parse(time.RFC3339, n.node.Annotations[wellknown.DriverAbsentSince])
+	if until := since.Add(config.KeepWithoutDriver); err == nil && time.Now().Before(until) {
+		return until
+	}
+	return time.Time{}
+}
+
+// checkDiscovery reports whether discovery has written to the Node, and if not, why.
+func (n *clusterNode) checkDiscovery(l *Findings) {
 	pod := n.pod(discovery)
 	wrote, when := applied(n.node)
 	switch {
-	case pod == nil && wrote && n.discoveryRuns:
-		l.Problem(discovery, "See the DaemonSet's nodeSelector and events; "+remove,
-			"has no pod here, though it runs elsewhere; the Node's labels%s are no longer kept up to date", when)
 	case pod == nil && wrote:
-		l.Note(discovery, "After --oneshot that is as it should be; "+remove,
-			"wrote the Node's labels%s and has no pod in the cluster: they are no longer kept up to date", when)
+		l.note(discovery, "After --oneshot that is as it should be, else see the DaemonSet's nodeSelector and events; "+
+			discovery+" --oneshot --cleanup removes what it left.",
+			"wrote the Node's labels%s and has no pod here: they are no longer kept up to date", when)
 	case pod == nil:
-		l.Problem(discovery, "See the DaemonSet's nodeSelector, tolerations and events.",
+		l.problem(discovery, "See the DaemonSet's nodeSelector, tolerations and events.",
 			"has no pod here, so the Node has none of heddle's labels")
 	case !cluster.IsReady(pod):
-		l.Problem(discovery, fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name),
+		l.problem(discovery, fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name),
 			"is not ready here (pod %s/%s)", pod.Namespace, pod.Name)
 	case !wrote && !writesFile(pod):
-		l.Problem(discovery,
+		l.problem(discovery,
 			fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name),
 			"runs here and has written nothing to the Node")
 	}
 }
 
-// applied reports whether discovery holds anything of the Node, and since when,
-// with a blank before it; empty if that is not recorded.
+// applied reports whether discovery holds anything of the Node, and since when, with a blank before it; empty if
+// that is not recorded.
 func applied(node *corev1.Node) (wrote bool, when string) {
 	for _, e := range node.ManagedFields {
 		if e.Manager != wellknown.FieldManager {
@@ -193,14 +207,13 @@ func applied(node *corev1.Node) (wrote bool, when string) {
 		}
 		wrote = true
 		if e.Time != nil && e.Operation == metav1.ManagedFieldsOperationApply {
-			when = " of " + e.Time.UTC().Format(time.RFC3339)
+			when = " of " + rfc3339(e.Time.Time)
 		}
 	}
 	return wrote, when
 }
 
-// writesFile reports whether discovery writes its labels to a file, for
-// node-feature-discovery.
+// writesFile reports whether discovery writes its labels to a file, for node-feature-discovery.
 func writesFile(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
@@ -209,25 +222,49 @@ func writesFile(p *corev1.Pod) bool {
 	})
 }
 
+// checkSources explains what the topo-worker cannot see: sources that are silent, and what it could not read. A
+// node without a known end of a cable is in no group, which is a problem.
+func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
+	known, active := len(nt.Spec.Path) > 0, false
+	for i := range nt.Spec.Rails {
+		r := &nt.Spec.Rails[i]
+		known = known || r.Switch != nil
+		active = active || r.Role == "fabric" && r.LinkState == v1alpha1.LinkActive
+	}
+	for _, s := range nt.Spec.Stale {
+		l.note("source "+string(s.Source), "Cables do not move because a source is silent: what it last reported stands.",
+			"is silent since %s: %s", rfc3339(s.Since.Time), s.Reason)
+	}
+	if !known && active {
+		l.problem(topoWorker, "docs/topology-sources.md lists what each source needs.",
+			"knows the switch behind none of the node's active ports: the node is in no group")
+	}
+	var ports group // Eight rails have one reason.
+	for _, s := range nt.Spec.Skipped {
+		ports.add(s.Reason, s.Name)
+	}
+	for _, reason := range ports.order {
+		l.note(topoWorker, "", "%s: %s", ports.join(reason), reason)
+	}
+}
+
 // checkLabels compares the Node with what the machine should have.
-func checkLabels(l *checks.List, node *corev1.Node, want *labels.Result, force bool) {
+func checkLabels(l *Findings, node *corev1.Node, want *labels.Result, force bool) {
 	desired := nodesync.Desired{Labels: want.Labels, Taints: want.Taints, Force: force}
 	changes, conflicts := nodesync.Preview(node, desired)
 	for _, c := range conflicts {
-		l.Problem(c.Kind+" "+c.Key, "Take it from the other writer, or set labelConflict: force.",
+		l.problem(c.Kind+" "+c.Key, "Take it from the other writer, or set labelConflict: force.",
 			"%s; it is left to them", c.String())
 	}
 	if len(changes) > 0 {
-		l.Problem("Node "+node.Name, "If it stays so for a minute, see heddle-feature-discovery's log.",
+		l.problem("Node "+node.Name, "If it stays so for a minute, see heddle-feature-discovery's log.",
 			"differs from what this machine should have: %s", strings.Join(changes, "; "))
 	}
 }
 
-// checkOwners explains labels of the configuration that others hold alone. Of
-// equal values discovery becomes an owner too, so what it does not own and would
-// write it has left to them. The Node does not have the value that discovery
-// would have written.
-func checkOwners(l *checks.List, node *corev1.Node, cfg *config.NodeConfig) {
+// checkOwners explains labels of the configuration that others hold alone. Of equal values discovery becomes an
+// owner too, so the Node does not have the value that discovery would have written.
+func checkOwners(l *Findings, node *corev1.Node, cfg *config.NodeConfig) {
 	if wrote, _ := applied(node); !wrote {
 		return
 	}
@@ -237,15 +274,14 @@ func checkOwners(l *checks.List, node *corev1.Node, cfg *config.NodeConfig) {
 		if len(by) == 0 || slices.Contains(by, wellknown.FieldManager) || !writes(cfg, key) {
 			continue
 		}
-		l.Problem("label "+key, fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
+		l.problem("label "+key, fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
 			"labelConflict: force takes it.", node.Name, key),
 			"%s holds it with value %q; heddle-feature-discovery leaves it to them",
 			strings.Join(by, " and "), node.Labels[key])
 	}
 }
 
-// writes reports whether discovery writes a label under this configuration, on
-// some machine.
+// writes reports whether discovery writes a label under this configuration, on some machine.
 func writes(cfg *config.NodeConfig, key string) bool {
 	d := cfg.Domains
 	switch {
@@ -261,4 +297,78 @@ func writes(cfg *config.NodeConfig, key string) bool {
 	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool {
 		return wellknown.Match(pattern, key)
 	})
+}
+
+// expectation is a resource that a Node should offer, by its labels.
+type expectation struct {
+	resource string
+	// devices is the number in the labels, as written, or empty.
+	devices string
+}
+
+// expectations lists the resources of the configuration. The labels count all devices, so nothing is expected where
+// the configuration allocates them differently: shared or cut GPUs, HCAs chosen by more than their role.
+func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
+	d := cfg.Domains
+	count := func(key string) string {
+		if n := node.Labels[key]; n != "0" {
+			return n
+		}
+		return ""
+	}
+	exclusive := count(d.GPUKey(wellknown.GPUCount))
+	shared := exclusive
+	switch node.Labels[d.GPUKey(wellknown.GPUSharingStrategy)] {
+	case "sgpu":
+		exclusive = ""
+	case "none":
+		shared = ""
+	}
+	if node.Labels[d.GPUKey(wellknown.GPUReplicas)] == "0" {
+		exclusive = "" // All cut by MIG.
+	}
+	all := []expectation{{cfg.Resources.GPU, exclusive}}
+	if cfg.Mode == config.ModeSGPU {
+		all = append(all, expectation{cfg.Resources.SGPU, shared})
+	}
+	for i := range cfg.RDMA.Resources {
+		r := &cfg.RDMA.Resources[i]
+		e := expectation{resource: r.Name}
+		if reflect.DeepEqual(r.Selectors, config.Selectors{Roles: []machine.Role{machine.RoleFabric}}) {
+			e.devices = count(wellknown.RDMACount)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// check explains a resource that is missing, zero or reduced. That it is not registered is a problem where
+// heddle-device-plugin runs.
+func (e expectation) check(l *Findings, node *corev1.Node, plugin bool) {
+	capacity, known := node.Status.Capacity[corev1.ResourceName(e.resource)]
+	allocatable := node.Status.Allocatable[corev1.ResourceName(e.resource)]
+	subject := "resource " + e.resource
+	switch {
+	case e.devices == "" && capacity.IsZero():
+	case !known && !plugin:
+		l.note(subject, "", "is not advertised: no heddle-device-plugin runs here; the Node's labels count %s devices",
+			e.devices)
+	case !known:
+		l.problem(subject, "heddle-device-plugin runs here and has not registered it with the kubelet: see its log.",
+			"is not advertised, though the Node's labels count %s devices", e.devices)
+	case capacity.IsZero():
+		l.problem(subject, onNode, "is 0, though the Node's labels count %s devices: a device plugin registered it "+
+			"and lists none", e.devices)
+	case allocatable.Cmp(capacity) < 0:
+		l.problem(subject, onNode, "has allocatable %s of %s: the others are unhealthy",
+			allocatable.String(), capacity.String())
+	}
+	counts, err := allocation.ParseHCACounts(node.Annotations[wellknown.HCACounts])
+	if err != nil {
+		return // It has none, or the version of another heddle's.
+	}
+	if n := counts.HCAs[e.resource]; n > 0 && capacity.Value() > int64(n) {
+		l.note(subject, "", "%d HCAs, up to %d containers each: capacity %s counts places, and a container gets %d HCAs "+
+			"at most", n, capacity.Value()/int64(n), capacity.String(), n)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -67,12 +66,6 @@ func TestNodeThroughTheAPI(t *testing.T) {
 			}}
 		}, []corev1.Pod{discovery}, nil, "", []string{"Node gpu-1: is not Ready: KubeletNotReady: no CNI"}},
 		{"labels that a run by hand wrote", func(*corev1.Node) {}, nil, nil, "", nil},
-		{"discovery left this Node", func(n *corev1.Node) {
-			n.ManagedFields[0].Time = new(metav1.Date(2026, 9, 30, 12, 0, 0, 0, time.UTC))
-		}, nil, []corev1.Pod{discovery}, "", []string{
-			"heddle-feature-discovery: has no pod here, though it runs elsewhere; " +
-				"the Node's labels of 2026-09-30T12:00:00Z are no longer kept up to date",
-		}},
 		{"labels by way of a file", func(n *corev1.Node) { n.ManagedFields = nil }, []corev1.Pod{file}, nil, "", nil},
 		{"all GPUs are shared", func(n *corev1.Node) {
 			n.Labels["nvidia.com/gpu.sharing-strategy"] = "sgpu"

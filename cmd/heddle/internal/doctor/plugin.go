@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -61,94 +59,78 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 	return r, nil
 }
 
-// checkSilence explains that the device plugin did not answer, where an answer
-// was expected.
-func (in *input) checkSilence(l *checks.List) {
+// checkSilence explains that the device plugin did not answer, where an answer was expected.
+func (in *input) checkSilence(l *Findings) {
 	switch {
 	case !in.here:
-		l.Note(devicePlugin,
+		l.note(devicePlugin,
 			"It takes the right to create pods/portforward in heddle's namespace; or run heddle doctor on the node.",
 			"which container has which devices is not known: %v", in.pluginErr)
 	case in.pluginExpected, in.node != nil && in.node.offers(&in.config):
-		l.Note(devicePlugin, "It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".",
+		l.note(devicePlugin, "It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".",
 			"the device plugin does not answer: %v", in.pluginErr)
 	}
 }
 
-// checkPlugin explains what the device plugin reports. What the Node reports too
-// is in the list already, and not repeated.
-func checkPlugin(l *checks.List, r *report.Report) {
-	before := *l
+// checkPlugin explains what the device plugin reports.
+func checkPlugin(l *Findings, r *report.Report) {
 	for i := range r.Resources {
 		checkServed(l, &r.Resources[i])
 	}
-	var modes checks.List
-	checkModes(&modes, r)
-	for _, f := range modes {
-		if !slices.ContainsFunc(before, func(b checks.Finding) bool { return b.Message == f.Message }) {
-			*l = append(*l, f)
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		if pending := g.Pending(); pending != "" {
+			l.note("Node "+r.Node, "", "%s", pending)
 		}
+		if g.Cordoned {
+			l.cordon(r.Node, g.UUID, ": no new pod gets it")
+		}
+	}
+	for _, uuid := range r.UnknownCordoned {
+		l.cordon(r.Node, uuid, " and not on this node")
 	}
 	for i := range r.Rejected {
 		p := &r.Rejected[i]
-		l.Problem("pod "+podName(p.Namespace, p.Pod, p.UID), rejectedRemedies()[p.Kind],
+		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), rejectedRemedies()[p.Kind],
 			"container %s gets no GPU since %s: %s", p.Container, rfc3339(p.Since), p.Reason)
 	}
 	for i := range r.Bindings {
 		if b := &r.Bindings[i]; b.Unrecorded {
-			l.Problem("pod "+podName(b.Namespace, b.Pod, b.UID),
+			l.problem("pod "+podName(b.Namespace, b.Pod, b.UID),
 				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint.",
 				"container %s has a share without a checkpoint entry, which was lost or is another "+
 					"device plugin's; no other pod gets the GPUs that it may have until the pod is gone", b.Container)
 		}
 	}
-	checkLimits(l, r.Enforcers)
-	checkNotEnforced(l, r)
+	checkLimits(l, r)
 	for i := range r.MPS {
 		checkMPS(l, &r.MPS[i])
 	}
 	if r.Unmeasured != "" {
-		l.Note("use of shared GPUs", "", "is not measured: %s", r.Unmeasured)
+		l.note("use of shared GPUs", "", "is not measured: %s", r.Unmeasured)
 	}
 	for _, p := range r.Problems {
-		l.Problem(devicePlugin+": "+p.Name, pluginRemedies()[p.Name], "%s", p.Reason)
+		l.problem(devicePlugin+": "+p.Name, pluginRemedies()[p.Name], "%s", p.Reason)
 	}
 }
 
-// checkServed explains a resource that the kubelet does not take from the device
-// plugin, and one that is on its way out.
-func checkServed(l *checks.List, r *report.Resource) {
+// checkServed explains a resource that the kubelet does not take from the device plugin, and one that is on its way
+// out.
+func checkServed(l *Findings, r *report.Resource) {
 	subject := "resource " + r.Name
 	switch {
 	case !r.Registered && r.Owner != "":
-		l.Problem(subject, "Remove the other one.",
+		l.problem(subject, "Remove the other one.",
 			"is served by %s; heddle-device-plugin waits until it is free", r.Owner)
 	case !r.Registered:
-		l.Problem(subject, "See heddle-device-plugin's log and the kubelet's.",
+		l.problem(subject, "See heddle-device-plugin's log and the kubelet's.",
 			"is not registered with the kubelet: %s", cmp.Or(r.LastError, "not yet"))
 	case r.Owner != "":
-		l.Problem(subject, "Remove the other one.",
+		l.problem(subject, "Remove the other one.",
 			"is served by heddle-device-plugin, and %s serves it too: devices may be allocated twice", r.Owner)
 	case r.Withdrawn > 0:
-		l.Note(subject, "", "no longer allocates %s; a device stays listed until no pod holds it",
+		l.note(subject, "", "no longer allocates %s; a device stays listed until no pod holds it",
 			cli.Count(r.Withdrawn, "device ID"))
-	}
-}
-
-// checkModes explains GPUs that are not allocated as configured, or not at all.
-func checkModes(l *checks.List, r *report.Report) {
-	for i := range r.GPUs {
-		if pending := r.GPUs[i].Pending(); pending != "" {
-			l.Note("Node "+r.Node, "", "%s", pending)
-		}
-	}
-	for i := range r.GPUs {
-		if r.GPUs[i].Cordoned {
-			noteCordon(l, r.Node, r.GPUs[i].UUID, ": no new pod gets it")
-		}
-	}
-	for _, uuid := range r.UnknownCordoned {
-		noteCordon(l, r.Node, uuid, " and not on this node")
 	}
 }
 
@@ -165,63 +147,51 @@ func rejectedRemedies() map[string]string {
 	}
 }
 
-// checkLimits explains what makes limits of shares hold, and what does not.
-func checkLimits(l *checks.List, e *report.Enforcers) {
-	const subject = "limits of shares"
-	switch {
+// checkLimits explains what makes limits of shares hold, and which containers nothing limits.
+func checkLimits(l *Findings, r *report.Report) {
+	const subject, remedy = "limits of shares", "Give the node an enforcer: docs/enforcers.md has what each needs."
+	switch e := r.Enforcers; {
 	case e == nil:
-		return
 	case e.LastError != "":
-		l.Problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
+		l.problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
 			"shares are rejected: %s", e.LastError)
-		return
-	}
-	for _, reason := range []string{e.WhyMemory, e.WhyCompute} {
-		if reason != "" {
-			l.Note(subject, "", "%s", reason)
+	default:
+		for _, kind := range []struct{ what, by, why string }{
+			{"memory", e.Memory, e.WhyMemory}, {"compute", e.Compute, e.WhyCompute},
+		} {
+			if kind.why != "" {
+				l.note(subject, "", "%s", kind.why)
+			}
+			if kind.by == string(config.EnforceNone) {
+				l.note(subject, remedy, "a container may use more than its share of %s", kind.what)
+			}
 		}
 	}
-}
-
-// checkNotEnforced reports what new shares are not kept within, and which containers
-// are not.
-func checkNotEnforced(l *checks.List, r *report.Report) {
-	var what, containers []string
-	if e := r.Enforcers; e != nil && e.Memory == string(config.EnforceNone) {
-		what = append(what, "memory")
-	}
-	if e := r.Enforcers; e != nil && e.Compute == string(config.EnforceNone) {
-		what = append(what, "compute")
-	}
+	var containers []string
 	for i := range r.Bindings {
 		if b := &r.Bindings[i]; len(b.NotEnforced) > 0 {
 			containers = append(containers, podName(b.Namespace, b.Pod, b.UID)+" "+b.Container)
 		}
 	}
-	const remedy = "Give the node an enforcer: docs/enforcers.md has what each needs."
-	if len(what) > 0 {
-		l.Note("limits of shares", remedy, "a container may use more than its share of %s", strings.Join(what, " and "))
-	}
 	if len(containers) > 0 {
-		l.Note("limits of shares", "", "nothing keeps within its share: %s", strings.Join(containers, ", "))
+		l.note(subject, "", "nothing keeps within its share: %s", strings.Join(containers, ", "))
 	}
 }
 
 // checkMPS explains an MPS daemon that does not work, and one that did not.
-func checkMPS(l *checks.List, d *enforce.Daemon) {
-	subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
-	restarts := cli.Count(d.Restarts, "restart")
+func checkMPS(l *Findings, d *enforce.Daemon) {
+	subject, restarts := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU), cli.Count(d.Restarts, "restart")
 	switch {
 	case d.Reason != "":
 		last := "it never ran"
 		if !d.LastRunning.IsZero() {
 			last = "it last ran at " + rfc3339(d.LastRunning)
 		}
-		l.Problem(subject, "Its containers that ran have to be started again, new ones wait. Its own log is "+
+		l.problem(subject, "Its containers that ran have to be started again, new ones wait. Its own log is "+
 			"mps/"+d.GPU+"/log/control.log in the state directory; see also heddle-device-plugin's log.",
 			"is %s since %s: %s (%s, %s)", d.State, rfc3339(d.Since), d.Reason, last, restarts)
 	case d.Restarts > 0:
-		l.Note(subject, "CUDA programs that used it before that fail until they are started again.",
+		l.note(subject, "CUDA programs that used it before that fail until they are started again.",
 			"is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.LastError)
 	}
 }

@@ -148,7 +148,8 @@ func TestSharesWithFindings(t *testing.T) {
 			},
 			false,
 			[]string{
-				"note  limits of shares\n  a container may use more than its share of memory and compute\n  -> Give the node an enforcer",
+				"note  limits of shares\n  a container may use more than its share of memory\n  -> Give the node an enforcer",
+				"note  limits of shares\n  a container may use more than its share of compute\n  -> Give the node an enforcer",
 				"note  limits of shares\n  nothing keeps within its share: ml/x main\n",
 			},
 			"ml/y main",
@@ -247,8 +248,6 @@ func TestSharesThatAreNotServed(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	for _, want := range []string{
-		"nvidia.com/sgpu             0      the device plugin does not serve it: see below\n",
-		"nvidia.com/vmemory          0      the device plugin does not serve it: see below\n",
 		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
 			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.\n",
 	} {

@@ -100,34 +100,24 @@ func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Ta
 	}
 	rows := [][]string{{"OWNER", "NAMESPACE", "NAME", "PODS"}}
 	for _, g := range groups {
-		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods, o.Wide())})
+		shown := 4
+		if o.Wide() {
+			shown = len(g.Pods)
+		}
+		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, cli.First(g.Pods, shown, " ")})
 	}
-	problems := len(groups)
-	if taint.Effect == corev1.TaintEffectPreferNoSchedule {
-		problems = 0
+	problems, fate := len(groups), "these could not come back"
+	switch taint.Effect {
+	case corev1.TaintEffectNoExecute:
+		fate = "these would be evicted at once and could not come back"
+	case corev1.TaintEffectPreferNoSchedule:
+		problems, fate = 0, "these could come back, if no other node takes them"
+	case corev1.TaintEffectNoSchedule:
 	}
 	return o.PrintFindings(c, blocked{&taint, groups}, fmt.Sprintf(
 		"With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
 			"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
-		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect), problems)
-}
-
-// fate describes the effect on pods that do not tolerate a taint.
-func fate(effect corev1.TaintEffect) string {
-	return map[corev1.TaintEffect]string{
-		corev1.TaintEffectNoExecute:        "these would be evicted at once and could not come back",
-		corev1.TaintEffectPreferNoSchedule: "these could come back, if no other node takes them",
-		corev1.TaintEffectNoSchedule:       "these could not come back",
-	}[effect]
-}
-
-// some names the pods of one owner, not all of them unless wide.
-func some(pods []string, wide bool) string {
-	const most = 4
-	if more := len(pods) - most; more > 0 && !wide {
-		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], " "), more)
-	}
-	return strings.Join(pods, " ")
+		text, node, fate, cli.Table(rows), taint.Key, taint.Effect), problems)
 }
 
 // Owner is the controller of a pod: a DaemonSet, a Deployment, or the pod itself.
@@ -150,7 +140,9 @@ func blockedBy(pods []corev1.Pod, taint corev1.Taint) []Group {
 	byOwner := map[Owner][]string{}
 	for i := range pods {
 		p := &pods[i]
-		if cluster.Ended(p) || cluster.IsStatic(p) || toleratedBy(p, taint) {
+		// The numeric operators are for numbers, which the values of heddle's taints are not.
+		tolerates := schedulehelpers.TolerationsTolerateTaint(logr.Discard(), p.Spec.Tolerations, &taint, false)
+		if cluster.Ended(p) || cluster.IsStatic(p) || tolerates {
 			continue
 		}
 		o := ownerOf(p)
@@ -168,12 +160,6 @@ func blockedBy(pods []corev1.Pod, taint corev1.Taint) []Group {
 			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return groups
-}
-
-// toleratedBy leaves out the numeric operators: they are for numbers, which the
-// values of heddle's taints are not.
-func toleratedBy(p *corev1.Pod, taint corev1.Taint) bool {
-	return schedulehelpers.TolerationsTolerateTaint(logr.Discard(), p.Spec.Tolerations, &taint, false)
 }
 
 // ownerOf names the controller of a pod. A ReplicaSet that a Deployment made

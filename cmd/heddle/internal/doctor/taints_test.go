@@ -45,30 +45,6 @@ func TestBlockedGroupsByOwner(t *testing.T) {
 	}
 }
 
-func TestTolerates(t *testing.T) {
-	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H20", Effect: corev1.TaintEffectNoSchedule}
-	for _, tt := range []struct {
-		name string
-		t    corev1.Toleration
-		want bool
-	}{
-		{"everything", corev1.Toleration{Operator: corev1.TolerationOpExists}, true},
-		{"the key", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpExists}, true},
-		{"the value, operator left out", corev1.Toleration{Key: taint.Key, Value: "NVIDIA-H20"}, true},
-		{"another value", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: "NVIDIA-H800"}, false},
-		{"another key", corev1.Toleration{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}, false},
-		{"another effect", corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}, false},
-		{"a number", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpGt, Value: "1"}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{tt.t}}}
-			if got := toleratedBy(pod, taint); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
-		})
-	}
-}
-
 func TestTaintsThroughTheAPI(t *testing.T) {
 	pods := []corev1.Pod{
 		pod("monitoring", "node-exporter-q", owned("DaemonSet", "node-exporter")),
@@ -112,15 +88,5 @@ func TestEffectsOfATaint(t *testing.T) {
 				t.Errorf("error %v, output %q", err, out)
 			}
 		})
-	}
-}
-
-func TestManyPodsOfOneOwnerAreCounted(t *testing.T) {
-	names := []string{"a", "b", "c", "d", "e", "f"}
-	if got := some(names, false); got != "a b c d and 2 more" {
-		t.Errorf("got %q", got)
-	}
-	if got := some(names[:4], false); got != "a b c d" {
-		t.Errorf("got %q", got)
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -113,12 +113,8 @@ func render(s *source.Subject, format string) (string, error) {
 	case formatMatrix:
 		return matrix(m), nil
 	}
-	var all checks.List
-	all.Machine(m)
-	all.Roles(m, &s.Config.RDMA.Roles)
-	all.Labels(labels.Compute(s.Machine, &s.Config, host.Vendors()).Problems, &s.Config)
-	sorted, problems := all.Sorted()
-	return table(m, sorted[:problems], format == cli.FormatWide), nil
+	missing := labels.Compute(s.Machine, &s.Config, host.Vendors()).Problems
+	return table(m, doctor.Problems(s.Machine, &s.Config, missing), format == cli.FormatWide), nil
 }
 
 // labelLines renders what feature-discovery would put on the Node: sorted

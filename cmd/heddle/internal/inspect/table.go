@@ -8,15 +8,15 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/checks"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // table renders what a person wants first on an unknown node: what it is, what
 // is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
-func table(m *machine.Machine, problems checks.List, wide bool) string {
+func table(m *machine.Machine, problems doctor.Findings, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m)))

@@ -3,7 +3,6 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
@@ -31,35 +29,11 @@ const Host = "host"
 type Flags struct {
 	machine, node, config string
 	bundle                string
-	labels                nodeLabels
-	options               host.Options
-	// built replaces a configuration that is not given.
-	built *config.NodeConfig
-}
-
-// nodeLabels is the value of --node-labels; nil is unknown.
-type nodeLabels map[string]string
-
-// String implements [pflag.Value].
-func (l *nodeLabels) String() string { return "" }
-
-// Type implements [pflag.Value].
-func (l *nodeLabels) Type() string { return "string" }
-
-// Set reads key=value,...
-func (l *nodeLabels) Set(text string) error {
-	*l = nodeLabels{}
-	if text == "" {
-		return nil
-	}
-	for pair := range strings.SplitSeq(text, ",") {
-		key, value, ok := strings.Cut(pair, "=")
-		if err := errors.Join(wellknown.CheckKey(key), wellknown.CheckValue(value)); !ok || err != nil {
-			return fmt.Errorf("invalid label %q: want for example pool=inference", pair)
-		}
-		(*l)[key] = value
-	}
-	return nil
+	// labels are nil while they are not known.
+	labels  map[string]string
+	options host.Options
+	// used replaces a configuration that is not given.
+	used *config.Config
 }
 
 // Register adds the flags.
@@ -70,8 +44,9 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`name` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
-	set.Var(&f.labels, "node-labels",
+	set.StringToStringVar(&f.labels, "node-labels", nil,
 		"labels that the Node has, `key=value,...`, for entries of nodes-config with a nodeSelector")
+	set.Lookup("node-labels").DefValue = "" // Not "[]" in the help.
 	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`dir` where the host's sysfs is")
 	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`dir` where the host's device nodes are")
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
@@ -106,7 +81,7 @@ type Subject struct {
 func (f *Flags) Of(node string, labels map[string]string) {
 	f.node, f.labels = node, labels
 	if f.labels == nil {
-		f.labels = nodeLabels{}
+		f.labels = map[string]string{}
 	}
 }
 
@@ -175,27 +150,17 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 	return m, c, nil
 }
 
-// Named takes names of resources where no configuration is given: an empty gpu
-// and nil hcas stay as they are built in.
-func (f *Flags) Named(gpu string, hcas []string) {
-	c := config.Default()
-	c.Resources.GPU = cmp.Or(gpu, c.Resources.GPU)
-	if hcas != nil {
-		like := c.RDMA.Resources[0]
-		c.RDMA.Resources = nil
-		for _, name := range hcas {
-			like.Name = name
-			c.RDMA.Resources = append(c.RDMA.Resources, like)
-		}
-	}
-	f.built = &c
+// Use takes the keys of a cluster's ConfigMap where no configuration is given.
+func (f *Flags) Use(files map[string][]byte) (err error) {
+	f.used, err = config.Parse(files, rule.CEL{})
+	return err
 }
 
 // Config reads the configuration of the cluster.
 func (f *Flags) Config() (*config.Config, error) {
 	switch {
-	case f.config == "" && f.built != nil:
-		return config.New(*f.built), nil
+	case f.config == "" && f.used != nil:
+		return f.used, nil
 	case f.config == "":
 		return config.New(config.Default()), nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,33 +72,24 @@ func (g *gathering) json(name string, object any, err error) {
 
 // config adds the ConfigMap that the daemons read, and the scheduler's.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) {
-	daemons, ofScheduler := cluster.ConfigMap, ""
+	names := map[string]string{bundle.ConfigDir: cluster.ConfigName(&corev1.PodSpec{})}
 	for i := range pods {
-		for _, v := range pods[i].Spec.Volumes {
-			switch {
-			case v.Name != "config" || v.ConfigMap == nil:
-			case pods[i].Labels[cluster.AppLabel] == scheduler:
-				ofScheduler = v.ConfigMap.Name
-			default:
-				daemons = v.ConfigMap.Name
-			}
+		dir := bundle.ConfigDir
+		if cluster.Runs(&pods[i], scheduler) {
+			dir = "scheduler/"
+		}
+		if slices.ContainsFunc(pods[i].Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "config" }) {
+			names[dir] = cluster.ConfigName(&pods[i].Spec)
 		}
 	}
-	g.configMap(ctx, client, daemons, bundle.ConfigDir)
-	if ofScheduler != "" {
-		g.configMap(ctx, client, ofScheduler, "scheduler/")
-	}
-}
-
-func (g *gathering) configMap(ctx context.Context, client rest.Interface, name, dir string) {
-	object, err := cluster.Read[corev1.ConfigMap](ctx,
-		client.Get().Namespace(g.namespace).Resource("configmaps").Name(name), "ConfigMap "+name)
-	if err != nil {
-		g.lacks(dir, err)
-		return
-	}
-	for key, text := range object.Data {
-		g.add(dir+key, []byte(text))
+	for dir, name := range names {
+		files, err := cluster.ConfigFiles(ctx, client, g.namespace, name)
+		if err != nil {
+			g.lacks(dir, err)
+		}
+		for key, text := range files {
+			g.add(dir+key, text)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,7 @@ func (g *gathering) run(name string, other *cobra.Command, more ...string) {
 	args := more
 	g.command.Flags().Visit(func(f *pflag.Flag) {
 		if other.Flags().Lookup(f.Name) != nil || other.PersistentFlags().Lookup(f.Name) != nil {
-			args = append(args, "--"+f.Name+"="+f.Value.String())
+			args = append(args, "--"+f.Name+"="+strings.Trim(f.Value.String(), "[]"))
 		}
 	})
 	var out bytes.Buffer

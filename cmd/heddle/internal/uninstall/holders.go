@@ -17,31 +17,20 @@ import (
 // resources returns the names, or patterns with one "*", of the resources that the device plugin
 // serves by its configuration.
 func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]string, error) {
-	name := cluster.ConfigMap
+	var spec corev1.PodSpec
 	if plugin != nil {
-		for _, v := range plugin.Spec.Template.Spec.Volumes {
-			if v.Name == "config" && v.ConfigMap != nil {
-				name = v.ConfigMap.Name
-			}
-		}
+		spec = plugin.Spec.Template.Spec
 	}
-	var object corev1.ConfigMap
-	there, err := u.read(ctx, "/api/v1/namespaces/"+u.namespace+"/configmaps/"+name, &object)
+	name, c := cluster.ConfigName(&spec), config.New(config.Default())
+	files, err := cluster.ConfigFiles(ctx, u.client, u.namespace, name)
 	if err != nil {
 		return nil, err
 	}
-	c := config.New(config.Default())
-	if there {
-		files := map[string][]byte{}
-		for key, text := range object.Data {
-			files[key] = []byte(text)
-		}
-		if read, err := config.Parse(files, config.Uncompiled{}); err == nil {
-			c = read
-		} else {
-			// The daemons use the last good one, which is unknown here.
-			u.progress("ConfigMap %s is invalid, using the default names of resources: %v", name, err)
-		}
+	if read, err := config.Parse(files, config.Uncompiled{}); err == nil {
+		c = read
+	} else {
+		// The daemons use the last good one, which is unknown here.
+		u.progress("ConfigMap %s is invalid, using the default names of resources: %v", name, err)
 	}
 	var names []string
 	for _, section := range c.Sections() {

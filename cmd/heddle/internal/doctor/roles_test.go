@@ -1,4 +1,4 @@
-package checks
+package doctor
 
 import (
 	"fmt"
@@ -75,8 +75,8 @@ func TestRoles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := near()
 			tt.change(m)
-			var list List
-			list.Roles(m, &tt.set)
+			var list Findings
+			list.roles(m, &tt.set)
 			var got []string
 			for _, f := range list {
 				got = append(got, fmt.Sprintf("%s %s: %s -> %s", f.Level, f.Subject, f.Message, f.Remedy))

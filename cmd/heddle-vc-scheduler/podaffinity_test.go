@@ -1,4 +1,4 @@
-package podaffinity
+package main
 
 import (
 	"encoding/json"
@@ -17,10 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	schedulingv1beta1 "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 	"volcano.sh/volcano/pkg/scheduler"
-	_ "volcano.sh/volcano/pkg/scheduler/actions"
 	"volcano.sh/volcano/pkg/scheduler/api"
 	"volcano.sh/volcano/pkg/scheduler/framework"
-	_ "volcano.sh/volcano/pkg/scheduler/plugins"
 	"volcano.sh/volcano/pkg/scheduler/uthelper"
 	"volcano.sh/volcano/pkg/scheduler/util"
 
@@ -73,11 +71,11 @@ func served(t *testing.T, tree []v1alpha1.Group) (framework.PluginBuilder, frame
 	return build, arguments
 }
 
-// run is a session with the documented configuration for super-nodes, and with the
+// runSession is a session with the documented configuration for super-nodes, and with the
 // plugin's arguments.
-func run(t *testing.T, tree []v1alpha1.Group, test *uthelper.TestCommonStruct) *framework.Session {
+func runSession(t *testing.T, tree []v1alpha1.Group, test *uthelper.TestCommonStruct) *framework.Session {
 	t.Helper()
-	text, err := os.ReadFile("../../../../deploy/examples/volcano-scheduler-conf.yaml")
+	text, err := os.ReadFile("../../deploy/examples/volcano-scheduler-conf.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +89,7 @@ func run(t *testing.T, tree []v1alpha1.Group, test *uthelper.TestCommonStruct) *
 	for _, tier := range tiers {
 		for i := range tier.Plugins {
 			name := tier.Plugins[i].Name
-			if name == Name {
+			if name == podAffinityName {
 				tier.Plugins[i].Arguments = arguments
 				test.Plugins[name] = build
 				continue
@@ -181,7 +179,7 @@ func TestWaitsForTheMap(t *testing.T) {
 				annotations[size] = tt.annotation
 			}
 			workload{name: "one", pods: 1, annotations: annotations}.add(test)
-			compare(t, run(t, nil, test), map[string]string{"one": tt.want}, tt.reason)
+			compare(t, runSession(t, nil, test), map[string]string{"one": tt.want}, tt.reason)
 		})
 	}
 }
@@ -265,7 +263,7 @@ func TestSuperNodes(t *testing.T) {
 			for _, w := range tt.jobs {
 				w.add(test)
 			}
-			compare(t, run(t, tt.tree, test), tt.want, tt.reason)
+			compare(t, runSession(t, tt.tree, test), tt.want, tt.reason)
 		})
 	}
 }

@@ -1,10 +1,4 @@
-// Package gpuaware is the plugin gpu-aware of vc-scheduler: of the nodes that have room
-// for a pod it prefers the one whose free GPUs go together best, and whose other GPUs
-// lose least by it.
-//
-// Nodes publish both ([affinity.Table]); the plugin weighs them against each other and
-// against the scores of other plugins. It rejects no node.
-package gpuaware
+package main
 
 import (
 	"math"
@@ -17,47 +11,48 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// Name is the plugin's in the scheduler's configuration.
-const Name = "gpu-aware"
+const gpuAwareName = "gpu-aware"
 
 // full is the score of the best node with weight 1 and without loss, as from
 // Volcano's own plugins.
 const full = 100
 
-// plugin lives as long as a session.
-type plugin struct {
+// gpuAware is the plugin gpu-aware: of the nodes that have room for a pod it prefers the one whose free GPUs go
+// together best, and whose other GPUs lose least by it. Nodes publish both ([affinity.Table]); the plugin weighs them
+// against each other and against the scores of other plugins. It rejects no node, and lives as long as a session.
+type gpuAware struct {
 	weight, lossWeight float64
 	gpu                corev1.ResourceName
 }
 
-// New makes the plugin. Its arguments are weight and loss.weight, both 1 by default, and
+// newGPUAware makes the plugin. Its arguments are weight and loss.weight, both 1 by default, and
 // vendor and card form the name of the GPU resource.
-func New(arguments framework.Arguments) framework.Plugin {
+func newGPUAware(arguments framework.Arguments) framework.Plugin {
 	domains := wellknown.DefaultDomains()
 	arguments.GetString(&domains.Vendor, "vendor")
 	arguments.GetString(&domains.GPU, "card")
-	p := &plugin{weight: 1, lossWeight: 1, gpu: corev1.ResourceName(domains.GPUResource())}
+	p := &gpuAware{weight: 1, lossWeight: 1, gpu: corev1.ResourceName(domains.GPUResource())}
 	arguments.GetFloat64(&p.weight, "weight")
 	arguments.GetFloat64(&p.lossWeight, "loss.weight")
 	return p
 }
 
 // Name returns the plugin's.
-func (*plugin) Name() string { return Name }
+func (*gpuAware) Name() string { return gpuAwareName }
 
 // OnSessionOpen adds the score of nodes.
-func (p *plugin) OnSessionOpen(session *framework.Session) {
-	session.AddBatchNodeOrderFn(Name, p.scores)
+func (p *gpuAware) OnSessionOpen(session *framework.Session) {
+	session.AddBatchNodeOrderFn(gpuAwareName, p.scores)
 }
 
 // OnSessionClose has nothing to do.
-func (*plugin) OnSessionClose(*framework.Session) {}
+func (*gpuAware) OnSessionClose(*framework.Session) {}
 
 // scores has the scores of the nodes with room for a pod. The bandwidths that they
 // publish depend on the machine, so the greatest of all counts as 100: with twice the
 // weights all differences are twice as large. A node that publishes nothing about such
 // a request has the lowest score of the others.
-func (p *plugin) scores(task *api.TaskInfo, nodes []*api.NodeInfo) (map[string]float64, error) {
+func (p *gpuAware) scores(task *api.TaskInfo, nodes []*api.NodeInfo) (map[string]float64, error) {
 	gpus := int64(task.Resreq.Get(p.gpu)) / 1000 // Volcano counts in thousandths.
 	out := make(map[string]float64, len(nodes))
 	greatest, lowest := int64(1), math.Inf(1)

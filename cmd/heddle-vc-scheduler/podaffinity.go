@@ -1,25 +1,11 @@
-// Package podaffinity is the plugin gpu-podaffinity of vc-scheduler: the pods of a job
-// with the annotation <vendor>/gpu-group-size go into super-nodes, so many GPUs in the
-// order of ranks into each.
-//
-// It owns the methods of Volcano's framework. Super-nodes are the lowest groups of
-// topo-master's GET /node_group, and topo/placement decides which of them a job gets.
-// Jobs without the annotation are not its concern.
-//
-// # A session
-//
-// Volcano makes every plugin again for each session, once a second, and allocates one
-// job after the other in it. Before the first pod of a job gets a node, the job is
-// planned as a whole, on what the jobs before it have left. Pods of one role are kept to
-// the nodes that the plan has for the role: Volcano remembers for all pods of a role
-// which nodes rejected one. Of these nodes each pod gets its own by its score.
-package podaffinity
+package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"volcano.sh/volcano/pkg/scheduler/api"
 	"volcano.sh/volcano/pkg/scheduler/framework"
@@ -29,15 +15,24 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// Name is the plugin's in the scheduler's configuration.
-const Name = "gpu-podaffinity"
+const podAffinityName = "gpu-podaffinity"
+
+// defaultMap is where heddle's chart has topo-master, installed in heddle-system.
+const defaultMap = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
 
 // own is the score of the node that the plan has for a pod: more than all other plugins
 // together give a node.
 const own = 1e9
 
-// plugin lives as long as a session.
-type plugin struct {
+// podAffinity is the plugin gpu-podaffinity: the pods of a job with the annotation <vendor>/gpu-group-size go into
+// super-nodes, so many GPUs in the order of ranks into each. Super-nodes are the lowest groups of topo-master's
+// GET /node_group, and topo/placement decides which of them a job gets.
+//
+// Volcano makes every plugin again for each session, once a second, and allocates one job after the other in it.
+// Before the first pod of a job gets a node, the job is planned as a whole, on what the jobs before it have left.
+// Pods of one role are kept to the nodes that the plan has for the role: Volcano remembers for all pods of a role
+// which nodes rejected one. Of these nodes each pod gets its own by its score.
+type podAffinity struct {
 	session *framework.Session
 	domains wellknown.Domains
 	// answer is the last answer of topo-master, err its last error.
@@ -50,19 +45,24 @@ type plugin struct {
 	counting bool
 }
 
-// Builder returns what makes the plugin for a session. topo-master is polled from the
-// first session on, until the context ends.
+// topologyMap is the client of topo-master. It outlives sessions, which see its last good answer and never wait for
+// another.
+type topologyMap struct {
+	mu      sync.Mutex
+	options topologyclient.Options
+	client  *topologyclient.Client
+	stop    context.CancelFunc
+}
+
+// builder returns what makes the plugin for a session. topo-master is polled from the first session on, until the
+// context ends.
 //
 // Arguments: map.address, map.caFile and map.tokenFile are where topo-master's GET
 // /node_group is, the authority of its certificate and a bearer token for it; vendor and
 // card are part of the names of the annotation and of the GPU resource.
-func Builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
-	return new(topologyMap).builder(ctx, log)
-}
-
 func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
 	return func(arguments framework.Arguments) framework.Plugin {
-		options := topologyclient.Options{URL: DefaultMap, Log: log}
+		options := topologyclient.Options{URL: defaultMap, Log: log}
 		domains := wellknown.DefaultDomains()
 		for key, to := range map[string]*string{
 			"map.address": &options.URL, "map.caFile": &options.CAFile, "map.tokenFile": &options.TokenFile,
@@ -70,28 +70,44 @@ func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.P
 		} {
 			arguments.GetString(to, key)
 		}
-		p := &plugin{domains: domains, jobs: map[api.JobID]*job{}}
+		p := &podAffinity{domains: domains, jobs: map[api.JobID]*job{}}
 		p.answer, p.err = m.poll(ctx, options)
 		return p
 	}
 }
 
+// poll returns the last answer and the last error; it begins to ask when the options
+// are others than before.
+func (m *topologyMap) poll(ctx context.Context, options topologyclient.Options) (topologyclient.Tree, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.client == nil || m.options != options {
+		if m.stop != nil {
+			m.stop()
+		}
+		m.options, m.client = options, topologyclient.New(options)
+		ctx, m.stop = context.WithCancel(ctx)
+		go m.client.Run(ctx)
+	}
+	return m.client.Current()
+}
+
 // Name returns the plugin's.
-func (*plugin) Name() string { return Name }
+func (*podAffinity) Name() string { return podAffinityName }
 
 // OnSessionOpen adds the plugin's functions.
-func (p *plugin) OnSessionOpen(session *framework.Session) {
+func (p *podAffinity) OnSessionOpen(session *framework.Session) {
 	p.session = session
-	session.AddPrePredicateFn(Name, p.prePredicate)
-	session.AddPredicateFn(Name, p.predicate)
-	session.AddNodeOrderFn(Name, p.nodeOrder)
+	session.AddPrePredicateFn(podAffinityName, p.prePredicate)
+	session.AddPredicateFn(podAffinityName, p.predicate)
+	session.AddNodeOrderFn(podAffinityName, p.nodeOrder)
 }
 
 // OnSessionClose has nothing to do.
-func (*plugin) OnSessionClose(*framework.Session) {}
+func (*podAffinity) OnSessionClose(*framework.Session) {}
 
 // prePredicate runs once for each pod, one after the other, before any node is asked.
-func (p *plugin) prePredicate(task *api.TaskInfo) error {
+func (p *podAffinity) prePredicate(task *api.TaskInfo) error {
 	j := p.session.Jobs[task.Job]
 	if p.counting || j == nil {
 		return nil
@@ -118,13 +134,13 @@ func (p *plugin) prePredicate(task *api.TaskInfo) error {
 }
 
 // hasRoom reports whether a node still has room for a pod.
-func (p *plugin) hasRoom(task *api.TaskInfo, name string) bool {
+func (p *podAffinity) hasRoom(task *api.TaskInfo, name string) bool {
 	node := p.session.Nodes[name]
 	return node != nil && task.InitResreq.LessEqual(node.Idle, api.Zero)
 }
 
 // predicate keeps the pods of a role to the nodes of the plan.
-func (p *plugin) predicate(task *api.TaskInfo, node *api.NodeInfo) error {
+func (p *podAffinity) predicate(task *api.TaskInfo, node *api.NodeInfo) error {
 	j := p.jobs[task.Job]
 	if p.counting || j == nil || j.nodes == nil {
 		return nil
@@ -136,12 +152,12 @@ func (p *plugin) predicate(task *api.TaskInfo, node *api.NodeInfo) error {
 	}
 	// Nothing that can be evicted there would help.
 	return api.NewFitErrWithStatus(task, node, &api.Status{
-		Code: api.UnschedulableAndUnresolvable, Reason: "node(s) of another super-node than the job's", Plugin: Name,
+		Code: api.UnschedulableAndUnresolvable, Reason: "node(s) of another super-node than the job's", Plugin: podAffinityName,
 	})
 }
 
 // nodeOrder prefers a pod's own node.
-func (p *plugin) nodeOrder(task *api.TaskInfo, node *api.NodeInfo) (float64, error) {
+func (p *podAffinity) nodeOrder(task *api.TaskInfo, node *api.NodeInfo) (float64, error) {
 	if j := p.jobs[task.Job]; j != nil && j.nodes[task.UID] == node.Name {
 		return own, nil
 	}

@@ -1,4 +1,4 @@
-package podaffinity
+package main
 
 import (
 	"cmp"
@@ -15,7 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/axes"
-	"github.com/heddle-dev/heddle/topo/gang/rank"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -34,7 +33,7 @@ const maxSize = 1 << 20
 
 // read finds the annotation on the job's PodGroup, where Volcano copies the job's own,
 // or on any of its pods. Two values are an error.
-func (p *plugin) read(info *api.JobInfo) *job {
+func (p *podAffinity) read(info *api.JobInfo) *job {
 	var j job
 	if info.PodGroup != nil {
 		j.add(info.PodGroup.Annotations, p.domains)
@@ -65,7 +64,7 @@ func (j *job) add(annotations map[string]string, d wellknown.Domains) {
 }
 
 // plan gives every pod of a job a node, those that have one already their own.
-func (p *plugin) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error) {
+func (p *podAffinity) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error) {
 	tree, err := p.topology()
 	if err != nil {
 		return nil, err
@@ -80,7 +79,7 @@ func (p *plugin) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error
 		}
 		if i == 0 || !alike(task, tasks[i-1]) {
 			request.Tasks = append(request.Tasks, placement.Task{
-				Name: cmp.Or(task.TaskRole, rank.Task(task.Pod)), Class: class, GPUs: p.gpus(task.Resreq),
+				Name: cmp.Or(task.TaskRole, placement.TaskOf(task.Pod)), Class: class, GPUs: p.gpus(task.Resreq),
 			})
 		}
 		request.Tasks[len(request.Tasks)-1].Pods++
@@ -110,7 +109,7 @@ func (p *plugin) plan(info *api.JobInfo, size int) (map[api.TaskID]string, error
 }
 
 // topology returns the tree of super-nodes. Without one nothing is guessed: the job waits.
-func (p *plugin) topology() (*placement.Tree, error) {
+func (p *podAffinity) topology() (*placement.Tree, error) {
 	switch fresh := p.answer.Fresh(time.Now()); {
 	case !fresh && p.err != nil:
 		return nil, fmt.Errorf("waits for the topology from topo-master: %w", p.err)
@@ -135,7 +134,7 @@ func ordered(info *api.JobInfo) []*api.TaskInfo {
 	for _, task := range info.Tasks {
 		pods, tasks[task.Pod.UID] = append(pods, task.Pod), task
 	}
-	rank.Order(pods)
+	placement.OrderPods(pods)
 	out := make([]*api.TaskInfo, len(pods))
 	for i, pod := range pods {
 		out[i] = tasks[pod.UID]
@@ -145,11 +144,11 @@ func ordered(info *api.JobInfo) []*api.TaskInfo {
 
 // alike reports whether the same nodes take two pods of a job.
 func alike(a, b *api.TaskInfo) bool {
-	return a.TaskRole == b.TaskRole && rank.Task(a.Pod) == rank.Task(b.Pod) && a.InitResreq.Equal(b.InitResreq, api.Zero)
+	return a.TaskRole == b.TaskRole && placement.TaskOf(a.Pod) == placement.TaskOf(b.Pod) && a.InitResreq.Equal(b.InitResreq, api.Zero)
 }
 
 // capacity returns how many pods of each class fit on each node now.
-func (p *plugin) capacity(tree *placement.Tree, classes []*api.TaskInfo, most int) (*placement.Capacity, error) {
+func (p *podAffinity) capacity(tree *placement.Tree, classes []*api.TaskInfo, most int) (*placement.Capacity, error) {
 	p.counting = true
 	defer func() { p.counting = false }()
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, tree.Len())}
@@ -224,6 +223,6 @@ func exclusive(pod *corev1.Pod) bool {
 }
 
 // gpus returns how many GPUs an amount has; Volcano counts in thousandths.
-func (p *plugin) gpus(amount *api.Resource) int {
+func (p *podAffinity) gpus(amount *api.Resource) int {
 	return int(amount.Get(corev1.ResourceName(p.domains.GPUResource()))) / 1000
 }

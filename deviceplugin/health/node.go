@@ -6,7 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -121,4 +124,91 @@ func Cut(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxMessage-len(dots)], "") + dots
+}
+
+// NodeEvent is an Event to be recorded on the Node, such as of a device that
+// became unhealthy, or has recovered.
+type NodeEvent struct {
+	// Warning is false for a device that has recovered.
+	Warning bool
+	// Reason is one of package wellknown.
+	Reason  string
+	Message string
+}
+
+// Events returns the Events of the devices that became unhealthy or recovered between two snapshots; HCAs only if a
+// resource of the configuration has them: storage adapters often have a port without a cable.
+func Events(last, now *Snapshot, c *config.NodeConfig) []NodeEvent {
+	var all []NodeEvent
+	add := func(kind, id string, state State) {
+		event := NodeEvent{Reason: wellknown.EventDeviceRecovered}
+		event.Message = displayName(kind, id, now.Machine, last.Machine) + " is healthy again"
+		if !state.Healthy {
+			event.Warning, event.Reason = true, wellknown.EventDeviceUnhealthy
+			event.Message = displayName(kind, id, now.Machine, last.Machine) + " is unhealthy: " + state.Reason
+		}
+		all = append(all, event)
+	}
+	for _, id := range changed(last.GPUs, now.GPUs) {
+		add("GPU", id, now.GPUs[id])
+	}
+	scan := c.WithRoles(now.Machine)
+	for _, id := range changed(last.HCAs, now.HCAs) {
+		if offered(scan, c, id) {
+			add("HCA", id, now.HCAs[id])
+		}
+	}
+	return all
+}
+
+// offered reports whether a resource has this HCA, or had it when it was there.
+func offered(scan *machine.Machine, c *config.NodeConfig, id string) bool {
+	at := slices.Index(scan.HCAIDs(), id)
+	if at < 0 {
+		return true // It is gone, and a pod may have it.
+	}
+	h := &scan.HCAs[at]
+	return slices.ContainsFunc(c.RDMA.Resources, func(r config.RDMAResource) bool {
+		// A virtual function that one pod has alone is down until it is in that pod's
+		// network.
+		selected, _ := c.RDMA.Select(scan, &r, h)
+		return selected && (h.PhysFn == "" || r.Sharers > 1)
+	})
+}
+
+// Remedy is the action that remediation takes on a node.
+type Remedy struct {
+	// Cordon is whether the Node is to be cordoned.
+	Cordon bool
+	// Faulty are the GPUs, by UUID and sorted, that have been unhealthy for long enough.
+	Faulty []string
+	// Message names every unhealthy GPU and what is wrong with it; empty without any.
+	Message string
+}
+
+// RemedyOf decides that by the health of the GPUs and by whether the Node is cordoned now.
+// A cordon outlives a restart, after which health is known since that alone.
+func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) Remedy {
+	var r Remedy
+	var names, reasons []string
+	stable := true
+	for _, uuid := range slices.Sorted(maps.Keys(now.GPUs)) {
+		state := now.GPUs[uuid]
+		lasting := at.Sub(state.Since) >= p.After
+		if state.Healthy {
+			stable = stable && lasting
+			continue
+		}
+		stable = false
+		names, reasons = append(names, displayName("GPU", uuid, now.Machine)), append(reasons, state.Reason)
+		if lasting {
+			r.Faulty = append(r.Faulty, uuid)
+		}
+	}
+	r.Message = describe(names, reasons)
+	if p.Policy == config.RemediationNone {
+		return Remedy{Message: r.Message}
+	}
+	r.Cordon = len(r.Faulty) > 0 || cordoned && !stable
+	return r
 }

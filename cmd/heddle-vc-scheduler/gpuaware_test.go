@@ -1,4 +1,4 @@
-package gpuaware
+package main
 
 import (
 	"testing"
@@ -50,7 +50,7 @@ func TestScores(t *testing.T) {
 		{"GPUs of another vendor", framework.Arguments{"vendor": "metax-tech.com"}, 2, map[string]float64{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p, ok := New(tt.arguments).(*plugin)
+			p, ok := newGPUAware(tt.arguments).(*gpuAware)
 			if !ok {
 				t.Fatal("no plugin")
 			}

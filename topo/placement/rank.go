@@ -1,8 +1,4 @@
-// Package rank orders the pods of a job by rank.
-//
-// It is pure, and reads the labels and annotations of operators alone. What a gang is,
-// is topo/gang's.
-package rank
+package placement
 
 import (
 	"cmp"
@@ -15,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Order sorts the members of a gang by rank: tasks in order, then the index in
+// OrderPods sorts the pods of a gang by rank: tasks in order, then the index in
 // the task. Tasks that lead a job come first (master, chief, launcher, ps, ...),
 // others by name. A pod of no task is in the task "", which is last but for
 // workers'; one without an index follows those that have one, by name. Of a
@@ -23,18 +19,18 @@ import (
 //
 // The task is in a label of the job's operator. The index is the operator's, the
 // Job's or the StatefulSet's, else the number at the end of the pod's name.
-func Order(pods []*corev1.Pod) {
+func OrderPods(pods []*corev1.Pod) {
 	keys := make(map[*corev1.Pod]Rank, len(pods))
 	for _, pod := range pods {
-		keys[pod] = Of(pod)
+		keys[pod] = RankOf(pod)
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(keys[a].Compare(keys[b]), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 }
 
-// Task returns a pod's task in its job, at most as long as a label; empty if unknown.
-func Task(pod *corev1.Pod) string {
+// TaskOf returns a pod's task in its job, at most as long as a label; empty if unknown.
+func TaskOf(pod *corev1.Pod) string {
 	return strings.ToLower(cmp.Or(
 		pod.Labels[wellknown.TaskKubeflow], pod.Labels[wellknown.TaskVolcano], pod.Labels[wellknown.TaskJobSet],
 		pod.Labels[wellknown.TaskKubeflowV1], pod.Labels[wellknown.TaskRay], pod.Labels[wellknown.TaskMPI],
@@ -56,9 +52,9 @@ func (r Rank) Compare(o Rank) int {
 		cmp.Compare(r.index, o.index))
 }
 
-// Of returns the rank of a pod.
-func Of(pod *corev1.Pod) Rank {
-	task := Task(pod)
+// RankOf returns the rank of a pod.
+func RankOf(pod *corev1.Pod) Rank {
+	task := TaskOf(pod)
 	job, _ := Digits(cmp.Or(pod.Labels[wellknown.JobOfJobSet], "0"))
 	return Rank{lead: lead(task), task: task, job: job, index: index(pod)}
 }

@@ -1,0 +1,136 @@
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// roles explains a fabric that is not where the GPUs are, and roles that were a close call, with the setting that
+// decides them. m has its roles corrected by set; HCAs that set names are no close call.
+func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
+	near := nearGPUs(m)
+	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
+	layers, models, rate := map[string]int{}, map[string]int{}, 0.0
+	var fabric, beside []string
+	far, named := true, true
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		switch {
+		case h.PhysFn != "":
+		case h.Role == machine.RoleFabric:
+			_, isNamed := set.Of(h)
+			fabric, far, named = append(fabric, h.Name), far && near[i] == "", named && isNamed
+			layers[layerOf(h)]++
+			models[modelOf(h)]++
+			if r := activeRate(h); r > 0 && (rate == 0 || r < rate) {
+				rate = r
+			}
+		case h.Role == machine.RoleStorage && near[i] != "":
+			beside = append(beside, h.Name)
+		}
+	}
+	usual := like{mostOf(layers), mostOf(models), rate}
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if _, isNamed := set.Of(h); !isNamed && h.PhysFn == "" {
+			l.closeCall(h, usual, cmp.Or(near[i], "no GPU, as all HCAs here"), !switches || near[i] != "")
+		}
+	}
+	if len(fabric) == 0 || !far || len(beside) == 0 {
+		return
+	}
+	add := l.problem
+	if named {
+		add = l.note
+	}
+	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(beside, ", ")+"].",
+		"none of %s shares a PCIe switch with a GPU, while %s of role storage do",
+		strings.Join(fabric, ", "), strings.Join(beside, ", "))
+}
+
+// like is what most HCAs of the fabric are, and the lowest rate of its active ports.
+type like struct {
+	layer, model string
+	rate         float64
+}
+
+// closeCall explains a fabric HCA that is not like the others, and a storage HCA that could be of the fabric. place
+// names its neighbors, and near is whether it is as near to GPUs as the fabric can be.
+func (l *Findings) closeCall(h *machine.HCA, usual like, place string, near bool) {
+	other := "rdma.roles.storage: [" + h.Name + "] takes it out of the fabric."
+	switch {
+	case h.Role == machine.RoleFabric && usual.layer != "" && layerOf(h) != usual.layer:
+		l.problem(h.Name, "mlxconfig -d "+h.PCI+" query LINK_TYPE_P1 shows the mode of its port, and set changes it. "+other,
+			"is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s", layerOf(h), usual.layer, place)
+	case h.Role == machine.RoleFabric && usual.model != "" && modelOf(h) != usual.model:
+		l.note(h.Name, other, "is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s",
+			modelOf(h), usual.model, place)
+	case h.Role == machine.RoleStorage && usual.rate > 0 && activeRate(h) >= usual.rate && near:
+		l.note(h.Name, "rdma.roles.fabric: ["+h.Name+"] makes it a rail.",
+			"has role storage, and is as fast as the fabric and next to %s: it is %s %s, and most HCAs of the fabric are %s %s",
+			place, modelOf(h), layerOf(h), usual.model, usual.layer)
+	}
+}
+
+// nearGPUs returns the GPUs that share a PCIe switch with each HCA, in the order of m.HCAs.
+func nearGPUs(m *machine.Machine) []string {
+	near := make([]string, len(m.HCAs))
+	x := affinity.Of(m)
+	for at, d := range x.Devices {
+		gpus, class := x.Nearest(at, affinity.IsGPU)
+		if d.GPU || len(gpus) == 0 || class.Kind < affinity.PXB {
+			continue
+		}
+		var names []string
+		for _, g := range gpus {
+			names = append(names, x.Devices[g].Name)
+		}
+		near[d.Index] = strings.Join(names, ", ")
+	}
+	return near
+}
+
+// layerOf returns the link layer of an HCA's active ports, or else of any.
+func layerOf(h *machine.HCA) string {
+	layer := ""
+	for i := range h.Ports {
+		if p := &h.Ports[i]; layer == "" || p.State == machine.PortActive {
+			layer = p.LinkLayer
+		}
+	}
+	return layer
+}
+
+func modelOf(h *machine.HCA) string {
+	return cmp.Or(h.Type, strings.TrimSpace(h.Vendor+":"+strings.TrimPrefix(h.Device, "0x")))
+}
+
+// activeRate returns the highest of an HCA's active ports, in 10^9 bits a second.
+func activeRate(h *machine.HCA) float64 {
+	var best float64
+	for _, p := range h.Ports {
+		if p.State == machine.PortActive && p.RateGbps != nil {
+			best = max(best, *p.RateGbps)
+		}
+	}
+	return best
+}
+
+// mostOf returns the value that more than half have, empty for none.
+func mostOf(counts map[string]int) string {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	for value, n := range counts {
+		if 2*n > total {
+			return value
+		}
+	}
+	return ""
+}
