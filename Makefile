@@ -37,7 +37,7 @@ GROUP ?= $(GROUPS_OF_E2E)
 # Deepcopy functions and CRDs, from the types under api/.
 GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 # The page's script and style sheet, into the folder that follows.
-PAGE := go tool -modfile=tools/page/go.mod esbuild page=topo/master/ui/src/main.js page=topo/master/ui/src/main.css \
+PAGE := go tool -modfile=tools/page/go.mod esbuild page=topo/master/httpapi/ui/src/main.js page=topo/master/httpapi/ui/src/main.css \
 	--bundle --format=iife --minify --line-limit=200 --log-level=warning \
 	'--banner:js=// Bundled from src by make generate.' '--banner:css=/* Bundled from src by make generate. */' --allow-overwrite --outdir
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
@@ -106,15 +106,15 @@ lint: ## golangci-lint, helm lint, and whether generated files are current
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
-	  $(PAGE)="$$dir" && diff -q topo/master/ui/page.js "$$dir"/page.js && \
-	  diff -q topo/master/ui/page.css "$$dir"/page.css && \
+	  $(PAGE)="$$dir" && diff -q topo/master/httpapi/ui/page.js "$$dir"/page.js && \
+	  diff -q topo/master/httpapi/ui/page.css "$$dir"/page.css && \
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 
 .PHONY: generate
 generate: ## Deepcopy functions and CRDs from the types under api/, the page's bundle and the plain manifest
 	go generate ./api/...
-	$(PAGE)=topo/master/ui
+	$(PAGE)=topo/master/httpapi/ui
 	$(MAKE) --no-print-directory manifest
 
 .PHONY: fuzz

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -28,7 +29,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/ui"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -45,33 +45,24 @@ type daemon struct {
 	registry *prometheus.Registry
 
 	source  *informers.Source
-	history *informers.History // Nil where no Events are written.
 	builder *master.Builder
 	levels  chan []fabric.Level
+	// runs are the parts of the program.
+	runs []func(context.Context) error
 }
 
 // Run wires the daemon and runs it until ctx ends.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	d := &daemon{options: o, log: log, registry: program.NewRegistry(version), levels: make(chan []fabric.Level)}
-	if err := d.connect(); err != nil {
-		return err
-	}
-	if err := d.build(); err != nil {
-		return err
-	}
-	serve, err := d.server()
-	if err != nil {
-		return err
-	}
-	publisher, err := d.publisher()
-	if err != nil {
-		return err
+	for _, part := range []func() error{d.connect, d.build, d.serve, d.publish} {
+		if err := part(); err != nil {
+			return err
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range append(serve, d.configs.Run, d.relevel, d.source.Run, d.builder.Run, d.limitHeap) {
+	for _, run := range append(d.runs, d.configs.Run, d.relevel, d.source.Run, d.builder.Run, d.limitHeap) {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return d.publish(ctx, publisher) })
 	log.InfoContext(ctx, "started", "version", version, "listen", o.listen,
 		"mode", d.configs.Current().Cluster.Topology.Mode)
 	return group.Wait()
@@ -87,7 +78,7 @@ func (d *daemon) connect() error {
 	if d.client, err = kube.LoadConfig(d.options.Kubeconfig); err != nil {
 		return err
 	}
-	d.client.QPS, d.client.Burst = float32(d.options.rate.qps), d.options.rate.burst
+	d.client.QPS, d.client.Burst = float32(d.options.qps), d.options.burst
 	d.client.UserAgent = "heddle-topo-master/" + version
 	d.core, err = informers.CoreClient(d.client)
 	return err
@@ -110,80 +101,84 @@ func (d *daemon) build() error {
 	if err != nil {
 		return err
 	}
-	levels, err := preset(&cluster.Topology)
-	if err != nil {
-		return fmt.Errorf("topology levels: %w", err)
-	}
 	d.source = informers.New(informers.Options{
 		Core: d.core, Topology: topology, GPUs: gpus(cluster), Pods: o.countPods,
 		Manager: publish.FieldManager,
 	})
-	if o.exports.Conditions {
-		d.history = informers.NewHistory(d.core, publish.FieldManager)
-	}
-	d.builder, err = master.New(master.Options{
-		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels,
+	d.builder = master.New(master.Options{
+		Source: d.source, CountsPods: o.countPods, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
 		StaleAfter: fabric.DefaultStaleAfter, Pause: time.Second, Log: d.log,
 	})
-	if err != nil {
-		return err
-	}
 	d.builder.Register(d.registry)
 	return nil
 }
 
-// server serves the API and keeps its certificate current.
-func (d *daemon) server() (runs []func(context.Context) error, err error) {
+// serve serves the API and keeps its certificate current: after an invalid file the last good one
+// stays.
+func (d *daemon) serve() error {
 	o := d.options
 	options := httpapi.Options{
-		Latest: d.builder.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
-		Contact: d.source.Contact, History: d.history, Alive: d.builder.Alive, Log: d.log,
+		Latest: d.builder.Latest(), Registry: d.registry, Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.countPods {
 		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	}
 	if o.authenticate {
-		options.Auth, err = tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})
+		auth, err := tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})
 		if err != nil {
-			return nil, err
+			return err
 		}
+		options.Auth = auth
 	}
-	if d.history != nil {
-		runs = append(runs, d.history.Run)
+	if o.exports.Conditions {
+		options.History = informers.NewHistory(d.core, publish.FieldManager)
+		d.runs = append(d.runs, options.History.Run)
 	}
 	var secure *tls.Config
 	if o.tlsDir != "" {
-		pair, err := loadCertificate(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
+		files, err := dynamiccertificates.NewDynamicServingContentFromFiles("heddle-topo-master",
+			filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("read certificate: %w", err)
 		}
-		secure = pair.Config()
-		runs = append(runs, pair.Run)
+		secure = &tls.Config{
+			MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				pair, err := tls.X509KeyPair(files.CurrentCertKeyContent())
+				return &pair, err
+			},
+		}
+		d.runs = append(d.runs, func(ctx context.Context) error {
+			files.Run(ctx, 1)
+			return nil
+		})
 	}
 	server := httpapi.New(options)
 	if o.probeListen != "" {
-		runs = append(runs, func(ctx context.Context) error { return server.RunProbes(ctx, o.probeListen) })
+		d.runs = append(d.runs, func(ctx context.Context) error { return server.RunProbes(ctx, o.probeListen) })
 	}
-	return append(runs, func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) }), nil
+	d.runs = append(d.runs, func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) })
+	return nil
 }
 
-func (d *daemon) publisher() (*publish.Publisher, error) {
+// publish writes into the API server, while it holds the lease if there is one.
+func (d *daemon) publish() error {
 	objects, err := metadata.NewForConfig(d.client)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for metadata: %w", err)
+		return fmt.Errorf("make a client for metadata: %w", err)
 	}
-	return publish.New(publish.Options{
+	p := publish.New(publish.Options{
 		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
 		Force: d.configs.Current().Cluster.LabelConflict == config.Force, Registry: d.registry, Log: d.log,
-	}), nil
-}
-
-func (d *daemon) publish(ctx context.Context, p *publish.Publisher) error {
-	if d.options.lease.Namespace == "" {
-		p.Lead(ctx)
-		return nil
-	}
-	return p.Run(ctx, d.client, d.options.lease)
+	})
+	d.runs = append(d.runs, func(ctx context.Context) error {
+		if d.options.lease.Namespace == "" {
+			p.Lead(ctx)
+			return nil
+		}
+		return p.Run(ctx, d.client, d.options.lease)
+	})
+	return nil
 }
 
 // relevel passes the levels on when the configuration changes them.
@@ -194,15 +189,10 @@ func (d *daemon) relevel(ctx context.Context) error {
 			return nil
 		case <-d.configs.Changed():
 		}
-		levels, err := preset(&d.configs.Current().Cluster.Topology)
-		if err != nil {
-			d.log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
-			continue
-		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case d.levels <- levels:
+		case d.levels <- levelsOf(&d.configs.Current().Cluster.Topology):
 		}
 	}
 }

@@ -99,17 +99,10 @@ type outcome struct{ Groups, Findings []string }
 
 func discover(t *testing.T, sim *ibsim.Sim, hosts []host) (out outcome) {
 	t.Helper()
-	levels, err := fabric.Preset(fabric.ModeLeaf, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	builder, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, reader := ib.New(sim.Open, "", nil), fabric.NewReader()
+	builder := fabric.New(fabric.Config{Levels: fabric.Preset(fabric.ModeLeaf, 0)})
+	source := ib.New(sim.Open, "", nil)
 	for i, h := range hosts {
-		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: reader.Read(report(t, source, h))})
+		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: fabric.Read(report(t, source, h))})
 	}
 	s := builder.Snapshot(time.Unix(1, 0))
 	for _, group := range s.Child {

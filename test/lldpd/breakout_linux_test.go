@@ -63,15 +63,7 @@ func TestBreakoutPorts(t *testing.T) {
 		links = source.Discover(ctx, worker.Query{Ports: ports, Topology: config.Default().Topology}).Links
 		return len(links) == len(ports)
 	})
-	levels, err := fabric.Preset(fabric.ModeDragonfly, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	builder, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := fabric.NewReader()
+	builder := fabric.New(fabric.Config{Levels: fabric.Preset(fabric.ModeDragonfly, 2)})
 	for i, l := range links {
 		if l.SwitchPort != names[i] {
 			t.Errorf("%s is on port %q, want %q", l.ID, l.SwitchPort, names[i])
@@ -79,7 +71,7 @@ func TestBreakoutPorts(t *testing.T) {
 		rail := ports[i].Rail
 		rail.Switch, rail.SwitchPort, rail.Confidence = &l.Switch, l.SwitchPort, l.Confidence
 		spec := &v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{rail}}
-		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: reader.Read(spec)})
+		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: fabric.Read(spec)})
 	}
 	var blocks []string
 	for _, block := range builder.Snapshot(time.Unix(1, 0)).Child {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,7 +61,7 @@ func Start(tb testing.TB) *Secured {
 		tb.Fatal(err)
 	}
 	server := httptest.NewTLSServer(httpapi.New(httpapi.Options{
-		Latest: one(tb), UI: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
+		Latest: one(tb), Registry: prometheus.NewRegistry(),
 		Alive: func() string { return "" }, Auth: auth, Log: log,
 	}).Handler())
 	tb.Cleanup(server.Close)
@@ -118,15 +117,9 @@ func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
 // one is a snapshot of one node that never changes.
 func one(tb testing.TB) *snapshot.Latest {
 	tb.Helper()
-	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	m.Put(fabric.Node{Name: "n1", Ready: true, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{
+	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
+	m.Put(fabric.Node{Name: "n1", Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	})})
 	n1 := &informers.NodeState{Name: "n1", Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}}

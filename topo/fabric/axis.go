@@ -24,13 +24,9 @@ func (s *Snapshot) Along(axis Axis) *Snapshot {
 	case AxisFabric:
 		return s.next(dissolve(s.Child), s.Crossing)
 	case AxisNVLink:
-		d := domains{domain: map[*Element]bool{}}
-		for _, e := range s.Crossing {
-			d.add(e)
-		}
-		d.walk(s.Child)
-		slices.SortFunc(d.list, compareElements)
-		return s.next(d.list, s.Crossing)
+		list := s.domains()
+		slices.SortFunc(list, compareElements)
+		return s.next(list, s.Crossing)
 	default:
 		return s
 	}
@@ -61,41 +57,35 @@ func (e *Element) with(children []*Element) *Element {
 	return &out
 }
 
-// domains collects NVLink domains, and nodes in none.
-type domains struct {
-	list []*Element
-	// domain are the nodes in one.
-	domain map[*Element]bool
-}
-
-// add takes a domain with the nodes at any level below it, unless a level before
-// had them: block and nvlink may both be levels.
-func (d *domains) add(e *Element) {
-	nodes := e.nodes(nil)
-	if d.domain[nodes[0]] {
-		return
+// domains returns the NVLink domains with the nodes at any level below, and the nodes in none. Of
+// domains with the same nodes, as block and nvlink may both be levels, it takes the first.
+func (s *Snapshot) domains() (list []*Element) {
+	in := map[*Element]bool{}
+	add := func(e *Element) {
+		nodes := e.nodes(nil)
+		if in[nodes[0]] {
+			return
+		}
+		for _, n := range nodes {
+			in[n] = true
+		}
+		if !slices.Equal(e.Child, nodes) {
+			slices.SortFunc(nodes, compareElements)
+			e = e.with(nodes)
+		}
+		list = append(list, e)
 	}
-	for _, n := range nodes {
-		d.domain[n] = true
+	for _, e := range s.Crossing {
+		add(e)
 	}
-	if !slices.Equal(e.Child, nodes) {
-		slices.SortFunc(nodes, compareElements)
-		e = e.with(nodes)
-	}
-	d.list = append(d.list, e)
-}
-
-func (d *domains) walk(list []*Element) {
-	for _, e := range list {
-		switch {
-		case e.NVLink:
-			d.add(e)
-		case len(e.Child) > 0:
-			d.walk(e.Child)
-		case !d.domain[e]:
-			d.list = append(d.list, e)
+	for _, e := range s.All() {
+		if e.NVLink {
+			add(e)
+		} else if len(e.Child) == 0 && !in[e] {
+			list = append(list, e)
 		}
 	}
+	return list
 }
 
 // nodes appends the nodes at or below an element.

@@ -79,7 +79,7 @@ func TestRacksAcrossLeafGroups(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := put(newMap(t, preset(t, fabric.ModeAuto)...), tt.nodes...)
+			s := put(newMap(fabric.Preset(fabric.ModeAuto, 0)...), tt.nodes...)
 			for _, axis := range []struct {
 				name fabric.Axis
 				want map[string][]int
@@ -126,12 +126,12 @@ func checkLeaves(t *testing.T, s *fabric.Snapshot, nodes []fabric.Node) {
 func TestCrossingFollowsTheCables(t *testing.T) {
 	t.Parallel()
 	levels := []fabric.Level{{Kind: "rack", By: fabric.ByNVLink}, {Kind: "leaf", By: fabric.ByLeaf}}
-	for name, levels := range map[string][]fabric.Level{"auto": preset(t, fabric.ModeAuto), "rack above leaf": levels} {
+	for name, levels := range map[string][]fabric.Level{"auto": fabric.Preset(fabric.ModeAuto, 0), "rack above leaf": levels} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(9, 12))
 			straight, crossed := trays(72, 36), trays(72, 32, 32, 8)
-			m := newMap(t, levels...)
+			m := newMap(levels...)
 			m.Put(straight...)
 			m.Snapshot(start)
 			now := append([]fabric.Node(nil), straight...)
@@ -144,11 +144,11 @@ func TestCrossingFollowsTheCables(t *testing.T) {
 					}
 					m.Put(now[i])
 				}
-				same(t, m.Snapshot(start), put(newMap(t, levels...), now...))
+				same(t, m.Snapshot(start), put(newMap(levels...), now...))
 			}
 			m.Put(straight...)
 			s := m.Snapshot(start)
-			same(t, s, put(newMap(t, levels...), straight...))
+			same(t, s, put(newMap(levels...), straight...))
 			if name == "auto" && len(s.Crossing) != 0 {
 				t.Errorf("%d racks cross where none does", len(s.Crossing))
 			}
@@ -175,7 +175,7 @@ func same(t *testing.T, got, want *fabric.Snapshot) {
 // itself.
 func TestAxisOfAFleetWithoutNVLink(t *testing.T) {
 	t.Parallel()
-	s := put(mapOf(t, fabric.ModeAuto, fabrics.New(fabrics.Plan{Sizes: []int{4, 4}, Rails: 2})))
+	s := put(mapOf(fabric.ModeAuto, fabrics.New(fabrics.Plan{Sizes: []int{4, 4}, Rails: 2})))
 	if s.Along(fabric.AxisFabric) != s || s.Along(fabric.AxisAuto) != s {
 		t.Error("another snapshot")
 	}

@@ -31,7 +31,7 @@ func BenchmarkFirstTree(b *testing.B) {
 			b.ReportAllocs()
 			before := processorTime(b)
 			for b.Loop() {
-				m := newMap(b, preset(b, fabric.ModeAuto)...)
+				m := newMap(fabric.Preset(fabric.ModeAuto, 0)...)
 				m.Put(nodes...)
 				if s := m.Snapshot(start); s.Len() == 0 {
 					b.Fatal("no answer")
@@ -56,7 +56,7 @@ func processorTime(b *testing.B) time.Duration {
 func BenchmarkChange(b *testing.B) {
 	for _, nodes := range []int{1024, 16384, 100000} {
 		f := fatTree(nodes)
-		m, known := mapOf(b, fabric.ModeAuto, f), inputs(f)
+		m, known := mapOf(fabric.ModeAuto, f), inputs(f)
 		m.Put(known...)
 		m.Snapshot(start)
 		rng := rand.New(rand.NewPCG(3, 3))
@@ -133,7 +133,7 @@ func BenchmarkMemory(b *testing.B) {
 	for b.Loop() {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		m := mapOf(b, fabric.ModeAuto, f)
+		m := mapOf(fabric.ModeAuto, f)
 		s := m.Snapshot(start)
 		runtime.GC()
 		runtime.ReadMemStats(&after)

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -74,42 +75,32 @@ const (
 // placeOf reads a switch port's name. Invalid names are addresses, or have
 // no number or too large ones.
 func placeOf(name string) (at place, ok bool) {
-	if strings.Count(name, ":") > 1 {
+	numbers := portNumbers.FindAllStringSubmatch(name, maxParts+1)
+	if strings.Count(name, ":") > 1 || len(numbers) == 0 || len(numbers) > maxParts {
 		return place{}, false
 	}
-	for i := 0; i < len(name); {
-		if !isDigit(name[i]) {
-			i++
-			continue
-		}
-		start := i
-		for i < len(name) && isDigit(name[i]) {
-			i++
-		}
-		number, err := strconv.Atoi(name[start:i])
-		if err != nil || number > maxNumber || at.n == maxParts {
+	for _, m := range numbers {
+		number, err := strconv.Atoi(m[2])
+		if err != nil || number > maxNumber {
 			return place{}, false
 		}
-		at.split = start > 0 && at.n > 0 && (name[start-1] == ':' || name[start-1] == 's')
+		at.split = at.n > 0 && m[1] != ""
 		at.add(number)
 	}
-	if at.n == 0 {
-		return place{}, false
-	}
-	part := name[len(name)-1] // Of etp5b.
-	if 'a' <= part && part <= 'h' && isDigit(name[len(name)-2]) && at.n < maxParts {
+	if part := numbers[len(numbers)-1][3]; part != "" && at.n < maxParts {
 		at.split = true
-		at.add(int(part-'a') + 1)
+		at.add(int(part[0]-'a') + 1)
 	}
 	return at, true
 }
+
+// portNumbers finds the numbers of a name, what shows that one is a part, and the letter of etp5b.
+var portNumbers = regexp.MustCompile(`([:s]?)([0-9]+)([a-h]$)?`)
 
 func (p *place) add(number int) {
 	p.parts[p.n] = number
 	p.n++
 }
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 // numbering describes how one switch numbers the ports in use.
 type numbering struct {

@@ -28,7 +28,7 @@ func TestBlocksByPortName(t *testing.T) {
 		{"L01/U1/1 L01/U1/2 L02/U1/1 L02/U1/2", pairs},
 		{"00:00:5e:00:53:01 00:00:5e:00:53:02 mgmt 99999999999", "dragonfly-aa(a b c d)"},
 	} {
-		m := newMap(t, preset(t, fabric.ModeDragonfly)...)
+		m := newMap(fabric.Preset(fabric.ModeDragonfly, 0)...)
 		for i, port := range strings.Fields(tt.ports) {
 			m.Put(node(string(rune('a'+i)), report(cable{leaf: "aa", port: port})))
 		}

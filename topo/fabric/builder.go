@@ -1,9 +1,8 @@
 package fabric
 
 import (
-	"errors"
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -44,13 +43,15 @@ type Node struct {
 // for one goroutine, its snapshots are for any.
 type Builder struct {
 	levels []Level
-	at     moment
-	// due is when the first heartbeat may become too old, zero for never.
-	due time.Time
+	// now is the time at which heartbeats are judged.
+	now        time.Time
+	staleAfter time.Duration
 
 	nodes   map[string]*node
 	order   []*node // By name.
 	symbols symbols
+	room    int     // The number of symbols at which to compact them.
+	none    *Report // Of nodes without a report.
 
 	// recabled is set if the survey is out of date, changed if the tree is.
 	recabled, changed bool
@@ -59,7 +60,8 @@ type Builder struct {
 	snapshot          *Snapshot
 }
 
-// node has the facts about a node, and what follows from them alone.
+// node has the facts about a node, what follows from them alone, and its place in the last
+// survey and tree.
 type node struct {
 	Node
 	links *links
@@ -67,85 +69,71 @@ type node struct {
 	// the path makes no sense.
 	path    []string
 	badPath bool
-	nvlink  string
-	// print is another one after each Put.
+	// print is another one after each change of what the node's element follows from.
 	print uint64
+
+	whole whole
+	// group is the leaf group or nil, and index the node's number in it.
+	group *leafGroup
+	index int
+	// chain holds the node's domains by level, or nil; home is the domain that shows it.
+	chain []*domain
+	home  *domain
+	// dissent are the levels at which other nodes contradict its path, by bit.
+	dissent uint32
 	// beat is the fault of its heartbeat, shown its last element.
 	beat  Reason
 	shown *Element
+	cause cause
 }
 
 // New makes a builder without nodes.
-func New(c Config) (*Builder, error) {
-	if err := CheckLevels(c.Levels); err != nil {
-		return nil, err
-	}
-	if c.StaleAfter < 0 {
-		return nil, errors.New("staleAfter is negative")
-	}
-	if c.StaleAfter == 0 {
-		c.StaleAfter = DefaultStaleAfter
-	}
+func New(c Config) *Builder {
 	return &Builder{
-		levels: slices.Clone(c.Levels), at: moment{staleAfter: c.StaleAfter}, nodes: map[string]*node{},
-		symbols: newSymbols(), survey: &survey{votes: &grouping{}}, tree: &tree{}, recabled: true,
-	}, nil
+		levels: slices.Clone(c.Levels), staleAfter: cmp.Or(c.StaleAfter, DefaultStaleAfter), room: spare,
+		nodes: map[string]*node{}, symbols: newSymbols(), none: &Report{},
+		survey: &survey{votes: &grouping{}}, tree: &tree{}, recabled: true,
+	}
 }
 
 // Put adds nodes or replaces all that is known of them; of two with one name
 // the last counts.
 func (b *Builder) Put(nodes ...Node) {
-	for i := range nodes {
-		b.put(&nodes[i])
+	for _, n := range nodes {
+		b.put(n)
 	}
 	b.changed = b.changed || len(nodes) > 0
 }
 
-func (b *Builder) put(now *Node) {
+func (b *Builder) put(now Node) {
 	n := b.nodes[now.Name]
 	if n == nil {
-		n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(nil)}
+		n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
+		b.symbols.enter(n)
 		b.nodes[now.Name] = n
-		b.order = slices.Insert(b.order, b.find(n), n)
-		b.recabled = true
+		b.order = slices.Insert(b.order, find(b.order, n), n)
+	}
+	if now.Report == nil {
+		now.Report, now.Heartbeat = b.none, time.Time{}
 	}
 	if n.Report != now.Report {
-		b.symbols.own(n.links, -1)
+		b.symbols.leave(n)
 		n.links = b.symbols.links(now.Report)
-		b.symbols.own(n.links, 1)
-		n.path, n.badPath = pathNames(b.levels, now.Report.path())
-		n.nvlink = now.Report.nvlinkDomain()
+		b.symbols.enter(n)
+		n.path, n.badPath = pathNames(b.levels, now.Report.Rest.Path)
 		b.recabled = true
 	}
-	n.Node, n.print = *now, b.symbols.print()
+	n.Node, n.print = now, b.symbols.print()
 	invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
 	if slices.ContainsFunc(n.Names, invalid) {
 		n.Names = slices.DeleteFunc(slices.Clone(n.Names), invalid)
 	}
 }
 
-// find returns the index of a node in the order of names, or the index at which to insert it.
-func (b *Builder) find(n *node) int {
-	i, _ := slices.BinarySearchFunc(b.order, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
-	return i
-}
-
-// Heartbeat records a heartbeat of a node.
+// Heartbeat records a heartbeat of a node with a report.
 func (b *Builder) Heartbeat(name string, at time.Time) {
-	n := b.nodes[name]
-	if n == nil || n.Heartbeat.Equal(at) {
-		return
-	}
-	n.Heartbeat = at
-	reason, next := b.at.heartbeat(n)
-	b.changed = b.changed || reason != n.beat
-	b.wait(next)
-}
-
-// wait makes Snapshot look at the heartbeats at that time, zero for never.
-func (b *Builder) wait(until time.Time) {
-	if !until.IsZero() && (b.due.IsZero() || until.Before(b.due)) {
-		b.due = until
+	if n := b.nodes[name]; n != nil && n.Report != b.none {
+		n.Heartbeat = at
 	}
 }
 
@@ -156,23 +144,28 @@ func (b *Builder) Remove(name string) {
 		return
 	}
 	delete(b.nodes, name)
-	i := b.find(n)
+	i := find(b.order, n)
 	b.order = slices.Delete(b.order, i, i+1)
-	b.symbols.own(n.links, -1)
+	b.symbols.leave(n)
 	b.recabled = true
 }
 
 // Snapshot brings the tree up to date and returns it. now decides which
 // heartbeats are too old. Without any change the same snapshot comes back.
 func (b *Builder) Snapshot(now time.Time) *Snapshot {
-	if now.After(b.at.now) {
-		b.at.now = now
+	if now.After(b.now) {
+		b.now = now
+	}
+	for _, n := range b.order {
+		if beat := b.heartbeat(n); beat != n.beat {
+			n.beat, b.changed = beat, true
+		}
 	}
 	if b.recabled {
 		b.compact()
 		b.survey = newSurvey(b.order, &b.symbols, b.levels, b.survey)
 	}
-	if b.recabled || b.changed || !b.due.IsZero() && !b.at.now.Before(b.due) {
+	if b.recabled || b.changed {
 		b.build()
 	}
 	b.recabled, b.changed = false, false
@@ -181,46 +174,32 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 
 // build makes the tree of all nodes.
 func (b *Builder) build() {
-	t := newTree(b.levels, b.order, b.survey)
+	t := newTree(b.levels, b.order, b.tree)
 	t.rename(b.tree, b.symbols.ids)
-	b.due = time.Time{}
-	for _, n := range b.order {
-		var next time.Time
-		n.beat, next = b.at.heartbeat(n)
-		b.wait(next)
-	}
-	duplicates := b.symbols.duplicates(b.order)
-	parallel(len(t.spots), func(from, to int32) {
-		for i := range t.spots[from:to] {
-			p := &t.spots[from:to][i]
-			p.shown = p.element(duplicates, b.symbols.ids)
+	parallel(len(b.order), func(from, to int32) {
+		for _, n := range b.order[from:to] {
+			n.show(&b.symbols)
 		}
 	})
 	crossing := t.compose(b.tree)
 	b.snapshot = b.snapshot.next(t.root.shows(), crossing)
-	t.forget()
 	b.tree = t
 }
 
 // spare is the number of unused symbols to keep.
-const spare = 1 << 14
+const spare = 1 << 16
 
 // compact numbers all switches again once most numbers may be out of use: false
 // reports cannot fill the memory.
 func (b *Builder) compact() {
-	s := &b.symbols
-	size := s.size()
-	if s.used == 0 {
-		s.used = size
-	}
-	if size < 2*s.used+spare {
+	if b.symbols.size() < b.room {
 		return
 	}
 	b.symbols = newSymbols()
 	for _, n := range b.order {
 		n.links = b.symbols.links(n.Report)
-		b.symbols.own(n.links, 1)
+		b.symbols.enter(n)
 	}
-	b.symbols.used = b.symbols.size()
+	b.room = 2*b.symbols.size() + spare
 	b.survey = &survey{votes: &grouping{}}
 }

@@ -79,7 +79,7 @@ func TestFindings(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, put(newMap(t, preset(t, fabric.ModeAuto)...), tt.nodes...).Findings()); diff != "" {
+			if diff := cmp.Diff(tt.want, put(newMap(fabric.Preset(fabric.ModeAuto, 0)...), tt.nodes...).Findings()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -99,7 +99,7 @@ func TestUnusedSlots(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s, %d nodes", tt.how, tt.nodes), func(t *testing.T) {
 			t.Parallel()
-			m := newMap(t, preset(t, fabric.ModeAuto)...)
+			m := newMap(fabric.Preset(fabric.ModeAuto, 0)...)
 			var s *fabric.Snapshot
 			for n := range tt.nodes {
 				spec := onto("1", "2", "3", "4")
@@ -160,7 +160,7 @@ func TestSinceWhen(t *testing.T) {
 					r.LinkState = v1alpha1.LinkDown
 				}
 			}
-			m := newMap(t, preset(t, fabric.ModeAuto)...)
+			m := newMap(fabric.Preset(fabric.ModeAuto, 0)...)
 			s := put(m, node("a", full()), node("b", full()), node("c", full()), node("d", spec))
 			var got []time.Time
 			for _, f := range s.Findings() {

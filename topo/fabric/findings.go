@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -17,9 +16,11 @@ type leafGroup struct {
 	leaf int32
 	key  string
 	// members and the leaves foreign to the group are the input of everything below.
-	members []member
+	members []*node
 	foreign []int32
-	outcome
+	// print is the sum of the members' prints.
+	print uint64
+	*outcome
 	// spine is the ID that stands for the groups that share spines with this one, "" if
 	// no uplinks are known.
 	spine string
@@ -37,18 +38,6 @@ type outcome struct {
 	// are in, in the order of members; without blocks the group is not cut.
 	findings [][]Finding
 	blocks   []string
-}
-
-// member is a node of a leaf group.
-type member struct {
-	node  *node
-	links *links
-	whole whole
-}
-
-// equal reports whether two groups have the same outcome.
-func (g *leafGroup) equal(o *leafGroup) bool {
-	return o != nil && slices.Equal(g.members, o.members) && slices.Equal(g.foreign, o.foreign)
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
@@ -93,13 +82,13 @@ func (g *leafGroup) check(ids []string) {
 	c.name()
 	g.rails = c.expectations()
 	g.findings = make([][]Finding, len(g.members))
-	for i := range g.members {
-		g.findings[i] = c.faults(&g.members[i])
+	for i, m := range g.members {
+		g.findings[i] = c.faults(m)
 	}
 }
 
 // wiring returns the wiring of a member's shape, and makes it if need be.
-func (c *cablingCheck) wiring(m *member) *wiring {
+func (c *cablingCheck) wiring(m *node) *wiring {
 	w := c.shapes[m.whole.shape]
 	if w == nil {
 		w = &wiring{whole: m.whole, most: map[int32]int32{}}
@@ -112,19 +101,16 @@ func (c *cablingCheck) wiring(m *member) *wiring {
 	return w
 }
 
-// rail returns the rail of a node's i-th port, nearly always the i-th.
-func (w *wiring) rail(p *port, i int) *railPorts {
-	if i < len(w.rails) && w.rails[i].position == p.position() {
-		return &w.rails[i]
-	}
-	at, _ := slices.BinarySearch(w.positions, p.position())
+// rail returns the rail of a port.
+func (w *wiring) rail(p *port) *railPorts {
+	at, _ := slices.BinarySearch(w.positions, p.position)
 	return &w.rails[at]
 }
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
-	for i := range c.members {
-		c.wiring(&c.members[i]).count(c.members[i].links.ports)
+	for _, m := range c.members {
+		c.wiring(m).count(m.links.ports)
 	}
 	for _, w := range c.shapes {
 		for i := range w.rails {
@@ -143,11 +129,11 @@ func (w *wiring) count(ports []port) {
 	w.members++
 	for i := range ports {
 		p := &ports[i]
-		r := w.rail(p, i)
+		r := w.rail(p)
 		if p.leaf != 0 {
 			r.leaves.add(p.leaf, 1)
 		}
-		if p.neverUp() && (i == 0 || ports[i-1].position() != r.position) { // Sorted: one rail's are neighbors.
+		if p.neverUp() && (i == 0 || ports[i-1].position != r.position) { // Sorted: one rail's are neighbors.
 			r.dark++
 		}
 	}
@@ -196,12 +182,12 @@ func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
 
 // name gives the expected leaves the names that most of their ports saw.
 func (c *cablingCheck) name() {
-	for i := range c.members {
-		w, ports := c.wiring(&c.members[i]), c.members[i].links.ports
-		for j := range ports {
-			p := &ports[j]
-			if r := w.rail(p, j); p.leaf != 0 && p.leaf == r.leaf && p.far.Name != "" {
-				r.names.add(p.far.Name, 1)
+	for _, m := range c.members {
+		w := c.wiring(m)
+		for i := range m.links.ports {
+			p := &m.links.ports[i]
+			if r := w.rail(p); p.leaf != 0 && p.leaf == r.leaf && p.far.Value().Name != "" {
+				r.names.add(p.far.Value().Name, 1)
 			}
 		}
 	}
@@ -236,18 +222,18 @@ func (c *cablingCheck) expectations() []Rail {
 }
 
 // faults returns the findings of one member.
-func (c *cablingCheck) faults(m *member) []Finding {
+func (c *cablingCheck) faults(m *node) []Finding {
 	var out []Finding
 	w := c.wiring(m)
 	missing, shifted := w.missing(m.links)
 	for i := range m.links.ports {
 		p := &m.links.ports[i]
-		r := w.rail(p, i)
+		r := w.rail(p)
 		if w.unused(p, r) {
 			continue
 		}
 		if kind := c.fault(w, p, r, shifted); kind != "" {
-			f := p.finding(m.node.Name, c.ids)
+			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
 			if w.expects {
 				f.Expected = r.Leaf
@@ -257,17 +243,11 @@ func (c *cablingCheck) faults(m *member) []Finding {
 	}
 	for _, r := range missing {
 		out = append(out, Finding{
-			Kind: Missing, Node: m.node.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
+			Kind: Missing, Node: m.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
 		})
 	}
 	sortFindings(out)
 	return out
-}
-
-// neverUp reports whether the node's reports know neither a link of the port nor
-// when it went down.
-func (p *port) neverUp() bool {
-	return p.state != v1alpha1.LinkActive && p.far == nil && p.since == 0
 }
 
 // unused reports whether a port is one that most like nodes have without a
@@ -281,7 +261,7 @@ func (w *wiring) unused(p *port, r *railPorts) bool {
 // fault returns the fault of a port, "" without one.
 func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fault {
 	switch {
-	case p.state != v1alpha1.LinkActive:
+	case !p.active:
 		return Dead
 	case p.leaf == 0:
 		return Unseen
@@ -311,11 +291,11 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	at := 0
 	for i := range w.rails {
 		r := &w.rails[i]
-		if at == len(n.ports) || n.ports[at].position() != r.position {
+		if at == len(n.ports) || n.ports[at].position != r.position {
 			lacked = append(lacked, r)
 			continue
 		}
-		for ; at < len(n.ports) && n.ports[at].position() == r.position; at++ {
+		for ; at < len(n.ports) && n.ports[at].position == r.position; at++ {
 			if l := n.ports[at].leaf; l != 0 && l != r.leaf {
 				elsewhere.add(l, 1)
 				strayed = append(strayed, r)
@@ -338,12 +318,13 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 
 // finding returns a Finding about a port, without its kind.
 func (p *port) finding(node string, ids []string) Finding {
-	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
+	d := p.device.Value()
+	f := Finding{Node: node, HCA: d.hca, ID: d.id, Port: d.number, Rail: d.rail, Plane: d.plane}
 	if p.since > 0 {
 		f.Since = wellknown.Moment(time.Unix(p.since, 0))
 	}
 	if p.leaf != 0 {
-		f.Found = Switch{ID: ids[p.leaf], Name: p.far.Name, Port: p.switchPort.Value()}
+		f.Found = Switch{ID: ids[p.leaf], Name: p.far.Value().Name, Port: p.switchPort.Value()}
 	}
 	return f
 }
@@ -354,7 +335,7 @@ func (l *links) alone(node string) []Finding {
 	for i := range l.ports {
 		f := l.ports[i].finding(node, nil)
 		f.Kind = Unseen
-		if l.ports[i].state != v1alpha1.LinkActive {
+		if !l.ports[i].active {
 			f.Kind = Dead
 		}
 		out = append(out, f)

@@ -73,7 +73,7 @@ func (s *score) add(o score) {
 // evaluate compares what the tree shows of a fleet with what the generator knows.
 func evaluate(t *testing.T, f *fabrics.Fabric) (s score, example string) {
 	t.Helper()
-	snapshot := mapOf(t, fabric.ModeLeaf, f).Snapshot(start)
+	snapshot := mapOf(fabric.ModeLeaf, f).Snapshot(start)
 	hopeless := hopeless(f)
 	s.hopeless = len(hopeless)
 	truth, found := map[fabrics.Wrong]bool{}, map[fabrics.Wrong]bool{}

@@ -32,7 +32,7 @@ func FuzzReports(f *testing.F) {
 			t.Skip()
 		}
 		modes := []fabric.Mode{fabric.ModeAuto, fabric.ModeDragonfly, fabric.ModeSwitchbox, fabric.ModeLeaf, fabric.ModeNVLink}
-		levels := preset(t, modes[int(mode)%len(modes)])
+		levels := fabric.Preset(modes[int(mode)%len(modes)], 0)
 		var nodes []fabric.Node
 		for i, spec := range specs {
 			n := node(fmt.Sprintf("n%02d", i), spec)
@@ -41,7 +41,7 @@ func FuzzReports(f *testing.F) {
 			}
 			nodes = append(nodes, n)
 		}
-		m := newMap(t, levels...)
+		m := newMap(levels...)
 		for _, n := range nodes { // A different past.
 			n.Names = nil
 			put(m, n)
@@ -57,7 +57,7 @@ func FuzzReports(f *testing.F) {
 		got := viewOf(t, s)
 		check(t, got, treeOf(s.Child))
 		slices.Reverse(nodes)
-		if diff := cmp.Diff(viewOf(t, put(newMap(t, levels...), nodes...)), got); diff != "" {
+		if diff := cmp.Diff(viewOf(t, put(newMap(levels...), nodes...)), got); diff != "" {
 			t.Errorf("(-from scratch +incremental):\n%s", diff)
 		}
 	})

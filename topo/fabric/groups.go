@@ -11,16 +11,15 @@ import (
 // spines). Members with equal links are one: they vote alike.
 type graph struct {
 	// ids are the IDs of the switches; number 0 stands for no switch.
-	ids []string
-	// ends are the links, members counts the members that have them.
-	ends    []*ends
-	members []int32
+	ids  []string
+	ends []*ends
 }
 
-// ends are a member's links. They never change.
+// ends are the links of one or more members.
 type ends struct {
-	number int32
-	links  []link
+	number  int32
+	members int32
+	links   []link
 	// bundles has the same links by switch.
 	bundles []bundle
 	// follows is set for members that count only at switches with few links of others.
@@ -35,8 +34,9 @@ type link struct{ to, rail int32 }
 // bundle is n links to a switch, or of one of the ends.
 type bundle struct{ other, n int32 }
 
+// newEnds returns the links of one member.
 func newEnds(links []link) *ends {
-	e := &ends{links: links, bundles: make([]bundle, 0, len(links))}
+	e := &ends{members: 1, links: links, bundles: make([]bundle, 0, len(links))}
 	for _, l := range links {
 		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == l.to })
 		if i < 0 {
@@ -103,16 +103,16 @@ func newVoting(g *graph) *voting {
 		graph: g, start: make([]int32, len(g.ids)+2),
 		leading: make([]reach, len(g.ids)), following: make([]reach, len(g.ids)),
 	}
-	for i, e := range g.ends {
+	for _, e := range g.ends {
+		if e.members == 0 {
+			continue
+		}
 		for _, b := range e.bundles {
-			if g.members[i] == 0 {
-				continue
-			}
 			r := &v.leading[b.other]
 			if e.follows {
 				r = &v.following[b.other]
 			}
-			n := b.n * g.members[i]
+			n := b.n * e.members
 			r.links += n
 			if e.degree() > 1 {
 				r.wide += n
@@ -126,11 +126,12 @@ func newVoting(g *graph) *voting {
 	}
 	v.list = make([]bundle, next[len(next)-1])
 	for i := int32(0); int(i) < len(g.ends); i++ {
+		if g.ends[i].members == 0 {
+			continue
+		}
 		for _, b := range g.ends[i].bundles {
-			if g.members[i] > 0 {
-				v.list[next[b.other]] = bundle{i, b.n}
-				next[b.other]++
-			}
+			v.list[next[b.other]] = bundle{i, b.n}
+			next[b.other]++
 		}
 	}
 	return v
@@ -156,18 +157,18 @@ func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.id
 // their switches.
 func (v *voting) prints() []uint64 {
 	at, out := make([]uint64, len(v.ids)), make([]uint64, len(v.ids))
-	for i, e := range v.ends {
+	for _, e := range v.ends {
 		for _, b := range e.bundles {
-			at[b.other] += e.print * uint64(v.members[i]) //nolint:gosec // Never negative.
+			at[b.other] += e.print * uint64(e.members) //nolint:gosec // Never negative.
 		}
 	}
-	for i, e := range v.ends {
+	for _, e := range v.ends {
 		sum := uint64(0)
 		for _, b := range e.bundles {
 			sum += at[b.other]
 		}
 		for _, b := range e.bundles {
-			out[b.other] += sum * uint64(v.members[i]) //nolint:gosec // Never negative.
+			out[b.other] += sum * uint64(e.members) //nolint:gosec // Never negative.
 		}
 	}
 	return out
@@ -214,7 +215,7 @@ func (v *voting) share(h int32, shared, met []int32) []int32 {
 			if shared[b.other] == 0 {
 				met = append(met, b.other)
 			}
-			shared[b.other] += min(a.n, b.n) * v.members[a.other]
+			shared[b.other] += min(a.n, b.n) * v.ends[a.other].members
 		}
 	}
 	return met
@@ -244,14 +245,14 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 			continue
 		}
 		c := &classes[min(e.degree(), maxDegree)]
-		c.here += a.n * v.members[a.other]
+		c.here += a.n * v.ends[a.other].members
 		if v.counts(o, e) {
-			c.both += min(a.n, e.to(o)) * v.members[a.other]
+			c.both += min(a.n, e.to(o)) * v.ends[a.other].members
 		}
 	}
 	for _, a := range v.at(o) {
 		if e := v.ends[a.other]; v.counts(o, e) {
-			classes[min(e.degree(), maxDegree)].there += a.n * v.members[a.other]
+			classes[min(e.degree(), maxDegree)].there += a.n * v.ends[a.other].members
 		}
 	}
 	here, there, both := int32(0), int32(0), int32(0)
@@ -285,7 +286,7 @@ func (v *voting) homes(votes []int32) []int32 {
 		t.reset()
 		for _, a := range v.at(h) {
 			if v.counts(h, v.ends[a.other]) {
-				t.add(votes[a.other], a.n*v.members[a.other])
+				t.add(votes[a.other], a.n*v.ends[a.other].members)
 			}
 		}
 		out[h] = t.most(v.compare)
@@ -345,7 +346,7 @@ func (v *voting) usual(h int32) []int32 {
 	for _, a := range v.at(h) {
 		for _, l := range v.ends[a.other].links {
 			if l.to == h {
-				rails.add(l.rail, v.members[a.other])
+				rails.add(l.rail, v.ends[a.other].members)
 				most = max(most, rails.count(l.rail))
 			}
 		}
@@ -366,7 +367,7 @@ func (v *voting) foreign(group []int32) map[int32][]int32 {
 	for h := int32(1); int(h) < len(v.ids); h++ {
 		t.reset()
 		for _, a := range v.at(h) {
-			n := a.n * v.members[a.other]
+			n := a.n * v.ends[a.other].members
 			if !v.counts(h, v.ends[a.other]) {
 				n = 0
 			}

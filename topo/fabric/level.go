@@ -1,12 +1,10 @@
 package fabric
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -53,16 +51,13 @@ const (
 	ModeCustom    Mode = "custom"
 )
 
-// DefaultNodeNumber is the default number of nodes in a dragonfly.
-const DefaultNodeNumber = 2
-
-// Preset returns the levels of a mode, top first. nodeNumber is for ModeDragonfly;
-// 0 means DefaultNodeNumber.
+// Preset returns the levels of a mode, top first, nil if it has none. nodeNumber is for
+// ModeDragonfly; 0 means 2.
 //
 // ModeAuto shows what the reports show: a level without groups does not
 // appear. Nodes with a path are grouped by it, others by spine and leaf, both
 // by NVLink domain.
-func Preset(mode Mode, nodeNumber int) ([]Level, error) {
+func Preset(mode Mode, nodeNumber int) []Level {
 	switch mode {
 	case ModeAuto:
 		return []Level{
@@ -71,69 +66,22 @@ func Preset(mode Mode, nodeNumber int) ([]Level, error) {
 			{Kind: "spine", By: BySpine, Otherwise: true},
 			{Kind: "leaf", By: ByLeaf, Otherwise: true},
 			{Kind: "nvlink", By: ByNVLink},
-		}, nil
+		}
 	case ModeDragonfly:
-		if nodeNumber == 0 {
-			nodeNumber = DefaultNodeNumber
-		}
-		levels := []Level{{Kind: "dragonfly", By: ByBlock, Nodes: nodeNumber}}
-		return levels, CheckLevels(levels)
+		return []Level{{Kind: "dragonfly", By: ByBlock, Nodes: cmp.Or(nodeNumber, 2)}}
 	case ModeSwitchbox:
-		return []Level{{Kind: "switchbox", By: ByPath}, {Kind: "dragonfly", By: ByPath}}, nil
+		return []Level{{Kind: "switchbox", By: ByPath}, {Kind: "dragonfly", By: ByPath}}
 	case ModeLeaf:
-		return []Level{{Kind: "leaf", By: ByLeaf}}, nil
+		return []Level{{Kind: "leaf", By: ByLeaf}}
 	case ModeNVLink:
-		return []Level{{Kind: "nvlink", By: ByNVLink}}, nil
+		return []Level{{Kind: "nvlink", By: ByNVLink}}
 	case ModeCustom:
-		return nil, errors.New("mode custom has no preset: its levels are configured")
 	}
-	return nil, fmt.Errorf("unknown mode %.40q: use auto, dragonfly, switchbox, leaf, nvlink or custom", string(mode))
+	return nil
 }
 
-// Bounds on levels.
-const (
-	// MaxLevels is the largest number of levels in a tree.
-	MaxLevels = 8
-	// maxKind is the length of a kind, in bytes: a name must have room for
-	// more.
-	maxKind = 20
-	// maxBlock is the largest Level.Nodes.
-	maxBlock = 4096
-)
-
-// CheckLevels returns every fault of configured levels.
-func CheckLevels(levels []Level) error {
-	if len(levels) == 0 || len(levels) > MaxLevels {
-		return fmt.Errorf("levels: %d are configured, 1 to %d are possible", len(levels), MaxLevels)
-	}
-	var faults []error
-	kinds := map[string]bool{v1alpha1.KindNode: true}
-	for i, l := range levels {
-		fault := func(format string, args ...any) {
-			faults = append(faults, fmt.Errorf("levels[%d]: "+format, append([]any{i}, args...)...))
-		}
-		switch {
-		case len(l.Kind) > maxKind || strings.Trim(l.Kind, "abcdefghijklmnopqrstuvwxyz0123456789") != "" || l.Kind == "":
-			fault("kind %.40q is not 1 to %d lower-case letters and digits", l.Kind, maxKind)
-		case kinds[l.Kind]:
-			fault("kind %s is taken", l.Kind)
-		}
-		kinds[l.Kind] = true
-		switch l.By {
-		case ByPath, BySpine, ByLeaf, ByNVLink:
-			if l.Nodes != 0 {
-				fault("nodes is for levels by block")
-			}
-		case ByBlock:
-			if l.Nodes < 1 || l.Nodes > maxBlock {
-				fault("nodes is %d, not 1 to %d", l.Nodes, maxBlock)
-			}
-		default:
-			fault("unknown evidence %.40q: use path, spine, leaf, nvlink or block", string(l.By))
-		}
-	}
-	return errors.Join(faults...)
-}
+// MaxLevels is the largest number of levels in a tree.
+const MaxLevels = 8
 
 // pathNames aligns a report's path with the levels: by the kinds that its
 // elements name, else from the bottom. The answer has a name for each level or

@@ -3,23 +3,26 @@ package fabric
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// maxPorts bounds the ports read from one report.
-const maxPorts = 128
-
-// trusted is the least confidence, in percent, with which a switch counts; 0
-// means that the source does not grade.
-const trusted = 50
+const (
+	// maxRail and maxPlane bound the numbers that a report can use, maxPorts the ports read from it.
+	maxRail, maxPlane, maxPorts = 128, 16, 128
+	// trusted is the least confidence, in percent, with which a switch counts; 0
+	// means that the source does not grade.
+	trusted = 50
+)
 
 // links holds a node's cables by one report. It is immutable.
 type links struct {
-	shape *shape // Nil without a report.
+	shape *shape
 	ports []port // By rail, plane and ID.
 	ends  *ends  // Of the ports with a known leaf.
 	// guids are the HCAs', each once.
@@ -31,7 +34,21 @@ type links struct {
 // cable, 0 if it is unknown or not trusted.
 type port struct {
 	*rail
-	leaf int32
+	// position numbers the rails and planes.
+	position, leaf int32
+	active         bool
+}
+
+// neverUp reports whether the node's reports know neither a link of the port nor
+// when it went down.
+func (p *port) neverUp() bool { return !p.active && p.far.Value().ID == "" && p.since == 0 }
+
+func comparePorts(a, b port) int {
+	if c := cmp.Compare(a.position, b.position); c != 0 {
+		return c
+	}
+	x, y := a.device.Value(), b.device.Value()
+	return cmp.Or(strings.Compare(x.id, y.id), cmp.Compare(x.number, y.number), strings.Compare(x.netdev, y.netdev))
 }
 
 // uplink is a cable from a leaf to another switch, 0 if the report names none.
@@ -40,24 +57,25 @@ type uplink struct {
 	name       string
 }
 
-// isOn reports whether a cable of the node ends at that leaf.
-func (l *links) isOn(leaf int32) bool {
-	return l.ends.to(leaf) > 0
-}
-
-// symbols number switches by ID, and store equal shapes once.
+// symbols number switches by ID, and store equal shapes and ends once.
 type symbols struct {
 	ids     []string // Number 0 stands for no switch.
 	numbers map[string]int32
 	shapes  map[string]*shape
 	ends    []*ends
 	known   map[string]*ends
-	// guids counts the nodes that report each GUID, doubles those that several do.
-	guids   map[uint64]int32
-	doubles int
-	used    int // See compact.
-	prints  int
-	seed    maphash.Seed
+	// owners has a node of each GUID, shared all nodes of those with several, by name.
+	owners map[uint64]*node
+	shared map[uint64][]*node
+	prints int
+	seed   maphash.Seed
+}
+
+func newSymbols() symbols {
+	return symbols{
+		ids: []string{""}, numbers: map[string]int32{"": 0}, shapes: map[string]*shape{},
+		known: map[string]*ends{}, owners: map[uint64]*node{}, shared: map[uint64][]*node{}, seed: maphash.MakeSeed(),
+	}
 }
 
 // size counts the entries.
@@ -68,13 +86,6 @@ func (s *symbols) size() int { return len(s.ids) + len(s.shapes) + len(s.ends) }
 func (s *symbols) print() uint64 {
 	s.prints++
 	return maphash.Comparable(s.seed, s.prints)
-}
-
-func newSymbols() symbols {
-	return symbols{
-		ids: []string{""}, numbers: map[string]int32{"": 0}, shapes: map[string]*shape{},
-		known: map[string]*ends{}, guids: map[uint64]int32{}, seed: maphash.MakeSeed(),
-	}
 }
 
 // number returns the number of the switch with an ID, in any spelling.
@@ -89,20 +100,21 @@ func (s *symbols) number(id string) int32 {
 	return n
 }
 
-// links reads a report, nil for none.
+// usualPorts is the usual number of fabric ports on a node.
+const usualPorts = 8
+
+// links reads a report.
 func (s *symbols) links(r *Report) *links {
-	if r == nil {
-		return &links{ends: s.connect(nil, true)}
-	}
 	out := &links{ports: make([]port, 0, min(len(r.rails), maxPorts)), guids: make([]uint64, 0, usualPorts)}
 	for i := range r.rails {
-		p := port{rail: &r.rails[i]}
-		if p.role != string(machine.RoleFabric) || len(out.ports) == maxPorts ||
-			p.device.rail < 0 || p.device.rail >= maxRail || p.plane < 0 || p.plane >= maxPlane {
+		d := r.rails[i].device.Value()
+		if d.role != string(machine.RoleFabric) || len(out.ports) == maxPorts ||
+			d.rail < 0 || d.rail >= maxRail || d.plane < 0 || d.plane >= maxPlane {
 			continue
 		}
-		if p.far != nil && (p.confidence == 0 || p.confidence >= trusted) {
-			p.leaf = s.number(p.far.ID)
+		p := port{rail: &r.rails[i], position: d.rail*maxPlane + d.plane, active: d.state == v1alpha1.LinkActive}
+		if d.confidence == 0 || d.confidence >= trusted {
+			p.leaf = s.number(p.far.Value().ID)
 		}
 		out.ports = append(out.ports, p)
 	}
@@ -111,18 +123,46 @@ func (s *symbols) links(r *Report) *links {
 	for i := range out.ports {
 		p := &out.ports[i]
 		if p.leaf != 0 {
-			links = append(links, link{p.leaf, p.position()})
+			links = append(links, link{p.leaf, p.position})
 		}
 		if p.guid != 0 && !slices.Contains(out.guids, p.guid) {
 			out.guids = append(out.guids, p.guid)
 		}
 	}
-	out.shape = s.shape(r.shape, out.ports)
+	out.shape = s.shape(r.Rest.Accelerators, out.ports)
 	out.ends = s.connect(links, !out.shape.hasGPUs())
-	for _, u := range r.uplinks() {
+	for _, u := range r.Rest.Uplinks {
 		out.uplinks = append(out.uplinks, uplink{s.number(u.Leaf), s.number(u.Peer), u.PeerName})
 	}
 	slices.SortStableFunc(out.uplinks, func(a, b uplink) int { return strings.Compare(s.ids[a.peer], s.ids[b.peer]) })
+	return out
+}
+
+// shape returns the shape of a node with these accelerators and sorted ports.
+func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shape {
+	positions := make([]int32, 0, usualPorts)
+	for i := range ports {
+		positions = append(positions, ports[i].position)
+	}
+	positions = slices.Compact(positions)
+	key := make([]byte, 0, 2*maxPorts)
+	for _, a := range accelerators {
+		key = fmt.Appendf(key, "%s*%d,", a.Product, a.Count)
+	}
+	text := len(key)
+	for _, at := range positions {
+		key = append(key, byte(at>>8), byte(at)) //nolint:gosec // Below maxRail * maxPlane.
+	}
+	out := s.shapes[string(key)]
+	if out == nil {
+		out = &shape{accelerators: string(key[:text]), positions: positions}
+		for i, at := range positions {
+			if i == 0 || positions[i-1]/maxPlane != at/maxPlane {
+				out.rails++
+			}
+		}
+		s.shapes[string(key)] = out
+	}
 	return out
 }
 
@@ -139,51 +179,63 @@ func (s *symbols) connect(links []link, follows bool) *ends {
 	e := s.known[string(key)]
 	if e == nil {
 		e = newEnds(links)
-		e.follows, e.print, e.number = follows, s.print(), int32(len(s.ends)) //nolint:gosec // See compact.
+		e.members, e.follows, e.print, e.number = 0, follows, s.print(), int32(len(s.ends)) //nolint:gosec // See compact.
 		s.ends, s.known[string(key)] = append(s.ends, e), e
 	}
 	return e
 }
 
-// usualPorts is the usual number of fabric ports on a node.
-const usualPorts = 8
-
-func comparePorts(a, b port) int {
-	if c := cmp.Compare(a.position(), b.position()); c != 0 {
-		return c
-	}
-	return cmp.Or(strings.Compare(a.id, b.id), cmp.Compare(a.number, b.number), strings.Compare(a.netdev, b.netdev))
-}
-
-// own counts a node's GUIDs once more, or once less.
-func (s *symbols) own(l *links, by int32) {
-	for _, guid := range l.guids {
-		s.guids[guid] += by
-		switch n := s.guids[guid]; {
-		case n == 0:
-			delete(s.guids, guid)
-		case n == 1 && by < 0:
-			s.doubles--
-		case n == 2 && by > 0:
-			s.doubles++
+// enter counts a node and its GUIDs.
+func (s *symbols) enter(n *node) {
+	n.links.shape.nodes++
+	n.links.ends.members++
+	for _, guid := range n.links.guids {
+		owner := s.owners[guid]
+		if owner == nil {
+			s.owners[guid] = n
+			continue
 		}
+		all := s.shared[guid]
+		if all == nil {
+			all = []*node{owner}
+		}
+		i := find(all, n)
+		s.share(guid, slices.Insert(all, i, n), i)
 	}
 }
 
-// duplicates returns the nodes of each GUID that several report.
-func (s *symbols) duplicates(nodes []*node) map[uint64][]*node {
-	if s.doubles == 0 {
-		return nil
+// leave undoes enter.
+func (s *symbols) leave(n *node) {
+	n.links.shape.nodes--
+	n.links.ends.members--
+	for _, guid := range n.links.guids {
+		all := s.shared[guid]
+		if all == nil {
+			delete(s.owners, guid)
+			continue
+		}
+		i := find(all, n)
+		s.share(guid, slices.Delete(all, i, i+1), i)
 	}
-	out := make(map[uint64][]*node, s.doubles)
-	for _, n := range nodes {
-		for _, guid := range n.links.guids {
-			if s.guids[guid] > 1 {
-				out[guid] = append(out[guid], n)
-			}
+}
+
+// share stores the owners of a GUID, at least one, after a change of the i-th. Findings name the first
+// or, of that one, the second.
+func (s *symbols) share(guid uint64, all []*node, i int) {
+	for _, n := range all {
+		if i <= 1 {
+			n.print = s.print()
 		}
 	}
-	return out
+	if s.owners[guid], s.shared[guid] = all[0], all; len(all) == 1 {
+		delete(s.shared, guid)
+	}
+}
+
+// find returns the index of a node in a list by names, or the index at which to insert it.
+func find(list []*node, n *node) int {
+	i, _ := slices.BinarySearchFunc(list, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
+	return i
 }
 
 // SwitchID brings the spellings of one GUID or MAC address to one:
@@ -193,21 +245,14 @@ func SwitchID(id string) string {
 		return id
 	}
 	plain := strings.TrimPrefix(strings.ToLower(id), "0x")
-	if !hexadecimal(plain) {
-		stripped := strings.ReplaceAll(plain, ":", "")
-		if !hexadecimal(stripped) || len(stripped) != 12 && len(stripped) != 16 {
-			return id
-		}
-		plain = stripped
+	if hexadecimal(plain) {
+		return plain
+	}
+	plain = strings.ReplaceAll(plain, ":", "")
+	if !hexadecimal(plain) || len(plain) != 12 && len(plain) != 16 {
+		return id
 	}
 	return plain
 }
 
-func hexadecimal(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return s != ""
-}
+func hexadecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }

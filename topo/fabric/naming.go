@@ -124,7 +124,7 @@ func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 		}
 		for i := range p.links.ports {
 			if port := &p.links.ports[i]; port.leaf == p.group.leaf {
-				seen.add(port.far.Name, 1)
+				seen.add(port.far.Value().Name, 1)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func TestNames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := put(newMap(t, preset(t, fabric.ModeLeaf)...), tt.nodes...)
+			s := put(newMap(fabric.Preset(fabric.ModeLeaf, 0)...), tt.nodes...)
 			names := outline(treeOf(s.Child))
 			names = strings.NewReplacer(":Degraded", "").Replace(names)
 			if diff := cmp.Diff(tt.want, names); diff != "" {
@@ -73,7 +73,7 @@ func TestNames(t *testing.T) {
 func TestLeafDies(t *testing.T) {
 	t.Parallel()
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(64, 16), Rails: 8})
-	m := mapOf(t, fabric.ModeLeaf, f)
+	m := mapOf(fabric.ModeLeaf, f)
 	before := groups(m.Snapshot(start))
 	for i := range f.Nodes {
 		r := &f.Nodes[i].Spec.Rails[0] // The least of the group's leaves.
@@ -140,14 +140,14 @@ func TestDescriptions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := put(newMap(t, preset(t, fabric.ModeLeaf)...), tt.nodes...)
+			s := put(newMap(fabric.Preset(fabric.ModeLeaf, 0)...), tt.nodes...)
 			if diff := cmp.Diff(tt.want, outline(treeOf(s.Child))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	for _, name := range []string{long, long + "b"} {
-		s := put(newMap(t, preset(t, fabric.ModeLeaf)...), node("a", on("1", name)), node("b", on("2", name)))
+		s := put(newMap(fabric.Preset(fabric.ModeLeaf, 0)...), node("a", on("1", name)), node("b", on("2", name)))
 		for _, e := range s.Child {
 			if err := wellknown.CheckValue(e.Name); err != nil {
 				t.Error(err)
@@ -164,7 +164,7 @@ func TestDescriptions(t *testing.T) {
 func TestNamesStay(t *testing.T) {
 	t.Parallel()
 	called := func(all ...string) map[string]string {
-		m := newMap(t, preset(t, fabric.ModeLeaf)...)
+		m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 		for _, id := range all {
 			id, label, _ := strings.Cut(id, "=")
 			m.Put(node("node-"+id, report(cable{leaf: id, name: "sw"}), label))
@@ -186,7 +186,7 @@ func TestNamesStay(t *testing.T) {
 		}
 	}
 	// Live: the second of a name comes after the first has its label.
-	m := newMap(t, preset(t, fabric.ModeLeaf)...)
+	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 	m.Put(node("b", report(cable{leaf: "2", name: "sw"})))
 	if got := groups(m.Snapshot(start))["b"]; got != "leaf-sw" {
 		t.Errorf("alone it is called %s", got)

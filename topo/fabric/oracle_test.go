@@ -145,7 +145,7 @@ func TestDefinition(t *testing.T) {
 	for seed := range 400 {
 		rng := rand.New(rand.NewPCG(uint64(seed), 5))
 		d := &definition{nodes: map[string][]cable{}, leaves: map[string]bool{}, noGPUs: map[string]bool{}}
-		m := newMap(t, preset(t, fabric.ModeLeaf)...)
+		m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 		rails, leaves, chaos := 1+rng.IntN(5), 2+rng.IntN(12), rng.Float64()
 		for i := range 1 + rng.IntN(20) {
 			name := fmt.Sprintf("n%02d", i)

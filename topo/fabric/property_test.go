@@ -191,7 +191,7 @@ func TestReadersOfSnapshots(t *testing.T) {
 		fabric: fabrics.New(fabrics.Plan{Sizes: fabrics.Even(64, 16), Rails: 4, Pod: 2, Domain: 4}),
 		rng:    rand.New(rand.NewPCG(7, 7)), now: start, nodes: map[string]fabric.Node{},
 	}
-	m := newMap(t, preset(t, fabric.ModeAuto)...)
+	m := newMap(fabric.Preset(fabric.ModeAuto, 0)...)
 	for i := range w.fabric.Nodes {
 		m.Put(input(&w.fabric.Nodes[i]))
 	}
@@ -224,13 +224,13 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 		levels []fabric.Level
 		plan   fabrics.Plan
 	}{
-		{"auto", preset(t, fabric.ModeAuto), fabrics.Plan{Sizes: fabrics.Irregular(), Rails: 4, Pod: 4, Spines: 2}},
-		{"auto with paths", preset(t, fabric.ModeAuto), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 2, Dragonfly: 2, Switchbox: 4}},
-		{"auto with racks", preset(t, fabric.ModeAuto), fabrics.Plan{Sizes: fabrics.Even(48, 12), Rails: 4, Domain: 6, Pod: 2}},
-		{"dragonfly", preset(t, fabric.ModeDragonfly), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 4}},
-		{"switchbox", preset(t, fabric.ModeSwitchbox), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 4, Dragonfly: 2, Switchbox: 4}},
-		{"one leaf for all rails", preset(t, fabric.ModeLeaf), fabrics.Plan{Sizes: fabrics.Even(24, 4), Rails: 4, Rack: true}},
-		{"one rail", preset(t, fabric.ModeLeaf), fabrics.Plan{Sizes: fabrics.Even(24, 4), Rails: 1}},
+		{"auto", fabric.Preset(fabric.ModeAuto, 0), fabrics.Plan{Sizes: fabrics.Irregular(), Rails: 4, Pod: 4, Spines: 2}},
+		{"auto with paths", fabric.Preset(fabric.ModeAuto, 0), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 2, Dragonfly: 2, Switchbox: 4}},
+		{"auto with racks", fabric.Preset(fabric.ModeAuto, 0), fabrics.Plan{Sizes: fabrics.Even(48, 12), Rails: 4, Domain: 6, Pod: 2}},
+		{"dragonfly", fabric.Preset(fabric.ModeDragonfly, 0), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 4}},
+		{"switchbox", fabric.Preset(fabric.ModeSwitchbox, 0), fabrics.Plan{Sizes: fabrics.Even(40, 8), Rails: 4, Dragonfly: 2, Switchbox: 4}},
+		{"one leaf for all rails", fabric.Preset(fabric.ModeLeaf, 0), fabrics.Plan{Sizes: fabrics.Even(24, 4), Rails: 4, Rack: true}},
+		{"one rail", fabric.Preset(fabric.ModeLeaf, 0), fabrics.Plan{Sizes: fabrics.Even(24, 4), Rails: 1}},
 		{"custom", custom, fabrics.Plan{Sizes: fabrics.Irregular(), Rails: 4, Planes: 2, Pod: 4, Dragonfly: 4, Switchbox: 3, Domain: 4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,13 +240,13 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 					fabric: fabrics.New(tt.plan), rng: rand.New(rand.NewPCG(uint64(seed), 2)),
 					now: start, nodes: map[string]fabric.Node{},
 				}
-				m := newMap(t, tt.levels...)
+				m := newMap(tt.levels...)
 				for round := range 40 {
 					for range 1 + w.rng.IntN(6) {
 						w.step(m)
 					}
 					got := m.Snapshot(w.now)
-					fresh := newMap(t, tt.levels...)
+					fresh := newMap(tt.levels...)
 					names := make([]string, 0, len(w.nodes))
 					for name := range w.nodes {
 						names = append(names, name)

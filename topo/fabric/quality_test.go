@@ -147,7 +147,7 @@ func TestQuality(t *testing.T) {
 			for seed := range 8 {
 				f := fabrics.New(tt.plan)
 				f.Damage(rand.New(rand.NewPCG(uint64(seed), 1)), 0.05)
-				s := mapOf(t, fabric.ModeLeaf, f).Snapshot(start)
+				s := mapOf(fabric.ModeLeaf, f).Snapshot(start)
 				unknown := undecidable(f)
 				hopeless += len(unknown)
 				if bad := misplaced(f, groups(s), unknown); bad != nil {

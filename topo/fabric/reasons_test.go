@@ -11,7 +11,7 @@ import (
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	m := newMap(t, preset(t, fabric.ModeLeaf)...)
+	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 	n := node("a", onto("1"))
 	s := put(m, n, node("b", onto("1")))
 	if again := m.Snapshot(start); again != s {

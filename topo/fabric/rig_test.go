@@ -2,8 +2,6 @@ package fabric_test
 
 import (
 	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -91,45 +89,27 @@ func input(n *fabrics.Node) fabric.Node {
 	return fabric.Node{Name: n.Name, Ready: true, Report: read(&n.Spec), Heartbeat: start}
 }
 
-// readers are reused: one has room for a fleet.
-var readers = sync.Pool{New: func() any { return fabric.NewReader() }}
-
 func read(spec *v1alpha1.NodeTopologySpec) *fabric.Report {
-	reader := readers.Get().(*fabric.Reader)
-	defer readers.Put(reader)
-	return reader.Read(spec)
+	if spec == nil {
+		return nil
+	}
+	return fabric.Read(spec)
 }
 
 func inputs(f *fabrics.Fabric) []fabric.Node {
-	reader, nodes := fabric.NewReader(), make([]fabric.Node, len(f.Nodes))
+	nodes := make([]fabric.Node, len(f.Nodes))
 	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		nodes[i] = fabric.Node{Name: n.Name, Ready: true, Report: reader.Read(&n.Spec), Heartbeat: start}
+		nodes[i] = input(&f.Nodes[i])
 	}
 	return nodes
 }
 
-func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Builder {
-	tb.Helper()
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return m
+func newMap(levels ...fabric.Level) *fabric.Builder {
+	return fabric.New(fabric.Config{Levels: levels})
 }
 
-func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
-	tb.Helper()
-	levels, err := fabric.Preset(mode, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return levels
-}
-
-func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Builder {
-	tb.Helper()
-	m := newMap(tb, preset(tb, mode)...)
+func mapOf(mode fabric.Mode, f *fabrics.Fabric) *fabric.Builder {
+	m := newMap(fabric.Preset(mode, 0)...)
 	m.Put(inputs(f)...)
 	return m
 }

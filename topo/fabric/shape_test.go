@@ -43,7 +43,7 @@ func TestShapes(t *testing.T) {
 		{"two show nothing", [][]fabric.Node{with(2, "a", all...), with(1, "a", all[1:]...)}, true, 0},
 		{"without GPUs", [][]fabric.Node{with(30, "a", all...), with(1, "a", all[1:]...)}, false, 0},
 	} {
-		m := newMap(t, preset(t, fabric.ModeLeaf)...)
+		m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 		for _, nodes := range tt.nodes {
 			for _, n := range nodes {
 				if !tt.gpus {
@@ -74,7 +74,7 @@ func missing(t *testing.T, what string, m *fabric.Builder, want int) {
 // A model that comes into the fleet is felt in other groups, and when it goes.
 func TestShapesComeAndGo(t *testing.T) {
 	t.Parallel()
-	m := newMap(t, preset(t, fabric.ModeLeaf)...)
+	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 	m.Put(with(30, "a", 0, 1, 2, 3)...)
 	m.Put(with(3, "a", 0, 1, 2)...)
 	missing(t, "three lost one", m, 3)

@@ -14,7 +14,7 @@ import (
 // TestSilentSourceMovesNobody: cables do not move because a server is silent.
 func TestSilentSourceMovesNobody(t *testing.T) {
 	t.Parallel()
-	m := newMap(t, preset(t, fabric.ModeLeaf)...)
+	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 	silent := func(sure int32, stale ...v1alpha1.StaleSource) *v1alpha1.NodeTopologySpec {
 		spec := report(cable{leaf: "1", sure: sure})
 		spec.Stale = stale
@@ -37,7 +37,7 @@ func TestSilentSourceMovesNobody(t *testing.T) {
 // TestNodeWithoutGroupStatesWhy: the switch behind its ports is unknown.
 func TestNodeWithoutGroupStatesWhy(t *testing.T) {
 	t.Parallel()
-	s := put(newMap(t, preset(t, fabric.ModeLeaf)...), node("a", report(cable{rail: 0}, cable{rail: 1})))
+	s := put(newMap(fabric.Preset(fabric.ModeLeaf, 0)...), node("a", report(cable{rail: 0}, cable{rail: 1})))
 	want := []fabric.Reason{{Kind: string(fabric.Unseen), Count: 2}}
 	if diff := cmp.Diff(want, s.Child[0].Reasons); diff != "" || s.Child[0].Status != v1alpha1.StatusReady {
 		t.Errorf("%s, reasons (-want +got):\n%s", s.Child[0].Status, diff)

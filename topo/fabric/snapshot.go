@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"iter"
 	"slices"
@@ -84,22 +85,25 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 // groups; "" means any. An element below a selected one is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
 	var out []*Element
+	take := func(e *Element) bool {
+		found := (kind == "" || e.Kind == kind) && (name == "" || e.Name == name)
+		if found {
+			out = append(out, e)
+		}
+		return found
+	}
 	var search func([]*Element)
 	search = func(list []*Element) {
 		for _, e := range list {
-			if (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) {
-				out = append(out, e)
-				continue
+			if !take(e) {
+				search(e.Child)
 			}
-			search(e.Child)
 		}
 	}
 	search(s.Child)
-	if kind != "" || name != "" {
-		for _, e := range s.Crossing {
-			if (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) {
-				out = append(out, e)
-			}
+	for _, e := range s.Crossing {
+		if kind != "" || name != "" {
+			take(e)
 		}
 	}
 	return out
@@ -230,11 +234,13 @@ func (e *Element) summarize() {
 	e.encode()
 }
 
-// encode makes the JSON.
+// encode makes the JSON, as encoding/json would without looking at the children again.
 func (e *Element) encode() {
-	b := make([]byte, 0, 256)
-	b = appendString(append(b, `{"name":`...), e.Name)
-	b = appendString(append(b, `,"kind":`...), e.Kind)
+	name, err := json.Marshal(e.Name)
+	if err != nil { // Strings always can be.
+		name = []byte(`""`)
+	}
+	b := fmt.Appendf(make([]byte, 0, 256), `{"name":%s,"kind":"%s"`, name, e.Kind)
 	if e.Kind != v1alpha1.KindNode {
 		b = append(b, `,"child":[`...)
 		for i, c := range e.Child {
@@ -245,20 +251,6 @@ func (e *Element) encode() {
 		}
 		b = append(b, ']')
 	}
-	b = append(appendString(append(b, `,"status":`...), e.Status), '}')
+	b = fmt.Appendf(b, `,"status":"%s"}`, e.Status)
 	e.body, e.digest = slices.Clone(b), sha256.Sum256(b)
-}
-
-// appendString appends s as encoding/json writes it.
-func appendString(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
-			quoted, err := json.Marshal(s)
-			if err != nil { // Strings always can be.
-				quoted = []byte(`""`)
-			}
-			return append(b, quoted...)
-		}
-	}
-	return append(append(append(b, '"'), s...), '"')
 }

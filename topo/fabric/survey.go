@@ -1,29 +1,32 @@
 package fabric
 
-import "slices"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
 
 // survey has the groups of all nodes and the checks of their cables.
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
-	// in and index are each node's leaf group, nil without one, and its number among
-	// the members.
-	in    []*leafGroup
-	index []int
-	votes *grouping
+	votes  *grouping
 }
 
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
 // as they were in the last survey are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
-	s := &survey{groups: map[int32]*leafGroup{}, in: make([]*leafGroup, len(nodes)), index: make([]int, len(nodes))}
-	s.assign(nodes, known, last.votes)
+	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
+	s.votes = vote(&graph{ids: known.ids, ends: known.ends}, last.votes)
+	complete(known.shapes)
+	s.assign(nodes, known, last)
 	var changed []*leafGroup
 	for leaf, g := range s.groups {
-		if g.equal(last.groups[leaf]) {
-			g.outcome = last.groups[leaf].outcome
-			continue
+		if g.outcome = last.outcome(leaf, g); g.outcome == nil {
+			g.outcome = &outcome{}
+			changed = append(changed, g)
 		}
-		changed = append(changed, g)
 	}
 	block := 0
 	if i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
@@ -42,35 +45,45 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 }
 
 // assign puts the nodes into leaf groups.
-func (s *survey) assign(nodes []*node, known *symbols, last *grouping) {
-	graph, wholes := graphOf(nodes, known)
-	s.votes = vote(graph, last)
-	for i, n := range nodes {
+func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
+	var g *leafGroup
+	for _, n := range nodes {
+		if w := n.links.shape.whole; n.whole != w {
+			n.whole, n.print = w, known.print()
+		}
 		leaf := s.votes.group[n.links.ends.number]
-		if leaf == 0 {
+		if n.group = nil; leaf == 0 {
 			continue
 		}
-		if s.groups[leaf] == nil {
-			s.groups[leaf] = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
+		if g == nil || g.leaf != leaf { // Neighbors by name are in one group.
+			g = s.group(leaf, known, last)
 		}
-		g := s.groups[leaf]
-		s.in[i], s.index[i] = g, len(g.members)
-		g.members = append(g.members, member{n, n.links, wholes[n.links.shape]})
+		n.group, n.index = g, len(g.members)
+		g.members = append(g.members, n)
+		g.print += n.print
 	}
 }
 
-// graphOf has the links of the nodes to leaves, and what each of their shapes is taken
-// for.
-func graphOf(nodes []*node, known *symbols) (*graph, map[*shape]whole) {
-	g := &graph{ids: known.ids, ends: known.ends, members: make([]int32, len(known.ends))}
-	shapes := map[*shape]int{}
-	for _, n := range nodes {
-		g.members[n.links.ends.number]++
-		if n.links.shape != nil {
-			shapes[n.links.shape]++
+// group returns the group of an anchor, and makes it if need be.
+func (s *survey) group(leaf int32, known *symbols, last *survey) *leafGroup {
+	g := s.groups[leaf]
+	if g == nil {
+		g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
+		if was := last.groups[leaf]; was != nil {
+			g.members = make([]*node, 0, len(was.members))
 		}
+		s.groups[leaf] = g
 	}
-	return g, wholes(shapes)
+	return g
+}
+
+// outcome returns the outcome of the check of an equal group, or nil.
+func (s *survey) outcome(leaf int32, g *leafGroup) *outcome {
+	was := s.groups[leaf]
+	if was == nil || was.print != g.print || len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
+		return nil
+	}
+	return was.outcome
 }
 
 // spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves
@@ -101,7 +114,7 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 				}
 			}
 		}
-		list, above.ends, above.members = append(list, g), append(above.ends, newEnds(links)), append(above.members, 1)
+		list, above.ends = append(list, g), append(above.ends, newEnds(links))
 	}
 	for i, spine := range vote(above, &grouping{}).group {
 		list[i].spine = ids[spine]
@@ -115,7 +128,7 @@ func peers(nodes []*node, switches int) [][]int32 {
 	first, out := make([]*node, switches), make([][]int32, switches)
 	for _, n := range nodes {
 		for _, u := range n.links.uplinks {
-			if first[u.leaf] == nil && n.links.isOn(u.leaf) {
+			if first[u.leaf] == nil && n.links.ends.to(u.leaf) > 0 {
 				first[u.leaf] = n
 			}
 			known := out[u.leaf]
@@ -126,4 +139,44 @@ func peers(nodes []*node, switches int) [][]int32 {
 		}
 	}
 	return out
+}
+
+// UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers
+// that discover their uplinks, by node: a Ready node with an active link to the
+// leaf, the same one as long as it stays fit, and the leaves spread over the
+// nodes. Every replica assigns alike.
+func (b *Builder) UplinkDiscovery() map[string][]string {
+	chosen, infiniband := map[int32]*node{}, map[int32]bool{}
+	for _, n := range b.order {
+		for i := range n.links.ports {
+			p := &n.links.ports[i]
+			if p.leaf != 0 && p.device.Value().source == v1alpha1.SourceIB {
+				infiniband[p.leaf] = true
+			}
+			if p.leaf == 0 || !p.active || !n.Ready {
+				continue
+			}
+			id := b.symbols.ids[p.leaf]
+			if o := chosen[p.leaf]; o == nil || rank(id, n.Name) < rank(id, o.Name) { // Of equals the first by name.
+				chosen[p.leaf] = n
+			}
+		}
+	}
+	out := map[string][]string{}
+	for leaf := range infiniband {
+		if n := chosen[leaf]; n != nil {
+			out[n.Name] = append(out[n.Name], b.symbols.ids[leaf])
+		}
+	}
+	for _, leaves := range out {
+		slices.Sort(leaves)
+	}
+	return out
+}
+
+// rank orders the candidates of a leaf, by chance that every replica shares
+// (rendezvous hashing).
+func rank(leaf, node string) uint64 {
+	sum := sha256.Sum256([]byte(leaf + "/" + node))
+	return binary.BigEndian.Uint64(sum[:])
 }

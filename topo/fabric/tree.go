@@ -12,7 +12,7 @@ type domain struct {
 	level int
 	// members holds the nodes at any level below, by name; the root holds the nodes without a
 	// domain.
-	members  []*spot
+	members  []*node
 	print    uint64 // Of the members.
 	parent   *domain
 	children []*domain
@@ -41,66 +41,49 @@ func (k key) compare(o key) int { return cmp.Or(cmp.Compare(k.by, o.by), strings
 
 func (k key) isNVLink() bool { return k.by == keyNVLink }
 
-// spot is the place of a node in the tree.
-type spot struct {
-	*node
-	// group is the leaf group or nil, and index the node's number in it.
-	group *leafGroup
-	index int
-	// chain holds the node's domains by level, or nil; home is the domain that shows it.
-	chain []*domain
-	home  *domain
-	// dissent are the levels at which other nodes contradict its path, by bit.
-	dissent uint32
-}
-
 // cabling returns the faults of the node's cables.
-func (p *spot) cabling() []Finding {
-	if p.group == nil {
-		return p.links.alone(p.Name)
+func (n *node) cabling() []Finding {
+	if n.group == nil {
+		return n.links.alone(n.Name)
 	}
-	return p.group.findings[p.index]
+	return n.group.findings[n.index]
 }
 
 // block returns the part of the leaf group that the node is in, "" if it is not cut.
-func (p *spot) block() string {
-	if p.group.blocks == nil {
+func (n *node) block() string {
+	if n.group.blocks == nil {
 		return ""
 	}
-	return p.group.blocks[p.index]
+	return n.group.blocks[n.index]
 }
 
 // tree has all domains of the nodes.
 type tree struct {
 	levels []Level
-	spots  []spot
 	// domains holds the domains by level and key; root holds the nodes without a group.
 	domains []map[key]*domain
 	root    *domain
 }
 
 // newTree finds the domains of the nodes, sorted by name, and what holds each.
-func newTree(levels []Level, nodes []*node, s *survey) *tree {
-	t := &tree{levels: levels, spots: make([]spot, len(nodes)), root: &domain{level: len(levels)}}
+func newTree(levels []Level, nodes []*node, last *tree) *tree {
+	t := &tree{levels: levels, root: &domain{level: len(levels)}}
 	for range levels {
 		t.domains = append(t.domains, map[key]*domain{})
 	}
-	chains, last := make([]*domain, len(nodes)*len(levels)), make([]*domain, len(levels))
-	for i, n := range nodes {
-		p := &t.spots[i]
-		*p = spot{node: n, group: s.in[i], index: s.index[i], chain: chains[i*len(levels) : (i+1)*len(levels)]}
-		t.join(p, last)
+	before := make([]*domain, len(levels))
+	for _, n := range nodes {
+		t.join(n, before, last)
 	}
 	for _, domains := range t.domains {
 		for _, d := range domains {
 			d.crosses = d.isNVLink() && d.isCut()
 		}
 	}
-	for i := range t.spots {
-		p := &t.spots[i]
-		if p.home = p.lowest(); p.home == nil {
-			p.home = t.root
-			t.root.members = append(t.root.members, p)
+	for _, n := range nodes {
+		if n.home = n.lowest(); n.home == nil {
+			n.home = t.root
+			t.root.members = append(t.root.members, n)
 		}
 	}
 	for _, domains := range t.domains {
@@ -111,45 +94,47 @@ func newTree(levels []Level, nodes []*node, s *survey) *tree {
 	return t
 }
 
-// join puts a node into its domains. last are the domains of the node before.
-func (t *tree) join(p *spot, last []*domain) {
+// join puts a node into its domains. before are the domains of the node before.
+func (t *tree) join(n *node, before []*domain, last *tree) {
+	n.chain, n.dissent = slices.Grow(n.chain[:0], len(t.levels)), 0
 	for i := range t.levels {
-		k := p.key(t.levels, i)
+		k := n.key(t.levels, i)
 		if k.id == "" {
+			n.chain = append(n.chain, nil)
 			continue
 		}
-		if last[i] == nil || last[i].key != k {
-			d := t.domains[i][k]
-			if d == nil {
+		d := before[i]
+		if d == nil || d.key != k {
+			if d = t.domains[i][k]; d == nil {
 				d = &domain{key: k, level: i}
+				d.members = make([]*node, 0, len(last.find(d).members))
 				t.domains[i][k] = d
 			}
-			last[i] = d
+			before[i] = d
 		}
-		last[i].members = append(last[i].members, p)
-		last[i].print += p.print
-		p.chain[i] = last[i]
+		d.members, d.print = append(d.members, n), d.print+n.print
+		n.chain = append(n.chain, d)
 	}
 }
 
 // key returns the key of the node's domain in a level, or an empty key.
-func (p *spot) key(levels []Level, level int) key {
-	l, nvlink := levels[level], p.nvlink
+func (n *node) key(levels []Level, level int) key {
+	l, nvlink := levels[level], n.Report.Rest.NVLinkDomain
 	switch {
-	case p.path != nil && p.path[level] != "":
-		return key{keyPath, p.path[level]}
-	case l.Otherwise && p.path != nil:
+	case n.path != nil && n.path[level] != "":
+		return key{keyPath, n.path[level]}
+	case l.Otherwise && n.path != nil:
 	case l.By == ByNVLink || l.By == ByBlock && nvlink != "":
 		return key{keyNVLink, nvlink}
-	case p.group == nil:
+	case n.group == nil:
 	case l.By == ByLeaf:
-		return key{keySwitch, p.group.key}
+		return key{keySwitch, n.group.key}
 	case l.By == BySpine:
-		return key{keySwitch, p.group.spine}
-	case l.By == ByBlock && p.group.blocks == nil:
-		return key{keyBlock, p.group.key}
+		return key{keySwitch, n.group.spine}
+	case l.By == ByBlock && n.group.blocks == nil:
+		return key{keyBlock, n.group.key}
 	case l.By == ByBlock:
-		return key{keyBlock, strings.TrimSuffix(p.group.key+"/"+p.block(), "/")}
+		return key{keyBlock, strings.TrimSuffix(n.group.key+"/"+n.block(), "/")}
 	}
 	return key{}
 }
@@ -187,8 +172,8 @@ func (d *domain) isCut() bool {
 
 // above returns the lowest group of the node above an NVLink domain that is not an
 // NVLink domain.
-func (p *spot) above(d *domain) *domain {
-	for _, above := range slices.Backward(p.chain[:d.level]) {
+func (n *node) above(d *domain) *domain {
+	for _, above := range slices.Backward(n.chain[:d.level]) {
 		if above != nil && !above.isNVLink() {
 			return above
 		}
@@ -197,8 +182,8 @@ func (p *spot) above(d *domain) *domain {
 }
 
 // lowest returns the domain that shows the node, nil for the root.
-func (p *spot) lowest() *domain {
-	for _, d := range slices.Backward(p.chain) {
+func (n *node) lowest() *domain {
+	for _, d := range slices.Backward(n.chain) {
 		if d != nil && !d.crosses {
 			return d
 		}
@@ -257,16 +242,6 @@ func (t *tree) find(d *domain) *domain {
 		return t.domains[d.level][d.key]
 	}
 	return &domain{}
-}
-
-// forget leaves what the next tree asks for.
-func (t *tree) forget() {
-	t.spots, t.root = nil, nil
-	for _, domains := range t.domains {
-		for _, d := range domains {
-			d.members, d.children, d.parent = nil, nil, nil
-		}
-	}
 }
 
 // element returns a domain as the tree shows it: the last element if nothing changed,

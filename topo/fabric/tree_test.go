@@ -147,7 +147,7 @@ func TestTree(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMap(t, preset(t, tt.mode)...)
+			m := newMap(fabric.Preset(tt.mode, 0)...)
 			s := put(m, tt.nodes...)
 			if diff := cmp.Diff(tt.want, outline(treeOf(s.Child))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -163,7 +163,7 @@ const sample = `[{"name":"switchbox-sample1","kind":"switchbox","child":[{"name"
 
 func TestSample(t *testing.T) {
 	t.Parallel()
-	m := newMap(t, preset(t, fabric.ModeSwitchbox)...)
+	m := newMap(fabric.Preset(fabric.ModeSwitchbox, 0)...)
 	s := put(m,
 		node("node-sample4", pathed("switchbox-sample1", "dragonfly-sample2")),
 		node("node-sample1", pathed("switchbox-sample1", "dragonfly-sample1")),
@@ -200,7 +200,7 @@ func TestSample(t *testing.T) {
 func TestSpines(t *testing.T) {
 	t.Parallel()
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(96, 8), Rails: 8, Pod: 4, Spines: 8})
-	s := mapOf(t, fabric.ModeAuto, f).Snapshot(start)
+	s := mapOf(fabric.ModeAuto, f).Snapshot(start)
 	pods := map[string][]int{}
 	for _, spine := range s.Child {
 		for _, leaf := range spine.Child {
@@ -213,7 +213,7 @@ func TestSpines(t *testing.T) {
 	// The uplinks of a leaf count from nodes with a cable to it only.
 	other := f.Nodes[95].Spec.DeepCopy()
 	other.Uplinks = []v1alpha1.Uplink{{Leaf: f.Leaf(0, 0, 0).ID, Peer: "ff"}}
-	m := mapOf(t, fabric.ModeAuto, f)
+	m := mapOf(fabric.ModeAuto, f)
 	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: read(other), Heartbeat: start})
 	if got := m.Snapshot(start); got.ETag() != s.ETag() {
 		t.Errorf("the report counted: %s", outline(treeOf(got.Child)))
@@ -224,7 +224,7 @@ func TestSpines(t *testing.T) {
 // a spine makes it no leaf.
 func TestLeavesBackToBack(t *testing.T) {
 	t.Parallel()
-	m := newMap(t, preset(t, fabric.ModeAuto)...)
+	m := newMap(fabric.Preset(fabric.ModeAuto, 0)...)
 	on := func(leaf string, peers ...string) *v1alpha1.NodeTopologySpec {
 		spec := onto(leaf)
 		for _, peer := range peers {

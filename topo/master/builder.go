@@ -57,13 +57,14 @@ type Builder struct {
 	discovered *fabric.Snapshot
 }
 
-// New returns a builder; Run starts it. It fails on invalid levels.
-func New(o Options) (*Builder, error) {
+// New returns a builder; Run starts it.
+func New(o Options) *Builder {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
 	b := &Builder{options: o, latest: snapshot.NewLatest()}
-	return b, b.setLevels(o.Levels)
+	b.setLevels(o.Levels)
+	return b
 }
 
 // Latest has the newest snapshot.
@@ -94,10 +95,7 @@ func (b *Builder) Run(ctx context.Context) error {
 			if slices.Equal(levels, b.levels) {
 				continue
 			}
-			if err := b.setLevels(levels); err != nil {
-				b.options.Log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
-				continue
-			}
+			b.setLevels(levels)
 			b.options.Log.InfoContext(ctx, "levels changed", "levels", len(levels))
 			b.step(ctx, true)
 		}
@@ -105,16 +103,12 @@ func (b *Builder) Run(ctx context.Context) error {
 }
 
 // setLevels starts a new tree from the current nodes and reports.
-func (b *Builder) setLevels(levels []fabric.Level) error {
-	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: b.options.StaleAfter})
-	if err != nil {
-		return err
-	}
-	b.fabric, b.levels, b.discovered = m, levels, nil
+func (b *Builder) setLevels(levels []fabric.Level) {
+	b.fabric = fabric.New(fabric.Config{Levels: levels, StaleAfter: b.options.StaleAfter})
+	b.levels, b.discovered = levels, nil
 	if b.last != nil {
 		b.put(b.last.Nodes)
 	}
-	return nil
 }
 
 // step takes what changed and publishes the snapshot that results. slow is the

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -92,10 +91,6 @@ type replica struct {
 
 func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master.Options)) *replica {
 	t.Helper()
-	levels, err := fabric.Preset(mode, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	core, err := informers.CoreClient(c.config)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +100,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 		t.Fatal(err)
 	}
 	r := &replica{registry: prometheus.NewRegistry()}
-	o := master.Options{CountsPods: true, Levels: levels, Log: quiet()}
+	o := master.Options{CountsPods: true, Levels: fabric.Preset(mode, 0), Log: quiet()}
 	for _, f := range change {
 		f(&o)
 	}
@@ -114,15 +109,12 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 		Clock: o.Clock,
 	})
 	o.Source = source
-	if r.Builder, err = master.New(o); err != nil {
-		t.Fatal(err)
-	}
+	r.Builder = master.New(o)
 	r.Register(r.registry)
 	run(t, source.Run)
 	run(t, r.Run)
 	ts := httptest.NewServer(httpapi.New(httpapi.Options{
-		Latest: r.Latest(), UI: fstest.MapFS{"index.html": {Data: []byte("page")}},
-		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Log: quiet(),
+		Latest: r.Latest(), Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Log: quiet(),
 	}).Handler())
 	t.Cleanup(ts.Close)
 	r.url = ts.URL

@@ -204,7 +204,6 @@ func TestLevelsChange(t *testing.T) {
 	r.until(t, "one level", func(v *snapshot.Snapshot) bool {
 		return len(v.Tree.Select("dragonfly", "")) == 0 && len(v.Tree.Select("switchbox", "")) == 1
 	})
-	levels <- nil // Rejected.
 	c.in("node-sample5", "switchbox-sample2")
 	r.until(t, "two switchboxes", func(v *snapshot.Snapshot) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
 }

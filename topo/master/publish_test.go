@@ -164,7 +164,7 @@ func TestOneWorkerDiscoversEachLeaf(t *testing.T) {
 	}
 	r := c.replica(t, fabric.ModeAuto)
 	r.until(t, "six reports", reports(6))
-	c.lead(t, r, publish.Exports{})
+	c.lead(t, r, publish.Exports{}, func(o *publish.Options) { o.CableDelay = time.Millisecond })
 	one := func() bool {
 		walks := c.walks()
 		for _, owner := range walks {

@@ -30,7 +30,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
-	"github.com/heddle-dev/heddle/topo/master/ui"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
@@ -91,19 +90,17 @@ func (r *rig) run(t testing.TB) {
 	must(t, err)
 	topology, err := informers.TopologyClient(config)
 	must(t, err)
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	must(t, err)
+	levels := fabric.Preset(fabric.ModeAuto, 0)
 	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true, Manager: "heddle-topo-master",
 		Clock: r,
 	})
 	history := informers.NewHistory(core, "heddle-topo-master")
 	log := slog.New(slog.DiscardHandler)
-	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Clock: r})
-	must(t, err)
+	m := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Clock: r})
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
-		Latest: m.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log,
+		Latest: m.Latest(), Registry: prometheus.NewRegistry(), Log: log,
 		Contact: source.Contact, Alive: m.Alive, History: history, Pending: explain.NewLister(core, 5000, 50000, clock.RealClock{}),
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())

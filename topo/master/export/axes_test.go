@@ -19,16 +19,10 @@ import (
 // which the second is across both; and a node without any.
 func fleet(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	t.Helper()
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
+	levels := fabric.Preset(fabric.ModeAuto, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
 	put := func(name string, spec v1alpha1.NodeTopologySpec) {
-		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.NewReader().Read(&spec)})
+		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&spec)})
 	}
 	on := func(leaf, domain string) v1alpha1.NodeTopologySpec {
 		return v1alpha1.NodeTopologySpec{NVLinkDomain: domain, Rails: []v1alpha1.Rail{{

@@ -19,14 +19,8 @@ import (
 // holds a node beside its dragonfly.
 func boxes(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	t.Helper()
-	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
+	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
 	for name, path := range map[string][]string{
 		"n1": {"switchbox-1", "dragonfly-1"}, "n2": {"switchbox-1", "dragonfly-1"}, "n3": {"switchbox-1", "dragonfly-1"},
 		"n4": {"switchbox-1", "dragonfly-2"}, "n10": {"switchbox-2", "dragonfly-3"}, "n11": {"switchbox-2", "dragonfly-3"},
@@ -34,7 +28,7 @@ func boxes(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	} {
 		n := fabric.Node{Name: name, Ready: true}
 		if path != nil {
-			n.Report = fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{Path: path, PathSource: v1alpha1.SourceStatic})
+			n.Report = fabric.Read(&v1alpha1.NodeTopologySpec{Path: path, PathSource: v1alpha1.SourceStatic})
 		}
 		m.Put(n)
 	}

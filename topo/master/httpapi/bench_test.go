@@ -15,10 +15,10 @@ func fleet(b *testing.B) http.Handler {
 	b.Helper()
 	f := newFixture(b, fabric.ModeAuto)
 	nodes := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16384, 32), Rails: 8, Pod: 16}).Nodes
-	reader, states := fabric.NewReader(), map[string]*informers.NodeState{}
+	states := map[string]*informers.NodeState{}
 	for i := range nodes {
 		name := nodes[i].Name
-		f.tree.Put(fabric.Node{Name: name, Ready: true, Report: reader.Read(&nodes[i].Spec)})
+		f.tree.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&nodes[i].Spec)})
 		states[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, Ready: true, GPUs: 8}}
 	}
 	f.now.Nodes = f.now.Nodes.With(states)

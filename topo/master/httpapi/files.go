@@ -1,75 +1,38 @@
 package httpapi
 
 import (
-	"fmt"
-	"io/fs"
+	"cmp"
+	"embed"
 	"net/http"
 	"path"
 	"strings"
-	"sync"
-
-	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// packFiles reads and compresses all files, once, at the first call.
-func packFiles(files fs.FS) func() (map[string]*snapshot.Document, error) {
-	return sync.OnceValues(func() (map[string]*snapshot.Document, error) {
-		all := map[string]*snapshot.Document{}
-		err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() {
-				return err
-			}
-			plain, err := fs.ReadFile(files, name)
-			if err != nil {
-				return err
-			}
-			all[name], err = pack(plain)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the web UI: %w", err)
-		}
-		return all, nil
-	})
-}
+// page is the web page: the fabric as nested boxes, and what is wrong in it. make generate bundles
+// its script and its style sheet from ui/src. It needs no other host, and reads the API by addresses
+// relative to its own, so that it works behind a path too, as under kubectl proxy.
+//
+//go:embed ui/index.html ui/favicon.svg ui/page.js ui/page.css
+var page embed.FS
 
-// contentType is by the name's extension: browsers must not guess, and
-// package mime reads tables that differ from one machine to the next.
-func contentType(name string) string {
-	switch path.Ext(name) {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	}
-	return "application/octet-stream"
-}
+// policy is the Content-Security-Policy of the page: no more than it uses.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// files serves the web UI. A browser keeps the files and asks each time whether
-// they are still the same: a new version shows at once.
-func (s *Server) files(files func() (map[string]*snapshot.Document, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		all, err := files()
-		if err != nil {
-			s.failed(w, r, err)
-			return
-		}
-		name := strings.TrimPrefix(r.URL.Path, "/")
-		if name == "" {
-			name = "index.html"
-		}
-		f := all[name]
-		if f == nil {
-			http.NotFound(w, r)
-			return
-		}
-		if s.options.Policy != "" {
-			w.Header().Set("Content-Security-Policy", s.options.Policy)
-		}
-		s.send(w, r, contentType(name), f)
+// file serves a file of the page. A browser keeps it and asks each time whether it is still the
+// same: a new version shows at once.
+func (s *Server) file(w http.ResponseWriter, r *http.Request) {
+	name := cmp.Or(strings.TrimPrefix(r.URL.Path, "/"), "index.html")
+	body, err := page.ReadFile("ui/" + name)
+	if err != nil {
+		http.NotFound(w, r)
+		return
 	}
+	// Package mime reads tables that differ from one machine to the next.
+	contentType := map[string]string{
+		".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+		".svg": "image/svg+xml",
+	}[path.Ext(name)]
+	w.Header().Set("Content-Security-Policy", policy)
+	s.answer(w, r, contentType, body)
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"compress/gzip"
@@ -43,28 +42,21 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 		w.Header().Set(v1alpha1.CrossingHeader, now.Along(fabric.AxisNVLink).ETag())
 	}
 	tree := now.Along(axis)
-	packed, fresh := negotiate(w, r, tree.ETag(), jsonType)
-	if !fresh {
-		return
-	}
-	if packed {
+	switch packed, fresh := negotiate(w, r, tree.ETag(), jsonType); {
+	case !fresh:
+	case packed:
 		d, err := now.TreeDocument(axis)
 		if err != nil {
 			s.failed(w, r, err)
 			return
 		}
 		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
-		return
+	default:
+		w.Header().Set("Content-Length", strconv.Itoa(tree.Len()))
+		if r.Method != http.MethodHead {
+			_, _ = tree.WriteTo(w) // An error means that the client is gone.
+		}
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(tree.Len()))
-	if r.Method == http.MethodHead {
-		return
-	}
-	out, _ := s.writers.Get().(*bufio.Writer)
-	out.Reset(w)
-	_, _ = tree.WriteTo(out) // An error means that the client is gone.
-	out.Reset(nil)           // It must not hold the connection.
-	s.writers.Put(out)
 }
 
 // selected answers with some elements. It computes their tag for each request, since the choices
@@ -242,7 +234,10 @@ func (s *Server) encode(w http.ResponseWriter, r *http.Request, value any) {
 
 // answer sends a body that is made for this request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
-	d, err := pack(body)
+	d, err := snapshot.Pack(func(w io.Writer) error {
+		_, err := w.Write(body)
+		return err
+	})
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -268,8 +263,6 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string
 	case !fresh:
 	case packed:
 		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
-	case d.Plain != nil:
-		send(w, r, bytes.NewReader(d.Plain), d.Size)
 	default:
 		z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
 		if err != nil {
@@ -278,18 +271,6 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string
 		}
 		send(w, r, z, d.Size)
 	}
-}
-
-// pack makes a document of a body.
-func pack(body []byte) (*snapshot.Document, error) {
-	d, err := snapshot.Pack(func(w io.Writer) error {
-		_, err := w.Write(body)
-		return err
-	})
-	if err == nil {
-		d.Plain = body
-	}
-	return d, err
 }
 
 // failed answers what no client can help.

@@ -38,39 +38,23 @@ func negotiate(w http.ResponseWriter, r *http.Request, tag, contentType string) 
 	return packed, true
 }
 
-// acceptsGzip reads Accept-Encoding.
+// acceptsGzip reads Accept-Encoding, in which a weight of 0 excludes a coding.
 func acceptsGzip(h http.Header) bool {
-	for _, line := range h["Accept-Encoding"] {
-		for part := range strings.SplitSeq(line, ",") {
-			coding, parameters, _ := strings.Cut(part, ";")
-			if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
-				return !weightZero(parameters)
-			}
+	for part := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
+		coding, weight, weighed := strings.Cut(strings.ReplaceAll(part, " ", ""), ";")
+		if strings.EqualFold(coding, "gzip") {
+			return !weighed || strings.Trim(weight, "qQ=0.") != ""
 		}
 	}
 	return false
 }
 
-// weightZero reports whether parameters exclude a coding.
-func weightZero(parameters string) bool {
-	key, value, _ := strings.Cut(strings.TrimSpace(parameters), "=")
-	weight, err := strconv.ParseFloat(value, 64)
-	return strings.EqualFold(key, "q") && err == nil && weight == 0
-}
-
 // matches reads If-None-Match, in which any variant of the same answer will do.
 func matches(h http.Header, tag string) bool {
-	plain := strings.Trim(tag, `"`)
-	for _, line := range h["If-None-Match"] {
-		for part := range strings.SplitSeq(line, ",") {
-			known := strings.TrimSpace(part)
-			if known == "*" {
-				return true
-			}
-			known = strings.Trim(strings.TrimPrefix(known, "W/"), `"`)
-			if strings.TrimSuffix(known, gzipped) == plain {
-				return true
-			}
+	for part := range strings.SplitSeq(strings.Join(h["If-None-Match"], ","), ",") {
+		known := strings.Trim(strings.TrimPrefix(strings.TrimSpace(part), "W/"), `"`)
+		if known == "*" || strings.TrimSuffix(known, gzipped) == strings.Trim(tag, `"`) {
+			return true
 		}
 	}
 	return false

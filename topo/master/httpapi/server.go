@@ -7,16 +7,13 @@
 package httpapi
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,10 +32,6 @@ const Audience = "heddle-topo-master"
 // Options configures a Server.
 type Options struct {
 	Latest *snapshot.Latest
-	// UI is served at /, beginning with its index.html.
-	UI fs.FS
-	// Policy is the Content-Security-Policy of those files, empty for none.
-	Policy string
 	// Registry has the metrics to expose, and gets the server's own.
 	Registry *prometheus.Registry
 	// Contact returns the time by which every watch has received something from the API server, or
@@ -59,17 +52,13 @@ type Options struct {
 type Server struct {
 	options Options
 	metrics *metrics
-	writers sync.Pool // Of bufio.Writers, for long answers.
 	// watchers has a place for each reader of /v1/watch.
 	watchers chan struct{}
 }
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
-	return &Server{
-		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
-		writers: sync.Pool{New: func() any { return bufio.NewWriterSize(nil, room) }},
-	}
+	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
 }
 
 // Handler returns all routes.
@@ -85,17 +74,13 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/why", s.answered(s.why))
 	route("/v1/export/{format}", s.answered(s.export))
-	route("/", s.files(packFiles(s.options.UI)))
+	route("/", s.file)
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	metrics := promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	mux.Handle("GET /metrics", s.admit(metrics.ServeHTTP))
 	s.probes(mux)
 	return mux
 }
-
-// room is the buffer of a writer of long answers, in bytes: the pieces of a tree
-// are smaller, and each write wakes the reader up.
-const room = 256 << 10
 
 // The bounds of connections; the kubelet is the only client of the probes' port.
 // Each of maxScrapes takes about 1 MB.

@@ -27,11 +27,13 @@ type CablesSummary struct {
 type Cables struct {
 	Summary  unique.Handle[CablesSummary]
 	Findings []v1alpha1.Finding
+	// Walk are the leaves with uplinks for the node's worker to discover.
+	Walk []string
 }
 
 // Equal compares all.
 func (c Cables) Equal(o Cables) bool {
-	return c.Summary == o.Summary && slices.Equal(c.Findings, o.Findings)
+	return c.Summary == o.Summary && slices.Equal(c.Findings, o.Findings) && slices.Equal(c.Walk, o.Walk)
 }
 
 // readCables reads a status, and since when its condition has that status.
@@ -44,7 +46,7 @@ func readCables(s *v1alpha1.NodeTopologyStatus) (c Cables, since int64) {
 		sum.Condition = Condition{string(f.Status), f.Reason, f.Message}
 		since = f.LastTransitionTime.Unix()
 	}
-	return Cables{Summary: unique.Make(sum), Findings: s.Findings}, since
+	return Cables{Summary: unique.Make(sum), Findings: s.Findings, Walk: s.Walk}, since
 }
 
 // readCondition returns a Node's condition HeddleFabric.

@@ -77,21 +77,14 @@ func (h *History) Run(ctx context.Context) error {
 	return nil
 }
 
-// add keeps changes in the order of their times. A watch that starts again may
-// bring one twice.
+// add appends a change: those of one node come in the order of their times. A watch that starts
+// again may bring one twice.
 func (h *History) add(c *Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if slices.ContainsFunc(h.changes, func(k Change) bool { return k.name == c.name }) {
-		return
-	}
-	at, _ := slices.BinarySearchFunc(h.changes, c.Time, func(k Change, t time.Time) int { return k.Time.Compare(t) })
-	for at < len(h.changes) && h.changes[at].Time.Equal(c.Time) {
-		at++
-	}
-	h.changes = slices.Insert(h.changes, at, *c)
-	if over := len(h.changes) - maxHistory; over > 0 {
-		h.changes = slices.Delete(h.changes, 0, over)
+	if !slices.ContainsFunc(h.changes, func(k Change) bool { return k.name == c.name }) {
+		h.changes = append(h.changes, *c)
+		h.changes = h.changes[max(len(h.changes)-maxHistory, 0):]
 	}
 }
 

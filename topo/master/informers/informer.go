@@ -95,44 +95,14 @@ func (i *informer[T, P]) listWatch(
 			if err != nil {
 				return nil, err
 			}
-			return filter(events, func(e watch.Event) bool {
+			return watch.Filter(events, func(e watch.Event) (watch.Event, bool) {
 				if e.Type != watch.Error {
 					i.touch() // Every minute at least, by a bookmark.
 				}
-				return e.Type != watch.Added && e.Type != watch.Modified || wants(e.Object)
+				return e, e.Type != watch.Added && e.Type != watch.Modified || wants(e.Object)
 			}), nil
 		},
 	}
-}
-
-// filter passes on the events that pass selects. In contrast to watch.Filter it
-// ends with the reader, also while an event waits for it.
-func filter(in watch.Interface, pass func(watch.Event) bool) watch.Interface {
-	events := make(chan watch.Event)
-	out := watch.NewProxyWatcher(events)
-	go func() {
-		defer close(events)
-		defer in.Stop()
-		for {
-			select {
-			case <-out.StopChan():
-				return
-			case e, ok := <-in.ResultChan():
-				if !ok {
-					return
-				}
-				if !pass(e) {
-					continue
-				}
-				select {
-				case <-out.StopChan():
-					return
-				case events <- e:
-				}
-			}
-		}
-	}()
-	return out
 }
 
 func handler[T any](changed func(old, now *T)) cache.ResourceEventHandler {

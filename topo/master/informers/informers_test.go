@@ -14,13 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/fabric"
 )
-
-func read(t *v1alpha1.NodeTopology) *Report {
-	reader := reportReader{fabric.NewReader()}
-	return reader.read(t)
-}
 
 func TestReportOwner(t *testing.T) {
 	ref := func(apiVersion, kind, name string) metav1.OwnerReference {
@@ -39,7 +33,7 @@ func TestReportOwner(t *testing.T) {
 		{"a pod and its Node", []metav1.OwnerReference{ref("v1", "Pod", "p"), ref("v1", "Node", "n1")}, "u"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
+			r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
 			if string(r.Owner) != tt.want {
 				t.Errorf("owner %q, want %q", r.Owner, tt.want)
 			}
@@ -53,7 +47,7 @@ func TestReportKeepsOldSpec(t *testing.T) {
 			Name: "n1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
 		}}
 		change(nt)
-		return read(nt)
+		return readReport(nt)
 	}
 	beat := time.Unix(1_700_000_000, 0).UTC()
 	for _, tt := range []struct {

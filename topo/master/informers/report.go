@@ -1,7 +1,6 @@
 package informers
 
 import (
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +18,6 @@ type Report struct {
 	// Owner is the UID of the Node that owns the object, empty if the owner is not the Node with
 	// the object's name.
 	Owner types.UID
-	// Walk is status.walk.
-	Walk []string
 	// Cables holds the status of the node's cables; CablesSince is the time of its condition's last
 	// transition, in seconds since 1970.
 	Cables      Cables
@@ -44,7 +41,7 @@ func (r *Report) GetObjectMeta() metav1.Object { return &metav1.ObjectMeta{Name:
 // SameReport reports whether two versions differ at most in what topo-master
 // itself writes about cables.
 func (r *Report) SameReport(o *Report) bool {
-	return r == o || r != nil && o != nil && r.Report == o.Report && r.Owner == o.Owner && slices.Equal(r.Walk, o.Walk)
+	return r == o || r != nil && o != nil && r.Report == o.Report && r.Owner == o.Owner
 }
 
 // keep stores a newer heartbeat in the old report if nothing else changed.
@@ -61,10 +58,8 @@ func (r *Report) keep(old *Report) *Report {
 	return old
 }
 
-type reportReader struct{ fabric *fabric.Reader }
-
-func (rd *reportReader) read(t *v1alpha1.NodeTopology) *Report {
-	r := &Report{Report: rd.fabric.Read(&t.Spec), Name: t.Name, Walk: t.Status.Walk}
+func readReport(t *v1alpha1.NodeTopology) *Report {
+	r := &Report{Report: fabric.Read(&t.Spec), Name: t.Name}
 	if at := t.Status.HeartbeatTime; at != nil && !at.IsZero() {
 		r.heartbeat.Store(at.UnixMicro())
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
-	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
@@ -98,8 +97,7 @@ func New(o Options) *Source {
 	s.reset()
 	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
-	reports := reportReader{fabric.NewReader()}
-	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, reports.read, s.onReport)
+	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, readReport, s.onReport)
 	if o.Pods {
 		pods := podReader{o.GPUs}
 		s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)

@@ -31,11 +31,13 @@ const (
 	// again is the time between two writes for one node, in times of settling: a
 	// link that flaps does not fill the API server.
 	again = 6
+	// maxWalk bounds the leaves of one worker, as NodeTopology does.
+	maxWalk = 32
 )
 
 // cables writes what the tree shows of each node's cables: the status of its
-// NodeTopology, the condition HeddleFabric of its Node, and Events about what was
-// found and what has recovered. It writes what changed, and nothing else.
+// NodeTopology, with the leaves that its worker asks for uplinks, the condition HeddleFabric of its
+// Node, and Events about what was found and what has recovered. It writes what changed, and nothing else.
 type cables struct {
 	*Publisher
 	nodes, reports metadata.ResourceInterface
@@ -110,7 +112,9 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 		if e.Kind != v1alpha1.KindNode || !ok || n.Node == nil {
 			continue
 		}
-		k := c.look(n, snapshot.Cables(holders, e, n.Believed()), full, now)
+		want := snapshot.Cables(holders, e, n.Believed())
+		want.Walk = s.Discovery[e.Name][:min(len(s.Discovery[e.Name]), maxWalk)]
+		k := c.look(n, want, full, now)
 		switch {
 		case k == nil:
 		case now.Before(k.since.Add(c.options.CableDelay)), now.Before(k.wrote.Add(again * c.options.CableDelay)):
@@ -250,7 +254,7 @@ func (c *cables) writeStatus(ctx context.Context, k *nodeCables) error {
 	sum := k.want.Summary.Value()
 	status := map[string]any{
 		"leaf": orNull(sum.Leaf), "rails": orNull(sum.Rails), "findingCount": sum.Findings, "findings": k.want.Findings,
-		"conditions": nil,
+		"walk": k.want.Walk, "conditions": nil,
 	}
 	if want := sum.Condition; want != (informers.Condition{}) {
 		at := metav1.NewTime(time.Now())

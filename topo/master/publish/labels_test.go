@@ -26,14 +26,11 @@ import (
 func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	t.Helper()
 	levels := []fabric.Level{{Kind: "rack", By: fabric.ByPath}}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fabric.New(fabric.Config{Levels: levels})
 	nodes := map[string]*informers.NodeState{}
 	for i := range n {
 		name := fmt.Sprint("n", i)
-		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}})})
+		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}})})
 		nodes[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u"}}
 	}
 	return snapshot.New(snapshot.Snapshot{

@@ -90,7 +90,6 @@ func (p *Publisher) Lead(ctx context.Context) {
 	defer p.metrics.leader.Set(0)
 	// Labels last: the labels of a new fleet take minutes.
 	writers := []writer{
-		newDiscovery(p),
 		&objects{Publisher: p, what: export.FormatHyperNode, on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
 		&objects{
 			Publisher: p, what: export.FormatKueue, on: p.options.Exports.Kueue,

@@ -22,7 +22,7 @@ func TestCables(t *testing.T) {
 		return r
 	}
 	read := func(rails ...v1alpha1.Rail) *informers.Report {
-		return &informers.Report{Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{Rails: rails})}
+		return &informers.Report{Report: fabric.Read(&v1alpha1.NodeTopologySpec{Rails: rails})}
 	}
 	dead := func(rail int32) fabric.Finding {
 		return fabric.Finding{Kind: fabric.Dead, HCA: "mlx5_0", Port: 1, Rail: rail}

@@ -21,20 +21,14 @@ import (
 // fleet is a fat tree of n nodes with a pod each, in gangs of a size.
 func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 	tb.Helper()
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	levels := fabric.Preset(fabric.ModeAuto, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
 	nodes, gangs := map[string]*informers.NodeState{}, map[string]*informers.Gang{}
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(n, 32), Rails: 8, Pod: 16})
 	byGang := map[string][]*gang.Member{}
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
-		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.NewReader().Read(&node.Spec)})
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.Read(&node.Spec)})
 		nodes[node.Name] = &informers.NodeState{Name: node.Name, Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}}
 		job := fmt.Sprintf("job-%04d", i/size)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -76,19 +70,13 @@ func TestGangsGroups(t *testing.T) {
 // A gang in an NVLink domain that is across leaf groups is in that domain.
 func TestGangInACrossingDomain(t *testing.T) {
 	all := fleet(t, 64, 32)
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		t.Fatal(err)
-	}
+	levels := fabric.Preset(fabric.ModeAuto, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
 	f := fabrics.New(fabrics.Plan{Sizes: []int{24, 24, 16}, Rails: 8})
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
 		node.Spec.NVLinkDomain = fmt.Sprint("x.", i/32)
-		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.NewReader().Read(&node.Spec)})
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.Read(&node.Spec)})
 	}
 	all.Tree = m.Snapshot(time.Unix(1, 0))
 	for i, g := range snapshot.New(all).GangList() {

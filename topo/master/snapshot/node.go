@@ -123,7 +123,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		spec := r.Spec()
 		n.Product, n.NVLinkDomain, n.Rails = r.Product(), spec.NVLinkDomain, spec.Rails
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
-		n.Walk, n.StaleSources = r.Walk, r.Stale()
+		n.Walk, n.StaleSources = r.Cables.Walk, spec.Stale
 		if at := r.Heartbeat(); !at.IsZero() {
 			n.Heartbeat, n.HeartbeatAge = wellknown.Moment(at), now.Sub(at).Round(time.Second).Seconds()
 		}

@@ -17,18 +17,12 @@ import (
 // portsOf are a fabric's ports as topo-master answers them.
 func portsOf(tb testing.TB, f *fabrics.Fabric) *snapshot.Snapshot {
 	tb.Helper()
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	nodes, reader := map[string]*informers.NodeState{}, fabric.NewReader()
+	levels := fabric.Preset(fabric.ModeAuto, 0)
+	m := fabric.New(fabric.Config{Levels: levels})
+	nodes := map[string]*informers.NodeState{}
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
-		report := &informers.Report{Report: reader.Read(&n.Spec), Name: n.Name, Owner: "uid"}
+		report := &informers.Report{Report: fabric.Read(&n.Spec), Name: n.Name, Owner: "uid"}
 		nodes[n.Name] = &informers.NodeState{
 			Name: n.Name, Node: &informers.Node{Name: n.Name, UID: "uid", Ready: true}, Report: report,
 		}

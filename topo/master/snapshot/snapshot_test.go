@@ -45,20 +45,14 @@ func text(t *testing.T, v *snapshot.Snapshot) string {
 }
 
 func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
-	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
 	since := time.Unix(1_700_000_000, 0)
 	for _, n := range []int{0, 1, 5} {
-		m, err := fabric.New(fabric.Config{Levels: levels})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fabric.New(fabric.Config{Levels: levels})
 		nodes := map[string]*informers.NodeState{}
 		for i := range n {
 			name := fmt.Sprintf("n<%d>", i)
-			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{
+			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: fabric.Read(&v1alpha1.NodeTopologySpec{
 				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
 				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
 			})})
@@ -109,14 +103,11 @@ func TestTimesThatJSONHasNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		all, when := fleet(t, 2, 2), metav1.NewTime(at)
-		report := fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{
+		report := fabric.Read(&v1alpha1.NodeTopologySpec{
 			Stale: []v1alpha1.StaleSource{{Source: v1alpha1.SourceLLDP, Since: when}},
 			Rails: []v1alpha1.Rail{{ID: "a", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown, Since: &when}},
 		})
-		m, err := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
 		m.Put(fabric.Node{Name: "odd", Since: at, Report: report, Heartbeat: at})
 		all.Tree = m.Snapshot(time.Unix(1, 0))
 		node := &informers.Node{Name: "odd", UID: "1", Since: at}
@@ -141,10 +132,7 @@ func TestTimesThatJSONHasNot(t *testing.T) {
 }
 
 func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
-	m, err := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
 	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0))}
 	v := snapshot.New(all)
 	a, errA := v.TopologyDocument()

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
@@ -85,9 +84,9 @@ type Ignored struct {
 	Reason string `json:"reason"`
 }
 
-// Document is an answer: Plain or Gzip, or both, which are shared.
+// Document is an answer, compressed.
 type Document struct {
-	Plain, Gzip []byte
+	Gzip []byte
 	// Size is the length before compression, in bytes.
 	Size int64
 	// Tag is the hash of the content, in hex and quoted.
@@ -112,7 +111,9 @@ func (s *Snapshot) TreeDocument(axis fabric.Axis) (*Document, error) {
 
 // TopologyDocument is GET /v1/topology, made at the first call.
 func (s *Snapshot) TopologyDocument() (*Document, error) {
-	return s.topology.get(func() (*Document, error) { return Pack(s.writeTopology) })
+	return s.topology.get(func() (*Document, error) {
+		return Pack(func(w io.Writer) error { return json.NewEncoder(w).Encode(s.answer()) })
+	})
 }
 
 // Pack compresses what write writes.
@@ -141,64 +142,18 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writeTopology writes a Topology as encoding/json would, one top-level element
-// at a time: no more than that is in memory twice.
-func (s *Snapshot) writeTopology(w io.Writer) error {
-	j := &jsonWriter{w: w}
-	j.raw("{")
-	if !s.StaleSince.IsZero() {
-		j.value(`"staleSince":`, s.StaleSince)
-		j.raw(",")
+// answer returns the answer of GET /v1/topology.
+func (s *Snapshot) answer() *Topology {
+	t := &Topology{
+		StaleSince: s.StaleSince, Levels: s.Levels, Tree: []Element{}, Crossing: s.crossing(), Nodes: s.Tree.Nodes,
+		Findings: append([]fabric.Finding{}, s.Tree.Findings()...), Ignored: s.ignored(), StaleSources: s.StaleSources(),
 	}
-	j.value(`"levels":`, s.Levels)
-	var gpus GPUs
-	separator := `,"tree":[`
 	for _, e := range s.Tree.Child {
 		element := s.element(e)
-		gpus.add(element.GPUs)
-		j.value(separator, element)
-		separator = ","
+		t.GPUs.add(element.GPUs)
+		t.Tree = append(t.Tree, element)
 	}
-	if len(s.Tree.Child) == 0 {
-		j.raw(separator)
-	}
-	j.raw("]")
-	if domains := s.crossing(); len(domains) > 0 {
-		j.value(`,"crossing":`, domains)
-	}
-	findings := s.Tree.Findings()
-	if findings == nil {
-		findings = []fabric.Finding{}
-	}
-	j.value(`,"nodes":`, s.Tree.Nodes)
-	j.value(`,"gpus":`, gpus)
-	j.value(`,"findings":`, findings)
-	j.value(`,"ignored":`, s.ignored())
-	if stale := s.StaleSources(); len(stale) > 0 {
-		j.value(`,"staleSources":`, stale)
-	}
-	j.raw("}\n")
-	return j.err
-}
-
-// jsonWriter writes until the first error.
-type jsonWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (j *jsonWriter) raw(text string) {
-	if j.err == nil {
-		_, j.err = io.WriteString(j.w, text)
-	}
-}
-
-func (j *jsonWriter) value(before string, value any) {
-	b, err := json.Marshal(value)
-	j.raw(before)
-	if j.err = cmp.Or(j.err, err); j.err == nil {
-		_, j.err = j.w.Write(b)
-	}
+	return t
 }
 
 func (s *Snapshot) element(e *fabric.Element) Element {
@@ -259,7 +214,7 @@ func (s *Snapshot) StaleSources() []StaleSource {
 		if r == nil {
 			continue
 		}
-		for _, one := range r.Stale() {
+		for _, one := range r.Rest.Stale {
 			sum, since := all[one.Source], wellknown.Moment(one.Since.Time)
 			if sum == nil {
 				sum = &StaleSource{Source: one.Source, Since: since}

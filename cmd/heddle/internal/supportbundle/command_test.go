@@ -15,10 +15,10 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/supportbundle"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 const dump = "../../../../test/machines/dgx-h100.json"

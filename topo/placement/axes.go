@@ -1,9 +1,4 @@
-// Package axes makes trees of a topology that has two axes: NVLink domains that cross
-// groups of the fabric.
-//
-// It is pure: groups in the form of GET /node_group go in and come out. What is placed
-// on a tree, is topo/placement's.
-package axes
+package placement
 
 import (
 	"slices"
@@ -11,9 +6,9 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Trees are one topology along both axes, where NVLink domains cross groups of the fabric
-// so that no single tree has both whole.
-type Trees struct {
+// Axes are one topology along both axes, where NVLink domains cross groups of the fabric
+// so that no single tree has both whole. Each is in the form of GET /node_group, for [New].
+type Axes struct {
 	// Fabric has all groups of the fabric whole, and in them as groups of nodes the
 	// parts of domains that they have. NVLink has all domains whole, each in the
 	// lowest group of the fabric that has all of it, and in them their parts: of
@@ -35,14 +30,14 @@ func Crossing(groups, domains []v1alpha1.Group) []v1alpha1.Group {
 	in := names(map[[2]string]bool{}, groups)
 	var out []v1alpha1.Group
 	for _, d := range domains {
-		if d.Kind != v1alpha1.KindNode && !in[[2]string{d.Kind, d.Name}] && !slices.ContainsFunc(d.Child, isGroup) {
+		if d.Kind != kindNode && !in[[2]string{d.Kind, d.Name}] && !slices.ContainsFunc(d.Child, isGroup) {
 			out = append(out, d)
 		}
 	}
 	return out
 }
 
-func isGroup(g v1alpha1.Group) bool { return g.Kind != v1alpha1.KindNode }
+func isGroup(g v1alpha1.Group) bool { return g.Kind != kindNode }
 
 // names adds the kind and name of groups and of all that is inside them.
 func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
@@ -53,14 +48,14 @@ func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
 	return to
 }
 
-// New makes the trees of the fabric's groups and of the domains that cross them;
+// NewAxes makes the trees of the fabric's groups and of the domains that cross them;
 // nil without any.
-func New(groups, crossing []v1alpha1.Group) *Trees {
+func NewAxes(groups, crossing []v1alpha1.Group) *Axes {
 	if len(crossing) == 0 {
 		return nil
 	}
 	s := splitter{
-		Trees:  Trees{Kind: crossing[0].Kind, cut: map[string]bool{}},
+		Axes:   Axes{Kind: crossing[0].Kind, cut: map[string]bool{}},
 		domain: map[string]*v1alpha1.Group{}, around: map[string][]*v1alpha1.Group{},
 		part: map[string]v1alpha1.Group{}, whole: map[*v1alpha1.Group][]v1alpha1.Group{},
 	}
@@ -79,16 +74,16 @@ func New(groups, crossing []v1alpha1.Group) *Trees {
 	}
 	s.Fabric, s.Whole = s.split(root, false), s.gather(&root)
 	s.NVLink = s.split(v1alpha1.Group{Child: s.Whole}, true)
-	trees := s.Trees // Without what they were made of, which is large.
-	return &trees
+	axes := s.Axes // Without what they were made of, which is large.
+	return &axes
 }
 
 // Cuts reports whether domains cross groups of a kind.
-func (t *Trees) Cuts(kind string) bool { return t.cut[kind] }
+func (a *Axes) Cuts(kind string) bool { return a.cut[kind] }
 
 // splitter puts the nodes of domains together, or apart.
 type splitter struct {
-	Trees
+	Axes
 	// By node: the domain that crosses groups, the groups around it, from the root
 	// of all down, and the part of a domain that it is in, without nodes.
 	domain map[string]*v1alpha1.Group
@@ -106,7 +101,7 @@ func (s *splitter) locate(around []*v1alpha1.Group) {
 		g := &in.Child[i]
 		d := s.domain[g.Name]
 		switch {
-		case g.Kind != v1alpha1.KindNode:
+		case g.Kind != kindNode:
 			s.locate(append(slices.Clip(around), g))
 		case d != nil:
 			p := v1alpha1.Group{Name: d.Name, Kind: KindPart, Status: d.Status}
@@ -153,7 +148,7 @@ func (s *splitter) split(in v1alpha1.Group, domains bool) []v1alpha1.Group {
 	for _, g := range in.Child {
 		p, known := s.part[g.Name]
 		switch {
-		case g.Kind != v1alpha1.KindNode:
+		case g.Kind != kindNode:
 			g.Child = s.split(g, domains)
 			out = append(out, g)
 		case !known || domains != (in.Kind == s.Kind):
@@ -175,9 +170,9 @@ func (s *splitter) gather(in *v1alpha1.Group) []v1alpha1.Group {
 	var out []v1alpha1.Group
 	for i, g := range in.Child {
 		switch {
-		case g.Kind == v1alpha1.KindNode && s.domain[g.Name] != nil:
+		case g.Kind == kindNode && s.domain[g.Name] != nil:
 			continue
-		case g.Kind != v1alpha1.KindNode && g.Kind != s.Kind:
+		case g.Kind != kindNode && g.Kind != s.Kind:
 			if g.Child = s.gather(&in.Child[i]); len(g.Child) == 0 {
 				continue
 			}

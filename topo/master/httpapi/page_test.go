@@ -1,4 +1,4 @@
-package ui_test
+package httpapi
 
 import (
 	"io/fs"
@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 // read is all files by name.
@@ -20,7 +18,7 @@ func read(t *testing.T, of fs.FS) map[string]string {
 			return err
 		}
 		b, err := fs.ReadFile(of, name)
-		files[name] = string(b)
+		files[path.Base(name)] = string(b)
 		return err
 	})
 	if err != nil {
@@ -45,7 +43,7 @@ func TestPolicyHolds(t *testing.T) {
 		{"another host", regexp.MustCompile(`(?:https?:)?//[a-z0-9-]+\.`), ""},
 		{"an address that is not relative", regexp.MustCompile(`(?:href|src)="/|(?:fetch|EventSource)\(['` + "`" + `]/`), ""},
 	}
-	for name, text := range read(t, ui.Files()) {
+	for name, text := range read(t, page) {
 		text = strings.ReplaceAll(text, `xmlns="http://www.w3.org/2000/svg"`, "")
 		for _, f := range forbidden {
 			if f.in2 != "" && path.Ext(name) != f.in2 {
@@ -59,8 +57,8 @@ func TestPolicyHolds(t *testing.T) {
 }
 
 func TestEverythingReferredToIsThere(t *testing.T) {
-	isUsed(t, read(t, ui.Files()), regexp.MustCompile(`(?:href|src)="([a-z0-9.-]+\.(?:css|js|svg))"`), "index.html")
-	isUsed(t, read(t, os.DirFS("src")), regexp.MustCompile(`(?:from |import |import\()'\./([a-z0-9.-]+)'|@import "([a-z0-9.-]+)"`),
+	isUsed(t, read(t, page), regexp.MustCompile(`(?:href|src)="([a-z0-9.-]+\.(?:css|js|svg))"`), "index.html")
+	isUsed(t, read(t, os.DirFS("ui/src")), regexp.MustCompile(`(?:from |import |import\()'\./([a-z0-9.-]+)'|@import "([a-z0-9.-]+)"`),
 		"main.js", "main.css")
 }
 
@@ -91,8 +89,8 @@ func isUsed(t *testing.T, files map[string]string, reference *regexp.Regexp, fir
 // TestPageHasThePolicy: a server that sends no policy is not the end of it.
 func TestPageHasThePolicy(t *testing.T) {
 	// A meta element cannot restrict framing.
-	inside, _, _ := strings.Cut(ui.Policy, "; frame-ancestors")
-	if !strings.Contains(read(t, ui.Files())["index.html"], `content="`+inside+`"`) {
+	inside, _, _ := strings.Cut(policy, "; frame-ancestors")
+	if !strings.Contains(read(t, page)["index.html"], `content="`+inside+`"`) {
 		t.Errorf("index.html does not have the policy %q", inside)
 	}
 }

@@ -1,4 +1,4 @@
-package axes_test
+package placement_test
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -150,7 +149,7 @@ func TestPlacementOnBothAxes(t *testing.T) {
 	crossed := 0
 	for seed := range uint64(3000) {
 		r := newRacks(rand.New(rand.NewPCG(seed, 9)))
-		trees := axes.New(r.groups, axes.Crossing(r.groups, r.domains))
+		trees := placement.NewAxes(r.groups, placement.Crossing(r.groups, r.domains))
 		if trees == nil {
 			continue
 		}
@@ -188,7 +187,7 @@ func TestPlacementOnBothAxes(t *testing.T) {
 
 // slices places blocks of three pods: there is a plan if the domains hold enough of
 // them, and each is in one.
-func (r *racks) slices(t *testing.T, trees *axes.Trees, seed uint64) {
+func (r *racks) slices(t *testing.T, trees *placement.Axes, seed uint64) {
 	t.Helper()
 	const block = 3
 	room, blocks := map[int]int{}, 0
@@ -219,8 +218,8 @@ func TestRacksOfEighteen(t *testing.T) {
 		r.leaf, r.domain, r.fit = append(r.leaf, i/32), append(r.domain, i/18), append(r.fit, 1)
 	}
 	r.answer(false)
-	crossing := axes.Crossing(r.groups, r.domains)
-	trees := axes.New(r.groups, crossing)
+	crossing := placement.Crossing(r.groups, r.domains)
+	trees := placement.NewAxes(r.groups, crossing)
 	var got []string
 	for _, g := range trees.NVLink {
 		text := g.Name
@@ -250,7 +249,7 @@ func TestRacksOfEighteen(t *testing.T) {
 	if _, plan, err = r.place(t, trees.Fabric, 32, 0, "leaf"); err != nil || plan.Group.Name != "leaf-00" {
 		t.Errorf("a leaf: %+v, %v", plan.Group, err)
 	}
-	if axes.New(r.groups, nil) != nil || len(axes.Crossing(r.groups, r.groups)) > 0 {
+	if placement.NewAxes(r.groups, nil) != nil || len(placement.Crossing(r.groups, r.groups)) > 0 {
 		t.Error("axes without a domain that crosses")
 	}
 }

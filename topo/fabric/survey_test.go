@@ -12,7 +12,7 @@ import (
 func TestUplinkDiscovery(t *testing.T) {
 	t.Parallel()
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(64, 16), Rails: 8})
-	m := mapOf(t, fabric.ModeAuto, f)
+	m := mapOf(fabric.ModeAuto, f)
 	first := m.UplinkDiscovery()
 	owner, most := map[string]string{}, 0
 	for node, leaves := range first {
