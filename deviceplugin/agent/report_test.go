@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const (
@@ -80,7 +81,8 @@ func TestReportOfShares(t *testing.T) {
 
 	got := r.Report()
 	gpu := got.GPUs[7]
-	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
+		UUID: gpu.UUID, Index: 7, NUMA: gpu.Shared.NUMA, Zone: gpu.Shared.Zone,
 		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Consumers: 2, Slots: 16,
 	}}
 	if diff := cmp.Diff(want, gpu); diff != "" {

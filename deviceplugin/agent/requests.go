@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // selectTimeout bounds how long a preference of GPUs waits for its pod: the kubelet and

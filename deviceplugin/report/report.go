@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Path is the HTTP path of the report.
@@ -58,26 +59,8 @@ type GPU struct {
 	Until string `json:"until,omitempty"`
 	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
-	// Shared is nil for exclusive GPUs.
-	Shared *Shared `json:"shared,omitempty"`
-}
-
-// Shared holds the capacity and the use of a shared GPU.
-type Shared struct {
-	// Policy is the policy of its consumers. It is empty without consumers, and
-	// where one consumer has the whole GPU, which Exclusive shows.
-	Policy    string `json:"policy,omitempty"`
-	Exclusive bool   `json:"exclusive,omitempty"`
-	// VCore is in percent. UsedMiB is of MemoryMiB, or of RoomMiB under
-	// sgpu.memoryOvercommit; Consumers is of Slots.
-	VCore     int   `json:"vcore"`
-	UsedMiB   int64 `json:"usedMiB"`
-	MemoryMiB int64 `json:"memoryMiB"`
-	RoomMiB   int64 `json:"roomMiB,omitempty"`
-	Consumers int   `json:"consumers"`
-	Slots     int   `json:"slots"`
-	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
-	Unhealthy string `json:"unhealthy,omitempty"`
+	// Shared has the capacity and the use of a shared GPU; nil for exclusive ones.
+	Shared *quota.GPU `json:"shared,omitempty"`
 }
 
 // Rejection is a pod that gets no share. Kind is request, allocation,

@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/clitest"
 )
 
@@ -53,10 +54,10 @@ func sharedReport() report.Report {
 		GPUIndices: map[string]int{gpu6: 6, gpu7: 7},
 		GPUs: []report.GPU{
 			{Index: 5, UUID: "GPU-5a", Mode: "native", Wanted: "native"},
-			{Index: 6, UUID: gpu6, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+			{Index: 6, UUID: gpu6, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
 				Exclusive: true, VCore: 100, UsedMiB: 81559, MemoryMiB: 81559, Consumers: 1, Slots: 16,
 			}},
-			{Index: 7, UUID: gpu7, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+			{Index: 7, UUID: gpu7, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
 				Policy: "best-effort", VCore: 60, UsedMiB: 56 << 10, MemoryMiB: 81559, Consumers: 3, Slots: 16,
 			}},
 		},
@@ -109,7 +110,7 @@ func TestSharesWithFindings(t *testing.T) {
 			"a cordoned GPU without consumers",
 			report.Report{
 				GPUIndices: map[string]int{gpu7: 7},
-				GPUs: []report.GPU{{Index: 7, UUID: gpu7, Mode: "sgpu", Shared: &report.Shared{
+				GPUs: []report.GPU{{Index: 7, UUID: gpu7, Mode: "sgpu", Shared: &quota.GPU{
 					MemoryMiB: 81559, Slots: 16, Unhealthy: "cordoned",
 				}}},
 			},
@@ -125,7 +126,7 @@ func TestSharesWithFindings(t *testing.T) {
 					Sharing: allocation.Sharing{Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}}},
 				}},
 				GPUIndices: map[string]int{},
-				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
+				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &quota.GPU{Slots: 1}}},
 			},
 			false,
 			[]string{"GPU-7a7b7c7d  UID u-1  init       1      0.1         -           -\n"},
