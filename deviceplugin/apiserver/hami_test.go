@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,10 +42,11 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	b := hami.New(hami.Options{
 		Node: node, Watched: k, API: k, Log: slog.New(slog.DiscardHandler),
 	})
-	b.Set(hami.State{
+	state := hami.State{
 		Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Local: []string{"GPU-1"},
 		GPUs: []hami.GPU{{GPU: quota.GPU{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}}},
-	})
+	}
+	b.Set(state)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
@@ -63,7 +65,12 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 			p.Spec.NodeName = node
 		})
 		s.Wait(t, "a write", func() bool { return s.Node.Annotations[wellknown.HAMiLock] == "" })
-		b.Bound(types.NamespacedName{Namespace: "default", Name: pod.Name}, pod.UID, true)
+		state.Prepared = maps.Clone(state.Prepared)
+		if state.Prepared == nil {
+			state.Prepared = map[types.UID]bool{}
+		}
+		state.Prepared[pod.UID] = true
+		b.Set(state)
 	}
 	t.Logf("20 locks released in %s", time.Since(start))
 	s.Wait(t, "a write", func() bool {

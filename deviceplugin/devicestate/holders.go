@@ -47,7 +47,14 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 			held = append(held, Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
 		}
 	}
+	// A pod that the kubelet had and has no more is not being admitted.
 	live := liveDevices(seen)
+	for device := range s.confirmed {
+		if s.entries[device] != nil {
+			live[device] = true
+		}
+	}
+	s.confirmed = live
 	for _, e := range s.entries {
 		by := ""
 		switch {

@@ -54,7 +54,6 @@ func TestHeld(t *testing.T) {
 	expect("the kubelet has", "default/a "+a)
 	r.kubelet.Delete("default", "a")
 	expect("the pod has ended, and the checkpoint has it", "pod uid-a "+a+"?")
-	r.pass(unclaimedFor) // No container starts with its name any more.
 	// The device ID names GPU 1, the scheduler has chosen GPU 2.
 	want := asks{slots: {r.slot(1, 3)}}
 	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), inventorytest.Sharer("main", "60/4"))
@@ -67,6 +66,7 @@ func TestHeld(t *testing.T) {
 		t.Fatalf("bound to %v", got)
 	}
 	expect("it runs: both GPUs are held", "default/b "+b+"::3", "default/b "+c+"::")
+	r.pass(unclaimedFor) // What the first pod was given is forgotten.
 	r.restart()
 	expect("the same after a restart", "default/b "+b+"::3", "default/b "+c+"::")
 	r.kubelet.Stop()

@@ -101,6 +101,8 @@ type State struct {
 	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
+	// confirmed are the entries that the kubelet has reported to [State.Held].
+	confirmed map[string]bool
 	// probed is the time when Unwritable last wrote to the state directory.
 	probed time.Time
 }
