@@ -148,7 +148,7 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 // ended before its files were written may have written it.
 func TestContradicts(t *testing.T) {
 	bound := func(gpu string) *boundPod {
-		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
+		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
 			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
 		}}}
 	}
