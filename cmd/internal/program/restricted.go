@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 )
 
 // Restricted is an answer of a daemon only for its own node, and to clients elsewhere with a
@@ -22,7 +21,7 @@ type Restricted struct {
 	// Open admits everyone. Otherwise Auth decides; it is nil without an API server, and then
 	// only the node is admitted.
 	Open bool
-	Auth *tokenauth.Auth
+	Auth *httpserve.Auth
 }
 
 // admit returns 0, or the HTTP status to reject a request with. The daemons are on the host's

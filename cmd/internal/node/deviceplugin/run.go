@@ -30,7 +30,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/dirlock"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -186,7 +185,7 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 }
 
 // auth returns nil without an API server, which apiServer logs, and if no token is needed.
-func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
+func (o *options) auth(log *slog.Logger) *httpserve.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
@@ -195,7 +194,7 @@ func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
-	auth, err := tokenauth.New(config, tokenauth.Options{
+	auth, err := httpserve.NewAuth(config, httpserve.AuthOptions{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
