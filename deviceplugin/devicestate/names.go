@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // namesFile holds the entries without an owner, one per line. A pod's admission
@@ -74,7 +74,7 @@ func (d *records) openNamesLocked() (*os.File, error) {
 	const flags, perm = os.O_APPEND | os.O_CREATE | os.O_WRONLY, 0o644
 	f, err := os.OpenFile(path, flags, perm)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // As atomicfile makes it.
+		if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // As hostfile.Write makes it.
 			return nil, err
 		}
 		f, err = os.OpenFile(path, flags, perm)
@@ -120,7 +120,7 @@ func (d *records) writeNamesLocked() error {
 	for _, device := range slices.Sorted(maps.Keys(d.added)) {
 		content = append(content, d.added[device]...)
 	}
-	return atomicfile.Write(path, content, 0o644, atomicfile.Quick)
+	return hostfile.Write(path, content, 0o644, hostfile.Quick)
 }
 
 // loadNames adds the entries of the list that have no file to all, and writes the

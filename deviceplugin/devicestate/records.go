@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -100,7 +100,7 @@ func (d *records) write(e *allocate.Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
 		name := e.Device + jsonSuffix
-		err = atomicfile.Write(filepath.Join(d.path, name), append(content, '\n'), 0o644, atomicfile.Quick)
+		err = hostfile.Write(filepath.Join(d.path, name), append(content, '\n'), 0o644, hostfile.Quick)
 		if err == nil {
 			d.mu.Lock()
 			d.written[name] = true
@@ -120,7 +120,7 @@ const probeSize = 64 << 10
 
 // probe reports why no entry could be written now, such as a full disk.
 func (d *records) probe() error {
-	if err := atomicfile.Probe(d.path, probeSize); err != nil {
+	if err := hostfile.Probe(d.path, probeSize); err != nil {
 		return fmt.Errorf("no room for checkpoint entries: %w", err)
 	}
 	return nil

@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // The plugin and a [Keeper] share a directory on the node: the plugin writes the wanted daemons,
@@ -126,14 +125,14 @@ func readStatus(dir string) (daemonStatus, error) {
 }
 
 // keeperAlive reports whether a Keeper runs and has written its status.
-func keeperAlive(dir string) bool { return dirlock.Held(filepath.Join(dir, aliveDir)) }
+func keeperAlive(dir string) bool { return hostfile.Locked(filepath.Join(dir, aliveDir)) }
 
 func writeShared(path string, from any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, text, 0o600, atomicfile.Quick)
+	return hostfile.Write(path, text, 0o600, hostfile.Quick)
 }
 
 // readShared decodes one JSON object and rejects everything else; a missing file

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -51,14 +51,14 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if err := os.MkdirAll(k.dir, 0o755); err != nil { //nolint:gosec // See above.
 		return fmt.Errorf("directory of MPS: %w", err)
 	}
-	lock, err := dirlock.Take(ctx, k.dir, k.Log)
+	lock, err := hostfile.TakeLock(ctx, k.dir, k.Log)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
 	k.resume()
 	k.report()
-	alive, err := dirlock.Take(ctx, filepath.Join(k.dir, aliveDir), k.Log)
+	alive, err := hostfile.TakeLock(ctx, filepath.Join(k.dir, aliveDir), k.Log)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // ComputeModes sets a GPU's compute mode (NVML). It may block forever.
@@ -30,7 +30,7 @@ func (m *mps) setExclusive(ctx context.Context, uuid string) error {
 	if !needed {
 		return nil
 	}
-	if err := atomicfile.Write(m.marker(uuid), []byte(uuid+"\n"), 0o644, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(m.marker(uuid), []byte(uuid+"\n"), 0o644, hostfile.Durable); err != nil {
 		return fmt.Errorf("marker of the compute mode: %w", err)
 	}
 	if err := m.setMode(ctx, uuid, true); err != nil {

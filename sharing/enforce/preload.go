@@ -18,7 +18,6 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -215,10 +214,10 @@ func (p *preload) version() (string, error) {
 	if _, err := os.Stat(p.versionFile(version)); err == nil && p.copied == version {
 		return version, nil
 	}
-	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.versionFile(version), content, 0o755, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
-	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
 	p.copied = version
@@ -230,9 +229,9 @@ func (p *preload) version() (string, error) {
 func (p *preload) prepareFiles(l *Limit, version string, env []string) (override string, err error) {
 	dir := filepath.Join(p.dir, containerDir, l.key())
 	override = filepath.Join(dir, overrideName)
-	err = atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick)
+	err = hostfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, hostfile.Quick)
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, atomicfile.Quick)
+		err = hostfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, hostfile.Quick)
 	}
 	if err != nil {
 		err = fmt.Errorf("files of container %s: %w", l.Container, err)

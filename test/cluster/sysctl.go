@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // sysctls keeps the values that kubelets overwrite for the whole machine, and the one
@@ -132,7 +132,7 @@ func (s sysctls) update(ctx context.Context, change func(*sysctlRecord) error) e
 	dir := filepath.Dir(s.record)
 	// The lock is beside the directory's entries, not the record: flock on a file
 	// that is then removed would let two processes in.
-	lock, err := dirlock.Take(ctx, dir, slog.New(slog.DiscardHandler))
+	lock, err := hostfile.TakeLock(ctx, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

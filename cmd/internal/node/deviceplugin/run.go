@@ -27,7 +27,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -37,11 +37,11 @@ import (
 // removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
 // serving one, which ends once the next one's container runs. A force-deleted pod may still
 // run as well. It returns nil if there is nothing to clean.
-func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*hostfile.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
-	return dirlock.Take(ctx, o.stateDir, log)
+	return hostfile.TakeLock(ctx, o.stateDir, log)
 }
 
 // Run implements [program.Daemon].

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // sink receives the desired labels and taints; a [nodesync.Syncer] writes them to the Node.
@@ -50,13 +50,13 @@ func (s fileSink) Sync(_ context.Context, _ *corev1.Node, want nodesync.Desired)
 		return nodesync.Result{}, fmt.Errorf("feature file %s: %d bytes exceed node-feature-discovery's limit of %d",
 			s.path, b.Len(), maxFeatureFile)
 	}
-	if atomicfile.Holds(s.path, b.Bytes()) {
+	if hostfile.Holds(s.path, b.Bytes()) {
 		return nodesync.Result{}, nil
 	}
 	// The directory is node-feature-discovery's: without it nobody reads the file.
 	_, err := os.Stat(filepath.Dir(s.path))
 	if err == nil {
-		err = atomicfile.Write(s.path, b.Bytes(), 0o644, atomicfile.Quick)
+		err = hostfile.Write(s.path, b.Bytes(), 0o644, hostfile.Quick)
 	}
 	if err != nil {
 		return nodesync.Result{}, fmt.Errorf("write feature file: %w", err)
