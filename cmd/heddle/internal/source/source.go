@@ -143,7 +143,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 		c, err := f.Config()
 		return m, c, err
 	}
-	c, err := config.Parse(keys, rule.CEL{})
+	c, err := config.Parse(keys, &rule.CEL{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
 	}
@@ -152,7 +152,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 
 // Use takes the keys of a cluster's ConfigMap where no configuration is given.
 func (f *Flags) Use(files map[string][]byte) (err error) {
-	f.used, err = config.Parse(files, rule.CEL{})
+	f.used, err = config.Parse(files, &rule.CEL{})
 	return err
 }
 
@@ -164,7 +164,7 @@ func (f *Flags) Config() (*config.Config, error) {
 	case f.config == "":
 		return config.New(config.Default()), nil
 	}
-	c, err := config.Load(f.config, rule.CEL{})
+	c, err := config.Load(f.config, &rule.CEL{})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", f.config, err)
 	}

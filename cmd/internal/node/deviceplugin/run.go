@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -21,9 +23,11 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -219,3 +223,37 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	log.Warn("no API server: Events, conditions and hints that respect the pod's environment are off", "err", err)
 	return nil
 }
+
+// clean removes the plugin's files from the host: CDI specs, sockets, the state directory
+// and MPS's shared memory. It also removes the parent of the state directory if that is
+// named heddle and empty.
+func (o *options) clean(ctx context.Context) error {
+	err := errors.Join(cdi.Clear(o.cdiDir), server.RemoveSockets(ctx, o.kubeletDir), removeAll(o.stateDir))
+	if o.mpsShmDir != defaultShm {
+		err = errors.Join(err, removeAll(o.mpsShmDir))
+	}
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	above := filepath.Dir(o.stateDir)
+	if filepath.Base(above) != "heddle" {
+		return nil
+	}
+	removed := os.Remove(above)
+	if removed == nil || errors.Is(removed, unix.ENOENT) || errors.Is(removed, unix.ENOTEMPTY) || busy(removed) {
+		return nil
+	}
+	return fmt.Errorf("clean up: %w", removed)
+}
+
+// removeAll removes a directory and its content. A mount point stays, empty.
+func removeAll(dir string) error {
+	if err := os.RemoveAll(dir); err != nil && !busy(err) {
+		return err
+	}
+	return nil
+}
+
+// busy reports whether a directory cannot be removed because it is a mount point, or in a
+// container's read-only root.
+func busy(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EROFS) }
