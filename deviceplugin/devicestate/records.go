@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -130,7 +130,7 @@ func (d *records) replace(e *allocate.Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
 		path := filepath.Join(d.path, e.Device+jsonSuffix)
-		err = atomicfile.Write(path, append(content, '\n'), 0o644, atomicfile.Quick)
+		err = hostfile.Write(path, append(content, '\n'), 0o644, hostfile.Quick)
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint entry of %s: %w", e.Name(), err)
@@ -144,7 +144,7 @@ const probeSize = 64 << 10
 
 // probe reports why no entry could be written now, such as a full disk.
 func (d *records) probe() error {
-	if err := atomicfile.Probe(d.path, probeSize); err != nil {
+	if err := hostfile.Probe(d.path, probeSize); err != nil {
 		return fmt.Errorf("no room for checkpoint entries: %w", err)
 	}
 	return nil

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // The plugin and a [Keeper] share a directory on the node: the plugin writes the wanted daemons,
@@ -139,14 +138,14 @@ func (w *wantedDaemons) check() error {
 }
 
 // keeperAlive reports whether a Keeper runs and has written its status.
-func keeperAlive(dir string) bool { return dirlock.Held(filepath.Join(dir, aliveDir)) }
+func keeperAlive(dir string) bool { return hostfile.Locked(filepath.Join(dir, aliveDir)) }
 
 func writeShared(dir, name string, from any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, name), text, 0o600, atomicfile.Quick)
+	return hostfile.Write(filepath.Join(dir, name), text, 0o600, hostfile.Quick)
 }
 
 // readShared reads a file; a missing one leaves into as it is.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -50,7 +50,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if err := os.MkdirAll(k.dir, 0o755); err != nil { //nolint:gosec // See above.
 		return fmt.Errorf("directory of MPS: %w", err)
 	}
-	lock, err := dirlock.Take(ctx, k.dir, k.Log)
+	lock, err := hostfile.TakeLock(ctx, k.dir, k.Log)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer group.Wait()
 	k.reconcile(ctx, &group)
 	k.report()
-	alive, err := dirlock.Take(ctx, filepath.Join(k.dir, aliveDir), k.Log)
+	alive, err := hostfile.TakeLock(ctx, filepath.Join(k.dir, aliveDir), k.Log)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -207,7 +207,7 @@ func (n *node) received() []string {
 func (n *node) touch(gpu, name string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, "mps", gpu, name)
-	if err := atomicfile.Write(path, nil, 0o600, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, nil, 0o600, hostfile.Quick); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -89,7 +88,7 @@ func (p *preload) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error
 	env := preloadEnv(l)
 	// It needs no fsync: a node that loses it starts the container again.
 	override := filepath.Join(p.dir, containerDir, l.key())
-	if err := atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, hostfile.Quick); err != nil {
 		return nil, fmt.Errorf("preload: variables of container %s: %w", l.Container, err)
 	}
 	return &cdi.ContainerEdits{
@@ -212,10 +211,10 @@ func (p *preload) version() (string, error) {
 	if _, err := os.Stat(p.versionFile(version)); err == nil && p.copied == version {
 		return version, nil
 	}
-	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.versionFile(version), content, 0o755, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
-	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
 	p.copied = version

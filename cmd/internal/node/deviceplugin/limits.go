@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -84,7 +84,7 @@ func installHook(stateDir string) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(stateDir, mountsHook)
-	if err := atomicfile.Write(path, content, 0o755, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, content, 0o755, hostfile.Quick); err != nil {
 		return "", err
 	}
 	var fs unix.Statfs_t

@@ -31,21 +31,20 @@ import (
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 )
 
 // lock waits until no other process writes checkpoints, CDI specs and annotations, or
 // removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
 // serving one, which ends once the next one's container runs. A force-deleted pod may still
 // run as well. It returns nil if there is nothing to clean.
-func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*hostfile.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
-	return dirlock.Take(ctx, o.stateDir, log)
+	return hostfile.TakeLock(ctx, o.stateDir, log)
 }
 
 // Run implements [program.Daemon].
@@ -179,7 +178,7 @@ func (o *options) generator() gpu.EditsGenerator {
 }
 
 // auth returns nil without an API server, which apiServer logs, and if no token is needed.
-func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
+func (o *options) auth(log *slog.Logger) *httpserve.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
@@ -188,7 +187,7 @@ func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
-	auth, err := tokenauth.New(config, tokenauth.Options{
+	auth, err := httpserve.NewAuth(config, httpserve.AuthOptions{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
