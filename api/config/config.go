@@ -114,8 +114,8 @@ func (c *NodeConfig) complete(compiler RuleCompiler) []*strict.Error {
 	c.Rules = nil
 	for i, r := range c.Labels[:min(len(c.Labels), MaxRules+1)] {
 		compiled, wrong := compiler.Compile(r.Key, r.Value, r.When)
-		for _, w := range wrong {
-			errs = append(errs, &strict.Error{Path: rulePath(i, w.Field), Err: w.Err})
+		for _, e := range wrong {
+			errs = append(errs, &strict.Error{Path: rulePath(i, e.Path), Err: e.Err})
 		}
 		if compiled != nil {
 			c.Rules = append(c.Rules, compiled)

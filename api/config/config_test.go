@@ -19,7 +19,7 @@ import (
 
 func parse(t *testing.T, cluster, nodes string) *config.Config {
 	t.Helper()
-	c, err := config.Parse(files(cluster, nodes), rule.CEL{})
+	c, err := config.Parse(files(cluster, nodes), &rule.CEL{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestFiles(t *testing.T) {
 		{"large", map[string][]byte{"version": []byte("v1"), "cluster-config": make([]byte, config.MaxFile+1)}, "cluster-config: more than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := config.Parse(tt.files, rule.CEL{}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := config.Parse(tt.files, &rule.CEL{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 		})
@@ -203,17 +203,17 @@ func TestFiles(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
-	c, err := config.Load(dir, rule.CEL{})
+	c, err := config.Load(dir, &rule.CEL{})
 	if err != nil || c.Cluster.Mode != config.ModeNative {
 		t.Errorf("an empty directory: %v", err)
 	}
-	if _, err := config.Load(filepath.Join(dir, "none"), rule.CEL{}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := config.Load(filepath.Join(dir, "none"), &rule.CEL{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing directory: %v", err)
 	}
 	write(t, dir, "version", "v1\n")
 	write(t, dir, "cluster-config", "mode: sgpu\n")
 	write(t, dir, ".swp", "x")
-	if c, err = config.Load(dir, rule.CEL{}); err != nil || c.Cluster.Mode != config.ModeSGPU {
+	if c, err = config.Load(dir, &rule.CEL{}); err != nil || c.Cluster.Mode != config.ModeSGPU {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }
@@ -228,7 +228,7 @@ func write(t *testing.T, dir, name, text string) {
 // A program that writes no labels takes rules as they are, but for their keys.
 func TestUncompiled(t *testing.T) {
 	wrong := files("labels: [{key: ring, value: \"'\"}]", "")
-	if _, err := config.Parse(wrong, rule.CEL{}); err == nil || !strings.Contains(err.Error(), "labels[0].value: ") {
+	if _, err := config.Parse(wrong, &rule.CEL{}); err == nil || !strings.Contains(err.Error(), "labels[0].value: ") {
 		t.Errorf("with CEL: %v", err)
 	}
 	if c, err := config.Parse(wrong, config.Uncompiled{}); err != nil || len(c.Cluster.Labels) != 1 || c.Cluster.Rules != nil {
@@ -339,7 +339,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("labels: [{key: a, value: \"'b'\", when: 'gpu.count > 0'}]", "- {nodeSelector: {a: b}, rdma: {resources: [{name: a/b}]}}")
 	f.Add("a: &a [*a]\n<<: *a", "[[[[{{{")
 	f.Fuzz(func(t *testing.T, cluster, nodes string) {
-		c, err := config.Parse(files(cluster, nodes), rule.CEL{})
+		c, err := config.Parse(files(cluster, nodes), &rule.CEL{})
 		if err != nil {
 			return
 		}

@@ -35,7 +35,7 @@ const MaxRules = 64
 // Load reads a directory that has the ConfigMap's keys as files, as the kubelet
 // mounts it. An empty directory is the default configuration; one that does
 // not exist is an error. The error has everything that is wrong, each a [strict.Error].
-func Load(dir string, rules RuleLanguage) (*Config, error) {
+func Load(dir string, rules RuleCompiler) (*Config, error) {
 	files, err := readDir(dir)
 	if err != nil {
 		return nil, err
@@ -88,9 +88,9 @@ func read(path string) ([]byte, error) {
 }
 
 // Parse reads the ConfigMap's keys.
-func Parse(files map[string][]byte, rules RuleLanguage) (*Config, error) {
+func Parse(files map[string][]byte, rules RuleCompiler) (*Config, error) {
 	l := loader{
-		compiler: rules.NewCompiler(),
+		compiler: rules,
 		cluster:  strict.Read(KeyCluster, files[KeyCluster], new(NodeConfig)),
 		nodes:    strict.Read(KeyNodes, files[KeyNodes], new([]Override)),
 	}

@@ -83,7 +83,7 @@ func TestReferenceExamples(t *testing.T) {
 		for key, value := range configMap.Data {
 			data[key] = []byte(value)
 		}
-		if _, err := config.Parse(data, rule.CEL{}); err != nil {
+		if _, err := config.Parse(data, &rule.CEL{}); err != nil {
 			t.Errorf("%v in\n%s", err, block)
 		}
 	}

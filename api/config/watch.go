@@ -25,7 +25,7 @@ const (
 // when it changes. Its methods are safe for concurrent use.
 type Watcher struct {
 	dir     string
-	rules   RuleLanguage
+	rules   RuleCompiler
 	log     *slog.Logger
 	state   atomic.Pointer[state]
 	changed chan struct{}
@@ -41,7 +41,7 @@ type state struct {
 
 // NewWatcher loads the configuration of a directory; a bad one is an error. An
 // empty dir stands for the default configuration, which never changes.
-func NewWatcher(dir string, rules RuleLanguage, log *slog.Logger) (*Watcher, error) {
+func NewWatcher(dir string, rules RuleCompiler, log *slog.Logger) (*Watcher, error) {
 	w := &Watcher{dir: dir, rules: rules, log: log, changed: make(chan struct{}, 1)}
 	first := &state{good: New(Default())}
 	if dir != "" {

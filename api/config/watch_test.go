@@ -19,7 +19,7 @@ func watched(t *testing.T) (dir string, w *config.Watcher) {
 	t.Helper()
 	dir = t.TempDir()
 	swap(t, dir, "1", "mode: native")
-	w, err := config.NewWatcher(dir, rule.CEL{}, slog.New(slog.DiscardHandler))
+	w, err := config.NewWatcher(dir, &rule.CEL{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestManyChangesAreOneRead(t *testing.T) {
 
 func TestWatcherSeesPlainFiles(t *testing.T) {
 	dir := t.TempDir()
-	w, err := config.NewWatcher(dir, rule.CEL{}, slog.New(slog.DiscardHandler))
+	w, err := config.NewWatcher(dir, &rule.CEL{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +164,10 @@ func TestWatcherSeesPlainFiles(t *testing.T) {
 func TestWatcherStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "version", "v0")
-	if _, err := config.NewWatcher(dir, rule.CEL{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `unsupported version "v0"`) {
+	if _, err := config.NewWatcher(dir, &rule.CEL{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `unsupported version "v0"`) {
 		t.Errorf("a bad file: %v", err)
 	}
-	w, err := config.NewWatcher("", rule.CEL{}, slog.New(slog.DiscardHandler))
+	w, err := config.NewWatcher("", &rule.CEL{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,15 +50,8 @@ type Document struct {
 	// Errors are everything that is wrong with it, each an [Error].
 	Errors []error
 
-	file   string
-	places []place
-	lines  map[string]int
-}
-
-// place is a key, or an entry of a list, and its value, which is empty unless it is a scalar.
-type place struct {
-	path, key, tag, value string
-	line, valueLine       int
+	file  string
+	lines map[string]int
 }
 
 // Read decodes a document into a value. What the document does not have keeps its value. A field of type string takes
@@ -71,7 +63,7 @@ func Read(file string, text []byte, into any) *Document {
 	if err := decoder.Decode(&node); errors.Is(err, io.EOF) {
 		return d
 	} else if err != nil {
-		d.addSyntax(err)
+		d.addSyntax(err.Error())
 		return d
 	}
 	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
@@ -81,19 +73,11 @@ func Read(file string, text []byte, into any) *Document {
 		return d
 	}
 	d.Root = node.Content[0]
-	if d.index(d.Root, d.Root.Line, "", ""); d.Errors != nil {
+	if d.check(d.Root, reflect.TypeOf(into).Elem(), "", "", d.Root.Line); d.Errors != nil {
 		return d
 	}
-	d.check(d.Root, reflect.TypeOf(into).Elem(), "", "")
-	decoder = yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	var wrong *yaml.TypeError
-	if err := decoder.Decode(into); errors.As(err, &wrong) {
-		for _, text := range wrong.Errors {
-			d.addType(text)
-		}
-	} else if err != nil {
-		d.addSyntax(err)
+	if err := d.Root.Decode(into); err != nil {
+		d.addSyntax(err.Error())
 	}
 	return d
 }
@@ -124,151 +108,100 @@ func (d *Document) add(line int, path, format string, args ...any) {
 	d.Errors = append(d.Errors, &Error{File: d.file, Line: line, Path: path, Err: fmt.Errorf(format, args...)})
 }
 
-// index records the place of a node and of all below it.
-func (d *Document) index(n *yaml.Node, line int, path, key string) {
+// addSyntax adds an error of the parser: "yaml: line 2: did not find expected ',' or ']'".
+func (d *Document) addSyntax(text string) {
+	line := 0
+	text = strings.TrimPrefix(text, "yaml: ")
+	if _, err := fmt.Sscanf(text, "line %d:", &line); err == nil {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	d.add(line, "", "invalid YAML: %s", text)
+}
+
+const unsupported = "YAML anchors, aliases, merges and tags are not supported"
+
+// check notes the line of a node and of all below it, and rejects what the type does not take: package yaml converts
+// some values without an error, and names no path in its own errors.
+func (d *Document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, path string, line int) {
 	d.lines[path] = line
-	d.places = append(d.places, place{
-		path: path, key: key, tag: n.ShortTag(), value: n.Value, line: line, valueLine: n.Line,
-	})
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0:
-		d.add(line, path, "YAML anchors, aliases, merges and tags are not supported")
+		d.add(line, path, unsupported)
 	case n.ShortTag() == "!!null":
 		d.add(line, path, "has no value: remove the key or set a value")
-	case n.Kind == yaml.SequenceNode:
+	case n.Kind == yaml.MappingNode && (t.Kind() == reflect.Struct || t.Kind() == reflect.Map):
+		d.section(n, t, tag, path)
+	case n.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
 		for i, item := range n.Content {
-			d.index(item, item.Line, fmt.Sprintf("%s[%d]", path, i), "")
+			d.check(item, t.Elem(), tag, fmt.Sprintf("%s[%d]", path, i), item.Line)
 		}
-	case n.Kind == yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
-			if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.ShortTag() == "!!merge" {
-				d.add(key.Line, below(path, key), "YAML anchors, aliases, merges and tags are not supported")
-				continue
-			}
-			d.index(n.Content[i+1], key.Line, below(path, key), key.Value)
-		}
-	}
-}
-
-// below returns the path of a key; a list or a section as a key has the path of its section.
-func below(path string, key *yaml.Node) string {
-	if key.Value == "" {
-		return path
-	}
-	return strings.TrimPrefix(path+"."+key.Value, ".")
-}
-
-// check rejects the values that package yaml converts without an error.
-func (d *Document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, path string) {
-	switch n.Kind { //nolint:exhaustive // A document has no aliases here, and its other nodes are of these kinds.
-	case yaml.SequenceNode:
-		for i, item := range n.Content {
-			if t.Kind() == reflect.Slice {
-				d.check(item, t.Elem(), tag, fmt.Sprintf("%s[%d]", path, i))
-			}
-		}
-	case yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := n.Content[i], n.Content[i+1]
-			switch f, ok := field(t, key.Value); {
-			case ok:
-				d.check(value, f.Type, f.Tag, below(path, key))
-			case t.Kind() == reflect.Map:
-				d.check(value, t.Elem(), tag, below(path, key))
-			}
-		}
-	case yaml.ScalarNode:
+	default:
 		if want := wanted(n, t, tag); want != "" {
 			d.add(n.Line, path, "invalid value %q: want %s", n.Value, want)
 		}
 	}
 }
 
-// field returns the field of a struct, or of a struct inlined in it, for a key.
-func field(t reflect.Type, key string) (reflect.StructField, bool) {
-	if t.Kind() != reflect.Struct {
-		return reflect.StructField{}, false
+// section checks the keys of a section, and what is below them.
+func (d *Document) section(n *yaml.Node, t reflect.Type, tag reflect.StructTag, path string) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		f, known := field(t, key.Value)
+		switch {
+		case key.Kind != yaml.ScalarNode || key.Anchor != "" || key.ShortTag() == "!!merge":
+			d.add(key.Line, strings.TrimSuffix(at, "."), unsupported)
+		case d.lines[at] > 0:
+			d.add(key.Line, at, "duplicate key; the first is on line %d", d.lines[at])
+		case known:
+			d.check(value, f.Type, f.Tag, at, key.Line)
+		case t.Kind() == reflect.Map:
+			d.check(value, t.Elem(), tag, at, key.Line)
+		default:
+			d.lines[at] = key.Line
+			d.add(key.Line, at, "unknown key")
+		}
 	}
-	fields := reflect.VisibleFields(t)
-	i := slices.IndexFunc(fields, func(f reflect.StructField) bool {
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		return name == key
-	})
-	if i < 0 {
-		return reflect.StructField{}, false
-	}
-	return fields[i], true
 }
 
-// wanted says what a type takes instead of a scalar, or nothing if it takes the scalar.
+// field returns the field of a struct, or of a struct inlined in it, for a key.
+func field(t reflect.Type, key string) (found reflect.StructField, ok bool) {
+	if t.Kind() != reflect.Struct {
+		return found, false
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name == key {
+			return f, true
+		}
+	}
+	return found, false
+}
+
+// wanted says what a type takes instead of a node, or nothing if it takes the node.
 func wanted(n *yaml.Node, t reflect.Type, tag reflect.StructTag) string {
-	switch short := n.ShortTag(); {
+	short := n.ShortTag()
+	scalar := n.Kind == yaml.ScalarNode
+	switch kind := t.Kind(); {
 	case t == reflect.TypeFor[time.Duration]():
 		if _, err := time.ParseDuration(n.Value); err != nil || short != "!!str" {
 			return "a duration such as 30s"
 		}
-	case t.Kind() == reflect.Int && short != "!!int":
+	case kind == reflect.Int && (short != "!!int" || n.Decode(new(int)) != nil):
 		return "a whole number"
-	case t.Kind() == reflect.Bool && short != "!!bool":
+	case kind == reflect.Bool && short != "!!bool":
 		return "true or false"
-	case t.Kind() == reflect.Float64 && short != "!!int" && short != "!!float":
+	case kind == reflect.Float64 && short != "!!int" && short != "!!float":
 		return "a number"
+	case kind == reflect.String && !scalar:
+		return "a text"
 	case t == reflect.TypeFor[string]() && short != "!!str" && tag.Get("scalar") != "any":
 		return "a text: put it in quotes"
+	case kind == reflect.Slice:
+		return "a list"
+	case kind == reflect.Struct && scalar && reflect.PointerTo(t).Implements(reflect.TypeFor[yaml.Unmarshaler]()):
+		return "" // It has a form of its own.
+	case kind == reflect.Struct || kind == reflect.Map:
+		return "a section"
 	}
 	return ""
-}
-
-// The errors of package yaml, after "line 2: ".
-var (
-	lineOf    = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
-	unknown   = regexp.MustCompile(`^field (.*) not found in type `)
-	duplicate = regexp.MustCompile(`^mapping key "(.*)" already defined at line (\d+)$`)
-	wrongType = regexp.MustCompile("^cannot unmarshal (!!\\w+)(?: `(.*?)(?:\\.\\.\\.)?`)? into ")
-)
-
-// addSyntax adds an error of the parser: "yaml: line 2: did not find expected ',' or ']'".
-func (d *Document) addSyntax(err error) {
-	line, text := cutLine(err.Error())
-	d.add(line, "", "invalid YAML: %s", text)
-}
-
-// addType adds an error of the decoder, with the path that it leaves out.
-func (d *Document) addType(text string) {
-	line, text := cutLine(text)
-	path := func(meant func(*place) bool) (path string) {
-		for i := range d.places {
-			if meant(&d.places[i]) {
-				path = d.places[i].path
-			}
-		}
-		return path
-	}
-	if m := unknown.FindStringSubmatch(text); m != nil {
-		d.add(line, path(func(p *place) bool { return p.line == line && p.key == m[1] }), "unknown key")
-		return
-	}
-	if m := duplicate.FindStringSubmatch(text); m != nil {
-		d.add(line, path(func(p *place) bool { return p.line == line && p.key == m[1] }),
-			"duplicate key; the first is on line %s", m[2])
-		return
-	}
-	at := ""
-	if m := wrongType.FindStringSubmatch(text); m != nil {
-		at = path(func(p *place) bool {
-			return p.valueLine == line && p.tag == m[1] && strings.HasPrefix(p.value, m[2])
-		})
-	}
-	if at == "" || !d.Failed(at) {
-		d.add(line, at, "%s", text)
-	}
-}
-
-func cutLine(text string) (line int, rest string) {
-	if m := lineOf.FindStringSubmatch(text); m != nil {
-		line, _ = strconv.Atoi(m[1])
-		text = text[len(m[0]):]
-	}
-	return line, strings.TrimPrefix(text, "yaml: ")
 }

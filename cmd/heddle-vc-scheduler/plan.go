@@ -14,7 +14,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -120,7 +119,7 @@ func (p *podAffinity) topology() (*placement.Tree, error) {
 		return p.tree, nil
 	}
 	groups := p.answer.Groups
-	if trees := axes.New(groups, p.answer.Domains); trees != nil {
+	if trees := placement.NewAxes(groups, p.answer.Domains); trees != nil {
 		groups = trees.Whole // A super-node is an NVLink domain where these cross the groups of cables.
 	}
 	var err error

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 func directory(t *testing.T, files map[string]string) string {

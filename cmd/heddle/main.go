@@ -96,7 +96,7 @@ nodes-config. Every fault is printed as file:line: key: what is wrong. Exit code
 }
 
 func validate(cmd *cobra.Command, dir string) error {
-	c, err := config.Load(dir, rule.CEL{})
+	c, err := config.Load(dir, &rule.CEL{})
 	if err == nil {
 		return cli.Write(cmd, dir+": valid: "+cli.Count(len(c.Cluster.Labels), "label rule")+" and "+
 			cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource")+" for every node, "+

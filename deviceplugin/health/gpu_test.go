@@ -276,21 +276,6 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// A fault of one GPU changes no other GPU.
-func TestOtherGPUsStayHealthy(t *testing.T) {
-	tr := newTracker(config.Default().Health)
-	tr.see(gpus(machine.Healthy, machine.Healthy, machine.Lost))
-	tr.event(clock(1), xid("GPU-0", 79))
-	code, poll := tr.event(clock(1), xid("", 79))
-	s, _ := tr.update(clock(1))
-	if s.GPU("GPU-0").Healthy || !s.GPU("GPU-1").Healthy || s.GPU("GPU-2").Healthy {
-		t.Errorf("%+v", s.GPUs)
-	}
-	if code.Severity != devgpu.Fatal || !poll {
-		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", code.Severity, poll)
-	}
-}
-
 // TestGPUOfAVirtualMachineIsForgotten: it was given away on purpose, which is no
 // fault of the node. One that only left the bus or its driver is gone.
 func TestGPUOfAVirtualMachineIsForgotten(t *testing.T) {

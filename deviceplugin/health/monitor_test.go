@@ -179,25 +179,6 @@ func (l later) Machine() *machine.Machine {
 	return l.Source.Machine()
 }
 
-// An error report brings a poll, and its answer a time to recover: neither
-// waits for the next poll.
-func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &driver{action: devgpu.ActionNone}
-		m := start(t, Options{Source: later{newSource(gpus(machine.Healthy))}, GPUs: d.pollers(), PollInterval: time.Hour})
-		pass(time.Second)
-		m.OnEvent(xid("GPU-0", 119))
-		pass(30 * time.Second)
-		if m.Snapshot().GPU("GPU-0").Healthy {
-			t.Error("fit too early")
-		}
-		pass(time.Second)
-		if s := m.Snapshot().GPU("GPU-0"); !s.Healthy {
-			t.Errorf("not fit after 30s: %+v", s)
-		}
-	})
-}
-
 // A driver that reports no recovery action does not report a reset; that it was not
 // in use for a time is enough.
 func TestResetForgetsAnError(t *testing.T) {
@@ -335,15 +316,6 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("cause, device, kind; code, GPU, kind, policy (-want +got):\n%s", diff)
-	}
-}
-
-func TestNoMachineYet(t *testing.T) {
-	m := newMonitor(Options{Source: newSource(nil)})
-	m.OnEvent(xid("GPU-0", 79))
-	m.OnEvent(devgpu.Event{})
-	if s := m.Snapshot(); s.Machine != nil || s.GPU("GPU-0").Healthy || s.HCA("x").Cause != NotSeen {
-		t.Errorf("%+v", s)
 	}
 }
 

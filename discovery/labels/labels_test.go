@@ -50,7 +50,7 @@ func h100(n int) []machine.GPU { return gpus(0, n, "NVIDIA H100 80GB HBM3", 8155
 // section is the configuration of all nodes, written in YAML.
 func section(tb testing.TB, text string) *config.NodeConfig {
 	tb.Helper()
-	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(text)}, rule.CEL{})
+	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(text)}, &rule.CEL{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -75,7 +75,6 @@ func parts(stdout io.Writer) []part {
 	return []part{
 		{"packages", packages},
 		{"shares", shares},
-		{"daemons", daemons},
 		{"device-plugin", pluginProcess},
 		{"node", nodeDaemons},
 		{"topology", topology},

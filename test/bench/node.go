@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,11 +31,20 @@ const startTime = 30 * time.Second
 
 // nodeDaemons weighs the daemons of a node as installed, three processes of heddle-node,
 // beside a real kubelet and API server with the GPUs and HCAs of a DGX H100.
-func nodeDaemons(ctx context.Context, log io.Writer) ([]row, error) {
-	return onCluster(ctx, log, idleNode)
-}
-
-func idleNode(ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer) ([]row, error) {
+func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Replace: true, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
+	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
+	if err != nil {
+		return nil, err
+	}
 	crd, err := os.ReadFile(filepath.Join(i.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
 	if err != nil {
 		return nil, err
@@ -201,4 +211,40 @@ func proportional(pids []int) (mb float64, err error) {
 		}
 	}
 	return mb, nil
+}
+
+// child finds the process of a program at or below pid: entering a node may
+// leave a parent behind.
+func child(pid int, program string) (int, error) {
+	pids := []int{pid}
+	for len(pids) > 0 {
+		pid, pids = pids[0], pids[1:]
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err != nil {
+			continue // It ended.
+		}
+		if strings.HasPrefix(program, strings.TrimSpace(string(name))) {
+			return pid, nil
+		}
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			continue
+		}
+		for field := range strings.FieldsSeq(string(children)) {
+			if n, err := strconv.Atoi(field); err == nil {
+				pids = slices.Insert(pids, 0, n)
+			}
+		}
+	}
+	return 0, fmt.Errorf("no process %s", program)
+}
+
+// placeFile writes a static topology and the configuration that names it.
+func placeFile(dir string) error {
+	static := filepath.Join(dir, "topology.yaml")
+	return errors.Join(
+		os.Mkdir(filepath.Join(dir, "config"), 0o755),
+		os.WriteFile(static, []byte("version: v1\nnodes:\n  bench: {group: dragonfly-1, rails: {0: leaf-a}}\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "config/version"), []byte("v1"), 0o600),
+		os.WriteFile(filepath.Join(dir, "config/cluster-config"), []byte("topology: {staticFile: "+static+"}\n"), 0o600))
 }

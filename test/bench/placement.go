@@ -13,24 +13,23 @@ import (
 // places runs the benchmarks of topo/placement: one plan, on maps of 16 nodes
 // to a leaf and 16 leaves to a spine, half of them busy.
 func places(ctx context.Context, log io.Writer) ([]row, error) {
-	const planner, ms = "./topo/placement", "ms"
-	rows, err := runAll(ctx, log, []benchmark{{planner, "BenchmarkPlace/whole/64/16384", "2s", []figure{
-		{"a place for 64 pods among 16,384 nodes", "ns/op", 1e-6, 1, ms},
-		{"the same, allocations", "allocs/op", 1, 1, ""},
-	}}})
-	if err != nil {
-		return nil, err
+	const pkg, ms = "./topo/placement", "ms"
+	one := func(what, name string, limit float64) benchmark {
+		return benchmark{pkg, name, "2s", []figure{{what, "ns/op", 1e-6, limit, ms}}}
 	}
-	more, err := measure(ctx, log, []single{
-		{"the same, 8 pods to a node", planner, "BenchmarkPlace/shared/64/16384", "ns/op", 1e-6, 1, ms},
-		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/64/16384", "ns/op", 1e-6, 1, ms},
-		{"the same, and a master beside them", planner, "BenchmarkPlace/master/64/16384", "ns/op", 1e-6, 1, ms},
-		{"the same, rejected", planner, "BenchmarkPlace/rejected/64/16384", "ns/op", 1e-6, 5, ms},
-		{"a place for 4,096 pods among 100,000 nodes", planner, "BenchmarkPlace/whole/4096/100000", "ns/op", 1e-6, 10, ms},
-		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/4096/100000", "ns/op", 1e-6, 10, ms},
-		{"the same, groups of two nodes", planner, "BenchmarkShapes/pairs", "ns/op", 1e-6, 10, ms},
+	return runAll(ctx, log, []benchmark{
+		{pkg, "BenchmarkPlace/whole/64/16384", "2s", []figure{
+			{"a place for 64 pods among 16,384 nodes", "ns/op", 1e-6, 1, ms},
+			{"the same, allocations", "allocs/op", 1, 1, ""},
+		}},
+		one("the same, 8 pods to a node", "BenchmarkPlace/shared/64/16384", 1),
+		one("the same, in slices of 8 pods", "BenchmarkPlace/slices/64/16384", 1),
+		one("the same, and a master beside them", "BenchmarkPlace/master/64/16384", 1),
+		one("the same, rejected", "BenchmarkPlace/rejected/64/16384", 5),
+		one("a place for 4,096 pods among 100,000 nodes", "BenchmarkPlace/whole/4096/100000", 10),
+		one("the same, in slices of 8 pods", "BenchmarkPlace/slices/4096/100000", 10),
+		one("the same, groups of two nodes", "BenchmarkShapes/pairs", 10),
 	})
-	return append(rows, more...), err
 }
 
 // weeks simulates weeks of gangs, prints the tables, and checks what they are

@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -247,9 +249,9 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 	}
 	const what, pace = "topo-master, 16384 nodes: ", "100 requests/s over loopback, 1.3 MB each"
 	const proc = "/proc/PID/status, Nodes, pods, reports watched"
-	rows, err := measure(ctx, log, []single{
-		{what + "304, in the server", "./topo/master/httpapi", "BenchmarkNotModified", "ns/op", 1e-3, 50, "us"},
-	})
+	rows, err := runAll(ctx, log, []benchmark{{"./topo/master/httpapi", "BenchmarkNotModified", "2s", []figure{
+		{what + "304, in the server", "ns/op", 1e-3, 50, "us"},
+	}}})
 	if err != nil {
 		return nil, err
 	}
@@ -292,4 +294,24 @@ func (m *masterProcess) load(ctx context.Context) ([]time.Duration, error) {
 func percentile(all []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[(len(sorted)-1)*p/100]
+}
+
+// resident reads RssAnon, VmRSS and VmHWM out of /proc/PID/status, in MB of 2^20 bytes.
+func resident(pid int) (anon, rss, peak float64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	read := func(field string) float64 {
+		for line := range strings.Lines(string(b)) {
+			if rest, ok := strings.CutPrefix(line, field+":"); ok {
+				kb, errParse := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+				err = errors.Join(err, errParse)
+				return kb / 1024
+			}
+		}
+		err = errors.Join(err, fmt.Errorf("no %s in /proc/%d/status", field, pid))
+		return 0
+	}
+	return read("RssAnon"), read("VmRSS"), read("VmHWM"), err
 }

@@ -132,7 +132,7 @@ func checkConfig(t *testing.T, m *corev1.ConfigMap) {
 	for key, text := range m.Data {
 		files[key] = []byte(text)
 	}
-	if _, err := config.Parse(files, rule.CEL{}); err != nil {
+	if _, err := config.Parse(files, &rule.CEL{}); err != nil {
 		t.Errorf("%v\n%s", err, m.Data)
 	}
 }

@@ -3,124 +3,48 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
+	"maps"
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
-// lazyClient makes the HTTP client on first use: the certificates may not be
-// there when the Cluster value is made.
-func lazyClient(dir string) func() (*http.Client, error) {
-	return sync.OnceValues(func() (*http.Client, error) {
-		pki := filepath.Join(dir, "pki")
-		cert, err := tls.LoadX509KeyPair(filepath.Join(pki, "admin.crt"), filepath.Join(pki, "admin.key"))
-		if err != nil {
-			return nil, fmt.Errorf("load client certificate: %w", err)
-		}
-		ca, err := os.ReadFile(filepath.Join(pki, "ca.crt"))
-		if err != nil {
-			return nil, fmt.Errorf("read cluster authority: %w", err)
-		}
-		pool := x509.NewCertPool()
-		pool.AppendCertsFromPEM(ca)
-		return &http.Client{
-			Timeout: 30 * time.Second,
-			Transport: &http.Transport{
-				TLSClientConfig: &tls.Config{
-					RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12,
-				},
-				IdleConnTimeout: 5 * time.Second,
-			},
-		}, nil
-	})
+// newClient is the administrator's, without a limit of requests.
+func newClient(kubeconfig string) (*kubernetes.Clientset, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.QPS, config.Timeout = -1, 30*time.Second
+	return kubernetes.NewForConfig(config)
 }
 
-// statusError is an answer of the API server other than success.
-type statusError struct {
-	code int
-	body string
-}
-
-func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.code, e.body) }
-
-func (c *Cluster) get(ctx context.Context, path string, out any) error {
-	return c.do(ctx, http.MethodGet, path, nil, out)
-}
-
-// do sends one request. Body and answer are JSON; either may be nil.
-func (c *Cluster) do(ctx context.Context, method, path string, in, out any) error {
-	client, err := c.http()
-	if err != nil {
-		return err
-	}
-	port, err := os.ReadFile(filepath.Join(c.state.Dir, "run", "port"))
-	if err != nil {
-		return fmt.Errorf("read port: %w", err)
-	}
-	var body io.Reader
-	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
-		}
-		body = bytes.NewReader(data)
-	}
-	url := "https://127.0.0.1:" + strings.TrimSpace(string(port)) + path
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %w", method, path, &statusError{resp.StatusCode, tail(string(data), 500)})
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(data, out)
-}
-
-// node is the part of a Node object that is looked at.
-type node struct {
-	Status struct {
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
-	} `json:"status"`
+// answers reports whether the API server has an answer at a path.
+func (c *Cluster) answers(ctx context.Context, path string) bool {
+	client, err := c.client()
+	return err == nil && client.Discovery().RESTClient().Get().AbsPath(path).Do(ctx).Error() == nil
 }
 
 func (c *Cluster) nodeReady(ctx context.Context, name string) (bool, error) {
-	var n node
-	if err := c.get(ctx, "/api/v1/nodes/"+name, &n); err != nil {
+	client, err := c.client()
+	if err != nil {
 		return false, err
 	}
-	for _, cond := range n.Status.Conditions {
-		if cond.Type == "Ready" {
-			return cond.Status == "True", nil
-		}
+	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
 	}
-	return false, nil
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}), nil
 }
 
 // WaitNodeReady waits until a node, real or simulated, is Ready.
@@ -135,4 +59,60 @@ func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
 		return fmt.Errorf("wait for node %s: %w", name, errors.Join(err, last))
 	}
 	return nil
+}
+
+// kwokAnnotation marks the nodes that kwok simulates; it leaves all others alone.
+const kwokAnnotation = "kwok.x-k8s.io/node"
+
+// SimulatedNode is a node that exists in the API only. The kwok controller keeps
+// it Ready and reports the pods bound to it as running.
+type SimulatedNode struct {
+	Name        string
+	Labels      map[string]string
+	Annotations map[string]string
+	// Capacity is also allocatable; cpu, memory, pods and ephemeral-storage have defaults.
+	Capacity map[string]string
+	Taints   []corev1.Taint
+}
+
+// AddSimulatedNode creates a simulated node. The cluster has to run with Kwok. The API server keeps
+// the status of a created Node, which is how kubelets register with their capacity.
+func (c *Cluster) AddSimulatedNode(ctx context.Context, n SimulatedNode) error {
+	if !c.state.Kwok {
+		return fmt.Errorf("add simulated node %s: the cluster runs without kwok", n.Name)
+	}
+	room := corev1.ResourceList{}
+	for name, amount := range with(n.Capacity, "cpu", "64", "memory", "512Gi", "pods", "110", "ephemeral-storage", "1Ti") {
+		quantity, err := resource.ParseQuantity(amount)
+		if err != nil {
+			return fmt.Errorf("add simulated node %s: %s: %w", n.Name, name, err)
+		}
+		room[corev1.ResourceName(name)] = quantity
+	}
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name, Annotations: with(n.Annotations, kwokAnnotation, "fake", "node.alpha.kubernetes.io/ttl", "0"),
+			Labels: with(n.Labels, corev1.LabelHostname, n.Name, corev1.LabelOSStable, "linux", corev1.LabelArchStable, "amd64", "type", "kwok"),
+		},
+		Spec:   corev1.NodeSpec{Taints: n.Taints},
+		Status: corev1.NodeStatus{Capacity: room, Allocatable: room},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("add simulated node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// with is a map over defaults, in pairs.
+func with(own map[string]string, defaults ...string) map[string]string {
+	all := map[string]string{}
+	for i := 0; i < len(defaults); i += 2 {
+		all[defaults[i]] = defaults[i+1]
+	}
+	maps.Copy(all, own)
+	return all
 }

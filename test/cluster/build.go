@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +116,7 @@ func (b Builder) buildParts(ctx context.Context, parts ...part) (dirs map[string
 		return nil, fmt.Errorf("ask go for its version: %w", err)
 	}
 	dirs = map[string]string{}
-	all := progress{log: b.Log}
+	missing := 0
 	for _, p := range parts {
 		key, err := p.key(toolchain)
 		if err != nil {
@@ -125,13 +124,16 @@ func (b Builder) buildParts(ctx context.Context, parts ...part) (dirs map[string
 		}
 		dirs[p.name] = filepath.Join(b.Cache, "bin", p.name+"-"+key)
 		if !isThere(dirs[p.name]) {
-			all.of++
-			all.left += p.cost
+			missing++
 		}
 	}
 	for _, p := range parts {
-		if err := b.ensure(ctx, p, dirs[p.name], &all); err != nil {
-			return nil, fmt.Errorf("build %s: %w", p.name, err)
+		if !isThere(dirs[p.name]) {
+			_, _ = fmt.Fprintf(b.Log, "build %s (%d parts left), at most %s of one core\n", p.name, missing, p.cost)
+			if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
+				return nil, fmt.Errorf("build %s: %w", p.name, err)
+			}
+			missing--
 		}
 		prune(dirs[p.name], p.name, time.Now())
 	}
@@ -176,14 +178,8 @@ func findSource() (string, error) {
 	}
 }
 
-// ensure builds one part unless its directory is there. The directory appears
-// complete or not at all.
-func (b Builder) ensure(ctx context.Context, p part, dir string, all *progress) error {
-	if isThere(dir) {
-		return nil
-	}
-	all.number++
-	all.left -= p.cost
+// ensure builds one part. Its directory appears complete or not at all.
+func (b Builder) ensure(ctx context.Context, p part, dir string) error {
 	unlock, err := lockFile(ctx, filepath.Join(b.Cache, "build.lock"))
 	if err != nil {
 		return err
@@ -196,10 +192,7 @@ func (b Builder) ensure(ctx context.Context, p part, dir string, all *progress) 
 	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return err
 	}
-	stop := all.begin(&p)
-	err = p.build(ctx, partial)
-	stop(err)
-	if err != nil {
+	if err := p.build(ctx, partial); err != nil {
 		return err
 	}
 	return os.Rename(partial, dir)
@@ -221,55 +214,6 @@ func prune(keep, name string, now time.Time) {
 			_ = os.RemoveAll(dir)
 		}
 	}
-}
-
-// progress is how far a build of several parts is.
-type progress struct {
-	log        io.Writer
-	number, of int
-	// left is the cost of the parts that come after this one.
-	left time.Duration
-}
-
-// begin writes a line now, every ten seconds, and when the returned function is called.
-func (all *progress) begin(p *part) func(error) {
-	start, name := time.Now(), fmt.Sprintf("build %s (%d of %d)", p.name, all.number, all.of)
-	_, _ = fmt.Fprintf(all.log, "%s: %s\n", name, all.estimate(p, 0))
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(10 * time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-ticker.C:
-				took := time.Since(start)
-				_, _ = fmt.Fprintf(all.log, "%s: %.0f s, %s\n", name, took.Seconds(), all.estimate(p, took))
-			}
-		}
-	}()
-	return func(err error) {
-		close(quit)
-		<-done
-		verb := "done"
-		if err != nil {
-			verb = "failed"
-		}
-		_, _ = fmt.Fprintf(all.log, "%s: %s after %.0f s\n", name, verb, time.Since(start).Seconds())
-	}
-}
-
-// estimate is how long this part and those after it take yet, without what Go has in
-// its cache. A part that takes longer than expected has nothing left.
-func (all *progress) estimate(p *part, took time.Duration) string {
-	cores := float64(runtime.NumCPU())
-	left := max(time.Duration(float64(p.cost)/cores)-took, 0) + time.Duration(float64(all.left)/cores)
-	if left < time.Minute {
-		return "less than a minute left in all"
-	}
-	return fmt.Sprintf("about %.0f min left in all", left.Round(time.Minute).Minutes())
 }
 
 // goBuild runs go build in a module's directory, at low priority, and again where a

@@ -10,28 +10,6 @@ import (
 	"testing"
 )
 
-// TestPins: the repository's pins are there for every part that has flags from them.
-func TestPins(t *testing.T) {
-	b, err := Builder{Cache: t.TempDir()}.withDefaults()
-	if err != nil {
-		t.Skip(err)
-	}
-	for name, module := range map[string]string{
-		"hyper": "k8s.io/kubernetes", "containerd": "github.com/containerd/containerd/v2", "runc": "github.com/opencontainers/runc",
-		"cni": "github.com/containernetworking/plugins", "kwok": "sigs.k8s.io/kwok",
-		"crio": crioModule,
-	} {
-		if b.pin(name, module) == "" {
-			t.Errorf("build/%s/go.mod pins no %s", name, module)
-		}
-	}
-	for _, p := range append(b.parts(), b.crioPart()) {
-		if _, err := p.key("go"); err != nil {
-			t.Errorf("key of %s: %v", p.name, err)
-		}
-	}
-}
-
 // TestVersionsAreHeddles: what the programs of a cluster, and the large tools, share with a module of heddle has
 // the version that it has there. A package of another version has all that imports it compiled once more.
 func TestVersionsAreHeddles(t *testing.T) {

@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
 )
 
 // Errors that callers branch on.
@@ -87,7 +89,8 @@ type Cluster struct {
 	state   state
 	cgroups cgroups
 	log     io.Writer
-	http    func() (*http.Client, error)
+	// client is made on first use: the kubeconfig may not be there when the Cluster value is made.
+	client func() (*kubernetes.Clientset, error)
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -138,7 +141,7 @@ func newCluster(s state, log io.Writer) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{state: s, cgroups: cgroups{name: s.Cgroup, hierarchies: hierarchies}, log: log}
-	c.http = lazyClient(s.Dir)
+	c.client = sync.OnceValues(func() (*kubernetes.Clientset, error) { return newClient(c.Kubeconfig()) })
 	return c, nil
 }
 
@@ -236,7 +239,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	s.APIReady = c.get(ctx, "/readyz", nil) == nil
+	s.APIReady = c.answers(ctx, "/readyz")
 	if s.APIReady {
 		s.NodeReady, _ = c.nodeReady(ctx, c.state.Node) // An unreachable node is not Ready.
 	}

@@ -27,9 +27,6 @@ const (
 	compKwok       = "kwok"
 )
 
-// kwokAnnotation marks the nodes that kwok simulates; it leaves all others alone.
-const kwokAnnotation = "kwok.x-k8s.io/node"
-
 // nodeLease is for how long a kubelet's lease lasts, and nodeGrace how much longer than that
 // a node stays Ready that does not renew its own.
 const (

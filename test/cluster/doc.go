@@ -5,7 +5,8 @@
 // It owns everything below its cache directory, and, while a cluster is up, one
 // cgroup root, one mount and one network namespace per cluster. It never installs
 // anything on the machine, never touches a process, mount or cgroup of others,
-// and Down leaves nothing outside the cache. Several clusters may run at once.
+// and Down leaves nothing outside the cache. Several clusters may run at once; the sysctls that
+// kubelets set are the machine's again when they come down in the reverse order.
 //
 // The machine has to be Linux with root; systemd and a container engine are not
 // needed. cgroup v1 is what it is tested on; cgroup v2 is best effort.

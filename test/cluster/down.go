@@ -23,8 +23,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 }
 
 func (c *Cluster) remove(ctx context.Context) error {
-	// The holder of the record must exist while it is registered, and a second
-	// Down of the same cluster is no error.
+	// A second Down of the same cluster is no error.
 	if _, err := os.Stat(c.state.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -37,7 +36,7 @@ func (c *Cluster) remove(ctx context.Context) error {
 		return err
 	}
 	// After the kubelet's end, which would otherwise set them again.
-	if err := hostSysctls().release(ctx, c.state.Dir); err != nil {
+	if err := c.restoreSysctls(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(c.state.Dir); err != nil {

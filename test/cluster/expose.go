@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // StartDaemon runs a program of the caller's on the host, in the cluster's
@@ -22,21 +24,18 @@ func (c *Cluster) StartDaemon(ctx context.Context, name string, command ...strin
 // kube-proxy runs, and at a port of 127.0.0.1 on the host. Port 0 takes a free
 // one. It returns the host's address. The Service has one TCP port.
 func (c *Cluster) Expose(ctx context.Context, namespace, name string, port int) (address string, err error) {
-	var service struct {
-		Spec struct {
-			ClusterIP string `json:"clusterIP"`
-			Ports     []struct {
-				Port int `json:"port"`
-			} `json:"ports"`
-		} `json:"spec"`
+	client, err := c.client()
+	if err != nil {
+		return "", err
 	}
-	if err := c.get(ctx, "/api/v1/namespaces/"+namespace+"/services/"+name, &service); err != nil {
+	service, err := client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
 		return "", fmt.Errorf("expose service %s: %w", name, err)
 	}
 	if len(service.Spec.Ports) != 1 {
 		return "", fmt.Errorf("expose service %s: it has %d ports, want 1", name, len(service.Spec.Ports))
 	}
-	at := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(service.Spec.Ports[0].Port))
+	at := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))
 	holder, err := c.holder()
 	if err != nil {
 		return "", err

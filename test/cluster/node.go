@@ -133,7 +133,7 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 		return err
 	}
 	return c.wait(ctx, "kubelet", []string{compKubelet}, func() bool {
-		return c.get(ctx, "/api/v1/nodes/"+c.state.Node+"/proxy/healthz", nil) == nil
+		return c.answers(ctx, "/api/v1/nodes/"+c.state.Node+"/proxy/healthz")
 	})
 }
 
@@ -158,10 +158,6 @@ func (c *Cluster) StartContainerd(ctx context.Context) error {
 		return err == nil
 	})
 }
-
-// StopAPIServer ends the API server; etcd keeps what it had, and everything else
-// runs on.
-func (c *Cluster) StopAPIServer(ctx context.Context) error { return c.stop(ctx, compAPIServer) }
 
 // StartAPIServer starts the API server and waits until it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {

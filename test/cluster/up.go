@@ -80,7 +80,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options) error {
 	if err := c.writeFiles(o); err != nil {
 		return err
 	}
-	if err := hostSysctls().hold(ctx, c.state.Dir); err != nil {
+	if err := c.saveSysctls(); err != nil {
 		return err
 	}
 	if err := c.cgroups.create(); err != nil {
@@ -209,7 +209,7 @@ func (c *Cluster) loadImages(ctx context.Context) error {
 
 func (c *Cluster) waitAPI(ctx context.Context) error {
 	return c.wait(ctx, "API server", []string{compEtcd, compAPIServer, compForward}, func() bool {
-		return c.get(ctx, "/readyz", nil) == nil
+		return c.answers(ctx, "/readyz")
 	})
 }
 
@@ -223,6 +223,6 @@ func (c *Cluster) waitNode(ctx context.Context) error {
 	}
 	// Pods are rejected until their namespace's service account is there.
 	return c.wait(ctx, "default service account", []string{compKCM}, func() bool {
-		return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
+		return c.answers(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/test/cluster"
@@ -83,7 +84,7 @@ func (s *stage) fleet(ctx context.Context) error {
 		}
 		if m.fabricOnly {
 			n.Labels = map[string]string{fabricOnly: "true"}
-			n.Taints = []cluster.Taint{{Key: fabricOnly, Effect: "NoSchedule"}}
+			n.Taints = []corev1.Taint{{Key: fabricOnly, Effect: corev1.TaintEffectNoSchedule}}
 		}
 		if err := s.AddSimulatedNode(ctx, n); err != nil {
 			return err

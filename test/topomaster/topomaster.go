@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
@@ -56,7 +56,7 @@ func Start(tb testing.TB) *Secured {
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
 	log := slog.New(slog.DiscardHandler)
-	auth, err := tokenauth.New(&rest.Config{Host: api.URL}, tokenauth.Options{Audience: httpapi.Audience, Log: log})
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, httpserve.AuthOptions{Audience: httpapi.Audience, Log: log})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package vm
 
 import (
@@ -76,19 +78,15 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 	place := filepath.Join(cacheDir, key)
 	renameErr := os.Rename(ready, place)
 	guest, err := load(place)
-	return guest, errors.Join(err, ignoreIf(err == nil, renameErr))
-}
-
-func ignoreIf(condition bool, err error) error {
-	if condition {
-		return nil
+	if err != nil {
+		return nil, errors.Join(err, renameErr)
 	}
-	return err
+	return guest, nil
 }
 
 // checkTools looks for everything that is not ours, before anything is fetched.
 func checkTools() error {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+	if runtime.GOARCH != "amd64" {
 		return &MissingError{What: "the guest is a Linux on x86-64", Remedy: "run this there"}
 	}
 	var absent, install []string

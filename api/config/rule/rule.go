@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/strict"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -45,36 +46,27 @@ type rule struct {
 	value, when cel.Program
 }
 
-// CEL is the language of label rules.
-type CEL struct{}
-
-// NewCompiler returns an empty [Compiler].
-func (CEL) NewCompiler() config.RuleCompiler { return &Compiler{} }
-
-// Compiler compiles rules. Its environment, about a megabyte, is built with
+// CEL compiles rules. Its environment, about a megabyte, is built with
 // the first rule. The zero value is ready; it is not safe for concurrent use.
-type Compiler struct {
+type CEL struct {
 	env   *cel.Env
 	rules map[[3]string]*rule
 }
 
-// Compile compiles the rule of one label. value must be a text; when must be
-// true or false, and empty means always. It returns no rule but one
-// [config.RuleError] for each expression that is wrong, with the place in it. Equal
-// rules are compiled once.
-func (c *Compiler) Compile(key, value, when string) (config.Rule, []*config.RuleError) {
+// Compile implements [config.RuleCompiler]. Equal rules are compiled once.
+func (c *CEL) Compile(key, value, when string) (config.Rule, []*strict.Error) {
 	if r, ok := c.rules[[3]string{key, value, when}]; ok {
 		return r, nil
 	}
 	r := &rule{}
-	var faults []*config.RuleError
+	var faults []*strict.Error
 	var err error
 	if r.value, err = c.program(value, cel.StringType); err != nil {
-		faults = append(faults, &config.RuleError{Field: "value", Err: err})
+		faults = append(faults, &strict.Error{Path: "value", Err: err})
 	}
 	if when != "" {
 		if r.when, err = c.program(when, cel.BoolType); err != nil {
-			faults = append(faults, &config.RuleError{Field: "when", Err: err})
+			faults = append(faults, &strict.Error{Path: "when", Err: err})
 		}
 	}
 	if faults != nil {
@@ -87,7 +79,7 @@ func (c *Compiler) Compile(key, value, when string) (config.Rule, []*config.Rule
 	return r, nil
 }
 
-func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
+func (c *CEL) program(text string, want *cel.Type) (cel.Program, error) {
 	switch {
 	case strings.TrimSpace(text) == "":
 		return nil, errors.New("empty expression")

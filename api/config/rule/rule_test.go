@@ -63,7 +63,7 @@ func TestEval(t *testing.T) {
 		{name: "too long", value: "gpu.product.replace(' ', '-') + '" + strings.Repeat("x", 60) + "'", problem: "no label value"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var c rule.Compiler
+			var c rule.CEL
 			r, faults := c.Compile("k", tt.value, tt.when)
 			if faults != nil {
 				t.Fatal(faults)
@@ -105,11 +105,11 @@ func TestCompileErrors(t *testing.T) {
 		{"bad regex", "'a'", "node.matches('(')", "invalid matches argument"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var c rule.Compiler
+			var c rule.CEL
 			_, faults := c.Compile("k", tt.value, tt.when)
 			var got strings.Builder
 			for _, fault := range faults {
-				got.WriteString(fault.Error() + "\n")
+				got.WriteString(fault.Path + ": " + fault.Err.Error() + "\n")
 			}
 			if !strings.Contains(got.String(), tt.want) {
 				t.Errorf("%q lacks %q", got.String(), tt.want)
@@ -120,7 +120,7 @@ func TestCompileErrors(t *testing.T) {
 
 // What the estimate cannot see is stopped while it runs.
 func TestCostLimitWhileRunning(t *testing.T) {
-	var c rule.Compiler
+	var c rule.CEL
 	r, faults := c.Compile("k", "machine.hcas.all(a, machine.hcas.all(b, a.name != 'x')) ? 'a' : 'b'", "")
 	if faults != nil {
 		t.Fatal(faults)
@@ -150,7 +150,7 @@ func TestTextsDoNotGrow(t *testing.T) {
 				}
 				text = next
 			}
-			var c rule.Compiler
+			var c rule.CEL
 			r, faults := c.Compile("k", text, "")
 			if faults != nil {
 				if !errors.Is(faults[0], rule.ErrCost) {
@@ -175,7 +175,7 @@ func FuzzCompile(f *testing.F) {
 	f.Add("[gpu.product].map(x, x + x)[0].split('').join('a')", "")
 	facts := model.FactsOf(h800())
 	f.Fuzz(func(t *testing.T, value, when string) {
-		var c rule.Compiler
+		var c rule.CEL
 		r, faults := c.Compile("k", value, when)
 		if faults != nil {
 			return

@@ -1,8 +1,6 @@
 // Package image packs container images without a container engine.
 //
-// It owns the docker-archive format (one layer, one config, one manifest) and the
-// search for the shared libraries of a dynamically linked program. It never runs
-// the files it packs.
+// It owns the docker-archive format: one layer, one config, one manifest.
 package image
 
 import (
@@ -12,7 +10,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -38,7 +38,6 @@ type Spec struct {
 	Cmd        []string
 	Env        []string // KEY=value
 	User       string
-	WorkingDir string // default /
 }
 
 // entry is one file of the layer.
@@ -55,13 +54,7 @@ func Pack(out string, spec Spec) error {
 	if spec.Name == "" {
 		return fmt.Errorf("pack image %s: no name", out)
 	}
-	entries, libraryPath, err := plan(spec)
-	if err != nil {
-		return fmt.Errorf("pack image %s: %w", spec.Name, err)
-	}
-	if libraryPath != "" {
-		spec.Env = append(slices.Clone(spec.Env), "LD_LIBRARY_PATH="+libraryPath)
-	}
+	entries := plan(spec)
 	layer, err := os.CreateTemp(filepath.Dir(out), ".layer-*")
 	if err != nil {
 		return fmt.Errorf("create layer: %w", err)
@@ -80,9 +73,8 @@ func Pack(out string, spec Spec) error {
 	return nil
 }
 
-// plan lists the files of the layer, sorted, and the library path the
-// loader needs beyond its built-in one.
-func plan(spec Spec) ([]entry, string, error) {
+// plan lists the files of the layer, sorted.
+func plan(spec Spec) []entry {
 	etc := "/etc"
 	if target, linked := spec.Links[etc]; linked {
 		etc = path.Join("/", target) // A directory in the layer would take the link's place.
@@ -91,21 +83,10 @@ func plan(spec Spec) ([]entry, string, error) {
 		etc + "/passwd": {data: []byte("root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n")},
 		etc + "/group":  {data: []byte("root:x:0:\nnobody:x:65534:\n")},
 	}
-	search := hostSearch()
-	var extra []string
-	for _, src := range spec.Files {
-		libs, err := search.closure(src)
-		if err != nil {
-			return nil, "", fmt.Errorf("find libraries of %s: %w", src, err)
-		}
-		for _, lib := range libs {
-			byPath[lib.dst] = entry{src: lib.src}
-			if lib.needsPath && !slices.Contains(extra, path.Dir(lib.dst)) {
-				extra = append(extra, path.Dir(lib.dst))
-			}
-		}
-	}
 	for dst, src := range spec.Files {
+		for _, library := range libraries(src) {
+			byPath[library] = entry{src: library}
+		}
 		byPath[path.Join("/", dst)] = entry{src: src}
 	}
 	for dst, data := range spec.Data {
@@ -115,13 +96,27 @@ func plan(spec Spec) ([]entry, string, error) {
 		byPath[path.Join("/", dst)] = entry{link: target}
 	}
 	entries := make([]entry, 0, len(byPath))
-	for dst, e := range byPath {
+	for _, dst := range slices.Sorted(maps.Keys(byPath)) {
+		e := byPath[dst]
 		e.dst = dst
 		entries = append(entries, e)
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.dst, b.dst) })
-	slices.Sort(extra)
-	return entries, strings.Join(extra, ":"), nil
+	return entries
+}
+
+// libraries are the loader and the shared libraries of a program, by ldd, which fails for what is static or
+// no program. The loader of the image finds them in the same directories.
+func libraries(file string) (paths []string) {
+	out, _ := exec.Command("ldd", file).Output()
+	for line := range strings.Lines(string(out)) {
+		for _, word := range strings.Fields(line) {
+			if path.IsAbs(word) {
+				paths = append(paths, path.Clean(word))
+				break
+			}
+		}
+	}
+	return paths
 }
 
 // writeLayer writes the files and every directory above them.
@@ -287,10 +282,6 @@ func imageConfig(spec Spec, diffID string) ([]byte, error) {
 		Type    string   `json:"type"`
 		DiffIDs []string `json:"diff_ids"`
 	}
-	workingDir := spec.WorkingDir
-	if workingDir == "" {
-		workingDir = "/"
-	}
 	return json.Marshal(struct {
 		Created      time.Time `json:"created"`
 		Architecture string    `json:"architecture"`
@@ -302,7 +293,7 @@ func imageConfig(spec Spec, diffID string) ([]byte, error) {
 		Config: runConfig{
 			User:       spec.User,
 			Env:        append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, spec.Env...),
-			Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, WorkingDir: workingDir,
+			Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, WorkingDir: "/",
 		},
 		RootFS: rootfs{Type: "layers", DiffIDs: []string{"sha256:" + diffID}},
 	})

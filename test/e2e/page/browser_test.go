@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -245,28 +244,4 @@ func (b *browser) scheme(name string) {
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
 	})
-}
-
-// named is an element as a screen reader knows it.
-type named struct{ role, name string }
-
-// tree is the elements that must have a name.
-func tree(b *browser) []named {
-	b.t.Helper()
-	var out []named
-	for _, n := range call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
-		if n.Ignored || n.Role == nil {
-			continue
-		}
-		role := strings.Trim(string(n.Role.Value), `"`)
-		switch role {
-		case "tree", "treeitem", "button", "tab", "tabpanel", "combobox", "link", "dialog", "img":
-			name := ""
-			if n.Name != nil {
-				name = strings.Trim(string(n.Name.Value), `"`)
-			}
-			out = append(out, named{role, name})
-		}
-	}
-	return out
 }

@@ -44,49 +44,16 @@ func TestLarge(t *testing.T) {
 	b.shot("5000-light")
 	t.Run("names every fault", func(t *testing.T) { namesFaults(t, r, b) })
 	t.Run("search finds", func(t *testing.T) { searchFinds(t, b) })
-	t.Run("sizes", func(t *testing.T) {
-		b.scheme("dark")
-		b.shot("5000-dark")
-		for _, name := range []string{"Nodes, small", "Nodes", "Names", "Names and GPUs"} {
-			b.click("#larger")
-			if got := value[string](b, `document.querySelector('#size').textContent`); got != name {
-				t.Errorf("the size is %s, want %s", got, name)
-			}
-			b.shot("5000-dark-" + strings.ReplaceAll(strings.ToLower(name), " ", "-"))
-		}
-		b.scheme("light")
-		b.shot("5000-light-cards")
-		for range 5 {
-			b.click("#smaller")
-		}
-		b.shot("5000-light-groups")
-		b.click("#fit")
-	})
-	t.Run("keys", func(t *testing.T) {
-		value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
-		b.keys(kb.End)
-		// Groups are in the order of their names; the last is called after spine-f0000.
-		if got := b.focused(); !strings.HasPrefix(got, "node004095,") {
-			t.Errorf("the last node is %q", got)
-		}
-		b.keys(kb.Home)
-		b.shortcut("n")
-		b.shortcut("n")
-		b.until(`document.querySelector('#detail h2')?.textContent === document.activeElement.ariaLabel.split(',')[0]`)
-		b.shot("5000-light-next-problem")
-		b.keys(kb.Escape)
-	})
-	t.Run("phone and paper", func(t *testing.T) {
-		b.keep("5000.pdf", act(b, chromedp.PrintToPDF()))
-		b.size(390, 844)
-		b.load("/?phone")
-		if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
-			t.Errorf("on a phone the page is %d pixels wide", wide)
-		}
-		b.shot("5000-light-phone")
-		b.click("#drawer")
-		b.shot("5000-light-phone-problems")
-	})
+	for range 4 {
+		b.click("#larger")
+		b.shot("5000-light-" + strings.ReplaceAll(strings.ToLower(value[string](b, `document.querySelector('#size').textContent`)), " ", "-"))
+	}
+	b.size(390, 844)
+	b.load("/?phone")
+	if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
+		t.Errorf("on a phone the page is %d pixels wide", wide)
+	}
+	b.shot("5000-light-phone")
 	b.clean()
 }
 
@@ -107,17 +74,6 @@ func namesFaults(t *testing.T, r *rig, b *browser) {
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
 		t.Errorf("the page names\n%q\nwant\n%q", got, want)
-	}
-	for _, w := range wrongs {
-		if w.Dead {
-			continue
-		}
-		text := value[string](b, `[...document.querySelectorAll('[data-kind=miscabled] .fault')].find((f) =>
-			f.textContent.includes('`+w.Node+`')).querySelector('.ends').innerText`)
-		if !strings.Contains(text, "expected leaf-g") || !strings.Contains(text, "found leaf-g") {
-			t.Errorf("%s: the page shows %q", w.Node, text)
-		}
-		break
 	}
 }
 

@@ -99,43 +99,8 @@ func TestThemes(t *testing.T) {
 	if got := background(); got != light {
 		t.Errorf("back to the system's: %s, want %s", got, light)
 	}
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, low := range value[[]string](b, contrasts) {
-			t.Errorf("%s: %s", scheme, low)
-		}
-	}
 	b.clean()
 }
-
-// contrasts lists texts with less contrast than 4.5 to 1 (WCAG AA).
-const contrasts = `(() => {
-	const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
-	const rgba = (color) => {
-		canvas.clearRect(0, 0, 1, 1);
-		canvas.fillStyle = color;
-		canvas.fillRect(0, 0, 1, 1);
-		return [...canvas.getImageData(0, 0, 1, 1).data];
-	};
-	const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-		.reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-	const behind = (el) => {
-		for (let at = el; at; at = at.parentElement) {
-			const color = rgba(getComputedStyle(at).backgroundColor);
-			if (color[3] === 255) return color;
-		}
-		return [255, 255, 255];
-	};
-	const low = new Set();
-	for (const el of document.querySelectorAll('body *')) {
-		const own = [...el.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-		if (!own || !el.checkVisibility({ opacityProperty: true }) || el.closest('[data-n="0"]')) continue;
-		const [a, z] = [light(rgba(getComputedStyle(el).color)), light(behind(el))];
-		const ratio = (Math.max(a, z) + 0.05) / (Math.min(a, z) + 0.05);
-		if (ratio < 4.5) low.add(el.tagName + '.' + el.className + ' in ' + el.parentElement.className + ': ' + ratio.toFixed(2));
-	}
-	return [...low];
-})()`
 
 func TestKeysMove(t *testing.T) {
 	b := open(t, small(t).server.URL)
@@ -191,24 +156,6 @@ func TestKeysMove(t *testing.T) {
 	b.clean()
 }
 
-func TestIsAccessible(t *testing.T) {
-	b := open(t, small(t).server.URL)
-	b.load("/")
-	roles := map[string]int{}
-	for _, n := range tree(b) {
-		roles[n.role]++
-		if n.name == "" {
-			t.Errorf("a %s has no name", n.role)
-		}
-	}
-	want := map[string]int{"tree": 1, "treeitem": 2 + 8 + 16, "tab": 3, "combobox": 1}
-	for role, n := range want {
-		if roles[role] != n {
-			t.Errorf("%d elements are a %s, want %d", roles[role], role, n)
-		}
-	}
-}
-
 func TestLive(t *testing.T) {
 	r := small(t)
 	b := open(t, r.server.URL)
@@ -245,23 +192,6 @@ func TestLive(t *testing.T) {
 	b.clean()
 }
 
-// A page that was seen before costs one question for each file.
-func TestFilesAreKept(t *testing.T) {
-	r := small(t)
-	b := open(t, r.server.URL)
-	b.load("/")
-	b.load("/?again")
-	type loaded struct{ Status, Bytes int }
-	for name, l := range value[map[string]loaded](b, `Object.fromEntries(performance.getEntriesByType('resource')
-		.filter((e) => /\.(js|css)$/.test(e.name)).map((e) => [e.name, { Status: e.responseStatus, Bytes: e.transferSize }]))`) {
-		// What a browser did not get it counts as 300 bytes, of the header.
-		if l.Bytes > 400 {
-			t.Errorf("%s: %d bytes were sent again", name, l.Bytes)
-		}
-	}
-	b.clean()
-}
-
 func TestOddFabrics(t *testing.T) {
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Irregular(), Rails: 8})
 	for i := range 5 {
@@ -289,18 +219,6 @@ func TestOddFabrics(t *testing.T) {
 	if n := value[int](b, `document.querySelectorAll('img').length`); n > 0 {
 		t.Errorf("the name of a switch became %d elements", n)
 	}
-	b.clean()
-}
-
-func TestRacks(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(144, 18), Rails: 4, Rack: true, Domain: 18, Pod: 4})
-	b := open(t, start(t, f, nil, func(i int) int { return i % 9 }).server.URL)
-	b.load("/")
-	b.until(`document.querySelectorAll('.box').length === 2 + 8 + 8 && document.querySelectorAll('#map .node').length === 144`)
-	if bottom := value[float64](b, `document.querySelector('#map').getBoundingClientRect().bottom`); bottom > height {
-		t.Errorf("144 nodes could fit the window, and end at %.0f of %d", bottom, height)
-	}
-	b.shot("racks-light")
 	b.clean()
 }
 

@@ -7,10 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/heddle-dev/heddle/test/fabrics"
 )
 
@@ -32,43 +28,6 @@ func TestShowsWhenItIsOld(t *testing.T) {
 	b.click("#retry")
 	b.until(`document.querySelector('#old').hidden && document.querySelector('[aria-label^="node000000, 8 of 8 free"]')`)
 	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
-}
-
-// GPUs that are there and that no kubelet offers are neither free nor in use.
-func TestShowsWhatIsNotOffered(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16, 4), Rails: 8, Dragonfly: 2, Switchbox: 4})
-	r := start(t, f, func(i int, node *corev1.Node) {
-		switch i {
-		case 2:
-			node.Status.Allocatable[gpu] = resource.MustParse("6")
-		case 5:
-			node.Status.Allocatable = nil
-		}
-	}, func(i int) int { return []int{0, 0, 4, 8}[i%4] })
-	b := open(t, r.server.URL)
-	b.load("/")
-	type shown struct{ Summary, Some, None, Group, Whole string }
-	label := func(name string) string { return `document.querySelector('[aria-label^="` + name + `,"]').ariaLabel` }
-	got := value[shown](b, `({
-		Summary: document.querySelector('#sum .gpus').innerText.replace(/\s+/g, ' ').trim(),
-		Some: `+label("node000002")+`, None: `+label("node000005")+`, Group: `+label("dragonfly-1")+`, Whole: `+label("node000000")+`,
-	})`)
-	want := shown{
-		Summary: "70 of 128 GPUs free 10 not offered",
-		Some:    "node000002, 2 of 8 free, 2 not offered",
-		None:    "node000005, 0 of 8 free, 8 not offered",
-		Group:   "dragonfly-1, 2 nodes, 2 of 16 free, 2 not offered",
-		Whole:   "node000000, 8 of 8 free",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("shown (-want +got):\n%s", diff)
-	}
-	b.shot("16-light-not-offered")
-	// The device plugin comes back.
-	r.api.Put("nodes", kubeNode("node000005"))
-	b.until(label("node000005") + ` === 'node000005, 8 of 8 free'`)
-	b.until(`document.querySelector('#sum .idle').textContent === '2 not offered'`)
-	b.clean()
 }
 
 // A server that answers and does not know the present reports it.

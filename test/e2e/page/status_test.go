@@ -28,29 +28,3 @@ func TestStatusesOfAGroup(t *testing.T) {
 	}
 	b.clean()
 }
-
-// The button that lists the keys is there on a window of 800 pixels, in the bar,
-// and not on a phone.
-func TestHelpOnANarrowWindow(t *testing.T) {
-	b := open(t, small(t).server.URL)
-	for _, width := range []int64{1280, 800, 500} {
-		b.size(width, 800)
-		b.load("/")
-		b.until(`document.querySelector('#live').dataset.phase === 'live'`)
-		if wide := value[int64](b, `document.documentElement.scrollWidth`); wide > width {
-			t.Errorf("the page is %d pixels wide on a window of %d", wide, width)
-		}
-		if inside := value[bool](b, `document.querySelector('.bar').getBoundingClientRect().bottom
-			>= document.querySelector('#help').getBoundingClientRect().bottom`); !inside {
-			t.Errorf("at %d pixels the button is below the bar", width)
-		}
-		b.click("#help")
-		b.until(`document.querySelector('#keys').open`)
-	}
-	b.size(390, 844)
-	b.load("/?phone")
-	if shown := value[bool](b, `document.querySelector('#help').checkVisibility()`); shown {
-		t.Error("a phone shows the button for keys")
-	}
-	b.clean()
-}

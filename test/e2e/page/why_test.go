@@ -59,15 +59,6 @@ func TestWhyOnThePage(t *testing.T) {
 		}
 	}
 	b.shot("why-light")
-	b.scheme("dark")
-	for _, low := range value[[]string](b, contrasts) {
-		t.Errorf("dark: %s", low)
-	}
-	b.shot("why-dark")
-	b.scheme("light")
-	for _, low := range value[[]string](b, contrasts) {
-		t.Errorf("light: %s", low)
-	}
 	// A gang that has its nodes waits for nothing, and no question is asked about it.
 	b.load("/?again#gang:ai/llama")
 	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
@@ -21,7 +20,7 @@ type forest struct {
 	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then each axis has
 	// a tree.
 	fabric, nvlink, whole *tree
-	axes                  *axes.Trees
+	axes                  *placement.Axes
 }
 
 // tree is a topology tree. Nodes that topo-master's tree lacks are beside its groups.
@@ -56,7 +55,7 @@ func (p *Planner) update(nodes []*fit.Node) {
 // plant makes the trees from topo-master's groups and from the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group) {
 	f.nvlink, f.whole = nil, nil
-	if f.axes = axes.New(groups, domains); f.axes != nil {
+	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
 		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
@@ -97,7 +96,7 @@ func (f *forest) of(spec *gang.Spec) *tree {
 
 // kind returns topo-master's kind of a group of the trees.
 func (f *forest) kind(of string) string {
-	if of == axes.KindPart && f.axes != nil {
+	if of == placement.KindPart && f.axes != nil {
 		return f.axes.Kind
 	}
 	return of

@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/axes"
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
@@ -187,7 +186,7 @@ func (c *Client) fetch(ctx context.Context) (*Tree, error) {
 		if err != nil {
 			return nil, fmt.Errorf("NVLink domains: %w", err)
 		}
-		found.Domains = axes.Crossing(groups, domains)
+		found.Domains = placement.Crossing(groups, domains)
 	}
 	c.etag, c.crossing = header.Get("ETag"), crossing
 	return found, nil

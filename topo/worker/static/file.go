@@ -50,13 +50,6 @@ func (l *link) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		return n.Decode(&l.Switch)
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if key := n.Content[i]; !slices.Contains([]string{"switch", "name", "port"}, key.Value) {
-			return &yaml.TypeError{Errors: []string{
-				fmt.Sprintf("line %d: field %s not found in type link", key.Line, key.Value),
-			}}
-		}
-	}
 	type section link // Without this method.
 	return n.Decode((*section)(l))
 }

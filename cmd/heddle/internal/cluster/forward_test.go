@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 // asked is what get has of a server's pod p.

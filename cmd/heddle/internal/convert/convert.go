@@ -132,7 +132,7 @@ func Convert(from string, text []byte) (*Result, error) {
 	}
 	r.Config = string(out)
 	files := map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: out}
-	if _, err := config.Parse(files, rule.CEL{}); err != nil {
+	if _, err := config.Parse(files, &rule.CEL{}); err != nil {
 		return nil, fmt.Errorf("the result is invalid: %w", err)
 	}
 	return r, nil

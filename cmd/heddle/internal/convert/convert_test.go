@@ -52,7 +52,7 @@ func node(t *testing.T, r *convert.Result) config.NodeConfig {
 	t.Helper()
 	c, err := config.Parse(map[string][]byte{
 		config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(r.String()),
-	}, rule.CEL{})
+	}, &rule.CEL{})
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, r)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
-	"github.com/heddle-dev/heddle/internal/simulation/fleet"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
@@ -112,14 +111,14 @@ func listen(ctx context.Context, address string, anyPort bool) (net.Listener, er
 
 // add gives the cluster a machine: its Node, and the report of its cables that
 // heddle-topo-worker would write.
-func (c *cluster) add(m *fleet.Node) {
-	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+func (c *cluster) add(m *machine) {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
 	n.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: c.now,
 	}}
 	const pods = 110 // The kubelet's default.
 	n.Status.Allocatable = corev1.ResourceList{
-		gpu:                 *resource.NewQuantity(int64(m.GPUs()), resource.DecimalSI),
+		gpu:                 *resource.NewQuantity(int64(m.gpus), resource.DecimalSI),
 		corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI),
 	}
 	c.api.Put("nodes", &n)
@@ -127,12 +126,12 @@ func (c *cluster) add(m *fleet.Node) {
 }
 
 // report writes the report of the machine's worker.
-func (c *cluster) report(m *fleet.Node) {
+func (c *cluster) report(m *machine) {
 	var n corev1.Node
-	c.api.Read("nodes", "", m.Name, &n)
-	report := v1alpha1.NodeTopology{Spec: m.Spec}
-	report.Name = m.Name
-	report.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.Name, UID: n.UID}}
+	c.api.Read("nodes", "", m.name, &n)
+	report := v1alpha1.NodeTopology{Spec: m.spec}
+	report.Name = m.name
+	report.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.name, UID: n.UID}}
 	c.api.Put(v1alpha1.Plural, &report)
 }
 

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/internal/simulation/fleet"
 )
 
 const long = `Show heddle on a simulated fleet: no cluster, no root, no network.
@@ -30,29 +29,28 @@ command ends.`
 // defaultListen is the port of a real topo-master.
 const defaultListen = "127.0.0.1:9001"
 
-// pause is the time between two steps on a terminal, to look at the page.
-const pause = 4 * time.Second
-
 type options struct {
 	nodes  int
 	listen string
 	once   bool
+	// pause is the time between two steps, to look at the page.
+	pause time.Duration
 }
 
 // NewCommand makes `heddle demo`.
 func NewCommand() *cobra.Command {
-	var o options
+	o := options{pause: 4 * time.Second}
 	c := &cobra.Command{
 		Use: "demo", Short: "Show heddle on a simulated fleet, without a cluster", Long: long, Args: cobra.NoArgs,
 	}
-	c.Flags().IntVar(&o.nodes, "nodes", fleet.DefaultNodes,
-		fmt.Sprintf("`number` of machines, %d to %d", fleet.MinNodes, fleet.MaxNodes))
+	c.Flags().IntVar(&o.nodes, "nodes", minNodes,
+		fmt.Sprintf("`number` of machines, %d to %d", minNodes, maxNodes))
 	c.Flags().StringVar(&o.listen, "listen", defaultListen,
 		"`address` of the page; where the default one is in use, another port is taken")
 	c.Flags().BoolVar(&o.once, "once", false, "end after the last step, and do not pause")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if o.nodes < fleet.MinNodes || o.nodes > fleet.MaxNodes {
-			return cli.UsageErrorf(c, "--nodes %d is not %d to %d", o.nodes, fleet.MinNodes, fleet.MaxNodes)
+		if o.nodes < minNodes || o.nodes > maxNodes {
+			return cli.UsageErrorf(c, "--nodes %d is not %d to %d", o.nodes, minNodes, maxNodes)
 		}
 		o.once = o.once || !cli.IsTerminal(c.OutOrStdout())
 		return run(c, &o)
@@ -68,7 +66,7 @@ func run(c *cobra.Command, o *options) error {
 	group, ctx := errgroup.WithContext(ctx)
 	simulated, err := start(ctx, group, o.listen, !c.Flags().Changed("listen"))
 	if err == nil {
-		s := story{command: c, options: o, cluster: simulated, pools: fleet.New(o.nodes)}
+		s := story{command: c, options: o, cluster: simulated, pools: newFleet(o.nodes)}
 		err = s.run(ctx)
 	}
 	if err == nil && !o.once {

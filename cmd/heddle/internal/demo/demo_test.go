@@ -15,8 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
-	"github.com/heddle-dev/heddle/internal/simulation/fleet"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 var update = flag.Bool("update", false, "write docs/demo.md")
@@ -132,7 +131,7 @@ func TestInterrupt(t *testing.T) {
 		c.SetOut(out)
 		c.SetErr(io.Discard)
 		c.Flags().String("listen", "", "")
-		if err := run(c, &options{nodes: fleet.MinNodes, listen: "127.0.0.1:0"}); err != nil {
+		if err := run(c, &options{nodes: minNodes, listen: "127.0.0.1:0"}); err != nil {
 			t.Errorf("at %q: %v", at, err)
 		}
 		if !strings.Contains(out.written.String(), at) {

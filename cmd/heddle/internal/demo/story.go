@@ -15,7 +15,6 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
-	"github.com/heddle-dev/heddle/internal/simulation/fleet"
 	phase "github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
@@ -25,7 +24,7 @@ type story struct {
 	command *cobra.Command
 	options *options
 	cluster *cluster
-	pools   []fleet.Pool
+	pools   []pool
 	number  int // Of the last step.
 }
 
@@ -48,7 +47,7 @@ func (s *story) title(ctx context.Context, text string) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(s.options.pause):
 		}
 	}
 	return s.print("\n%s\n\n", cli.Bold(s.command, fmt.Sprintf("%d. %s", s.number, text)))
@@ -99,12 +98,12 @@ func (s *story) fleet(ctx context.Context) error {
 	rows := [][]string{{"POOL", "NODES", "GPUS", "HCAS", "CABLES"}}
 	for i := range s.pools {
 		p := &s.pools[i]
-		for at := range p.Nodes {
-			s.cluster.add(&p.Nodes[at])
+		for at := range p.nodes {
+			s.cluster.add(&p.nodes[at])
 		}
-		n := len(p.Nodes)
+		n := len(p.nodes)
 		rows = append(rows, []string{
-			p.Name, fmt.Sprint(n), fmt.Sprint(n * int(p.GPUs)), fmt.Sprint(n * int(p.HCAs)), p.Cabling,
+			p.name, fmt.Sprint(n), fmt.Sprint(n * int(p.gpus)), fmt.Sprint(n * int(p.hcas)), p.cabling,
 		})
 	}
 	return cli.Show(s.command, cli.Table(rows))
@@ -143,12 +142,12 @@ const (
 // cable puts one into the wrong switch, and back.
 func (s *story) cable(ctx context.Context) error {
 	p := &s.pools[0]
-	right, other := &p.Nodes[wrongUnit*p.Group+wrongSeat], &p.Nodes[otherUnit*p.Group]
-	title := fmt.Sprintf("Someone puts a cable of %s into the wrong switch", right.Name)
+	right, other := &p.nodes[wrongUnit*p.group+wrongSeat], &p.nodes[otherUnit*p.group]
+	title := fmt.Sprintf("Someone puts a cable of %s into the wrong switch", right.name)
 	if err := s.title(ctx, title); err != nil {
 		return err
 	}
-	wrong := fleet.Rewire(right, other, wrongRail, p.Group+1)
+	wrong := right.rewired(other, wrongRail, p.group+1)
 	s.cluster.report(&wrong)
 	found := func(n int) func(*snapshot.Snapshot) bool {
 		return func(v *snapshot.Snapshot) bool { return len(v.Tree.Findings()) == n }
@@ -159,7 +158,7 @@ func (s *story) cable(ctx context.Context) error {
 	if err := s.show(ctx, 1<<10, "miscabled"); err != nil {
 		return err
 	}
-	err := s.print("\nLook at the page: %s and its group are degraded. Then the cable goes back.\n", right.Name)
+	err := s.print("\nLook at the page: %s and its group are degraded. Then the cable goes back.\n", right.name)
 	if err != nil {
 		return err
 	}
@@ -180,15 +179,15 @@ func (s *story) gangs(ctx context.Context) error {
 	}
 	gpus := map[string]int32{}
 	for i := range s.pools {
-		for at := range s.pools[i].Nodes {
-			gpus[s.pools[i].Nodes[at].Name] = s.pools[i].GPUs
+		for at := range s.pools[i].nodes {
+			gpus[s.pools[i].nodes[at].name] = s.pools[i].gpus
 		}
 	}
 	planner, err := newScheduler(ctx, s.cluster, gpus)
 	if err != nil {
 		return err
 	}
-	unit, rack := s.pools[0].Group, s.pools[1].Group
+	unit, rack := s.pools[0].group, s.pools[1].group
 	all := []gang{
 		{"llama", unit, 8, "leaf"}, {"moe", rack, 4, "nvlink"}, {"giant", unit + 4, 8, "leaf"},
 	}

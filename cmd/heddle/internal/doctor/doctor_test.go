@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 var update = flag.Bool("update", false, "write the outputs in docs/troubleshooting.md")

@@ -16,8 +16,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 // pod has a controller of this kind, or none if owner is "".

@@ -13,8 +13,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/clitest"
 )
 
 // server is an API server with one Node and, where reports is set, its device

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/clitest"
 	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )

@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
@@ -115,27 +114,27 @@ func (f *Flags) machineAndConfig(ctx context.Context) (*machine.Machine, *config
 // fromBundle reads a support bundle. A configuration that is given counts more than
 // the bundle's.
 func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
-	files, err := bundle.Read(f.bundle)
+	files, err := ReadBundle(f.bundle)
 	if err != nil {
 		return nil, nil, err
 	}
-	if files[bundle.Machine] == nil {
+	if files[BundleMachine] == nil {
 		return nil, nil, fmt.Errorf("bundle %s has no machine: it was not made on the node", f.bundle)
 	}
-	m, err := machine.Decode(files[bundle.Machine])
+	m, err := machine.Decode(files[BundleMachine])
 	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Machine, err)
+		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleMachine, err)
 	}
-	if text := files[bundle.Node]; text != nil && f.labels == nil {
+	if text := files[BundleNode]; text != nil && f.labels == nil {
 		var node metav1.PartialObjectMetadata
 		if err := json.Unmarshal(text, &node); err != nil {
-			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Node, err)
+			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleNode, err)
 		}
 		f.labels = node.Labels
 	}
 	keys := map[string][]byte{}
 	for name, text := range files {
-		if key, ok := strings.CutPrefix(name, bundle.ConfigDir); ok {
+		if key, ok := strings.CutPrefix(name, BundleConfig); ok {
 			keys[key] = text
 		}
 	}
@@ -143,7 +142,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 		c, err := f.Config()
 		return m, c, err
 	}
-	c, err := config.Parse(keys, rule.CEL{})
+	c, err := config.Parse(keys, &rule.CEL{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
 	}
@@ -152,7 +151,7 @@ func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
 
 // Use takes the keys of a cluster's ConfigMap where no configuration is given.
 func (f *Flags) Use(files map[string][]byte) (err error) {
-	f.used, err = config.Parse(files, rule.CEL{})
+	f.used, err = config.Parse(files, &rule.CEL{})
 	return err
 }
 
@@ -164,7 +163,7 @@ func (f *Flags) Config() (*config.Config, error) {
 	case f.config == "":
 		return config.New(config.Default()), nil
 	}
-	c, err := config.Load(f.config, rule.CEL{})
+	c, err := config.Load(f.config, &rule.CEL{})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", f.config, err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/test/clitest"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"

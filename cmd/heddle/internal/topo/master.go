@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -22,27 +23,19 @@ import (
 // app is topo-master's AppLabel.
 const app = "heddle-topo-master"
 
-const (
-	// timeout bounds a request to --server.
-	timeout = 30 * time.Second
-	// maxAnswer is the longest answer that is read, in bytes: that of 100,000
-	// nodes is a quarter of it.
-	maxAnswer = 128 << 20
-)
+// timeout bounds a request to --server.
+const timeout = 30 * time.Second
 
 // master is the flags that name where topo-master is and, for one with
-// --tls-dir and --authenticate, how to ask it.
+// --tls-cert and --authenticate, how to ask it.
 type master struct {
 	cluster                       cluster.Flags
 	server, namespace             string
 	tokenFile, caFile, serverName string
-	// found is the client that answered, if any.
-	found client
-}
-
-// client asks topo-master by GET: directly, or through the API server.
-type client interface {
-	get(ctx context.Context, path, kind string) ([]byte, error)
+	// client reaches topo-master below a path, directly or through the API server, once it is found; name is for
+	// errors.
+	client     rest.Interface
+	base, name string
 }
 
 // register adds the flags to a command and to those below it.
@@ -63,17 +56,44 @@ func (m *master) register(c *cobra.Command) {
 
 // get asks topo-master, which it finds first.
 func (m *master) get(c *cobra.Command, path, kind string) ([]byte, error) {
-	if m.found == nil {
-		var err error
-		if m.found, err = m.find(c); err != nil {
+	if m.client == nil {
+		if err := m.find(c); err != nil {
 			return nil, err
 		}
 	}
-	return m.found.get(c.Context(), path, kind)
+	request := m.client.Get().AbsPath(m.base, path)
+	if kind != "" {
+		request = request.Param("kind", kind)
+	}
+	body, err := request.DoRaw(c.Context())
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return nil, m.explain(&status.ErrStatus, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", m.name, err)
+	}
+	return body, nil
+}
+
+// explain returns the error of an answer that is not 200.
+func (m *master) explain(s *metav1.Status, err error) error {
+	if m.server == "" {
+		hint := ""
+		if s.Code == http.StatusUnauthorized {
+			hint = ": if topo-master asks for a token, the API server passes none on: give --server and --token-file"
+		}
+		return fmt.Errorf("ask %s: %w%s", m.name, err, hint)
+	}
+	text := ""
+	if s.Details != nil && len(s.Details.Causes) > 0 {
+		text = s.Details.Causes[0].Message
+	}
+	code := int(s.Code)
+	return fmt.Errorf("topo-master answers %d %s: %.200s%s", code, http.StatusText(code), text, remedy(code))
 }
 
 // find finds topo-master. An error of the command line names the command.
-func (m *master) find(c *cobra.Command) (client, error) {
+func (m *master) find(c *cobra.Command) error {
 	secrets := []struct{ name, value string }{
 		{"token-file", m.tokenFile}, {"ca-file", m.caFile}, {"tls-server-name", m.serverName},
 	}
@@ -82,95 +102,69 @@ func (m *master) find(c *cobra.Command) (client, error) {
 		var err error
 		base, err = url.Parse(m.server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-			return nil, cli.UsageErrorf(c, "invalid --server %q: want a URL such as http://10.0.0.7:9001", m.server)
+			return cli.UsageErrorf(c, "invalid --server %q: want a URL such as http://10.0.0.7:9001", m.server)
 		}
 	}
 	for _, flag := range secrets {
 		switch {
 		case flag.value == "":
 		case base == nil:
-			return nil, cli.UsageErrorf(c, "--%s is for --server: the API server authenticates topo-master, "+
+			return cli.UsageErrorf(c, "--%s is for --server: the API server authenticates topo-master, "+
 				"and passes no token on", flag.name)
 		case base.Scheme != "https":
-			return nil, cli.UsageErrorf(c, "--%s is for a --server of https://", flag.name)
+			return cli.UsageErrorf(c, "--%s is for a --server of https://", flag.name)
 		}
 	}
 	if base != nil {
-		return m.direct(base)
+		return m.direct()
 	}
 	api, err := m.cluster.Client()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	return m.service(c.Context(), api)
 }
 
 // direct asks only that server: a token is not for where a redirect leads.
-func (m *master) direct(base *url.URL) (client, error) {
-	transport, err := rest.TransportFor(&rest.Config{
-		BearerTokenFile: m.tokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: m.caFile, ServerName: m.serverName},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read --token-file and --ca-file: %w", err)
+func (m *master) direct() error {
+	config := &rest.Config{
+		Host: m.server, BearerTokenFile: m.tokenFile, Timeout: timeout,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: m.caFile, ServerName: m.serverName},
+		ContentConfig: rest.ContentConfig{
+			NegotiatedSerializer: serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion(),
+		},
 	}
-	return &direct{base: base, client: &http.Client{
-		Transport: transport, Timeout: timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("read --token-file and --ca-file: %w", err)
+	}
+	transport.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	m.name = "topo-master"
+	m.client, err = rest.UnversionedRESTClientForConfigAndClient(config, transport)
+	return err
 }
 
 // service finds topo-master's Service by its label.
-func (m *master) service(ctx context.Context, api rest.Interface) (client, error) {
+func (m *master) service(ctx context.Context, api rest.Interface) error {
 	list, err := cluster.Read[corev1.ServiceList](ctx, api.Get().Namespace(m.namespace).Resource("services").
 		Param("labelSelector", cluster.AppLabel+"="+app), "Services")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
 		for _, port := range s.Spec.Ports {
-			name := fmt.Sprintf("%s:%d", s.Name, port.Port)
+			at := fmt.Sprintf("%s:%d", s.Name, port.Port)
 			if port.Name == "https" {
-				name = "https:" + name
+				at = "https:" + at
 			}
-			return &proxied{client: api, namespace: s.Namespace, name: name}, nil
+			m.client, m.name = api, "Service "+s.Namespace+"/"+at
+			m.base = "/api/v1/namespaces/" + s.Namespace + "/services/" + at + "/proxy"
+			return nil
 		}
 	}
-	return nil, errors.New("no Service with label " + cluster.AppLabel + "=" + app +
+	return errors.New("no Service with label " + cluster.AppLabel + "=" + app +
 		": is topoDiscovery.deploy on? Else give --server")
-}
-
-// direct asks a URL.
-type direct struct {
-	base   *url.URL
-	client *http.Client
-}
-
-func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
-	to := d.base.JoinPath(path)
-	if kind != "" {
-		to.RawQuery = url.Values{"kind": {kind}}.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("ask topo-master: %w", err)
-	}
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask topo-master: %w", err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read topo-master's answer: %w", err)
-	case len(body) > maxAnswer:
-		return nil, fmt.Errorf("topo-master's answer is longer than %d bytes", maxAnswer)
-	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("topo-master answers %s: %.200s%s",
-			resp.Status, strings.TrimSpace(string(body)), remedy(resp.StatusCode))
-	}
-	return body, nil
 }
 
 // remedy returns the advice for an answer of topo-master, or an empty string.
@@ -184,27 +178,4 @@ func remedy(code int) string {
 		return "\nTry again in some seconds: topo-master reads the cluster first"
 	}
 	return ""
-}
-
-// proxied asks through the API server.
-type proxied struct {
-	client          rest.Interface
-	namespace, name string
-}
-
-func (p *proxied) get(ctx context.Context, path, kind string) ([]byte, error) {
-	req := p.client.Get().Namespace(p.namespace).Resource("services").Name(p.name).SubResource("proxy").
-		Suffix(strings.Split(strings.Trim(path, "/"), "/")...)
-	if kind != "" {
-		req = req.Param("kind", kind)
-	}
-	body, err := req.DoRaw(ctx)
-	if apierrors.IsUnauthorized(err) {
-		return nil, fmt.Errorf("ask Service %s/%s: %w: if topo-master asks for a token, "+
-			"the API server passes none on: give --server and --token-file", p.namespace, p.name, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ask Service %s/%s: %w", p.namespace, p.name, err)
-	}
-	return body, nil
 }
