@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const use, avoid = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -87,16 +87,16 @@ func TestExpected(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		pods []string // of those below
-		want resource.Selector
+		want quota.Selector
 		ok   bool
 	}{
 		{name: "no pod"},
-		{name: "one", pods: []string{"one"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "one", pods: []string{"one"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "one that wants nothing", pods: []string{"plain"}},
-		{name: "two that agree", pods: []string{"one", "same"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "two that agree", pods: []string{"one", "same"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "two that do not agree", pods: []string{"one", "plain"}},
-		{name: "another that has started", pods: []string{"one", "started"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
-		{name: "another of another size", pods: []string{"one", "small"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another that has started", pods: []string{"one", "started"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another of another size", pods: []string{"one", "small"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var pods []*corev1.Pod

@@ -1,5 +1,4 @@
-// Package dirlock locks a directory for one process at a time.
-package dirlock
+package hostfile
 
 import (
 	"context"
@@ -15,26 +14,26 @@ import (
 )
 
 const (
-	// retry is the interval between attempts. A blocking flock(2) could not be canceled by a
+	// lockRetry is the interval between attempts. A blocking flock(2) could not be canceled by a
 	// context.
-	retry = 20 * time.Millisecond
-	perm  = 0o750
+	lockRetry = 20 * time.Millisecond
+	lockPerm  = 0o750
 )
 
-// Lock is held until it is closed, or its process ends, however it does.
+// Lock is a directory that one process has at a time. It is held until it is closed, or its process ends, however it does.
 type Lock struct{ dir *os.File }
 
-// Take creates the directory if needed, and waits until no other process holds it.
+// TakeLock creates the directory if needed, and waits until no other process holds it.
 //
 // It is a flock(2) of the directory itself: a lock file could not be created on a full disk,
 // and would be replaced when the directory's content is removed.
-func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
+func TakeLock(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 	began := time.Time{}
-	if err := os.MkdirAll(filepath.Dir(path), perm); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), lockPerm); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	for {
-		lock, err := try(path)
+		lock, err := tryLock(path)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
@@ -51,15 +50,15 @@ func Take(ctx context.Context, path string, log *slog.Logger) (*Lock, error) {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for the lock of %s: %w", path, context.Cause(ctx))
-		case <-time.After(retry):
+		case <-time.After(lockRetry):
 		}
 	}
 }
 
-// try returns nil while another process holds the directory, or has just removed it.
-func try(path string) (*Lock, error) {
+// tryLock returns nil while another process holds the directory, or has just removed it.
+func tryLock(path string) (*Lock, error) {
 	// Not MkdirAll: it fails when the directory is removed between its two looks.
-	if err := os.Mkdir(path, perm); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(path, lockPerm); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	dir, err := os.Open(path)
@@ -70,7 +69,7 @@ func try(path string) (*Lock, error) {
 		return nil, err
 	}
 	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil && same(dir, path) {
+	if err == nil && stillAt(dir, path) {
 		return &Lock{dir: dir}, nil
 	}
 	_ = dir.Close()
@@ -80,8 +79,8 @@ func try(path string) (*Lock, error) {
 	return nil, err
 }
 
-// Held reports whether a process holds the directory.
-func Held(path string) bool {
+// Locked reports whether a process holds the directory.
+func Locked(path string) bool {
 	dir, err := os.Open(path)
 	if err != nil {
 		return false
@@ -90,9 +89,9 @@ func Held(path string) bool {
 	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// same reports whether the directory is still at its path: if it was removed meanwhile, the
+// stillAt reports whether the directory is still at its path: if it was removed meanwhile, the
 // next process locks another one.
-func same(dir *os.File, path string) bool {
+func stillAt(dir *os.File, path string) bool {
 	opened, err := dir.Stat()
 	if err != nil {
 		return false

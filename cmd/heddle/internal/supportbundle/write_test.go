@@ -1,7 +1,8 @@
-package bundle_test
+package supportbundle
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,46 +11,41 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 )
 
 func TestRoundTrip(t *testing.T) {
 	var b bytes.Buffer
-	w := bundle.NewWriter(&b, time.Unix(0, 0))
-	long := strings.Repeat("x\n", bundle.MaxFile)
-	for name, text := range map[string]string{bundle.Machine: `{"node": "a"}`, "logs/x.log": long + "the end\n"} {
-		if err := w.Add(name, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+	w := files{content: map[string][]byte{}}
+	long := strings.Repeat("x\n", maxFile)
+	w.add(source.BundleMachine, []byte(`{"node": "a"}`))
+	w.add("logs/x.log", []byte(long+"the end\n"))
+	for i := range 40 {
+		w.add(fmt.Sprint("logs/more.log", i), []byte(long[:maxFile]))
 	}
-	for range 40 {
-		if err := w.Add("logs/more.log", []byte(long[:bundle.MaxFile])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
+	if err := w.write(&b, time.Unix(0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "b.tar.gz")
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files, err := bundle.Read(path)
+	files, err := source.ReadBundle(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := string(files["logs/x.log"])
-	if string(files[bundle.Machine]) != `{"node": "a"}` || len(log) != bundle.MaxFile || !strings.HasSuffix(log, "the end\n") {
-		t.Errorf("machine %q, log of %d bytes", files[bundle.Machine], len(log))
+	if string(files[source.BundleMachine]) != `{"node": "a"}` || len(log) != maxFile || !strings.HasSuffix(log, "the end\n") {
+		t.Errorf("machine %q, log of %d bytes", files[source.BundleMachine], len(log))
 	}
-	left := strings.Join(w.Left, "\n")
-	if !strings.Contains(left, "logs/x.log: the first 1048584 bytes") || !strings.Contains(left, "logs/more.log: the bundle is full") {
+	left := strings.Join(w.left, "\n")
+	if !strings.Contains(left, "logs/x.log: the first 1048584 bytes") || !strings.Contains(left, "logs/more.log39: the bundle is full") {
 		t.Errorf("left out: %s", left)
 	}
 	if err := os.WriteFile(path, []byte("not a bundle"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bundle.Read(path); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := source.ReadBundle(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("what is no bundle: %v", err)
 	}
 }
@@ -64,7 +60,7 @@ func TestRedact(t *testing.T) {
 		"-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n": "REDACTED\n",
 		"gpu 0000:18:00.0, mode: sgpu":                                  "gpu 0000:18:00.0, mode: sgpu",
 	} {
-		if diff := cmp.Diff(want, string(bundle.Redact([]byte(text)))); diff != "" {
+		if diff := cmp.Diff(want, string(redact([]byte(text)))); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
 		}
 	}

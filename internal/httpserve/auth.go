@@ -1,6 +1,4 @@
-// Package tokenauth asks the API server who may have an answer of an HTTP server, by the
-// bearer token of the request. What is answered then is the caller's.
-package tokenauth
+package httpserve
 
 import (
 	"context"
@@ -22,18 +20,16 @@ import (
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
-// Options configures an Auth.
-type Options struct {
+// AuthOptions configures an Auth.
+type AuthOptions struct {
 	// Audience is the audience of tokens for this server only: a ServiceAccount's token with this
 	// audience is valid for nothing else.
 	Audience string
 	// Limits bound the requests that wait for a review, those of all clients and those of one
 	// address; zero ones do not.
-	Limits httpserve.Limits
+	Limits Limits
 	Log    *slog.Logger
 }
 
@@ -41,7 +37,7 @@ type Options struct {
 // server, and authorizes their users with a SubjectAccessReview of "get" on the path
 // (nonResourceURLs of a ClusterRole).
 type Auth struct {
-	options Options
+	options AuthOptions
 	tokens  authentication.TokenReviewInterface
 	access  authorization.SubjectAccessReviewInterface
 	// codes are the last answers by token and path.
@@ -61,12 +57,10 @@ const (
 	maxCodes = 4096
 	// reviewTimeout bounds the reviews of a request.
 	reviewTimeout = 5 * time.Second
-	// warnEvery is the least time between two warnings.
-	warnEvery = time.Minute
 )
 
-// New reviews tokens with the API server of a config.
-func New(config *rest.Config, o Options) (*Auth, error) {
+// NewAuth reviews tokens with the API server of a config.
+func NewAuth(config *rest.Config, o AuthOptions) (*Auth, error) {
 	config = rest.CopyConfig(config)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	tokens, err := authentication.NewForConfig(config)
@@ -95,7 +89,7 @@ func (a *Auth) Admit(r *http.Request) int {
 		code, _ := known.(int)
 		return code
 	}
-	from := httpserve.Source(r.RemoteAddr)
+	from := Source(r.RemoteAddr)
 	if !a.enter(from) {
 		return http.StatusServiceUnavailable
 	}

@@ -1,21 +1,21 @@
-package atomicfile_test
+package hostfile_test
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 func TestWriteReplaces(t *testing.T) {
-	for _, durability := range []atomicfile.Durability{atomicfile.Quick, atomicfile.Durable} {
+	for _, durability := range []hostfile.Durability{hostfile.Quick, hostfile.Durable} {
 		path := filepath.Join(t.TempDir(), "missing", "spec.json")
 		for _, content := range []string{"one", "two"} {
-			if err := atomicfile.Write(path, []byte(content), 0o644, durability); err != nil {
+			if err := hostfile.Write(path, []byte(content), 0o644, durability); err != nil {
 				t.Fatal(err)
 			}
-			if !atomicfile.Holds(path, []byte(content)) {
+			if !hostfile.Holds(path, []byte(content)) {
 				t.Errorf("the file does not hold %q", content)
 			}
 		}
@@ -33,14 +33,14 @@ func TestWriteReplaces(t *testing.T) {
 // A CDI cache loads its directory again at every rename in it.
 func TestWriteLeavesSameContentAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spec.json")
-	if err := atomicfile.Write(path, []byte("same"), 0o644, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, []byte("same"), 0o644, hostfile.Quick); err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := atomicfile.Write(path, []byte("same"), 0o644, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, []byte("same"), 0o644, hostfile.Quick); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.Stat(path)
@@ -59,18 +59,18 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	if err := os.Mkdir(path, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := atomicfile.Write(path, []byte("one"), 0o644, atomicfile.Quick); err == nil {
+	if err := hostfile.Write(path, []byte("one"), 0o644, hostfile.Quick); err == nil {
 		t.Error("a directory was replaced by a file")
 	}
 	only(t, dir, "spec.json")
-	if err := atomicfile.Write(filepath.Join(dir, "spec.json", "a", "b"), nil, 0o644, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(filepath.Join(dir, "spec.json", "a", "b"), nil, 0o644, hostfile.Quick); err != nil {
 		t.Errorf("below a directory that can be made: %v", err)
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := atomicfile.Write(filepath.Join(file, "b"), nil, 0o644, atomicfile.Quick); err == nil {
+	if err := hostfile.Write(filepath.Join(file, "b"), nil, 0o644, hostfile.Quick); err == nil {
 		t.Error("a file has no files in it")
 	}
 }
@@ -79,7 +79,7 @@ func TestIsTemp(t *testing.T) {
 	for name, want := range map[string]bool{
 		".heddle-123.tmp": true, ".heddle-123": false, "heddle.json": false, "x.tmp": false,
 	} {
-		if atomicfile.IsTemp(name) != want {
+		if hostfile.IsTemp(name) != want {
 			t.Errorf("%s: want %t", name, want)
 		}
 	}
@@ -102,7 +102,7 @@ func TestProbeBesideSweep(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 200 {
-			if err := atomicfile.Probe(dir, 1<<20); err != nil {
+			if err := hostfile.Probe(dir, 1<<20); err != nil {
 				t.Errorf("room is short: %v", err)
 				return
 			}

@@ -1,4 +1,4 @@
-package dirlock_test
+package hostfile_test
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // holdDir makes the test binary a process that holds a directory until it is killed.
@@ -23,7 +23,7 @@ const holdDir = "HEDDLE_TEST_HOLD_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdDir); dir != "" {
-		lock, err := dirlock.Take(context.Background(), dir, discard())
+		lock, err := hostfile.TakeLock(context.Background(), dir, discard())
 		_, _ = fmt.Fprintln(os.Stdout, "held", err)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		_, _ = fmt.Fprintln(os.Stdout, lock.Close())
@@ -34,11 +34,11 @@ func TestMain(m *testing.M) {
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func take(t *testing.T, dir string) *dirlock.Lock {
+func take(t *testing.T, dir string) *hostfile.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	lock, err := dirlock.Take(ctx, dir, discard())
+	lock, err := hostfile.TakeLock(ctx, dir, discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func waits(t *testing.T, dir string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	lock, err := dirlock.Take(ctx, dir, discard())
+	lock, err := hostfile.TakeLock(ctx, dir, discard())
 	if err == nil {
 		_ = lock.Close()
 		return false
@@ -70,7 +70,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 	second := make(chan error, 1)
 	go func() {
-		_, err := dirlock.Take(t.Context(), dir, discard())
+		_, err := hostfile.TakeLock(t.Context(), dir, discard())
 		second <- err
 	}()
 	if err := first.Close(); err != nil {
@@ -121,9 +121,9 @@ func TestAKilledProcessHoldsNothing(t *testing.T) {
 func TestRemovedMeanwhile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first := take(t, dir)
-	waiting := make(chan *dirlock.Lock, 1)
+	waiting := make(chan *hostfile.Lock, 1)
 	go func() {
-		lock, err := dirlock.Take(t.Context(), dir, discard())
+		lock, err := hostfile.TakeLock(t.Context(), dir, discard())
 		if err != nil {
 			t.Error(err)
 		}
@@ -150,7 +150,7 @@ func TestRemovedByItsHolder(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				lock, err := dirlock.Take(t.Context(), dir, discard())
+				lock, err := hostfile.TakeLock(t.Context(), dir, discard())
 				if err != nil {
 					t.Error(err)
 					return
@@ -176,7 +176,7 @@ func TestNoDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dirlock.Take(t.Context(), filepath.Join(file, "state"), discard()); err == nil {
+	if _, err := hostfile.TakeLock(t.Context(), filepath.Join(file, "state"), discard()); err == nil {
 		t.Error("a directory below a file")
 	}
 }

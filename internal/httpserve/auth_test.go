@@ -1,4 +1,4 @@
-package tokenauth
+package httpserve
 
 import (
 	"bytes"
@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-
-	"github.com/heddle-dev/heddle/internal/httpserve"
 )
 
 func request(from string) *http.Request {
@@ -32,9 +30,9 @@ func (s slow) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, http.ErrServerClosed
 }
 
-func newAuth(t *testing.T, api http.RoundTripper, limits httpserve.Limits, log *slog.Logger) *Auth {
+func newAuth(t *testing.T, api http.RoundTripper, limits Limits, log *slog.Logger) *Auth {
 	t.Helper()
-	a, err := New(&rest.Config{Host: "http://api", QPS: -1, Transport: api}, Options{Audience: "a", Limits: limits, Log: log})
+	a, err := NewAuth(&rest.Config{Host: "http://api", QPS: -1, Transport: api}, AuthOptions{Audience: "a", Limits: limits, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +43,7 @@ func newAuth(t *testing.T, api http.RoundTripper, limits httpserve.Limits, log *
 // client has not all of their places.
 func TestWaitingRequestsAreFew(t *testing.T) {
 	api := slow{make(chan struct{}), make(chan struct{})}
-	a := newAuth(t, api, httpserve.Limits{Total: 3, PerSource: 2}, slog.New(slog.DiscardHandler))
+	a := newAuth(t, api, Limits{Total: 3, PerSource: 2}, slog.New(slog.DiscardHandler))
 	var waiting sync.WaitGroup
 	wait := func(from string) {
 		waiting.Go(func() { a.Admit(request(from)) })
@@ -77,7 +75,7 @@ func (broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, htt
 func TestWarnsOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		a := newAuth(t, broken{}, httpserve.Limits{}, slog.New(slog.NewTextHandler(&log, nil)))
+		a := newAuth(t, broken{}, Limits{}, slog.New(slog.NewTextHandler(&log, nil)))
 		for _, want := range []int{1, 2} {
 			for range 5 {
 				if code := a.Admit(request("10.0.0.7:1")); code != http.StatusServiceUnavailable {

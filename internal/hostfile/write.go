@@ -1,9 +1,4 @@
-// Package atomicfile replaces files atomically: readers see the old content or the new one,
-// never a part.
-//
-// github.com/google/renameio and github.com/moby/sys/atomicwriter always fsync, which a
-// container's start must not wait for, and their temporary names end like the target's.
-package atomicfile
+package hostfile
 
 import (
 	"bytes"
@@ -37,8 +32,11 @@ const (
 	Durable Durability = true
 )
 
-// Write replaces the file at path unless it has this content already. It creates the
-// directory if needed. After an error the old file is still there.
+// Write replaces the file at path atomically unless it has this content already: readers see the old content or the
+// new one, never a part. It creates the directory if needed. After an error the old file is still there.
+//
+// github.com/google/renameio and github.com/moby/sys/atomicwriter always fsync, which a container's start must not
+// wait for, and their temporary names end like the target's.
 func Write(path string, content []byte, perm fs.FileMode, durability Durability) error {
 	if Holds(path, content) {
 		return nil
