@@ -138,7 +138,7 @@ func newPlugin(
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: metrics, CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Metrics: metrics,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
