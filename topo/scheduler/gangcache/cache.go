@@ -130,7 +130,6 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
 	if m != nil {
 		c.remove(m)
-		c.changed(m.gang)
 	}
 }
 

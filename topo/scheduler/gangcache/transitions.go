@@ -83,6 +83,7 @@ func (c *Cache) remove(m *member) {
 	}
 	m.gang.preemption.tried(m.Pod.UID)
 	c.lost(m.gang)
+	c.changed(m.gang)
 }
 
 // changed releases the nodes of a gang that is no longer complete, and tries the gang again.
