@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
@@ -173,7 +172,7 @@ func (f *Flags) Config() (*config.Config, error) {
 
 func (f *Flags) read(ctx context.Context) (*machine.Machine, error) {
 	if f.machine != Host {
-		m, err := replay.Load(f.machine)
+		m, err := host.LoadDump(f.machine)
 		if err != nil {
 			return nil, err
 		}
