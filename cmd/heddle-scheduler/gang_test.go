@@ -36,7 +36,7 @@ func TestTensorFlowExample(t *testing.T) {
 	}
 	t.Log(why(pods["tf-smoke-gpu-worker-3"]))
 	w.add(node("b", 4))
-	pods = w.until("all five bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "tf") == 5 })
+	pods = w.whole("tf", 5)
 	on := map[string]int{}
 	for name, p := range pods {
 		if strings.Contains(name, "worker") {
@@ -76,17 +76,15 @@ func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
 
 func TestIncompleteGangBlocksNoOtherPod(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
-	for i := range 3 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
-	}
+	w.gang("x", 3, 1, 4)
 	w.add(pod("plain", 1, nil))
-	pods := w.until("the plain pod bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	pods := w.whole("plain", 1)
 	if n := bound(pods, "x"); n > 0 {
 		t.Errorf("%d of an incomplete gang have a node", n)
 	}
 	w.delete("plain")
 	w.add(pod("x-3", 1, gangLabels("x", 4)))
-	w.until("the gang bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
+	w.whole("x", 4)
 }
 
 func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {
@@ -110,17 +108,6 @@ func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {
 	}
 	w.add(node("b", 1))
 	w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "") == 5 })
-}
-
-func TestContradictionIsReportedOnEachPod(t *testing.T) {
-	w := start(t, args(""), node("a", 8))
-	w.add(pod("x-0", 1, gangLabels("x", 2)))
-	w.add(pod("x-1", 1, gangLabels("x", 3)))
-	w.until("rejected with the reason", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "min-available: its members have") && strings.Contains(why(pods["x-1"]), "min-available: its members have")
-	})
-	w.change("x-1", func(p *corev1.Pod) { p.Labels = gangLabels("x", 2) })
-	w.until("bound once mended", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
 }
 
 func TestDeadlineFreesEverything(t *testing.T) {
@@ -150,59 +137,17 @@ func TestDeadlineFreesEverything(t *testing.T) {
 	}
 	t.Log(why(pods["x-0"]))
 	w.add(pod("plain-0", 2, nil))
-	w.until("the room is free", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	w.whole("plain", 1)
 	w.delete("plain-0")
 	w.delete("guard")
-	w.until("the gang bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
-}
-
-func TestNoVictimsForHalfAGang(t *testing.T) {
-	w := start(t, args(""), node("a", 4), node("b", 4))
-	for i := range 2 {
-		w.add(pod(fmt.Sprintf("low-%d", i), 4, nil))
-	}
-	w.until("low pods bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "low") == 2 })
-	high := int32(1000)
-	for i := range 3 {
-		p := pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 3))
-		p.Spec.Priority = &high
-		w.add(p)
-	}
-	w.until("rejected", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-2"]), "rejected by podgroup x")
-	})
-	if n := bound(w.pods(), "low"); n != 2 {
-		t.Errorf("%d of 2 low pods are left", n)
-	}
-	w.delete("x-2")
-	for i := range 2 {
-		w.change(fmt.Sprintf("x-%d", i), func(p *corev1.Pod) { p.Labels = gangLabels("x", 2) })
-	}
-	w.until("the gang bound once it fits by preemption", func(pods map[string]*corev1.Pod) bool {
-		return bound(pods, "x") == 2 && bound(pods, "low") == 0
-	})
-}
-
-// Of nodes that take as many members those with the fewest GPUs left get them:
-// the other one stays whole for a pod that requests three.
-func TestGangsLeaveLargerNodesWhole(t *testing.T) {
-	w := start(t, args(""), node("a", 3), node("b", 2), node("c", 2))
-	for i := range 2 {
-		w.add(pod(fmt.Sprintf("g-%d", i), 2, gangLabels("g", 2)))
-	}
-	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
-	if at := pods["g-0"].Spec.NodeName + pods["g-1"].Spec.NodeName; at != "bc" && at != "cb" {
-		t.Errorf("they are on %q", at)
-	}
+	w.whole("x", 4)
 }
 
 func TestRecreatedMemberFindsItsGang(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
-	for i := range 4 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
-	}
-	w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
+	w.gang("x", 4, 1, 4)
+	w.whole("x", 4)
 	w.delete("x-2")
 	w.add(pod("x-2", 1, gangLabels("x", 4)))
-	w.until("bound again", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
+	w.whole("x", 4)
 }

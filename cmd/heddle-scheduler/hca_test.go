@@ -68,11 +68,3 @@ func TestHCAsThatANodeHas(t *testing.T) {
 		return pods["eight"].Spec.NodeName == "eight-hcas" && bound(pods, "g") == 2
 	})
 }
-
-// A node that does not publish how many HCAs it has, as one of an earlier version,
-// gets pods by its capacity alone.
-func TestHCAsOfASilentNode(t *testing.T) {
-	w := start(t, args(""), hcaNode("silent", 4, true))
-	w.add(withHCAs(pod("eight", 1, nil), 8))
-	w.until("bound", func(pods map[string]*corev1.Pod) bool { return pods["eight"].Spec.NodeName == "silent" })
-}

@@ -54,7 +54,7 @@ func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	process := plugin.Process{
-		Registerer: legacyregistry.Registerer(), Elections: legacyregistry.DefaultGatherer, Queue: &plugin.Queue{},
+		Registerer: legacyregistry.Registerer(), Queue: &plugin.Queue{},
 	}
 	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process)),
 		app.WithPlugin(plugin.QueueName, process.Queue.Factory))

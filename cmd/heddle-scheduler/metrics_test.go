@@ -76,9 +76,7 @@ func TestMetrics(t *testing.T) {
 	}
 	w := start(t, withMaster(t, m, ""), nodes...)
 	m.await()
-	for i := range 2 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 2)))
-	}
+	w.gang("x", 2, 4, 2)
 	w.shows(map[string]float64{
 		"heddle_scheduler_gangs{Starting}": 1, "heddle_scheduler_gangs{Queued}": 0, "heddle_scheduler_gangs{Running}": 0,
 		"heddle_scheduler_gang_duration_seconds":              1,
@@ -89,9 +87,7 @@ func TestMetrics(t *testing.T) {
 		// As the first cycle saw it.
 		"heddle_scheduler_gpus_free": 16, "heddle_scheduler_gpus_free_whole": 16, "heddle_scheduler_largest_gang_gpus{leaf}": 8,
 	})
-	for i := range 3 {
-		w.add(pod(fmt.Sprintf("y-%d", i), 4, gangLabels("y", 3)))
-	}
+	w.gang("y", 3, 4, 3)
 	w.until("y rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["y-0"]), "rejected by podgroup y")
 	})
@@ -100,7 +96,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("y has been rejected for %v s (%v)", since, ok)
 	}
 	w.delete("x-0")
-	w.until("y bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "y") == 3 })
+	w.whole("y", 3)
 	w.shows(map[string]float64{
 		"heddle_scheduler_gang_duration_seconds": 2, "heddle_scheduler_gangs_placed_total{none}": 1,
 	})

@@ -62,7 +62,7 @@ func (w *cluster) holdsNothing(nodes int) {
 // whole waits until n members of a gang run.
 func (w *cluster) whole(gang string, n int) map[string]*corev1.Pod {
 	w.Helper()
-	return w.until(gang+" is whole", func(pods map[string]*corev1.Pod) bool { return bound(pods, gang+"-") == n })
+	return w.until(gang+" is whole", func(pods map[string]*corev1.Pod) bool { return bound(pods, gang) == n })
 }
 
 // The minimum changes while three members wait in Permit for the fourth.
@@ -94,7 +94,7 @@ func TestMinimumRaisedAfterMembersAreBound(t *testing.T) {
 	was := w.whole("x", 2)
 	w.resize(3)
 	w.add(pod("plain", 1, nil))
-	w.until("the plain pod bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	w.whole("plain", 1)
 	w.add(pod("x-2", 1, gangLabels("x", 3)))
 	now := w.whole("x", 3)
 	for name := range was {
@@ -191,29 +191,6 @@ func TestNodeDeletedDuringBinding(t *testing.T) {
 		if p.Spec.NodeName != "b" {
 			t.Errorf("%s is bound to %s", name, p.Spec.NodeName)
 		}
-	}
-}
-
-// The tree names nodes that do not exist: they are no room.
-func TestTreeWithNodesThatDoNotExist(t *testing.T) {
-	m := &master{}
-	m.set(leaves(3, "ghost-0", "ghost-1", "ghost-2", "a", "b", "ghost-3", "ghost-4", "ghost-5", "c"))
-	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4), node("c", 4))
-	m.await()
-	w.gang("x", 2, 4, 2)
-	for name, p := range w.whole("x", 2) {
-		if on := p.Spec.NodeName; on != "a" && on != "b" {
-			t.Errorf("%s is on %s, outside the leaf that has room", name, on)
-		}
-	}
-	p := pod("y-0", 4, gangLabels("y", 2))
-	w.add(p)
-	w.add(pod("y-1", 4, gangLabels("y", 2)))
-	pods := w.until("y rejected", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["y-0"]), "1 of 2 fit") && strings.Contains(why(pods["y-1"]), "1 of 2 fit")
-	})
-	if n := bound(pods, "y"); n > 0 {
-		t.Errorf("%d of y have a node", n)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestNativeGroupGoesToTheTightestLeaf(t *testing.T) {
 	taken.Spec.NodeName = "n5"
 	w.add(taken)
 	w.group("x", 4, 1, nil)
-	pods := w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
+	pods := w.whole("x", 4)
 	for name, p := range pods {
 		if p.Spec.NodeName != "n4" && name != "taken" {
 			t.Errorf("%s is on %s", name, p.Spec.NodeName)
@@ -34,7 +34,7 @@ func TestNativeGroupGoesToTheTightestLeaf(t *testing.T) {
 	}
 	// Two leaves' worth, in slices of 8 GPUs: blocks of consecutive ranks.
 	w.group("y", 8, 2, map[string]string{"nvidia.com/gpu-group-size": "8"})
-	pods = w.until("y bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "y") == 8 })
+	pods = w.whole("y", 8)
 	for block := range 2 {
 		in := map[string]bool{}
 		for i := range 4 {
@@ -88,7 +88,7 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 			for i := range 2 {
 				w.add(repelled(grouped(fmt.Sprintf("x-%d", i), 4, "x")))
 			}
-			pods := w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+			pods := w.whole("x", 2)
 			if in := groupOf(pods, "x", at); len(in) != tt.want {
 				t.Errorf("x is in %v, want %d leaves", in, tt.want)
 			}
@@ -107,20 +107,6 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 	}
 }
 
-// More nodes turn members away than one cycle has placements: what was learned
-// is kept for the next one.
-func TestNativeGroupAvoidsNodesInLaterCycles(t *testing.T) {
-	w, _ := startNative(t, &master{}, fourGPUs(16)...)
-	for i := range 14 {
-		w.add(guard(fmt.Sprintf("n%d", i)))
-	}
-	w.add(podGroup("x", 2, nil))
-	for i := range 2 {
-		w.add(repelled(grouped(fmt.Sprintf("x-%d", i), 4, "x")))
-	}
-	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
-}
-
 // What turns a member away is learned of all nodes at once, as it is for a gang of labels: the
 // second placement is around 62 of them.
 func TestNativeGroupLearnsAllNodesAtOnce(t *testing.T) {
@@ -135,7 +121,7 @@ func TestNativeGroupLearnsAllNodesAtOnce(t *testing.T) {
 	}
 	w.seen()
 	w.add(podGroup("x", 2, nil))
-	pods := w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+	pods := w.whole("x", 2)
 	for i := range 2 {
 		if p := pods[fmt.Sprintf("x-%d", i)]; strings.Contains(why(p), "placements are available") {
 			t.Errorf("%s was rejected in an earlier cycle: %s", p.Name, why(p))
@@ -177,7 +163,7 @@ func TestNativeMembersStayTogether(t *testing.T) {
 	for i := range 4 {
 		w.add(grouped(fmt.Sprintf("x-%d", i+2), 1, "x"))
 	}
-	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 6 })
+	pods := w.whole("x", 6)
 	if in := groupOf(pods, "x", at); len(in) != 1 || in["leaf-00"] != 6 {
 		t.Errorf("x is in %v", in)
 	}
@@ -239,7 +225,7 @@ func TestNativeTopologyConstraint(t *testing.T) {
 	t.Log(why(pods["v-0"]))
 	// A member that is made again goes to the zone of the others.
 	w.add(grouped("x-9", 4, "x"))
-	pods = w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+	pods = w.whole("x", 2)
 	if zones := in("x", pods); len(zones) != 1 {
 		t.Errorf("x is in the zones %v", zones)
 	}
@@ -250,7 +236,7 @@ func TestNativeNoVictimsForHalfAGroup(t *testing.T) {
 	for i := range 2 {
 		w.add(pod(fmt.Sprintf("low-%d", i), 4, nil))
 	}
-	w.until("low pods bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "low") == 2 })
+	w.whole("low", 2)
 	high := int32(1000)
 	add := func(name string, n int) {
 		g := podGroup(name, int32(n), required("leaf"))
@@ -286,7 +272,7 @@ func TestNativeWithoutATree(t *testing.T) {
 		return bound(pods, "y") == 2 && strings.Contains(why(pods["x-0"]), "waits for a topology tree")
 	})
 	m.set(leaves(2, "n0", "n1", "n2", "n3"))
-	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+	w.whole("x", 2)
 }
 
 // Everything else is as with the gates off.
@@ -296,14 +282,12 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1}}`}
 	w, at := startNative(t, &master{}, good, bad, node("n2", 4), node("n3", 4), sharedNode("n4", 2))
 	w.add(pod("plain", 2, nil))
-	pods := w.until("plain bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	pods := w.whole("plain", 1)
 	if on := pods["plain"].Spec.NodeName; on != "n0" {
 		t.Errorf("plain is on %s", on)
 	}
-	for i := range 4 {
-		w.add(pod(fmt.Sprintf("labels-%d", i), 2, gangLabels("labels", 4)))
-	}
-	pods = w.until("the gang bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "labels") == 4 })
+	w.gang("labels", 4, 2, 4)
+	pods = w.whole("labels", 4)
 	if in := groupOf(pods, "labels", at); len(in) != 1 || in["leaf-01"] != 4 {
 		t.Errorf("the gang is in %v", in)
 	}
@@ -317,7 +301,7 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name}
 		w.add(p)
 	}
-	pods = w.until("shares bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "shares") == 2 })
+	pods = w.whole("shares", 2)
 	used := map[string]int{}
 	for i := range 2 {
 		got, err := allocation.ParseAllocation(pods[fmt.Sprintf("shares-%d", i)].Annotations[wellknown.SGPUAllocation])
@@ -342,7 +326,7 @@ func TestNativeGroupWithoutPlacements(t *testing.T) {
 		t.Errorf("%d of x have a node", n)
 	}
 	w.add(node("n2", 4))
-	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+	w.whole("x", 3)
 }
 
 // Gates without the argument are a mistake, which is reported.
@@ -378,7 +362,7 @@ func TestNativeGroupPreemptsAWholeGang(t *testing.T) {
 		p.Spec.Priority = &high
 		w.add(p)
 	}
-	pods := w.until("the group bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "high") == 2 })
+	pods := w.whole("high", 2)
 	if young, old := bound(pods, "young"), bound(pods, "old"); young != 0 || old != 2 {
 		t.Errorf("%d pods of the younger gang are left and %d of the older, want 0 and 2", young, old)
 	}

@@ -51,7 +51,7 @@ func (w *cluster) high(change func(i int, p *corev1.Pod)) {
 // left waits until the gang of a higher priority has its nodes, and checks who is left.
 func (w *cluster) left(want string) {
 	w.Helper()
-	pods := w.until("the gang bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "high") == 2 })
+	pods := w.whole("high", 2)
 	for _, name := range []string{"young", "old"} {
 		n := 0
 		if name == want {
@@ -89,24 +89,6 @@ func TestAGangPreemptsAWholeGang(t *testing.T) {
 	}
 	if deleted != 2 || conditions != 2 {
 		t.Errorf("%d pods are deleted, %d have the condition; want 2", deleted, conditions)
-	}
-}
-
-// One member is enough that does not preempt, whichever is tried.
-func TestAGangWithAMemberThatNeverPreempts(t *testing.T) {
-	for never := range 2 {
-		w := low(t)
-		w.high(func(i int, p *corev1.Pod) {
-			if i == never {
-				p.Spec.PreemptionPolicy = new(corev1.PreemptNever)
-			}
-		})
-		pods := w.until("rejected", func(pods map[string]*corev1.Pod) bool {
-			return strings.Contains(why(pods["high-0"]), "rejected by") && strings.Contains(why(pods["high-1"]), "rejected by")
-		})
-		if n := bound(pods, "young") + bound(pods, "old"); n != 4 {
-			t.Errorf("%d of 4 pods are left", n)
-		}
 	}
 }
 
@@ -189,26 +171,5 @@ func TestAPreemptingPodWaitsForItsVictims(t *testing.T) {
 	pods := w.until("bound where room came first", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
 	if pods["old-0"].DeletionTimestamp != nil || pods["old-1"].DeletionTimestamp != nil {
 		t.Error("the other gang dies too")
-	}
-}
-
-// What no arithmetic sees is found out before a gang dies.
-func TestNoGangDiesInVainForAPod(t *testing.T) {
-	guard := pod("guard", 0, map[string]string{"app": "guard"})
-	guard.Spec.NodeName, guard.Spec.Priority = "c", new(int32(2000))
-	sentry := guard.DeepCopy()
-	sentry.Name, sentry.UID, sentry.Spec.NodeName = "sentry", "sentry", "a"
-	w := low(t, guard, sentry)
-	p := pod("high", 4, nil)
-	p.Spec.Priority = new(int32(1000))
-	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guard"}}, TopologyKey: corev1.LabelHostname,
-		}},
-	}}
-	w.add(p)
-	pods := w.until("the pod bound", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
-	if young, old := bound(pods, "young"), bound(pods, "old"); young != 2 || old != 0 {
-		t.Errorf("%d pods of the younger gang are left and %d of the older, want 2 and 0", young, old)
 	}
 }

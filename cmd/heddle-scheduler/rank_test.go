@@ -24,7 +24,7 @@ func TestTheLastRankTriesFirst(t *testing.T) {
 			if len(tt.first) == 1 {
 				labels = gangLabels("x", 1)
 				w.add(pod("plain", 1, nil))
-				w.until("no room", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+				w.whole("plain", 1)
 			}
 			here := map[int]bool{}
 			for _, i := range tt.first {
@@ -52,7 +52,7 @@ func TestTheLastRankTriesFirst(t *testing.T) {
 			w.until("as many bound as there is room for", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == least })
 			w.add(node("c", 1))
 			w.add(node("d", 1))
-			w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+			w.whole("x", 3)
 		})
 	}
 }

@@ -19,7 +19,7 @@ func TestHalfBoundGangIsFinishedAfterARestart(t *testing.T) {
 		}
 		w.add(p)
 	}
-	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 5 })
+	w.whole("x", 5)
 }
 
 // A gang that runs by half, since the scheduler was killed or members died, gets
@@ -75,9 +75,7 @@ func TestPlainPodsDoNotTakeReservedNodes(t *testing.T) {
 
 func TestMembersBeyondTheMinimumFollow(t *testing.T) {
 	w := start(t, args(""), node("a", 5))
-	for i := range 6 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
-	}
+	w.gang("x", 6, 1, 4)
 	pods := w.until("five bound and one rejected", func(pods map[string]*corev1.Pod) bool {
 		rejected := 0
 		for _, p := range pods {
@@ -91,7 +89,7 @@ func TestMembersBeyondTheMinimumFollow(t *testing.T) {
 		t.Error("the last rank has a node, and a lower one has none")
 	}
 	w.add(node("b", 1))
-	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 6 })
+	w.whole("x", 6)
 }
 
 // waiting-and-running counts members that run: one that is created again joins them.
@@ -107,7 +105,7 @@ func TestMatchPolicies(t *testing.T) {
 			for i := range 3 {
 				w.add(pod(fmt.Sprintf("x-%d", i), 1, labels))
 			}
-			w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+			w.whole("x", 3)
 			w.delete("x-1")
 			w.add(pod("x-1", 1, labels))
 			w.add(pod("plain", 1, nil)) // Comes after it: once it is bound, x-1 has been tried.
@@ -118,44 +116,5 @@ func TestMatchPolicies(t *testing.T) {
 				t.Errorf("x-1 joins: %t", got)
 			}
 		})
-	}
-}
-
-// Many gangs that together want more than there is: some run, none by half.
-func TestManyGangsAndTooLittleRoom(t *testing.T) {
-	var nodes []*corev1.Node
-	for i := range 8 {
-		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
-	}
-	w := start(t, args(""), nodes...)
-	const gangs, size = 8, 6
-	for i := range size {
-		for g := range gangs {
-			w.add(pod(fmt.Sprintf("g%d-%d", g, i), 1, gangLabels(fmt.Sprintf("g%d", g), size)))
-		}
-	}
-	for left := gangs; left > 0; {
-		whole := []string{}
-		w.until("five gangs, or all that are left", func(pods map[string]*corev1.Pod) bool {
-			whole = whole[:0]
-			for g := range gangs {
-				if name := fmt.Sprintf("g%d-", g); bound(pods, name) == size {
-					whole = append(whole, name)
-				}
-			}
-			return len(whole) >= min(5, left)
-		})
-		pods := w.pods()
-		for g := range gangs {
-			if n := bound(pods, fmt.Sprintf("g%d-", g)); n != 0 && n != size {
-				t.Fatalf("gang %d has %d of %d nodes", g, n, size)
-			}
-		}
-		for _, name := range whole {
-			for i := range size {
-				w.delete(fmt.Sprintf("%s%d", name, i))
-			}
-		}
-		left -= len(whole)
 	}
 }

@@ -88,30 +88,3 @@ func TestSelectedGPUs(t *testing.T) {
 		return pods["five"].Spec.NodeName != "" && pods["six"].Spec.NodeName == "silent"
 	})
 }
-
-// The plan of a gang knows which nodes have the GPUs.
-func TestGangOfSelectedGPUs(t *testing.T) {
-	var nodes []*corev1.Node
-	var all []string
-	for i := range 8 {
-		uuid := fmt.Sprintf("GPU-%d", i)
-		nodes = append(nodes, gpuNode(fmt.Sprintf("n-%d", i), 0, uuid))
-		all = append(all, uuid)
-	}
-	w := start(t, args(""), nodes...)
-	for i := range 2 {
-		w.add(selecting(pod(fmt.Sprintf("g-%d", i), 1, gangLabels("g", 2)), strings.Join(all[6:], ",")))
-	}
-	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
-	for _, p := range pods {
-		if at := p.Spec.NodeName; at != "n-6" && at != "n-7" {
-			t.Errorf("%s is on %s", p.Name, at)
-		}
-	}
-	for i := range 2 {
-		w.add(selecting(pod(fmt.Sprintf("h-%d", i), 1, gangLabels("h", 2)), all[0]))
-	}
-	w.until("half a gang has no place", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["h-0"]), "rejected by podgroup h: 1 of 2 fit")
-	})
-}

@@ -110,10 +110,8 @@ func TestGangsFollowTheTopologyTree(t *testing.T) {
 	m.set(leaves(2, names...))
 	w := start(t, withMaster(t, m, ""), nodes...)
 	m.await()
-	for i := range 8 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 8)))
-	}
-	pods := w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 8 })
+	w.gang("x", 8, 1, 8)
+	pods := w.whole("x", 8)
 	if in := groupOf(pods, "x", at); len(in) != 1 {
 		t.Errorf("x is in %v", in)
 	}
@@ -123,7 +121,7 @@ func TestGangsFollowTheTopologyTree(t *testing.T) {
 		p.Annotations = map[string]string{"nvidia.com/gpu-group-size": "8"}
 		w.add(p)
 	}
-	pods = w.until("y bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "y") == 12 })
+	pods = w.whole("y", 12)
 	for block := range 3 {
 		in := map[string]bool{}
 		for i := range 4 {
@@ -180,7 +178,7 @@ func TestNewTreeActivatesGangs(t *testing.T) {
 		return strings.Contains(why(pods["x-0"]), "1 of 2 fit") || strings.Contains(why(pods["x-1"]), "1 of 2 fit")
 	})
 	m.set(leaves(2, "b", "c", "a"))
-	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
+	pods := w.whole("x", 2)
 	for _, p := range pods {
 		if p.Spec.NodeName == "a" {
 			t.Error("a pod is outside the leaf")
@@ -195,26 +193,6 @@ func TestNewTreeActivatesGangs(t *testing.T) {
 	w.until("y bound without the map", func(pods map[string]*corev1.Pod) bool { return pods["y-0"].Spec.NodeName == "a" })
 }
 
-// A scheduler that starts before topo-master answers keeps a gang's rules until it does, and
-// drops them only when none comes. maxAge is a second here.
-func TestFirstTreeIsAwaited(t *testing.T) {
-	m := &master{}
-	w := start(t, withMaster(t, m, ""), node("a", 4), node("b", 4))
-	for i := range 2 {
-		p := pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 2))
-		p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf"}
-		w.add(p)
-	}
-	waited := false
-	w.until("bound without a tree", func(pods map[string]*corev1.Pod) bool {
-		waited = waited || strings.Contains(why(pods["x-0"])+why(pods["x-1"]), "waits for a topology tree")
-		return bound(pods, "x") == 2
-	})
-	if !waited {
-		t.Error("it was placed against its rule at once")
-	}
-}
-
 // A nomination is tried whatever PreFilter returns: Filter must reject it.
 func TestNominationDoesNotBypassThePlan(t *testing.T) {
 	w := start(t, args(""), node("n0", 4), node("n1", 4), node("n2", 4))
@@ -223,7 +201,7 @@ func TestNominationDoesNotBypassThePlan(t *testing.T) {
 		p.Status.NominatedNodeName = fmt.Sprintf("n%d", i)
 		w.add(p)
 	}
-	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+	pods := w.whole("x", 3)
 	on := map[string]int{}
 	for _, p := range pods {
 		on[p.Spec.NodeName]++

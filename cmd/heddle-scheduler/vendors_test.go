@@ -43,7 +43,7 @@ func TestGPUsOfEveryMaker(t *testing.T) {
 	for i := range 2 {
 		w.add(podOf(amd, pod(fmt.Sprintf("g-%d", i), 2, gangLabels("g", 2))))
 	}
-	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
+	pods := w.whole("g", 2)
 	if at := pods["g-0"].Spec.NodeName + pods["g-1"].Spec.NodeName; at != "bc" && at != "cb" {
 		t.Errorf("the gang is on %q", at)
 	}

@@ -89,8 +89,6 @@ var (
 type Process struct {
 	// Registerer gets the plugin's metrics; nil for none.
 	Registerer prometheus.Registerer
-	// Elections has the metric of the leader election. With nil this process always leads.
-	Elections prometheus.Gatherer
 	// Queue gets the gangs to sort by; nil without.
 	Queue *Queue
 }
@@ -150,7 +148,7 @@ func newPlugin(
 	var err error
 	p.controller, err = controller.New(controller.Options{
 		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
-		Elections: process.Elections, Log: log,
+		Log: log,
 	})
 	if err != nil {
 		return nil, err
