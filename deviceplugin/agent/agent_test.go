@@ -2,6 +2,8 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -10,21 +12,25 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/connectivity"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/test/docs"
 )
 
 func resourceList(limits map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, n := range limits {
-		list[corev1.ResourceName(name)] = resource.MustParse(n)
+		list[corev1.ResourceName(name)] = apiresource.MustParse(n)
 	}
 	return list
 }
@@ -157,15 +163,6 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	}
 }
 
-func TestNothingToOfferIsReported(t *testing.T) {
-	r := newRig(t, "soft-rdma-only").run()
-	r.list(gpus, 2, 0)
-	r.api.Wait(t, "the condition and an Event", func() bool {
-		return len(r.api.conditions) > 0 && r.api.conditions[0].Reason == string(publish.NothingToOffer) &&
-			has(r.api.notices, "NothingToOffer "+hcas+": no HCA is selected: rxe0")
-	})
-}
-
 func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
@@ -193,5 +190,133 @@ func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	if c, a := written(); c != conditions || a != annotations || c != 1 {
 		t.Errorf("%d conditions and %d annotations after %d and %d for one state: %v",
 			c, a, conditions, annotations, r.api.annotations)
+	}
+}
+
+// hung is a driver that never answers.
+type hung struct{ end <-chan struct{} }
+
+func (h hung) Generate(*machine.Machine) (*devgpu.Edits, error) {
+	<-h.end
+	return nil, errors.New("ended")
+}
+
+func (hung) Fingerprint() string { return "" }
+
+func TestNothingSlowHoldsBackTheList(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.api.Hang = true
+	r.run()
+	// The first registration waits a second for the API server, once.
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	slow := newRig(t, "dgx-h100", func(o *Options) { o.Generator = hung{end} }).run()
+	slow.list(hcas, 512, 0)
+	if got := slow.Ready(); got != gpus+": waits for the driver's CDI spec" {
+		t.Errorf("Ready is %q", got)
+	}
+	for _, r := range []*rig{r, slow} {
+		port := func(state string) func(*machine.Machine) {
+			return func(m *machine.Machine) {
+				at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
+				m.HCAs[at].Ports[0].State = state
+			}
+		}
+		r.configure("health: {downAfter: 0s}")
+		r.alter(port(machine.PortDown))
+		r.list(hcas, 448, 64)
+	}
+}
+
+// A kubelet that comes late, after attempts to reach it have failed, gets GPUs
+// as soon as it answers.
+func TestLateKubelet(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.kubelet.Stop()
+	r.run()
+	for state := r.conn.GetState(); state != connectivity.TransientFailure; state = r.conn.GetState() {
+		if !r.conn.WaitForStateChange(t.Context(), state) {
+			t.Fatal("PodResources was never looked for")
+		}
+	}
+	r.kubelet.Up()
+	r.list(hcas, 512, 0)
+	r.list(gpus, 8, 0)
+}
+
+// noSpec is a driver for which no CDI spec can be made.
+type noSpec struct{}
+
+func (noSpec) Generate(*machine.Machine) (*devgpu.Edits, error) {
+	return nil, errors.New("libcuda.so.580.159.04: not found")
+}
+
+func (noSpec) Fingerprint() string { return "" }
+
+// Without a spec of the driver no container with a GPU can be created, so none is offered,
+// and the reason is shown. The older way needs none.
+func TestGPUsWithoutASpec(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Generator = noSpec{} }).run()
+	r.list(gpus, 0, 8)
+	r.list(hcas, 512, 0)
+	r.api.Wait(t, "the condition", func() bool {
+		return slices.ContainsFunc(r.api.conditions, func(c health.Condition) bool {
+			return !c.True && strings.Contains(c.Message, "libcuda.so.580.159.04: not found")
+		})
+	})
+	newRig(t, "dgx-h100", func(o *Options) { o.Generator, o.Strategy = noSpec{}, resource.Envvar }).run().list(gpus, 8, 0)
+}
+
+var update = flag.Bool("update", false, "write "+docs.Observability)
+
+// An agent that serves a resource has the metrics of its parts and of the resource.
+func TestDocumentedMetrics(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.admit("train", map[string]int{gpus: 1})
+	r.start("train")
+	docs.Section(t, "../..", docs.Observability, "heddle-device-plugin", docs.Metrics(t, r.registry), *update)
+	docs.Section(t, "../..", docs.Observability, "heddle-device-plugin-pods", docs.Metrics(t, r.pods), *update)
+}
+
+// What everyone can read names no pod, whatever a container has.
+func TestMetricsWithoutPods(t *testing.T) {
+	r, _ := sharer(t, "gpus: [0, 1]")
+	r.run()
+	r.list("nvidia.com/sgpu", 32, 0)
+	const name = "a-name-of-a-pod"
+	if err := r.consumer(name, "30/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		of    string
+		from  prometheus.Gatherer
+		names bool
+	}{{"everyone's", r.registry, false}, {"the node's", r.pods, true}} {
+		families, err := tt.from.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := 0
+		for _, family := range families {
+			if strings.Contains(family.String(), name) {
+				named++
+				if !tt.names {
+					t.Errorf("%s metric %s names the pod", tt.of, family.GetName())
+				}
+			}
+			for _, m := range family.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if key := l.GetName(); !tt.names && (key == "pod" || key == "namespace" || key == "container") {
+						t.Errorf("%s metric %s has the label %s", tt.of, family.GetName(), key)
+					}
+				}
+			}
+		}
+		if tt.names && named < 3 {
+			t.Errorf("%d of %d metrics of %s name the pod", named, len(families), tt.of)
+		}
 	}
 }

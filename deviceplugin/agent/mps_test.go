@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -69,11 +70,6 @@ func TestMPSWatch(t *testing.T) {
 			{65, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{70, []enforce.Daemon{died(a, 2, "killed")}, []string{failed(a, "killed")}},
 		}},
-		{"it died and came back between two looks", []look{
-			{0, []enforce.Daemon{runs(a, 0, 0, "")}, nil},
-			{10, []enforce.Daemon{runs(a, 5, 1, "killed")}, []string{failed(a, "killed")}},
-			{20, []enforce.Daemon{runs(a, 5, 1, "killed")}, nil},
-		}},
 		{"it dies every few seconds", []look{
 			{0, []enforce.Daemon{died(a, 1, "killed")}, []string{failed(a, "killed")}},
 			{10, []enforce.Daemon{runs(a, 9, 2, "killed")}, nil},
@@ -96,10 +92,6 @@ func TestMPSWatch(t *testing.T) {
 			{0, []enforce.Daemon{broken(a, 3, "x"), broken(b, 1, "x")}, []string{startless(a, "x"), startless(b, "x")}},
 			{10, []enforce.Daemon{broken(b, 1, "x")}, nil},
 			{20, []enforce.Daemon{broken(a, 1, "x"), broken(b, 2, "x")}, []string{startless(a, "x")}},
-		}},
-		{"the same between two looks", []look{
-			{0, []enforce.Daemon{broken(a, 3, "x")}, []string{startless(a, "x")}},
-			{10, []enforce.Daemon{broken(a, 1, "x")}, []string{startless(a, "x")}},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -125,8 +117,8 @@ type mpsLimiter struct {
 	all []enforce.Daemon // guarded by mu
 }
 
-func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}}, nil
+func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}, nil
 }
 
 func (*mpsLimiter) Configure(*machine.Machine, *config.NodeConfig) error { return nil }

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,10 +11,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
@@ -170,30 +174,164 @@ func TestPartitionModeChangesUnderAPod(t *testing.T) {
 	r.list(resource, 56, 9)
 }
 
-// TestPartitionsAreCutAgainUnderAPod: partitions of another mode overlap the one that a pod has.
-func TestPartitionsAreCutAgainUnderAPod(t *testing.T) {
-	const resource = "amd.com/gpu"
-	r := newRig(t, "amd-mi300x-cpx")
-	r.configure("domains: {vendor: auto}")
-	r.run()
-	r.list(resource, 64, 0)
-	partition := r.admit("a", map[string]int{resource: 1})[resource][0]
-	r.start("a")
-	at := slices.IndexFunc(r.source.get().GPUs, func(g machine.GPU) bool { return strings.HasPrefix(partition, g.UUID) })
-	r.alter(func(m *machine.Machine) {
-		mig := &m.GPUs[at].MIG
-		mig.Mode, mig.Devices = "DPX/NPS1", slices.Clone(mig.Devices[:2])
-	})
-	// The two that are left overlap the pod's, or are the pod's; the six that are gone stay listed
-	// for a while.
-	own := 0
-	if strings.HasSuffix(partition, "-p0") || strings.HasSuffix(partition, "-p1") {
-		own = 1
-	}
-	state := r.list(resource, 56+own, 8-own)
-	for _, id := range state.Healthy {
-		if strings.HasPrefix(id, r.source.get().GPUs[at].UUID) && id != partition {
-			t.Errorf("%s is offered", id)
+// waitFor polls the report: the agent notifies no one outside it when a GPU moves.
+func (r *rig) waitFor(what string, ok func(states []report.GPU) bool) []report.GPU {
+	r.t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	timeout := time.After(20 * time.Second)
+	for {
+		states := r.report().GPUs
+		if ok(states) {
+			return states
+		}
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			r.t.Fatalf("%s did not come: %+v", what, states)
 		}
 	}
+}
+
+func counted(mode config.Mode, n int) func([]report.GPU) bool {
+	return func(states []report.GPU) bool {
+		left := n
+		for _, c := range states {
+			if c.Mode == string(mode) {
+				left--
+			}
+		}
+		return left == 0
+	}
+}
+
+func TestAGPUInUseKeepsItsMode(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	held := r.admit("train", map[string]int{gpus: 1})[gpus][0]
+	r.start("train")
+	r.configure("mode: sgpu")
+	r.list(gpus, 0, 8)
+	states := r.waitFor("seven GPUs move", counted(config.ModeSGPU, 7))
+	index := r.report().GPUIndices[held]
+	sentence := fmt.Sprintf("GPU %d: native until default/train ends, then sgpu", index)
+	if got := states[index].Pending(); got != sentence || states[index].UUID != held {
+		t.Errorf("%q, want %q", got, sentence)
+	}
+	r.api.Wait(t, "the condition", func() bool {
+		n := len(r.api.pending)
+		return n > 0 && r.api.pending[n-1].True && r.api.pending[n-1].Message == sentence
+	})
+	for _, res := range r.report().Resources {
+		if want := held + ": moves to sgpu when default/train ends"; res.Name == gpus && res.Reason != want {
+			t.Errorf("reason %q, want %q", res.Reason, want)
+		}
+	}
+	r.start("train") // Its container starts again.
+
+	r.again(t)
+	if diff := cmp.Diff(sentence, r.waitFor("a restart in the middle", func(states []report.GPU) bool {
+		return len(states) > index && strings.HasSuffix(states[index].Until, "train ends")
+	})[index].Pending()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The kubelet's checkpoint keeps the pod until it is written again.
+	r.kubelet.Delete("default", "train")
+	r.waitFor("all GPUs move", counted(config.ModeSGPU, 8))
+	r.api.Wait(t, "the condition's end", func() bool { return !r.api.pending[len(r.api.pending)-1].True })
+
+	r.configure("mode: native")
+	r.list(gpus, 8, 0)
+	r.waitFor("all GPUs are back", counted(config.ModeNative, 8))
+}
+
+func TestNoNewPodGetsACordonedGPU(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	cordon := func(text string) {
+		r.api.EditNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
+	}
+	r.list(gpus, 8, 0)
+	uuid := r.last.Load().Inventory.Machine.GPUs[3].UUID
+	cordon(uuid + ",GPU-gone")
+	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
+		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)
+	}
+	r.api.Wait(t, "HeddleReady", func() bool {
+		last := r.api.conditions[len(r.api.conditions)-1]
+		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU 3: cordoned")
+	})
+	if got := r.report(); !got.GPUs[3].Cordoned || !cmp.Equal(got.UnknownCordoned, []string{"GPU-gone"}) {
+		t.Errorf("GPUs %+v, unknown cordoned %v", got.GPUs, got.UnknownCordoned)
+	}
+	// Without the Node, from the disk; and then the annotation counts again.
+	r.api.Show(false)
+	cordon("")
+	r.again(t)
+	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
+		t.Errorf("%v is unhealthy after a restart, cordoned is %s", got, uuid)
+	}
+	r.api.Show(true)
+	r.list(gpus, 8, 0)
+}
+
+// The state and the CDI specs of a node are removed while a container runs. No
+// other pod gets the GPU that its device ID names, and its annotation stays.
+func TestWipedNode(t *testing.T) {
+	r, c := sharer(t, "gpus: [0]")
+	r.run()
+	r.list(slots, 16, 0)
+	if err := r.consumer("a", "60/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the pod's annotation", func() bool { return len(c.boundOf("a")) == 1 })
+	r.stop()
+	if err := errors.Join(os.RemoveAll(r.options.StateDir), os.RemoveAll(r.options.CDIDir)); err != nil {
+		t.Fatal(err)
+	}
+	r.api.Mu.Lock()
+	r.api.Unlisted = true
+	r.api.Mu.Unlock()
+	r.again(t)
+	r.list(slots, 16, 0)
+	if err := r.consumer("b", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
+		t.Errorf("before the API server lists the pods: %v", err)
+	}
+	r.api.Mu.Lock()
+	r.api.Unlisted = false
+	r.api.Mu.Unlock()
+	until(t, "the list of pods", func() bool {
+		_, _, known := r.API.Pods()
+		return known
+	})
+
+	if err := r.consumer("late", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
+		t.Errorf("error %v", err)
+	}
+	r.api.Wait(t, "the Event", func() bool {
+		return has(r.api.notices, "SGPUDrift container main of default/a has a share without a checkpoint entry")
+	})
+	if got := c.boundOf("a"); len(got) != 1 {
+		t.Errorf("the annotation was changed: %q", got)
+	}
+	if p := r.api.Pod("a"); p.Annotations[wellknown.SGPUBound] == "" {
+		t.Errorf("pod %+v", p)
+	}
+	if got := r.drifts("unrecorded"); got != 1 {
+		t.Errorf("%v drifts", got)
+	}
+	for _, b := range r.report().Bindings {
+		if b.Unrecorded != (b.Pod == "a") {
+			t.Errorf("binding %+v", b)
+		}
+	}
+	// Its GPU is free when its pod is gone, and only then.
+	if _, err := r.kubelet.StartContainer(t.Context(), "default", "b", "main"); err == nil {
+		t.Error("another pod starts although the pod is there")
+	}
+	r.kubelet.Delete("default", "a")
+	r.passed.Add(int64(time.Minute)) // As long as a kubelet may start.
+	until(t, "the other pod", func() bool {
+		_, err := r.kubelet.StartContainer(t.Context(), "default", "b", "main")
+		return err == nil
+	})
 }

@@ -104,3 +104,37 @@ func TestRemediation(t *testing.T) {
 		}
 	}
 }
+
+// TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
+// for 60 %. The agent evicts the pods that a controller recreates, and no others.
+func TestRejectedPodsAreEvicted(t *testing.T) {
+	r, c := sharer(t, "gpus: [0, 1], rejectedFor: 1s")
+	r.run()
+	r.list("nvidia.com/sgpu", 32, 0)
+	for _, name := range []string{"a", "b"} {
+		if err := r.consumer(name, "60/4", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"deployed", "bare"} {
+		if err := r.consumer(name, "60/4", nil); err == nil {
+			t.Fatalf("%s has a GPU", name)
+		}
+	}
+	r.api.EditPod("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })
+	until(t, "an eviction", func() bool {
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		return len(c.Evicted) > 0
+	})
+	r.kubelet.Delete("default", "deployed")
+	r.api.EditPod("deployed", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: rejected for 1s: ") })
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, evicted := range c.Evicted {
+		if evicted != "deployed "+uidOf("deployed") {
+			t.Errorf("evicted %q", c.Evicted)
+		}
+	}
+}

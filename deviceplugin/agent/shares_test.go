@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -9,10 +11,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // sharer is a rig with shared GPUs.
@@ -75,7 +84,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := r.report().Bindings[0].Shares[0].UUID
-	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{"main": {
+	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{"main": {
 		Shares: []allocation.Share{{UUID: uuid, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode,
 	}}}
 	if diff := cmp.Diff(want, b); diff != "" {
@@ -122,44 +131,42 @@ func (r *rig) drifts(kind string) float64 {
 	return -1
 }
 
-// TestAnnotationOfAnEarlierAgent: an agent may end after it wrote the annotation of a container and
-// before its files, and the next one give the container another GPU. That is no drift until
-// the container has started; then another client wrote it.
-func TestAnnotationOfAnEarlierAgent(t *testing.T) {
-	r, c := sharer(t, "gpus: [0, 1]")
+// TestWhatWasCountedStaysCounted: a kubelet fails the pods that name a resource
+// which is withdrawn, and HAMi's pods name vcore and vmemory.
+func TestWhatWasCountedStaysCounted(t *testing.T) {
+	r, _ := sharer(t, "slotsPerGPU: 4")
 	r.run()
-	r.list("nvidia.com/sgpu", 32, 0)
-	if err := r.consumer("a", "60/4", nil); err != nil {
-		t.Fatal(err)
+	r.list(vcore, 800, 0)
+	r.list(vmemory, 632, 0)
+	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: {enabled: true}}\n")
+	r.list(slots, 16, 16)
+	r.list(vcore, 800, 0)
+	r.list(vmemory, 632, 0)
+}
+
+// TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that
+// ended before its files were written may have written it.
+func TestContradicts(t *testing.T) {
+	bound := func(gpu string) *boundPod {
+		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
+			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
+		}}}
 	}
-	until(t, "the annotation", func() bool { return len(c.boundOf("a")) == 1 })
-	r.stop()
-	for i, want := range []float64{0, 1} {
-		r.api.EditPod("a", func(p *corev1.Pod) {
-			b, err := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, g := range r.source.get().GPUs[:2] {
-				if s := b.Containers["main"].Shares; s[0].UUID != g.UUID {
-					s[0].UUID = g.UUID
-					break
-				}
-			}
-			p.Annotations[wellknown.SGPUBound] = b.String()
-			if want > 0 {
-				p.Status.ContainerStatuses = []corev1.ContainerStatus{
-					{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
-				}
-			}
-		})
-		r.again(t)
-		until(t, "the annotation corrected", func() bool { return len(c.boundOf("a")) == i+2 })
-		// It is counted after it is written; an agent that ends meanwhile does not count it.
-		until(t, "the count", func() bool { return r.drifts("annotation") >= want || want == 0 })
-		r.stop()
-		if got := max(r.drifts("annotation"), 0); got != want {
-			t.Errorf("%v drifts, want %v", got, want)
+	waits, runs := wish("a", nil, nil), wish("a", nil, nil)
+	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		text string
+		want bool
+	}{
+		{"the same", runs, bound("GPU-a").String(), false},
+		{"another GPU, before it starts", waits, bound("GPU-b").String(), false},
+		{"another GPU", runs, bound("GPU-b").String(), true},
+		{"no annotation of ours", waits, "x", true},
+	} {
+		if got := bound("GPU-a").contradicts(tt.pod, tt.text); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
 }
@@ -202,7 +209,7 @@ func TestForgedAnnotations(t *testing.T) {
 		a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{"main": {share(cores)}}}
 		return a.String()
 	}
-	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
+	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
 		"main": {Shares: []allocation.Share{share(100)}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	p := wish("forger", map[string]string{}, map[string]string{wellknown.SGPUBound: forged.String()})
@@ -250,14 +257,140 @@ func TestSeveralGPUs(t *testing.T) {
 	}
 }
 
-// TestNativeNodesHaveNoShares, and no annotation of them.
-func TestNativeNodesHaveNoShares(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	if state := r.kubelet.State("nvidia.com/sgpu"); state.Registrations != 0 {
-		t.Errorf("%+v", state)
+const (
+	slots   = "nvidia.com/sgpu"
+	vcore   = "nvidia.com/vcore"
+	vmemory = "nvidia.com/vmemory"
+)
+
+// chooser is a Limiter that has chosen, or could not.
+type chooser struct {
+	choice enforce.Choice
+	err    error
+}
+
+func (c chooser) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, c.choice.Enforced, nil
+}
+
+func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
+
+func (chooser) Keep([]enforce.Limit) error { return nil }
+
+func (chooser) Daemons() []enforce.Daemon { return nil }
+
+func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
+
+// anyNodes makes device nodes for all GPUs, all of them the same.
+type anyNodes struct{}
+
+func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
+	out := &devgpu.Edits{}
+	for i := range m.GPUs {
+		out.Devices = append(out.Devices, specs.Device{Name: m.GPUs[i].UUID, ContainerEdits: specs.ContainerEdits{
+			DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia" + strconv.Itoa(i), HostPath: "/dev/null", Type: "c"}},
+		}})
 	}
-	if got := r.api.sharedGPUs(t); got != nil {
-		t.Errorf("GPUs %v", got)
+	return out, nil
+}
+
+func (anyNodes) Fingerprint() string { return "" }
+
+// The report has the consumers of a shared GPU, and the pods that get no share.
+func TestReportOfShares(t *testing.T) {
+	choice := enforce.Choice{
+		Enforced:  enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
+		WhyMemory: "memory is limited by dmem", WhyCompute: "compute is limited by mps",
+	}
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = chooser{choice: choice}, anyNodes{} })
+	r.configure("mode: sgpu\nsgpu: {gpus: [7]}\n")
+	r.run()
+	r.list(slots, 16, 0)
+	for name, ask := range map[string][2]string{"a": {"30", "4"}, "b": {"20", "8"}, "c": {"60", "4"}} {
+		r.api.create(wish(name, map[string]string{slots: "1", vcore: ask[0], vmemory: ask[1]}, nil))
+		r.admit(name, map[string]int{slots: 1})
+	}
+	r.start("a")
+	r.start("b")
+	if _, err := r.kubelet.StartContainer(t.Context(), "default", "c", "main"); err == nil ||
+		!strings.Contains(err.Error(), "50 % of 100 left; needs 60") {
+		t.Fatalf("a pod for which the GPU has no room: %v", err)
+	}
+
+	got := r.Report()
+	gpu := got.GPUs[7]
+	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
+		UUID: gpu.UUID, Index: 7, NUMA: gpu.Shared.NUMA, Zone: gpu.Shared.Zone,
+		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Consumers: 2, Slots: 16,
+	}}
+	if diff := cmp.Diff(want, gpu); diff != "" {
+		t.Errorf("shared GPU (-want +got):\n%s", diff)
+	}
+	for i := range got.GPUs[:7] {
+		if got.GPUs[i].Shared != nil {
+			t.Errorf("GPU %d is not shared, and the report has shares of it", i)
+		}
+	}
+	for _, b := range got.Bindings {
+		if len(b.Shares) != 1 || b.Shares[0].UUID != gpu.UUID || b.By != "node" || b.Enforced != choice.Enforced {
+			t.Errorf("binding %+v", b)
+		}
+	}
+	if len(got.Rejected) != 1 {
+		t.Fatalf("rejected: %+v", got.Rejected)
+	}
+	rejected := got.Rejected[0]
+	if age := time.Since(rejected.Since); age < 0 || age > time.Minute {
+		t.Errorf("rejected since %s", rejected.Since)
+	}
+	rejected.Since = time.Time{}
+	wantRejected := report.Rejection{
+		Namespace: "default", Pod: "c", UID: uidOf("c"), Container: "main", Kind: allocate.RejectedFull,
+		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
+	}
+	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
+		t.Errorf("rejected (-want +got):\n%s", diff)
+	}
+	wantChoice := &report.Enforcers{
+		Memory: "dmem", WhyMemory: choice.WhyMemory, Compute: "mps", WhyCompute: choice.WhyCompute,
+	}
+	if diff := cmp.Diff(wantChoice, got.Enforcers); diff != "" {
+		t.Errorf("enforcers (-want +got):\n%s", diff)
+	}
+}
+
+// TestSharesThatNothingLimitsAreReported: the pod gets an Event, once, also over a
+// restart of the agent, and its annotation has it.
+func TestSharesThatNothingLimitsAreReported(t *testing.T) {
+	none := enforce.Choice{Enforced: enforce.Enforced{Memory: config.EnforceNone, Compute: config.EnforceNone}}
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = chooser{choice: none}, anyNodes{} })
+	r.configure("mode: sgpu\nsgpu: {gpus: [0, 1]}\n")
+	r.run()
+	r.list(slots, 32, 0)
+	if err := r.consumer("a", "60/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	const event = "default/a SharesNotEnforced: nothing keeps container main within its share of memory and compute, which is only counted: " +
+		"the node has no enforcer for it (sgpu.enforce)"
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, event) })
+	until(t, "the annotation", func() bool { return len(r.api.boundOf("a")) > 0 })
+	bound, err := allocation.ParseBound(r.api.boundOf("a")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"memory", "compute"}, bound.Containers["main"].NotEnforced); diff != "" {
+		t.Errorf("annotation (-want +got):\n%s", diff)
+	}
+	r.again(t)
+	r.list(slots, 32, 0)
+	if err := r.consumer("b", "10/4", nil); err != nil {
+		t.Fatal(err)
+	}
+	r.api.Wait(t, "the next pod's Event", func() bool { return has(r.api.warnings, "default/b SharesNotEnforced") })
+	r.api.Mu.Lock()
+	defer r.api.Mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(r.api.warnings), func(w string) bool { return !strings.HasPrefix(w, "default/a SharesNotEnforced") })
+	if len(all) != 1 {
+		t.Errorf("%d Events on one pod: %q", len(all), all)
 	}
 }

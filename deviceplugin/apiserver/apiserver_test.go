@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -305,5 +306,47 @@ func TestOffline(t *testing.T) {
 		if !errors.Is(err, ErrOffline) {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+func TestAnnotating(t *testing.T) {
+	s, k := newServer(t)
+	value := "x"
+	s.AddPod(podNamed("p1"))
+	name := types.NamespacedName{Namespace: "default", Name: "p1"}
+
+	if err := k.AnnotateNode(t.Context(), "1", map[string]*string{"a/b": &value}); err != nil {
+		t.Error(err)
+	}
+	if n, _ := k.Node(); n == nil || n.Annotations["a/b"] != "x" {
+		t.Errorf("what was written is not known: %v", n)
+	}
+	if err := k.AnnotateNode(t.Context(), "1", map[string]*string{"a/b": nil}); !apierrors.IsConflict(err) {
+		t.Errorf("an old version: %v", err)
+	}
+	if err := k.AnnotateNode(t.Context(), "", map[string]*string{"a/b": nil}); err != nil {
+		t.Error(err)
+	}
+	if err := k.AnnotatePod(t.Context(), name, "uid-p1", map[string]*string{"a/b": &value}); err != nil {
+		t.Error(err)
+	}
+	if err := k.AnnotatePod(t.Context(), name, "older", map[string]*string{"a/b": &value}); !apierrors.IsConflict(err) {
+		t.Errorf("another pod: %v", err)
+	}
+	if _, err := k.ReadPod(t.Context(), "default", "p2"); !apierrors.IsNotFound(err) {
+		t.Errorf("no pod: %v", err)
+	}
+	if p, err := k.ReadPod(t.Context(), "default", "p1"); err != nil || p.Annotations["a/b"] != "x" {
+		t.Errorf("pod %v, %v", p, err)
+	}
+	want := []string{
+		`nodes/gpu-1 {"metadata":{"resourceVersion":"1","annotations":{"a/b":"x"}}}`,
+		`nodes/gpu-1 {"metadata":{"resourceVersion":"1","annotations":{"a/b":null}}}`,
+		`nodes/gpu-1 {"metadata":{"annotations":{"a/b":null}}}`,
+		`namespaces/default/pods/p1 {"metadata":{"uid":"uid-p1","annotations":{"a/b":"x"}}}`,
+		`namespaces/default/pods/p1 {"metadata":{"uid":"older","annotations":{"a/b":"x"}}}`,
+	}
+	if diff := cmp.Diff(want, s.Writes); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 }

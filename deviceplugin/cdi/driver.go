@@ -20,7 +20,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // DriverKind is the kind of the static CDI devices, and DriverFile the spec's
@@ -198,13 +198,13 @@ func (d *DriverSpec) Restore() error {
 	if content == nil {
 		return nil
 	}
-	return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+	return hostfile.Write(d.path(), content, 0o644, hostfile.Durable)
 }
 
 // write replaces the file, or removes it if the content is empty.
 func (d *DriverSpec) write(content []byte) error {
 	if content != nil {
-		return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+		return hostfile.Write(d.path(), content, 0o644, hostfile.Durable)
 	}
 	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -50,14 +50,6 @@ func (p *pods) read(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
 	return nil
 }
 
-// exists reports whether the pod with this UID exists or, without an API server, may exist.
-func (p *pods) exists(ctx context.Context, ref kubelet.Pod) bool {
-	ctx, cancel := context.WithTimeout(ctx, podTimeout)
-	defer cancel()
-	_, err := p.api.Pod(ctx, ref)
-	return err == nil || errors.Is(err, apiserver.ErrOffline)
-}
-
 // isGone reports whether the API server has shown that a pod has ended or is not on
 // this node any more.
 func (p *pods) isGone(ref kubelet.Pod) bool {

@@ -84,7 +84,7 @@ func TestLostEntries(t *testing.T) {
 			names := r.allocate(pod("p"), "main", main)
 			r.start(main)
 			before := r.mustEnter(names)
-			bound := allocation.Bound{Version: allocation.Version, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{
+			bound := allocation.Bound{Version: allocation.Version, Node: "gpu-1", Containers: map[string]allocation.Sharing{
 				"main": {Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler},
 			}}
 			p.Annotations[wellknown.SGPUBound] = bound.String()

@@ -54,7 +54,7 @@ func scan(at int, m *machine.Machine) step {
 }
 
 func xidEvent(at int, n uint64) step {
-	return step{at, func(t *tracker, now time.Time) { t.event(now, xid("GPU-0", n)) }}
+	return step{at, func(t *tracker, now time.Time) { t.event(now, xid(n)) }}
 }
 
 func ecc(at int) step {
@@ -206,7 +206,7 @@ func TestGPU(t *testing.T) {
 		}},
 		{"configured XIDs", []step{
 			configure(0, func(h *config.Health) {
-				h.Codes = config.HealthCodes{Fatal: []config.HealthCode{"94"}, Ignore: []config.HealthCode{"79", "119"}}
+				h.Codes = config.HealthCodes{Fatal: []int{94}, Ignore: []int{79, 119}}
 			}), healthy, xidEvent(1, 79), xidEvent(2, 119), none, xidEvent(3, 94),
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 healthy", "1 healthy", "3 XID: XID 94, contained memory error",
@@ -273,21 +273,6 @@ func TestDeadlines(t *testing.T) {
 				t.Errorf("next %s, want %s", next, tt.want)
 			}
 		})
-	}
-}
-
-// A fault of one GPU changes no other GPU.
-func TestOtherGPUsStayHealthy(t *testing.T) {
-	tr := newTracker(config.Default().Health)
-	tr.see(gpus(machine.Healthy, machine.Healthy, machine.Lost))
-	tr.event(clock(1), xid("GPU-0", 79))
-	code, poll := tr.event(clock(1), xid("", 79))
-	s, _ := tr.update(clock(1))
-	if s.GPU("GPU-0").Healthy || !s.GPU("GPU-1").Healthy || s.GPU("GPU-2").Healthy {
-		t.Errorf("%+v", s.GPUs)
-	}
-	if code.Severity != devgpu.Fatal || !poll {
-		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", code.Severity, poll)
 	}
 }
 

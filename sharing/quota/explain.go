@@ -132,8 +132,7 @@ type cause uint8
 
 const (
 	accepted cause = iota
-	notSelected
-	avoided
+	excluded
 	unhealthy
 	tooSmall // The GPU could not take the request if it were idle.
 	exclusive
@@ -148,7 +147,7 @@ const (
 func (r Reason) None() bool { return r.cause == accepted }
 
 // Excluded reports whether the pod's annotations exclude the GPU.
-func (r Reason) Excluded() bool { return r.cause == notSelected || r.cause == avoided }
+func (r Reason) Excluded() bool { return r.cause == excluded }
 
 // String describes the reason: GPU 3: 2 GiB of 80 left; needs 4.
 func (r Reason) String() string {
@@ -162,10 +161,11 @@ func (r Reason) String() string {
 func (r Reason) detail() string {
 	g := r.gpu
 	switch r.cause {
-	case notSelected:
+	case excluded:
+		if names(r.r.Avoid, g.UUID) {
+			return "the pod avoids it"
+		}
 		return "the pod does not select it"
-	case avoided:
-		return "the pod avoids it"
 	case unhealthy:
 		return wellknown.Clip(g.Unhealthy)
 	case tooSmall:

@@ -54,7 +54,6 @@ func TestDemo(t *testing.T) {
 		`\n73 nodes: 72 ready, 1 degraded, 0 not ready; `,
 		`\nsu3-dgx5 +miscabled +5 .* su3-rail5 .* su2-rail5 port 9\n`,
 		`\nh20-1 +Ready .* switchbox\.dragonfly +switchbox-1 +dragonfly-1 *\n`,
-		`\nheddle-node +1 nodes\nheddle-leaf +32 nodes\nheddle-leaf-nvlink +36 nodes\nheddle-switchbox-dragonfly +4 nodes\n`,
 		`\nmoe-0 +r2-tray01 +heddle-scheduler\n`,
 		`\nmoe-17 +r2-tray18 +heddle-scheduler\n`,
 		`\nr1-tray02 +Ready .* leaf\.nvlink +leaf-rack1-rail0 +nvlink-\S+ *\n`,

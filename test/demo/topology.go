@@ -189,12 +189,6 @@ func (s *stage) showTopology(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	view, err := s.kueueView(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "\n# As Kueue sees the fleet: one Topology for each shape of nodes, and none is missing\n"+
-		"$ heddle topo export --format kueue\n%s", view)
 	fmt.Fprintf(s.out, "\n# The page: open %s/ and choose a gang\n", s.url)
 	return nil
 }

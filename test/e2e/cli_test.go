@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 // laptop is the CLI on a machine that has a kubeconfig and is no node.
@@ -41,16 +39,4 @@ func (l laptop) run(t *testing.T, args ...string) (out string, code int) {
 		t.Fatalf("heddle %s: %v\n%s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
 	}
 	return stdout.String(), code
-}
-
-// simulated adds a node that is Ready, with these resources.
-func (b *bed) simulated(t *testing.T, name string, capacity map[string]string) {
-	t.Helper()
-	if err := b.AddSimulatedNode(t.Context(), cluster.SimulatedNode{Name: name, Capacity: capacity}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "node", name) })
-	if err := b.WaitNodeReady(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -19,6 +19,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed library
@@ -155,4 +157,24 @@ func (d *Driver) Holders() ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// MakeNodes makes the device nodes of a driver with these GPUs below its root.
+func (d *Driver) MakeNodes(c Control, major uint32) error {
+	names := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
+	for i := range c.GPUs {
+		names = append(names, fmt.Sprint("nvidia", c.GPUs[i].Minor))
+	}
+	dev := filepath.Join(d.Root, "dev")
+	if err := os.MkdirAll(dev, 0o755); err != nil {
+		return err
+	}
+	for minor, name := range names {
+		path := filepath.Join(dev, name)
+		err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor))))
+		if err = errors.Join(err, os.Chmod(path, 0o666)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/nvidia"
 )
 
@@ -29,15 +29,7 @@ func dgx(t *testing.T, version string) (*nvidia.Driver, nvidia.Control) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.ReadFile("../machines/dgx-h100.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := machine.Decode(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := nvidia.Of(m)
+	c := nvidia.Of(machines.Load(t, "dgx-h100"))
 	c.Kernel = version
 	return d, c
 }

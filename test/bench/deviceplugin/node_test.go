@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/nvidia"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
@@ -86,15 +86,7 @@ func goBuild(args ...string) error {
 // installDriver makes the driver of the GPUs that the tree of a DGX has.
 func installDriver(b *testing.B) *nvidia.Driver {
 	b.Helper()
-	text, err := os.ReadFile("../../machines/dgx-h100.json")
-	if err != nil {
-		b.Fatal(err)
-	}
-	m, err := machine.Decode(text)
-	if err != nil {
-		b.Fatal(err)
-	}
-	c := nvidia.Of(m)
+	c := nvidia.Of(machines.Load(b, "dgx-h100"))
 	for i := range c.GPUs {
 		c.GPUs[i].PCI = sysfstest.GPUAddress(i)
 	}
@@ -107,21 +99,11 @@ func installDriver(b *testing.B) *nvidia.Driver {
 	if err := d.Set(c); err != nil {
 		b.Fatal(err)
 	}
-	nodes := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
-	for i := range c.GPUs {
-		nodes = append(nodes, fmt.Sprintf("nvidia%d", c.GPUs[i].Minor))
-	}
-	if err := os.Mkdir(filepath.Join(d.Root, "dev"), 0o755); err != nil {
+	// NVIDIA's major number. Nothing opens them.
+	if err := d.MakeNodes(c, 195); errors.Is(err, unix.EPERM) {
+		b.Skip("device nodes cannot be made here: ", err)
+	} else if err != nil {
 		b.Fatal(err)
-	}
-	for minor, name := range nodes {
-		path := filepath.Join(d.Root, "dev", name)
-		// NVIDIA's major number. Nothing opens them.
-		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(195, uint32(minor)))); errors.Is(err, unix.EPERM) {
-			b.Skip("device nodes cannot be made here: ", err)
-		} else if err != nil {
-			b.Fatal(err)
-		}
 	}
 	return d
 }

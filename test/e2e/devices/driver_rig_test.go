@@ -12,15 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/nvidia"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
-// The driver before and after an upgrade, and after the next.
-const driverBefore, driverAfter, driverLast = "535.161.08", "550.54.15", "570.86.15"
+// The driver before and after an upgrade.
+const driverBefore, driverAfter = "535.161.08", "550.54.15"
 
 // node is a machine with a driver: a tree of /sys, /dev and /proc, and a driver
 // root whose libraries real go-nvml and nvcdi load. Its GPUs are the DGX's.
@@ -35,15 +33,7 @@ func installDriver(t *testing.T, dir string) *nodeWithDriver {
 	t.Helper()
 	n := &nodeWithDriver{tree: sysfstest.At(t, filepath.Join(dir, "host"))}
 	sysfstest.DGXH100(n.tree)
-	text, err := os.ReadFile(filepath.Join("..", "..", "machines", "dgx-h100.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := machine.Decode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.control = nvidia.Of(m)
+	n.control = nvidia.Of(machines.Load(t, "dgx-h100"))
 	for i := range n.control.GPUs {
 		n.control.GPUs[i].PCI = sysfstest.GPUAddress(i)
 	}
@@ -54,28 +44,10 @@ func installDriver(t *testing.T, dir string) *nodeWithDriver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(n.Root, "dev"), 0o755); err != nil {
+	if err := n.MakeNodes(n.control, majors[0]); err != nil {
 		t.Fatal(err)
-	}
-	nodes := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
-	for i := range n.control.GPUs {
-		nodes = append(nodes, fmt.Sprintf("nvidia%d", n.control.GPUs[i].Minor))
-	}
-	for i, name := range nodes {
-		n.mknod(t, name, majors[0], i)
 	}
 	return n
-}
-
-func (n *nodeWithDriver) mknod(t *testing.T, name string, major uint32, minor int) {
-	t.Helper()
-	path := filepath.Join(n.Root, "dev", name)
-	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor)))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // libraries puts a version of the user space libraries in place.
@@ -114,35 +86,10 @@ func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
 	return r, n
 }
 
-// labeler is heddle-feature-discovery on the same machine.
-func (n *nodeWithDriver) labeler(t *testing.T, r *rig) *process {
-	t.Helper()
-	return n.daemon(t, r, labelerDaemon)
-}
-
-// topoWorker is heddle-topo-worker on the same machine.
-func (n *nodeWithDriver) topoWorker(t *testing.T, r *rig) *process {
-	t.Helper()
-	r.topologyCRD(t)
-	return n.daemon(t, r, workerDaemon)
-}
-
 // daemon is one that reads the driver on the same machine. It is not started.
 func (n *nodeWithDriver) daemon(t *testing.T, r *rig, name string) *process {
 	t.Helper()
-	p := &process{
-		rig: r, binary: program(t, nodeProgram), daemon: name, log: &journal{},
-		args: append(n.flags(), "--node-name", r.Node(), "--config", filepath.Join(r.dir, "config")),
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of %s:\n%s", name, tail(p.log.String(), 3000))
-		}
-		if err := p.stop(r.ctx(t)); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return r.another(t, program(t, nodeProgram), name, append(n.flags(), "--node-name", r.Node(), "--config", filepath.Join(r.dir, "config"))...)
 }
 
 // waitDriverLabel waits for the label of the driver's version.

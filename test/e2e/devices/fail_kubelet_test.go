@@ -29,7 +29,7 @@ func TestCheckpointLost(t *testing.T) {
 	// At once the plugin may not know yet, and then rejects the start.
 	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
 	r.waitPod(t, "hasty", func(p *corev1.Pod) string {
-		if ready(p) || strings.Contains(waiting(p), "the kubelet has forgotten its devices; delete that pod") {
+		if ready(p) || strings.Contains(waitingFor(p), "the kubelet has forgotten its devices; delete that pod") {
 			return ""
 		}
 		return "it neither runs nor gets the reason why not"

@@ -4,45 +4,21 @@ package devices
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // ctx is for clean-ups too, when the test's context has ended.
 func (*rig) ctx(t *testing.T) context.Context {
 	t.Helper()
 	return context.WithoutCancel(t.Context())
-}
-
-// within is eventually for clean-ups.
-func (*rig) within(t *testing.T, ok func() string) {
-	t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); ; <-tick.C {
-		why := ok()
-		if why == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Errorf("after %s: %s", patience, why)
-			return
-		}
-	}
 }
 
 // workload is one container with many devices and one with few; the rest of
@@ -158,25 +134,13 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// waiting is why a container does not run; empty if it does.
-func waiting(p *corev1.Pod) string {
-	s := status(p, "app")
-	switch w := s.State.Waiting; {
-	case w != nil:
-		return w.Reason + ": " + w.Message
-	case s.State.Running == nil:
-		return "not started"
-	}
-	return ""
-}
-
 // waitWaiting waits until the kubelet reports a text of a container that does not
 // start, as its state or in an Event.
 func (r *rig) waitWaiting(t *testing.T, pod, text string) {
 	t.Helper()
 	message := ""
 	r.waitPod(t, pod, func(p *corev1.Pod) string {
-		shown := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waiting(p))
+		shown := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waitingFor(p))
 		for _, m := range shown {
 			if strings.Contains(m, text) {
 				message = m
@@ -188,73 +152,19 @@ func (r *rig) waitWaiting(t *testing.T, pod, text string) {
 	t.Logf("%s waits: %s", pod, message)
 }
 
-// checkpointNames are heddle's CDI devices that the kubelet's checkpoint
-// has, by pod UID and container.
-func (r *rig) checkpointNames(t *testing.T) map[string]map[string][]string {
-	t.Helper()
-	var file struct {
-		Data struct {
-			PodDeviceEntries []struct {
-				PodUID, ContainerName string
-				AllocResp             []byte
-			}
-		}
-	}
-	b, err := os.ReadFile(r.NodeDir("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := errors.Join(err, json.Unmarshal(b, &file)); err != nil { //nolint:musttag // The kubelet's format has no tags.
-		t.Fatal(err)
-	}
-	all := map[string]map[string][]string{}
-	for _, e := range file.Data.PodDeviceEntries {
-		answer := &v1beta1.ContainerAllocateResponse{}
-		if err := proto.Unmarshal(e.AllocResp, answer); err != nil {
-			t.Fatal(err)
-		}
-		if all[e.PodUID] == nil {
-			all[e.PodUID] = map[string][]string{}
-		}
-		for _, d := range answer.GetCdiDevices() {
-			if strings.HasPrefix(d.GetName(), "heddle.dev/") {
-				all[e.PodUID][e.ContainerName] = append(all[e.PodUID][e.ContainerName], d.GetName())
-			}
-		}
-	}
-	return all
-}
-
-// consistent is what holds whatever failed: no CDI name stands for two pods, no
-// GPU is open to two, and every running container can open exactly what
-// PodResources reports for it and what its checkpoint entries contain.
+// consistent is what holds whatever failed: no GPU is open to two pods, and every running container can open
+// exactly the GPUs that PodResources reports for it, and as many HCAs.
 func (r *rig) consistent(t *testing.T) {
 	t.Helper()
 	pods, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, held, m := r.checkpointNames(t), r.held(t), r.machine(t)
-	records := map[string]record{}
-	for _, rec := range r.records(t) {
-		records["heddle.dev/"+rec.Kind+"="+rec.Device] = rec
-	}
-	ownerOfName, ownerOfGPU := map[string]string{}, map[string]string{}
-	once := func(owners map[string]string, key, pod string) {
-		if other, taken := owners[key]; taken {
-			t.Errorf("%s and %s both have %s", other, pod, key)
-		}
-		owners[key] = pod
-	}
+	held, m, owner := r.held(t), r.machine(t), map[string]string{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.DeletionTimestamp != nil || !ready(p) {
 			continue
-		}
-		var given []record
-		for _, name := range slices.Concat(slices.Collect(maps.Values(names[string(p.UID)]))...) {
-			once(ownerOfName, name, p.Name)
-			given = append(given, records[name])
 		}
 		s, err := interpret(r.ask(t, p.Name, "app"), m)
 		if err != nil {
@@ -262,15 +172,15 @@ func (r *rig) consistent(t *testing.T) {
 			continue
 		}
 		for _, uuid := range s.GPUs {
-			once(ownerOfGPU, uuid, p.Name)
+			if other, taken := owner[uuid]; taken {
+				t.Errorf("%s and %s both have %s", other, p.Name, uuid)
+			}
+			owner[uuid] = p.Name
 		}
 		mine := held[key(p.Name, "app")]
-		boundGPUs, boundHCAs := bound(m, given)
-		if diff := cmp.Diff([2][]string{mine[gpuResource], boundGPUs}, [2][]string{s.GPUs, s.GPUs}); diff != "" {
-			t.Errorf("%s: GPUs (-PodResources and records, +can open):\n%s", p.Name, diff)
-		}
-		if diff := cmp.Diff(boundHCAs, s.HCAs); diff != "" || len(mine[hcaResource]) != len(s.HCAs) {
-			t.Errorf("%s: %d HCAs held; (-records +can open):\n%s", p.Name, len(mine[hcaResource]), diff)
+		if diff := cmp.Diff(mine[gpuResource], s.GPUs); diff != "" || len(mine[hcaResource]) != len(s.HCAs) {
+			t.Errorf("%s: %d HCAs held, %d can be opened; GPUs (-PodResources +can open):\n%s",
+				p.Name, len(mine[hcaResource]), len(s.HCAs), diff)
 		}
 	}
 }

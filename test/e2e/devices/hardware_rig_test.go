@@ -3,7 +3,6 @@
 package devices
 
 import (
-	"context"
 	"encoding/csv"
 	"fmt"
 	"os"
@@ -88,28 +87,6 @@ func nvidiaSMI(t *testing.T) (gpus []installed) {
 		gpus = append(gpus, installed{row[0], row[1], row[2], row[3]})
 	}
 	return gpus
-}
-
-// hardwareLabeler is heddle-feature-discovery on this machine.
-func (r *rig) hardwareLabeler(t *testing.T) *process {
-	t.Helper()
-	b, err := builds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{rig: r, binary: b.node, daemon: labelerDaemon, log: &journal{}, args: r.hostFlags()}
-	if err := p.start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("feature-discovery's log:\n%s", tail(p.log.String(), 3000))
-		}
-	})
-	return p
 }
 
 // cudaPod is a pod that runs the CUDA program once.

@@ -48,7 +48,10 @@ func TestHardware(t *testing.T) {
 	r.waitRegistered(t)
 	t.Logf("registered %s after the start", time.Since(start))
 	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
-	labeler := r.hardwareLabeler(t)
+	labeler := r.another(t, program(t, nodeProgram), labelerDaemon, r.hostFlags()...)
+	if err := labeler.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	r.waitDriverLabel(t, gpus[0].driver)
 	labels := r.node(t).Labels
 	for key, want := range map[string]string{
@@ -211,25 +214,10 @@ func TestHardwareMPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(state) })
-	keeper := &process{
-		rig: r, binary: r.plugin.binary, daemon: mpsDaemon, log: &journal{}, args: []string{"--state-dir", state},
-	}
+	keeper := r.another(t, r.plugin.binary, mpsDaemon, "--state-dir", state)
 	if err := keeper.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of heddle-mps:\n%s", keeper.log)
-			logs, _ := filepath.Glob(filepath.Join(state, "mps", "*", "log", "*")) // The pattern is well-formed.
-			for _, file := range logs {
-				text, err := os.ReadFile(file)
-				t.Logf("%s: %v\n%s", file, err, tail(string(text), 2000))
-			}
-		}
-		if err := keeper.stop(r.ctx(t)); err != nil {
-			t.Error(err)
-		}
-	})
 	r.plugin.args = append(r.hostFlags(), "--state-dir", state, "--mps")
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)

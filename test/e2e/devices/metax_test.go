@@ -3,7 +3,6 @@
 package devices
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -131,21 +130,11 @@ func metaXPools(t *testing.T, r *rig) {
 	if err := r.writeConfig(metaX + "usage: training\ntaints: {gpuProduct: true, nodeUsage: true}\n"); err != nil {
 		t.Fatal(err)
 	}
-	b, err := builds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	labeler := &process{rig: r, binary: b.node, daemon: labelerDaemon, log: &journal{}, args: []string{
-		"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config"),
-	}}
+	labeler := r.another(t, program(t, nodeProgram), labelerDaemon,
+		"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config"))
 	if err := labeler.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := labeler.stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
 	eventually(t, func() string {
 		n := r.node(t)
 		if len(n.Spec.Taints) != 2 || n.Labels["metax-tech.com/gpu.product"] != "MXC500" {

@@ -76,19 +76,9 @@ func (r *rig) nvidia(t *testing.T, config string) *process {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{rig: r, binary: nvidiaProgram(t, "nvidia-device-plugin"), log: &journal{}, args: []string{
+	return r.another(t, nvidiaProgram(t, "nvidia-device-plugin"), "",
 		"--config-file", file, "--driver-root", root, "--driver-root-ctr-path", root, "--dev-root", root,
-		"--device-discovery-strategy", "nvml", "--pass-device-specs",
-	}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of NVIDIA's plugin:\n%s", tail(p.log.String(), 3000))
-		}
-		if err := p.stop(r.ctx(t)); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+		"--device-discovery-strategy", "nvml", "--pass-device-specs")
 }
 
 // TestLabelsBesideNVIDIA: heddle-feature-discovery writes what NVIDIA's gpu-feature-discovery writes

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,7 +95,6 @@ func TestPodSpecAsksForMore(t *testing.T) {
 	if err := os.Remove(written); err != nil {
 		t.Errorf("a pod with heddle's directory wrote nothing there: %v", err)
 	}
-	r.baseline(t)
 	r.count(t)
 }
 
@@ -201,30 +199,4 @@ func (r *rig) firstProcess(t *testing.T, pod string) pids {
 	}
 	t.Fatalf("containerd runs no process of %s", pod)
 	return pids{}
-}
-
-// baseline asks the API server which of the pods the Pod Security Standard forbids. All of them
-// have hostPath volumes, by which the tests look at devices.
-func (r *rig) baseline(t *testing.T) {
-	t.Helper()
-	cmd := r.KubectlCommand(t.Context(), "label", "--dry-run=server", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	got := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		if pod, why, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "Warning: "), ": "); ok {
-			got[pod] = why
-		}
-	}
-	const volumes = "hostPath volumes"
-	want := map[string]string{
-		"privileged": volumes + ", privileged", "host-pid": "host namespaces, " + volumes,
-		"consumer (and 2 other pods)": volumes,
-	}
-	maps.DeleteFunc(got, func(pod, _ string) bool { return want[pod] == "" })
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what baseline forbids (-want +got):\n%s%s", diff, out)
-	}
 }

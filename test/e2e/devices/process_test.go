@@ -77,6 +77,21 @@ func (p *process) name() string {
 	return "heddle-" + p.daemon
 }
 
+// another is one more program on the node, or daemon of heddle-node, which ends with the test. It is not started.
+func (r *rig) another(t *testing.T, binary, daemon string, args ...string) *process {
+	t.Helper()
+	p := &process{rig: r, binary: binary, daemon: daemon, log: &journal{}, args: args}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", p.name(), tail(p.log.String(), 3000))
+		}
+		if err := p.stop(r.ctx(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
 func (p *process) running() bool {
 	if p.cmd == nil {
 		return false

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
@@ -25,7 +23,8 @@ type readers struct {
 // newReaders starts them, and waits until each has published what it reads.
 func newReaders(t *testing.T, r *rig, n *nodeWithDriver) *readers {
 	t.Helper()
-	d := &readers{rig: r, n: n, daemons: []*process{r.plugin, n.labeler(t, r), n.topoWorker(t, r)}}
+	d := &readers{rig: r, n: n, daemons: []*process{r.plugin, n.daemon(t, r, labelerDaemon), n.daemon(t, r, workerDaemon)}}
+	r.topologyCRD(t)
 	for _, p := range d.daemons {
 		p.args = append(p.args, "--log-level", "debug")
 		d.ends = append(d.ends, p.supervise(t))
@@ -131,29 +130,4 @@ func (d *readers) ended() map[string]int {
 		all[p.name()] = d.ends[i]()
 	}
 	return all
-}
-
-// endedOnce waits until each daemon has ended again. It fails the test if one has ended more than once.
-func (d *readers) endedOnce(t *testing.T, before map[string]int) {
-	t.Helper()
-	d.waitEnded(t, before)
-	want := map[string]int{}
-	for name, n := range before {
-		want[name] = n + 1
-	}
-	if diff := cmp.Diff(want, d.ended()); diff != "" {
-		t.Errorf("how often each daemon has ended (-want +got):\n%s", diff)
-	}
-}
-
-func (d *readers) waitEnded(t *testing.T, before map[string]int) {
-	t.Helper()
-	eventually(t, func() string {
-		for name, n := range d.ended() {
-			if n == before[name] {
-				return name + " does not end"
-			}
-		}
-		return ""
-	})
 }

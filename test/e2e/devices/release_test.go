@@ -4,13 +4,19 @@ package devices
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/google/go-cmp/cmp"
+
 	account "github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/docs"
 	"github.com/heddle-dev/heddle/test/nvidia"
 )
 
@@ -37,6 +43,44 @@ func notReady(p *corev1.Pod) string {
 	return ""
 }
 
+// step is a command of a procedure: how it begins, and what is so after it.
+type step struct {
+	begin string
+	after func(out string)
+}
+
+// procedure does what docs/day-2.md has an operator type under a heading, each command until it exits with 0.
+// A command that the page changes is the one that is run, and one that it adds fails the test. names are the
+// page's names and this cluster's, in pairs.
+func (d *readers) procedure(t *testing.T, heading string, names []string, steps ...step) {
+	t.Helper()
+	kubectl := d.KubectlCommand(t.Context())
+	path := strings.Join([]string{filepath.Dir(program(t, "heddle")), filepath.Dir(kubectl.Path), os.Getenv("PATH")}, ":")
+	for i, command := range docs.Commands(t, "../../..", "docs/day-2.md", heading) {
+		command = strings.NewReplacer(names...).Replace(command)
+		if i >= len(steps) || !strings.HasPrefix(command, steps[i].begin) {
+			t.Fatalf("docs/day-2.md has %q as its command %d under %q", command, i+1, heading)
+		}
+		var out string
+		eventually(t, func() string {
+			if strings.HasPrefix(command, "nvidia-smi ") {
+				return "" // The stand-in for the driver does that.
+			}
+			cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
+			cmd.Env = append(kubectl.Env, "PATH="+path)
+			var code int
+			if out, code = exit(t, cmd); code != 0 {
+				return fmt.Sprintf("%s: exit code %d\n%s", command, code, out)
+			}
+			return ""
+		})
+		t.Logf("$ %s\n%s", command, out)
+		if steps[i].after != nil {
+			steps[i].after(out)
+		}
+	}
+}
+
 // resetGPU is the procedure "Reset a GPU". The GPU has fallen off the bus under a pod, and only a reset
 // brings it back.
 func (d *readers) resetGPU(t *testing.T, train controlled) {
@@ -49,27 +93,30 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 	d.waitAllocatable(t, gpuResource, 7)
 
 	index := fmt.Sprint(gpu.Index)
-	p := d.procedure(t, "Reset a GPU", "gpu-1", d.Node(), "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83", gpu.UUID,
-		"--gpu 3", "--gpu "+index, "-i 3", "-i "+index)
-	if out := p.run(t, "heddle drain "); !strings.Contains(out, namespace+"/"+pod.Name+": evicted") {
-		t.Errorf("no pod was evicted:\n%s", out)
-	}
-	p.runUntilDone(t, "heddle gpu release ")
-	d.waitIdle(t)
-	sessions := d.sessions(t)
-	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods")
-	// The other GPUs are handed out as before.
-	next := d.waitOnly(t, train, notReady)
-	if other := d.onlyGPUOf(t, next.Name); next.UID == pod.UID || other.UUID == gpu.UUID {
-		t.Errorf("%s was drained of %s, and %s has %s", pod.Name, gpu.UUID, next.Name, other.UUID)
-	}
-	d.scanWithoutSession(t, sessions)
-	p.next(t, "nvidia-smi --gpu-reset -i "+index)
-	d.n.control.Failures = nil
-	d.n.set(t)
-	p.run(t, "heddle gpu release ")
-	p.run(t, "heddle gpu uncordon ")
-	p.done(t)
+	d.procedure(t, "Reset a GPU", []string{
+		"gpu-1", d.Node(), "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83", gpu.UUID, "--gpu 3", "--gpu " + index, "-i 3", "-i " + index,
+	},
+		step{"heddle drain ", func(out string) {
+			if !strings.Contains(out, namespace+"/"+pod.Name+": evicted") {
+				t.Errorf("no pod was evicted:\n%s", out)
+			}
+		}},
+		step{"heddle gpu release ", func(string) {
+			d.waitIdle(t)
+			sessions := d.sessions(t)
+			d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods")
+			// The other GPUs are handed out as before.
+			next := d.waitOnly(t, train, notReady)
+			if other := d.onlyGPUOf(t, next.Name); next.UID == pod.UID || other.UUID == gpu.UUID {
+				t.Errorf("%s was drained of %s, and %s has %s", pod.Name, gpu.UUID, next.Name, other.UUID)
+			}
+			d.scanWithoutSession(t, sessions)
+		}},
+		step{"nvidia-smi --gpu-reset -i " + index, func(string) {
+			d.n.control.Failures = nil
+			d.n.set(t)
+		}},
+		step{"heddle gpu release ", nil}, step{"heddle gpu uncordon ", nil})
 	d.waitEvent(t, d.Node(), "GPUReleaseEnded", "the driver is in use again with 8 GPUs")
 	d.waitAllocatable(t, gpuResource, 8)
 }
@@ -102,21 +149,27 @@ func (d *readers) untouched(t *testing.T, before *corev1.Pod) {
 
 // upgradeDriver is the procedure "Upgrade the driver".
 func (d *readers) upgradeDriver(t *testing.T, sets ...controlled) {
-	p := d.procedure(t, "Upgrade the driver", "gpu-1", d.Node())
-	p.run(t, "kubectl drain ")
-	p.runUntilDone(t, "heddle gpu release ")
-	d.waitIdle(t)
-	d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets a GPU, running pods")
 	before := d.ended()
-	d.n.libraries(t, d.n.Root, driverAfter)
-	d.n.control.Kernel = driverAfter
-	d.n.set(t)
-	p.run(t, "heddle gpu release ")
-	p.run(t, "kubectl uncordon ")
-	p.done(t)
+	d.procedure(t, "Upgrade the driver", []string{"gpu-1", d.Node()},
+		step{"kubectl drain ", nil},
+		step{"heddle gpu release ", func(string) {
+			d.waitIdle(t)
+			d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets a GPU, running pods")
+			d.n.libraries(t, d.n.Root, driverAfter)
+			d.n.control.Kernel = driverAfter
+			d.n.set(t)
+		}},
+		step{"heddle gpu release ", nil}, step{"kubectl uncordon ", nil})
 	d.waitPublished(t, driverAfter)
 	for _, set := range sets {
 		d.waitOnly(t, set, notReady)
 	}
-	d.endedOnce(t, before) // Each had the old library.
+	// Each had the old library.
+	eventually(t, func() string {
+		want := map[string]int{}
+		for name, n := range before {
+			want[name] = n + 1
+		}
+		return cmp.Diff(want, d.ended())
+	})
 }

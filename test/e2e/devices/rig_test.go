@@ -157,7 +157,7 @@ func (r *rig) whole(t *testing.T) {
 		}
 	}
 	m := r.machine(t)
-	r.within(t, func() string {
+	eventually(t, func() string {
 		if _, err := r.get(r.ctx(t), "/readyz"); err != nil {
 			return err.Error()
 		}
@@ -386,10 +386,6 @@ func eventually(t *testing.T, ok func() string) time.Duration {
 		if time.Since(start) > patience {
 			t.Fatalf("after %s: %s", patience, why)
 		}
-		select {
-		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatalf("%v: %s", t.Context().Err(), why)
-		}
+		<-tick.C
 	}
 }

@@ -21,7 +21,7 @@ const rejectedAfter = 4 * time.Second
 // TestSGPURejectedAndRescheduled: two cards have 40 % left each, so the Node's
 // total suggests that a pod of 60 % fits, and no GPU has it. The pod is
 // reported, and if a controller makes it again, evicted: then the scheduler finds the
-// node that has come meanwhile. A bare pod stays, and starts when it can.
+// node that has come meanwhile.
 func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r := sgpu(t)
 	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], rejectedFor: %s}\n", rejectedAfter))
@@ -54,14 +54,6 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s")
 	app.stop(t)
 
-	bare := r.pod("bare", box{more: share(60, 4)})
-	bare.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": r.Node()}
-	r.create(t, bare)
-	r.waitEvent(t, "bare", "SGPURejected", "none of 2 GPUs can give 60 %")
-	r.remove(t, "second")
-	r.waitReady(t, "bare")
-	r.hasShares(t, "bare", "app", 0, slice(60, 4))
-	r.count(t)
 	for _, line := range r.metrics(t, "heddle_evicted_pods_total") {
 		if !strings.HasSuffix(line, " 1") {
 			t.Errorf("metrics have %s", line)

@@ -6,14 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,14 +57,12 @@ func soakFaults() []soakFault {
 		{name: "kill containerd and plugin", do: killWithPlugin("containerd")},
 		{name: "state directory full", do: fullState},
 		{name: "freeze daemons", do: freeze},
-		{name: "other uptime", do: otherUptime},
 		{name: "429", do: api(apiBusy)},
 		{name: "watches expire", do: api(apiExpired)},
 		{name: "API server silent", do: api(apiSilent)},
 		{name: "connections drop", do: dropConnections},
 		{name: "forged annotations of pods", do: forgePods, except: drift},
 		{name: "forged Node", do: forgeNode},
-		{name: "connection flood", do: flood},
 	}
 }
 
@@ -142,13 +137,31 @@ func killWithPlugin(component string) func(*soak, *testing.T, *rand.Rand) {
 	}
 }
 
-// killAgain kills plugin, kubelet or both again and again, and waits for neither in between.
+// killAgain kills plugin, kubelet or both again and again, leaves them dead for a moment, and waits for neither
+// to serve.
 func killAgain(s *soak, t *testing.T, random *rand.Rand) {
-	plugins, kubelets := s.churn.plugins.Load(), s.churn.kubelets.Load()
-	ctx, cancel := context.WithTimeout(t.Context(), againFor)
-	defer cancel()
-	s.churn.kill(t, random, ctx.Done())
-	t.Logf("%d kills of the plugin, %d of the kubelet", s.churn.plugins.Load()-plugins, s.churn.kubelets.Load()-kubelets)
+	kills := 0
+	for end := time.Now().Add(againFor); time.Now().Before(end); kills++ {
+		pause(t, upTo(random, 5*time.Second))
+		victim := random.IntN(4) // 0 and 1 the plugin, 2 the kubelet, 3 both
+		if victim != 2 {
+			s.plugin.kill(t)
+		}
+		if victim >= 2 {
+			s.killComponent(t, "kubelet")
+		}
+		pause(t, upTo(random, 1500*time.Millisecond))
+		if random.IntN(2) == 0 {
+			s.revivePlugin(t)
+		}
+		if victim >= 2 {
+			if err := s.StartKubelet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.revivePlugin(t)
+	}
+	t.Logf("%d kills", kills)
 }
 
 // fullState fills the device plugin's state directory.
@@ -188,22 +201,6 @@ func freeze(s *soak, t *testing.T, random *rand.Rand) {
 	pause(t, 2*time.Second+upTo(random, 2*time.Second))
 	for _, d := range victims {
 		d.signal(t, unix.SIGCONT)
-	}
-}
-
-// otherUptime starts daemons in a time namespace, in which the machine has been
-// up for years, or has just started. The wall clock has no namespace.
-func otherUptime(s *soak, t *testing.T, random *rand.Rand) {
-	for _, d := range s.some(random, 1+random.IntN(len(s.daemons))) {
-		offset := fmt.Sprint(random.IntN(20 * 365 * 24 * 3600))
-		t.Logf("%s with an uptime of %s s more", d.name, offset)
-		d.under = []string{"unshare", "--time", "--monotonic", offset, "--boottime", offset}
-		d.kill(t)
-		err := d.start(t.Context())
-		d.under = nil
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -249,7 +246,7 @@ func forgePods(s *soak, t *testing.T, random *rand.Rand) {
 			continue
 		}
 		gpu := s.gpuAt(t, random.IntN(8))
-		forged := allocation.Bound{Version: 1, Node: s.Node(), Containers: map[string]allocation.BoundContainer{
+		forged := allocation.Bound{Version: 1, Node: s.Node(), Containers: map[string]allocation.Sharing{
 			"app": {Shares: []allocation.Share{{UUID: gpu, VCore: 100, MemoryMiB: 79 << 10}}},
 		}}
 		text := []string{forged.String(), "", "{", strings.Repeat("x", 100_000)}[random.IntN(4)]
@@ -281,55 +278,4 @@ func forgeNode(s *soak, t *testing.T, random *rand.Rand) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// flood opens connections to every daemon, from many addresses, half of them with
-// headers that never end; meanwhile probes are answered.
-func flood(s *soak, t *testing.T, random *rand.Rand) {
-	const addresses = 40 // For each daemon.
-	opened := make([][]net.Conn, len(s.daemons))
-	defer func() {
-		for _, c := range slices.Concat(opened...) {
-			_ = c.Close()
-		}
-	}()
-	// To all at once: one after the other would be no flood on a busy machine.
-	var all sync.WaitGroup
-	for i, d := range s.daemons {
-		var from []string
-		for range addresses {
-			from = append(from, fmt.Sprintf("127.%d.%d.%d", random.IntN(255), random.IntN(255), 2+random.IntN(250)))
-		}
-		_, to, _ := strings.Cut(d.url, "//")
-		all.Go(func() {
-			for _, address := range from {
-				some, err := s.net.dial(50, address, to)
-				if opened[i] = append(opened[i], some...); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Logf("%s from %s: %v", d.name, address, err)
-				}
-				for _, c := range some[:len(some)/2] {
-					_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nX-Long: ")) // It may be closed.
-				}
-			}
-		})
-	}
-	all.Wait()
-	const inARow = 3 // Probes without an answer after which the kubelet starts a container again.
-	answered := 0
-	s.revive(t)
-	for _, d := range s.daemons {
-		before := answered
-		for range inARow {
-			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err == nil {
-				answered++
-			} else {
-				t.Logf("%s: %v", d.name, err)
-				pause(t, time.Second) // The kubelet's are 10 s apart.
-			}
-		}
-		if answered == before {
-			t.Errorf("a flood of connections keeps %d probes of %s in a row from being answered", inARow, d.name)
-		}
-	}
-	t.Logf("%d connections; %d of %d probes answered", len(slices.Concat(opened...)), answered, inARow*len(s.daemons))
 }

@@ -35,13 +35,7 @@ func (r *rig) network(ctx context.Context) (*nodeNet, error) {
 			DisableKeepAlives: true,
 			// heddle-scheduler makes its own certificate.
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-			DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-				all, err := n.dial(1, "127.0.0.1", address)
-				if err != nil {
-					return nil, err
-				}
-				return all[0], nil
-			},
+			DialContext:     func(_ context.Context, _, address string) (net.Conn, error) { return n.dial(address) },
 		}}
 		return n, nil
 	}
@@ -72,25 +66,17 @@ func (n *nodeNet) listen() (l net.Listener, err error) {
 	return l, err
 }
 
-// dial opens connections on the node, from this address of it. It returns those that it got.
-func (n *nodeNet) dial(count int, from, to string) (all []net.Conn, err error) {
+// dial opens a connection on the node.
+func (n *nodeNet) dial(to string) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err = n.enter(); err != nil {
-			return
-		}
-		dialer := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		for range count {
-			var c net.Conn
-			if c, err = dialer.Dial("tcp4", to); err != nil {
-				return
-			}
-			all = append(all, c)
+		if err = n.enter(); err == nil {
+			c, err = net.DialTimeout("tcp4", to, 2*time.Second)
 		}
 	}()
 	<-done
-	return all, err
+	return c, err
 }
 
 // get asks a server on the node.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,9 +29,10 @@ type soak struct {
 	gateway *gateway
 	// daemons are all; the first is the device plugin.
 	daemons []*daemon
-	churn   *chaos
+	// pods counts those that came and went; problem is the last error of the API server in a step, if there was one.
+	pods    atomic.Int64
+	problem atomic.Pointer[error]
 
-	anchors []*corev1.Pod
 	// What must be after each step as it was before the first.
 	running map[string]string
 	records map[string][]allocation.Share
@@ -97,7 +99,6 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.serving(t)
 	s.waitShares(t, allSlots, allCores, allGiB)
-	s.churn = &chaos{rig: s.rig, scheduler: schedulerDaemon, every: killEvery, churners: churners, patience: 20 * time.Second}
 	return s
 }
 
@@ -157,13 +158,16 @@ func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 // begin creates the pods that stay, and keeps what must not change.
 func (s *soak) begin(t *testing.T) {
 	t.Helper()
-	s.anchors = s.rig.anchors()
-	s.create(t, s.anchors...)
-	for _, p := range s.anchors {
-		s.waitReady(t, p.Name)
+	anchors := []*corev1.Pod{
+		s.pod("anchor-0", box{more: share(70, 40)}), s.pod("anchor-1", box{hcas: 1, more: share(25, 10)}),
+		s.pod("anchor-2", box{more: shares(2, 30, 8)}),
+		besides(s.pod("anchor-3", box{more: share(20, 4)}), box{name: "side", more: share(40, 4)}),
+	}
+	for _, p := range anchors {
+		s.run(t, tolerating(p))
 	}
 	s.running = s.truthful(t)
-	s.records = s.shareRecords(t, names(s.anchors)...)
+	s.records = s.shareRecords(t)
 	eventually(t, func() string {
 		n := s.node(t)
 		if _, ok := n.Labels["heddle.dev/topology.dragonfly"]; !ok || len(n.Spec.Taints) == 0 {

@@ -138,7 +138,10 @@ func (u *uninstall) cleanUp(ctx context.Context) error {
 func (u *uninstall) forget(ctx context.Context) error {
 	since, reported := time.Now(), false
 	for {
-		waiting, err := u.waiting(ctx)
+		waiting, err := u.nodes(ctx)
+		waiting = slices.DeleteFunc(waiting, func(n *corev1.Node) bool {
+			return n.Annotations[wellknown.UninstalledResources] == ""
+		})
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
@@ -146,21 +149,24 @@ func (u *uninstall) forget(ctx context.Context) error {
 			u.progress("waiting: kubelets keep resources for five minutes after their plugin has ended")
 			reported = true
 		}
-		back := slices.DeleteFunc(slices.Clone(waiting), func(n *corev1.Node) bool { return withoutResources(n) == nil })
-		err = u.forEach(ctx, back, func(ctx context.Context, node *corev1.Node) error {
-			return u.patchStatus(ctx, node.Name, withoutResources(node))
-		})
-		if err != nil {
-			return err
-		}
-		switch {
-		case len(back) > 0:
+		for _, node := range waiting {
+			gone := withoutResources(node)
+			if gone == nil {
+				continue
+			}
 			since = time.Now()
-		case time.Since(since) > u.absence:
+			if err := u.patchStatus(ctx, node.Name, gone); err != nil {
+				return err
+			}
+		}
+		if time.Since(since) > u.absence {
 			u.progress("resources removed from %s", cli.Count(len(waiting), "Node"))
-			return u.forEach(ctx, waiting, func(ctx context.Context, node *corev1.Node) error {
-				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
-			})
+			for _, node := range waiting {
+				if err := u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil}); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -168,16 +174,6 @@ func (u *uninstall) forget(ctx context.Context) error {
 		case <-time.After(max(u.every, u.absence/5)):
 		}
 	}
-}
-
-// waiting returns the Nodes with resources that their kubelets may write again.
-func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
-	err = u.nodes(ctx, func(node *corev1.Node) {
-		if node.Annotations[wellknown.UninstalledResources] != "" {
-			waiting = append(waiting, node)
-		}
-	})
-	return waiting, err
 }
 
 // until polls until the answer is empty, and reports each other answer once.

@@ -1,7 +1,11 @@
 package deviceplugin
 
 import (
+	"context"
+	"flag"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,9 +17,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -42,11 +47,11 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter returns a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
+// newLimiter returns a limiter.
+func newLimiter(o *options, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
-		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
+		HookDriverRoot: o.hostDriverRoot, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
@@ -79,7 +84,7 @@ func installHook(stateDir string) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(stateDir, mountsHook)
-	if err := atomicfile.Write(path, content, 0o755, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, content, 0o755, hostfile.Quick); err != nil {
 		return "", err
 	}
 	var fs unix.Statfs_t
@@ -112,4 +117,53 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	}
 	_, err := l.Choice()
 	return err
+}
+
+// NewMPS returns heddle-mps of this version: it runs MPS daemons, which outlive updates of the
+// device plugin.
+func NewMPS(version string) program.Daemon { return &keeper{version: version} }
+
+type keeper struct {
+	version string
+
+	program.Flags
+	stateDir, root, shmDir string
+}
+
+// Register implements [program.Daemon].
+func (k *keeper) Register(fs *flag.FlagSet) { registerMPS(fs, &k.stateDir, &k.root, &k.shmDir) }
+
+// registerMPS adds the flags that the device plugin and heddle-mps share.
+func registerMPS(fs *flag.FlagSet, stateDir, root, shmDir *string) {
+	fs.StringVar(stateDir, "state-dir", "/var/lib/heddle/device-plugin",
+		"state that survives a restart; the same path on the host and in the container")
+	fs.StringVar(root, "mps-root", "",
+		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
+	fs.StringVar(shmDir, "mps-shm-dir", defaultShm,
+		"directory of the host, in memory, that is /dev/shm for MPS and its containers")
+}
+
+// Check implements [program.Daemon].
+func (k *keeper) Check() error { return nil }
+
+// Run implements [program.Daemon].
+func (k *keeper) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
+	if err := openShm(k.root, k.shmDir); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "started", "version", k.version, "state_dir", k.stateDir)
+	daemons := &enforce.Keeper{StateDir: k.stateDir, Root: k.root, Log: log}
+	return daemons.Run(ctx)
+}
+
+// openShm makes the shared memory of MPS's daemons and clients writable for clients of any user,
+// as /dev/shm is.
+func openShm(root, dir string) error {
+	if dir == defaultShm {
+		return nil
+	}
+	if err := os.Chmod(filepath.Join(root, defaultShm), 0o777|fs.ModeSticky); err != nil {
+		return fmt.Errorf("shared memory of MPS: %w", err)
+	}
+	return nil
 }

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -21,28 +23,28 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
-	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // lock waits until no other process writes checkpoints, CDI specs and annotations, or
 // removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
 // serving one, which ends once the next one's container runs. A force-deleted pod may still
 // run as well. It returns nil if there is nothing to clean.
-func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*hostfile.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
-	return dirlock.Take(ctx, o.stateDir, log)
+	return hostfile.TakeLock(ctx, o.stateDir, log)
 }
 
 // Run implements [program.Daemon].
@@ -112,7 +114,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
-	limits := newLimiter(o, computeModes(o.GPUs), log)
+	limits := newLimiter(o, log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
@@ -175,18 +177,8 @@ func (o *options) generator() gpu.EditsGenerator {
 	return o.GPUs
 }
 
-// computeModes returns those of the first vendor that has some, or nil.
-func computeModes(gpus gpu.Sources) enforce.ComputeModes {
-	for _, source := range gpus {
-		if modes, ok := source.Library.(enforce.ComputeModes); ok {
-			return modes
-		}
-	}
-	return nil
-}
-
 // auth returns nil without an API server, which apiServer logs, and if no token is needed.
-func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
+func (o *options) auth(log *slog.Logger) *httpserve.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
@@ -195,7 +187,7 @@ func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
-	auth, err := tokenauth.New(config, tokenauth.Options{
+	auth, err := httpserve.NewAuth(config, httpserve.AuthOptions{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {
@@ -219,3 +211,37 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	log.Warn("no API server: Events, conditions and hints that respect the pod's environment are off", "err", err)
 	return nil
 }
+
+// clean removes the plugin's files from the host: CDI specs, sockets, the state directory
+// and MPS's shared memory. It also removes the parent of the state directory if that is
+// named heddle and empty.
+func (o *options) clean(ctx context.Context) error {
+	err := errors.Join(cdi.Clear(o.cdiDir), server.RemoveSockets(ctx, o.kubeletDir), removeAll(o.stateDir))
+	if o.mpsShmDir != defaultShm {
+		err = errors.Join(err, removeAll(o.mpsShmDir))
+	}
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	above := filepath.Dir(o.stateDir)
+	if filepath.Base(above) != "heddle" {
+		return nil
+	}
+	removed := os.Remove(above)
+	if removed == nil || errors.Is(removed, unix.ENOENT) || errors.Is(removed, unix.ENOTEMPTY) || busy(removed) {
+		return nil
+	}
+	return fmt.Errorf("clean up: %w", removed)
+}
+
+// removeAll removes a directory and its content. A mount point stays, empty.
+func removeAll(dir string) error {
+	if err := os.RemoveAll(dir); err != nil && !busy(err) {
+		return err
+	}
+	return nil
+}
+
+// busy reports whether a directory cannot be removed because it is a mount point, or in a
+// container's read-only root.
+func busy(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EROFS) }

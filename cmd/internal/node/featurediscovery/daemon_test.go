@@ -1,8 +1,11 @@
 package featurediscovery
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,9 +23,13 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/test/docs"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 // fakeMachines and fakeSink are a source and a sink that a test drives.
@@ -106,7 +113,7 @@ func newBed(t *testing.T, text map[string]string) *bed {
 // configure replaces a file of the configuration.
 func (b *bed) configure(t *testing.T, name, content string) {
 	t.Helper()
-	if err := atomicfile.Write(filepath.Join(b.dir, name), []byte(content), 0o600, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(filepath.Join(b.dir, name), []byte(content), 0o600, hostfile.Quick); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -292,5 +299,47 @@ func TestFileSink(t *testing.T) {
 	}
 	if _, err := (fileSink{path: filepath.Join(dir, "none", "x")}).Sync(t.Context(), nil, want); err == nil {
 		t.Error("no error for a missing directory")
+	}
+}
+
+var update = flag.Bool("update", false, "write "+docs.Observability)
+
+func TestDocumentedMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	newMetrics(r)
+	docs.Section(t, "../../../..", docs.Observability, "heddle-feature-discovery", docs.Metrics(t, r), *update)
+}
+
+const dgx = "../../../../test/machines/dgx-h100.json"
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	return program.Run(ctx, Name, "dev", New("dev"), args, stdout, stderr)
+}
+
+func TestRunOnce(t *testing.T) {
+	programtest.Run(t, "heddle-feature-discovery", run, program.ErrUsage, []programtest.Case{
+		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
+		{Name: "cleanup of nothing", Args: []string{"--cleanup", "--dry-run"}, Err: program.ErrUsage, Stderr: "exclude"},
+		{
+			Name:   "dry run without an API server",
+			Args:   []string{"--dry-run", "--machine", dgx, "--node-name", "n1"},
+			Stdout: "+ nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n",
+		},
+		{Name: "machine file cut in half", Args: []string{"--dry-run", "--machine", programtest.Half(t, machines.Dump(t, "dgx-h100"))}, Stderr: "half.json"},
+		{Name: "bad configuration", Args: []string{"--dry-run", "--machine", dgx, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},
+		{Name: "no API server", Args: []string{"--oneshot", "--machine", dgx}, Stderr: "--kubeconfig"},
+	})
+}
+
+func TestOutputFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "heddle")
+	args := []string{"--oneshot", "--machine", dgx, "--output-file", file, "--log-level", "error"}
+	var stdout, stderr bytes.Buffer
+	if err := run(t.Context(), args, &stdout, &stderr); err != nil {
+		t.Fatal(err, stderr.String())
+	}
+	got, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(got), "\nnvidia.com/gpu.count=8\n") {
+		t.Errorf("feature file %q, %v", got, err)
 	}
 }

@@ -35,28 +35,24 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	auto := promauto.With(r)
 	gauge := func(name, help string) prometheus.Gauge {
-		return auto.NewGauge(prometheus.GaugeOpts{Namespace: "heddle", Name: name, Help: help})
+		return auto.NewGauge(prometheus.GaugeOpts{Name: "heddle_" + name, Help: help})
+	}
+	vec := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return auto.NewGaugeVec(prometheus.GaugeOpts{Name: "heddle_" + name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return auto.NewCounter(prometheus.CounterOpts{Name: "heddle_" + name, Help: help})
 	}
 	return &metrics{
-		labels:   gauge("node_labels", "Labels that this node should carry."),
-		taints:   gauge("node_taints", "Taints that this node should carry."),
-		kept:     gauge("node_labels_kept", "1 while labels and taints stay although a GPU driver is absent."),
-		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
-		skipped:  gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
-		conflicts: auto.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "heddle", Name: "node_conflict",
-			Help: "1 for every label or taint left to another writer.",
-		}, []string{"kind", "key"}),
-		probes: auto.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "heddle", Name: "machine_probe",
-			Help: "1 for the state that each reader of the machine is in.",
-		}, []string{"probe", "state"}),
-		writes: auto.NewCounter(prometheus.CounterOpts{
-			Namespace: "heddle", Name: "node_writes_total", Help: "Requests that changed the Node.",
-		}),
-		failures: auto.NewCounter(prometheus.CounterOpts{
-			Namespace: "heddle", Name: "node_write_failures_total", Help: "Rounds whose write failed.",
-		}),
+		labels:    gauge("node_labels", "Labels that this node should carry."),
+		taints:    gauge("node_taints", "Taints that this node should carry."),
+		kept:      gauge("node_labels_kept", "1 while labels and taints stay although a GPU driver is absent."),
+		problems:  gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
+		skipped:   gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
+		conflicts: vec("node_conflict", "1 for every label or taint left to another writer.", "kind", "key"),
+		probes:    vec("machine_probe", "1 for the state that each reader of the machine is in.", "probe", "state"),
+		writes:    counter("node_writes_total", "Requests that changed the Node."),
+		failures:  counter("node_write_failures_total", "Rounds whose write failed."),
 		seconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "heddle", Name: "node_write_seconds", Help: "Time to bring the Node up to date.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),

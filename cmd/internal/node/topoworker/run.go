@@ -213,3 +213,24 @@ func (p *parts) converge(ctx context.Context, o *options, stdout io.Writer) erro
 		ObjectMeta: metav1.ObjectMeta{Name: o.NodeName}, Spec: spec,
 	})
 }
+
+// released follows the Node's request to release its GPUs' driver: until it ends, no scan opens
+// a session with the driver.
+type released struct {
+	node    *nodesync.Watch
+	release *host.Release
+}
+
+// Run implements [runner].
+func (r *released) Run(ctx context.Context) error {
+	for {
+		if node := r.node.Node(); node != nil {
+			r.release.Set(program.Released(node.Annotations))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.node.Changed():
+		}
+	}
+}

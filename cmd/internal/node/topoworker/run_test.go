@@ -4,16 +4,26 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/test/docs"
+	"github.com/heddle-dev/heddle/test/nodeapi"
 	"github.com/heddle-dev/heddle/test/programtest"
 )
 
@@ -71,4 +81,51 @@ func TestReplayWithAStaticFile(t *testing.T) {
 	if diff := cmp.Diff([]string{"switchbox-1", "dragonfly-2"}, nt.Spec.Path); diff != "" || len(nt.Spec.Skipped) != 0 {
 		t.Errorf("path (-want +got):\n%s%+v", diff, nt.Spec.Skipped)
 	}
+}
+
+func TestReleaseFollowsTheNode(t *testing.T) {
+	api := nodeapi.New(t, "n1")
+	r := &released{nodesync.NewWatch(api.Client(), "n1"), host.NewRelease()}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, one := range []runner{r.node, r} {
+		wg.Go(func() {
+			if err := one.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	defer wg.Wait()
+	defer cancel()
+	for _, step := range []struct {
+		name, text string
+		released   bool
+	}{
+		{"asked for", `{"until":"2999-01-01T00:00:00Z"}`, true},
+		{"a typo", "10m", false},
+		{"again", `{"until":"2999-01-02T00:00:00Z"}`, true},
+		{"over", `{"until":"2026-01-01T00:00:00Z"}`, false},
+	} {
+		api.EditNode(func(n *corev1.Node) { n.Annotations = map[string]string{wellknown.GPURelease: step.text} })
+		tick, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)
+		for r.release.Active() != step.released {
+			select {
+			case <-tick.C:
+			case <-late:
+				t.Fatalf("%s: released is %t", step.name, !step.released)
+			}
+		}
+		tick.Stop()
+	}
+}
+
+var update = flag.Bool("update", false, "write "+docs.Observability)
+
+func TestDocumentedMetrics(t *testing.T) {
+	o := options{dryRun: true, Host: program.Host{Options: host.Options{NodeName: "n1"}, Machine: h800}}
+	p, err := wire(&o, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs.Section(t, "../../../..", docs.Observability, "heddle-topo-worker", docs.Metrics(t, p.registry), *update)
 }
