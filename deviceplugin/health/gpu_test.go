@@ -54,7 +54,7 @@ func scan(at int, m *machine.Machine) step {
 }
 
 func xidEvent(at int, n uint64) step {
-	return step{at, func(t *tracker, now time.Time) { t.event(now, xid("GPU-0", n)) }}
+	return step{at, func(t *tracker, now time.Time) { t.event(now, xid(n)) }}
 }
 
 func ecc(at int) step {
