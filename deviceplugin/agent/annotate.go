@@ -99,10 +99,10 @@ func annotatePods(
 		if b != nil && b.uid != "" && !apiserver.HasUID(p, b.uid) {
 			b = nil
 		}
-		switch {
-		case b != nil && b.unrecorded, b == nil && incomplete:
+		if b == nil && incomplete || b != nil && b.unrecorded {
 			continue // The annotation stays as it was written.
-		case b != nil:
+		}
+		if b != nil {
 			text, warning = b.String(), b.notEnforced(p)
 		}
 		now := p.Annotations[wellknown.SGPUBound]
@@ -110,11 +110,7 @@ func annotatePods(
 		if now == text || ended {
 			continue
 		}
-		var value *string
-		if text != "" {
-			value = &text
-		}
-		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: orNil(text)}); err != nil {
 			again = true
 			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 			continue
@@ -128,6 +124,14 @@ func annotatePods(
 		}
 	}
 	return drifts, again
+}
+
+// orNil returns nil for an empty text.
+func orNil(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }
 
 // notEnforced returns the warning that shares of a pod are not enforced; empty if its

@@ -77,7 +77,7 @@ func (a *Agent) Report() report.Report {
 		r.GPUs = append(r.GPUs, g.GPU)
 	}
 	if now.Sharing {
-		r.Unmeasured, r.Enforcers = a.meter.Unmeasured(), a.enforcers()
+		r.Unmeasured, r.Enforcers = a.meter.unmeasured(), a.enforcers()
 	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
