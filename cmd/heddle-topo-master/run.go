@@ -107,7 +107,7 @@ func (d *daemon) build() error {
 	})
 	d.builder = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
-		StaleAfter: fabric.DefaultStaleAfter, Pause: time.Second, Log: d.log,
+		Pause: time.Second, Log: d.log,
 	})
 	d.builder.Register(d.registry)
 	return nil

@@ -118,7 +118,7 @@ func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
 func one(tb testing.TB) *snapshot.Latest {
 	tb.Helper()
 	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	m.Put(fabric.Node{Name: "n1", Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	})})

@@ -147,28 +147,20 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	}
 }
 
-// SetPodGroup takes over a PodGroup object of an API group; err is why it is invalid.
-func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
+// SetPodGroup takes over a PodGroup object of an API group; err is why it is invalid. The spec is
+// nil if the object was deleted.
+func (c *Cache) SetPodGroup(group string, key types.NamespacedName, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.get(spec.Key)
-	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
-	if !spec.Created.IsZero() {
+	g := c.get(key)
+	if spec == nil {
+		delete(g.objects, group)
+	} else {
+		g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
 		g.born(spec.Created)
 	}
-	g.invalidate()
+	c.lost(g)
 	c.changed(g)
-}
-
-// DeletePodGroup forgets a PodGroup object.
-func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
-	c.mu.Lock()
-	defer c.unlock()
-	if g := c.byKey[key]; g != nil {
-		delete(g.objects, group)
-		c.lost(g)
-		c.changed(g)
-	}
 }
 
 // NodeChanged takes over a changed node, nil if it was deleted, and ends its back-off. A gang

@@ -48,13 +48,12 @@ func cycle(c *Cache, pod *corev1.Pod, plan func(unit []planner.Gang) planner.Pla
 	for {
 		s := c.Snapshot(pod)
 		current := true
-		node, rejection = s.Node, s.Rejection
 		for _, unit := range s.Units {
 			made := plan(unit)
-			node, rejection, current = c.Commit(pod, unit, &made)
+			s, current = c.Commit(pod, unit, &made)
 		}
 		if current {
-			return node, rejection
+			return s.Node, s.Rejection
 		}
 	}
 }
@@ -120,7 +119,7 @@ func setPodGroup(t *testing.T, c *Cache, group string, least int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetPodGroup(group, &spec, nil)
+	c.SetPodGroup(group, spec.Key, &spec, nil)
 }
 
 func TestPodGroupObjects(t *testing.T) {
@@ -142,39 +141,14 @@ func TestPodGroupObjects(t *testing.T) {
 	if _, rejection := place(c, a, nil); !strings.Contains(rejection, "have minMember 1 and 3") {
 		t.Errorf("two objects: %q", rejection)
 	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, key)
-	c.DeletePodGroup(wellknown.PodGroupAPI, key)
+	c.SetPodGroup(wellknown.PodGroupAPIXK8s, key, nil, nil)
+	c.SetPodGroup(wellknown.PodGroupAPI, key, nil, nil)
 	if got := admit(c, a); got == "" {
 		t.Error("deleted objects still have minMember")
 	}
 	c.DeletePod(a)
 	if len(c.byKey) != 0 || len(c.members) != 0 {
 		t.Errorf("the cache keeps %v", c.byKey)
-	}
-}
-
-// A PodGroup that is deleted takes minMember with it: what members hold is free at
-// once, and they wait for another object.
-func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
-	c := newCache()
-	a, b := podOf("a", in("x", "")), podOf("b", in("x", ""))
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	admit(c, a)
-	admit(c, b)
-	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
-	if wait, rejection := c.Permit(a, "n"); wait == 0 {
-		t.Fatalf("one of two is let go: %s", rejection)
-	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
-	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "no PodGroup object") {
-		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
-	}
-	if admit(c, b) == "" {
-		t.Error("a gang without minMember is tried")
-	}
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	if got := admit(c, b); got != "" {
-		t.Errorf("with another object: %s", got)
 	}
 }
 

@@ -27,7 +27,7 @@ func (c *Cache) get(key types.NamespacedName) *gangInfo {
 	return g
 }
 
-// lost is called when a gang lost a member or an object. A gang without both is forgotten.
+// lost is called when members or objects of a gang changed. A gang without both is forgotten.
 func (c *Cache) lost(g *gangInfo) {
 	g.invalidate()
 	if len(g.members) == 0 && len(g.objects) == 0 {
@@ -82,7 +82,6 @@ func (c *Cache) remove(m *member) {
 	if m.gang.rejected.leader == m {
 		m.gang.elect(nil)
 	}
-	m.gang.preemption.tried(m.Pod.UID)
 	c.lost(m.gang)
 }
 

@@ -47,11 +47,11 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter returns a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
+// newLimiter returns a limiter.
+func newLimiter(o *options, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
-		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
+		HookDriverRoot: o.hostDriverRoot, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {

@@ -34,7 +34,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // lock waits until no other process writes checkpoints, CDI specs and annotations, or
@@ -115,7 +114,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
-	limits := newLimiter(o, computeModes(o.GPUs), log)
+	limits := newLimiter(o, log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
@@ -176,16 +175,6 @@ func (o *options) generator() gpu.EditsGenerator {
 		return gpu.ReplayedEdits{Dir: o.DevRoot, Vendors: host.Vendors()}
 	}
 	return o.GPUs
-}
-
-// computeModes returns those of the first vendor that has some, or nil.
-func computeModes(gpus gpu.Sources) enforce.ComputeModes {
-	for _, source := range gpus {
-		if modes, ok := source.Library.(enforce.ComputeModes); ok {
-			return modes
-		}
-	}
-	return nil
 }
 
 // auth returns nil without an API server, which apiServer logs, and if no token is needed.

@@ -1,9 +1,7 @@
 package devicestate
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,19 +13,31 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// findUnrecorded finds allocations of shares without an entry: entries were removed
-// or damaged, or another device plugin made the allocation. Without the entry it is
-// not known which GPUs the container has: those that its device IDs name, or those in
-// its pod's annotation. All of them stay out of use until the pod is gone, or the
-// container starts again and gets an entry.
-func (s *State) findUnrecorded(seen *observation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// uncertain is a container with devices that stay out of use until its pod is gone: the kubelet or
+// the checkpoint has lost its allocation.
+type uncertain struct {
+	since time.Time
+	// reported: its Event was made. A kubelet that rejects a pod knows the pod for a
+	// moment without its devices, which is not worth one.
+	reported bool
+	// unrecorded are the allocations of shares without an entry; none
+	// of a container with entries, which the kubelet has forgotten.
+	unrecorded []kubelet.Allocation
+}
+
+// findUncertainLocked finds the containers with devices that only one side knows. The caller holds mu.
+//
+//   - Shares without an entry: entries were removed or damaged, or another device plugin made the
+//     allocation. Which GPUs the container has is not known without it: those that its device IDs
+//     name, or those in its pod's annotation.
+//   - Entries of a container that has its pod, and no devices by the kubelet: its checkpoint was
+//     lost. Where that lasts, the pod gets an Event.
+func (s *State) findUncertainLocked(seen *observation) {
+	found := make(map[kubelet.Container]uncertain)
 	// Who may have forgotten what does not matter here, and takes time to find.
 	node := allocate.Node{Inventory: s.inventory.Load(), Snapshot: seen.Snapshot, Entries: s.entries}
-	unrecorded := make(map[kubelet.Container][]kubelet.Allocation)
 	for _, a := range node.Unaccounted() {
-		if s.pods.isGone(a.Pod) {
+		if s.isGone(a.Pod) {
 			continue
 		}
 		if pod, _ := s.api.Watched(a.Pod); pod != nil {
@@ -35,14 +45,31 @@ func (s *State) findUnrecorded(seen *observation) {
 			a.IDs = slices.Concat(a.IDs, boundGPUs(pod, a.Name))
 		}
 		if !seen.Gone(a.Pod) {
-			unrecorded[a.Container] = append(unrecorded[a.Container], a)
+			found[a.Container] = uncertain{unrecorded: append(found[a.Container].unrecorded, a)}
 		}
 	}
-	before := len(s.unrecordedLocked())
-	maps.DeleteFunc(s.uncertain, func(_ kubelet.Container, u uncertain) bool { return u.unrecorded != nil })
-	for c, all := range unrecorded {
-		s.uncertain[c] = uncertain{since: s.options.Now(), reported: true, unrecorded: all}
+	lacks := seen.Forgotten()
+	for _, e := range s.entries {
+		if e.Owner != nil && lacks(*e.Owner) && e.Decision <= seen.since && !s.isGone(e.Owner.Pod) {
+			found[*e.Owner] = uncertain{}
+		}
 	}
+	now, before := s.options.Now(), len(s.unrecordedLocked())
+	for c, u := range found {
+		u.since = now
+		if old, known := s.uncertain[c]; known {
+			u.since, u.reported = old.since, old.reported
+		}
+		if u.unrecorded == nil && !u.reported && now.Sub(u.since) >= forgottenFor {
+			u.reported = true
+			s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
+			s.api.WarnPod(c.Pod, wellknown.EventDevicesLost, fmt.Sprintf(
+				"the kubelet has lost the devices of container %s: it runs on, and "+
+					"cannot start again; delete the pod to have it made again", c.Name))
+		}
+		found[c] = u
+	}
+	s.uncertain = found
 	if len(s.unrecordedLocked()) != before {
 		s.changed.Notify()
 	}
@@ -74,18 +101,6 @@ func (s *State) Forgotten(resource string) map[string]string {
 	return s.deviceIDsLocked(resource, s.uncertainLocked(starting))
 }
 
-// uncertain is a container with devices that stay out of use until its pod is gone: the kubelet or
-// the checkpoint has lost its allocation.
-type uncertain struct {
-	since time.Time
-	// reported: its Event was made. A kubelet that rejects a pod knows the pod for a
-	// moment without its devices, which is not worth one.
-	reported bool
-	// unrecorded are the allocations of shares without an entry; none
-	// of a container with entries, which the kubelet has forgotten.
-	unrecorded []kubelet.Allocation
-}
-
 // Reasons of [allocate.Node.Uncertain].
 const (
 	forgottenByKubelet = "the kubelet has forgotten its devices; delete that pod"
@@ -98,7 +113,7 @@ func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	all := make(map[kubelet.Container]string, len(s.uncertain))
 	if starting {
 		for _, e := range s.entries {
-			if e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
+			if e.Owner != nil && !s.isGone(e.Owner.Pod) {
 				all[*e.Owner] = kubeletStarts
 			}
 		}
@@ -132,49 +147,4 @@ func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]stri
 		}
 	}
 	return ids
-}
-
-// detectForgotten finds the containers that were prepared, that have their pod, and
-// and that have no devices by the kubelet: its checkpoint was lost. It warns of those
-// that stay so.
-func (s *State) detectForgotten(ctx context.Context, seen *observation) {
-	lacks := seen.Forgotten()
-	s.mu.Lock()
-	found := make(map[kubelet.Container]bool)
-	for _, e := range s.entries {
-		if e.Owner == nil || !lacks(*e.Owner) || e.Decision > seen.since {
-			continue
-		}
-		if _, known := s.uncertain[*e.Owner]; !known {
-			found[*e.Owner] = true
-		}
-	}
-	maps.DeleteFunc(s.uncertain, func(c kubelet.Container, u uncertain) bool { return u.unrecorded == nil && !lacks(c) })
-	s.mu.Unlock()
-	for c := range found {
-		if !s.pods.exists(ctx, c.Pod) {
-			delete(found, c) // Another pod has its name.
-		}
-	}
-	s.mu.Lock()
-	var lasting []kubelet.Container
-	for c := range found {
-		if _, known := s.uncertain[c]; !known {
-			s.uncertain[c] = uncertain{since: s.options.Now()}
-		}
-	}
-	for c, u := range s.uncertain {
-		if !u.reported && s.options.Now().Sub(u.since) >= forgottenFor {
-			u.reported = true
-			s.uncertain[c] = u
-			lasting = append(lasting, c)
-		}
-	}
-	s.mu.Unlock()
-	for _, c := range lasting {
-		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
-		s.api.WarnPod(c.Pod, wellknown.EventDevicesLost, fmt.Sprintf(
-			"the kubelet has lost the devices of container %s: it runs on, and "+
-				"cannot start again; delete the pod to have it made again", c.Name))
-	}
 }

@@ -1,4 +1,4 @@
-package usage
+package agent
 
 import (
 	"crypto/sha256"
@@ -54,13 +54,6 @@ func procfs(t *testing.T, hostPIDs bool, all map[int]cgroup.Container) cgroup.Pr
 		}
 	}
 	return cgroup.Proc{Root: root}
-}
-
-// uidOf is a pod's UID, as long as a real one.
-func uidOf(pod string) string {
-	sum := sha256.Sum256([]byte(pod))
-	h := hex.EncodeToString(sum[:])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, "-")
 }
 
 func podOf(name string) *corev1.Pod {
@@ -205,22 +198,22 @@ func TestContainerNames(t *testing.T) {
 	}
 }
 
-// fakeDriver hands out the same usage again and again.
-type fakeDriver struct {
+// usageDriver hands out the same usage again and again.
+type usageDriver struct {
 	uuid  string
 	usage devgpu.Usage
 }
 
-func (d fakeDriver) Pulse(string) (devgpu.Action, error) { return devgpu.ActionNone, nil }
+func (d usageDriver) Pulse(string) (devgpu.Action, error) { return devgpu.ActionNone, nil }
 
-func (d fakeDriver) Usage(uuid string, _ uint64) (devgpu.Usage, error) {
+func (d usageDriver) Usage(uuid string, _ uint64) (devgpu.Usage, error) {
 	if uuid != d.uuid {
 		return devgpu.Usage{}, devgpu.ErrAbsent
 	}
 	return d.usage, nil
 }
 
-func (fakeDriver) WaitEvent(time.Duration) (devgpu.Event, error) {
+func (usageDriver) WaitEvent(time.Duration) (devgpu.Event, error) {
 	return devgpu.Event{}, devgpu.ErrNoEvent
 }
 
@@ -282,19 +275,19 @@ func TestUsageMetrics(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Options{
 				Processes: procfs(t, tt.hostPIDs, map[int]cgroup.Container{41: process("runs", "main")}),
-				State:     state.New(t, t.TempDir(), round.Inventory, entry),
 			}
+			devices := state.New(t, t.TempDir(), round.Inventory, entry)
 			if !tt.replayed {
-				o.GPUs = devgpu.Pollers{devgpu.NewPoller(fakeDriver{uuid, devgpu.Usage{
+				o.GPUs = devgpu.Pollers{devgpu.NewPoller(usageDriver{uuid, devgpu.Usage{
 					Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
 				}})}
 			}
 			r := *round
 			r.Sharing = tt.sharing
-			o.Last = &atomic.Pointer[publish.Round]{}
-			o.Last.Store(&r)
-			meter := New(o)
-			if got := meter.Unmeasured(); (got == "") != (tt.why == "") || !strings.Contains(got, tt.why) {
+			last := &atomic.Pointer[publish.Round]{}
+			last.Store(&r)
+			meter := newMeter(&o, devices, last)
+			if got := meter.unmeasured(); (got == "") != (tt.why == "") || !strings.Contains(got, tt.why) {
 				t.Errorf("unmeasured: %q", got)
 			}
 			if diff := cmp.Diff(has, series(t, uuid, meter)); diff != "" {
@@ -307,7 +300,7 @@ func TestUsageMetrics(t *testing.T) {
 			if diff := cmp.Diff(want, series(t, uuid, meter)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			public := slices.DeleteFunc(series(t, uuid, meter.Public()...), func(s string) bool { return strings.HasPrefix(s, evictions) })
+			public := slices.DeleteFunc(series(t, uuid, meter.public()...), func(s string) bool { return strings.HasPrefix(s, evictions) })
 			if diff := cmp.Diff(tt.measurable, slices.Clip(append([]string(nil), public...))); diff != "" {
 				t.Errorf("public (-want +got):\n%s", diff)
 			}

@@ -15,21 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// State is the state of a GPU's control daemon.
-type State string
-
-// The states of a daemon.
-const (
-	// Starting: a client that starts now would not be limited, so none is started.
-	Starting State = "starting"
-	// Running: it answers, and has the limits.
-	Running State = "running"
-	// Broken: it died, hangs or does not start, and will be started again.
-	Broken State = "broken"
-	// Stopped: the GPU has no consumers, and the daemon is being ended.
-	Stopped State = "stopped"
-)
-
 // pace has the timeouts and intervals of a Keeper.
 type pace struct {
 	// follow is between two looks at the plugin's file.
@@ -38,22 +23,22 @@ type pace struct {
 	// way to end one.
 	answer, start, stop time.Duration
 	// poll is between attempts while it starts, health between checks of
-	// one that runs; misses checks in a row without an answer mean that it hangs.
+	// one that runs.
 	poll, health time.Duration
-	misses       int
-	// first and longest are the pauses before it is started again; one that
-	// ran for steady begins again with first.
-	first, longest, steady time.Duration
+	// first is the pause before it is started again, and doubles up to 64 times of it; one that
+	// ran for longer than that begins again with first.
+	first time.Duration
 }
 
 func usualPace() pace {
 	return pace{
-		follow: 200 * time.Millisecond,
-		answer: 5 * time.Second, start: 20 * time.Second, stop: 5 * time.Second,
-		poll: 100 * time.Millisecond, health: 10 * time.Second, misses: 3,
-		first: time.Second, longest: time.Minute, steady: time.Minute,
+		follow: 200 * time.Millisecond, answer: 5 * time.Second, start: 20 * time.Second, stop: 5 * time.Second,
+		poll: 100 * time.Millisecond, health: 10 * time.Second, first: time.Second,
 	}
 }
+
+// maxMisses checks in a row without an answer mean that a daemon hangs.
+const maxMisses = 3
 
 // daemon is the control daemon of one GPU: it is started, given its limits,
 // watched, started again when it dies or hangs, and stopped.
@@ -82,7 +67,7 @@ func (d *daemon) state() Daemon {
 	return d.status
 }
 
-// setState changes the state of a daemon that is not being stopped.
+// setState changes the state of a daemon that is not being stopped, which is final.
 func (d *daemon) setState(state State, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,12 +114,8 @@ func (d *daemon) request(l daemonLimits) {
 
 // run keeps the daemon alive until ctx ends, and then ends it.
 func (d *daemon) run(ctx context.Context) {
-	pause, fault := d.pace.first, ""
-	d.mu.Lock()
-	if d.status.State == Broken { // It ended with an earlier Keeper.
-		fault = d.status.Reason
-	}
-	d.mu.Unlock()
+	pause, longest := d.pace.first, 64*d.pace.first
+	fault := d.state().Reason // That it ended with an earlier Keeper.
 	for {
 		began := time.Now()
 		d.setState(Starting, fault)
@@ -144,13 +125,13 @@ func (d *daemon) run(ctx context.Context) {
 		}
 		fault = err.Error()
 		d.setState(Broken, fault)
-		if time.Since(began) >= d.pace.steady {
+		if time.Since(began) >= longest {
 			pause = d.pace.first
 		}
 		if !rest(ctx, pause) {
 			return
 		}
-		pause = min(2*pause, d.pace.longest)
+		pause = min(2*pause, longest)
 	}
 }
 
@@ -180,20 +161,10 @@ func (d *daemon) runOnce(ctx context.Context) error {
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
-			if missed, err = d.check(ctx, missed); missed >= d.pace.misses {
-				return d.silent(c, err)
+			if missed, err = d.check(ctx, missed); missed >= maxMisses {
+				return fmt.Errorf("the control daemon hangs: %w", err)
 			}
 		}
-	}
-}
-
-// silent returns why a daemon no longer answers: a death is reported a moment later.
-func (d *daemon) silent(c *child, err error) error {
-	select {
-	case <-c.done:
-		return fmt.Errorf("the control daemon ended: %w", c.fault())
-	case <-time.After(d.pace.answer):
-		return fmt.Errorf("the control daemon hangs: %w", err)
 	}
 }
 
@@ -218,19 +189,9 @@ func (d *daemon) prepare(ctx context.Context) error {
 		}
 	}
 	log := filepath.Join(p.root, p.log, "control.log")
-	_ = os.Rename(log, log+".old") // The log of the previous run, if any, for people.
-	return d.quitLeftover(ctx)
-}
-
-// quitLeftover ends a daemon that an earlier process left behind.
-func (d *daemon) quitLeftover(ctx context.Context) error {
-	for began := time.Now(); time.Since(began) < d.pace.start; {
-		_, err := d.program.send(ctx, quitCommand)
-		if err != nil || !rest(ctx, d.pace.poll) { // No daemon answers.
-			return ctx.Err()
-		}
-	}
-	return errors.New("another control daemon runs and does not end")
+	_ = os.Rename(log, log+".old")          // The log of the previous run, if any, for people.
+	_, _ = d.program.send(ctx, quitCommand) // Ends one that an earlier process left behind.
+	return ctx.Err()
 }
 
 // await waits until a new daemon answers.
@@ -307,14 +268,11 @@ func (d *daemon) end(ctx context.Context, c *child) {
 	}
 }
 
-// rest reports whether the time passed before ctx ended.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+// openDir makes a directory that every user may write in: the user of a
+// container is not known.
+func openDir(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // See below.
+		return err
 	}
+	return os.Chmod(path, 0o777) //nolint:gosec // On purpose, and past the umask.
 }

@@ -1,9 +1,4 @@
-// Package usage measures what containers use of shared GPUs, exports it as metrics, and
-// has pods evicted that are over their share for too long.
-//
-// What a process uses is attributed to its container by its cgroup. Which pods are over
-// their share is decided by sharing/enforce. The package limits nothing.
-package usage
+package agent
 
 import (
 	"context"
@@ -14,38 +9,27 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/discovery/cgroup"
-	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 const (
-	// every is how often GPUs are asked which processes use them, however often metrics
+	// measureEvery is how often GPUs are asked which processes use them, however often metrics
 	// are scraped.
-	every = 10 * time.Second
+	measureEvery = 10 * time.Second
 	// validFor is how long an answer counts if none follows it.
-	validFor = 3 * every
+	validFor = 3 * measureEvery
 )
 
-// Options configures a Meter.
-type Options struct {
-	// GPUs answer which processes use them; none for a replayed machine.
-	GPUs devgpu.Pollers
-	// Processes knows the containers of processes.
-	Processes cgroup.Proc
-	State     *devicestate.State
-	API       *apiserver.Client
-	// Last is the last round.
-	Last *atomic.Pointer[publish.Round]
-}
-
-// Meter measures what containers use of shared GPUs. Its metrics name pods.
-type Meter struct {
-	Options
+// meter measures what containers use of shared GPUs, exports it as metrics, and has pods evicted that are over
+// their share for too long. What a process uses is attributed to its container by its cgroup; sharing/enforce
+// decides which pods are over their share. Its metrics name pods.
+type meter struct {
+	*Options
 	overuse
+	state *devicestate.State
+	round *atomic.Pointer[publish.Round]
 
 	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
 
@@ -55,14 +39,13 @@ type Meter struct {
 	at   time.Time
 }
 
-// New makes a Meter of the node.
-func New(o Options) *Meter {
+func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publish.Round]) *meter {
 	labels := []string{"namespace", "pod", "container", "gpu"}
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
 	}
-	return &Meter{
-		Options: o, overuse: newOveruse(o.API),
+	return &meter{
+		Options: o, state: state, round: round, overuse: newOveruse(o.API),
 		vcore: desc("heddle_share_vcore_percent",
 			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
 		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
@@ -75,8 +58,8 @@ func New(o Options) *Meter {
 	}
 }
 
-// Unmeasured returns why it is not measured what containers use; empty if it is.
-func (m *Meter) Unmeasured() string {
+// unmeasured returns why it is not measured what containers use; empty if it is.
+func (m *meter) unmeasured() string {
 	switch {
 	case len(m.GPUs) == 0:
 		return "a replayed machine has no driver that could be asked"
@@ -87,12 +70,12 @@ func (m *Meter) Unmeasured() string {
 	return ""
 }
 
-// Run measures until ctx ends.
-func (m *Meter) Run(ctx context.Context) error {
-	ticker := time.NewTicker(every)
+// run measures until ctx ends.
+func (m *meter) run(ctx context.Context) error {
+	ticker := time.NewTicker(measureEvery)
 	defer ticker.Stop()
 	for {
-		if m.Unmeasured() == "" {
+		if m.unmeasured() == "" {
 			m.measure(ctx)
 		}
 		select {
@@ -104,9 +87,9 @@ func (m *Meter) Run(ctx context.Context) error {
 }
 
 // measure asks the GPUs, unless no container has a share.
-func (m *Meter) measure(ctx context.Context) {
+func (m *meter) measure(ctx context.Context) {
 	var used map[consumer]consumed
-	r, allocations := m.Last.Load(), m.allocations()
+	r, allocations := m.round.Load(), m.allocations()
 	pods, _, known := m.API.Pods()
 	if len(allocations) > 0 {
 		used = attribute(allocations, m.GPUs.Usage(ctx, r.Inventory.Machine), m.Processes, containerNames(pods))
@@ -120,12 +103,12 @@ func (m *Meter) measure(ctx context.Context) {
 }
 
 // allocations returns the containers that have shares.
-func (m *Meter) allocations() []report.Binding {
-	return slices.DeleteFunc(m.State.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
+func (m *meter) allocations() []report.Binding {
+	return slices.DeleteFunc(m.state.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
 }
 
 // Describe implements [prometheus.Collector].
-func (m *Meter) Describe(descs chan<- *prometheus.Desc) {
+func (m *meter) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.vcore, m.memory, m.info, m.memoryUsed, m.smUsed} {
 		descs <- d
 	}
@@ -140,7 +123,7 @@ type part struct {
 // Collect implements [prometheus.Collector]. Pods of one name follow one another, and
 // while the first still has its GPUs the two are one to these labels: what they have is
 // added up, and what they use is known if both are.
-func (m *Meter) Collect(metrics chan<- prometheus.Metric) {
+func (m *meter) Collect(metrics chan<- prometheus.Metric) {
 	m.mu.Lock()
 	used := m.used
 	if time.Since(m.at) > validFor {
@@ -181,13 +164,13 @@ func (m *Meter) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// Public returns the metrics that name no pod: whether usage is measured, and evictions.
-func (m *Meter) Public() []prometheus.Collector {
+// public returns the metrics that name no pod: whether usage is measured, and evictions.
+func (m *meter) public() []prometheus.Collector {
 	return []prometheus.Collector{m.evicted, measured{m}}
 }
 
 // measured is the metric of whether usage is measured.
-type measured struct{ *Meter }
+type measured struct{ *meter }
 
 func (measured) desc() *prometheus.Desc {
 	return prometheus.NewDesc("heddle_share_usage_measured",
@@ -200,11 +183,11 @@ func (m measured) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc() }
 
 // Collect implements [prometheus.Collector].
 func (m measured) Collect(metrics chan<- prometheus.Metric) {
-	if !m.Last.Load().Sharing {
+	if !m.round.Load().Sharing {
 		return
 	}
 	value := 0.0
-	if m.Unmeasured() == "" {
+	if m.unmeasured() == "" {
 		value = 1
 	}
 	metrics <- prometheus.MustNewConstMetric(m.desc(), prometheus.GaugeValue, value)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,15 +34,15 @@ type Keeper struct {
 	generation int64
 	fault      string
 	daemons    map[string]*daemon
-	// ended are the states of daemons of an earlier Keeper, until they start again.
-	ended map[string]Daemon
+	// last are the states that an earlier Keeper wrote: its daemons ended with it.
+	last daemonStatus
 }
 
 // Run follows the file until ctx ends, and then ends all daemons. It waits for
 // the end of another Keeper of the directory.
 func (k *Keeper) Run(ctx context.Context) error {
 	k.dir = filepath.Join(k.StateDir, "mps")
-	k.updated, k.daemons, k.ended = notify.New(), map[string]*daemon{}, map[string]Daemon{}
+	k.updated, k.daemons = notify.New(), map[string]*daemon{}
 	if k.pace == (pace{}) {
 		k.pace = usualPace()
 	}
@@ -56,17 +55,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
-	k.resume()
+	if err := readShared(k.dir, statusFile, &k.last); err != nil {
+		k.Log.Warn("status of the last process is not read", "err", err)
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	k.reconcile(ctx, &group)
 	k.report()
 	alive, err := hostfile.TakeLock(ctx, filepath.Join(k.dir, aliveDir), k.Log)
 	if err != nil {
 		return err
 	}
-	var group sync.WaitGroup
-	defer func() {
-		_ = alive.Close() // No container starts from now on.
-		group.Wait()
-	}()
+	defer func() { _ = alive.Close() }() // Before the daemons end: no container starts from then on.
 	ticker := time.NewTicker(k.pace.follow)
 	defer ticker.Stop()
 	for {
@@ -81,26 +81,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// resume takes the states that the last Keeper wrote: its daemons ended with it.
-func (k *Keeper) resume() {
-	last, err := readStatus(k.dir)
-	if err != nil {
-		k.Log.Warn("status of the last process is not read", "err", err)
-	}
-	for _, d := range last.Daemons {
-		if d.State != Stopped {
-			d.fail("heddle-mps was started again", time.Now())
-			d.Percent, d.MemoryMiB = 0, 0
-			k.ended[d.GPU] = d
-		}
-	}
-}
-
 // reconcile starts, updates and stops daemons as the plugin's file has them. A
 // file that cannot be used leaves them as they are.
 func (k *Keeper) reconcile(ctx context.Context, group *sync.WaitGroup) {
-	var wanted wantedDaemons
-	err := readWanted(k.dir, &wanted)
+	wanted, err := readWanted(k.dir)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err != nil {
@@ -130,15 +114,16 @@ func (k *Keeper) reconcile(ctx context.Context, group *sync.WaitGroup) {
 			d.stop()
 		}
 	}
-	maps.DeleteFunc(k.ended, func(uuid string, _ Daemon) bool { return !names[uuid] || k.daemons[uuid] != nil })
-	k.generation = wanted.Generation
+	k.last, k.generation = daemonStatus{}, wanted.Generation
 }
 
 func (k *Keeper) newDaemon(w *wantedDaemon) *daemon {
 	dir := filepath.Join(k.dir, w.GPU)
-	status, found := k.ended[w.GPU]
-	if !found {
-		status = Daemon{GPU: w.GPU}
+	status := Daemon{GPU: w.GPU}
+	if last := k.last.daemon(w.GPU); last != nil && last.State != Stopped {
+		status = *last
+		status.fail("heddle-mps was started again", time.Now())
+		status.Percent, status.MemoryMiB = 0, 0
 	}
 	status.Index, status.MultiUser = w.Index, w.MultiUser
 	return &daemon{
@@ -169,11 +154,8 @@ func (k *Keeper) report() {
 	for _, d := range k.daemons {
 		status.Daemons = append(status.Daemons, d.state())
 	}
-	for _, d := range k.ended {
-		status.Daemons = append(status.Daemons, d)
-	}
 	slices.SortFunc(status.Daemons, func(a, b Daemon) int { return strings.Compare(a.GPU, b.GPU) })
-	if err := writeStatus(k.dir, &status); err != nil {
+	if err := writeShared(k.dir, statusFile, &status); err != nil {
 		k.Log.Error("status of MPS daemons is not written", "err", err)
 	}
 }
