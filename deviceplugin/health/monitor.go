@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ import (
 // lost one is found within this and one poll's timeout: under five seconds.
 const DefaultPollInterval = 2 * time.Second
 
-// Source is where scans of the machine come from: host.Host, replay.Replay.
+// Source is where scans of the machine come from: host.Host, host.Replay.
 // Changed has one reader, which is the Monitor; others subscribe to that.
 type Source interface {
 	Machine() *machine.Machine
@@ -340,9 +341,7 @@ func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll b
 
 // severityOf returns the configured severity of a report, else the severity in the vendor's catalog.
 func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severity {
-	has := func(list []config.HealthCode) bool {
-		return slices.ContainsFunc(list, func(c config.HealthCode) bool { return c.Is(code.Number) })
-	}
+	has := func(list []int) bool { return slices.Contains(list, int(min(code.Number, math.MaxInt))) }
 	switch {
 	case code.Kind != config.CodeKind:
 	case has(configured.Fatal):

@@ -1,11 +1,4 @@
-// Package replay is a machine out of a file: the dump that `heddle inspect -o
-// json` writes, for demos, scale tests and bug reports.
-//
-// It offers what discovery/host offers, and follows the file as host follows
-// the hardware: edited in place, replaced by rename, or swapped as a mounted
-// ConfigMap. A file that cannot be read or decoded changes nothing; the last
-// good machine stays. It reads no hardware.
-package replay
+package host
 
 import (
 	"bytes"
@@ -28,14 +21,18 @@ import (
 )
 
 const (
-	// interval is how often the file is read without an event: inotify reports
+	// replayInterval is how often the file is read without an event: inotify reports
 	// nothing on some network file systems.
-	interval = 30 * time.Second
-	// debounce is how long the file must be quiet before it is read.
-	debounce = 50 * time.Millisecond
+	replayInterval = 30 * time.Second
+	// quietFor is how long the file must be quiet before it is read.
+	quietFor = 50 * time.Millisecond
 )
 
-// Replay is one replayed machine. Its methods may be called from any goroutine.
+// Replay is a machine out of a file: the dump that `heddle inspect -o json` writes, for
+// demos, scale tests and bug reports. It offers what [Host] offers, and follows the file as
+// Host follows the hardware: edited in place, replaced by rename, or swapped as a mounted
+// ConfigMap. A file that cannot be read or decoded changes nothing; the last good machine
+// stays. Its methods may be called from any goroutine.
 type Replay struct {
 	path, node string
 	logger     *slog.Logger
@@ -50,22 +47,22 @@ type Replay struct {
 	fault error
 }
 
-// New returns a replay of a file. Nothing is read yet. A node name, unless empty,
+// NewReplay returns a replay of a file. Nothing is read yet. A node name, unless empty,
 // replaces the dump's.
-func New(path, node string, logger *slog.Logger) *Replay {
+func NewReplay(path, node string, logger *slog.Logger) *Replay {
 	return &Replay{path: path, node: node, logger: logger, changed: notify.New()}
 }
 
-// Load reads a dump once. The error names the file and the place in it.
-func Load(path string) (*machine.Machine, error) {
-	b, err := read(path)
+// LoadDump reads a dump once. The error names the file and the place in it.
+func LoadDump(path string) (*machine.Machine, error) {
+	b, err := readDump(path)
 	if err != nil {
 		return nil, err
 	}
-	return decode(path, b)
+	return decodeDump(path, b)
 }
 
-func decode(path string, b []byte) (*machine.Machine, error) {
+func decodeDump(path string, b []byte) (*machine.Machine, error) {
 	m, err := machine.Decode(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -73,8 +70,8 @@ func decode(path string, b []byte) (*machine.Machine, error) {
 	return m, nil
 }
 
-// read bounds the file before it is in memory.
-func read(path string) ([]byte, error) {
+// readDump bounds the file before it is in memory.
+func readDump(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("machine file: %w", err)
@@ -108,14 +105,14 @@ func (r *Replay) Scan(context.Context) *machine.Machine {
 func (r *Replay) load() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b, err := read(r.path)
+	b, err := readDump(r.path)
 	if err == nil && r.text != nil && bytes.Equal(b, r.text) {
 		return r.fault
 	}
 	r.text = b
 	var m *machine.Machine
 	if err == nil {
-		m, err = decode(r.path, b)
+		m, err = decodeDump(r.path, b)
 	}
 	last := r.fault
 	r.fault = err
@@ -148,16 +145,16 @@ func (r *Replay) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		// inotify instances are few, and shared by all of root's processes.
-		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", interval)
+		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", replayInterval)
 		watcher = &fsnotify.Watcher{} // Which reports nothing.
 	}
 	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(replayInterval)
 	defer ticker.Stop()
 	// An editor writes in pieces, and each would be a bad file.
-	quiet := time.NewTimer(debounce)
+	quiet := time.NewTimer(quietFor)
 	defer quiet.Stop()
 	for {
 		select {
@@ -165,9 +162,9 @@ func (r *Replay) Run(ctx context.Context) error {
 			return nil
 		case err := <-watcher.Errors:
 			r.logger.Warn("machine file events", "err", err)
-			quiet.Reset(debounce)
+			quiet.Reset(quietFor)
 		case <-watcher.Events:
-			quiet.Reset(debounce)
+			quiet.Reset(quietFor)
 		case <-quiet.C:
 			r.Scan(ctx)
 		case <-ticker.C:

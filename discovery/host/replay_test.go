@@ -1,4 +1,4 @@
-package replay
+package host
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// dump is a machine with one GPU of a product.
-func dump(t *testing.T, product string) []byte {
+// dumpOf is a machine with one GPU of a product.
+func dumpOf(t *testing.T, product string) []byte {
 	t.Helper()
 	b, err := machine.Encode(&machine.Machine{
 		Version: machine.Version, Node: "dgx042",
@@ -51,23 +51,23 @@ func symlink(t *testing.T, to, path string) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+func TestLoadDump(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
-	good := dump(t, "NVIDIA H20")
+	good := dumpOf(t, "NVIDIA H20")
 	write(t, path, good)
-	m, err := Load(path)
+	m, err := LoadDump(path)
 	if err != nil || m.GPUs[0].Product != "NVIDIA H20" || m.Node != "dgx042" {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	write(t, path, good[:len(good)/2])
-	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "line ") {
+	if _, err := LoadDump(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "line ") {
 		t.Errorf("half a file: %v", err)
 	}
 	write(t, path, bytes.Repeat([]byte(" "), machine.MaxDump+100))
-	if _, err := Load(path); err == nil {
+	if _, err := LoadDump(path); err == nil {
 		t.Error("a file that is too large was taken")
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := LoadDump(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}
 }
@@ -76,7 +76,7 @@ func TestLoad(t *testing.T) {
 // that what is seen was seen by events.
 func started(t *testing.T, path string) *Replay {
 	t.Helper()
-	r := New(path, "node7", slog.New(slog.DiscardHandler))
+	r := NewReplay(path, "node7", slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -105,10 +105,10 @@ func await(t *testing.T, r *Replay, product string) {
 
 func TestEditedInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
-	write(t, path, dump(t, "NVIDIA H20"))
+	write(t, path, dumpOf(t, "NVIDIA H20"))
 	r := started(t, path)
 	first := r.Machine()
-	write(t, path, dump(t, "NVIDIA L40S"))
+	write(t, path, dumpOf(t, "NVIDIA L40S"))
 	await(t, r, "NVIDIA L40S")
 	if first.GPUs[0].Product != "NVIDIA H20" {
 		t.Error("the old machine was written to")
@@ -118,10 +118,10 @@ func TestEditedInPlace(t *testing.T) {
 func TestReplacedByRename(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "m.json")
-	write(t, path, dump(t, "NVIDIA H20"))
+	write(t, path, dumpOf(t, "NVIDIA H20"))
 	r := started(t, path)
 	for _, product := range []string{"NVIDIA L40S", "NVIDIA B200"} {
-		write(t, filepath.Join(dir, ".new"), dump(t, product))
+		write(t, filepath.Join(dir, ".new"), dumpOf(t, product))
 		rename(t, filepath.Join(dir, ".new"), path)
 		await(t, r, product)
 	}
@@ -134,7 +134,7 @@ func TestConfigMapSwap(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, version, "m.json"), dump(t, product))
+		write(t, filepath.Join(dir, version, "m.json"), dumpOf(t, product))
 	}
 	symlink(t, "..1", filepath.Join(dir, "..data"))
 	symlink(t, "..data/m.json", filepath.Join(dir, "m.json"))
@@ -147,10 +147,10 @@ func TestConfigMapSwap(t *testing.T) {
 // A bad file keeps the last good machine, and is logged once, with its place.
 func TestBadFileKeepsTheLastGoodMachine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
-	good := dump(t, "NVIDIA H20")
+	good := dumpOf(t, "NVIDIA H20")
 	write(t, path, good)
 	var log bytes.Buffer
-	r := New(path, "", slog.New(slog.NewTextHandler(&log, nil)))
+	r := NewReplay(path, "", slog.New(slog.NewTextHandler(&log, nil)))
 	first := r.Scan(t.Context())
 	write(t, path, good[:len(good)/2])
 	for range 3 {
@@ -176,7 +176,7 @@ func TestBadFileKeepsTheLastGoodMachine(t *testing.T) {
 func TestRunOnABadFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
 	write(t, path, []byte("{"))
-	if err := New(path, "", slog.New(slog.DiscardHandler)).Run(t.Context()); err == nil {
+	if err := NewReplay(path, "", slog.New(slog.DiscardHandler)).Run(t.Context()); err == nil {
 		t.Error("no error")
 	}
 }
@@ -184,8 +184,8 @@ func TestRunOnABadFileFails(t *testing.T) {
 // An invalid file at the start ends Run only without an earlier machine.
 func TestRunKeepsAMachineFromBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
-	write(t, path, dump(t, "NVIDIA H20"))
-	r := New(path, "", slog.New(slog.DiscardHandler))
+	write(t, path, dumpOf(t, "NVIDIA H20"))
+	r := NewReplay(path, "", slog.New(slog.DiscardHandler))
 	r.Scan(t.Context())
 	write(t, path, []byte("{"))
 	ctx, cancel := context.WithCancel(t.Context())
