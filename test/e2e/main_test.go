@@ -79,7 +79,7 @@ func newBed(t *testing.T, o cluster.Options) *bed {
 	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-e2e"), os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	o.Kwok, o.Replace = true, true
+	o.Kwok = true
 	if b.Cluster, err = cluster.Up(ctx, o); err != nil {
 		t.Fatal(err)
 	}

@@ -191,7 +191,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
+		Name: "dev-" + o.name, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
 		FeatureGates: o.gates, Kwok: o.kwok,
 	})
 	if err != nil {

@@ -64,7 +64,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.configure(t, fmt.Sprintf(soakConfig, fabric))
 	var err error
-	if s.net, err = s.network(t.Context()); err != nil {
+	if s.net, err = s.network(); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := s.net.listen()
