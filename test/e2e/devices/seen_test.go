@@ -31,7 +31,6 @@ type report struct {
 	Open    map[string]string `json:"open"`
 	Devices string            `json:"devices"`
 	Mounted string            `json:"mounted"`
-	NCCL    string            `json:"nccl"`
 	CPUs    []int             `json:"cpus"`
 	Room    map[string]int64  `json:"room"`
 	// Found are by directory.
@@ -41,15 +40,11 @@ type report struct {
 // seen is what a container sees: UUIDs of GPUs and RDMA names of HCAs that it
 // can open, both sorted by name, and what was listed for it.
 type seen struct {
+	*report
 	GPUs, HCAs []string
 	// CM reports whether it can open rdma_cm.
 	CM      bool
-	Env     map[string]string
 	Devices *cdi.Devices // nil without the file
-	NCCL    string       // /etc/nccl.conf; empty without
-	CPUs    []int
-	Room    map[string]int64
-	Found   map[string][]string
 }
 
 // report is the last line of a container's log: that of its latest start.
@@ -119,7 +114,7 @@ func (r *rig) sees(t *testing.T, pod, container string) *seen {
 
 // interpret turns paths into devices.
 func interpret(rep *report, m *machine.Machine) (*seen, error) {
-	s := &seen{Env: rep.Env, NCCL: strings.TrimSpace(rep.NCCL), CPUs: rep.CPUs, Room: rep.Room, Found: rep.Found}
+	s := &seen{report: rep}
 	var errs []error
 	if rep.Devices != "" {
 		s.Devices = &cdi.Devices{}

@@ -30,7 +30,7 @@ func TestModeSwitch(t *testing.T) {
 	without := func(gpu int) []int {
 		return slices.DeleteFunc(slices.Clone(all), func(i int) bool { return i == gpu })
 	}
-	before := r.started(t, "whole") + r.started(t, "part")
+	before := r.lives(t, "whole", "part")
 	for _, tt := range []struct {
 		config, message    string
 		native, sharedGPUs []int
@@ -52,9 +52,7 @@ func TestModeSwitch(t *testing.T) {
 			t.Errorf("doctor does not print %q:\n%s", tt.message, out)
 		}
 	}
-	if after := r.started(t, "whole") + r.started(t, "part"); after != before {
-		t.Errorf("pods noticed: they were %s, and are %s", before, after)
-	}
+	r.untouched(t, before)
 	r.remove(t, "whole", "part")
 	r.configure(t, shared)
 	r.waitModes(t, nil, all)
