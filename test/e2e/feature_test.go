@@ -39,7 +39,6 @@ func TestFeatureDiscoveryFromTheChart(t *testing.T) {
 		name string
 		run  func(*testing.T, *bed)
 	}{
-		{"a machine that changes changes the labels", stepMachine},
 		{"a bad configuration keeps the last good one and reports it", stepBadConfig},
 		{"a good configuration is taken without a restart", stepGoodConfig},
 		{"the token may write its own Node and our keys only", stepPolicy},
@@ -102,16 +101,6 @@ func (b *bed) waitLabel(t *testing.T, key, value string) time.Duration {
 		}
 		return ""
 	})
-}
-
-func stepMachine(t *testing.T, b *bed) {
-	b.kubectl(t, "-n", suite, "delete", "configmap", "machine")
-	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/mixed-l40s-h100.json"))
-	b.waitLabel(t, "nvidia.com/gpu.count", "5")
-	b.waitLabel(t, "heddle.dev/rdma.hca.count", "2")
-	if n := b.restarts(t); n != 0 {
-		t.Errorf("the daemon restarted %d times", n)
-	}
 }
 
 func (b *bed) restarts(t *testing.T) (n int32) {
