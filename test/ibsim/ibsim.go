@@ -47,7 +47,8 @@ func Run(tb testing.TB, netFile string) *Sim {
 		name: fmt.Sprintf("heddle-%d-%d", syscall.Getpid(), time.Now().UnixNano()), slots: make(chan struct{}, MaxClients-2),
 	}
 	// Room for 512 hosts of 8 HCAs; -s starts the network at once.
-	s.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), program, "-s", "-N", "8192", "-S", "512", "-P", "60000", netFile)
+	s.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), program,
+		"-s", "-N", "8192", "-S", "512", "-P", "60000", netFile)
 	s.cmd.Env = append(s.cmd.Environ(), "IBSIM_SOCKNAME="+s.name)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if s.console, err = s.cmd.StdinPipe(); err != nil {

@@ -283,9 +283,9 @@ func (r *rig) allocatable(t *testing.T, resource string) int64 {
 	return q.Value()
 }
 
-func (r *rig) waitAllocatable(t *testing.T, resource string, want int64) time.Duration {
+func (r *rig) waitAllocatable(t *testing.T, resource string, want int64) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		if got := r.allocatable(t, resource); got != want {
 			return fmt.Sprintf("allocatable %s is %d, want %d", resource, got, want)
 		}

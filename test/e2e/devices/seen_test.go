@@ -267,9 +267,6 @@ type record struct {
 	Shares []allocation.Share `json:"shares"`
 }
 
-// spec is the file name of its CDI spec.
-func (r *record) spec() string { return "heddle-" + r.Kind + "-" + r.Device + ".json" }
-
 // bindings are the records with an owner, by container.
 func (r *rig) bindings(t *testing.T) map[string][]record {
 	t.Helper()
@@ -325,26 +322,6 @@ func (r *rig) specs(t *testing.T) map[string]*specs.Spec {
 		all[filepath.Base(file)] = spec
 	}
 	return all
-}
-
-// bound are the HCAs, by RDMA name, that a container's records name, and its
-// GPUs; sorted.
-func bound(m *machine.Machine, records []record) (gpus, hcas []string) {
-	name := map[string]string{}
-	for i, id := range m.HCAIDs() {
-		name[id] = m.HCAs[i].Name
-	}
-	for i := range records {
-		if records[i].Resource == gpuResource {
-			gpus = append(gpus, records[i].IDs...)
-		}
-		for _, id := range records[i].HCAs {
-			hcas = append(hcas, name[id])
-		}
-	}
-	slices.Sort(gpus)
-	slices.Sort(hcas)
-	return gpus, hcas
 }
 
 // sortedKeys helps messages to be the same each time.

@@ -26,7 +26,7 @@ func TestModeSwitch(t *testing.T) {
 	r.waitReady(t, "whole")
 	r.waitReady(t, "part")
 	whole := r.index(t, r.has(t, "whole", "app", 1, 0).GPUs[0])
-	part := r.index(t, r.hasShares(t, "part", "app", 0, slice(60, 4))[0].UUID)
+	part := r.index(t, r.hasShares(t, "part", "app", slice(60, 4))[0].UUID)
 	without := func(gpu int) []int {
 		return slices.DeleteFunc(slices.Clone(all), func(i int) bool { return i == gpu })
 	}

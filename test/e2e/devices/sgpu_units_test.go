@@ -52,7 +52,7 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.run(t, p)
-		got := r.hasShares(t, tt.name, "app", 0, tt.want...)
+		got := r.hasShares(t, tt.name, "app", tt.want...)
 		if len(got) == 1 && got[0].UUID != first {
 			t.Errorf("%s is on %s, and the first GPU %s has room", tt.name, got[0].UUID, first)
 		}

@@ -208,9 +208,9 @@ func (s *soak) revive(t *testing.T) {
 }
 
 // serving waits until all daemons are ready.
-func (s *soak) serving(t *testing.T) time.Duration {
+func (s *soak) serving(t *testing.T) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		s.revive(t)
 		for _, d := range s.daemons {
 			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err != nil {
