@@ -52,7 +52,7 @@ func ParseAllocation(text string) (*Allocation, error) {
 // String returns the annotation's text.
 func (a *Allocation) String() string { return encode(a) }
 
-// The components that choose the GPUs of a [BoundContainer].
+// The components that choose the GPUs of a [Sharing].
 const (
 	ByScheduler = "heddle-scheduler"
 	ByHAMi      = "hami"
@@ -66,16 +66,17 @@ type Bound struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
 	// Containers lists the started containers by name.
-	Containers map[string]BoundContainer `json:"containers"`
+	Containers map[string]Sharing `json:"containers"`
 }
 
-// BoundContainer has the shares of one container.
-type BoundContainer struct {
-	Shares []Share `json:"shares"`
+// Sharing has the shares of one container: in its pod's annotation, its checkpoint entry, the node's
+// report and, as HEDDLE_SHARES, its environment.
+type Sharing struct {
+	Shares []Share `json:"shares,omitempty"`
 	// Policy is the QoS policy of the shares, as package quota spells it.
-	Policy string `json:"policy"`
+	Policy string `json:"policy,omitempty"`
 	// By is the component that chose the GPUs: [ByScheduler], [ByHAMi] or [ByNode].
-	By string `json:"by"`
+	By string `json:"by,omitempty"`
 	// NotEnforced lists the parts of the shares that are counted and not limited:
 	// memory, compute.
 	NotEnforced []string `json:"notEnforced,omitempty"`
@@ -84,11 +85,11 @@ type BoundContainer struct {
 // ParseBound reads an annotation.
 func ParseBound(text string) (*Bound, error) {
 	return parse("bound shares", text, func(b *Bound) error {
-		return checkPod(b.Version, b.Node, b.Containers, BoundContainer.check)
+		return checkPod(b.Version, b.Node, b.Containers, Sharing.check)
 	})
 }
 
-func (c BoundContainer) check() error {
+func (c Sharing) check() error {
 	if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
 		return fmt.Errorf("by: unknown %q", wellknown.Clip(c.By))
 	}

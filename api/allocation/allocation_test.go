@@ -32,7 +32,7 @@ func TestAllocationText(t *testing.T) {
 }
 
 func TestBoundText(t *testing.T) {
-	want := &allocation.Bound{Version: 1, Node: "n1", Containers: map[string]allocation.BoundContainer{
+	want := &allocation.Bound{Version: 1, Node: "n1", Containers: map[string]allocation.Sharing{
 		"main": {Shares: []allocation.Share{{UUID: "GPU-a", VCore: 60, MemoryMiB: 4096}}, Policy: "burst-share", By: allocation.ByNode},
 	}}
 	const text = `{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a","vcore":60,"memoryMiB":4096}],` +

@@ -118,10 +118,6 @@ type Preload struct {
 
 // MPS is one control daemon of NVIDIA's Multi-Process Service per GPU.
 type MPS struct {
-	// ExclusiveProcess sets the GPU's compute mode to EXCLUSIVE_PROCESS while
-	// its daemon runs, so that no process goes around it. Without it the
-	// compute mode is left as it is.
-	ExclusiveProcess bool `yaml:"exclusiveProcess"`
 	// MultiUser lets clients of several UIDs share one GPU's server, where
 	// the driver can. Without it a second UID is rejected.
 	MultiUser bool `yaml:"multiUser"`

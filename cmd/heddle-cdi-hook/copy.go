@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // maxCopy bounds what is read into memory: as much as the plugin takes for a library.
@@ -32,7 +32,7 @@ func copyFile(args []string) error {
 	if err != nil {
 		return fmt.Errorf("copy: in the image: %w", err)
 	}
-	if err := atomicfile.Write(to, content, 0o755, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(to, content, 0o755, hostfile.Durable); err != nil {
 		return fmt.Errorf("copy: to the node: %w", err)
 	}
 	return nil

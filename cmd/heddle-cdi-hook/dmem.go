@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,25 +15,17 @@ const controller = "dmem"
 // the container that the runtime's state names (cgroup v2, Linux 6.14: dmem.max takes "region
 // bytes"). The controller is off in every cgroup until it is enabled from the root down.
 func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
-	var state struct {
-		PID int `json:"pid"`
+	c, err := readState(stdin)
+	if err != nil {
+		return err
 	}
-	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
-		return fmt.Errorf("the runtime's state of the container: %w", err)
-	}
-	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(state.PID), "cgroup"))
+	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(c.PID), "cgroup"))
 	if err != nil {
 		return fmt.Errorf("cgroup of the container: %w", err)
 	}
 	path, ok := unified(string(text))
 	if !ok {
 		return fmt.Errorf("the container's process has no cgroup v2: %q", text)
-	}
-	for _, limit := range limits {
-		region, bytes, ok := strings.Cut(limit, "=")
-		if _, err := strconv.ParseUint(bytes, 10, 63); !ok || region == "" || err != nil {
-			return fmt.Errorf("limit %q is not region=bytes", limit)
-		}
 	}
 	dir := cgroups
 	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
@@ -46,6 +36,9 @@ func limitMemory(proc, cgroups string, stdin io.Reader, limits []string) error {
 	}
 	for _, limit := range limits {
 		region, bytes, _ := strings.Cut(limit, "=")
+		if _, err := strconv.ParseUint(bytes, 10, 63); err != nil {
+			return fmt.Errorf("limit %q is not region=bytes", limit)
+		}
 		if err := write(filepath.Join(dir, controller+".max"), region+" "+bytes); err != nil {
 			return fmt.Errorf("limit the memory of %s: %w", region, err)
 		}
@@ -67,12 +60,7 @@ func unified(text string) (path string, ok bool) {
 
 // enable has the children of a cgroup have the controller.
 func enable(dir string) error {
-	file := filepath.Join(dir, "cgroup.subtree_control")
-	on, err := os.ReadFile(file)
-	if err == nil && slices.Contains(strings.Fields(string(on)), controller) {
-		return nil
-	}
-	if err := write(file, "+"+controller); err != nil {
+	if err := write(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
 		return fmt.Errorf("turn on the %s controller: %w", controller, err)
 	}
 	return nil

@@ -57,7 +57,7 @@ func TestLimitMemory(t *testing.T) {
 				t.Errorf("dmem.max %q, want %q", got, tt.want)
 			}
 			on, _ := os.ReadFile(filepath.Join(pod, "cgroup.subtree_control"))
-			if turned := strings.HasPrefix(string(on), "+dmem"); turned != (tt.want != "" && !strings.Contains(tt.on, "dmem")) {
+			if turned := strings.HasPrefix(string(on), "+dmem"); turned != strings.Contains(tt.cgroup, "0::/kubepods.slice/pod7") && !strings.Contains(tt.cgroup, "..") {
 				t.Errorf("the pod's cgroup has %q", on)
 			}
 		})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -11,13 +10,7 @@ import (
 // in place of those of CDI. CRI-O before its pull request 9292 (June 2025) lets the pod's and the
 // image's win.
 func checkEnv(stdin io.Reader, variables []string) error {
-	var state struct {
-		Bundle string `json:"bundle"`
-	}
-	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
-		return fmt.Errorf("the runtime's state of the container: %w", err)
-	}
-	config, err := readBundle(state.Bundle)
+	c, err := readContainer(stdin)
 	if err != nil {
 		return err
 	}
@@ -29,7 +22,7 @@ func checkEnv(stdin io.Reader, variables []string) error {
 		}
 		// Of several of one name the last holds (runc, libcontainer/env.go, prepareEnv).
 		got := ""
-		for _, e := range config.Process.Env {
+		for _, e := range c.Config.Process.Env {
 			if strings.HasPrefix(e, name+"=") {
 				got = e
 			}

@@ -33,6 +33,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 func main() {
@@ -56,45 +57,56 @@ func main() {
 	}
 }
 
-// maxJSON bounds what is read of the runtime's files.
-const maxJSON = 16 << 20
-
-// bundle is the container as the runtime made it.
-type bundle struct {
-	Root struct {
-		Path string `json:"path"`
-	} `json:"root"`
-	Process struct {
-		Env []string `json:"env"`
-	} `json:"process"`
+// container is the state that the runtime passes, and its bundle's config.json as far as it matters.
+type container struct {
+	PID    int    `json:"pid"`
+	Bundle string `json:"bundle"`
+	Config struct {
+		Root struct {
+			Path string `json:"path"`
+		} `json:"root"`
+		Process struct {
+			Env []string `json:"env"`
+		} `json:"process"`
+	} `json:"-"`
 }
 
-func readBundle(dir string) (*bundle, error) {
-	file, err := os.Open(filepath.Join(dir, "config.json"))
+// readState reads the runtime's state of the container, without its bundle.
+func readState(stdin io.Reader) (*container, error) {
+	c := &container{}
+	if err := json.NewDecoder(stdin).Decode(c); err != nil {
+		return nil, fmt.Errorf("the runtime's state of the container: %w", err)
+	}
+	return c, nil
+}
+
+// readContainer reads the runtime's state of the container, and its bundle.
+func readContainer(stdin io.Reader) (*container, error) {
+	c, err := readState(stdin)
+	if err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
+	if err == nil {
+		err = json.Unmarshal(content, &c.Config)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bundle of the container: %w", err)
 	}
-	defer func() { _ = file.Close() }()
-	config := &bundle{}
-	if err := json.NewDecoder(io.LimitReader(file, maxJSON)).Decode(config); err != nil {
-		return nil, fmt.Errorf("bundle of the container: %w", err)
-	}
-	return config, nil
+	return c, nil
 }
 
-// rootOf returns the container's root directory on the node, by the runtime's bundle.
-func rootOf(dir string) (string, error) {
-	config, err := readBundle(dir)
-	if err != nil {
-		return "", err
-	}
-	root := config.Root.Path
+// root returns the container's process and its root directory there: the mounts are in the
+// container's namespace, which has the node's root until the runtime changes it.
+func (c *container) root(proc string) (process, root string) {
+	root = c.Config.Root.Path
 	if !filepath.IsAbs(root) {
-		root = filepath.Join(dir, root)
+		root = filepath.Join(c.Bundle, root)
 	}
 	// The kernel lists mounts without links, such as /var/run.
 	if resolved, err := filepath.EvalSymlinks(root); err == nil {
 		root = resolved
 	}
-	return root, nil
+	process = filepath.Join(proc, strconv.Itoa(c.PID))
+	return process, filepath.Join(process, "root", root)
 }

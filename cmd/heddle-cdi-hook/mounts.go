@@ -19,10 +19,11 @@ const memory = "tmpfs"
 // checkMounts reads the state that the runtime passes, and reports a mount that is
 // not what the container sees at its path, or that another mount is in.
 func checkMounts(proc string, stdin io.Reader, mounts []string) error {
-	process, root, err := containerRoot(proc, stdin)
+	c, err := readContainer(stdin)
 	if err != nil {
 		return err
 	}
+	process, root := c.root(proc)
 	inside, err := readMounts(filepath.Join(process, "mountinfo"))
 	if err != nil {
 		return err

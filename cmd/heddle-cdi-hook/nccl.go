@@ -1,13 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,10 +24,11 @@ func addNCCL(proc string, stdin io.Reader, variables []string) error {
 			return fmt.Errorf("%q is not NAME=VALUE", v)
 		}
 	}
-	_, root, err := containerRoot(proc, stdin)
+	c, err := readContainer(stdin)
 	if err != nil {
 		return err
 	}
+	_, root := c.root(proc)
 	file, err := openInRoot(root, ncclFile)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "heddle: no hints for NCCL:", err)
@@ -38,22 +36,6 @@ func addNCCL(proc string, stdin io.Reader, variables []string) error {
 	}
 	_, err = file.WriteString("\n" + strings.Join(variables, "\n") + "\n")
 	return errors.Join(err, file.Close())
-}
-
-// containerRoot returns the root directory of the container that the runtime's state names.
-func containerRoot(proc string, stdin io.Reader) (process, root string, err error) {
-	var state struct {
-		PID    int    `json:"pid"`
-		Bundle string `json:"bundle"`
-	}
-	if err := json.NewDecoder(io.LimitReader(stdin, maxJSON)).Decode(&state); err != nil {
-		return "", "", fmt.Errorf("the runtime's state of the container: %w", err)
-	}
-	root, err = rootOf(state.Bundle)
-	// The mounts are in the container's namespace, which has the node's root until
-	// the runtime changes it.
-	process = filepath.Join(proc, strconv.Itoa(state.PID))
-	return process, filepath.Join(process, "root", root), err
 }
 
 // openInRoot opens a file of the container's own file system for appending, and makes it

@@ -22,8 +22,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
@@ -107,7 +107,7 @@ func (d *daemon) build() error {
 	})
 	d.builder = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
-		StaleAfter: fabric.DefaultStaleAfter, Pause: time.Second, Log: d.log,
+		Pause: time.Second, Log: d.log,
 	})
 	d.builder.Register(d.registry)
 	return nil
@@ -124,7 +124,7 @@ func (d *daemon) serve() error {
 		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	}
 	if o.authenticate {
-		auth, err := tokenauth.New(d.client, tokenauth.Options{Audience: httpapi.Audience, Log: d.log})
+		auth, err := httpserve.NewAuth(d.client, httpserve.AuthOptions{Audience: httpapi.Audience, Log: d.log})
 		if err != nil {
 			return err
 		}

@@ -42,24 +42,11 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// update takes a round and the shared GPUs, nil while they are not known, and passes on how the allocations of HAMi's
-// pods ended; each is reported once.
+// update takes a round and the shared GPUs, nil while they are not known.
 func (h *hamiNode) update(r *publish.Round, gpus []quota.GPU) {
-	if h.bridge == nil {
-		return
+	if h.bridge != nil {
+		h.bridge.Set(h.offer(r, gpus))
 	}
-	if r.Inventory.Config.SGPU.HAMi.Enabled {
-		for _, b := range h.state.View().Allocations() {
-			if b.By == allocation.ByHAMi {
-				h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
-			}
-		}
-		for _, rejected := range h.state.Rejections() {
-			pod := rejected.Pod
-			h.bridge.Bound(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, types.UID(pod.UID), false)
-		}
-	}
-	h.bridge.Set(h.offer(r, gpus))
 }
 
 // offer returns the state that the bridge publishes.
@@ -69,15 +56,23 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 	state := hami.State{
 		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 	}
-	if gpus == nil {
-		return state
-	}
-	other := make(map[string]hami.Taken)
+	other := make(map[string]quota.GPU)
 	if state.Enabled {
 		for _, g := range h.state.View().GPUsWithout(allocation.ByHAMi) {
-			load := quota.Load{Consumers: g.Consumers, VCore: g.VCore, MemoryMiB: g.UsedMiB}
-			other[g.UUID] = hami.Taken{Load: load, Exclusive: g.Exclusive}
+			other[g.UUID] = g
 		}
+		state.Prepared = make(map[types.UID]bool)
+		for _, rejected := range h.state.Rejections() {
+			state.Prepared[types.UID(rejected.Pod.UID)] = false
+		}
+		for _, b := range h.state.View().Allocations() {
+			if b.By == allocation.ByHAMi {
+				state.Prepared[types.UID(b.UID)] = true
+			}
+		}
+	}
+	if gpus == nil {
+		return state
 	}
 	for _, shared := range gpus {
 		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
@@ -104,10 +99,10 @@ func annotatePods(
 		if b != nil && b.uid != "" && !apiserver.HasUID(p, b.uid) {
 			b = nil
 		}
-		switch {
-		case b != nil && b.unrecorded, b == nil && incomplete:
+		if b == nil && incomplete || b != nil && b.unrecorded {
 			continue // The annotation stays as it was written.
-		case b != nil:
+		}
+		if b != nil {
 			text, warning = b.String(), b.notEnforced(p)
 		}
 		now := p.Annotations[wellknown.SGPUBound]
@@ -115,11 +110,7 @@ func annotatePods(
 		if now == text || ended {
 			continue
 		}
-		var value *string
-		if text != "" {
-			value = &text
-		}
-		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: orNil(text)}); err != nil {
 			again = true
 			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 			continue
@@ -133,6 +124,14 @@ func annotatePods(
 		}
 	}
 	return drifts, again
+}
+
+// orNil returns nil for an empty text.
+func orNil(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }
 
 // notEnforced returns the warning that shares of a pod are not enforced; empty if its
@@ -202,13 +201,11 @@ func boundPods(view *devicestate.View, node string) map[types.NamespacedName]*bo
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
 		if all[key] == nil {
 			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
-				Version: allocation.Version, Node: node, Containers: map[string]allocation.BoundContainer{},
+				Version: allocation.Version, Node: node, Containers: map[string]allocation.Sharing{},
 			}}
 		}
 		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
-		all[key].Containers[b.Container] = allocation.BoundContainer{
-			Shares: b.Shares, Policy: b.Policy, By: b.By, NotEnforced: b.NotEnforced,
-		}
+		all[key].Containers[b.Container] = b.Sharing
 	}
 	for p := range view.Expiring() {
 		if key := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); all[key] == nil {

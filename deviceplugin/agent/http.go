@@ -77,7 +77,7 @@ func (a *Agent) Report() report.Report {
 		r.GPUs = append(r.GPUs, g.GPU)
 	}
 	if now.Sharing {
-		r.Unmeasured, r.Enforcers = a.meter.Unmeasured(), a.enforcers()
+		r.Unmeasured, r.Enforcers = a.meter.unmeasured(), a.enforcers()
 	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
@@ -128,17 +128,12 @@ func (a *Agent) problems(r *publish.Round) []report.Problem {
 }
 
 // shared returns the use of a shared GPU; nil for others.
-func shared(taken []quota.GPU, uuid string) *report.Shared {
+func shared(taken []quota.GPU, uuid string) *quota.GPU {
 	at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == uuid })
 	if at < 0 {
 		return nil
 	}
-	c := &taken[at]
-	return &report.Shared{
-		Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-		RoomMiB:   c.RoomMiB,
-		Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
-	}
+	return &taken[at]
 }
 
 func (a *Agent) rejections() []report.Rejection {

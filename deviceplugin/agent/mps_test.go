@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -116,8 +117,8 @@ type mpsLimiter struct {
 	all []enforce.Daemon // guarded by mu
 }
 
-func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}}, nil
+func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}, nil
 }
 
 func (*mpsLimiter) Configure(*machine.Machine, *config.NodeConfig) error { return nil }

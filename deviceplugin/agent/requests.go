@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // selectTimeout bounds how long a preference of GPUs waits for its pod: the kubelet and
@@ -66,7 +67,7 @@ func awaits(p *corev1.Pod, name string, size int) bool {
 
 // selector returns the common selector of the pods that are bound to this node, ask for that number of
 // devices, and that the kubelet has not admitted yet; none if they do not agree.
-func (r *requests) selector(name string, size int) resource.Selector {
+func (r *requests) selector(name string, size int) quota.Selector {
 	pods := r.API.Await(selectTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
 	return common(pods, r.domainsOf(name))
 }
@@ -83,15 +84,15 @@ func (r *requests) domainsOf(name string) wellknown.Domains {
 
 // common returns the selector of pods that all select the same. Annotations that contradict each
 // other select nothing; the pod gets an Event when it starts.
-func common(pods []*corev1.Pod, domains wellknown.Domains) resource.Selector {
-	var all resource.Selector
+func common(pods []*corev1.Pod, domains wellknown.Domains) quota.Selector {
+	var all quota.Selector
 	for i, p := range pods {
-		one, err := resource.SelectorOf(p.Annotations, domains)
+		one, err := quota.SelectorOf(p.Annotations, domains)
 		if err != nil {
-			one = resource.Selector{}
+			one = quota.Selector{}
 		}
 		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
-			return resource.Selector{}
+			return quota.Selector{}
 		}
 		all = one
 	}
@@ -110,9 +111,9 @@ func (r *requests) check(name string, ids []string) {
 		if pod == nil {
 			continue
 		}
-		selector, err := resource.SelectorOf(pod.Annotations, r.domainsOf(name))
+		selector, err := quota.SelectorOf(pod.Annotations, r.domainsOf(name))
 		if err == nil && !selector.None() {
-			err = selector.Check(r.now().Machine, ids)
+			err = resource.CheckSelector(selector, r.now().Machine, ids)
 		}
 		if err != nil {
 			r.API.WarnPod(apiserver.Ref(pod), wellknown.EventSelectorNotHonored, err.Error())

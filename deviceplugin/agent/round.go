@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -314,7 +314,7 @@ func (r *releases) save(m *machine.Machine) {
 	if err == nil {
 		var text []byte
 		if text, err = json.Marshal(SavedRelease{Request: r.asked, Machine: dump}); err == nil {
-			err = atomicfile.Write(filepath.Join(r.StateDir, releaseFile), text, 0o600, atomicfile.Durable)
+			err = hostfile.Write(filepath.Join(r.StateDir, releaseFile), text, 0o600, hostfile.Durable)
 		}
 	}
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const use, avoid = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -37,7 +37,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
 	r.api.Wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/late "+wellknown.EventSelectorNotHonored+": the node has no GPU \"GPU-of-another-node\"; it has "+m.GPUs[0].UUID) &&
+		return has(r.api.warnings, "default/late "+wellknown.EventSelectorNotHonored+": the node has no GPU GPU-of-another-node; it has "+m.GPUs[0].UUID) &&
 			has(r.api.warnings, "the pod does not accept GPU "+got[0])
 	})
 	if has(r.api.warnings, "picky") {
@@ -75,7 +75,7 @@ func TestSelectorOfTheOtherMaker(t *testing.T) {
 	r.admit("picky", map[string]int{other: 1})
 	r.start("picky")
 	r.api.Wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/picky "+wellknown.EventSelectorNotHonored+": the node has no GPU \"GPU-of-another-node\"")
+		return has(r.api.warnings, "default/picky "+wellknown.EventSelectorNotHonored+": the node has no GPU GPU-of-another-node")
 	})
 }
 
@@ -87,16 +87,16 @@ func TestExpected(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		pods []string // of those below
-		want resource.Selector
+		want quota.Selector
 		ok   bool
 	}{
 		{name: "no pod"},
-		{name: "one", pods: []string{"one"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "one", pods: []string{"one"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "one that wants nothing", pods: []string{"plain"}},
-		{name: "two that agree", pods: []string{"one", "same"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "two that agree", pods: []string{"one", "same"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "two that do not agree", pods: []string{"one", "plain"}},
-		{name: "another that has started", pods: []string{"one", "started"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
-		{name: "another of another size", pods: []string{"one", "small"}, want: resource.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another that has started", pods: []string{"one", "started"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another of another size", pods: []string{"one", "small"}, want: quota.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var pods []*corev1.Pod

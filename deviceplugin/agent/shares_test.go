@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // sharer is a rig with shared GPUs.
@@ -83,7 +84,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := r.report().Bindings[0].Shares[0].UUID
-	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{"main": {
+	want := &allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{"main": {
 		Shares: []allocation.Share{{UUID: uuid, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode,
 	}}}
 	if diff := cmp.Diff(want, b); diff != "" {
@@ -147,7 +148,7 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 // ended before its files were written may have written it.
 func TestContradicts(t *testing.T) {
 	bound := func(gpu string) *boundPod {
-		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
+		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
 			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
 		}}}
 	}
@@ -208,7 +209,7 @@ func TestForgedAnnotations(t *testing.T) {
 		a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{"main": {share(cores)}}}
 		return a.String()
 	}
-	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
+	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
 		"main": {Shares: []allocation.Share{share(100)}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	p := wish("forger", map[string]string{}, map[string]string{wellknown.SGPUBound: forged.String()})
@@ -268,13 +269,13 @@ type chooser struct {
 	err    error
 }
 
-func (c chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: c.choice.Enforced}, nil
+func (c chooser) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, c.choice.Enforced, nil
 }
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
-func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
+func (chooser) Keep(func() []enforce.Limit) error { return nil }
 
 func (chooser) Daemons() []enforce.Daemon { return nil }
 
@@ -318,7 +319,8 @@ func TestReportOfShares(t *testing.T) {
 
 	got := r.Report()
 	gpu := got.GPUs[7]
-	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
+		UUID: gpu.UUID, Index: 7, NUMA: gpu.Shared.NUMA, Zone: gpu.Shared.Zone,
 		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Consumers: 2, Slots: 16,
 	}}
 	if diff := cmp.Diff(want, gpu); diff != "" {

@@ -148,7 +148,7 @@ type decision struct {
 func (d *decision) addShares(e *Entry) {
 	for _, s := range e.Shares {
 		g := d.gpu(s.UUID)
-		g.Share = &cdi.DeviceShare{VCore: s.VCore, MemoryMiB: s.MemoryMiB, Policy: e.Policy}
+		g.Share, g.Policy = &s, e.Policy
 		d.result.Devices.GPUs = append(d.result.Devices.GPUs, g)
 	}
 }

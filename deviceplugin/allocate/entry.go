@@ -11,6 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Entry is one answer of Allocate, as the checkpoint on disk stores it: the CDI name, its resource,
@@ -35,8 +37,14 @@ type Entry struct {
 	// Class is the longest path from one of the HCAs to the nearest GPU.
 	Class string `json:"class,omitempty"`
 
-	// Sharing is of shares; without any in it nothing was decided yet.
-	cdi.Sharing
+	// Sharing has the shares behind IDs, in their order; without any nothing was decided yet.
+	allocation.Sharing
+	// Phase is when the container with shares runs, RunAs its user as far as its pod names one,
+	// Priority its pod's, Enforced what its limits were first enforced by.
+	Phase    quota.Phase      `json:"turn,omitzero"`
+	RunAs    *int64           `json:"runAs,omitempty"`
+	Priority int32            `json:"priority,omitempty"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
 
 	// Decision numbers the decision that made it so; 0 for those from disk.
 	Decision uint64 `json:"-"`

@@ -112,7 +112,12 @@ func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
 	picks := d.topology.choose(w)
 	if len(picks) < w.n {
 		// Another of the container's resources may have taken the rest.
-		w.kept, w.among = hcasOf(picks), slices.Concat(w.among, d.shared(members, used, r))
+		w.kept = hcasOf(picks)
+		for _, m := range members {
+			if slices.Contains(hcasOf(d.hcas), m.Index) && m.Unhealthy == "" && used.here[m.ID] < r.Sharers {
+				w.among = append(w.among, m.Index)
+			}
+		}
 		picks = d.topology.choose(w)
 	}
 	return picks, d.check(p, r, w, picks, rejected)
@@ -122,25 +127,37 @@ func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
 // plugins have moved these into the pod's network before the container starts.
 func (d *decision) exact(p part, r *config.RDMAResource) ([]pick, error) {
 	m, used := d.topology.machine, d.node.hcaUsage(p.allocation)
+	for i, id := range d.ids {
+		if used.here[id] > 0 && slices.Contains(p.entries[0].IDs, id) {
+			return nil, fmt.Errorf("%s: another container still has %s", r.Name, m.HCAs[i].Name)
+		}
+	}
 	w := &hcaRequest{n: len(p.entries[0].IDs), gpus: d.gpus}
 	var rejected []string
-	for _, id := range p.entries[0].IDs {
+	w.kept, rejected = d.named(p.entries[0].IDs, r)
+	picks := d.topology.choose(w)
+	return picks, d.check(p, r, w, picks, rejected)
+}
+
+// named returns the HCAs with some identities, and why others are excluded. The health of a resource
+// without a configuration does not count.
+func (d *decision) named(ids []string, r *config.RDMAResource) (hcas []int, rejected []string) {
+	m := d.topology.machine
+	for _, id := range ids {
 		at := slices.Index(d.ids, id)
 		if at < 0 {
 			rejected = append(rejected, id+": it no longer exists")
 			continue
 		}
-		if used.here[id] > 0 {
-			return nil, fmt.Errorf("%s: another container still has %s", r.Name, m.HCAs[at].Name)
+		if r != nil {
+			if reason := unhealthy(d.node.Inventory, m, r, &m.HCAs[at]); reason != "" {
+				rejected = append(rejected, m.HCAs[at].Name+": "+reason)
+				continue
+			}
 		}
-		if reason := unhealthy(d.node.Inventory, m, r, &m.HCAs[at]); reason != "" {
-			rejected = append(rejected, m.HCAs[at].Name+": "+reason)
-			continue
-		}
-		w.kept = append(w.kept, at)
+		hcas = append(hcas, at)
 	}
-	picks := d.topology.choose(w)
-	return picks, d.check(p, r, w, picks, rejected)
+	return hcas, rejected
 }
 
 // check returns why a container cannot have these picks, which are fewer than it
@@ -208,18 +225,6 @@ func (d *decision) request(
 	return w, rejected
 }
 
-// shared returns the HCAs that another resource of the container has and that
-// this one could have too.
-func (d *decision) shared(members []Member, used hcaUsage, r *config.RDMAResource) []int {
-	var among []int
-	for _, m := range members {
-		if slices.Contains(hcasOf(d.hcas), m.Index) && m.Unhealthy == "" && used.here[m.ID] < r.Sharers {
-			among = append(among, m.Index)
-		}
-	}
-	return among
-}
-
 // far names the GPUs that would have a near HCA if all were healthy and free, and
 // now have none of this or an earlier resource. A machine where everything is far
 // from everything is not at fault.
@@ -268,30 +273,15 @@ func hcasOf(picks []pick) []int {
 // the container has, or, if it never started, those that its device IDs name and
 // that are healthy.
 func (d *decision) keep(e *Entry) ([]pick, error) {
-	wanted := e.Bound()
-	started := len(wanted) > 0
-	if !started {
-		wanted = slices.DeleteFunc(inventory.DevicesOf(e.IDs), func(id string) bool { return id == AllHCAs })
+	hcas, rejected := d.named(e.Bound(), nil)
+	if len(hcas)+len(rejected) == 0 {
+		wanted := slices.DeleteFunc(inventory.DevicesOf(e.IDs), func(id string) bool { return id == AllHCAs })
+		hcas, rejected = d.named(wanted, &config.RDMAResource{})
 	}
-	w := hcaRequest{gpus: d.gpus}
+	if len(hcas) > 0 {
+		return d.topology.choose(&hcaRequest{gpus: d.gpus, kept: hcas}), nil
+	}
 	reason := "its devices name no HCA"
-	var rejected []string
-	for _, id := range wanted {
-		at := slices.Index(d.ids, id)
-		if at < 0 {
-			rejected = append(rejected, id+": it no longer exists")
-			continue
-		}
-		h := &d.topology.machine.HCAs[at]
-		if reason := unhealthy(d.node.Inventory, d.topology.machine, &config.RDMAResource{}, h); reason != "" && !started {
-			rejected = append(rejected, h.Name+": "+reason)
-			continue
-		}
-		w.kept = append(w.kept, at)
-	}
-	if len(w.kept) > 0 {
-		return d.topology.choose(&w), nil
-	}
 	if len(rejected) > 0 {
 		reason = "no HCA is available: " + strings.Join(rejected, "; ")
 	}

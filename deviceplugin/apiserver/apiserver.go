@@ -146,7 +146,8 @@ func (c *Client) patchNode(ctx context.Context, body map[string]any) error {
 	if err != nil {
 		return err
 	}
-	node, err := c.core.Nodes().Patch(ctx, c.node, types.MergePatchType, text, metav1.PatchOptions{FieldManager: component})
+	options := metav1.PatchOptions{FieldManager: component}
+	node, err := c.core.Nodes().Patch(ctx, c.node, types.MergePatchType, text, options)
 	if err != nil {
 		return fmt.Errorf("patch node %s: %w", c.node, err)
 	}

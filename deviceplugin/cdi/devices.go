@@ -3,6 +3,8 @@ package cdi
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 )
 
 // DevicesFile is where a container finds what it was given, as JSON; see
@@ -28,17 +30,10 @@ type DeviceGPU struct {
 	// without HCAs.
 	HCA   string `json:"hca,omitempty"`
 	Class string `json:"class,omitempty"`
-	// Share is the container's part of the GPU; nil for an exclusive one.
-	Share *DeviceShare `json:"share,omitempty"`
-}
-
-// DeviceShare is a share of a GPU.
-type DeviceShare struct {
-	// VCore is percent of the GPU's compute; 0 has no limit.
-	VCore     int   `json:"vcore"`
-	MemoryMiB int64 `json:"memoryMiB"`
-	// Policy is fixed-share, burst-share or best-effort.
-	Policy string `json:"policy"`
+	// Share is the container's part of the GPU, and Policy its QoS policy; nil and empty for an
+	// exclusive GPU.
+	Share  *allocation.Share `json:"share,omitempty"`
+	Policy string            `json:"policy,omitempty"`
 }
 
 // DeviceHCA is an HCA of a container.

@@ -19,6 +19,8 @@ const (
 	EnvGPUs = "HEDDLE_GPUS"
 	// EnvHCAs is a comma list of RDMA names, in PCI order.
 	EnvHCAs = "HEDDLE_HCAS"
+	// EnvShares has the container's shares of GPUs, as JSON of package allocation.
+	EnvShares = "HEDDLE_SHARES"
 	// EnvNCCL begins with "=", because NCCL takes names for prefixes
 	// otherwise: mlx5_1 is also mlx5_10.
 	EnvNCCL = "NCCL_IB_HCA"

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 const (
@@ -53,7 +53,7 @@ func (f *Files) Check() error {
 
 // WriteDevices writes what the container sees as [DevicesFile].
 func (f *Files) WriteDevices(n Name, content []byte) error {
-	return atomicfile.Write(filepath.Join(f.DeviceDir, n.Device+jsonSuffix), content, perm, atomicfile.Quick)
+	return hostfile.Write(filepath.Join(f.DeviceDir, n.Device+jsonSuffix), content, perm, hostfile.Quick)
 }
 
 // WriteSpec writes the spec of a name: the environment, device nodes below /dev,
@@ -63,7 +63,7 @@ func (f *Files) WriteDevices(n Name, content []byte) error {
 func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEdits) error {
 	content, err := f.spec(n, env, nodes, more)
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(f.SpecDir, specFile(n)), content, perm, atomicfile.Quick)
+		err = hostfile.Write(filepath.Join(f.SpecDir, specFile(n)), content, perm, hostfile.Quick)
 	}
 	if err != nil {
 		return fmt.Errorf("CDI spec of %s: %w", n, err)
@@ -164,7 +164,7 @@ func SweepDir(dir, prefix, suffix string, keep map[string]bool, before time.Time
 	var errs []error
 	for _, e := range entries {
 		name := e.Name()
-		if atomicfile.IsTemp(name) {
+		if hostfile.IsTemp(name) {
 			if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
 				errs = append(errs, remove(filepath.Join(dir, name)))
 			}

@@ -48,7 +48,6 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.detectForgotten(ctx, seen)
 	if seen.CheckpointErr == nil && len(s.expire(seen, liveDevices(seen))) > 0 {
 		s.changed.Notify()
 	}

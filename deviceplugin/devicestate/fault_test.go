@@ -94,13 +94,24 @@ func TestDirectoriesThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestAllocateFailsIfItCannotBeRecorded(t *testing.T) {
+func TestAllocateThatCannotBeRecorded(t *testing.T) {
 	r := newRig(t)
 	if err := os.WriteFile(r.options.StateDir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if name, err := r.Allocate(hcas, r.deviceIDs("mlx5_0")); err == nil || !strings.Contains(err.Error(), "not a directory") {
-		t.Errorf("%q, error %v", name, err)
+	want := asks{hcas: r.deviceIDs("mlx5_0")}
+	names := r.allocate(pod("a"), "main", want)
+	r.flush()
+	if p := r.Problems(); len(p) != 1 || p[0].Name != problemState || !strings.Contains(r.Unwritable(), "not a directory") {
+		t.Errorf("problems %v", p)
+	}
+	if err := os.Remove(r.options.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	r.start(want)
+	r.mustEnter(names)
+	if reason := r.Unwritable(); reason != "" || len(r.Problems()) != 0 {
+		t.Errorf("problems %v once it can be written: %s", r.Problems(), reason)
 	}
 }
 

@@ -3,33 +3,10 @@ package devicestate
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
-
-// Holders returns the device IDs of a resource that pods hold, by PodResources or
-// the kubelet's checkpoint, or by the entries where the kubelet has lost its own. It
-// fails if PodResources or the kubelet's checkpoint cannot be read.
-func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
-	seen, err := s.observeBoth(ctx)
-	if err != nil {
-		return nil, err
-	}
-	held := make(map[string]bool)
-	for _, a := range slices.Concat(seen.Allocations, seen.Quantities) {
-		if a.Resource == resource {
-			for _, id := range a.IDs {
-				held[id] = true
-			}
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id := range s.deviceIDsLocked(resource, s.uncertainLocked(false)) {
-		held[id] = true
-	}
-	return held, nil
-}
 
 // Held is a device that a pod holds.
 type Held struct {
@@ -56,8 +33,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 		return nil, err
 	}
 	var held []Held
-	for i := range seen.Allocations {
-		a := &seen.Allocations[i]
+	for _, a := range slices.Concat(seen.Allocations, seen.Quantities) {
 		for _, id := range a.IDs {
 			held = append(held, Held{a.Resource, id, a.Pod.String(), a.Pod.Name == ""})
 		}
@@ -91,6 +67,21 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 		}
 		for _, id := range e.IDs {
 			held = append(held, Held{Resource: e.Resource, ID: id, Pod: by})
+		}
+	}
+	return held, nil
+}
+
+// Holders returns the device IDs of a resource that pods hold; see [State.Held].
+func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
+	all, err := s.Held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held := make(map[string]bool)
+	for _, h := range all {
+		if h.Resource == resource && !strings.HasSuffix(h.ID, inventory.ReplicaSeparator) {
+			held[h.ID] = true
 		}
 	}
 	return held, nil

@@ -3,12 +3,10 @@ package devicestate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +48,6 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 		err := fmt.Errorf("no container holds exactly the %d given devices of %s", len(ids), resource)
 		return errors.Join(err, seen.CheckpointErr)
 	}
-	s.detectForgotten(ctx, seen)
 	var errs []error
 	for i := range owners {
 		if err := s.prepare(ctx, owners[i].Container, seen); err != nil {
@@ -63,7 +60,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.pods.read(ctx, c.Pod)
+	pod := s.readPod(ctx, c.Pod)
 	if pod != nil {
 		// The checkpoint alone knows no names, and PodResources no UIDs: without one, an
 		// earlier pod of this name would be this one.
@@ -75,7 +72,9 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 			held[i].Container = c
 		}
 	}
-	defer s.starting.lock(c)()
+	key := c.UID + c.String()
+	s.starting.LockKey(key)
+	defer func() { _ = s.starting.UnlockKey(key) }()
 	// The caller may be a kubelet that is gone, and the answer the next one's.
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -194,23 +193,21 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 	}
 	if s.options.Limiter != nil {
 		l := limitOf(g.Entry, inv)
-		edits, err := s.options.Limiter.Edits(ctx, &l)
+		edits, by, err := s.options.Limiter.Edits(ctx, &l)
 		if err != nil {
 			return nil, fmt.Errorf("limits: %w", err)
 		}
-		all = append(all, &specs.ContainerEdits{
-			Env: edits.Env, Mounts: edits.Mounts, Hooks: edits.Hooks,
-		})
-		if g.Entry.Enforced != edits.By {
+		all = append(all, edits)
+		if g.Entry.Enforced != by {
 			e := *g.Entry
-			e.Enforced, g.Entry = edits.By, &e
+			e.Enforced, g.Entry = by, &e
 			s.mu.Lock()
 			s.entries[e.Device] = g.Entry
 			s.mu.Unlock()
 		}
 	}
-	env, err := g.Entry.Env()
-	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
+	shares, err := json.Marshal(&g.Entry.Sharing)
+	return append(all, &specs.ContainerEdits{Env: []string{cdi.EnvShares + "=" + string(shares)}}), err
 }
 
 // limitOf returns the limit of an entry with shares.
@@ -232,18 +229,4 @@ func limitOf(e *allocate.Entry, inv *inventory.Inventory) enforce.Limit {
 		return cmp.Or(machine.ComparePCI(x.PCI, y.PCI), cmp.Compare(x.Share.UUID, y.Share.UUID))
 	})
 	return l
-}
-
-// stripes are locks by container: two containers rarely share one, and that
-// costs them only time.
-type stripes [64]sync.Mutex
-
-func (s *stripes) lock(c kubelet.Container) (unlock func()) {
-	h := fnv.New32a()
-	for _, word := range []string{c.Namespace, c.Pod.Name, c.UID, c.Name} {
-		_, _ = io.WriteString(h, word+"\x00")
-	}
-	m := &s[h.Sum32()%uint32(len(s))]
-	m.Lock()
-	return m.Unlock
 }

@@ -1,20 +1,21 @@
 package devicestate
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -23,42 +24,30 @@ const (
 	// corruptSuffix takes a file that does not parse out of the way, for a person
 	// to read.
 	corruptSuffix = ".corrupt"
-	// syncAfter is the time for which files are gathered before fsync, which delays all writes to
-	// the disk, including entries of starting containers. ext4 takes as long (its mount option
-	// commit).
-	syncAfter = 5 * time.Second
 )
 
 // records is the directory of the checkpoint's entries, a file for each CDI name. Its
-// methods are safe for use by several goroutines.
+// methods are safe for concurrent use.
 //
-// Its run fsyncs files some seconds after they were written, off the path of every start: a
-// disk that is busy takes 100 ms and more for that. That is for loss of power
-// alone. What a process has written outlives it however it ends, in the order in
-// which it was written: an entry before its CDI spec. After a loss
-// of power no container is left. The kubelet's checkpoint has the names then, and
-// what a container had in the last moment is decided again when it starts.
+// Nothing is fsynced: what a process has written outlives it however it ends, an entry before its
+// CDI spec. After a loss of power no container is left: the kubelet's checkpoint has the names then,
+// and what the disk lacks is decided again when a container starts.
 type records struct {
 	path string
+	// added is set when an entry was added.
+	added notify.Signal
 
-	mu sync.Mutex // guards all below
-	// written are the names of files since the last fsync, syncErr why that failed.
-	written map[string]bool
-	syncErr error
-	// unsynced is set when a file was written.
-	unsynced notify.Signal
-	// added are the lines of entries that only the list of names has, by device;
-	// dropped counts those that it has and need not.
-	added   map[string][]byte
-	dropped int
-	// names is the open list of names, nil before its first line; namesInfo is its file.
-	names     *os.File
-	namesInfo os.FileInfo
+	// writing is held while a file is written, by [records.add] never.
+	writing sync.Mutex
+
+	mu sync.Mutex // guards pending
+	// pending are the entries without an owner that have no file yet, by device.
+	pending map[string]*allocate.Entry
 }
 
 // newRecords makes records for a path, which need not exist.
 func newRecords(path string) *records {
-	return &records{path: path, written: make(map[string]bool), added: make(map[string][]byte), unsynced: notify.New()}
+	return &records{path: path, added: notify.New(), pending: make(map[string]*allocate.Entry)}
 }
 
 // load reads all entries, by device. What cannot be read is set aside, and the
@@ -91,27 +80,62 @@ func (d *records) load() (map[string]*allocate.Entry, error) {
 		}
 		all[device] = e
 	}
-	errs = append(errs, d.loadNames(all))
 	return all, errors.Join(errs...)
 }
 
-// write replaces an entry. It is on the disk some seconds later; see [records.run].
+// add has [records.flush] write an entry that has no owner: a pod's admission does not wait for the
+// disk. If the process ends first, the name in the kubelet's checkpoint is worth as much.
+func (d *records) add(e *allocate.Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pending[e.Device] = e
+	d.added.Notify()
+}
+
+// flush writes the added entries that have no file; false if there are none.
+func (d *records) flush() (some bool, err error) {
+	d.mu.Lock()
+	added := slices.Collect(maps.Values(d.pending))
+	d.mu.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	for _, e := range added {
+		if d.waits(e.Device) {
+			err = errors.Join(err, d.replace(e))
+		}
+	}
+	return len(added) > 0, err
+}
+
+func (d *records) waits(device string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pending[device] != nil
+}
+
+func (d *records) forget(device string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.pending, device)
+}
+
+// write replaces an entry.
 func (d *records) write(e *allocate.Entry) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.replace(e)
+}
+
+func (d *records) replace(e *allocate.Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
-		name := e.Device + jsonSuffix
-		err = atomicfile.Write(filepath.Join(d.path, name), append(content, '\n'), 0o644, atomicfile.Quick)
-		if err == nil {
-			d.mu.Lock()
-			d.written[name] = true
-			d.mu.Unlock()
-			d.unsynced.Notify()
-			err = d.dropName(e.Device)
-		}
+		path := filepath.Join(d.path, e.Device+jsonSuffix)
+		err = hostfile.Write(path, append(content, '\n'), 0o644, hostfile.Quick)
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint entry of %s: %w", e.Name(), err)
 	}
+	d.forget(e.Device)
 	return nil
 }
 
@@ -120,7 +144,7 @@ const probeSize = 64 << 10
 
 // probe reports why no entry could be written now, such as a full disk.
 func (d *records) probe() error {
-	if err := atomicfile.Probe(d.path, probeSize); err != nil {
+	if err := hostfile.Probe(d.path, probeSize); err != nil {
 		return fmt.Errorf("no room for checkpoint entries: %w", err)
 	}
 	return nil
@@ -128,70 +152,17 @@ func (d *records) probe() error {
 
 // remove removes an entry, if it exists.
 func (d *records) remove(e *allocate.Entry) error {
-	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	d.forget(e.Device)
+	if err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return errors.Join(err, d.dropName(e.Device))
+	return nil
 }
 
 // sweep removes entries that were set aside and that keep does not have, and
 // what writes before a time that were cut off left.
 func (d *records) sweep(keep map[string]bool, before time.Time) error {
 	return cdi.SweepDir(d.path, "", jsonSuffix+corruptSuffix, keep, before)
-}
-
-// lastSyncErr returns the error of the last fsync.
-func (d *records) lastSyncErr() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.syncErr
-}
-
-// run syncs written files to the disk, until ctx ends and all are synced.
-func (d *records) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			d.sync()
-			return
-		case <-d.unsynced:
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(syncAfter):
-		}
-		d.sync()
-	}
-}
-
-func (d *records) sync() {
-	d.mu.Lock()
-	names := d.written
-	d.written = make(map[string]bool)
-	d.mu.Unlock()
-	if len(names) == 0 {
-		return
-	}
-	var errs []error
-	for name := range names {
-		errs = append(errs, fsync(filepath.Join(d.path, name)))
-	}
-	err := errors.Join(append(errs, fsync(d.path))...)
-	d.mu.Lock()
-	d.syncErr = err
-	d.mu.Unlock()
-}
-
-// fsync syncs a file, or a directory's names of its files. One that has gone is
-// in order.
-func fsync(path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

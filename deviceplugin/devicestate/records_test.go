@@ -23,10 +23,10 @@ func fullEntry() *allocate.Entry {
 		Kind: cdi.SGPU, Device: cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", ids).Device, Resource: "nvidia.com/sgpu", IDs: ids,
 		Created: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
 		Owner:   &kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "a", UID: "u"}, Name: "main"},
-		Sharing: cdi.Sharing{
+		Sharing: allocation.Sharing{
 			Shares: []allocation.Share{{UUID: "GPU-0", VCore: 30, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode,
-			RunAs: new(int64(1000)),
 		},
+		RunAs: new(int64(1000)),
 	}
 }
 

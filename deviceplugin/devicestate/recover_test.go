@@ -23,6 +23,7 @@ func (r *rig) wipe() {
 	if err := errors.Join(os.RemoveAll(r.options.StateDir), os.RemoveAll(r.options.CDIDir)); err != nil {
 		r.tb.Fatal(err)
 	}
+	r.State = nil
 	r.restart()
 }
 

@@ -25,23 +25,13 @@ type Rejection struct {
 	Since  time.Time
 }
 
-// maxReported bounds the reported reasons of one pod: the free parts of GPUs change with every
-// consumer.
-const maxReported = 8
-
-// rejection is a Rejection and the reasons of it that were reported.
-type rejection struct {
-	Rejection
-	reported map[string]bool
-}
-
 // rejections are the pods that wait for shares, HCAs or IMEX channels.
 type rejections struct {
 	options *Options
 	changed notify.Signal
 
 	mu    sync.Mutex // guards byPod
-	byPod map[kubelet.Pod]*rejection
+	byPod map[kubelet.Pod]Rejection
 }
 
 // Rejections returns the pods that wait for shares, HCAs or IMEX channels now, by namespace and name.
@@ -49,10 +39,7 @@ func (s *State) Rejections() []Rejection {
 	r := &s.rejections
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]Rejection, 0, len(r.byPod))
-	for _, x := range r.byPod {
-		all = append(all, x.Rejection)
-	}
+	all := slices.Collect(maps.Values(r.byPod))
 	slices.SortFunc(all, func(x, y Rejection) int {
 		return cmp.Or(cmp.Compare(x.Pod.Namespace, y.Pod.Namespace), cmp.Compare(x.Pod.Name, y.Pod.Name),
 			cmp.Compare(x.Pod.UID, y.Pod.UID))
@@ -66,43 +53,37 @@ func (r *rejections) waited(c kubelet.Container) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	x := r.byPod[c.Pod]
-	return x != nil && x.Container == c.Name && (x.Kind == allocate.RejectedHCAs || x.Kind == allocate.RejectedChannels)
+	return x.Container == c.Name && (x.Kind == allocate.RejectedHCAs || x.Kind == allocate.RejectedChannels)
 }
 
 // keep forgets the pods that the kubelet does not hold any more.
 func (r *rejections) keep(seen *kubelet.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ *rejection) bool { return !seen.Holds(p) })
+	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ Rejection) bool { return !seen.Holds(p) })
 }
 
-// note keeps whether a pod is rejected, and reports each reason once.
+// note keeps whether a pod is rejected, and reports a reason that differs from the last one.
 func (r *rejections) note(p kubelet.Pod, err error) {
 	rejected, ok := errors.AsType[*allocate.RejectedError](err)
 	if err != nil && !ok {
 		return // It may soon be gone.
 	}
 	r.mu.Lock()
-	x, known := r.byPod[p]
+	defer r.mu.Unlock()
+	before, known := r.byPod[p]
 	if err == nil {
-		delete(r.byPod, p)
-		r.mu.Unlock()
-		if known {
+		if delete(r.byPod, p); known {
 			r.options.Log.Info("no longer rejected", "pod", p.String())
 		}
 		return
 	}
-	if !known {
-		x = &rejection{Rejection{Pod: p, Since: r.options.Now()}, make(map[string]bool)}
-		r.byPod[p] = x
+	now := Rejection{p, rejected.Container, rejected.Kind, rejected.Reason, r.options.Now()}
+	if known {
+		now.Since = before.Since
 	}
-	x.Container, x.Kind, x.Reason = rejected.Container, rejected.Kind, rejected.Reason
-	fresh := !x.reported[err.Error()] && len(x.reported) < maxReported
-	if fresh {
-		x.reported[err.Error()] = true
-	}
-	r.mu.Unlock()
-	if !fresh {
+	r.byPod[p] = now
+	if now == before {
 		return
 	}
 	r.changed.Notify()

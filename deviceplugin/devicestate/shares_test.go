@@ -43,7 +43,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	}
 	wantGPU := []cdi.DeviceGPU{{
 		UUID: uuid, Index: 3, PCI: r.machine.GPUs[3].PCI, HCA: "mlx5_5", Class: "PIX",
-		Share: &cdi.DeviceShare{VCore: 60, MemoryMiB: 4096, Policy: "fixed-share"},
+		Share: &allocation.Share{UUID: uuid, VCore: 60, MemoryMiB: 4096}, Policy: "fixed-share",
 	}}
 	if diff := cmp.Diff(wantGPU, got.Devices.GPUs); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
@@ -51,7 +51,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	wantBinding := []report.Binding{{
 		Namespace: "default", Pod: "a", UID: "uid-a", Container: "main", HCAs: []string{"mlx5_5"},
 		HCAIDs: []string{hcaNamed(r.machine, "mlx5_5").PCI}, Class: "PIX", CDINames: names,
-		Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler,
+		Sharing: allocation.Sharing{Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler},
 	}}
 	if diff := cmp.Diff(wantBinding, r.View().Allocations()); diff != "" {
 		t.Errorf("bindings (-want +got):\n%s", diff)

@@ -24,6 +24,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/utils/keymutex"
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -37,8 +40,8 @@ import (
 // Limiter enforces the limits of shares.
 type Limiter interface {
 	// Edits returns the edits for a container's limits, before each of its
-	// starts. The error keeps it from starting, and the kubelet tries again.
-	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
+	// starts, and the enforcers. The error keeps it from starting, and the kubelet tries again.
+	Edits(ctx context.Context, l *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error)
 }
 
 // Options configure a State.
@@ -75,14 +78,13 @@ type State struct {
 	checkpoint *records
 	cdi        cdi.Files
 	api        API
-	pods       pods
 	rejections rejections
 	problems   problems
 	changed    notify.Signal
 	registered notify.Signal
-	// starting serializes the calls for one container: its resources' PreStartContainer calls, and
-	// retries after timeouts.
-	starting stripes
+	// starting serializes the calls for one container, by its name: its resources' PreStartContainer
+	// calls, and retries after timeouts.
+	starting keymutex.KeyMutex
 	// files is held for reading to write files and for writing to remove them: after a change of
 	// the clock, a file being written looks stale.
 	files sync.RWMutex
@@ -125,9 +127,9 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
-		drifts: make(map[Drift]bool), pods: pods{api: o.API, log: o.Log},
+		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0),
 	}
-	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]*rejection)}
+	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]Rejection)}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.load()
 	s.entries = entries
@@ -149,7 +151,7 @@ func (s *State) Registered() {
 }
 
 // Allocate makes the CDI device for one Allocate call, such as
-// heddle.dev/gpu=0123456789ab-0123456789abcdef, and records it on disk. There
+// heddle.dev/gpu=0123456789ab-0123456789abcdef, and records it. There
 // is nothing behind the name before Prepare.
 func (s *State) Allocate(resource string, ids []string) (string, error) {
 	ids = kubelet.SortIDs(ids)
@@ -168,15 +170,10 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	if kind == cdi.GPU {
 		e.Modes = inv.Modes(ids)
 	}
-	err = s.checkpoint.add(e)
-	s.problems.note(problemState, err)
-	if err != nil {
-		s.changed.Notify() // See Unwritable.
-		return "", err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries[e.Device] = e
+	s.checkpoint.add(e)
 	return name.String(), nil
 }
 
@@ -187,7 +184,7 @@ type observation struct {
 	since uint64
 }
 
-// observe asks the kubelet, and finds the shares without an entry.
+// observe asks the kubelet, and finds what it or the checkpoint has lost.
 func (s *State) observe(ctx context.Context) (*observation, error) {
 	s.mu.Lock()
 	since := s.decisions
@@ -200,7 +197,9 @@ func (s *State) observe(ctx context.Context) (*observation, error) {
 	}
 	s.problems.note(problemCheckpoint, snapshot.CheckpointErr)
 	o := &observation{Snapshot: snapshot, since: since}
-	s.findUnrecorded(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.findUncertainLocked(o)
 	return o, nil
 }
 
@@ -245,14 +244,19 @@ const (
 	problemPodResources = "podresources"
 	problemCDI          = "cdi"
 	problemState        = "state"
-	problemDisk         = "disk"
 	problemSpace        = "space"
 )
 
 // Problems returns the current problems, by name.
 func (s *State) Problems() []report.Problem {
-	s.problems.note(problemDisk, s.checkpoint.lastSyncErr())
-	return s.problems.list()
+	p := &s.problems
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]report.Problem, 0, len(p.reasons))
+	for _, name := range slices.Sorted(maps.Keys(p.reasons)) {
+		list = append(list, report.Problem{Name: name, Reason: p.reasons[name]})
+	}
+	return list
 }
 
 // problems are the current problems.
@@ -282,12 +286,33 @@ func (p *problems) note(name string, err error) {
 	}
 }
 
-func (p *problems) list() []report.Problem {
+func (p *problems) has(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := make([]report.Problem, 0, len(p.reasons))
-	for _, name := range slices.Sorted(maps.Keys(p.reasons)) {
-		list = append(list, report.Problem{Name: name, Reason: p.reasons[name]})
+	return p.reasons[name] != ""
+}
+
+// probeEvery is the interval between probes of the state directory.
+const probeEvery = time.Minute
+
+// Unwritable returns the reason why allocations cannot be recorded, or an empty string: then no
+// device may be offered, since no container could start. It writes to the directory once a minute,
+// and each time while a write has failed.
+func (s *State) Unwritable() string {
+	now := s.options.Now()
+	s.mu.Lock()
+	due := s.problems.has(problemState) || s.problems.has(problemSpace) || now.Sub(s.probed).Abs() >= probeEvery
+	if due {
+		s.probed = now
 	}
-	return list
+	s.mu.Unlock()
+	if !due {
+		return ""
+	}
+	err := s.checkpoint.probe()
+	s.problems.note(problemSpace, err)
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }

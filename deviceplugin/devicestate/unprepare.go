@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
@@ -34,12 +33,8 @@ const (
 	unclaimedFor = time.Minute
 )
 
-// Run removes what gone pods leave behind, and puts the checkpoint on the disk,
-// until ctx ends.
+// Run removes what gone pods leave behind, and writes the entries that Allocate made, until ctx ends.
 func (s *State) Run(ctx context.Context) error {
-	var syncing sync.WaitGroup
-	defer syncing.Wait()
-	syncing.Go(func() { s.checkpoint.run(ctx) })
 	tick := time.NewTicker(unprepareEvery)
 	defer tick.Stop()
 	for {
@@ -54,9 +49,12 @@ func (s *State) Run(ctx context.Context) error {
 		for due := false; !due; {
 			select {
 			case <-ctx.Done():
+				s.flush()
 				return nil
 			case <-tick.C:
 				due = true
+			case <-s.checkpoint.added:
+				s.flush()
 			case <-s.registered:
 				tick.Reset(debounce)
 			}
@@ -68,11 +66,24 @@ func (s *State) reportsSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.uncertain {
-		if !u.reported {
+		if u.unrecorded == nil && !u.reported {
 			return true
 		}
 	}
 	return false
+}
+
+// flush writes the entries that Allocate made.
+func (s *State) flush() {
+	s.files.RLock()
+	some, err := s.checkpoint.flush()
+	s.files.RUnlock()
+	if some {
+		s.problems.note(problemState, err)
+	}
+	if err != nil {
+		s.changed.Notify() // See Unwritable.
+	}
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes
@@ -81,14 +92,13 @@ func (s *State) reportsSoon() bool {
 // also while the kubelet does not call PreStartContainer.
 func (s *State) Unprepare(ctx context.Context) error {
 	s.problems.note(problemCDI, s.cdi.Check())
-	s.problems.note(problemDisk, s.checkpoint.lastSyncErr())
+	s.flush()
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	seen, err := s.observeBoth(ctx)
 	if err != nil {
 		return err
 	}
-	s.detectForgotten(ctx, seen)
 	live := liveDevices(seen)
 	s.files.Lock() // No file is written while files go.
 	defer s.files.Unlock()
@@ -134,7 +144,7 @@ func (s *State) expire(seen *observation, live map[string]bool) []*allocate.Entr
 	var expired []*allocate.Entry
 	for device, e := range s.entries {
 		gone := e.Owner != nil && seen.Gone(e.Owner.Pod)
-		ended := gone && s.pods.isGone(e.Owner.Pod)
+		ended := gone && s.isGone(e.Owner.Pod)
 		stale := gone && (ended || e.Kind == cdi.SGPU)
 		if live[device] && !stale || e.Decision > seen.since || seen.claims(e, s.options.Now()) {
 			delete(s.gone, device)

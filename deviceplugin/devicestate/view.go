@@ -98,7 +98,7 @@ func newBinding(c kubelet.Container, entries []*allocate.Entry) report.Binding {
 		case cdi.GPU:
 			a.GPUs = append(a.GPUs, e.IDs...)
 		case cdi.SGPU:
-			a.Shares, a.Policy, a.By, a.Enforced = e.Shares, e.Policy, e.By, e.Enforced
+			a.Sharing, a.Enforced = e.Sharing, e.Enforced
 		case cdi.RDMA:
 			a.HCAIDs = append(a.HCAIDs, e.Bound()...)
 		}

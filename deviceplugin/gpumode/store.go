@@ -12,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 const (
@@ -84,7 +84,7 @@ func (t *Tracker) save(moving map[string]config.Mode) error {
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(t.dir, modesFile), append(text, '\n'), 0o600, atomicfile.Durable)
+		err = hostfile.Write(filepath.Join(t.dir, modesFile), append(text, '\n'), 0o600, hostfile.Durable)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", modesFile, err)

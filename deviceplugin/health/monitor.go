@@ -21,7 +21,7 @@ import (
 // lost one is found within this and one poll's timeout: under five seconds.
 const DefaultPollInterval = 2 * time.Second
 
-// Source is where scans of the machine come from: host.Host, replay.Replay.
+// Source is where scans of the machine come from: host.Host, host.Replay.
 // Changed has one reader, which is the Monitor; others subscribe to that.
 type Source interface {
 	Machine() *machine.Machine

@@ -88,8 +88,8 @@ type Condition struct {
 	Optional bool
 }
 
-// maxMessage bounds a condition's message, in bytes.
-const maxMessage = 1024
+// MaxMessage bounds a condition's message, in bytes.
+const MaxMessage = 1024
 
 // ConditionOf is [wellknown.ConditionDevices]: whether anything is short, and what.
 func ConditionOf(shortages []Shortage) Condition {
@@ -114,16 +114,7 @@ func ConditionOf(shortages []Shortage) Condition {
 		}
 		parts = append(parts, s.Resource+": "+count+s.Message)
 	}
-	return Condition{Type: wellknown.ConditionDevices, Reason: reason, Message: Cut(strings.Join(parts, ". "))}
-}
-
-// Cut shortens a condition's message to 1024 bytes, at the start of a character.
-func Cut(s string) string {
-	const dots = "…"
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage-len(dots)], "") + dots
+	return Condition{Type: wellknown.ConditionDevices, Reason: reason, Message: wellknown.ClipTo(strings.Join(parts, ". "), MaxMessage)}
 }
 
 // NodeEvent is an Event to be recorded on the Node, such as of a device that

@@ -64,7 +64,7 @@ func TestConditionOf(t *testing.T) {
 	}
 	for i := range 4 {
 		long := ConditionOf([]Shortage{{"r", "XID", 0, strings.Repeat("x", i) + strings.Repeat("ü", 2000)}})
-		if len(long.Message) > maxMessage || len(long.Message) < maxMessage-8 || !utf8.ValidString(long.Message) {
+		if len(long.Message) > MaxMessage || len(long.Message) < MaxMessage-8 || !utf8.ValidString(long.Message) {
 			t.Errorf("a long message has %d bytes, valid UTF-8: %v", len(long.Message), utf8.ValidString(long.Message))
 		}
 	}

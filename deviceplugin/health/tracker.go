@@ -1,6 +1,7 @@
 package health
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -106,9 +107,7 @@ func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll b
 
 // severityOf returns the configured severity of a report, else the severity in the vendor's catalog.
 func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severity {
-	has := func(list []config.HealthCode) bool {
-		return slices.ContainsFunc(list, func(c config.HealthCode) bool { return c.Is(code.Number) })
-	}
+	has := func(list []int) bool { return slices.Contains(list, int(min(code.Number, math.MaxInt))) }
 	switch {
 	case code.Kind != config.CodeKind:
 	case has(configured.Fatal):

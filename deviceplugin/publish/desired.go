@@ -78,7 +78,7 @@ func modeCondition(r *Round) health.Condition {
 		Optional: true,
 	}
 	if len(parts) > 0 {
-		c.True, c.Reason, c.Message = true, reasonPending, health.Cut(strings.Join(parts, "; "))
+		c.True, c.Reason, c.Message = true, reasonPending, wellknown.ClipTo(strings.Join(parts, "; "), health.MaxMessage)
 	}
 	return c
 }

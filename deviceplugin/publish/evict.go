@@ -245,6 +245,6 @@ func remedyCondition(node string, policy config.Remediation, todo *health.Remedy
 			c.Message += " --gpu " + uuid
 		}
 	}
-	c.Message = health.Cut(c.Message)
+	c.Message = wellknown.ClipTo(c.Message, health.MaxMessage)
 	return c
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Path is the HTTP path of the report.
@@ -58,26 +59,8 @@ type GPU struct {
 	Until string `json:"until,omitempty"`
 	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
-	// Shared is nil for exclusive GPUs.
-	Shared *Shared `json:"shared,omitempty"`
-}
-
-// Shared holds the capacity and the use of a shared GPU.
-type Shared struct {
-	// Policy is the policy of its consumers. It is empty without consumers, and
-	// where one consumer has the whole GPU, which Exclusive shows.
-	Policy    string `json:"policy,omitempty"`
-	Exclusive bool   `json:"exclusive,omitempty"`
-	// VCore is in percent. UsedMiB is of MemoryMiB, or of RoomMiB under
-	// sgpu.memoryOvercommit; Consumers is of Slots.
-	VCore     int   `json:"vcore"`
-	UsedMiB   int64 `json:"usedMiB"`
-	MemoryMiB int64 `json:"memoryMiB"`
-	RoomMiB   int64 `json:"roomMiB,omitempty"`
-	Consumers int   `json:"consumers"`
-	Slots     int   `json:"slots"`
-	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
-	Unhealthy string `json:"unhealthy,omitempty"`
+	// Shared has the capacity and the use of a shared GPU; nil for exclusive ones.
+	Shared *quota.GPU `json:"shared,omitempty"`
 }
 
 // Rejection is a pod that gets no share. Kind is request, allocation,
@@ -157,15 +140,9 @@ type Binding struct {
 	HCAs      []string `json:"hcas"`
 	HCAIDs    []string `json:"hcaIDs"`
 	Class     string   `json:"class,omitempty"`
-	// Shares are the parts of shared GPUs, of QoS policy Policy, which By
-	// chose; see package allocation.
-	Shares []allocation.Share `json:"shares,omitempty"`
-	Policy string             `json:"policy,omitempty"`
-	By     string             `json:"by,omitempty"`
-	// Enforced names the enforcers of the shares' limits.
+	// Sharing has the parts of shared GPUs, Enforced the enforcers of their limits.
+	allocation.Sharing
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
-	// NotEnforced lists the unlimited parts of the shares: memory, compute.
-	NotEnforced []string `json:"notEnforced,omitempty"`
 	// Unrecorded is true if the container has shares and its checkpoint entry and
 	// CDI spec were lost: GPUs are the GPUs that its device IDs name.
 	Unrecorded bool              `json:"unrecorded,omitempty"`

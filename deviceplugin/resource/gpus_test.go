@@ -1,18 +1,14 @@
 package resource_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -26,7 +22,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
-	"github.com/heddle-dev/heddle/test/state"
 )
 
 func TestGPUs(t *testing.T) {
@@ -243,43 +238,11 @@ func TestAllocateGPUs(t *testing.T) {
 			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("answer (-want +got):\n%s", diff)
 			}
-			if names := n.names(t); len(names) != 1 {
-				t.Errorf("names on the disk: %v", names)
-			}
 			err = r.PreStart(t.Context(), []string{"GPU-2", "GPU-0"})
 			if err == nil || !strings.Contains(err.Error(), "no container holds exactly the 2 given devices") {
 				t.Errorf("no pod runs: %v", err)
 			}
 		})
-	}
-}
-
-// names are the checkpoint's files.
-func (n *gpuNode) names(t *testing.T) []string {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(n.dir, state.Records, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
-}
-
-func TestAllocateRejectsUnknownIDs(t *testing.T) {
-	n := newGPUNode(t, machineWith(2))
-	r := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory())
-	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
-		if got, err := r.Allocate(t.Context(), ids); err == nil {
-			t.Errorf("%v: %v and no error", ids, got)
-		}
-	}
-	if names := n.names(t); len(names) > 0 {
-		t.Errorf("names were given out for rejected calls: %v", names)
-	}
-	if err := os.WriteFile(filepath.Join(n.dir, state.Records), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("error %v, want that of the name", err)
 	}
 }
 

@@ -44,7 +44,7 @@ func (r *HCAs) Reason() string { return *r.reason.Load() }
 // the most free replicas first, then in PCI order. Which HCAs are beside the
 // container's GPUs is not known yet: they are chosen when it starts.
 func (*HCAs) Prefer(available, must []string, size int) ([]string, error) {
-	return preferOwn(available, must, size, func(a, b *replicated) int {
+	return preferReplicas(available, must, size, func(a, b *replicated) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 }

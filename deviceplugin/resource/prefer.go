@@ -6,25 +6,23 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Prefer implements [server.Resource].
 func (r *GPUs) Prefer(available, must []string, size int) ([]string, error) {
-	return r.PreferFor(Selector{}, available, must, size)
+	return r.PreferFor(quota.Selector{}, available, must, size)
 }
 
 // PreferFor chooses whole GPUs as [preferred.Scores.Choose] has it, MIG devices
 // from the GPUs with the fewest left. What the selector accepts comes first; if
 // that does not suffice, the others fill up, and the check at the start of the
 // container reports it.
-func (r *GPUs) PreferFor(selector Selector, available, must []string, size int) ([]string, error) {
+func (r *GPUs) PreferFor(selector quota.Selector, available, must []string, size int) ([]string, error) {
 	s := r.now.Load()
 	free, err := s.known(available)
 	if err != nil {
@@ -89,8 +87,8 @@ func merge(a, b []device) []device {
 	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
 }
 
-func (s *Snapshot) accepted(sel Selector, d *device) bool {
-	return sel.accepts(d.id, s.uuids[d.gpu])
+func (s *Snapshot) accepted(sel quota.Selector, d *device) bool {
+	return sel.Accepts(d.id, s.uuids[d.gpu])
 }
 
 // choose picks size devices of free that include must.
@@ -143,62 +141,22 @@ func pack(free, must []device, size int) ([]string, error) {
 	return ids, nil
 }
 
-// Selector selects the GPUs that a pod accepts, by UUID of the GPU or of a MIG device.
-type Selector struct {
-	// Use are the only ones it accepts; none means all.
-	Use []string
-	// Avoid are rejected, whatever Use contains.
-	Avoid []string
-}
-
-// SelectorOf reads a pod's annotations. It fails if an annotation and its alias
-// differ: each of the two would be a surprise to its owner.
-func SelectorOf(annotations map[string]string, d wellknown.Domains) (Selector, error) {
-	use, avoid, err := quota.UUIDs(annotations, d)
-	return Selector{Use: use, Avoid: avoid}, err
-}
-
-// None reports whether it accepts all.
-func (s Selector) None() bool { return len(s.Use) == 0 && len(s.Avoid) == 0 }
-
-// accepts reports whether a device, of the GPU parent, is acceptable.
-func (s Selector) accepts(id, parent string) bool {
-	return quota.Accepts(s.Use, s.Avoid, id, parent)
-}
-
-// maxLacking bounds the missing GPUs named in an error: an annotation has room for tens of
-// thousands.
-const maxLacking = 3
-
-// Check returns an error if a pod must not get these devices of m: a UUID that
+// CheckSelector returns an error if a pod must not get these devices of m: a UUID that
 // the node does not have, with those that it has, or a device that the pod does
 // not accept. A UUID to avoid may be another node's.
-func (s Selector) Check(m *machine.Machine, ids []string) error {
+func CheckSelector(s quota.Selector, m *machine.Machine, ids []string) error {
 	var have []string
 	for i := range m.GPUs {
 		have = append(have, m.GPUs[i].UUID)
 	}
 	var errs []error
-	var lacking []string
-	more := 0
-	for _, uuid := range s.Use {
-		switch {
-		case m.ParentGPU(uuid) != "" || slices.Contains(have, uuid):
-		case len(lacking) < maxLacking:
-			lacking = append(lacking, strconv.Quote(wellknown.Clip(uuid)))
-		default:
-			more++
-		}
-	}
+	lacking := s.Unknown(func(uuid string) bool { return m.ParentGPU(uuid) != "" || slices.Contains(have, uuid) })
 	if len(lacking) > 0 {
-		names := strings.Join(lacking, ", ")
-		if more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s", names, strings.Join(have, ", ")))
+		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s",
+			strings.Join(lacking, ", "), strings.Join(have, ", ")))
 	}
 	for _, id := range ids {
-		if !s.accepts(id, cmp.Or(m.ParentGPU(id), id)) {
+		if !s.Accepts(id, cmp.Or(m.ParentGPU(id), id)) {
 			errs = append(errs, fmt.Errorf("the pod does not accept GPU %s", id))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/state"
 )
 
@@ -25,7 +26,7 @@ func TestPreferGPUs(t *testing.T) {
 		name            string
 		machine         *machine.Machine
 		strategy        config.MIGStrategy
-		steer           resource.Selector
+		steer           quota.Selector
 		available, must []string
 		size            int
 		want            []string
@@ -35,13 +36,13 @@ func TestPreferGPUs(t *testing.T) {
 		{name: "one that breaks no pair", machine: pairs, available: []string{"GPU-0", "GPU-1", "GPU-5"}, size: 1, want: []string{"GPU-5"}},
 		{name: "with its peer", machine: pairs, available: all, must: []string{"GPU-4"}, size: 2, want: []string{"GPU-4", "GPU-5"}},
 		{name: "what has gone is not chosen", machine: pairs, available: []string{"GPU-9", "GPU-0", "GPU-5"}, size: 1, want: []string{"GPU-0"}},
-		{name: "only these", machine: pairs, steer: resource.Selector{Use: []string{"GPU-1", "GPU-4", "GPU-5"}}, available: all, size: 2, want: []string{"GPU-4", "GPU-5"}},
-		{name: "not these", machine: pairs, steer: resource.Selector{Avoid: []string{"GPU-0", "GPU-2"}}, available: all, size: 2, want: []string{"GPU-4", "GPU-5"}},
-		{name: "these first, if they do not suffice", machine: pairs, steer: resource.Selector{Use: []string{"GPU-3"}}, available: all, size: 2, want: []string{"GPU-2", "GPU-3"}},
-		{name: "what must be, whatever is wanted", machine: pairs, steer: resource.Selector{Use: []string{"GPU-3"}}, available: all, must: []string{"GPU-0"}, size: 1, want: []string{"GPU-0"}},
+		{name: "only these", machine: pairs, steer: quota.Selector{Use: []string{"GPU-1", "GPU-4", "GPU-5"}}, available: all, size: 2, want: []string{"GPU-4", "GPU-5"}},
+		{name: "not these", machine: pairs, steer: quota.Selector{Avoid: []string{"GPU-0", "GPU-2"}}, available: all, size: 2, want: []string{"GPU-4", "GPU-5"}},
+		{name: "these first, if they do not suffice", machine: pairs, steer: quota.Selector{Use: []string{"GPU-3"}}, available: all, size: 2, want: []string{"GPU-2", "GPU-3"}},
+		{name: "what must be, whatever is wanted", machine: pairs, steer: quota.Selector{Use: []string{"GPU-3"}}, available: all, must: []string{"GPU-0"}, size: 1, want: []string{"GPU-0"}},
 		{name: "MIG devices from the GPU with the fewest", machine: mig, strategy: config.MIGMixed, available: instances, size: 3, want: []string{"MIG-1-0", "MIG-1-1", "MIG-0-0"}},
-		{name: "MIG devices of a GPU", machine: mig, strategy: config.MIGMixed, steer: resource.Selector{Use: []string{"GPU-0"}}, available: instances, size: 1, want: []string{"MIG-0-0"}},
-		{name: "a MIG device by name", machine: mig, strategy: config.MIGMixed, steer: resource.Selector{Use: []string{"MIG-0-2"}}, available: instances, size: 1, want: []string{"MIG-0-2"}},
+		{name: "MIG devices of a GPU", machine: mig, strategy: config.MIGMixed, steer: quota.Selector{Use: []string{"GPU-0"}}, available: instances, size: 1, want: []string{"MIG-0-0"}},
+		{name: "a MIG device by name", machine: mig, strategy: config.MIGMixed, steer: quota.Selector{Use: []string{"MIG-0-2"}}, available: instances, size: 1, want: []string{"MIG-0-2"}},
 		{name: "a MIG device and one more", machine: mig, strategy: config.MIGMixed, available: instances, must: []string{"MIG-0-2"}, size: 2, want: []string{"MIG-0-2", "MIG-1-0"}},
 		{name: "more than there is", machine: pairs, available: []string{"GPU-0"}, size: 2, fails: true},
 		{name: "more than is left", machine: pairs, available: []string{"GPU-0", "GPU-9"}, size: 2, fails: true},

@@ -22,20 +22,10 @@ type numbered struct {
 	id     string
 }
 
-// preferReplicas chooses size replicas of available, with must among them, of as many
+// preferReplicas chooses size IDs of available, with must among them, of as many
 // different devices as there are; of those with equally many chosen the first in
-// the order of compare, and of each the lowest numbers.
+// the order of compare, and of each the lowest numbers. IDs are replicas or devices' own names.
 func preferReplicas(available, must []string, size int, compare func(a, b *replicated) int) ([]string, error) {
-	for _, id := range slices.Concat(must, available) {
-		if _, _, err := inventory.ParseReplica(id); err != nil {
-			return nil, err
-		}
-	}
-	return preferOwn(available, must, size, compare)
-}
-
-// preferOwn is preferReplicas where IDs may also be devices' own names.
-func preferOwn(available, must []string, size int, compare func(a, b *replicated) int) ([]string, error) {
 	if size > len(available) || size < len(must) {
 		return nil, fmt.Errorf("%d of %d replicas with %d given", size, len(available), len(must))
 	}

@@ -26,7 +26,12 @@ func TestPreferReplicas(t *testing.T) {
 		{name: "too many", available: []string{"a::0"}, size: 2, err: "2 of 1 replicas"},
 		{name: "given and not available", available: []string{"a::0"}, must: []string{"b::0"}, size: 1, want: []string{"b::0"}},
 		{name: "the same twice", available: []string{"a::0", "a::0"}, size: 2, err: "not available"},
-		{name: "no replica", available: []string{"a"}, size: 1, err: "not a replica"},
+		{name: "devices of one pod each", available: []string{"c", "a", "b"}, size: 2, want: []string{"a", "b"}},
+		{
+			name:      "beside a replica of the time when it was shared",
+			available: []string{"a", "b", "c"}, must: []string{"a::3"}, size: 2, want: []string{"a::3", "b"},
+		},
+		{name: "no number", available: []string{"a::"}, size: 1, err: "invalid device ID"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := preferReplicas(tt.available, tt.must, tt.size, byName)
@@ -40,26 +45,5 @@ func TestPreferReplicas(t *testing.T) {
 				t.Errorf("got %v, %v; want %v", got, err, tt.want)
 			}
 		})
-	}
-}
-
-// A device that one pod has alone has its own name as ID.
-func TestPreferOwn(t *testing.T) {
-	for _, tt := range []struct {
-		name            string
-		available, must []string
-		want            []string
-	}{
-		{"devices of one pod each", []string{"c", "a", "b"}, nil, []string{"a", "b"}},
-		{"beside a replica of the time when it was shared", []string{"a", "b", "c"}, []string{"a::3"}, []string{"a::3", "b"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got, err := preferOwn(tt.available, tt.must, 2, byName); err != nil || !slices.Equal(got, tt.want) {
-				t.Errorf("got %v, %v; want %v", got, err, tt.want)
-			}
-		})
-	}
-	if got, err := preferOwn([]string{"a::"}, nil, 1, byName); err == nil {
-		t.Errorf("got %v, want an error", got)
 	}
 }

@@ -11,11 +11,8 @@ package resource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"sync"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -42,11 +39,6 @@ type Options struct {
 type base struct {
 	*server.List
 	Options
-
-	mu sync.Mutex
-	// left are the IDs that were offered and are not any more: the kubelet may ask
-	// for one of a list that it read before the last change. mu guards it.
-	left map[string]bool
 }
 
 // newBase makes a base without devices.
@@ -54,38 +46,20 @@ func newBase(o Options) *base {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &base{List: server.NewList(), Options: o, left: map[string]bool{}}
+	return &base{List: server.NewList(), Options: o}
 }
 
 // Offer replaces the devices.
 func (r *base) Offer(devices []server.Device) {
-	if r.offer(devices) {
+	if r.List.Offer(devices) {
 		r.Log.Info("devices changed", "resource", r.Name, "devices", len(devices))
 	}
 }
 
-func (r *base) offer(devices []server.Device) (differ bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before := r.Devices()
-	differ = r.List.Offer(devices)
-	for i := range before {
-		if id := before[i].ID; differ && !r.Offers(id) {
-			r.left[id] = true
-		}
-	}
-	return differ
-}
-
 // Answer returns the answer to Allocate: a CDI name that was never used before, and
-// the named devices of the driver's spec. It fails for IDs that were never
-// offered and for a name that cannot be recorded, and for nothing else: its error
-// fails the pod for good, while PreStart's is tried again.
+// the named devices of the driver's spec. It fails for a resource that is not configured, and for
+// nothing else: its error fails the pod for good, while PreStart's is tried again.
 func (r *base) Answer(ids []string, driver ...string) (*v1beta1.ContainerAllocateResponse, error) {
-	ids = slices.Sorted(slices.Values(ids))
-	if err := r.check(ids); err != nil {
-		return nil, err
-	}
 	name, err := r.State.Allocate(r.Name, ids)
 	if err != nil {
 		return nil, fmt.Errorf("name the devices: %w", err)
@@ -105,24 +79,6 @@ func checkMode(inv *inventory.Inventory, in config.Mode, uuids []string) error {
 	for _, uuid := range uuids {
 		if g, known := inv.GPUs[uuid]; known && g.Mode != in {
 			return fmt.Errorf("GPU %s is no longer allocated as %s", uuid, in)
-		}
-	}
-	return nil
-}
-
-// check rejects IDs, which are sorted, that the resource never had.
-func (r *base) check(ids []string) error {
-	if len(ids) == 0 {
-		return errors.New("no device IDs")
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, id := range ids {
-		if !r.left[id] && !r.Offers(id) {
-			return fmt.Errorf("%s has no device %q", r.Name, id)
-		}
-		if i > 0 && ids[i-1] == id {
-			return fmt.Errorf("device %q is named twice", id)
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -19,20 +18,14 @@ const (
 	// registerTimeout bounds Register, within which the kubelet connects to
 	// the plugin and asks for its options; it gives itself 10 s for the first.
 	registerTimeout = 15 * time.Second
-	connectTimeout  = 2 * time.Second
 	// stopGrace is the time that a canceled call has to return.
 	stopGrace = time.Second
 	// streamWorkers are goroutines that answer calls, and keep the stacks that calls need: one for
 	// the kubelet's ListAndWatch, one for its other calls, which come one after another.
 	streamWorkers = 2
-	// identityTries bounds connecting while kubelet.sock is being replaced.
-	identityTries = 3
 )
 
-var (
-	errReplaced  = errors.New("kubelet.sock is being replaced")
-	errNoKubelet = errors.New("the kubelet does not listen")
-)
+var errNoKubelet = errors.New("the kubelet does not listen")
 
 // registration is one registration with a kubelet and its socket, served until
 // it is stopped.
@@ -54,19 +47,19 @@ func (r *registration) intact() bool {
 	return ok && now == r.bound && !r.broken.Load()
 }
 
-// open registers: it connects to the kubelet, serves, and registers. The
-// connection comes first, so that an absent kubelet costs no socket.
+// open serves, and registers. A kubelet that is replaced meanwhile has another socket than the
+// registration then names, which makes another registration.
 func (p *Plugin) open(ctx context.Context) (*registration, error) {
-	conn, kubelet, err := connect(ctx, filepath.Join(p.dir, kubeletSocket))
-	if err != nil {
-		return nil, err
+	path := filepath.Join(p.dir, kubeletSocket)
+	kubelet, _ := identify(path)
+	if !alive(ctx, path) { // An absent kubelet costs no socket.
+		return nil, errNoKubelet
 	}
-	registry, err := clientOn(conn)
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		_ = conn.Close()
 		return nil, fmt.Errorf("registration client: %w", err)
 	}
-	defer func() { _ = registry.Close() }()
+	defer func() { _ = conn.Close() }()
 	r, err := p.serve(ctx)
 	if err != nil {
 		return nil, err
@@ -74,7 +67,7 @@ func (p *Plugin) open(ctx context.Context) (*registration, error) {
 	r.kubelet = kubelet
 	calling, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	_, err = v1beta1.NewRegistrationClient(registry).Register(calling, &v1beta1.RegisterRequest{
+	_, err = v1beta1.NewRegistrationClient(conn).Register(calling, &v1beta1.RegisterRequest{
 		Version: v1beta1.Version, Endpoint: filepath.Base(r.socket), ResourceName: p.options.Name, Options: r.server.options,
 	})
 	if err != nil {
@@ -83,41 +76,6 @@ func (p *Plugin) open(ctx context.Context) (*registration, error) {
 		return nil, fmt.Errorf("register %s: %w", p.options.Name, err)
 	}
 	return r, nil
-}
-
-// connect connects to kubelet.sock, with its identity: the same before and after,
-// so that a kubelet which restarts meanwhile is not taken for the one that takes
-// the registration.
-func connect(ctx context.Context, path string) (net.Conn, identity, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	for range identityTries {
-		before, ok := identify(path)
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-		if err != nil {
-			return nil, identity{}, fmt.Errorf("%w: %w", errNoKubelet, err)
-		}
-		if after, still := identify(path); ok && still && before == after {
-			return conn, before, nil
-		}
-		_ = conn.Close()
-	}
-	return nil, identity{}, errReplaced
-}
-
-// clientOn makes a client that uses one connection and never another.
-func clientOn(conn net.Conn) (*grpc.ClientConn, error) {
-	var once sync.Once
-	return grpc.NewClient("passthrough:///kubelet",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			var first net.Conn
-			once.Do(func() { first = conn })
-			if first == nil {
-				return nil, errReplaced
-			}
-			return first, nil
-		}))
 }
 
 // serve listens on a new socket.

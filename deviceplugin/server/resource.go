@@ -67,12 +67,6 @@ func (l *List) Devices() []Device { return *l.devices.Load() }
 // Changed implements [Resource].
 func (l *List) Changed() <-chan struct{} { return l.changed }
 
-// Offers reports whether the list has a device.
-func (l *List) Offers(id string) bool {
-	_, found := find(l.Devices(), id)
-	return found
-}
-
 // Offer replaces the devices by others, which are the list's from now on. It
 // sorts them, reports whether they differ from those before, and if so lets
 // Changed receive. Those before stay if they do not.

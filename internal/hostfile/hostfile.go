@@ -1,6 +1,7 @@
-// Package hostfile resolves paths below the node's root, or a driver's, which this process sees
-// mounted elsewhere. Symbolic links are followed as on the node: Debian's packages install absolute
-// ones, through /etc/alternatives.
+// Package hostfile is for files of the node that other processes use too: it replaces them atomically, locks
+// directories, and resolves paths below the node's root, or a driver's, which this process sees mounted elsewhere.
+// Symbolic links are followed there as on the node: Debian's packages install absolute ones, through
+// /etc/alternatives.
 package hostfile
 
 import (

@@ -1,6 +1,7 @@
 // Package httpserve serves HTTP on ports that every pod of the cluster can
-// reach: it bounds what a client costs in memory, time and connections. What is
-// answered is the caller's.
+// reach: it bounds what a client costs in memory, time and connections, and asks the API
+// server who may have an answer, by the bearer token of the request. What is answered is
+// the caller's.
 package httpserve
 
 import (

@@ -175,20 +175,20 @@ func TestDMemEdits(t *testing.T) {
 	}
 	for policy, request := range map[quota.Policy]string{quota.FixedShare: "4096", quota.BurstShare: "4096", quota.BestEffort: "0"} {
 		limit.Policy = policy
-		got, err := l.Edits(t.Context(), limit)
+		got, _, err := l.Edits(t.Context(), limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := &Edits{
+		want := &cdi.ContainerEdits{
 			Env:   []string{"NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_REQUEST=" + request},
-			Hooks: []*cdi.Hook{hook(gpuA), hook(gpuB)}, By: Enforced{config.EnforceDMem, config.EnforceNone},
+			Hooks: []*cdi.Hook{hook(gpuA), hook(gpuB)},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", policy, diff)
 		}
 	}
 	limit.GPUs[1].Share.MemoryMiB = 2048
-	if _, err := l.Edits(t.Context(), limit); err == nil {
+	if _, _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Error("two limits in one container: the hook knows one")
 	}
 	// One that started with dmem goes on with it, which takes the hook.
@@ -198,14 +198,14 @@ func TestDMemEdits(t *testing.T) {
 	if err := l.Configure(&c, &facts); err == nil {
 		t.Error("dmem is chosen without a hook")
 	}
-	if got, err := l.Edits(t.Context(), limit); err == nil {
+	if got, _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Errorf("edits without a hook: %+v", got)
 	}
 }
 
 func TestLimiterNeedsNoEnforcer(t *testing.T) {
 	l := New(Options{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); !errors.Is(err, errNotConfigured) {
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); !errors.Is(err, errNotConfigured) {
 		t.Errorf("before it was configured: %v", err)
 	}
 	facts := full()
@@ -222,24 +222,19 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 		{"a GPU to itself, not all of its memory", share("p", gpuA, 100, 4096), Enforced{config.EnforceDMem, config.EnforceNone}},
 		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{config.EnforceNone, config.EnforceNone}, GPUs: share("p", gpuA, 30, 4096).GPUs}, Enforced{config.EnforceNone, config.EnforceNone}},
 	} {
-		got, err := l.Edits(t.Context(), tt.limit)
+		_, got, err := l.Edits(t.Context(), tt.limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(tt.want, got.By); diff != "" {
+		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
 	// A configuration that cannot work rejects, and does not go on as before.
 	facts.MPSControl = ""
 	want := l.Configure(&c, &facts)
-	if _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); err == nil || want == nil || err.Error() != want.Error() {
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); err == nil || want == nil || err.Error() != want.Error() {
 		t.Errorf("got  %v\nwant %v", err, want)
-	}
-	c.MPS.ExclusiveProcess = true
-	facts = full()
-	if err := l.Configure(&c, &facts); err == nil {
-		t.Error("exclusiveProcess is accepted, and nothing can set it")
 	}
 }
 

@@ -48,7 +48,7 @@ func (d *dmem) configure(hook string) {
 	d.hook = hook
 }
 
-func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
+func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 	if l.GPUs[0].Maker != "" {
 		return d.regionEdits(l)
 	}
@@ -83,7 +83,7 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
 	if l.Policy == quota.BestEffort {
 		request = 0
 	}
-	return &Edits{
+	return &cdi.ContainerEdits{
 		Env: []string{
 			envMemoryLimit + "=" + strconv.FormatInt(limit, 10),
 			envMemoryRequest + "=" + strconv.FormatInt(request, 10),

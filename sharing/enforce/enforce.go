@@ -66,7 +66,7 @@ type Limit struct {
 	UID *int64
 	// Priority is the pod's; 0 without a PriorityClass.
 	Priority int32
-	// By is the By of an earlier [Limiter.Edits] of this container: a container
+	// By is the result of an earlier [Limiter.Edits] of this container: a container
 	// keeps its enforcers when the configuration changes. Zero for a new one.
 	By Enforced
 }
@@ -107,21 +107,12 @@ func (l *Limit) percent(c *GPU) int {
 	return min(c.Share.VCore, quota.Whole)
 }
 
-// Edits make a container keep its limit. The caller owns the slices.
-type Edits struct {
-	Env    []string
-	Mounts []*cdi.Mount
-	Hooks  []*cdi.Hook
-	// By must be kept with the container, for [Limit.By].
-	By Enforced
-}
-
 // enforcer is one kind of enforcement.
 type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
-	// what the container needs of the enforcer, by its By. It is called again for
+	// what the container needs of the enforcer. It is called again for
 	// each start.
-	edits(ctx context.Context, l *Limit) (*Edits, error)
+	edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error)
 }
 
 // check rejects values that no enforcer can use: these values become names of

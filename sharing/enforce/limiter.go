@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -35,14 +33,8 @@ type Options struct {
 	// the pod's mounts or variables take the place of an enforcer's, and has the kernel
 	// limit memory. Empty: neither.
 	MountsHook string
-	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
-	Modes ComputeModes
-	Log   *slog.Logger
+	Log        *slog.Logger
 }
-
-// unseen bounds how long a container with edits may be missing in the list that [Limiter.Keep]
-// receives: the list may be older than the edits.
-const unseen = 10 * time.Minute
 
 // Limiter gives containers the edits that hold their limits. Its methods may be
 // called concurrently.
@@ -56,13 +48,6 @@ type Limiter struct {
 	mu     sync.Mutex // guards what follows
 	choice Choice
 	err    error
-	// starting are the containers that were given edits, until Keep has them.
-	starting map[string]start
-}
-
-type start struct {
-	limit Limit
-	at    time.Time
 }
 
 // errNotConfigured is the error before the first Configure.
@@ -70,11 +55,11 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 
 // New makes a Limiter. It rejects every container until [Limiter.Configure].
 func New(o Options) *Limiter {
-	m := newMPS(filepath.Join(o.StateDir, "mps"), cmp.Or(o.ShmDir, containerShm), o.Modes, o.Log)
+	m := newMPS(filepath.Join(o.StateDir, "mps"), cmp.Or(o.ShmDir, containerShm), o.Log)
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	d := &dmem{driverRoot: cmp.Or(o.HookDriverRoot, "/"), own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
 	return &Limiter{
-		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured, starting: make(map[string]start),
+		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured,
 		enforcers: map[config.Enforcer]enforcer{
 			config.EnforcePreload: p, config.EnforceMPS: m, config.EnforceDMem: d,
 		},
@@ -85,9 +70,6 @@ func New(o Options) *Limiter {
 // error rejects them all, until a configuration that can work.
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
-	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(config.EnforceMPS) {
-		err = errors.New("sgpu.enforce.mps.exclusiveProcess: this process cannot set compute modes")
-	}
 	l.mps.configure(f.MPSControl, c.MPS)
 	l.preload.configure(c.Preload.Library)
 	l.dmem.configure(f.Hook)
@@ -103,7 +85,7 @@ func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 func (m *mps) configure(path string, c config.MPS) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.path, m.multiUser, m.exclusive = path, c.MultiUser, c.ExclusiveProcess
+	m.path, m.multiUser = path, c.MultiUser
 }
 
 func (p *preload) configure(library string) {
@@ -121,39 +103,31 @@ func (l *Limiter) Choice() (Choice, error) {
 	return l.choice, l.err
 }
 
-// Edits prepares the node for a container that is about to start, and reports what
-// it needs. It is asked for each start, and the container must not be running:
+// Edits prepares the node for a container that is about to start, and returns what
+// it needs, and by which enforcers; these must be kept with it, for [Limit.By]. It is asked for each start, and the container must not be running:
 // the files of its previous run are removed. An error keeps it from starting.
-func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
+func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*cdi.ContainerEdits, Enforced, error) {
 	by := limit.By
 	if by == (Enforced{}) {
 		choice, err := l.Choice()
 		if err != nil {
-			return nil, err
+			return nil, by, err
 		}
 		by = needed(limit, choice.Enforced)
 	}
 	if err := limit.check(by.Memory != config.EnforceNone); err != nil {
-		return nil, err
+		return nil, by, err
 	}
 	own := *limit
 	own.By = by
-	l.mu.Lock()
-	l.starting[own.key()] = start{own, time.Now()}
-	l.mu.Unlock()
 	edits, err := l.collect(ctx, &own)
-	if err != nil && !errors.Is(err, ErrNotReady) {
-		l.mu.Lock()
-		delete(l.starting, own.key()) // It was rejected.
-		l.mu.Unlock()
-	}
-	return edits, err
+	return edits, by, err
 }
 
 // collect joins the edits of a container's enforcers.
-func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
+func (l *Limiter) collect(ctx context.Context, limit *Limit) (*cdi.ContainerEdits, error) {
 	by := limit.By
-	edits := &Edits{By: by}
+	edits := &cdi.ContainerEdits{}
 	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
 		if kind == config.EnforceNone || kind == config.EnforceEvict {
 			continue // They give a container nothing.
@@ -212,72 +186,12 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 	return chosen
 }
 
-// Keep receives all containers that have shares, with the By of their edits. It
-// removes what the node has for others: files, old copies of the library, daemons
-// of GPUs without consumers. Containers that were given edits a moment ago need not
-// be in live.
-func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
-	// They call these functions with their locks held, which edits takes too: a
-	// container that edits has seen is among the live ones.
-	err := errors.Join(
-		l.preload.keep(func() []Limit { return l.with(live, config.EnforcePreload) }),
-		l.mps.keep(ctx, func() []Limit { return l.with(live, config.EnforceMPS) }),
-	)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	// Those that the caller has in its list go, and those that never appeared in it.
-	for i := range live {
-		delete(l.starting, live[i].key())
-	}
-	maps.DeleteFunc(l.starting, func(_ string, f start) bool { return time.Since(f.at) > unseen })
-	return err
-}
-
-// with returns the live and the starting containers that use a kind.
-func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := make(map[string]Limit, len(live)+len(l.starting))
-	for i := range live {
-		all[live[i].key()] = live[i]
-	}
-	for key, f := range l.starting {
-		if time.Since(f.at) <= unseen {
-			all[key] = f.limit
-		}
-	}
-	var own []Limit
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if x := all[key]; x.By.uses(kind) {
-			own = append(own, x)
-		}
-	}
-	return own
-}
-
-// Daemon is the MPS daemon of a GPU.
-type Daemon struct {
-	// GPU is the UUID, Index the driver's number.
-	GPU   string `json:"gpu"`
-	Index int    `json:"index"`
-	// Since is the time when the daemon entered State. Reason is the current fault, or empty: why
-	// the daemon is Broken, or was before it was restarted, or which limits it rejects.
-	State  State     `json:"state"`
-	Since  time.Time `json:"since,omitzero"`
-	Reason string    `json:"reason,omitempty"`
-	// Restarts counts the restarts of the daemon. LastError is the reason of the last restart; it
-	// stays once the daemon runs again. LastRunning is the time when it last ran, zero if it never
-	// did.
-	Restarts    int       `json:"restarts"`
-	LastError   string    `json:"lastError,omitempty"`
-	LastRunning time.Time `json:"lastRunning,omitzero"`
-	// Percent and MemoryMiB are the limits of a process that unsets its
-	// environment; 0 MiB means no limit.
-	Percent   int   `json:"percent"`
-	MemoryMiB int64 `json:"memoryMiB"`
-	Consumers int   `json:"consumers"`
-	// MultiUser: clients of all users share the daemon's server.
-	MultiUser bool `json:"multiUser,omitempty"`
+// Keep removes what the node has for containers that are gone: files, old copies of the library,
+// daemons of GPUs without consumers. live returns all containers that have shares, with the By of their
+// edits; one has to be among them before its first edits, without a By. It is called with locks held that
+// Edits takes too, so that no container gets edits meanwhile.
+func (l *Limiter) Keep(live func() []Limit) error {
+	return errors.Join(l.preload.keep(live), l.mps.keep(live))
 }
 
 // Daemons returns the daemons of GPUs with consumers, by UUID.

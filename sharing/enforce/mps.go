@@ -45,24 +45,20 @@ const (
 	longestName   = len("/control_privileged")
 )
 
-const (
-	// modeTimeout bounds a change of a GPU's compute mode.
-	modeTimeout = 5 * time.Second
-	// statusPoll is the interval at which a container's start reads the status of its daemon.
-	statusPoll = 20 * time.Millisecond
-)
+// statusPoll is the interval at which a container's start reads the status of its daemon.
+const statusPoll = 20 * time.Millisecond
 
-// mps has a [Keeper] run one control daemon for each GPU that has clients.
+// mps has a Keeper run one control daemon for each GPU that has clients.
 type mps struct {
 	dir, shm string
-	modes    ComputeModes
 	log      *slog.Logger
 
 	mu sync.Mutex // guards what follows
-	// path, multiUser and exclusive are the configuration.
-	path                 string
-	multiUser, exclusive bool
-	gpus                 map[string]*mpsGPU
+	// path and multiUser are the configuration.
+	path      string
+	multiUser bool
+	// gpus are the GPUs with clients, by UUID.
+	gpus map[string]clients
 	// wanted was written last. Until the live containers are known
 	// (synced), the daemons of an earlier process stay.
 	wanted          wantedDaemons
@@ -71,33 +67,30 @@ type mps struct {
 	lastAlive time.Time
 }
 
-// mpsGPU is a GPU with clients of MPS.
-type mpsGPU struct {
-	index   int
-	clients map[string]client
-	// exclusive: this process has set the compute mode.
-	exclusive bool
-}
+// clients are the containers on a GPU, by [Limit.key].
+type clients map[string]client
 
 // client is a container on a GPU.
 type client struct {
+	// index is the GPU's, for people.
+	index  int
 	uid    int64
 	limits daemonLimits
 	// memory reports that MPS limits it, and not another enforcer.
 	memory bool
 }
 
-func newMPS(dir, shm string, modes ComputeModes, log *slog.Logger) *mps {
-	m := &mps{dir: dir, shm: shm, modes: modes, log: log, gpus: make(map[string]*mpsGPU)}
-	if err := readWanted(dir, &m.wanted); err != nil {
+func newMPS(dir, shm string, log *slog.Logger) *mps {
+	m := &mps{dir: dir, shm: shm, log: log, gpus: make(map[string]clients)}
+	var err error
+	if m.wanted, err = readWanted(dir); err != nil {
 		log.Warn("list of MPS daemons is not read", "err", err)
-		return m
 	}
-	m.written = true
+	m.written = err == nil
 	return m
 }
 
-func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
+func (m *mps) edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 	if len(l.GPUs) != 1 {
 		// One daemon per GPU, so that a fault or a limit stays on its GPU;
 		// and CUDA connects to one daemon.
@@ -120,7 +113,7 @@ func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 	if l.Policy == quota.BestEffort || l.Priority < 0 {
 		priority = "1"
 	}
-	return &Edits{
+	return &cdi.ContainerEdits{
 		Env: append(env, envPriority+"="+priority),
 		Mounts: []*cdi.Mount{
 			mount(pipeDir(m.dir, c.Share.UUID), containerPipe, "rw", "nosuid", "nodev", "noexec"),
@@ -139,27 +132,36 @@ func (m *mps) admit(l *Limit) error {
 	if d := status.daemon(c.Share.UUID); err == nil && d != nil {
 		multiUser = d.MultiUser // A daemon has the configuration of its start.
 	}
-	gpu, err := m.gpu(c)
-	if err != nil {
+	if err := m.check(c.Share.UUID); err != nil {
 		return err
 	}
+	gpu := m.gpus[c.Share.UUID]
 	own := clientOf(l)
-	for _, key := range slices.Sorted(maps.Keys(gpu.clients)) {
-		if other := gpu.clients[key]; key != l.key() && other.uid != own.uid && !multiUser {
+	for _, key := range slices.Sorted(maps.Keys(gpu)) {
+		if other := gpu[key]; key != l.key() && other.uid != own.uid && !multiUser {
 			return fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
 				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
 				c.Index, other.uid, key, own.uid)
 		}
 	}
-	gpu.clients[l.key()] = own
-	m.gpus[c.Share.UUID] = gpu
+	m.add(l)
 	return nil
+}
+
+// add adds a container to the clients of its GPU. m.mu is held.
+func (m *mps) add(l *Limit) { m.put(l.GPUs[0].Share.UUID, l.key(), clientOf(l)) }
+
+func (m *mps) put(uuid, key string, c client) {
+	if m.gpus[uuid] == nil {
+		m.gpus[uuid] = clients{}
+	}
+	m.gpus[uuid][key] = c
 }
 
 func clientOf(l *Limit) client {
 	c := &l.GPUs[0]
 	t := client{
-		limits: daemonLimits{Percent: quota.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
+		index: c.Index, limits: daemonLimits{Percent: quota.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
 		memory: l.By.Memory == config.EnforceMPS,
 	}
 	if l.UID != nil {
@@ -176,10 +178,10 @@ func clientOf(l *Limit) client {
 
 // limits returns the largest that a client was granted: a process that unsets its
 // environment gets them.
-func (c *mpsGPU) limits() daemonLimits {
+func (c clients) limits() daemonLimits {
 	var most daemonLimits
 	memory := false
-	for _, t := range c.clients {
+	for _, t := range c {
 		most.Percent = max(most.Percent, t.limits.Percent)
 		most.MemoryMiB = max(most.MemoryMiB, t.limits.MemoryMiB)
 		memory = memory || t.memory
@@ -190,25 +192,28 @@ func (c *mpsGPU) limits() daemonLimits {
 	return most
 }
 
-// gpu returns the state of a GPU by its UUID, or a new one. m.mu is held.
-func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
-	if gpu := m.gpus[c.Share.UUID]; gpu != nil {
-		return gpu, nil
+// index is the GPU's number.
+func (c clients) index() int {
+	for _, t := range c {
+		return t.index
 	}
-	switch pipe := pipeDir(m.dir, c.Share.UUID); {
+	return -1
+}
+
+// check returns why no daemon can run for a GPU. m.mu is held.
+func (m *mps) check(uuid string) error {
+	switch pipe := pipeDir(m.dir, uuid); {
+	case m.gpus[uuid] != nil:
 	case m.path == "":
-		return nil, errors.New("the node no longer has nvidia-cuda-mps-control")
+		return errors.New("the node no longer has nvidia-cuda-mps-control")
 	case len(pipe)+longestName > longestSocket:
-		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
+		return fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
 	}
-	return &mpsGPU{index: c.Index, clients: make(map[string]client)}, nil
+	return nil
 }
 
 // prepare requests a GPU's daemon and waits until it has the limits of its clients.
 func (m *mps) prepare(ctx context.Context, uuid string) error {
-	if err := m.setExclusive(ctx, uuid); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotReady, err)
-	}
 	m.mu.Lock()
 	err := m.publish()
 	m.mu.Unlock()
@@ -262,7 +267,7 @@ func (m *mps) publish() error {
 	next := wantedDaemons{Generation: max(m.wanted.Generation+1, time.Now().UnixNano())}
 	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
 		gpu := m.gpus[uuid]
-		next.GPUs = append(next.GPUs, wantedDaemon{uuid, gpu.index, m.multiUser, gpu.limits()})
+		next.GPUs = append(next.GPUs, wantedDaemon{uuid, gpu.index(), m.multiUser, gpu.limits()})
 	}
 	if !m.synced {
 		for _, old := range m.wanted.GPUs {
@@ -274,7 +279,7 @@ func (m *mps) publish() error {
 	if m.written && slices.Equal(next.GPUs, m.wanted.GPUs) {
 		return nil
 	}
-	if err := writeWanted(m.dir, &next); err != nil {
+	if err := writeShared(m.dir, wantedFile, &next); err != nil {
 		m.written = false
 		return err
 	}
@@ -283,34 +288,27 @@ func (m *mps) publish() error {
 }
 
 // keep makes the live containers the clients: daemons of GPUs without clients stop.
-func (m *mps) keep(ctx context.Context, live func() []Limit) error {
-	return errors.Join(m.setClients(live), m.resetModes(ctx))
-}
-
-func (m *mps) setClients(live func() []Limit) error {
+func (m *mps) keep(live func() []Limit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var errs []error
-	for _, gpu := range m.gpus {
-		clear(gpu.clients)
-	}
+	before := m.gpus
+	m.gpus = make(map[string]clients)
 	for _, l := range live() {
 		if len(l.GPUs) != 1 {
-			continue // Rejected at its start.
+			continue // It was rejected at its start.
 		}
-		gpu, err := m.gpu(&l.GPUs[0])
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		admitted, starts := before[l.GPUs[0].Share.UUID][l.key()]
+		switch {
+		case l.By.uses(config.EnforceMPS):
+			m.add(&l)
+		case l.By == (Enforced{}) && starts:
+			m.put(l.GPUs[0].Share.UUID, l.key(), admitted)
 		}
-		gpu.clients[l.key()] = clientOf(&l)
-		m.gpus[l.GPUs[0].Share.UUID] = gpu
 	}
-	maps.DeleteFunc(m.gpus, func(_ string, gpu *mpsGPU) bool { return len(gpu.clients) == 0 })
 	if m.synced = true; len(m.gpus) == 0 && len(m.wanted.GPUs) == 0 {
-		return errors.Join(errs...) // A node without MPS has no files of it.
+		return nil // A node without MPS has no files of it.
 	}
-	return errors.Join(append(errs, m.publish())...)
+	return m.publish()
 }
 
 // errNoKeeper is the error while no [Keeper] runs.
@@ -322,7 +320,9 @@ func (m *mps) statusLocked() (daemonStatus, error) {
 		return daemonStatus{}, errNoKeeper
 	}
 	m.lastAlive = time.Now()
-	return readStatus(m.dir)
+	var status daemonStatus
+	err := readShared(m.dir, statusFile, &status)
+	return status, err
 }
 
 // daemons returns the states of the daemons of GPUs with clients, by UUID.
@@ -334,7 +334,7 @@ func (m *mps) daemons() []Daemon {
 	}
 	status, fault := m.statusLocked()
 	if fault != nil {
-		status, _ = readStatus(m.dir) // What the last one wrote.
+		_ = readShared(m.dir, statusFile, &status) // What the last one wrote.
 	}
 	list := make([]Daemon, 0, len(m.gpus))
 	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
@@ -350,7 +350,7 @@ func (m *mps) daemons() []Daemon {
 			one.fail(fault.Error(), m.lastAlive)
 		}
 		limits := gpu.limits()
-		one.Index, one.Percent, one.MemoryMiB, one.Consumers = gpu.index, limits.Percent, limits.MemoryMiB, len(gpu.clients)
+		one.Index, one.Percent, one.MemoryMiB, one.Consumers = gpu.index(), limits.Percent, limits.MemoryMiB, len(gpu)
 		one.Since, one.LastRunning = one.Since.UTC(), one.LastRunning.UTC()
 		list = append(list, one)
 	}
@@ -372,3 +372,15 @@ func (d *Daemon) fail(reason string, seen time.Time) {
 
 // pipeDir returns a GPU's directory for sockets.
 func pipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }
+
+// rest reports whether the time passed before ctx ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,33 +1,26 @@
 package enforce
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"time"
 
-	"github.com/heddle-dev/heddle/internal/atomicfile"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // The plugin and a [Keeper] share a directory on the node: the plugin writes the wanted daemons,
-// the Keeper their states. Both files are replaced as a whole and decoded strictly. The Keeper is
+// the Keeper their states. Both files are replaced as a whole. The Keeper is
 // updated later than the plugin (OnDelete), so a file with other fields needs another name.
 const (
 	wantedFile = "daemons-v1.json"
 	statusFile = "status-v1.json"
 	// aliveDir is locked while a Keeper's status is valid.
 	aliveDir = "alive"
-	// maxFile bounds a file, in bytes, and maxDaemons the GPUs in it.
-	maxFile    = 1 << 18
-	maxDaemons = 256
-	// maxMemoryMiB is 16 TiB.
-	maxMemoryMiB = 16 << 20
 )
 
 // wantedDaemons lists the daemons to run. Generation grows with each change, so that a status names
@@ -70,31 +63,63 @@ func (s *daemonStatus) daemon(uuid string) *Daemon {
 	return nil
 }
 
-func (d *Daemon) limits() daemonLimits { return daemonLimits{d.Percent, d.MemoryMiB} }
+// State is the state of a GPU's control daemon.
+type State string
 
-func writeWanted(dir string, w *wantedDaemons) error {
-	return writeShared(filepath.Join(dir, wantedFile), w)
+// The states of a daemon.
+const (
+	// Starting: a client that starts now would not be limited, so none is started.
+	Starting State = "starting"
+	// Running: it answers, and has the limits.
+	Running State = "running"
+	// Broken: it died, hangs or does not start, and will be started again.
+	Broken State = "broken"
+	// Stopped: the GPU has no consumers, and the daemon is being ended.
+	Stopped State = "stopped"
+)
+
+// Daemon is the MPS daemon of a GPU.
+type Daemon struct {
+	// GPU is the UUID, Index the driver's number.
+	GPU   string `json:"gpu"`
+	Index int    `json:"index"`
+	// Since is the time when the daemon entered State. Reason is the current fault, or empty: why
+	// the daemon is Broken, or was before it was restarted, or which limits it rejects.
+	State  State     `json:"state"`
+	Since  time.Time `json:"since,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	// Restarts counts the restarts of the daemon. LastError is the reason of the last restart; it
+	// stays once the daemon runs again. LastRunning is the time when it last ran, zero if it never
+	// did.
+	Restarts    int       `json:"restarts"`
+	LastError   string    `json:"lastError,omitempty"`
+	LastRunning time.Time `json:"lastRunning,omitzero"`
+	// Percent and MemoryMiB are the limits of a process that unsets its
+	// environment; 0 MiB means no limit.
+	Percent   int   `json:"percent"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	Consumers int   `json:"consumers"`
+	// MultiUser: clients of all users share the daemon's server.
+	MultiUser bool `json:"multiUser,omitempty"`
 }
 
+func (d *Daemon) limits() daemonLimits { return daemonLimits{d.Percent, d.MemoryMiB} }
+
 // readWanted reads the plugin's file; a missing one wants nothing.
-func readWanted(dir string, w *wantedDaemons) error {
-	path := filepath.Join(dir, wantedFile)
-	if err := readShared(path, w); err != nil {
-		*w = wantedDaemons{}
-		return err
+func readWanted(dir string) (wantedDaemons, error) {
+	var w wantedDaemons
+	err := readShared(dir, wantedFile, &w)
+	if err == nil {
+		err = w.check()
 	}
-	if err := w.check(); err != nil {
-		*w = wantedDaemons{}
-		return fmt.Errorf("%s: %w", path, err)
+	if err != nil {
+		return wantedDaemons{}, fmt.Errorf("%s: %w", wantedFile, err)
 	}
-	return nil
+	return w, nil
 }
 
 // check rejects values that are not names of directories or arguments of commands.
 func (w *wantedDaemons) check() error {
-	if len(w.GPUs) > maxDaemons {
-		return fmt.Errorf("%d GPUs, at most %d", len(w.GPUs), maxDaemons)
-	}
 	seen := map[string]bool{}
 	for i := range w.GPUs {
 		switch d := &w.GPUs[i]; {
@@ -104,7 +129,7 @@ func (w *wantedDaemons) check() error {
 			return fmt.Errorf("duplicate GPU %s", d.GPU)
 		case d.Percent < 1 || d.Percent > 100:
 			return fmt.Errorf("GPU %s: invalid percent %d", d.GPU, d.Percent)
-		case d.MemoryMiB < 0 || d.MemoryMiB > maxMemoryMiB:
+		case d.MemoryMiB < 0 || d.MemoryMiB > allocation.MaxMemoryMiB:
 			return fmt.Errorf("GPU %s: invalid memoryMiB %d", d.GPU, d.MemoryMiB)
 		}
 		seen[w.GPUs[i].GPU] = true
@@ -112,55 +137,25 @@ func (w *wantedDaemons) check() error {
 	return nil
 }
 
-func writeStatus(dir string, s *daemonStatus) error {
-	return writeShared(filepath.Join(dir, statusFile), s)
-}
-
-func readStatus(dir string) (daemonStatus, error) {
-	var s daemonStatus
-	err := readShared(filepath.Join(dir, statusFile), &s)
-	if err != nil {
-		return daemonStatus{}, err
-	}
-	return s, nil
-}
-
 // keeperAlive reports whether a Keeper runs and has written its status.
-func keeperAlive(dir string) bool { return dirlock.Held(filepath.Join(dir, aliveDir)) }
+func keeperAlive(dir string) bool { return hostfile.Locked(filepath.Join(dir, aliveDir)) }
 
-func writeShared(path string, from any) error {
+func writeShared(dir, name string, from any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, text, 0o600, atomicfile.Quick)
+	return hostfile.Write(filepath.Join(dir, name), text, 0o600, hostfile.Quick)
 }
 
-// readShared decodes one JSON object and rejects everything else; a missing file
-// leaves into as it is.
-func readShared(path string, into any) error {
-	f, err := os.Open(path)
+// readShared reads a file; a missing one leaves into as it is.
+func readShared(dir, name string, into any) error {
+	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // It was only read.
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(text) > maxFile {
-		return fmt.Errorf("%s has more than %d bytes", path, maxFile)
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("decode %s: %w", path, err)
-	}
-	if rest := text[d.InputOffset():]; slices.ContainsFunc(rest, func(b byte) bool { return b != '\n' }) {
-		return fmt.Errorf("decode %s: data after the object", path)
-	}
-	return nil
+	return json.Unmarshal(text, into)
 }

@@ -95,7 +95,8 @@ func TestMPSOfAnInvalidFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for {
-		if s, err := readStatus(filepath.Join(n.dir, "mps")); err == nil && strings.Contains(s.Error, "decode") {
+		var s daemonStatus
+		if err := readShared(filepath.Join(n.dir, "mps"), statusFile, &s); err == nil && strings.Contains(s.Error, "unexpected end") {
 			break
 		}
 	}
@@ -116,13 +117,9 @@ func TestReadWanted(t *testing.T) {
 	for _, tt := range []struct{ name, text, fault string }{
 		{"good", one(good) + "\n", ""},
 		{"two", `{"gpus":[{` + good + `},{` + good + `}]}`, "duplicate GPU GPU-1"},
-		{"empty", "", "EOF"},
-		{"cut off", one(good)[:40], "unexpected EOF"},
+		{"empty", "", "unexpected end"},
+		{"cut off", one(good)[:40], "unexpected end"},
 		{"an array", "[]", "cannot unmarshal"},
-		{"unknown field", one(good + `,"path":"/bin/sh"`), "unknown field"},
-		{"more data", one(good) + "{}", "data after the object"},
-		{"large", one(good) + strings.Repeat(" ", maxFile), "more than"},
-		{"many GPUs", `{"gpus":[` + strings.Repeat(`{},`, maxDaemons) + `{}]}`, "at most"},
 		{"no GPU", one(`"percent":30`), "invalid GPU"},
 		{"a GPU above", one(`"gpu":"..","percent":30`), "invalid GPU"},
 		{"a GPU elsewhere", one(`"gpu":"../x","percent":30`), "invalid GPU"},
@@ -136,8 +133,7 @@ func TestReadWanted(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, wantedFile), []byte(tt.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			var got wantedDaemons
-			err := readWanted(dir, &got)
+			got, err := readWanted(dir)
 			if tt.fault == "" {
 				want := wantedDaemons{1, []wantedDaemon{{"GPU-1", 3, true, daemonLimits{30, 4096}}}}
 				if err != nil || got.Generation != want.Generation || !slices.Equal(got.GPUs, want.GPUs) {

@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -24,7 +26,6 @@ type node struct {
 	dir     string
 	limiter *Limiter
 	notices chan notice
-	modes   *modes
 	// answer bounds a command, if not 0.
 	answer time.Duration
 	// end ends the Keeper.
@@ -62,13 +63,6 @@ func (r *reader) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-type modes struct{ set chan string }
-
-func (m *modes) ExclusiveProcess(uuid string, on bool) error {
-	m.set <- uuid + " " + strconv.FormatBool(on)
-	return nil
-}
-
 const gpuA, gpuB = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 
 func newNode(t *testing.T, c config.Enforce) *node {
@@ -82,7 +76,7 @@ func newNode(t *testing.T, c config.Enforce) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &node{t: t, dir: dir, notices: make(chan notice, 100), modes: &modes{make(chan string, 100)}}
+	n := &node{t: t, dir: dir, notices: make(chan notice, 100)}
 	n.start()
 	n.begin(c)
 	t.Cleanup(func() {
@@ -96,7 +90,7 @@ func newNode(t *testing.T, c config.Enforce) *node {
 func (n *node) begin(c config.Enforce) {
 	n.t.Helper()
 	n.limiter = New(Options{
-		StateDir: n.dir, ShmDir: "/dev/shm/heddle", Modes: n.modes, Log: slog.New(slog.DiscardHandler),
+		StateDir: n.dir, ShmDir: "/dev/shm/heddle", Log: slog.New(slog.DiscardHandler),
 	})
 	facts := &Facts{Driver: "570.86.15", MPS: true, MPSControl: fakeControl(n.t)}
 	c.Memory, c.Compute = config.EnforceMPS, config.EnforceMPS
@@ -132,7 +126,7 @@ func (n *node) start() {
 		pace: pace{
 			follow: 5 * time.Millisecond,
 			answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
-			health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
+			health: 50 * time.Millisecond, first: time.Millisecond,
 		},
 	}
 	if n.answer != 0 {
@@ -213,7 +207,7 @@ func (n *node) received() []string {
 func (n *node) touch(gpu, name string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, "mps", gpu, name)
-	if err := atomicfile.Write(path, nil, 0o600, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, nil, 0o600, hostfile.Quick); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -225,11 +219,10 @@ func live() Limit {
 	return l
 }
 
-// keep reports the live containers, and forgets those that are starting.
+// keep reports the live containers.
 func (n *node) keep(all ...Limit) {
 	n.t.Helper()
-	n.limiter.starting = map[string]start{}
-	if err := n.limiter.Keep(n.t.Context(), all); err != nil {
+	if err := n.limiter.Keep(func() []Limit { return all }); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -241,11 +234,11 @@ func share(pod, gpu string, vcore int, mib int64) *Limit {
 	}
 }
 
-func (n *node) edits(l *Limit) *Edits {
+func (n *node) edits(l *Limit) *cdi.ContainerEdits {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
-	e, err := n.limiter.Edits(ctx, l)
+	e, _, err := n.limiter.Edits(ctx, l)
 	if err != nil {
 		n.t.Fatal(err)
 	}

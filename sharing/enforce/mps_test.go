@@ -22,7 +22,7 @@ import (
 func TestMPSLimitsClientsAndServer(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	got := n.edits(share("p1", gpuA, 30, 4096))
-	want := &Edits{
+	want := &cdi.ContainerEdits{
 		Env: []string{
 			"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
 			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M", "CUDA_MPS_CLIENT_PRIORITY=0",
@@ -37,7 +37,6 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
 			},
 		},
-		By: Enforced{config.EnforceMPS, config.EnforceMPS},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
@@ -162,7 +161,7 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 		n.await(Broken)
 		cancel(errors.New("time is up"))
 	}()
-	_, err := n.limiter.Edits(ctx, share("p1", gpuA, 30, 4096))
+	_, _, err := n.limiter.Edits(ctx, share("p1", gpuA, 30, 4096))
 	if !errors.Is(err, ErrNotReady) {
 		t.Errorf("a container starts without its limit: %v", err)
 	}
@@ -200,7 +199,7 @@ func TestMPSOfOneUser(t *testing.T) {
 		n := newNode(t, config.Enforce{})
 		n.edits(share("p1", gpuA, 30, 4096)) // The image's user counts as root.
 		n.edits(user(share("p2", gpuA, 30, 4096), 0))
-		_, err := n.limiter.Edits(t.Context(), user(share("p3", gpuA, 30, 4096), 1000))
+		_, _, err := n.limiter.Edits(t.Context(), user(share("p3", gpuA, 30, 4096), 1000))
 		want := "mps: GPU 3 has clients of user 0 (p1_c), and user 1000 would wait until they are gone: " +
 			"one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on"
 		if err == nil || err.Error() != want {
@@ -221,42 +220,16 @@ func TestMPSOfOneUser(t *testing.T) {
 	})
 }
 
-func TestMPSExclusiveProcess(t *testing.T) {
-	n := newNode(t, config.Enforce{MPS: config.MPS{ExclusiveProcess: true}})
-	// A crash left GPU B in EXCLUSIVE_PROCESS.
-	n.touch(gpuB, "exclusive")
-	n.edits(share("p1", gpuA, 30, 4096))
-	n.keep(live())
-	pids := n.pids(gpuA)
-	n.keep()
-	n.gone(pids)
-	var got []string
-	for len(got) < 3 { // The mode is reset once the daemon is known to be gone.
-		n.keep()
-		for len(n.modes.set) > 0 {
-			got = append(got, <-n.modes.set)
-		}
-	}
-	if diff := cmp.Diff([]string{gpuA + " true", gpuB + " false", gpuA + " false"}, got); diff != "" {
-		t.Errorf("compute modes (-want +got):\n%s", diff)
-	}
-	for _, gpu := range []string{gpuA, gpuB} {
-		if _, err := os.Stat(filepath.Join(n.dir, "mps", gpu, "exclusive")); err == nil {
-			t.Errorf("the note about %s is still there", gpu)
-		}
-	}
-}
-
 func TestMPSRejects(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	two := share("p1", gpuA, 30, 4096)
 	two.GPUs = append(two.GPUs, share("p1", gpuB, 30, 4096).GPUs...)
-	_, err := n.limiter.Edits(t.Context(), two)
+	_, _, err := n.limiter.Edits(t.Context(), two)
 	if err == nil || !strings.Contains(err.Error(), "shares of 2 GPUs") {
 		t.Errorf("two GPUs: %v", err)
 	}
 	n.limiter.mps.dir = strings.Repeat("/long", 20)
-	_, err = n.limiter.Edits(t.Context(), share("p1", gpuA, 30, 4096))
+	_, _, err = n.limiter.Edits(t.Context(), share("p1", gpuA, 30, 4096))
 	if err == nil || !strings.Contains(err.Error(), "too long for sockets") {
 		t.Errorf("long path: %v", err)
 	}

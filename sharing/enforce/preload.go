@@ -18,7 +18,6 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -79,7 +78,7 @@ type preload struct {
 	copied string
 }
 
-func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
+func (p *preload) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	version, err := p.version()
@@ -87,11 +86,12 @@ func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
 	env := preloadEnv(l)
-	override, err := p.prepareFiles(l, version, env)
-	if err != nil {
-		return nil, fmt.Errorf("preload: %w", err)
+	// It needs no fsync: a node that loses it starts the container again.
+	override := filepath.Join(p.dir, containerDir, l.key())
+	if err := hostfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, hostfile.Quick); err != nil {
+		return nil, fmt.Errorf("preload: variables of container %s: %w", l.Container, err)
 	}
-	return &Edits{
+	return &cdi.ContainerEdits{
 		Env: env,
 		Mounts: []*cdi.Mount{
 			mount(p.versionFile(version), containerLibrary, "ro", "nosuid", "nodev"),
@@ -167,15 +167,11 @@ func (l *Limit) policyWord() string {
 //
 //	lib/<hash>.so                      copies of the library
 //	ld.so.preload                      what glibc reads
-//	containers/<pod>_<container>/
-//	    library                        the version that its spec names
-//	    override                       see overrideFile
+//	containers/<pod>_<container>       see overrideFile
 const (
 	libDir       = "lib"
 	libEnd       = ".so"
 	containerDir = "containers"
-	versionName  = "library"
-	overrideName = "override"
 )
 
 // hashLength is the length of the prefix of the library's SHA-256 that names a version.
@@ -215,86 +211,48 @@ func (p *preload) version() (string, error) {
 	if _, err := os.Stat(p.versionFile(version)); err == nil && p.copied == version {
 		return version, nil
 	}
-	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.versionFile(version), content, 0o755, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
-	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
+	if err := hostfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, hostfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
 	p.copied = version
 	return version, nil
 }
 
-// prepareFiles makes a container's files, which need no fsync, because a node that
-// loses them starts the container again. p.mu is held.
-func (p *preload) prepareFiles(l *Limit, version string, env []string) (override string, err error) {
-	dir := filepath.Join(p.dir, containerDir, l.key())
-	override = filepath.Join(dir, overrideName)
-	err = atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick)
-	if err == nil {
-		err = atomicfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, atomicfile.Quick)
-	}
-	if err != nil {
-		err = fmt.Errorf("files of container %s: %w", l.Container, err)
-	}
-	return override, err
-}
-
-// keep removes the files of containers that are gone, and the copies that no
-// container's spec names.
+// keep removes the files of containers that are gone, and without containers all copies of the
+// library but the last.
 func (p *preload) keep(live func() []Limit) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys := make(map[string]bool)
+	keep := make(map[string]bool)
 	for _, l := range live() {
-		keys[l.key()] = true
-	}
-	used := map[string]bool{p.copied: true}
-	root := filepath.Join(p.dir, containerDir)
-	entries, err := os.ReadDir(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("preload: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		dir := filepath.Join(root, e.Name())
-		if !keys[e.Name()] {
-			errs = append(errs, os.RemoveAll(dir))
-			continue
+		if l.By == (Enforced{}) || l.By.uses(config.EnforcePreload) {
+			keep[l.key()] = true
 		}
-		version, err := os.ReadFile(filepath.Join(dir, versionName))
-		used[string(version)] = true
-		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		// A version that could not be read may be any of them.
-		return fmt.Errorf("preload: %w", err)
+	err := removeOthers(filepath.Join(p.dir, containerDir), keep)
+	if len(keep) == 0 && p.copied != "" {
+		err = errors.Join(err, removeOthers(filepath.Join(p.dir, libDir), map[string]bool{p.copied + libEnd: true}))
 	}
-	return p.dropVersions(used)
-}
-
-func (p *preload) dropVersions(used map[string]bool) error {
-	if p.copied == "" {
-		return nil // No container started since this process did: no copy is known to be old.
-	}
-	entries, err := os.ReadDir(filepath.Join(p.dir, libDir))
 	if err != nil {
 		return fmt.Errorf("preload: %w", err)
 	}
-	var errs []error
+	return nil
+}
+
+// removeOthers removes the files of a directory that are not to be kept.
+func removeOthers(dir string, keep map[string]bool) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
 	for _, e := range entries {
-		if !used[strings.TrimSuffix(e.Name(), libEnd)] {
-			errs = append(errs, os.Remove(filepath.Join(p.dir, libDir, e.Name())))
+		if !keep[e.Name()] {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// openDir makes a directory that every user may write in: the user of a
-// container is not known.
-func openDir(path string) error {
-	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // See below.
-		return err
-	}
-	return os.Chmod(path, 0o777) //nolint:gosec // On purpose, and past the umask.
 }

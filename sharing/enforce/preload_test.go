@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
@@ -35,7 +34,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 func TestMountsAndVariablesAreChecked(t *testing.T) {
 	l, _, state := shop(t)
 	l.options.MountsHook = "/var/lib/heddle/heddle-cdi-hook"
-	edits, err := l.Edits(t.Context(), share("pod-a", gpuA, 60, 4096))
+	edits, _, err := l.Edits(t.Context(), share("pod-a", gpuA, 60, 4096))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,36 +98,34 @@ func TestPreloadEdits(t *testing.T) {
 	l, _, state := shop(t)
 	dir := filepath.Join(state, "preload")
 	limit := share("pod-1", gpuA, 60, 4096)
-	got, err := l.Edits(t.Context(), limit)
+	got, _, err := l.Edits(t.Context(), limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	own := filepath.Join(dir, "containers", "pod-1_c")
-	want := &Edits{
+	want := &cdi.ContainerEdits{
 		Env: append(slices.Clone(ownedAlways), "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT_0=60",
 			"CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force"),
 		Mounts: []*cdi.Mount{
 			{HostPath: filepath.Join(dir, "lib/b19f8edae2ee6c22.so"), ContainerPath: "/usr/local/vgpu/libvgpu.so", Options: []string{"bind", "ro", "nosuid", "nodev"}},
 			{HostPath: filepath.Join(dir, "ld.so.preload"), ContainerPath: "/etc/ld.so.preload", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
-			{HostPath: filepath.Join(own, "override"), ContainerPath: "/overrideEnv", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
+			{HostPath: own, ContainerPath: "/overrideEnv", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 			{HostPath: "tmpfs", ContainerPath: "/usr/local/vgpu/region", Type: "tmpfs", Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=16m"}},
 			{HostPath: "tmpfs", ContainerPath: "/tmp/vgpulock", Type: "tmpfs", Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=16m"}},
 		},
-		By: Enforced{config.EnforcePreload, config.EnforcePreload},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{
-		"drwxr-xr-x containers", "drwxr-xr-x containers/pod-1_c", "-rw-r--r-- containers/pod-1_c/library",
-		"-rw-r--r-- containers/pod-1_c/override",
+		"drwxr-xr-x containers", "-rw-r--r-- containers/pod-1_c",
 		"-rw-r--r-- ld.so.preload", "drwxr-xr-x lib", "-rwxr-xr-x lib/b19f8edae2ee6c22.so",
 	}, tree(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	for path, want := range map[string]string{
 		"ld.so.preload": "/usr/local/vgpu/libvgpu.so\n", "lib/b19f8edae2ee6c22.so": "version 1",
-		"containers/pod-1_c/override": strings.Join(want.Env, "\n") + "\n",
+		"containers/pod-1_c": strings.Join(want.Env, "\n") + "\n",
 	} {
 		if got, _ := os.ReadFile(filepath.Join(dir, path)); string(got) != want {
 			t.Errorf("%s has %q, not %q", path, got, want)
@@ -244,16 +241,16 @@ func TestPreloadVersions(t *testing.T) {
 	start := func(pod string) Limit {
 		t.Helper()
 		limit := share(pod, gpuA, 60, 4096)
-		e, err := l.Edits(t.Context(), limit)
+		_, by, err := l.Edits(t.Context(), limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		limit.By = e.By
+		limit.By = by
 		return *limit
 	}
 	keep := func(live ...Limit) {
 		t.Helper()
-		if err := l.Keep(t.Context(), live); err != nil {
+		if err := l.Keep(func() []Limit { return live }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,29 +271,22 @@ func TestPreloadVersions(t *testing.T) {
 	if after, _ := mapped.Stat(); !after.ModTime().Equal(before.ModTime()) {
 		t.Error("a version was written while it may be mapped")
 	}
-	// A container that starts again takes the new one.
-	keep(start("one"), two)
-	if diff := cmp.Diff([]string{"version 2, longer"}, versions()); diff != "" {
-		t.Errorf("a version that no container has stays (-want +got):\n%s", diff)
-	}
 	keep(two)
 	if _, err := os.Stat(filepath.Join(dir, "containers/one_c")); err == nil {
 		t.Error("files of a container that is gone are still there")
 	}
 
-	// A container that just started is not in an older list; after a while
-	// it counts as gone.
-	start("three")
-	keep(two)
-	if _, err := os.Stat(filepath.Join(dir, "containers/three_c/override")); err != nil {
+	starts := share("three", gpuA, 60, 4096)
+	if _, _, err := l.Edits(t.Context(), starts); err != nil {
+		t.Fatal(err)
+	}
+	keep(two, *starts)
+	if _, err := os.Stat(filepath.Join(dir, "containers/three_c")); err != nil {
 		t.Errorf("files of a container that just started: %v", err)
 	}
-	three := l.starting["three_c"]
-	three.at = three.at.Add(-unseen - time.Second)
-	l.starting["three_c"] = three
-	keep(two)
-	if _, err := os.Stat(filepath.Join(dir, "containers/three_c")); err == nil {
-		t.Error("files of a container that never came are still there")
+	keep()
+	if diff := cmp.Diff([]string{"version 2, longer"}, versions()); diff != "" {
+		t.Errorf("without containers (-want +got):\n%s", diff)
 	}
 }
 
@@ -305,7 +295,7 @@ func TestPreloadRejects(t *testing.T) {
 	if err := os.Remove(filepath.Join(root, "opt/libvgpu.so")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
 		t.Error("a container starts without the library")
 	}
 	for name, limit := range map[string]*Limit{
@@ -317,7 +307,7 @@ func TestPreloadRejects(t *testing.T) {
 		"unknown memory": share("p", gpuA, 60, 0),
 		"no GPUs":        {Pod: "p", Container: "c"},
 	} {
-		if _, err := l.Edits(t.Context(), limit); err == nil {
+		if _, _, err := l.Edits(t.Context(), limit); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

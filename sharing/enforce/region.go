@@ -66,7 +66,7 @@ func (h *Host) checkRegions(m *machine.Machine, shared func(*machine.GPU) bool) 
 // regionEdits have the kernel limit the container's cgroup. Limits are by region, so shares may
 // differ; what a region is short of the kernel moves to the host's memory or rejects, as the
 // GPU's driver has it.
-func (d *dmem) regionEdits(l *Limit) (*Edits, error) {
+func (d *dmem) regionEdits(l *Limit) (*cdi.ContainerEdits, error) {
 	all, err := regions(d.sysRoot)
 	if err != nil {
 		return nil, fmt.Errorf("dmem: %w", err)
@@ -79,5 +79,5 @@ func (d *dmem) regionEdits(l *Limit) (*Edits, error) {
 		}
 		hook.Args = append(hook.Args, region+"="+strconv.FormatInt(l.GPUs[i].Share.MemoryMiB<<20, 10))
 	}
-	return &Edits{Hooks: []*cdi.Hook{hook}}, nil
+	return &cdi.ContainerEdits{Hooks: []*cdi.Hook{hook}}, nil
 }

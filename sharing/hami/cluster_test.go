@@ -252,3 +252,17 @@ func same(t *testing.T, what string, got []string, want ...string) {
 
 // lockOf is the lock of a pod, taken in the second before bound's bind-time.
 func lockOf(name string) string { return "2026-11-21T01:17:18Z,default," + name }
+
+// prepared has the node report whether a pod's containers got their GPUs.
+func (c *cluster) prepared(b *hami.Plugin, uid types.UID, ok bool) {
+	c.set(func() {
+		all := map[types.UID]bool{uid: ok}
+		for other, had := range c.state.Prepared {
+			if other != uid {
+				all[other] = had
+			}
+		}
+		c.state.Prepared = all
+	})
+	b.Set(c.now())
+}

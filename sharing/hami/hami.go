@@ -62,6 +62,9 @@ type State struct {
 	// GPUs are the shared GPUs, in the order that their indices have. A GPU that is
 	// lost or draining stays among them while a pod holds it.
 	GPUs []GPU
+	// Prepared reports whether the containers of a pod that HAMi bound got their GPUs, by the pod's UID;
+	// pods of which nothing is known yet are not in it.
+	Prepared map[types.UID]bool
 	// Local are the UUIDs of all GPUs of this machine. An annotation that names none
 	// of them is another plugin's, and is not removed.
 	Local []string
@@ -97,16 +100,13 @@ type Plugin struct {
 	lock  lockView
 	wrote time.Time
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards state
 	state *State
-	// phases holds the phases to write to pods, written the queued phases.
-	phases  []phase
-	written map[types.UID]string
 }
 
 // New returns a Plugin. It does nothing before Run.
 func New(o Options) *Plugin {
-	return &Plugin{Options: o, changed: notify.New(), written: map[types.UID]string{}}
+	return &Plugin{Options: o, changed: notify.New()}
 }
 
 // Set takes what the node offers now. It never waits. Before the first State the
@@ -170,7 +170,7 @@ func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
 	}
 	lockAgain, lockErr := b.release(ctx, node, &state)
 	publishAgain, publishErr := b.publish(ctx, node, &state)
-	phaseErr := b.writePhases(ctx)
+	phaseErr := b.writePhases(ctx, &state)
 	return min(lockAgain, publishAgain, pollInterval), errors.Join(lockErr, publishErr, phaseErr)
 }
 

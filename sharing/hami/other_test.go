@@ -49,7 +49,7 @@ func TestOthersAreOnHAMisAccount(t *testing.T) {
 				if g.Reject(r).None() {
 					take(&g, r)
 					g.Other.Consumers, g.Other.VCore = g.Other.Consumers+1, g.Other.VCore+r.VCore
-					g.Other.MemoryMiB += r.MemoryOf(g.MemoryMiB)
+					g.Other.UsedMiB += r.MemoryOf(g.MemoryMiB)
 					g.Other.Exclusive = g.Other.Exclusive || r.VCore == quota.Whole
 				}
 				continue

@@ -3,12 +3,15 @@ package hami
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -72,14 +75,8 @@ type GPU struct {
 	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
-	// Other is the part of consumers that HAMi did not choose the GPU for and does not count.
-	Other Taken
-}
-
-// Taken is a part of a GPU.
-type Taken struct {
-	quota.Load
-	Exclusive bool
+	// Other is the GPU as those consumers use it for which HAMi did not choose it: HAMi does not count them.
+	Other quota.GPU
 }
 
 // Annotation returns the value of [wellknown.HAMiGPUs]: the GPUs by Index, because
@@ -99,14 +96,14 @@ func Annotation(gpus []GPU, open bool) string {
 func entry(c *GPU, open bool) NodeGPU {
 	slots, compute := c.Slots-c.Other.Consumers, quota.Whole-c.Other.VCore
 	switch {
-	case c.Other.Exclusive, c.Other.Consumers > 0 && c.Other.MemoryMiB >= c.MemoryMiB:
+	case c.Other.Exclusive, c.Other.Consumers > 0 && c.Other.UsedMiB >= c.MemoryMiB:
 		slots, compute = 0, 0 // Without memory a request for all of it would fit.
 	case c.Other.Consumers > 0:
 		compute = min(compute, quota.Whole-1) // 100 is a GPU without other consumers to HAMi.
 	}
 	one := NodeGPU{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
-		TotalDevCount: limit(slots), TotalCompute: limit(compute), TotalVRam: limit(c.MemoryMiB - c.Other.MemoryMiB),
+		TotalDevCount: limit(slots), TotalCompute: limit(compute), TotalVRam: limit(c.MemoryMiB - c.Other.UsedMiB),
 		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
 		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
 		NUMA:          c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),
@@ -131,4 +128,32 @@ func sameButAvailable(a, b string) bool {
 		n.AvailableDevCount, n.AvailableCompute, n.AvailableVRam = 0, 0, 0
 		return m == n
 	})
+}
+
+const (
+	phaseSuccess = "success"
+	phaseFailed  = "failed"
+)
+
+// writePhases annotates the pods that HAMi bound with what came of it. Success stays: a container that
+// fails to start again has failed after the binding.
+func (b *Plugin) writePhases(ctx context.Context, state *State) error {
+	pods, _, _ := b.Watched.Pods()
+	var errs []error
+	for _, p := range pods {
+		ok, known := state.Prepared[p.UID]
+		had, phase := p.Annotations[wellknown.HAMiBindPhase], phaseFailed
+		if ok {
+			phase = phaseSuccess
+		}
+		if _, bound := p.Annotations[wellknown.HAMiBindTime]; !known || !bound || had == phase || had == phaseSuccess {
+			continue
+		}
+		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+		err := b.API.AnnotatePod(ctx, name, p.UID, map[string]*string{wellknown.HAMiBindPhase: &phase})
+		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // The pod is gone, or another one has its name.
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

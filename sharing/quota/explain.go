@@ -33,7 +33,10 @@ func Explain(gpus []GPU, r *Request) string {
 	default:
 		fmt.Fprintf(&text, "%d GPUs are requested and %d of %d can give %s", r.GPUs, able, len(gpus), r.each())
 	}
-	if unknown := r.unknownUUIDs(gpus); len(unknown) > 0 {
+	shares := func(uuid string) bool {
+		return slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid })
+	}
+	if unknown := r.Unknown(shares); len(unknown) > 0 {
 		fmt.Fprintf(&text, ". The node does not share %s", strings.Join(unknown, ", "))
 	}
 	for i, l := range lacks {
@@ -100,27 +103,6 @@ func (l shortfall) String() string {
 	return noun + text.String() + ": " + l.text
 }
 
-// unknownUUIDs returns UUIDs that the pod selects and the node does not share,
-// clipped to a few.
-func (r *Request) unknownUUIDs(gpus []GPU) []string {
-	const most = 3
-	var unknown []string
-	more := 0
-	for _, uuid := range r.Use {
-		switch {
-		case slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }):
-		case len(unknown) == most:
-			more++
-		default:
-			unknown = append(unknown, wellknown.Clip(uuid))
-		}
-	}
-	if more > 0 {
-		unknown = append(unknown, fmt.Sprintf("%d more", more))
-	}
-	return unknown
-}
-
 // Reason explains why a GPU rejects a request. It is valid while both are unchanged.
 type Reason struct {
 	cause cause
@@ -132,8 +114,7 @@ type cause uint8
 
 const (
 	accepted cause = iota
-	notSelected
-	avoided
+	excluded
 	unhealthy
 	tooSmall // The GPU could not take the request if it were idle.
 	exclusive
@@ -148,7 +129,7 @@ const (
 func (r Reason) None() bool { return r.cause == accepted }
 
 // Excluded reports whether the pod's annotations exclude the GPU.
-func (r Reason) Excluded() bool { return r.cause == notSelected || r.cause == avoided }
+func (r Reason) Excluded() bool { return r.cause == excluded }
 
 // String describes the reason: GPU 3: 2 GiB of 80 left; needs 4.
 func (r Reason) String() string {
@@ -162,10 +143,11 @@ func (r Reason) String() string {
 func (r Reason) detail() string {
 	g := r.gpu
 	switch r.cause {
-	case notSelected:
+	case excluded:
+		if names(r.r.Avoid, g.UUID) {
+			return "the pod avoids it"
+		}
 		return "the pod does not select it"
-	case avoided:
-		return "the pod avoids it"
 	case unhealthy:
 		return wellknown.Clip(g.Unhealthy)
 	case tooSmall:

@@ -37,43 +37,43 @@ type Request struct {
 	MemoryMiB     int64
 	MemoryPercent int
 	Policy        Policy
-	// Use lists the UUIDs of the GPUs to use, empty for all. Avoid lists the UUIDs of GPUs not to
-	// use; Avoid wins over Use. Both are sorted, as [UUIDs] returns them.
-	Use, Avoid []string
+	// Selector selects the GPUs that the pod accepts.
+	Selector
 	// Placement selects the preferred GPU; empty means the configured default of the node or the
 	// scheduler.
 	Placement config.Placement
 }
 
-// GPU holds the capacity and the use of one shared GPU.
+// GPU holds the capacity and the use of one shared GPU. Its JSON is in the device plugin's report.
 type GPU struct {
-	UUID string
+	UUID string `json:"-"`
 	// Index is the driver's number, for people.
-	Index int
+	Index int `json:"-"`
 	// MemoryMiB of 0 is unknown: the GPU can take one consumer, which requests
 	// no amount.
-	MemoryMiB int64
+	MemoryMiB int64 `json:"memoryMiB"`
 	// RoomMiB bounds the memory of all consumers together if it is more than MemoryMiB, else 0.
-	RoomMiB int64
+	RoomMiB int64 `json:"roomMiB,omitempty"`
 	// Slots bounds the consumers of the GPU.
-	Slots int
+	Slots int `json:"slots"`
 	// NUMA is -1 if unknown. NVLink joins GPUs of one Zone; 0 means no zone.
-	NUMA, Zone int
+	NUMA int `json:"-"`
+	Zone int `json:"-"`
 	// Unhealthy is the reason why no new pod gets the GPU; empty if the GPU is
 	// healthy.
-	Unhealthy string
+	Unhealthy string `json:"unhealthy,omitempty"`
 	// Draining reports that Unhealthy applies to new pods only: a pod with a
 	// reserved slot of this GPU may still have it.
-	Draining bool
+	Draining bool `json:"-"`
 
 	// VCore and UsedMiB are the sums of the Consumers. Policy is the policy of the consumers; it is
 	// empty without consumers and with an exclusive one.
-	VCore     int
-	UsedMiB   int64
-	Consumers int
-	Policy    Policy
+	VCore     int    `json:"vcore"`
+	UsedMiB   int64  `json:"usedMiB"`
+	Consumers int    `json:"consumers"`
+	Policy    Policy `json:"policy,omitempty"`
 	// Exclusive reports that one consumer has the GPU exclusively.
-	Exclusive bool
+	Exclusive bool `json:"exclusive,omitempty"`
 }
 
 // Share returns the part of the GPU that a request takes.
@@ -104,10 +104,8 @@ func (r *Request) MemoryOf(totalMiB int64) int64 {
 func (c *GPU) Reject(r *Request) Reason {
 	why := accepted
 	switch {
-	case len(r.Use) > 0 && !names(r.Use, c.UUID):
-		why = notSelected
-	case names(r.Avoid, c.UUID):
-		why = avoided
+	case !r.Accepts(c.UUID, c.UUID):
+		why = excluded
 	case c.Unhealthy != "":
 		why = unhealthy
 	case r.MemoryMiB > c.MemoryMiB:

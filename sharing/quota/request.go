@@ -47,7 +47,7 @@ func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *
 	r.VCore = p.vcore(names.VCore, names.SGPU, r.Policy)
 	r.MemoryMiB, r.MemoryPercent = p.memory(names)
 	var err error
-	if r.Use, r.Avoid, err = UUIDs(annotations, c.Domains); err != nil {
+	if r.Selector, err = SelectorOf(annotations, c.Domains); err != nil {
 		p.errs = append(p.errs, err)
 	}
 	if r.Placement, err = placement(annotations, wellknown.SGPUPlacement); err != nil {
@@ -192,22 +192,44 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	return FixedShare
 }
 
-// UUIDs returns the GPUs that a pod's annotations name, sorted and without duplicates: use lists
-// the GPUs that the pod accepts, empty for all; avoid lists the GPUs that it rejects, and wins over
-// use. UUIDs fails if an annotation and its alias differ, because one of the two owners would be
-// surprised.
-func UUIDs(annotations map[string]string, d wellknown.Domains) (use, avoid []string, err error) {
-	use, useErr := uuids(annotations, d.UseGPUUUID(), wellknown.UseGPUUUIDAlias)
-	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), wellknown.NoUseGPUUUIDAlias)
-	return use, avoid, errors.Join(useErr, avoidErr)
+// Selector selects the GPUs that a pod accepts, by UUID of the GPU or of a MIG device. Both lists are sorted
+// and without duplicates.
+type Selector struct {
+	// Use are the only ones that it accepts; none means all. Avoid are rejected, whatever Use contains.
+	Use, Avoid []string
 }
 
-// Accepts reports whether a pod that names the only GPUs to use, none means all,
-// and those to avoid, which win, accepts a device. parent is the GPU
-// that it is cut from, or its own UUID. The lists are sorted.
-func Accepts(use, avoid []string, id, parent string) bool {
+// SelectorOf reads a pod's annotations. It fails if an annotation and its alias differ, because one of
+// the two owners would be surprised.
+func SelectorOf(annotations map[string]string, d wellknown.Domains) (Selector, error) {
+	use, useErr := uuids(annotations, d.UseGPUUUID(), wellknown.UseGPUUUIDAlias)
+	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), wellknown.NoUseGPUUUIDAlias)
+	return Selector{use, avoid}, errors.Join(useErr, avoidErr)
+}
+
+// None reports whether it accepts all.
+func (s *Selector) None() bool { return len(s.Use) == 0 && len(s.Avoid) == 0 }
+
+// Accepts reports whether the pod accepts a device. parent is the GPU that it is cut from, or its own
+// UUID.
+func (s *Selector) Accepts(id, parent string) bool {
 	in := func(list []string) bool { return names(list, id) || names(list, parent) }
-	return (len(use) == 0 || in(use)) && !in(avoid)
+	return (len(s.Use) == 0 || in(s.Use)) && !in(s.Avoid)
+}
+
+// Unknown returns the UUIDs to use that a node does not have, clipped to a few, for people.
+func (s *Selector) Unknown(has func(uuid string) bool) []string {
+	const most = 3
+	unknown := slices.DeleteFunc(slices.Clone(s.Use), has)
+	more := len(unknown) - most
+	unknown = unknown[:min(len(unknown), most)]
+	for i, uuid := range unknown {
+		unknown[i] = wellknown.Clip(uuid)
+	}
+	if more > 0 {
+		unknown = append(unknown, fmt.Sprintf("%d more", more))
+	}
+	return unknown
 }
 
 // names reports whether a sorted list has a UUID. An annotation has room for tens of thousands, and a

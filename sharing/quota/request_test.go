@@ -71,7 +71,7 @@ func TestParseRequest(t *testing.T) {
 			map[string]string{
 				"metax-tech.com/sgpu-qos-policy": "burst-share", "metax-tech.com/use-gpuuuid": "GPU-b, GPU-a", "metax-tech.com/nouse-gpuuuid": "GPU-c",
 			},
-			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a", "GPU-b"}, Avoid: []string{"GPU-c"}},
+			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Selector: quota.Selector{Use: []string{"GPU-a", "GPU-b"}, Avoid: []string{"GPU-c"}}},
 		},
 		{
 			"both spellings alike", "sgpu=1",
@@ -79,7 +79,7 @@ func TestParseRequest(t *testing.T) {
 				"nvidia.com/sgpu-qos-policy": "burst-share", "metax-tech.com/sgpu-qos-policy": "burst-share",
 				"nvidia.com/use-gpuuuid": "GPU-a", "metax-tech.com/use-gpuuuid": "GPU-a,",
 			},
-			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a"}},
+			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Selector: quota.Selector{Use: []string{"GPU-a"}}},
 		},
 	} {
 		got, err := quota.ParseRequest(limits(t, test.limits), test.annotations, node(t))
@@ -177,7 +177,7 @@ func TestParseRequestOfOtherDomains(t *testing.T) {
 	got, err := quota.ParseRequest(corev1.ResourceList{
 		"metax-tech.com/sgpu": resource.MustParse("1"), "metax-tech.com/vcore": resource.MustParse("20"), "acme.io/gpu-gib": resource.MustParse("3"),
 	}, map[string]string{"metax-tech.com/sgpu-qos-policy": "burst-share", "metax-tech.com/use-gpuuuid": "GPU-a"}, &c)
-	want := quota.Request{GPUs: 1, VCore: 20, MemoryMiB: 3072, Policy: quota.BurstShare, Use: []string{"GPU-a"}}
+	want := quota.Request{GPUs: 1, VCore: 20, MemoryMiB: 3072, Policy: quota.BurstShare, Selector: quota.Selector{Use: []string{"GPU-a"}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}

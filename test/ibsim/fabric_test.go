@@ -99,7 +99,7 @@ type outcome struct{ Groups, Findings []string }
 
 func discover(t *testing.T, sim *ibsim.Sim, hosts []host) (out outcome) {
 	t.Helper()
-	builder := fabric.New(fabric.Config{Levels: fabric.Preset(fabric.ModeLeaf, 0)})
+	builder := fabric.New(fabric.Preset(fabric.ModeLeaf, 0))
 	source := ib.New(sim.Open, "", nil)
 	for i, h := range hosts {
 		builder.Put(fabric.Node{Name: fmt.Sprintf("node%02d", i), Ready: true, Report: fabric.Read(report(t, source, h))})

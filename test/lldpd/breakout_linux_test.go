@@ -63,7 +63,7 @@ func TestBreakoutPorts(t *testing.T) {
 		links = source.Discover(ctx, worker.Query{Ports: ports, Topology: config.Default().Topology}).Links
 		return len(links) == len(ports)
 	})
-	builder := fabric.New(fabric.Config{Levels: fabric.Preset(fabric.ModeDragonfly, 2)})
+	builder := fabric.New(fabric.Preset(fabric.ModeDragonfly, 2))
 	for i, l := range links {
 		if l.SwitchPort != names[i] {
 			t.Errorf("%s is on port %q, want %q", l.ID, l.SwitchPort, names[i])

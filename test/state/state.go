@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // Records is the directory of the checkpoint below that of the state.
@@ -30,7 +30,7 @@ func New(tb testing.TB, dir string, inv *inventory.Inventory, entries ...*alloca
 	for _, e := range entries {
 		content, err := json.Marshal(e)
 		if err == nil {
-			err = atomicfile.Write(filepath.Join(dir, Records, e.Device+".json"), content, 0o600, atomicfile.Quick)
+			err = hostfile.Write(filepath.Join(dir, Records, e.Device+".json"), content, 0o600, hostfile.Quick)
 		}
 		if err != nil {
 			tb.Fatal(err)

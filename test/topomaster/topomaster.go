@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
@@ -56,7 +56,7 @@ func Start(tb testing.TB) *Secured {
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
 	log := slog.New(slog.DiscardHandler)
-	auth, err := tokenauth.New(&rest.Config{Host: api.URL}, tokenauth.Options{Audience: httpapi.Audience, Log: log})
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, httpserve.AuthOptions{Audience: httpapi.Audience, Log: log})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
 func one(tb testing.TB) *snapshot.Latest {
 	tb.Helper()
 	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	m.Put(fabric.Node{Name: "n1", Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	})})

@@ -3,7 +3,6 @@ package fabric_test
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,41 +117,6 @@ func checkLeaves(t *testing.T, s *fabric.Snapshot, nodes []fabric.Node) {
 				t.Errorf("%s stands in %s, and is in %s and %s", e.Name, h.Name, leaf[e.Name], rack[e.Name])
 			}
 		}
-	}
-}
-
-// A rack that begins to cross leaf groups and ceases to leaves the bytes of a
-// fleet that never had one, and the JSON of every axis is what a new map makes.
-func TestCrossingFollowsTheCables(t *testing.T) {
-	t.Parallel()
-	levels := []fabric.Level{{Kind: "rack", By: fabric.ByNVLink}, {Kind: "leaf", By: fabric.ByLeaf}}
-	for name, levels := range map[string][]fabric.Level{"auto": fabric.Preset(fabric.ModeAuto, 0), "rack above leaf": levels} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			random := rand.New(rand.NewPCG(9, 12))
-			straight, crossed := trays(72, 36), trays(72, 32, 32, 8)
-			m := newMap(levels...)
-			m.Put(straight...)
-			m.Snapshot(start)
-			now := append([]fabric.Node(nil), straight...)
-			for range 60 {
-				for range 1 + random.IntN(12) {
-					i := random.IntN(len(now))
-					now[i] = crossed[i]
-					if random.IntN(2) == 0 {
-						now[i] = straight[i]
-					}
-					m.Put(now[i])
-				}
-				same(t, m.Snapshot(start), put(newMap(levels...), now...))
-			}
-			m.Put(straight...)
-			s := m.Snapshot(start)
-			same(t, s, put(newMap(levels...), straight...))
-			if name == "auto" && len(s.Crossing) != 0 {
-				t.Errorf("%d racks cross where none does", len(s.Crossing))
-			}
-		})
 	}
 }
 

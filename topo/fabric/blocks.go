@@ -16,16 +16,16 @@ func (g *leafGroup) cut(n int, ids []string) {
 		width[r.Leaf.ID]++
 	}
 	numbers := g.numberings()
-	for _, m := range g.members {
+	for i, m := range g.members {
 		var blocks tally[string]
-		for i := range m.links.ports {
-			p := &m.links.ports[i]
+		for j := range m.links.ports {
+			p := &m.links.ports[j]
 			if at, ok := placeOf(p.switchPort.Value()); ok && numbers[p.leaf] != nil {
 				ports := max(width[ids[p.leaf]], 1) * n
 				blocks.add(strconv.Itoa(numbers[p.leaf].index(at)/ports), 1)
 			}
 		}
-		g.blocks = append(g.blocks, blocks.most(strings.Compare))
+		g.blocks[i] = blocks.most(strings.Compare)
 	}
 }
 

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -9,17 +8,8 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Config configures a Builder.
-type Config struct {
-	// Levels are the tree's, top first; see [Preset].
-	Levels []Level
-	// StaleAfter is the age from which a heartbeat makes a node Degraded; 0
-	// means DefaultStaleAfter.
-	StaleAfter time.Duration
-}
-
-// DefaultStaleAfter is three heartbeats.
-const DefaultStaleAfter = 3 * v1alpha1.HeartbeatInterval
+// StaleAfter is the age from which a heartbeat makes a node Degraded: three heartbeats.
+const StaleAfter = 3 * v1alpha1.HeartbeatInterval
 
 // Node holds the known facts about one node.
 type Node struct {
@@ -44,8 +34,7 @@ type Node struct {
 type Builder struct {
 	levels []Level
 	// now is the time at which heartbeats are judged.
-	now        time.Time
-	staleAfter time.Duration
+	now time.Time
 
 	nodes   map[string]*node
 	order   []*node // By name.
@@ -87,10 +76,10 @@ type node struct {
 	cause cause
 }
 
-// New makes a builder without nodes.
-func New(c Config) *Builder {
+// New makes a builder without nodes, of a tree with these levels, top first; see [Preset].
+func New(levels []Level) *Builder {
 	return &Builder{
-		levels: slices.Clone(c.Levels), staleAfter: cmp.Or(c.StaleAfter, DefaultStaleAfter), room: spare,
+		levels: slices.Clone(levels), room: spare,
 		nodes: map[string]*node{}, symbols: newSymbols(), none: &Report{},
 		survey: &survey{votes: &grouping{}}, tree: &tree{}, recabled: true,
 	}

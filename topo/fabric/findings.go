@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -34,10 +35,29 @@ type outcome struct {
 	// with GPUs.
 	own      tally[int32]
 	expected []int32
+	// names counts what the leaves are called.
+	names tally[named]
 	// findings are the faults of the members, blocks the parts of the group that they
-	// are in, in the order of members; without blocks the group is not cut.
+	// are in, in the order of members; "" if the group is not cut.
 	findings [][]Finding
 	blocks   []string
+}
+
+// named is a switch with a name in a report.
+type named struct {
+	leaf int32
+	name string
+}
+
+// called returns the names of a leaf in the members' reports.
+func (o *outcome) called(leaf int32) *tally[string] {
+	var names tally[string]
+	for _, c := range o.names.list {
+		if c.value.leaf == leaf {
+			names.add(c.value.name, c.n)
+		}
+	}
+	return &names
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
@@ -67,7 +87,6 @@ type railPorts struct {
 	leaves   tally[int32]
 	// leaf is expected, and agree is how many ports are on it.
 	leaf, agree int32
-	names       tally[string]
 	// dark counts the members with a port that never had a link.
 	dark int
 }
@@ -79,9 +98,8 @@ func (g *leafGroup) check(ids []string) {
 	for _, w := range c.shapes {
 		c.expect(w)
 	}
-	c.name()
 	g.rails = c.expectations()
-	g.findings = make([][]Finding, len(g.members))
+	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
 	for i, m := range g.members {
 		g.findings[i] = c.faults(m)
 	}
@@ -111,6 +129,11 @@ func (w *wiring) rail(p *port) *railPorts {
 func (c *cablingCheck) count() {
 	for _, m := range c.members {
 		c.wiring(m).count(m.links.ports)
+		for i := range m.links.ports {
+			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
+				c.names.add(named{p.leaf, p.far.Value().Name}, 1)
+			}
+		}
 	}
 	for _, w := range c.shapes {
 		for i := range w.rails {
@@ -160,7 +183,8 @@ func (c *cablingCheck) expect(w *wiring) {
 			}
 		}
 		agree += r.agree
-		if r.Leaf.ID = c.ids[r.leaf]; r.leaf != 0 && w.hasGPUs() {
+		r.Leaf = Switch{ID: c.ids[r.leaf], Name: c.called(r.leaf).most(strings.Compare)}
+		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}
 	}
@@ -180,24 +204,6 @@ func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
 	return c.ids[leaf] < c.ids[r.leaf]
 }
 
-// name gives the expected leaves the names that most of their ports saw.
-func (c *cablingCheck) name() {
-	for _, m := range c.members {
-		w := c.wiring(m)
-		for i := range m.links.ports {
-			p := &m.links.ports[i]
-			if r := w.rail(p); p.leaf != 0 && p.leaf == r.leaf && p.far.Value().Name != "" {
-				r.names.add(p.far.Value().Name, 1)
-			}
-		}
-	}
-	for _, w := range c.shapes {
-		for i := range w.rails {
-			w.rails[i].Leaf.Name = w.rails[i].names.most(cmp.Compare[string])
-		}
-	}
-}
-
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
 // two shapes expect different leaves behind a rail, the shape with more members decides.
 func (c *cablingCheck) expectations() []Rail {
@@ -207,18 +213,19 @@ func (c *cablingCheck) expectations() []Rail {
 	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
 		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
 	}
-	var out []Rail
-	for _, w := range all {
+	rails := map[int32]Rail{}
+	for _, w := range slices.Backward(all) {
 		for i := range w.rails {
-			at, found := slices.BinarySearchFunc(out, w.rails[i].position, func(r Rail, position int32) int {
-				return cmp.Compare(r.Rail*maxPlane+r.Plane, position)
-			})
-			if !found {
-				out = slices.Insert(out, at, w.rails[i].Rail)
-			}
+			rails[w.rails[i].position] = w.rails[i].Rail
 		}
 	}
-	return slices.DeleteFunc(out, func(r Rail) bool { return r.Leaf == (Switch{}) })
+	var out []Rail
+	for _, at := range slices.Sorted(maps.Keys(rails)) {
+		if rails[at].Leaf != (Switch{}) {
+			out = append(out, rails[at])
+		}
+	}
+	return out
 }
 
 // faults returns the findings of one member.
@@ -288,18 +295,15 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	}
 	var lacked, strayed []*railPorts
 	var elsewhere tally[int32]
-	at := 0
 	for i := range w.rails {
-		r := &w.rails[i]
-		if at == len(n.ports) || n.ports[at].position != r.position {
-			lacked = append(lacked, r)
-			continue
+		if !slices.Contains(n.shape.positions, w.rails[i].position) {
+			lacked = append(lacked, &w.rails[i])
 		}
-		for ; at < len(n.ports) && n.ports[at].position == r.position; at++ {
-			if l := n.ports[at].leaf; l != 0 && l != r.leaf {
-				elsewhere.add(l, 1)
-				strayed = append(strayed, r)
-			}
+	}
+	for i := range n.ports {
+		if l, r := n.ports[i].leaf, w.rail(&n.ports[i]); l != 0 && l != r.leaf {
+			elsewhere.add(l, 1)
+			strayed = append(strayed, r)
 		}
 	}
 	reached := func(r *railPorts) bool { return elsewhere.count(r.leaf) > 0 }

@@ -123,7 +123,7 @@ func hopeless(f *fabrics.Fabric) map[string]bool {
 	for _, n := range f.Nodes {
 		votes := map[int]int{}
 		for _, r := range n.Spec.Rails {
-			if r.Switch != nil {
+			if r.Switch != nil && r.Role == "fabric" {
 				votes[owner[r.Switch.ID]]++
 			}
 		}
@@ -137,6 +137,67 @@ func hopeless(f *fabrics.Fabric) map[string]bool {
 		}
 	}
 	return out
+}
+
+// misplaced are the nodes that are not with the most of their group, or that
+// are with those of another one.
+func misplaced(f *fabrics.Fabric, got map[string]string, unknown map[string]bool) []string {
+	names := make([]map[string]int, len(f.Plan.Sizes)) // By group: which names, how often.
+	for i := range names {
+		names[i] = map[string]int{}
+	}
+	for _, n := range f.Nodes {
+		if !unknown[n.Name] && n.Group != fabrics.NoGroup {
+			names[n.Group][got[n.Name]]++
+		}
+	}
+	best, owners := make([]string, len(names)), map[string]int{}
+	for group, counts := range names {
+		most := 0
+		for name, n := range counts {
+			if n > most || n == most && name < best[group] {
+				best[group], most = name, n
+			}
+		}
+		owners[best[group]]++
+	}
+	var out []string
+	for _, n := range f.Nodes {
+		if !unknown[n.Name] && n.Group != fabrics.NoGroup && (got[n.Name] == "" || got[n.Name] != best[n.Group] || owners[got[n.Name]] > 1) {
+			out = append(out, fmt.Sprintf("%s of group %d (%d nodes) is in %q, the group in %q, shared by %d",
+				n.Name, n.Group, f.Plan.Sizes[n.Group], got[n.Name], best[n.Group], owners[got[n.Name]]))
+		}
+	}
+	return out
+}
+
+// More shapes than the table has, with 5 % of all ports wrong.
+func TestMoreFleets(t *testing.T) {
+	t.Parallel()
+	faults := faults()
+	for _, fl := range []fleet{
+		{"16 to a group", 16, fabrics.Plan{Rails: 8}},
+		{"two planes", 20, fabrics.Plan{Rails: 8, Planes: 2}},
+		{"4 rails and storage", 20, fabrics.Plan{Rails: 4, Storage: 2}},
+		{"all 8 HCAs on one leaf", 8, fabrics.Plan{Rails: 8, Rack: true}},
+	} {
+		t.Run(fl.name, func(t *testing.T) {
+			t.Parallel()
+			fl.score(t, faults[len(faults)-1])
+		})
+	}
+}
+
+// Groups of one to eleven nodes are too small to tell which cable is wrong, not where a node belongs.
+func TestSmallGroups(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		f := fabrics.New(fabrics.Plan{Sizes: slices.Repeat(fabrics.Irregular(), 31), Rails: 8})
+		f.Damage(rand.New(rand.NewPCG(seed, 1)), 0.05)
+		if s, example := evaluate(t, f); s.moved > 0 {
+			t.Errorf("seed %d: %d nodes moved: %s", seed, s.moved, example)
+		}
+	}
 }
 
 // sizes are those of the table's fleets, with how many of each fault.

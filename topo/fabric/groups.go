@@ -299,43 +299,29 @@ func (v *voting) homes(votes []int32) []int32 {
 func (v *voting) groups(home []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	var t tally[int32]
-	usual := map[int32][]int32{}
+	usual := map[int32][]int32{} // Of the switches that are asked for.
 	for i, e := range v.ends {
 		t.reset()
 		for _, b := range e.bundles {
 			t.add(home[b.other], b.n)
 		}
 		out[i] = t.most(v.compare)
-		if most := t.count(out[i]); slices.ContainsFunc(t.list, func(c count[int32]) bool {
-			return c.n == most && c.value != out[i]
-		}) {
-			out[i] = v.favored(e, home, &t, usual)
-		}
-	}
-	return out
-}
-
-// favored decides a tie. It stores the usual rails of the switches that it asks for.
-func (v *voting) favored(e *ends, home []int32, tied *tally[int32], usual map[int32][]int32) int32 {
-	most := tied.count(tied.most(v.compare))
-	var favored tally[int32]
-	for _, c := range tied.list {
-		if c.n == most {
-			favored.add(c.value, 1)
-		}
-	}
-	for _, l := range e.links {
-		if favored.count(home[l.to]) == 0 {
+		most := t.count(out[i])
+		if !slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n == most && c.value != out[i] }) {
 			continue
 		}
-		if usual[l.to] == nil {
-			usual[l.to] = v.usual(l.to)
+		for _, l := range e.links {
+			if usual[l.to] == nil {
+				usual[l.to] = v.usual(l.to)
+			}
+			t.add(home[l.to], 1<<10) // Usual rails decide between equals alone.
+			if slices.Contains(usual[l.to], l.rail) {
+				t.add(home[l.to], 1)
+			}
 		}
-		if slices.Contains(usual[l.to], l.rail) {
-			favored.add(home[l.to], 1)
-		}
+		out[i] = t.most(v.compare)
 	}
-	return favored.most(v.compare)
+	return out
 }
 
 // usual returns the rails with at least half as many links at a switch as any other, or

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,18 +29,14 @@ type naming struct {
 // rename names all domains. What the last tree knew of the same members is reused.
 func (t *tree) rename(last *tree, ids []string) {
 	for i, domains := range t.domains {
-		names := names{claimed: map[string][]*domain{}, derived: make(map[string][]*domain, len(domains))}
 		for _, d := range domains {
 			if was := last.find(d); was.print == d.print {
 				d.naming = was.naming
 			} else {
 				d.naming = d.names(&t.levels[i], ids)
 			}
-			names.add(d)
 		}
-		for _, d := range domains {
-			d.name = names.name(d)
-		}
+		assign(domains)
 	}
 }
 
@@ -67,7 +65,7 @@ func (d *domain) names(level *Level, ids []string) naming {
 	}
 	block := ""
 	if d.by == keyBlock {
-		block = d.members[0].block()
+		block = d.members[0].group.blocks[d.members[0].index]
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
 	// A name by the switch's ID, as the domain had while the description was unknown, is
@@ -112,19 +110,14 @@ func (d *domain) identity(kind string) string {
 // reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
 func (d *domain) reported(by Evidence, ids []string) *tally[string] {
+	if g := d.members[0].group; by != BySpine {
+		return g.called(g.leaf)
+	}
 	var seen tally[string]
-	for _, p := range d.members {
-		if by == BySpine {
-			for _, u := range p.links.uplinks {
-				if ids[u.peer] == d.id {
-					seen.add(u.name, 1)
-				}
-			}
-			continue
-		}
-		for i := range p.links.ports {
-			if port := &p.links.ports[i]; port.leaf == p.group.leaf {
-				seen.add(port.far.Value().Name, 1)
+	for _, n := range d.members {
+		for _, u := range n.links.uplinks {
+			if ids[u.peer] == d.id {
+				seen.add(u.name, 1)
 			}
 		}
 	}
@@ -168,70 +161,52 @@ func word(description string) string {
 
 var managed = regexp.MustCompile(`^MF\d+;(.+):[^:/]+(/.*)?$`)
 
-// names holds the possible names of the domains of one level.
-type names struct {
-	// claimed has the domains where most members remember a name, derived
-	// the ones with a key that gives it.
-	claimed, derived map[string][]*domain
+// precedes orders domains by their right to a name: one with that name given, paths before NVLink
+// domains, before one in which most members remember it, before one with a key that gives it.
+func (d *domain) precedes(o *domain) int {
+	switch x, y := d.remembers(), o.remembers(); {
+	case x && y:
+		return cmp.Or(int(o.memory.count(o.claimed)-d.memory.count(d.claimed)), d.compare(o.key))
+	case x:
+		return 1
+	case y:
+		return -1
+	}
+	return o.compare(d.key)
 }
 
-func (n *names) add(d *domain) {
-	n.derived[d.derived] = append(n.derived[d.derived], d)
-	if d.claimed != "" {
-		n.claimed[d.claimed] = append(n.claimed[d.claimed], d)
-	}
-}
-
-// owner returns the domain that a name belongs to, nil if to none: one with that name
-// given, paths before NVLink domains, else the one in which most members remember it,
-// else one with a key that gives it.
-func (n *names) owner(name string) *domain {
-	var given, claimed, derived *domain
-	for _, d := range n.derived[name] {
-		if !d.remembers() && (given == nil || d.compare(given.key) > 0) {
-			given = d
-		}
-		if derived == nil || d.compare(derived.key) < 0 {
-			derived = d
+// assign gives each domain of a level a name of its own: what it remembers, else what its switch is
+// called, else what its key gives. Where several switches have one description and no group had
+// the name before, each gets a suffix, whichever came first.
+func assign(domains map[key]*domain) {
+	list := slices.SortedFunc(maps.Values(domains), (*domain).precedes)
+	taken, described := map[string]bool{}, map[string]int{}
+	take := func(d *domain, name string) {
+		if d.name == "" && !taken[name] {
+			d.name, taken[name] = name, true
 		}
 	}
-	for _, d := range n.claimed[name] {
-		if claimed == nil || cmp.Or(int(d.memory.count(name)-claimed.memory.count(name)), claimed.compare(d.key)) > 0 {
-			claimed = d
+	for _, d := range list {
+		if d.name = ""; d.isDescribed {
+			described[d.derived]++
+		}
+		if !d.remembers() {
+			take(d, d.derived)
+		} else if d.claimed != "" {
+			take(d, d.claimed)
 		}
 	}
-	return cmp.Or(given, claimed, derived)
-}
-
-// isShared reports whether several switches have the name and no group had it before. Then each
-// gets a suffix, whichever came first.
-func (n *names) isShared(name string) bool {
-	described := 0
-	for _, d := range n.derived[name] {
-		if d.isDescribed {
-			described++
+	for _, d := range list {
+		if described[d.derived] < 2 {
+			take(d, d.derived)
 		}
-	}
-	return described > 1
-}
-
-// name returns the domain's: what it remembers unless another has a better claim,
-// else what its switch is called, else what its key gives, else that with a
-// suffix.
-func (n *names) name(d *domain) string {
-	if d.claimed != "" && n.owner(d.claimed) == d {
-		return d.claimed
-	}
-	name := d.derived
-	for i := 1; ; i++ {
-		if o := n.owner(name); o == nil || o == d && !n.isShared(name) {
-			return name
+		for i := 1; d.name == ""; i++ {
+			if d.isDescribed && i <= 3 {
+				take(d, d.suffixed(2*i))
+			} else {
+				take(d, wellknown.Shorten(d.derived, wellknown.MaxLabel-6)+"-"+strconv.Itoa(i+1))
+			}
 		}
-		if d.isDescribed && i <= 3 {
-			name = d.suffixed(2 * i)
-			continue
-		}
-		name = wellknown.Shorten(d.derived, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i+1)
 	}
 }
 

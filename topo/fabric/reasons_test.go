@@ -34,18 +34,18 @@ func TestStatus(t *testing.T) {
 			n.Ready = true
 			return put(m, n, node("b", onto("1")))
 		}, "leaf-1(a b)", nil},
-		{"not stale yet", func() *fabric.Snapshot { return m.Snapshot(start.Add(fabric.DefaultStaleAfter)) }, "leaf-1(a b)", nil},
+		{"not stale yet", func() *fabric.Snapshot { return m.Snapshot(start.Add(fabric.StaleAfter)) }, "leaf-1(a b)", nil},
 		{"stale", func() *fabric.Snapshot {
 			m.Heartbeat("b", start.Add(time.Minute))
-			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 1))
-		}, "leaf-1(a:Degraded b):Degraded", []fabric.Reason{{Kind: fabric.ReasonStale, Since: start.Add(fabric.DefaultStaleAfter)}}},
+			return m.Snapshot(start.Add(fabric.StaleAfter + 1))
+		}, "leaf-1(a:Degraded b):Degraded", []fabric.Reason{{Kind: fabric.ReasonStale, Since: start.Add(fabric.StaleAfter)}}},
 		{"a heartbeat", func() *fabric.Snapshot {
 			m.Heartbeat("a", start.Add(5*time.Minute))
-			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 2))
+			return m.Snapshot(start.Add(fabric.StaleAfter + 2))
 		}, "leaf-1(a b)", nil},
 		{"from the future", func() *fabric.Snapshot {
 			m.Heartbeat("a", start.Add(24*time.Hour))
-			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 3))
+			return m.Snapshot(start.Add(fabric.StaleAfter + 3))
 		}, "leaf-1(a:Degraded b):Degraded", []fabric.Reason{{Kind: fabric.ReasonClock}}},
 		{"its time has come", func() *fabric.Snapshot {
 			m.Heartbeat("b", start.Add(24*time.Hour))

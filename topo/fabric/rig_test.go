@@ -105,7 +105,7 @@ func inputs(f *fabrics.Fabric) []fabric.Node {
 }
 
 func newMap(levels ...fabric.Level) *fabric.Builder {
-	return fabric.New(fabric.Config{Levels: levels})
+	return fabric.New(levels)
 }
 
 func mapOf(mode fabric.Mode, f *fabrics.Fabric) *fabric.Builder {

@@ -85,25 +85,15 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 // groups; "" means any. An element below a selected one is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
 	var out []*Element
-	take := func(e *Element) bool {
-		found := (kind == "" || e.Kind == kind) && (name == "" || e.Name == name)
-		if found {
+	matches := func(e *Element) bool { return (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) }
+	for holders, e := range s.All() {
+		if matches(e) && !slices.ContainsFunc(holders, matches) {
 			out = append(out, e)
 		}
-		return found
 	}
-	var search func([]*Element)
-	search = func(list []*Element) {
-		for _, e := range list {
-			if !take(e) {
-				search(e.Child)
-			}
-		}
-	}
-	search(s.Child)
 	for _, e := range s.Crossing {
-		if kind != "" || name != "" {
-			take(e)
+		if matches(e) && (kind != "" || name != "") {
+			out = append(out, e)
 		}
 	}
 	return out

@@ -14,7 +14,7 @@ const maxSkew = time.Minute
 
 // heartbeat returns the fault of a node's heartbeat.
 func (b *Builder) heartbeat(n *node) Reason {
-	late := n.Heartbeat.Add(b.staleAfter)
+	late := n.Heartbeat.Add(StaleAfter)
 	switch {
 	case n.Heartbeat.IsZero():
 	case b.now.After(late):
@@ -68,7 +68,12 @@ func (n *node) element(known *symbols) *Element {
 
 // findings lists all faults of a node.
 func (n *node) findings(known *symbols) []Finding {
-	out := slices.Clip(n.cabling()) // Snapshots share it: appending must not write to it.
+	var out []Finding
+	if n.group == nil {
+		out = n.links.alone(n.Name)
+	} else {
+		out = slices.Clip(n.group.findings[n.index]) // Snapshots share it: appending must not write to it.
+	}
 	cabling := len(out)
 	for i := range n.links.ports {
 		port := &n.links.ports[i]

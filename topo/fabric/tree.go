@@ -41,22 +41,6 @@ func (k key) compare(o key) int { return cmp.Or(cmp.Compare(k.by, o.by), strings
 
 func (k key) isNVLink() bool { return k.by == keyNVLink }
 
-// cabling returns the faults of the node's cables.
-func (n *node) cabling() []Finding {
-	if n.group == nil {
-		return n.links.alone(n.Name)
-	}
-	return n.group.findings[n.index]
-}
-
-// block returns the part of the leaf group that the node is in, "" if it is not cut.
-func (n *node) block() string {
-	if n.group.blocks == nil {
-		return ""
-	}
-	return n.group.blocks[n.index]
-}
-
 // tree has all domains of the nodes.
 type tree struct {
 	levels []Level
@@ -131,10 +115,8 @@ func (n *node) key(levels []Level, level int) key {
 		return key{keySwitch, n.group.key}
 	case l.By == BySpine:
 		return key{keySwitch, n.group.spine}
-	case l.By == ByBlock && n.group.blocks == nil:
-		return key{keyBlock, n.group.key}
 	case l.By == ByBlock:
-		return key{keyBlock, strings.TrimSuffix(n.group.key+"/"+n.block(), "/")}
+		return key{keyBlock, strings.TrimSuffix(n.group.key+"/"+n.group.blocks[n.index], "/")}
 	}
 	return key{}
 }

@@ -29,8 +29,6 @@ type Options struct {
 	// changes, and may be nil.
 	Levels    []fabric.Level
 	NewLevels <-chan []fabric.Level
-	// StaleAfter is the age from which a heartbeat makes a node Degraded.
-	StaleAfter time.Duration
 	// Pause is the least time between two trees, since each is computed from all reports.
 	Pause time.Duration
 	// Clock is the real one if nil.
@@ -104,8 +102,7 @@ func (b *Builder) Run(ctx context.Context) error {
 
 // setLevels starts a new tree from the current nodes and reports.
 func (b *Builder) setLevels(levels []fabric.Level) {
-	b.fabric = fabric.New(fabric.Config{Levels: levels, StaleAfter: b.options.StaleAfter})
-	b.levels, b.discovered = levels, nil
+	b.fabric, b.levels, b.discovered = fabric.New(levels), levels, nil
 	if b.last != nil {
 		b.put(b.last.Nodes)
 	}

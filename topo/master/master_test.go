@@ -2,8 +2,6 @@ package master_test
 
 import (
 	"encoding/json"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,10 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
@@ -29,52 +25,6 @@ func (c *cluster) sample() {
 	c.in("node-sample2", "switchbox-sample1", "dragonfly-sample1")
 	c.in("node-sample3", "switchbox-sample1", "dragonfly-sample2")
 	c.in("node-sample4", "switchbox-sample1", "dragonfly-sample2")
-}
-
-func TestNodeGroupIsTheSampleByteForByte(t *testing.T) {
-	c := newCluster(t)
-	c.sample()
-	r := c.replica(t, fabric.ModeSwitchbox)
-	r.until(t, "four reports", reports(4))
-	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
-		t.Errorf("node_group (-want +got):\n%s", diff)
-	}
-}
-
-// fill puts a fabric in some order.
-func (c *cluster) fill(f *fabrics.Fabric, rng *rand.Rand) {
-	for _, i := range rng.Perm(len(f.Nodes)) {
-		n := &f.Nodes[i]
-		c.report(n.Name, c.node(n.Name, i%7 != 0), n.Spec, time.Unix(1_700_000_000, 0))
-	}
-}
-
-func TestReplicasFedInAnotherOrderAnswerEqually(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(100, 8), Rails: 4, Pod: 4})
-	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
-	still := func(o *master.Options) { o.Clock = testingclock.NewFakePassiveClock(time.Unix(1_700_000_060, 0)) }
-	var tags []string
-	for seed := range uint64(2) {
-		c := newCluster(t)
-		r := c.replica(t, fabric.ModeAuto, still)
-		r.until(t, "nothing", nodes(0)) // One change at a time from here.
-		c.fill(f, rand.New(rand.NewPCG(seed, 2)))
-		r.until(t, "all reports", reports(100))
-		tree, all := get(t, r.url+"/node_group"), get(t, r.url+"/v1/topology")
-		tags = append(tags, tree.header.Get("Etag")+" "+all.header.Get("Etag"))
-		// A replica that starts now sees all at once.
-		late := c.replica(t, fabric.ModeAuto, still)
-		late.until(t, "all reports", reports(100))
-		if diff := cmp.Diff(tree.body, get(t, late.url+"/node_group").body); diff != "" {
-			t.Errorf("after a restart (-before +after):\n%s", diff)
-		}
-		if diff := cmp.Diff(all.body, get(t, late.url+"/v1/topology").body); diff != "" {
-			t.Errorf("topology after a restart (-before +after):\n%s", diff)
-		}
-	}
-	if tags[0] != tags[1] || strings.Contains(tags[0], `""`) {
-		t.Errorf("tags %s and %s", tags[0], tags[1])
-	}
 }
 
 func TestALyingReportIsIgnored(t *testing.T) {
@@ -114,38 +64,6 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	}
 	c.report("honest", uid, path, time.Time{})
 	r.until(t, "its report", reports(1))
-}
-
-func TestFreeGPUs(t *testing.T) {
-	c := newCluster(t)
-	c.in("n1", "switchbox-1", "dragonfly-1")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
-	pod.Spec.NodeName = "n1"
-	pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
-		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("3")},
-	}}}
-	c.Put("pods", pod)
-	r := c.replica(t, fabric.ModeSwitchbox)
-	free := func(want int) {
-		t.Helper()
-		r.until(t, "free GPUs", func(v *snapshot.Snapshot) bool {
-			n, ok := v.Node("n1", time.Now())
-			return ok && n.GPUs.Free != nil && *n.GPUs.Free == want && n.GPUs.Total == 8
-		})
-	}
-	free(5)
-	pod.Status.Phase = corev1.PodSucceeded
-	c.Put("pods", pod)
-	free(8)
-	var all snapshot.Topology
-	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(snapshot.GPUs{Free: new(8), Offered: 8, Total: 8}, all.GPUs); diff != "" {
-		t.Errorf("GPUs (-want +got):\n%s", diff)
-	}
-	c.node("n1", false)
-	free(0)
 }
 
 // What the worker counts, what the kubelet offers and what pods hold are three

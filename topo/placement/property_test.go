@@ -250,7 +250,6 @@ func (w *world) faults(a *ask, plan *placement.Plan) (out []string) {
 	}
 	w.bounds(a, plan, placed, fault)
 	w.blocks(a, plan, placed, fault)
-	w.summary(plan, fault)
 	return out
 }
 
@@ -321,46 +320,6 @@ func (w *world) blocks(a *ask, plan *placement.Plan, placed map[int]int32, fault
 			if len(members[block]) > 0 && !members[block][g] {
 				fault("block %d goes to %v, its members are in %v", block, in, members[block])
 			}
-		}
-	}
-}
-
-// summary checks what the plan states about itself.
-func (w *world) summary(plan *placement.Plan, fault func(string, ...any)) {
-	nodes, loose := map[int32]bool{}, false
-	var shared map[string]string
-	for _, node := range plan.Nodes {
-		if node < 0 {
-			continue
-		}
-		nodes[node] = true
-		loose = loose || len(w.around[node]) == 1
-		if shared == nil {
-			shared = map[string]string{}
-			maps.Copy(shared, w.around[node])
-		}
-		for k, v := range shared {
-			if w.around[node][k] != v {
-				delete(shared, k)
-			}
-		}
-	}
-	if len(nodes) == 0 {
-		return
-	}
-	want, at := "", ""
-	for _, kind := range []string{"node", "nvlink", "leaf", "spine"} {
-		if shared[kind] != "" {
-			want, at = shared[kind], kind
-			break
-		}
-	}
-	if plan.Group.Name != want || plan.Group.Kind != at {
-		fault("the tightest group is %s %q, and has %s %q", at, want, plan.Group.Kind, plan.Group.Name)
-	}
-	for node := range nodes {
-		if node < plan.Group.First || node >= plan.Group.End {
-			fault("node %d is not in %+v", node, plan.Group)
 		}
 	}
 }

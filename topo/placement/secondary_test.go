@@ -103,57 +103,40 @@ func (c *unlike) place(t *testing.T) (int, error) {
 	return plan.Group.Tier, rejection
 }
 
-// A master and its workers reach the lowest tier that holds both.
-func TestOneSecondaryPodIsOptimal(t *testing.T) {
-	plans, rejections := 0, 0
-	for seed := range uint64(6000) {
-		c := newUnlike(rand.New(rand.NewPCG(seed, 3)), 1)
-		if c.needs[0][1] > int32(c.workers)*c.needs[1][1] {
-			continue // Then the workers are the secondary pods.
-		}
-		tier, rejection := c.place(t)
-		want := c.tier()
-		switch {
-		case (rejection == nil) != (want >= 0):
-			t.Fatalf("seed %d: %v, and tier %d would do: %+v", seed, rejection, want, c)
-		case rejection != nil:
-			rejections++
-		case tier != want:
-			t.Fatalf("seed %d: tier %d, and %d would do: %+v", seed, tier, want, c)
-		default:
+// A master and its workers reach the lowest tier that holds both; of gangs with many secondary pods
+// few miss it.
+func TestSecondaryPodsAreNearlyOptimal(t *testing.T) {
+	for _, most := range []int{1, 5} {
+		plans, lost, higher := 0, 0, 0
+		for seed := range uint64(6000) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			c := newUnlike(rng, 1+rng.IntN(most))
+			if c.needs[0][1] > int32(c.workers)*c.needs[1][1] {
+				continue // Then the workers are the secondary pods.
+			}
+			tier, rejection := c.place(t)
+			want := c.tier()
+			switch {
+			case want < 0 && rejection == nil:
+				t.Fatalf("seed %d: planned what does not fit: %+v", seed, c)
+			case want < 0:
+				continue
+			case rejection != nil:
+				lost++
+			case tier > want:
+				higher++
+			case tier < want:
+				t.Fatalf("seed %d: tier %d, and %d is the lowest: %+v", seed, tier, want, c)
+			}
 			plans++
 		}
-	}
-	if plans < 1500 || rejections < 600 {
-		t.Errorf("%d plans and %d rejections", plans, rejections)
-	}
-}
-
-// Of gangs with many secondary pods few miss the lowest tier.
-func TestManySecondaryPodsAreNearlyOptimal(t *testing.T) {
-	plans, lost, higher := 0, 0, 0
-	for seed := range uint64(6000) {
-		rng := rand.New(rand.NewPCG(seed, 4))
-		c := newUnlike(rng, 2+rng.IntN(4))
-		tier, rejection := c.place(t)
-		want := c.tier()
-		switch {
-		case want < 0 && rejection == nil:
-			t.Fatalf("seed %d: planned what does not fit: %+v", seed, c)
-		case want < 0:
-			continue
-		case rejection != nil:
-			lost++
-		case tier > want:
-			higher++
-		case tier < want:
-			t.Fatalf("seed %d: tier %d, and %d is the lowest: %+v", seed, tier, want, c)
+		allowed := plans / 100
+		if most == 1 {
+			allowed = 0
 		}
-		plans++
-	}
-	t.Logf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
-	if lost*100 > plans || higher*100 > plans {
-		t.Errorf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
+		if plans < 1500 || lost > allowed || higher > allowed {
+			t.Errorf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -77,75 +75,6 @@ func newNode(tb testing.TB) *node {
 
 func (n *node) Machine() *machine.Machine { return n.machine }
 func (n *node) Changed() <-chan struct{}  { return nil }
-
-// TestCableMoves moves a cable in ibsim and looks at what is published.
-func TestCableMoves(t *testing.T) {
-	n := newNode(t)
-	expect := func(what string, moved map[int]string) {
-		t.Helper()
-		if err := n.Round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		known := 0
-		for _, r := range n.Spec().Rails {
-			if r.Source != v1alpha1.SourceIB {
-				continue
-			}
-			known++
-			// Device umadN is rail N of the simulated host.
-			number := 0
-			for _, h := range n.machine.HCAs {
-				if h.Name == r.HCA {
-					_, _ = fmt.Sscanf(h.CharDevices.UMAD[0], "umad%d", &number)
-				}
-			}
-			leaf, port := n.tree.Leaf(simulatedHost, number)
-			want := fmt.Sprintf("%s %s port %d, %d%%", leaf[2:], n.tree.LeafName(simulatedHost, number), port, 100)
-			if other, ok := moved[number]; ok {
-				want = other
-			}
-			if got := fmt.Sprintf("%s %s port %s, %d%%", r.Switch.ID, r.Switch.Name, r.SwitchPort, r.Confidence); got != want {
-				t.Errorf("%s: rail %d (%s) is on %s, want %s", what, r.Rail, r.HCA, got, want)
-			}
-		}
-		if known != 8 {
-			t.Errorf("%s: %d rails known, want 8", what, known)
-		}
-	}
-	expect("as built", nil)
-	home, port := n.tree.Leaf(simulatedHost, 2)
-	other, _ := n.tree.Leaf(0, 2)
-	hca := n.tree.HCA(simulatedHost, 2)
-	move := func(to string, port int) {
-		t.Helper()
-		if err := n.sim.Move(hca, 1, to, port); err != nil {
-			t.Fatal(err)
-		}
-	}
-	move(other, 40)
-	expect("moved", map[int]string{2: other[2:] + " leaf-su0-rail2 port 40, 100%"})
-	move("", 0)
-	expect("pulled out", map[int]string{2: other[2:] + " leaf-su0-rail2 port 40, 50%"})
-	move(home, port)
-	expect("back", nil)
-	writes := n.Writes()
-	for range 100 {
-		if err := n.Round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n.Writes() != writes {
-		t.Errorf("%d writes in 100 idle passes", n.Writes()-writes)
-	}
-	var skipped []string
-	for _, s := range n.Spec().Skipped {
-		skipped = append(skipped, s.Name+": "+s.Reason)
-	}
-	// The members of the replayed bond are not on this host.
-	if len(skipped) != 2 || !strings.HasPrefix(skipped[0], "ens15f0np0: ") || !strings.HasPrefix(skipped[1], "ens15f1np1: ") {
-		t.Errorf("skipped %q", skipped)
-	}
-}
 
 // BenchmarkPass is a pass over eight InfiniBand ports of a simulated fabric:
 // two SMPs each over a socket of its own, merged with what the other sources

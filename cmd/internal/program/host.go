@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
 // Host are the flags of a daemon that reads the machine it runs on; see [Host.Open].
@@ -78,8 +77,8 @@ func (h *Host) Open(log *slog.Logger) (Machine, error) {
 		h.Logger = log
 		return host.New(h.Options), nil
 	}
-	if _, err := replay.Load(h.Machine); err != nil {
+	if _, err := host.LoadDump(h.Machine); err != nil {
 		return nil, err
 	}
-	return replay.New(h.Machine, h.NodeName, log), nil
+	return host.NewReplay(h.Machine, h.NodeName, log), nil
 }

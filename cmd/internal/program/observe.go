@@ -14,7 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/buildinfo"
 	"github.com/heddle-dev/heddle/internal/httpserve"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 )
 
 // NewRegistry returns a registry with the metrics of the process, including its version.
@@ -82,7 +81,7 @@ type Restricted struct {
 	// Open admits everyone. Otherwise Auth decides; it is nil without an API server, and then
 	// only the node is admitted.
 	Open bool
-	Auth *tokenauth.Auth
+	Auth *httpserve.Auth
 }
 
 // admit returns 0, or the HTTP status to reject a request with. The daemons are on the host's

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/test/docs"
 )
 
@@ -130,7 +130,7 @@ func TestConfigValid(t *testing.T) {
 
 // reviews is an API server where the token reader may get both paths, scraper /metrics alone
 // and stranger none. It ends with the test, or by stop.
-func reviews(t *testing.T) (auth *tokenauth.Auth, stop func()) {
+func reviews(t *testing.T) (auth *httpserve.Auth, stop func()) {
 	t.Helper()
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -154,7 +154,7 @@ func reviews(t *testing.T) (auth *tokenauth.Auth, stop func()) {
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(api.Close)
-	auth, err := tokenauth.New(&rest.Config{Host: api.URL, QPS: -1}, tokenauth.Options{
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, httpserve.AuthOptions{
 		Audience: "test", Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -183,7 +183,7 @@ func TestRestricted(t *testing.T) {
 	for _, tt := range []struct {
 		name, from, token string
 		open              bool
-		auth              *tokenauth.Auth
+		auth              *httpserve.Auth
 		bindings          int
 		pods              bool
 		message           string

@@ -221,7 +221,7 @@ func TestCloseGivesUp(t *testing.T) {
 			t.Errorf("a call entered while the session ends: %v", err)
 		}
 		<-time.After(2 * gpu.CloseTimeout)
-		if err := b.library.ExclusiveProcess("GPU-7", true); err == nil || errors.Is(err, errEnding) {
+		if _, err := b.library.Usage("GPU-7", 0); err == nil || errors.Is(err, errEnding) {
 			t.Errorf("after the session could not be closed: %v", err)
 		}
 		close(release)

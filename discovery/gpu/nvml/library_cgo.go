@@ -217,26 +217,3 @@ func failure(what string, ret nvml.Return) error {
 	}
 	return fmt.Errorf("%s: %s", what, ret.Error())
 }
-
-// ExclusiveProcess lets one process at a time have contexts on the GPU
-// (NVML_COMPUTEMODE_EXCLUSIVE_PROCESS), or any number (DEFAULT): the only thing
-// of a GPU that this package changes, and only when asked. It uses the session
-// that a reader opened, needs root, and may block for ever.
-func (l *Library) ExclusiveProcess(uuid string, on bool) error {
-	device, err := l.enter(uuid)
-	if err != nil {
-		return err
-	}
-	defer l.leave()
-	want := nvml.COMPUTEMODE_DEFAULT
-	if on {
-		want = nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
-	}
-	if mode, ret := device.GetComputeMode(); ret == nvml.SUCCESS && mode == want {
-		return nil
-	}
-	if ret := device.SetComputeMode(want); ret != nvml.SUCCESS {
-		return failure("set the compute mode of GPU "+uuid, ret)
-	}
-	return nil
-}

@@ -88,7 +88,7 @@ func ownWords(t *testing.T, r *rig) {
 	p := r.pod("words", box{more: share(10, 1), env: map[string]string{
 		cdi.EnvGPUs: all, cdi.EnvShares: "{}", "NVIDIA_VISIBLE_DEVICES": "all",
 	}})
-	forged := allocation.Bound{Version: allocation.Version, Node: r.Node(), Containers: map[string]allocation.BoundContainer{
+	forged := allocation.Bound{Version: allocation.Version, Node: r.Node(), Containers: map[string]allocation.Sharing{
 		"app": {Shares: []allocation.Share{{UUID: r.gpuAt(t, 7), VCore: 100, MemoryMiB: 80000}}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	p.Annotations = map[string]string{apinames.SGPUBound: forged.String()}

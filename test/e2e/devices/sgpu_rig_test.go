@@ -115,12 +115,12 @@ func (s *seen) shares() ([]allocation.Share, error) {
 		if g.Share == nil {
 			return nil, fmt.Errorf("the devices file gives all of %s", g.UUID)
 		}
-		all = append(all, allocation.Share{UUID: g.UUID, VCore: g.Share.VCore, MemoryMiB: g.Share.MemoryMiB})
+		all = append(all, *g.Share)
 	}
 	if len(all) == 0 {
 		return nil, nil
 	}
-	var reported cdi.Sharing
+	var reported allocation.Sharing
 	if err := json.Unmarshal([]byte(s.Env[cdi.EnvShares]), &reported); err != nil {
 		return nil, fmt.Errorf("%s is %q: %w", cdi.EnvShares, s.Env[cdi.EnvShares], err)
 	}

@@ -31,9 +31,9 @@ func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
 }
 
 // waitBound waits until a pod's annotation names a container.
-func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundContainer {
+func (r *rig) waitBound(t *testing.T, pod, container string) allocation.Sharing {
 	t.Helper()
-	var got allocation.BoundContainer
+	var got allocation.Sharing
 	r.waitPod(t, pod, func(p *corev1.Pod) string {
 		b, err := boundTo(p)
 		if err != nil {

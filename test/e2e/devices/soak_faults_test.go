@@ -246,7 +246,7 @@ func forgePods(s *soak, t *testing.T, random *rand.Rand) {
 			continue
 		}
 		gpu := s.gpuAt(t, random.IntN(8))
-		forged := allocation.Bound{Version: 1, Node: s.Node(), Containers: map[string]allocation.BoundContainer{
+		forged := allocation.Bound{Version: 1, Node: s.Node(), Containers: map[string]allocation.Sharing{
 			"app": {Shares: []allocation.Share{{UUID: gpu, VCore: 100, MemoryMiB: 79 << 10}}},
 		}}
 		text := []string{forged.String(), "", "{", strings.Repeat("x", 100_000)}[random.IntN(4)]

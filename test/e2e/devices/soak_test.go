@@ -221,13 +221,13 @@ func (s *soak) stuck(t *testing.T) string {
 func (s *soak) shared(t *testing.T) string {
 	t.Helper()
 	pods := s.list(t)
-	given := map[string]map[string]allocation.BoundContainer{}
+	given := map[string]map[string]allocation.Sharing{}
 	for _, b := range s.account(t).Bindings {
 		if given[b.Pod] == nil {
-			given[b.Pod] = map[string]allocation.BoundContainer{}
+			given[b.Pod] = map[string]allocation.Sharing{}
 		}
 		if len(b.Shares) > 0 {
-			given[b.Pod][b.Container] = allocation.BoundContainer{Shares: b.Shares}
+			given[b.Pod][b.Container] = allocation.Sharing{Shares: b.Shares}
 		}
 	}
 	sum, published := tally{}, tally{}

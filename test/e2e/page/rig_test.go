@@ -97,7 +97,7 @@ func (r *rig) run(t testing.TB) {
 	})
 	history := informers.NewHistory(core, "heddle-topo-master")
 	log := slog.New(slog.DiscardHandler)
-	m := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Clock: r})
+	m := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, Log: log, Clock: r})
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), Registry: prometheus.NewRegistry(), Log: log,

@@ -20,7 +20,7 @@ import (
 func fleet(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	t.Helper()
 	levels := fabric.Preset(fabric.ModeAuto, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	put := func(name string, spec v1alpha1.NodeTopologySpec) {
 		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&spec)})
 	}

@@ -20,7 +20,7 @@ import (
 func boxes(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	t.Helper()
 	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	for name, path := range map[string][]string{
 		"n1": {"switchbox-1", "dragonfly-1"}, "n2": {"switchbox-1", "dragonfly-1"}, "n3": {"switchbox-1", "dragonfly-1"},
 		"n4": {"switchbox-1", "dragonfly-2"}, "n10": {"switchbox-2", "dragonfly-3"}, "n11": {"switchbox-2", "dragonfly-3"},

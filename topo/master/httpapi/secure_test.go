@@ -10,7 +10,7 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
+	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -53,7 +53,7 @@ func TestTokenAuth(t *testing.T) {
 	f.put("dragonfly-1", "n1")
 	server := newServer(f, func(o *Options) {
 		var err error
-		if o.Auth, err = tokenauth.New(&rest.Config{Host: api.URL, QPS: -1}, tokenauth.Options{Audience: Audience, Log: o.Log}); err != nil {
+		if o.Auth, err = httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, httpserve.AuthOptions{Audience: Audience, Log: o.Log}); err != nil {
 			t.Fatal(err)
 		}
 		o.Alive = func() string { return "" }

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/scheduler/explain"
@@ -44,7 +43,7 @@ type Options struct {
 	// Alive returns a description of the failure, or an empty string.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
-	Auth *tokenauth.Auth
+	Auth *httpserve.Auth
 	Log  *slog.Logger
 }
 

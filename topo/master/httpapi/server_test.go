@@ -30,7 +30,7 @@ type fixture struct {
 func newFixture(tb testing.TB, mode fabric.Mode) *fixture {
 	tb.Helper()
 	levels := fabric.Preset(mode, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels, CountsPods: true}, latest: snapshot.NewLatest()}
 }
 

@@ -26,7 +26,7 @@ import (
 func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	t.Helper()
 	levels := []fabric.Level{{Kind: "rack", By: fabric.ByPath}}
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	nodes := map[string]*informers.NodeState{}
 	for i := range n {
 		name := fmt.Sprint("n", i)

@@ -22,7 +22,7 @@ import (
 func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 	tb.Helper()
 	levels := fabric.Preset(fabric.ModeAuto, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	nodes, gangs := map[string]*informers.NodeState{}, map[string]*informers.Gang{}
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(n, 32), Rails: 8, Pod: 16})
 	byGang := map[string][]*gang.Member{}
@@ -71,7 +71,7 @@ func TestGangsGroups(t *testing.T) {
 func TestGangInACrossingDomain(t *testing.T) {
 	all := fleet(t, 64, 32)
 	levels := fabric.Preset(fabric.ModeAuto, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	f := fabrics.New(fabrics.Plan{Sizes: []int{24, 24, 16}, Rails: 8})
 	for i := range f.Nodes {
 		node := &f.Nodes[i]

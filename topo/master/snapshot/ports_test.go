@@ -18,7 +18,7 @@ import (
 func portsOf(tb testing.TB, f *fabrics.Fabric) *snapshot.Snapshot {
 	tb.Helper()
 	levels := fabric.Preset(fabric.ModeAuto, 0)
-	m := fabric.New(fabric.Config{Levels: levels})
+	m := fabric.New(levels)
 	nodes := map[string]*informers.NodeState{}
 	for i := range f.Nodes {
 		n := &f.Nodes[i]

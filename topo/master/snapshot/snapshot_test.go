@@ -1,18 +1,14 @@
 package snapshot_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,76 +19,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
-
-func text(t *testing.T, v *snapshot.Snapshot) string {
-	t.Helper()
-	d, err := v.TopologyDocument()
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if int64(len(b)) != d.Size {
-		t.Errorf("size %d of %d bytes", d.Size, len(b))
-	}
-	return string(b)
-}
-
-func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
-	levels := fabric.Preset(fabric.ModeSwitchbox, 0)
-	since := time.Unix(1_700_000_000, 0)
-	for _, n := range []int{0, 1, 5} {
-		m := fabric.New(fabric.Config{Levels: levels})
-		nodes := map[string]*informers.NodeState{}
-		for i := range n {
-			name := fmt.Sprintf("n<%d>", i)
-			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: fabric.Read(&v1alpha1.NodeTopologySpec{
-				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
-				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
-			})})
-			nodes[name] = &informers.NodeState{
-				Name: name, Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i),
-			}
-		}
-		all := snapshot.Snapshot{Tree: m.Snapshot(since), Levels: levels, Nodes: table(nodes), CountsPods: true}
-		if n == 1 {
-			all.StaleSince = since.UTC()
-		}
-		v := snapshot.New(all)
-		got := text(t, v)
-		var decoded snapshot.Topology
-		strict := json.NewDecoder(bytes.NewReader([]byte(got)))
-		strict.DisallowUnknownFields()
-		if err := strict.Decode(&decoded); err != nil {
-			t.Fatal(err)
-		}
-		again, err := json.Marshal(decoded)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(again)+"\n", got); diff != "" {
-			t.Errorf("%d nodes (-encoding/json +document):\n%s", n, diff)
-		}
-		if (n == 1) != decoded.StaleSince.Equal(since) {
-			t.Errorf("%d nodes: stale since %v", n, decoded.StaleSince)
-		}
-		if n == 5 {
-			// n1 is cordoned and n2 not ready: 8 + 0 + 0 + 8-3 + 8-4.
-			if diff := cmp.Diff(snapshot.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
-				t.Errorf("GPUs (-want +got):\n%s", diff)
-			}
-			if len(decoded.Findings) != 5 || decoded.Nodes != (fabric.Count{Degraded: 4, NotReady: 1}) {
-				t.Errorf("findings %v, nodes %+v", decoded.Findings, decoded.Nodes)
-			}
-		}
-	}
-}
 
 // JSON has the years 0 to 9999 alone, and RFC 3339 other zones than UTC: the times of one node, or of
 // one pod on it, must not take the answers about all others.
@@ -107,7 +33,7 @@ func TestTimesThatJSONHasNot(t *testing.T) {
 			Stale: []v1alpha1.StaleSource{{Source: v1alpha1.SourceLLDP, Since: when}},
 			Rails: []v1alpha1.Rail{{ID: "a", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown, Since: &when}},
 		})
-		m := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
+		m := fabric.New([]fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}})
 		m.Put(fabric.Node{Name: "odd", Since: at, Report: report, Heartbeat: at})
 		all.Tree = m.Snapshot(time.Unix(1, 0))
 		node := &informers.Node{Name: "odd", UID: "1", Since: at}
@@ -132,7 +58,7 @@ func TestTimesThatJSONHasNot(t *testing.T) {
 }
 
 func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
-	m := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
+	m := fabric.New([]fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}})
 	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0))}
 	v := snapshot.New(all)
 	a, errA := v.TopologyDocument()

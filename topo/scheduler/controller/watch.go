@@ -116,11 +116,12 @@ func stored(store cache.Store) (all []*unstructured.Unstructured) {
 // the pods, and counts as gone.
 func (c *Controller) podGroup(group string, o *unstructured.Unstructured, gone bool) {
 	spec, err := gang.ReadObject(o.Object, c.Cache.Domains)
-	switch {
-	case spec.Key.Name == "":
-	case gone:
-		c.Cache.DeletePodGroup(group, spec.Key)
-	default:
-		c.Cache.SetPodGroup(group, &spec, err)
+	if spec.Key.Name == "" {
+		return
+	}
+	if gone {
+		c.Cache.SetPodGroup(group, spec.Key, nil, nil)
+	} else {
+		c.Cache.SetPodGroup(group, spec.Key, &spec, err)
 	}
 }

@@ -14,7 +14,6 @@ package gangcache
 
 import (
 	"cmp"
-	"fmt"
 	"sync"
 	"time"
 
@@ -35,8 +34,6 @@ type Options struct {
 	Domains wellknown.Domains
 	// Ignored are resources that do not count.
 	Ignored []corev1.ResourceName
-	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all.
-	CrossNamespaceGroups bool
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
 	// GPUs reads the device selectors of pods.
@@ -61,16 +58,6 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	class := fit.ClassOf(&unbound, selector, o.Ignored...)
 	gpus := class.Amounts[o.GPUs.GPUs().In(class.Amounts)]
 	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
-}
-
-// foreign returns an error if a gang may not run together with those that it lists.
-func (o *Options) foreign(s *gang.Spec) error {
-	for _, other := range s.Groups {
-		if other.Namespace != s.Key.Namespace && !o.CrossNamespaceGroups {
-			return fmt.Errorf("groups: podgroup %s is in another namespace, and crossNamespaceGroups is off", other)
-		}
-	}
-	return nil
 }
 
 // Cache has the gangs. It is safe for concurrent use.
@@ -143,32 +130,23 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
 	if m != nil {
 		c.remove(m)
-		c.changed(m.gang)
 	}
 }
 
-// SetPodGroup takes over a PodGroup object of an API group; err is why it is invalid.
-func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
+// SetPodGroup takes over a PodGroup object of an API group; err is why it is invalid. The spec is
+// nil if the object was deleted.
+func (c *Cache) SetPodGroup(group string, key types.NamespacedName, spec *gang.Spec, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	g := c.get(spec.Key)
-	g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
-	if !spec.Created.IsZero() {
+	g := c.get(key)
+	if spec == nil {
+		delete(g.objects, group)
+	} else {
+		g.objects[group] = object{*spec, err}
 		g.born(spec.Created)
 	}
-	g.invalidate()
+	c.lost(g)
 	c.changed(g)
-}
-
-// DeletePodGroup forgets a PodGroup object.
-func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
-	c.mu.Lock()
-	defer c.unlock()
-	if g := c.byKey[key]; g != nil {
-		delete(g.objects, group)
-		c.lost(g)
-		c.changed(g)
-	}
 }
 
 // NodeChanged takes over a changed node, nil if it was deleted, and ends its back-off. A gang

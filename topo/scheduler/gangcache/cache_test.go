@@ -48,13 +48,12 @@ func cycle(c *Cache, pod *corev1.Pod, plan func(unit []planner.Gang) planner.Pla
 	for {
 		s := c.Snapshot(pod)
 		current := true
-		node, rejection = s.Node, s.Rejection
 		for _, unit := range s.Units {
 			made := plan(unit)
-			node, rejection, current = c.Commit(pod, unit, &made)
+			s, current = c.Commit(pod, unit, &made)
 		}
 		if current {
-			return node, rejection
+			return s.Node, s.Rejection
 		}
 	}
 }
@@ -120,7 +119,7 @@ func setPodGroup(t *testing.T, c *Cache, group string, least int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetPodGroup(group, &spec, nil)
+	c.SetPodGroup(group, spec.Key, &spec, nil)
 }
 
 func TestPodGroupObjects(t *testing.T) {
@@ -142,39 +141,14 @@ func TestPodGroupObjects(t *testing.T) {
 	if _, rejection := place(c, a, nil); !strings.Contains(rejection, "have minMember 1 and 3") {
 		t.Errorf("two objects: %q", rejection)
 	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, key)
-	c.DeletePodGroup(wellknown.PodGroupAPI, key)
+	c.SetPodGroup(wellknown.PodGroupAPIXK8s, key, nil, nil)
+	c.SetPodGroup(wellknown.PodGroupAPI, key, nil, nil)
 	if got := admit(c, a); got == "" {
 		t.Error("deleted objects still have minMember")
 	}
 	c.DeletePod(a)
 	if len(c.byKey) != 0 || len(c.members) != 0 {
 		t.Errorf("the cache keeps %v", c.byKey)
-	}
-}
-
-// A PodGroup that is deleted takes minMember with it: what members hold is free at
-// once, and they wait for another object.
-func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
-	c := newCache()
-	a, b := podOf("a", in("x", "")), podOf("b", in("x", ""))
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	admit(c, a)
-	admit(c, b)
-	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
-	if wait, rejection := c.Permit(a, "n"); wait == 0 {
-		t.Fatalf("one of two is let go: %s", rejection)
-	}
-	c.DeletePodGroup(wellknown.PodGroupAPIXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
-	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "no PodGroup object") {
-		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
-	}
-	if admit(c, b) == "" {
-		t.Error("a gang without minMember is tried")
-	}
-	setPodGroup(t, c, wellknown.PodGroupAPIXK8s, 2)
-	if got := admit(c, b); got != "" {
-		t.Errorf("with another object: %s", got)
 	}
 }
 
@@ -188,7 +162,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}{
 		{
 			"the third comes", func(c *Cache, pod *corev1.Pod) {
-				if wait, rejection := c.Permit(pod, "n"); rejection != "" || wait != 0 {
+				if wait, rejection := c.Permit(pod, "o"); rejection != "" || wait != 0 {
 					panic(rejection)
 				}
 			},
@@ -196,8 +170,8 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			map[types.UID]stage{"a": released, "b": released, "c": released},
 		},
 		{
-			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "n") },
-			0, "rejected by podgroup x: member c lost its place on node n",
+			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "o") },
+			0, "rejected by podgroup x: member c lost its place on node o",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
 		{
@@ -213,6 +187,42 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			0, "rejected by podgroup x: 2 of 3 had a node after 1m0s",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
+		{
+			"a node is cordoned", func(c *Cache, _ *corev1.Pod) {
+				c.NodeChanged("m", &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}})
+			},
+			0, "rejected by podgroup x: member b lost its place on node m: cordoned",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the node of the third is deleted", func(c *Cache, _ *corev1.Pod) { c.NodeChanged("o", nil) },
+			0, "rejected by podgroup x: member c lost its place on node o: deleted",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the minimum changes", func(c *Cache, pod *corev1.Pod) { c.UpdatePod(podOf(pod.Name, in("x", "2"))) },
+			0, "rejected by podgroup x: min-available: its members have 3 and 2",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"a member becomes unreadable", func(c *Cache, pod *corev1.Pod) {
+				pod = pod.DeepCopy()
+				pod.Annotations = map[string]string{wellknown.GangGroups: "[{"}
+				c.UpdatePod(pod)
+			},
+			0, "rejected by podgroup x: annotation " + wellknown.GangGroups + `: invalid list "[{": must be JSON such as ` +
+				`["namespace/gang-a", "namespace/gang-b"]`,
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"a member leaves for another gang", func(c *Cache, pod *corev1.Pod) {
+				pod = pod.DeepCopy()
+				pod.Labels = in("y", "3")
+				c.UpdatePod(pod)
+			},
+			0, "rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist",
+			map[types.UID]stage{"a": pending, "b": pending},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -221,7 +231,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 				for _, pod := range pods {
 					admit(c, pod)
 				}
-				nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
+				nodes := map[string]string{"a": "n", "b": "m", "c": "o"}
 				commit(t, c, pods[0], nodes)
 				g := c.members["a"].gang
 				for _, pod := range pods[:2] {

@@ -51,8 +51,10 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 type Snapshot struct {
 	// Member reports whether the pod is in a gang.
 	Member bool
-	// Node is the member's node by an earlier plan, Rejection why it gets none.
+	// Node is the member's node by a plan, Rejection why it gets none. Leaving are the pods that
+	// must leave the nodes of its plan.
 	Node, Rejection string
+	Leaving         []*corev1.Pod
 	// Units are gangs that are planned together. The last unit is the member's own. Those before
 	// run with fewer members than they need, since members died or the scheduler was restarted
 	// while it bound them: the last unit could take the nodes that only they can use.
@@ -70,7 +72,7 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 	m.admitted = true
 	if m.onItsWay() {
 		g.rejected.accept()
-		return Snapshot{Member: true, Node: m.Node}
+		return m.placed()
 	}
 	out := Snapshot{Member: true}
 	own, reason := c.attempt(m)
@@ -88,30 +90,37 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 	return out
 }
 
+// placed returns the snapshot of a member with a node by a plan.
+func (m *member) placed() Snapshot {
+	out := Snapshot{Member: true, Node: m.Node}
+	if m.stage == planned && m.gang.preemption != nil {
+		out.Leaving = m.gang.preemption.leaving
+	}
+	return out
+}
+
 // Commit takes over the plan for a unit of a snapshot. current is false, and nothing changes, if
-// a gang of the unit changed since the snapshot. For the member's own unit the results are as in
-// [Snapshot]; for the others they are empty.
-func (c *Cache) Commit(
-	pod *corev1.Pod, unit []planner.Gang, plan *planner.Plan,
-) (node, rejection string, current bool) {
+// a gang of the unit changed since the snapshot. The new snapshot of the member is empty after
+// units that are not its own.
+func (c *Cache) Commit(pod *corev1.Pod, unit []planner.Gang, plan *planner.Plan) (now Snapshot, current bool) {
 	m := c.lock(pod)
 	defer c.unlock()
 	reason := plan.Reason
 	if plan.Places != nil {
 		if reason = ""; !c.commit(unit, pod, plan) {
-			return "", "", false
+			return Snapshot{}, false
 		}
 	}
 	switch {
 	case m == nil:
-		return "", "the pod is gone", true
+		return Snapshot{Rejection: "the pod is gone"}, true
 	case m.gang.key != unit[0].Key:
-		return "", "", true
+		return Snapshot{}, true
 	}
 	if reason = c.conclude(m, reason); reason != "" {
-		return "", m.gang.rejection(reason), true
+		return Snapshot{Member: true, Rejection: m.gang.rejection(reason)}, true
 	}
-	return m.Node, "", true
+	return m.placed(), true
 }
 
 // commit gives members the nodes of a plan, which ends the rejections of their gangs, and
@@ -122,7 +131,10 @@ func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plan *planner.Pla
 			return false
 		}
 	}
-	p := newPreemption(plan.Leaving)
+	var p *preemption
+	if len(plan.Leaving) > 0 {
+		p = &preemption{leaving: plan.Leaving}
+	}
 	for i := range plan.Places {
 		g := c.byKey[unit[i].Key]
 		again := g.place(unit[i].Members, &plan.Places[i], p)
@@ -269,7 +281,7 @@ func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, reject
 		return 0, m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
 	}
 	m.stage = reserved
-	if m.gang.preemption.tried(pod.UID) {
+	if c.tried(m.gang) {
 		c.activatePlanned(m.gang, pod) // A member that waits for room starts the eviction.
 	}
 	unit, missing := c.unit(m.gang)

@@ -72,7 +72,7 @@ func (g *gangInfo) invalidate() { g.outdated, g.revision = true, g.revision+1 }
 
 // born keeps the earliest creation of the gang's pods and objects.
 func (g *gangInfo) born(at time.Time) {
-	if g.created.IsZero() || at.Before(g.created) {
+	if !at.IsZero() && (g.created.IsZero() || at.Before(g.created)) {
 		g.created = at
 	}
 }
@@ -216,10 +216,8 @@ func (g *gangInfo) place(asked []planner.Member, place *planner.Place, p *preemp
 	for at, node := range place.Nodes {
 		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
 			m.stage, m.Node = planned, node
+			m.tried = false
 			got = append(got, m)
-			if p != nil {
-				p.untried[m.Pod.UID] = true
-			}
 		}
 	}
 	if !g.satisfied() {
@@ -309,8 +307,9 @@ type member struct {
 	stage stage
 	// unbound reports that binding failed after the gang had its nodes.
 	unbound bool
-	// admitted reports that the scheduler's queue has the pod.
-	admitted bool
+	// admitted reports that the scheduler's queue has the pod, tried that its node takes it once
+	// the pods of a preemption have left.
+	admitted, tried bool
 }
 
 func finished(pod *corev1.Pod) bool {

@@ -22,37 +22,40 @@ type Metrics struct {
 
 // NewMetrics returns metrics without values.
 func NewMetrics() *Metrics {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "heddle", Subsystem: "scheduler", Name: name, Help: help}
-	}
-	histogram := func(name, help string, first float64, buckets int) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{
-			Namespace: "heddle", Subsystem: "scheduler", Name: name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(first, 4, buckets),
-		}
-	}
 	registry := prometheus.NewRegistry()
-	with := promauto.With(registry)
+	with := promauto.With(prometheus.WrapRegistererWithPrefix("heddle_scheduler_", registry))
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return with.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), labels)
+		return with.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	return &Metrics{
 		registry: registry,
-		duration: with.NewHistogram(histogram("gang_duration_seconds",
-			"Time from the last pod that a gang needs until that many of its pods have a node.", 0.01, 10)),
-		Plans: with.NewHistogramVec(histogram("gang_plan_duration_seconds",
-			"Time of one plan for a gang and those that it runs with, by result: placed, rejected, "+
-				"or preempting for one search for gangs to evict.", 0.0001, 9),
-			[]string{"result"}),
-		placed: with.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
-			"Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.")),
-			[]string{"kind"}),
-		rejections: with.NewCounter(prometheus.CounterOpts(opts("gang_rejections_total",
-			"Times that a gang was rejected which had not been rejected before, or had had a plan since."))),
-		timeouts: with.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
-			"Times that members gave their nodes back, because the others did not come in time."))),
-		IgnoredAnnotations: with.NewCounterVec(prometheus.CounterOpts(opts("share_annotations_ignored_total",
-			"Annotations of pods that give other shares than the pod's limits, by key.")), []string{"annotation"}),
+		duration: with.NewHistogram(prometheus.HistogramOpts{
+			Name:    "gang_duration_seconds",
+			Help:    "Time from the last pod that a gang needs until that many of its pods have a node.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 4, 10),
+		}),
+		Plans: with.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "gang_plan_duration_seconds",
+			Help: "Time of one plan for a gang and those that it runs with, by result: placed, rejected, " +
+				"or preempting for one search for gangs to evict.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"result"}),
+		placed: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "gangs_placed_total",
+			Help: "Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.",
+		}, []string{"kind"}),
+		rejections: with.NewCounter(prometheus.CounterOpts{
+			Name: "gang_rejections_total",
+			Help: "Times that a gang was rejected which had not been rejected before, or had had a plan since.",
+		}),
+		timeouts: with.NewCounter(prometheus.CounterOpts{
+			Name: "gang_timeouts_total",
+			Help: "Times that members gave their nodes back, because the others did not come in time.",
+		}),
+		IgnoredAnnotations: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "share_annotations_ignored_total",
+			Help: "Annotations of pods that give other shares than the pod's limits, by key.",
+		}, []string{"annotation"}),
 		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
 		Rejected: gauge("gang_rejected_seconds",
 			"For how long a gang that has its pods has been rejected; the ten that wait for longest.", "namespace", "podgroup"),

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -62,63 +61,6 @@ func TestFailedBindKeepsItsRoom(t *testing.T) {
 			t.Errorf("%v is reserved for a pod that is gone", c.Reservations())
 		}
 	})
-}
-
-// A gang none of which could be bound holds its nodes until its deadline, like one that
-// never had them.
-func TestNoPodCouldBeBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCache()
-		a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
-		nodes := map[string]string{"a": "n", "b": "m"}
-		startGang(t, c, nodes, a, b)
-		c.Unreserve(a, "n")
-		c.Unreserve(b, "m")
-		commit(t, c, a, nodes)
-		if wait, rejection := c.Permit(a, "n"); wait == 0 || rejection != "" {
-			t.Errorf("a goes on without b: %s", rejection)
-		}
-		<-time.After(2 * time.Minute)
-		if c.Expire(nil); len(c.Reservations()) > 0 {
-			t.Errorf("%v is reserved after the deadline", c.Reservations())
-		}
-	})
-}
-
-// A gang of which all pods were replaced is all or nothing again, whether or not the old
-// ones are still there.
-func TestReplacedGangIsNew(t *testing.T) {
-	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
-	for name, end := range map[string]func(*corev1.Pod){
-		"terminating": terminating,
-		"failed":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
-		"succeeded, then deleted": func(p *corev1.Pod) {
-			p.Status.Phase = corev1.PodSucceeded
-			terminating(p)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCache()
-			a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
-			startGang(t, c, map[string]string{"a": "n", "b": "m"}, a, b)
-			again := podOf("a-2", in("x", "2"))
-			for _, pod := range []*corev1.Pod{a, b} {
-				change(c, pod, func(p *corev1.Pod) { p.Spec.NodeName = "n" })
-			}
-			if got := admit(c, again); got != "" {
-				t.Errorf("one more of a gang that runs: %s", got)
-			}
-			for _, pod := range []*corev1.Pod{a, b} {
-				change(c, pod, func(p *corev1.Pod) {
-					p.Spec.NodeName = "n"
-					end(p)
-				})
-			}
-			if got := admit(c, again); got != "podgroup x waits for pods: 1 of 2 exist" {
-				t.Errorf("one of a new gang: %q", got)
-			}
-		})
-	}
 }
 
 // A member that could not be bound is tried until it is, whatever else keeps its gang

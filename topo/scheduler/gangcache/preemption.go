@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,26 +21,19 @@ const (
 // be in vain.
 type preemption struct {
 	leaving []*corev1.Pod
-	// untried are the members that were not tried on their node yet.
-	untried map[types.UID]bool
 	evicted bool
 }
 
-// newPreemption returns nil if no pod must leave.
-func newPreemption(leaving []*corev1.Pod) *preemption {
-	if len(leaving) == 0 {
-		return nil
-	}
-	return &preemption{leaving: leaving, untried: map[types.UID]bool{}}
-}
-
-// tried notes that a member's node takes it, and reports whether the member was the last.
-func (p *preemption) tried(member types.UID) bool {
-	if p == nil || !p.untried[member] {
+// tried reports whether the nodes of all members of a gang, and of those that it runs with, were
+// tried, and no pod was evicted yet.
+func (c *Cache) tried(g *gangInfo) bool {
+	if g.preemption == nil || g.preemption.evicted {
 		return false
 	}
-	delete(p.untried, member)
-	return len(p.untried) == 0
+	unit, _ := c.unit(g)
+	return !slices.ContainsFunc(unit, func(u *gangInfo) bool {
+		return u.preemption == g.preemption && u.any(func(m *member) bool { return m.stage == planned && !m.tried })
+	})
 }
 
 // timeout returns how long reservations hold at least: zero if no pod must leave.
@@ -57,16 +51,6 @@ func (p *preemption) timeout() (longest time.Duration) {
 	return longest
 }
 
-// Leaving returns the pods that must leave before a member has its node by a plan.
-func (c *Cache) Leaving(member *corev1.Pod) []*corev1.Pod {
-	m := c.lock(member)
-	defer c.unlock()
-	if m != nil && m.stage == planned && m.gang.preemption != nil {
-		return m.gang.preemption.leaving
-	}
-	return nil
-}
-
 // Preempt is for PostFilter: a member's node takes it once other pods have left. After this was
 // called for all members, it returns the pods to evict, once. started reports that it has.
 func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) {
@@ -75,9 +59,9 @@ func (c *Cache) Preempt(member *corev1.Pod) (evict []*corev1.Pod, started bool) 
 	if m == nil || m.stage != planned || m.gang.preemption == nil {
 		return nil, false
 	}
+	m.tried = true
 	p := m.gang.preemption
-	p.tried(member.UID)
-	if p.evicted || len(p.untried) > 0 {
+	if !c.tried(m.gang) {
 		return nil, p.evicted
 	}
 	p.evicted = true

@@ -27,42 +27,6 @@ func hunting(t *testing.T, c *Cache, victim *corev1.Pod, members ...*corev1.Pod)
 	}
 }
 
-// No pod is evicted before all members' nodes were tried; then all are, once, and again if
-// that failed.
-func TestEvictionIsForAllMembers(t *testing.T) {
-	c, victim := newCache(), podOf("victim", nil)
-	var pods []*corev1.Pod
-	for _, name := range []string{"a", "b", "d"} {
-		pods = append(pods, podOf(name, in("x", "3")))
-		admit(c, pods[len(pods)-1])
-	}
-	hunting(t, c, victim, pods...)
-	if got := c.Leaving(pods[1]); len(got) != 1 || got[0] != victim {
-		t.Errorf("%v must leave", got)
-	}
-	for _, pod := range pods[:2] {
-		if evict, begun := c.Preempt(pod); len(evict) > 0 || begun {
-			t.Errorf("%s evicts %v before all were tried", pod.Name, evict)
-		}
-	}
-	activated(c)
-	if _, rejection := c.Permit(pods[2], "n"); rejection != "" {
-		t.Fatal(rejection)
-	}
-	if woken := activated(c); !woken["default/a"] || !woken["default/b"] {
-		t.Errorf("%v are tried after the last one", woken)
-	}
-	for i, want := range []int{1, 0, 1} {
-		evict, begun := c.Preempt(pods[i%2])
-		if len(evict) != want || !begun {
-			t.Errorf("time %d: evicts %v", i, evict)
-		}
-		if i == 1 {
-			c.NotEvicted(pods[0])
-		}
-	}
-}
-
 // A plan lasts longer than the grace period of those that must leave, and is for nothing
 // once it has ended.
 func TestPreemptionTimeout(t *testing.T) {
@@ -72,11 +36,11 @@ func TestPreemptionTimeout(t *testing.T) {
 		admit(c, a)
 		hunting(t, c, victim, a)
 		<-time.After(time.Hour)
-		if c.Expire(nil); len(c.Leaving(a)) != 1 {
+		if c.Expire(nil); len(c.Snapshot(a).Leaving) != 1 {
 			t.Error("the plan ends with the grace period")
 		}
 		<-time.After(preemptionSlack)
-		if c.Expire(nil); len(c.Leaving(a)) != 0 || len(c.Reservations()) != 0 {
+		if c.Expire(nil); len(c.Snapshot(a).Leaving) != 0 || len(c.Reservations()) != 0 {
 			t.Error("the plan lasts for ever")
 		}
 	})
@@ -95,7 +59,7 @@ func TestGangsOfAGroupPreemptTogether(t *testing.T) {
 	}
 	hunting(t, c, victim, pods...)
 	c.TurnedAway(pods[0], "n", "volume")
-	if len(c.Leaving(pods[1])) != 0 {
+	if len(c.Snapshot(pods[1]).Leaving) != 0 {
 		t.Error("the other gang keeps its plan")
 	}
 	hunting(t, c, victim, pods...)

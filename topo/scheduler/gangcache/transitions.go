@@ -1,7 +1,6 @@
 package gangcache
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -27,7 +26,7 @@ func (c *Cache) get(key types.NamespacedName) *gangInfo {
 	return g
 }
 
-// lost is called when a gang lost a member or an object. A gang without both is forgotten.
+// lost is called when members or objects of a gang changed. A gang without both is forgotten.
 func (c *Cache) lost(g *gangInfo) {
 	g.invalidate()
 	if len(g.members) == 0 && len(g.objects) == 0 {
@@ -56,7 +55,7 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 		previous = *m
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
-	m.Pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
+	m.Pod, m.spec, m.err = pod, spec, err
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
@@ -82,8 +81,8 @@ func (c *Cache) remove(m *member) {
 	if m.gang.rejected.leader == m {
 		m.gang.elect(nil)
 	}
-	m.gang.preemption.tried(m.Pod.UID)
 	c.lost(m.gang)
+	c.changed(m.gang)
 }
 
 // changed releases the nodes of a gang that is no longer complete, and tries the gang again.

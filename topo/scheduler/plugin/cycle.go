@@ -32,6 +32,8 @@ type cycle struct {
 	// accepts; empty for any.
 	member bool
 	node   string
+	// leaving are the pods that must leave before a member has its node.
+	leaving []*corev1.Pod
 	// request is for shares of GPUs, selector for whole GPUs; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
@@ -73,7 +75,7 @@ func (p *Plugin) PreFilter(
 	default:
 		p.measure(nodes)
 		place := p.place(ctx, pod, nodes)
-		c.node, c.member = place.Node, place.Member
+		c.node, c.member, c.leaving = place.Node, place.Member, place.Leaving
 		if !c.member && p.labeled(pod) {
 			if _, err := gang.Read(pod, p.args.Domains); err != nil {
 				place.Rejection = err.Error() // It names no gang.
@@ -169,7 +171,7 @@ func (p *Plugin) PostFilter(
 	case !c.member:
 		p.cache.Block(pod)
 		return p.preemptForPod(ctx, state, pod, statuses)
-	case p.leavesRoom(ctx, state, pod, c.node):
+	case p.leavesRoom(ctx, state, pod, c):
 		if p.evictVictims(ctx, pod) {
 			return nominate(c.node), nil
 		}
@@ -263,7 +265,7 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 		for i, unit := range snapshot.Units {
 			request := planner.Request{Gangs: unit, Query: fit.Query{Nodes: p.nodes.of(infos)}, Tried: pod.UID}
 			plan := p.plan(ctx, &request, i == len(snapshot.Units)-1)
-			snapshot.Node, snapshot.Rejection, current = p.cache.Commit(pod, unit, &plan)
+			snapshot, current = p.cache.Commit(pod, unit, &plan)
 		}
 		if current {
 			return snapshot

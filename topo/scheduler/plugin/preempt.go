@@ -110,16 +110,15 @@ func (p *Plugin) victims(nodes []*fit.Node, pod *corev1.Pod) *planner.Victims {
 
 // leavesRoom reports whether a member's plan expects pods to leave, and no filter rejects the
 // member on its node once they have left.
-func (p *Plugin) leavesRoom(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) bool {
-	leaving := p.cache.Leaving(pod)
-	if len(leaving) == 0 {
+func (p *Plugin) leavesRoom(ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle) bool {
+	if len(c.leaving) == 0 {
 		return false
 	}
-	gone := make(map[types.UID]bool, len(leaving))
-	for _, l := range leaving {
+	gone := make(map[types.UID]bool, len(c.leaving))
+	for _, l := range c.leaving {
 		gone[l.UID] = true
 	}
-	return p.fitsWithout(ctx, state, pod, node, gone)
+	return p.fitsWithout(ctx, state, pod, c.node, gone)
 }
 
 // fitsWithout reports whether some pods are on a node, and no filter rejects another pod there

@@ -68,7 +68,7 @@ func (s *Scheduler) consumer(pod *corev1.Pod, node string, listed []allocation.G
 // read returns the GPUs in a pod's annotations for a node, by container. annotated is false for a
 // pod without a decision, or with one that is not written yet.
 func (s *Scheduler) read(pod *corev1.Pod, node string) (
-	bound map[string]allocation.BoundContainer, decided map[string][]allocation.Share, annotated bool,
+	bound map[string]allocation.Sharing, decided map[string][]allocation.Share, annotated bool,
 ) {
 	if b, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound]); err == nil && b.Node == node {
 		bound = b.Containers

@@ -148,20 +148,20 @@ func charge(gpu *quota.GPU, claims []quota.Claim, during *quota.Phase) {
 // nouse-gpuuuid. A nil Selector accepts any.
 type Selector struct {
 	// Resource is the resource of whole GPUs.
-	Resource   corev1.ResourceName
-	use, avoid []string
-	scheduler  *Scheduler
+	Resource corev1.ResourceName
+	quota.Selector
+	scheduler *Scheduler
 }
 
 // Selector reads a pod's annotations; nil if it accepts any GPU. The error is of
 // annotations that contradict each other.
 func (s *Scheduler) Selector(pod *corev1.Pod) (*Selector, error) {
 	c := s.names(pod)
-	use, avoid, err := quota.UUIDs(pod.Annotations, c.Domains)
-	if err != nil || len(use) == 0 && len(avoid) == 0 {
+	selector, err := quota.SelectorOf(pod.Annotations, c.Domains)
+	if err != nil || selector.None() {
 		return nil, err
 	}
-	return &Selector{corev1.ResourceName(c.Resources.GPU), use, avoid, s}, nil
+	return &Selector{corev1.ResourceName(c.Resources.GPU), selector, s}, nil
 }
 
 // Concerns reports whether a pod's place depends on its shares or its selector.
@@ -176,7 +176,7 @@ func (s *Selector) String() string {
 	if s == nil {
 		return ""
 	}
-	return "use " + strings.Join(s.use, ",") + " nouse " + strings.Join(s.avoid, ",")
+	return "use " + strings.Join(s.Use, ",") + " nouse " + strings.Join(s.Avoid, ",")
 }
 
 // Left returns the number of GPUs on a node that are certainly left for such a pod: the published
@@ -193,7 +193,7 @@ func (s *Selector) Left(node *corev1.Node, requested int64) (int64, error) {
 	}
 	n := min(int64(free.Held)-requested, 0)
 	for _, g := range free.Free {
-		if quota.Accepts(s.use, s.avoid, g.UUID, cmp.Or(g.Of, g.UUID)) {
+		if s.Accepts(g.UUID, cmp.Or(g.Of, g.UUID)) {
 			n++
 		}
 	}

@@ -56,7 +56,7 @@ func decided(node, uuid string, vcore int) *allocation.Allocation {
 }
 
 func bound(uuid string, vcore int) string {
-	b := allocation.Bound{Version: 1, Node: "n", Containers: map[string]allocation.BoundContainer{
+	b := allocation.Bound{Version: 1, Node: "n", Containers: map[string]allocation.Sharing{
 		"c": {Shares: []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: 4 << 10}}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	return b.String()

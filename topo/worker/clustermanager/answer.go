@@ -1,6 +1,7 @@
 package clustermanager
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,13 +38,47 @@ var (
 	errTrailer = errors.New("something follows the answer's JSON")
 )
 
-// decode finds a node in an answer. It reads the answer in pieces, since that may be about every
-// node of a cluster, and keeps this one only. A missing node has no groups.
+// answer is a server's.
+type answer struct {
+	Version string `json:"version"`
+	Nodes   found  `json:"nodes"`
+}
+
+// found is the node of its name in a list that may be about every node of a cluster.
+type found struct {
+	node
+	isList, seen bool
+}
+
+// UnmarshalJSON keeps this node alone.
+func (f *found) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return errShape
+	}
+	f.isList = true
+	for d.More() {
+		var n node
+		if err := d.Decode(&n); err != nil {
+			return err
+		}
+		if n.Name != f.Name {
+			continue
+		}
+		if f.seen {
+			return fmt.Errorf("duplicate node %s", n.Name)
+		}
+		f.seen, f.node = true, n
+	}
+	return nil
+}
+
+// decode finds a node in an answer. A missing node has no groups.
 func decode(r io.Reader, name string) (worker.Place, error) {
 	limited := &io.LimitedReader{R: r, N: MaxAnswer + 1}
 	d := json.NewDecoder(limited)
-	a := answer{found: node{Name: name}}
-	err := a.object(d)
+	a := answer{Nodes: found{node: node{Name: name}}}
+	err := d.Decode(&a)
 	if err == nil {
 		if _, more := d.Token(); !errors.Is(more, io.EOF) {
 			err = errTrailer
@@ -58,83 +93,16 @@ func decode(r io.Reader, name string) (worker.Place, error) {
 		return worker.Place{}, errors.New("the answer's JSON is cut short")
 	case isSyntax:
 		return worker.Place{}, fmt.Errorf("invalid JSON in the answer, at byte %d: %w", syntax.Offset, err)
+	case isShape && shape.Field == "", err == nil && !a.Nodes.isList:
+		return worker.Place{}, errShape
 	case isShape:
 		return worker.Place{}, fmt.Errorf("%s is a %s, not a %s", shape.Field, wellknown.Clip(shape.Value), shape.Type)
 	case err != nil:
 		return worker.Place{}, err
-	case a.version != Version:
-		return worker.Place{}, fmt.Errorf("version %.20q is not %s", a.version, Version)
-	case !a.hasNodes:
-		return worker.Place{}, errShape
+	case a.Version != Version:
+		return worker.Place{}, fmt.Errorf("version %.20q is not %s", a.Version, Version)
 	}
-	return a.found.place()
-}
-
-type answer struct {
-	version        string
-	found          node
-	hasNodes, seen bool
-}
-
-// open reads the token that begins a list or an object.
-func open(d *json.Decoder, begin json.Delim) error {
-	t, err := d.Token()
-	if err == nil && t != begin {
-		err = errShape
-	}
-	return err
-}
-
-// object reads the answer's outermost object. Keys that it does not know are
-// for others.
-func (a *answer) object(d *json.Decoder) error {
-	if err := open(d, '{'); err != nil {
-		return err
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return err
-		}
-		switch key {
-		case "version":
-			err = d.Decode(&a.version)
-		case "nodes":
-			err = a.nodes(d)
-		default:
-			err = d.Decode(&json.RawMessage{})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err := d.Token()
-	return err
-}
-
-func (a *answer) nodes(d *json.Decoder) error {
-	if err := open(d, '['); err != nil {
-		return err
-	}
-	if a.hasNodes {
-		return errShape
-	}
-	a.hasNodes = true
-	for d.More() {
-		var n node
-		if err := d.Decode(&n); err != nil {
-			return err
-		}
-		if n.Name != a.found.Name {
-			continue
-		}
-		if a.seen {
-			return fmt.Errorf("duplicate node %s", n.Name)
-		}
-		a.seen, a.found = true, n
-	}
-	_, err := d.Token()
-	return err
+	return a.Nodes.place()
 }
 
 // place checks what goes into a NodeTopology.

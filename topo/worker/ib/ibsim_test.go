@@ -133,32 +133,6 @@ func TestUplinksOfALeaf(t *testing.T) {
 	}
 }
 
-// TestLargeFabric asks all HCAs of 512 hosts with eight rails.
-func TestLargeFabric(t *testing.T) {
-	tree := ibsim.FatTree{Hosts: 512, Rails: 8, PerUnit: 32, Spines: 16, Uplinks: 2}
-	sim := fatTree(t, tree)
-	source := ib.New(sim.Open, "", nil)
-	const batch = (ibsim.MaxClients - 2) / 8
-	for first := 0; first < tree.Hosts; first += batch {
-		var ports []worker.Port
-		want := worker.Report{}
-		for host := first; host < min(first+batch, tree.Hosts); host++ {
-			for rail := range tree.Rails {
-				p := port(tree.HCA(host, rail), tree.HCA(host, rail))
-				leaf, n := tree.Leaf(host, rail)
-				ports = append(ports, p)
-				want.Links = append(want.Links, worker.Link{
-					PortKey: p.Key(), Switch: v1alpha1.Switch{ID: leaf[2:], Name: tree.LeafName(host, rail)},
-					SwitchPort: strconv.Itoa(n), Confidence: 100,
-				})
-			}
-		}
-		if diff := cmp.Diff(want, source.Discover(t.Context(), ask(ports...))); diff != "" {
-			t.Fatalf("hosts %d and on (-want +got):\n%s", first, diff)
-		}
-	}
-}
-
 // TestLossySwitch has a switch lose a third of the SMPs.
 func TestLossySwitch(t *testing.T) {
 	tree := ibsim.FatTree{Hosts: 2, Rails: 1, PerUnit: 2, Spines: 1, Uplinks: 1}

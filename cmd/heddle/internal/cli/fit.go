@@ -13,15 +13,13 @@ const Width = 120
 const (
 	gap    = 2 // Spaces between two columns.
 	indent = 4 // Before what stands below a row.
-	// leastLast is the width that a long last column needs beside the others. A column of half this
-	// width is short and stays there.
-	leastLast = 40
+	// least is the width that a column keeps, and that a last column has which stays beside the others.
+	least = 20
 )
 
-// Fit makes the tables of a text as narrow as width where they are wider. The last
-// column, which has the reasons, goes on in the next line, or stands below its row where
-// little room is beside the others; then the longest cells lose their middle. A table is
-// lines that begin with a header, as [Table] makes them; other lines stay.
+// Fit makes the tables of a text as narrow as width where they are wider. A long last
+// column, which has the reasons, stands below its row; then the longest cells lose their
+// middle. A table is lines that begin with a header, as [Table] makes them; other lines stay.
 func Fit(text string, width int) string {
 	parts := strings.Split(text, "\n\n")
 	for i, part := range parts {
@@ -65,99 +63,44 @@ func cellsOf(lines []string) [][]string {
 }
 
 func fit(rows [][]string, width int) string {
-	last := len(rows[0]) - 1
-	widths := make([]int, last+1)
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	columns := len(rows[0])
+	widths, total := make([]int, columns), 0
+	for i := range widths {
+		for _, row := range rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	rest := width - sum(widths[:last]) - gap*last
-	switch need := widths[last]; {
-	case rest >= min(need, leastLast):
-		return beside(rows, rest)
-	case need <= leastLast/2:
-		narrow(rows, widths[:last], width-need-gap*last)
-		return Table(shortened(rows, widths))
+	if widths[columns-1] > least {
+		columns--
 	}
-	narrow(rows, widths[:last], width-gap*(last-1))
-	return below(rows, widths[:last], width)
-}
-
-// narrow takes what is more than width together from the columns in which the fewest
-// cells lose something, of these from the widest.
-func narrow(rows [][]string, widths []int, width int) {
-	const least = 12
-	for sum(widths) > width {
-		best, fewest := -1, 0
-		for i, w := range widths {
-			losing := 0
-			for _, row := range rows {
-				if utf8.RuneCountInString(row[i]) >= w {
-					losing++
-				}
-			}
-			if w > least && (best < 0 || losing < fewest || losing == fewest && w > widths[best]) {
-				best, fewest = i, losing
-			}
-		}
-		if best < 0 {
-			return // It is wide for all that can be left out.
-		}
-		widths[best]--
+	for _, w := range widths[:columns] {
+		total += w + gap
 	}
-}
-
-// shortened returns the cells of the first columns, as wide as these.
-func shortened(rows [][]string, widths []int) [][]string {
-	out := make([][]string, len(rows))
+	for total -= gap; total > width; total-- {
+		longest := slices.Index(widths[:columns], slices.Max(widths[:columns]))
+		if widths[longest] <= least {
+			break // It is wide for all that can be left out.
+		}
+		widths[longest]--
+	}
+	short := make([][]string, len(rows))
 	for at, row := range rows {
-		for i, width := range widths {
-			out[at] = append(out[at], shorten(row[i], width))
+		for i, w := range widths[:columns] {
+			short[at] = append(short[at], shorten(row[i], w))
 		}
 	}
-	return out
-}
-
-// beside wraps the cells of the last column.
-func beside(rows [][]string, width int) string {
-	var out [][]string
-	last := len(rows[0]) - 1
-	for _, row := range rows {
-		for i, line := range Wrap(row[last], width) {
-			cells := make([]string, len(row))
-			if i == 0 {
-				copy(cells, row)
-			}
-			cells[last] = line
-			out = append(out, cells)
-		}
-	}
-	return Table(out)
-}
-
-// below has the cells of the last column below their rows, and shortens the others.
-func below(rows [][]string, widths []int, width int) string {
-	last := len(widths)
 	var b strings.Builder
 	at := 0
-	for line := range strings.Lines(Table(shortened(rows, widths))) {
+	for line := range strings.Lines(Table(short)) {
 		b.WriteString(line)
-		for _, more := range Wrap(rows[at][last], width-indent) {
-			if more != "" {
+		for _, cell := range rows[at][columns:] {
+			for _, more := range Wrap(cell, width-indent) {
 				b.WriteString(strings.Repeat(" ", indent) + more + "\n")
 			}
 		}
 		at++
 	}
-	return b.String()
-}
-
-func sum(list []int) (n int) {
-	for _, v := range list {
-		n += v
-	}
-	return n
+	return strings.ReplaceAll(b.String(), strings.Repeat(" ", indent)+"\n", "")
 }
 
 // shorten leaves the middle of a cell out: names differ at their beginnings and at their

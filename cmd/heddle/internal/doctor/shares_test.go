@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/clitest"
 )
 
@@ -34,8 +35,10 @@ const (
 func sharedReport() report.Report {
 	share := func(pod, container, uuid string, vcore int, gib int64, by string) report.Binding {
 		return report.Binding{
-			Namespace: "ml", Pod: pod, Container: container, Policy: "best-effort", By: by,
-			Shares:   []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}},
+			Namespace: "ml", Pod: pod, Container: container,
+			Sharing: allocation.Sharing{
+				Shares: []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}}, Policy: "best-effort", By: by,
+			},
 			Enforced: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 		}
 	}
@@ -51,10 +54,10 @@ func sharedReport() report.Report {
 		GPUIndices: map[string]int{gpu6: 6, gpu7: 7},
 		GPUs: []report.GPU{
 			{Index: 5, UUID: "GPU-5a", Mode: "native", Wanted: "native"},
-			{Index: 6, UUID: gpu6, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+			{Index: 6, UUID: gpu6, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
 				Exclusive: true, VCore: 100, UsedMiB: 81559, MemoryMiB: 81559, Consumers: 1, Slots: 16,
 			}},
-			{Index: 7, UUID: gpu7, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+			{Index: 7, UUID: gpu7, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
 				Policy: "best-effort", VCore: 60, UsedMiB: 56 << 10, MemoryMiB: 81559, Consumers: 3, Slots: 16,
 			}},
 		},
@@ -107,7 +110,7 @@ func TestSharesWithFindings(t *testing.T) {
 			"a cordoned GPU without consumers",
 			report.Report{
 				GPUIndices: map[string]int{gpu7: 7},
-				GPUs: []report.GPU{{Index: 7, UUID: gpu7, Mode: "sgpu", Shared: &report.Shared{
+				GPUs: []report.GPU{{Index: 7, UUID: gpu7, Mode: "sgpu", Shared: &quota.GPU{
 					MemoryMiB: 81559, Slots: 16, Unhealthy: "cordoned",
 				}}},
 			},
@@ -119,10 +122,11 @@ func TestSharesWithFindings(t *testing.T) {
 			"a GPU that is not there any more",
 			report.Report{
 				Bindings: []report.Binding{{
-					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}},
+					UID: "u-1", Container: "init",
+					Sharing: allocation.Sharing{Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}}},
 				}},
 				GPUIndices: map[string]int{},
-				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
+				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &quota.GPU{Slots: 1}}},
 			},
 			false,
 			[]string{"GPU-7a7b7c7d  UID u-1  init       1      0.1         -           -\n"},
@@ -140,7 +144,7 @@ func TestSharesWithFindings(t *testing.T) {
 			report.Report{
 				Enforcers: &report.Enforcers{Memory: "none", WhyMemory: "memory is not limited", Compute: "none", WhyCompute: "compute is not limited"},
 				Bindings: []report.Binding{
-					{Namespace: "ml", Pod: "x", Container: "main", NotEnforced: []string{"memory"}}, {Namespace: "ml", Pod: "y", Container: "main"},
+					{Namespace: "ml", Pod: "x", Container: "main", Sharing: allocation.Sharing{NotEnforced: []string{"memory"}}}, {Namespace: "ml", Pod: "y", Container: "main"},
 				},
 			},
 			false,

@@ -66,7 +66,7 @@ func sharedGPUs(p *report.Report) string {
 		if s == nil {
 			continue
 		}
-		policy := cmp.Or(s.Policy, "-")
+		policy := cmp.Or(string(s.Policy), "-")
 		if s.Exclusive {
 			policy = "alone"
 		}

@@ -16,9 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
@@ -115,27 +113,27 @@ func (f *Flags) machineAndConfig(ctx context.Context) (*machine.Machine, *config
 // fromBundle reads a support bundle. A configuration that is given counts more than
 // the bundle's.
 func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
-	files, err := bundle.Read(f.bundle)
+	files, err := ReadBundle(f.bundle)
 	if err != nil {
 		return nil, nil, err
 	}
-	if files[bundle.Machine] == nil {
+	if files[BundleMachine] == nil {
 		return nil, nil, fmt.Errorf("bundle %s has no machine: it was not made on the node", f.bundle)
 	}
-	m, err := machine.Decode(files[bundle.Machine])
+	m, err := machine.Decode(files[BundleMachine])
 	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Machine, err)
+		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleMachine, err)
 	}
-	if text := files[bundle.Node]; text != nil && f.labels == nil {
+	if text := files[BundleNode]; text != nil && f.labels == nil {
 		var node metav1.PartialObjectMetadata
 		if err := json.Unmarshal(text, &node); err != nil {
-			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, bundle.Node, err)
+			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleNode, err)
 		}
 		f.labels = node.Labels
 	}
 	keys := map[string][]byte{}
 	for name, text := range files {
-		if key, ok := strings.CutPrefix(name, bundle.ConfigDir); ok {
+		if key, ok := strings.CutPrefix(name, BundleConfig); ok {
 			keys[key] = text
 		}
 	}
@@ -173,7 +171,7 @@ func (f *Flags) Config() (*config.Config, error) {
 
 func (f *Flags) read(ctx context.Context) (*machine.Machine, error) {
 	if f.machine != Host {
-		m, err := replay.Load(f.machine)
+		m, err := host.LoadDump(f.machine)
 		if err != nil {
 			return nil, err
 		}

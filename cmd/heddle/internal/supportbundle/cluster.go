@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 )
 
 const (
@@ -36,7 +36,7 @@ func (g *gathering) cluster(at *cluster.Flags, name string) {
 	if err == nil {
 		node.ManagedFields = nil
 	}
-	g.json(bundle.Node, node, err)
+	g.json(source.BundleNode, node, err)
 	report, err := cluster.Report(ctx, client, name)
 	g.json("bindings.json", report, err)
 	var topology json.RawMessage
@@ -72,9 +72,9 @@ func (g *gathering) json(name string, object any, err error) {
 
 // config adds the ConfigMap that the daemons read, and the scheduler's.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) {
-	names := map[string]string{bundle.ConfigDir: cluster.ConfigName(&corev1.PodSpec{})}
+	names := map[string]string{source.BundleConfig: cluster.ConfigName(&corev1.PodSpec{})}
 	for i := range pods {
-		dir := bundle.ConfigDir
+		dir := source.BundleConfig
 		if cluster.Runs(&pods[i], scheduler) {
 			dir = "scheduler/"
 		}
@@ -166,7 +166,7 @@ func (g *gathering) log(
 		file := "logs/" + name + map[bool]string{true: ".previous"}[previous] + ".log"
 		body, err := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("log").
 			Param("container", cmp.Or(s.Name, pod.Name)).Param("previous", strconv.FormatBool(previous)).
-			Param("tailLines", strconv.Itoa(lines)).Param("limitBytes", strconv.Itoa(bundle.MaxFile)).DoRaw(ctx)
+			Param("tailLines", strconv.Itoa(lines)).Param("limitBytes", strconv.Itoa(maxFile)).DoRaw(ctx)
 		if err != nil {
 			g.lacks(file, err)
 			continue

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
@@ -54,46 +53,45 @@ in contents.json, and is not an error. heddle inspect --bundle shows the machine
 		case name == "":
 			name = "heddle.tar.gz"
 		}
+		g := &gathering{files: files{content: map[string][]byte{}}, command: c, namespace: *namespace, version: version}
+		made := time.Now()
+		g.all(&at, *node, made)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return fmt.Errorf("write bundle: %w", err)
 		}
-		g := &gathering{Writer: bundle.NewWriter(file, time.Now()), command: c, namespace: *namespace, version: version}
-		g.all(&at, *node)
-		if err = errors.Join(g.err, g.Close(), file.Close()); err != nil {
+		if err = errors.Join(g.write(file, made), file.Close()); err != nil {
 			return fmt.Errorf("write bundle %s: %w", name, err)
 		}
-		return cli.Write(c, name+" written; "+cli.Count(len(g.Left), "part")+" left out or cut, see contents.json in it\n")
+		return cli.Write(c, name+" written; "+cli.Count(len(g.left), "part")+" left out or cut, see contents.json in it\n")
 	}
 	return c
 }
 
 // gathering writes one bundle.
 type gathering struct {
-	*bundle.Writer
+	files
 
 	command            *cobra.Command
 	namespace, version string
-	// err is the first of the file; what could not be read is listed in the bundle instead.
-	err error
 }
 
 // all gathers everything.
-func (g *gathering) all(at *cluster.Flags, node string) {
+func (g *gathering) all(at *cluster.Flags, node string, made time.Time) {
 	set := g.command.Flags()
 	if node == "" || set.Changed("machine") || set.Changed("bundle") {
 		args := []string{"-o=json"}
 		if node != "" {
 			args = append(args, "--node-name="+node)
 		}
-		g.run(bundle.Machine, inspect.NewCommand(), args...)
+		g.run(source.BundleMachine, inspect.NewCommand(), args...)
 	}
 	g.run("doctor.txt", doctor.NewCommand())
 	if node != "" {
 		g.cluster(at, node)
 	}
 	g.json("contents.json", map[string]any{
-		"made": time.Now().UTC().Format(time.RFC3339), "heddle": g.version, "node": node, "left_out": g.Left,
+		"made": made.UTC().Format(time.RFC3339), "heddle": g.version, "node": node, "left_out": g.left,
 	}, nil)
 }
 
@@ -115,15 +113,4 @@ func (g *gathering) run(name string, other *cobra.Command, more ...string) {
 		return
 	}
 	g.add(name, out.Bytes())
-}
-
-// add is [bundle.Writer.Add] until the file has an error.
-func (g *gathering) add(name string, content []byte) {
-	if g.err == nil {
-		g.err = g.Add(name, content)
-	}
-}
-
-func (g *gathering) lacks(name string, err error) {
-	g.Left = append(g.Left, name+": "+string(bundle.Redact([]byte(err.Error()))))
 }

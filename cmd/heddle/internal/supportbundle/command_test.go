@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/bundle"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/supportbundle"
 	"github.com/heddle-dev/heddle/test/clitest"
 )
@@ -30,7 +30,7 @@ func written(t *testing.T, args ...string) (files map[string][]byte, path string
 	if _, _, err := clitest.Run(t, supportbundle.NewCommand("v1"), append(args, "--file", path)...); err != nil {
 		t.Fatal(err)
 	}
-	files, err := bundle.Read(path)
+	files, err := source.ReadBundle(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,11 +16,8 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-const (
-	manager = "heddle-uninstall"
-	// atOnce limits the Nodes that are written concurrently.
-	atOnce = 16
-)
+// manager is the field manager of what is written.
+const manager = "heddle-uninstall"
 
 // api reads and writes objects of any API group.
 type api struct{ client rest.Interface }
@@ -65,42 +61,31 @@ func (a api) annotate(ctx context.Context, node string, annotations map[string]a
 		map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
-// nodes calls use with every Node.
-func (a api) nodes(ctx context.Context, use func(*corev1.Node)) error {
-	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
-		request := a.client.Get().Resource("nodes").VersionedParams(&page, metav1.ParameterCodec)
-		return cluster.Read[corev1.NodeList](ctx, request, "Nodes")
-	}
-	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
-		if node, ok := o.(*corev1.Node); ok {
-			use(node)
-		}
-		return nil
-	})
+// nodes returns all Nodes.
+func (a api) nodes(ctx context.Context) (all []*corev1.Node, err error) {
+	err = each(ctx, a.client, "", "nodes", "", func(node *corev1.Node) { all = append(all, node) })
+	return all, err
 }
 
 // pods calls use with every pod that a selector matches, of a namespace or, if empty, of all.
 func (a api) pods(ctx context.Context, namespace, selector string, use func(*corev1.Pod)) error {
+	return each(ctx, a.client, namespace, "pods", selector, use)
+}
+
+// each lists objects page by page.
+func each[T any](ctx context.Context, client rest.Interface, namespace, resource, selector string, use func(*T)) error {
 	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
-		request := a.client.Get().Namespace(namespace).Resource("pods").VersionedParams(&page, metav1.ParameterCodec)
-		return cluster.Read[corev1.PodList](ctx, request, "pods")
+		list, err := client.Get().Namespace(namespace).Resource(resource).
+			VersionedParams(&page, metav1.ParameterCodec).Do(ctx).Get()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", resource, err)
+		}
+		return list, nil
 	}
 	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
-		if pod, ok := o.(*corev1.Pod); ok {
-			use(pod)
+		if v, ok := any(o).(*T); ok {
+			use(v)
 		}
 		return nil
 	})
-}
-
-// forEach writes Nodes concurrently.
-func (a api) forEach(
-	ctx context.Context, nodes []*corev1.Node, write func(context.Context, *corev1.Node) error,
-) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for _, node := range nodes {
-		group.Go(func() error { return write(ctx, node) })
-	}
-	return group.Wait()
 }

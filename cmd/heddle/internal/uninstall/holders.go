@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
@@ -54,12 +54,16 @@ const shown = 10
 
 // checkHolders fails while pods have devices of heddle, unless forced.
 func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
-	ours := map[string]bool{}
-	if err := u.nodes(ctx, func(node *corev1.Node) { ours[node.Name] = hasPlugin(node) }); err != nil {
+	nodes, err := u.nodes(ctx)
+	if err != nil {
 		return err
 	}
+	ours := map[string]bool{}
+	for _, node := range nodes {
+		ours[node.Name] = hasPlugin(node)
+	}
 	var holders []string
-	err := u.pods(ctx, "", "", func(pod *corev1.Pod) {
+	err = u.pods(ctx, "", "", func(pod *corev1.Pod) {
 		if ours[pod.Spec.NodeName] && holds(pod, served) {
 			holders = append(holders, pod.Namespace+"/"+pod.Name)
 		}
@@ -71,12 +75,8 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 		u.progress("continuing although %d pods have devices of heddle: their containers cannot start again", len(holders))
 		return nil
 	}
-	list := strings.Join(holders[:min(len(holders), shown)], ", ")
-	if more := len(holders) - shown; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
 	return fmt.Errorf("pods have devices of heddle, and could not start again: %s: delete them first, "+
-		"or use --force (the chart's uninstall.force=true)", list)
+		"or use --force (the chart's uninstall.force=true)", cli.First(holders, shown, ", "))
 }
 
 // holds reports whether a pod that is not over has a share, or any other device.

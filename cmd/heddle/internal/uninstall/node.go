@@ -101,17 +101,17 @@ func withoutResources(node *corev1.Node) map[string]any {
 
 // cleanNodes removes heddle's traces from all Nodes.
 func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
-	var all []*corev1.Node
-	if err := u.nodes(ctx, func(node *corev1.Node) { all = append(all, node) }); err != nil {
+	all, err := u.nodes(ctx)
+	if err != nil {
 		return err
 	}
-	err := u.forEach(ctx, all, func(ctx context.Context, node *corev1.Node) error {
-		return u.cleanNode(ctx, node, leftInNode(node, served))
-	})
-	if err == nil {
-		u.progress("%s: labels, taints, annotations and conditions removed", cli.Count(len(all), "Node"))
+	for _, node := range all {
+		if err := u.cleanNode(ctx, node, leftInNode(node, served)); err != nil {
+			return err
+		}
 	}
-	return err
+	u.progress("%s: labels, taints, annotations and conditions removed", cli.Count(len(all), "Node"))
+	return nil
 }
 
 func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node, l leftIn) error {

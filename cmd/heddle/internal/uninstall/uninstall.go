@@ -8,6 +8,7 @@ package uninstall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -138,7 +139,10 @@ func (u *uninstall) cleanUp(ctx context.Context) error {
 func (u *uninstall) forget(ctx context.Context) error {
 	since, reported := time.Now(), false
 	for {
-		waiting, err := u.waiting(ctx)
+		waiting, err := u.nodes(ctx)
+		waiting = slices.DeleteFunc(waiting, func(n *corev1.Node) bool {
+			return n.Annotations[wellknown.UninstalledResources] == ""
+		})
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
@@ -146,21 +150,14 @@ func (u *uninstall) forget(ctx context.Context) error {
 			u.progress("waiting: kubelets keep resources for five minutes after their plugin has ended")
 			reported = true
 		}
-		back := slices.DeleteFunc(slices.Clone(waiting), func(n *corev1.Node) bool { return withoutResources(n) == nil })
-		err = u.forEach(ctx, back, func(ctx context.Context, node *corev1.Node) error {
-			return u.patchStatus(ctx, node.Name, withoutResources(node))
-		})
-		if err != nil {
-			return err
-		}
+		again, err := u.takeAway(ctx, waiting)
 		switch {
-		case len(back) > 0:
+		case err != nil:
+			return err
+		case again:
 			since = time.Now()
 		case time.Since(since) > u.absence:
-			u.progress("resources removed from %s", cli.Count(len(waiting), "Node"))
-			return u.forEach(ctx, waiting, func(ctx context.Context, node *corev1.Node) error {
-				return u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil})
-			})
+			return u.finish(ctx, waiting)
 		}
 		select {
 		case <-ctx.Done():
@@ -170,14 +167,23 @@ func (u *uninstall) forget(ctx context.Context) error {
 	}
 }
 
-// waiting returns the Nodes with resources that their kubelets may write again.
-func (u *uninstall) waiting(ctx context.Context) (waiting []*corev1.Node, err error) {
-	err = u.nodes(ctx, func(node *corev1.Node) {
-		if node.Annotations[wellknown.UninstalledResources] != "" {
-			waiting = append(waiting, node)
+// takeAway removes the resources of Nodes, and reports whether there were any.
+func (u *uninstall) takeAway(ctx context.Context, nodes []*corev1.Node) (found bool, err error) {
+	for _, node := range nodes {
+		if gone := withoutResources(node); gone != nil {
+			found, err = true, errors.Join(err, u.patchStatus(ctx, node.Name, gone))
 		}
-	})
-	return waiting, err
+	}
+	return found, err
+}
+
+// finish removes the record of the resources.
+func (u *uninstall) finish(ctx context.Context, nodes []*corev1.Node) (err error) {
+	for _, node := range nodes {
+		err = errors.Join(err, u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil}))
+	}
+	u.progress("resources removed from %s", cli.Count(len(nodes), "Node"))
+	return err
 }
 
 // until polls until the answer is empty, and reports each other answer once.

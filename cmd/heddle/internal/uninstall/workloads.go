@@ -78,7 +78,10 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 // away returns the Nodes that are not ready.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
-	err := u.nodes(ctx, func(node *corev1.Node) { away[node.Name] = isAway(node) })
+	nodes, err := u.nodes(ctx)
+	for _, node := range nodes {
+		away[node.Name] = isAway(node)
+	}
 	return away, err
 }
 

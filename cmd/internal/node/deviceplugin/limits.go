@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -47,11 +47,11 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter returns a limiter. modes are nil for a replayed machine.
-func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) *limiter {
+// newLimiter returns a limiter.
+func newLimiter(o *options, log *slog.Logger) *limiter {
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
-		HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
+		HookDriverRoot: o.hostDriverRoot, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
@@ -84,7 +84,7 @@ func installHook(stateDir string) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(stateDir, mountsHook)
-	if err := atomicfile.Write(path, content, 0o755, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(path, content, 0o755, hostfile.Quick); err != nil {
 		return "", err
 	}
 	var fs unix.Statfs_t

@@ -40,12 +40,12 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
+	l := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, slog.New(slog.DiscardHandler))
 	limit := &enforce.Limit{
 		Pod: "u", Container: "main", Policy: quota.FixedShare,
 		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
 	}
-	if _, err := l.Edits(t.Context(), limit); err == nil {
+	if _, _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Error("a container starts before the node has been probed")
 	}
 	m, c := &machine.Machine{}, config.Default()
@@ -73,8 +73,8 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 	if got, err := configure(); err != nil || got != both {
 		t.Errorf("with a library: %v, %v", got, err)
 	}
-	edits, err := l.Edits(t.Context(), limit)
-	if err != nil || edits.By != both || !strings.HasPrefix(edits.Mounts[0].HostPath, state+"/") {
+	edits, by, err := l.Edits(t.Context(), limit)
+	if err != nil || by != both || !strings.HasPrefix(edits.Mounts[0].HostPath, state+"/") {
 		t.Errorf("edits %+v, %v", edits, err)
 	}
 
@@ -85,7 +85,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 			t.Errorf("what cannot work: %v", err)
 		}
 	}
-	if _, err := l.Edits(t.Context(), limit); err == nil || err.Error() != want {
+	if _, _, err := l.Edits(t.Context(), limit); err == nil || err.Error() != want {
 		t.Errorf("a container under an enforcer that cannot work: %v", err)
 	}
 }
@@ -94,7 +94,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 func TestLimiterLooksForTheHook(t *testing.T) {
 	root := t.TempDir()
 	o := &options{stateDir: t.TempDir(), hostRoot: root, cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
-	l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
+	l := newLimiter(o, slog.New(slog.DiscardHandler))
 	const hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 	c := config.Default()
 	for _, want := range []string{"", hook, ""} {
@@ -136,7 +136,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mps: tt.mps, mpsShmDir: defaultShm}
-			l := newLimiter(o, nil, slog.New(slog.DiscardHandler))
+			l := newLimiter(o, slog.New(slog.DiscardHandler))
 			c := config.Default()
 			if err := l.Configure(m, &c); err != nil {
 				t.Fatal(err)

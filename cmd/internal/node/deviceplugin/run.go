@@ -31,22 +31,20 @@ import (
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/internal/dirlock"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
-	"github.com/heddle-dev/heddle/internal/kube/tokenauth"
-	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // lock waits until no other process writes checkpoints, CDI specs and annotations, or
 // removes them: a rolling update with gpuDevice.maxSurge starts the next process beside the
 // serving one, which ends once the next one's container runs. A force-deleted pod may still
 // run as well. It returns nil if there is nothing to clean.
-func (o *options) lock(ctx context.Context, log *slog.Logger) (*dirlock.Lock, error) {
+func (o *options) lock(ctx context.Context, log *slog.Logger) (*hostfile.Lock, error) {
 	if _, err := os.Stat(o.stateDir); o.cleanup && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // Taking the lock would make the directory.
 	}
-	return dirlock.Take(ctx, o.stateDir, log)
+	return hostfile.TakeLock(ctx, o.stateDir, log)
 }
 
 // Run implements [program.Daemon].
@@ -116,7 +114,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
-	limits := newLimiter(o, computeModes(o.GPUs), log)
+	limits := newLimiter(o, log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
 	group.Go(func() error { return configs.Run(ctx) })
@@ -179,18 +177,8 @@ func (o *options) generator() gpu.EditsGenerator {
 	return o.GPUs
 }
 
-// computeModes returns those of the first vendor that has some, or nil.
-func computeModes(gpus gpu.Sources) enforce.ComputeModes {
-	for _, source := range gpus {
-		if modes, ok := source.Library.(enforce.ComputeModes); ok {
-			return modes
-		}
-	}
-	return nil
-}
-
 // auth returns nil without an API server, which apiServer logs, and if no token is needed.
-func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
+func (o *options) auth(log *slog.Logger) *httpserve.Auth {
 	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err != nil || !o.authenticate {
 		return nil
@@ -199,7 +187,7 @@ func (o *options) auth(log *slog.Logger) *tokenauth.Auth {
 	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
-	auth, err := tokenauth.New(config, tokenauth.Options{
+	auth, err := httpserve.NewAuth(config, httpserve.AuthOptions{
 		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
 	})
 	if err != nil {

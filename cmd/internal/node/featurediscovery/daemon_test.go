@@ -25,7 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/test/docs"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -113,7 +113,7 @@ func newBed(t *testing.T, text map[string]string) *bed {
 // configure replaces a file of the configuration.
 func (b *bed) configure(t *testing.T, name, content string) {
 	t.Helper()
-	if err := atomicfile.Write(filepath.Join(b.dir, name), []byte(content), 0o600, atomicfile.Quick); err != nil {
+	if err := hostfile.Write(filepath.Join(b.dir, name), []byte(content), 0o600, hostfile.Quick); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
 
@@ -182,13 +182,13 @@ func (s fileSink) Sync(_ context.Context, _ *corev1.Node, want nodesync.Desired)
 		return nodesync.Result{}, fmt.Errorf("feature file %s: %d bytes exceed node-feature-discovery's limit of %d",
 			s.path, b.Len(), maxFeatureFile)
 	}
-	if atomicfile.Holds(s.path, b.Bytes()) {
+	if hostfile.Holds(s.path, b.Bytes()) {
 		return nodesync.Result{}, nil
 	}
 	// The directory is node-feature-discovery's: without it nobody reads the file.
 	_, err := os.Stat(filepath.Dir(s.path))
 	if err == nil {
-		err = atomicfile.Write(s.path, b.Bytes(), 0o644, atomicfile.Quick)
+		err = hostfile.Write(s.path, b.Bytes(), 0o644, hostfile.Quick)
 	}
 	if err != nil {
 		return nodesync.Result{}, fmt.Errorf("write feature file: %w", err)

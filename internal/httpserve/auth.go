@@ -1,0 +1,191 @@
+package httpserve
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/cache"
+	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+)
+
+// AuthOptions configures an Auth.
+type AuthOptions struct {
+	// Audience is the audience of tokens for this server only: a ServiceAccount's token with this
+	// audience is valid for nothing else.
+	Audience string
+	// Limits bound the requests that wait for a review, those of all clients and those of one
+	// address; zero ones do not.
+	Limits Limits
+	Log    *slog.Logger
+}
+
+// Auth authenticates bearer tokens with a TokenReview, for the audience or for the API
+// server, and authorizes their users with a SubjectAccessReview of "get" on the path
+// (nonResourceURLs of a ClusterRole).
+type Auth struct {
+	options AuthOptions
+	tokens  authentication.TokenReviewInterface
+	access  authorization.SubjectAccessReviewInterface
+	// codes are the last answers by token and path.
+	codes *cache.LRUExpireCache
+
+	mu     sync.Mutex         // Guards what follows.
+	waits  map[netip.Addr]int // Requests that wait for a review, by address.
+	warned time.Time
+}
+
+const (
+	// How long an answer is reused. A token that is revoked still works for
+	// this long.
+	admittedTTL = time.Minute
+	rejectedTTL = 10 * time.Second
+	// maxCodes bounds the memory.
+	maxCodes = 4096
+	// reviewTimeout bounds the reviews of a request.
+	reviewTimeout = 5 * time.Second
+)
+
+// NewAuth reviews tokens with the API server of a config.
+func NewAuth(config *rest.Config, o AuthOptions) (*Auth, error) {
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	tokens, err := authentication.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for token reviews: %w", err)
+	}
+	access, err := authorization.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for access reviews: %w", err)
+	}
+	return &Auth{
+		options: o, tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(),
+		codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{},
+	}, nil
+}
+
+// Admit returns 0, or the HTTP status to reject a request with: 401 without a token that the
+// API server knows, 403 if its user may not have the path, 503 if that is not known.
+func (a *Auth) Admit(r *http.Request) int {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return http.StatusUnauthorized
+	}
+	key := sha256.Sum256([]byte(token + "\x00" + r.URL.Path))
+	if known, ok := a.codes.Get(key); ok {
+		code, _ := known.(int)
+		return code
+	}
+	from := Source(r.RemoteAddr)
+	if !a.enter(from) {
+		return http.StatusServiceUnavailable
+	}
+	defer a.leave(from)
+	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
+	defer cancel()
+	code, err := a.review(ctx, token, r.URL.Path)
+	if err != nil {
+		a.warn(r.Context(), err)
+		return http.StatusServiceUnavailable
+	}
+	ttl := rejectedTTL
+	if code == 0 {
+		ttl = admittedTTL
+	}
+	a.codes.Add(key, code, ttl)
+	return code
+}
+
+// enter reports whether one more request of an address may wait: what waits has a connection
+// of the server.
+func (a *Auth) enter(from netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := 0
+	for _, n := range a.waits {
+		all += n
+	}
+	limits := a.options.Limits
+	if limits.Total > 0 && all >= limits.Total || limits.PerSource > 0 && a.waits[from] >= limits.PerSource {
+		return false
+	}
+	a.waits[from]++
+	return true
+}
+
+func (a *Auth) leave(from netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waits[from]--; a.waits[from] == 0 {
+		delete(a.waits, from)
+	}
+}
+
+// warn logs that the API server did not answer, from time to time: anyone can send tokens.
+func (a *Auth) warn(ctx context.Context, err error) {
+	a.mu.Lock()
+	late := time.Since(a.warned) > warnEvery
+	if late {
+		a.warned = time.Now()
+	}
+	a.mu.Unlock()
+	if late {
+		a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err)
+	}
+}
+
+func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
+	user, err := a.user(ctx, token)
+	if err != nil {
+		return 0, err
+	}
+	if user == nil {
+		return http.StatusUnauthorized, nil
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+	}}
+	for key, values := range user.Extra {
+		review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
+	}
+	review, err = a.access.Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("review access: %w", err)
+	}
+	if !review.Status.Allowed {
+		return http.StatusForbidden, nil
+	}
+	return 0, nil
+}
+
+// user returns a token's user: a token for this server, or one for the API server. It is nil
+// if the token is neither.
+func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
+	for _, audiences := range [][]string{{a.options.Audience}, nil} {
+		review, err := a.tokens.Create(ctx, &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("review token: %w", err)
+		}
+		// An authenticator that does not know audiences returns none.
+		if review.Status.Authenticated && (audiences == nil || slices.Contains(review.Status.Audiences, a.options.Audience)) {
+			return &review.Status.User, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // A token without a user is not an error.
+}
