@@ -36,7 +36,7 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 	// call, and after one that failed, no container gets limits or starts.
 	Configure(m *machine.Machine, c *config.NodeConfig) error
 	// Keep takes all containers that have shares.
-	Keep(live []enforce.Limit) error
+	Keep(live func() []enforce.Limit) error
 	// Choice returns the enforcers of new containers, Daemons the MPS daemons.
 	Choice() (enforce.Choice, error)
 	Daemons() []enforce.Daemon
@@ -111,7 +111,7 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 	t.gpus = usage.GPUs
 	t.report(ctx, usage.Drifts)
 	if t.Limiter != nil {
-		if err := t.Limiter.Keep(t.state.View().Limits()); err != nil {
+		if err := t.Limiter.Keep(func() []enforce.Limit { return t.state.View().Limits() }); err != nil {
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
 		}
 	}

@@ -275,7 +275,7 @@ func (c chooser) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, 
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
-func (chooser) Keep([]enforce.Limit) error { return nil }
+func (chooser) Keep(func() []enforce.Limit) error { return nil }
 
 func (chooser) Daemons() []enforce.Daemon { return nil }
 

@@ -3,7 +3,6 @@ package devicestate
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,30 +29,24 @@ type API interface {
 // starts without hints.
 const podTimeout = 3 * time.Second
 
-// pods reads pods from the API server.
-type pods struct {
-	api API
-	log *slog.Logger
-}
-
-// read returns a pod; nil if it is not known in time.
-func (p *pods) read(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
+// readPod returns a pod; nil if it is not known in time.
+func (s *State) readPod(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	pod, err := p.api.Pod(ctx, ref)
+	pod, err := s.api.Pod(ctx, ref)
 	if err == nil {
 		return pod
 	}
 	if !errors.Is(err, apiserver.ErrOffline) {
-		p.log.Warn("pod is not known, its containers get no hints", "pod", ref.String(), "err", err)
+		s.options.Log.Warn("pod is not known, its containers get no hints", "pod", ref.String(), "err", err)
 	}
 	return nil
 }
 
 // isGone reports whether the API server has shown that a pod has ended or is not on
 // this node any more.
-func (p *pods) isGone(ref kubelet.Pod) bool {
-	pod, complete := p.api.Watched(ref)
+func (s *State) isGone(ref kubelet.Pod) bool {
+	pod, complete := s.api.Watched(ref)
 	if pod != nil {
 		return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	}

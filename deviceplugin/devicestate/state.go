@@ -78,7 +78,6 @@ type State struct {
 	checkpoint *records
 	cdi        cdi.Files
 	api        API
-	pods       pods
 	rejections rejections
 	problems   problems
 	changed    notify.Signal
@@ -128,7 +127,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
-		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0), pods: pods{api: o.API, log: o.Log},
+		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0),
 	}
 	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]Rejection)}
 	s.inventory.Store(inv)

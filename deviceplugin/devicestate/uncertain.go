@@ -37,7 +37,7 @@ func (s *State) findUncertainLocked(seen *observation) {
 	// Who may have forgotten what does not matter here, and takes time to find.
 	node := allocate.Node{Inventory: s.inventory.Load(), Snapshot: seen.Snapshot, Entries: s.entries}
 	for _, a := range node.Unaccounted() {
-		if s.pods.isGone(a.Pod) {
+		if s.isGone(a.Pod) {
 			continue
 		}
 		if pod, _ := s.api.Watched(a.Pod); pod != nil {
@@ -50,7 +50,7 @@ func (s *State) findUncertainLocked(seen *observation) {
 	}
 	lacks := seen.Forgotten()
 	for _, e := range s.entries {
-		if e.Owner != nil && lacks(*e.Owner) && e.Decision <= seen.since && !s.pods.isGone(e.Owner.Pod) {
+		if e.Owner != nil && lacks(*e.Owner) && e.Decision <= seen.since && !s.isGone(e.Owner.Pod) {
 			found[*e.Owner] = uncertain{}
 		}
 	}
@@ -113,7 +113,7 @@ func (s *State) uncertainLocked(starting bool) map[kubelet.Container]string {
 	all := make(map[kubelet.Container]string, len(s.uncertain))
 	if starting {
 		for _, e := range s.entries {
-			if e.Owner != nil && !s.pods.isGone(e.Owner.Pod) {
+			if e.Owner != nil && !s.isGone(e.Owner.Pod) {
 				all[*e.Owner] = kubeletStarts
 			}
 		}

@@ -219,11 +219,10 @@ func live() Limit {
 	return l
 }
 
-// keep reports the live containers, and forgets those that are starting.
+// keep reports the live containers.
 func (n *node) keep(all ...Limit) {
 	n.t.Helper()
-	n.limiter.starting = map[string]start{}
-	if err := n.limiter.Keep(all); err != nil {
+	if err := n.limiter.Keep(func() []Limit { return all }); err != nil {
 		n.t.Fatal(err)
 	}
 }
