@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -101,4 +102,12 @@ func changed(from, to map[string]State) []string {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// Of returns the health of the devices of one scan, seen for the first time, with all checks.
+func Of(m *machine.Machine, now time.Time) *Snapshot {
+	t := newTracker(config.Default().Health)
+	t.see(m)
+	s, _ := t.update(now)
+	return s
 }
