@@ -29,13 +29,12 @@ func (b *Builder) heartbeat(n *node) Reason {
 type cause struct {
 	print   uint64
 	outcome *outcome
-	beat    Reason
 	dissent uint32
 }
 
 // show makes the node's element, unless it follows from the same as the last.
 func (n *node) show(known *symbols) {
-	now := cause{print: n.print, beat: n.beat, dissent: n.dissent}
+	now := cause{print: n.print, dissent: n.dissent}
 	if n.group != nil {
 		now.outcome = n.group.outcome
 	}
