@@ -63,7 +63,7 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 		}
 		state.Prepared = make(map[types.UID]bool)
 		for _, rejected := range h.state.Rejections() {
-			state.Prepared[types.UID(rejected.Pod.UID)] = false
+			state.Prepared[types.UID(rejected.UID)] = false
 		}
 		for _, b := range h.state.View().Allocations() {
 			if b.By == allocation.ByHAMi {

@@ -131,7 +131,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
 		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0),
 	}
-	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]Rejection)}
+	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]report.Rejection)}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.load()
 	s.entries = entries
