@@ -28,11 +28,9 @@ func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
 	if !ok {
 		return Plan{}
 	}
-	if !slices.Equal(set, e.without) {
-		if _, ok := e.fits(set); !ok {
-			// With constraints of spread the needed victims of a plan may not be enough alone.
-			set = e.without
-		}
+	if _, ok := e.fits(set); !ok {
+		// With constraints of spread the needed victims of a plan may not be enough alone.
+		set = e.without
 	}
 	out := Plan{Places: e.places}
 	for _, pod := range e.terminating {

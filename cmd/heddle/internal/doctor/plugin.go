@@ -143,7 +143,8 @@ func rejectedRemedies() map[string]string {
 		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
 		"full":        "It starts when there is room." + evicted,
 		"imex":        "Correct its annotation, or gpuDevice.imexChannels; the module nvidia makes the node's channels.",
-		"hcas":        "It starts when there are enough healthy HCAs." + strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),
+		"hcas": "It starts when there are enough healthy HCAs." +
+			strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),
 	}
 }
 
