@@ -186,7 +186,7 @@ func TestCopyFileRejects(t *testing.T) {
 		{"a directory", dir + " is not a file", []string{dir, to}},
 		{"empty", "empty has 0 bytes", []string{empty, to}},
 		{"large", "large has 67108865 bytes", []string{large, to}},
-		{"nowhere", "to the node:", []string{"copy.go", empty + "/to"}},
+		{"nowhere", "to the node:", []string{"mounts.go", empty + "/to"}},
 	} {
 		if err := copyFile(tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
