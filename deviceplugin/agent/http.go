@@ -30,7 +30,7 @@ func (a *Agent) Alive() string {
 func (a *Agent) Ready() string {
 	waits := "not served yet"
 	switch {
-	case !a.driver.known():
+	case !a.driver.known.Load():
 		waits = "waits for the driver's CDI spec"
 	case !a.modes.Known():
 		waits = "waits until the holders of GPUs are known"

@@ -56,17 +56,8 @@ type Args struct {
 	// PodGroups creates a PodGroup object of scheduling.x-k8s.io for each gang that
 	// labels describe.
 	PodGroups bool `json:"podGroups"`
-	// Gangs has the rules of gangs about each other.
-	Gangs GangArgs `json:"gangs"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
-}
-
-// GangArgs are about gangs beside each other.
-type GangArgs struct {
-	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all, if each
-	// lists the other.
-	CrossNamespaceGroups bool `json:"crossNamespaceGroups"`
 }
 
 // defaultTopoMaster is topo-master's Service in its own namespace.

@@ -35,7 +35,6 @@ func TestArgs(t *testing.T) {
 		{"placement", `{"placement":"random"}`, `unsupported value "random"`},
 		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
-		{"gangs", `{"gangs":{"crossNamespaceGroups":true}}`, ""},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `unsupported value "KiB"`},
