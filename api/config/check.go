@@ -27,7 +27,7 @@ func (v *validator) values(x reflect.Value, tag reflect.StructTag, at string) {
 			v.values(x.Index(i), tag, place)
 			for first := range i {
 				if tag.Get("unique") == "true" && x.Index(first).Equal(x.Index(i)) {
-					v.addf(place, "duplicate value %s, the first is entry %d", x.Index(i), first)
+					v.addf(place, "duplicate value %v, the first is entry %d", x.Index(i), first)
 				}
 			}
 		}

@@ -15,6 +15,7 @@ package config
 import (
 	"errors"
 	"reflect"
+	"slices"
 
 	"github.com/heddle-dev/heddle/api/strict"
 )
@@ -110,7 +111,7 @@ func (c *NodeConfig) complete(compiler RuleCompiler) []*strict.Error {
 	c.deriveNames()
 	v := validator{}
 	v.values(reflect.ValueOf(c).Elem(), "", "")
-	errs := append(v.errs, c.validate()...)
+	errs := slices.Concat(v.errs, c.validate())
 	c.Rules = nil
 	for i, r := range c.Labels[:min(len(c.Labels), MaxRules+1)] {
 		compiled, wrong := compiler.Compile(r.Key, r.Value, r.When)

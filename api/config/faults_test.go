@@ -56,8 +56,8 @@ func TestFaults(t *testing.T) {
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: unsupported value "xid"`, `health.disable[1]: unsupported value "everything"`,
 		}},
-		{"XID", "health: {xids: {fatal: [79, XID 94, 0]}}", "", []string{
-			`health.xids.fatal[1]: invalid XID "XID 94"`, `health.xids.fatal[2]: invalid XID "0"`,
+		{"XID", "health: {xids: {fatal: [79, 0, XID 94]}}", "", []string{
+			`health.xids.fatal[1]: 0 is not between 1 and 9999`, `health.xids.fatal[2]: invalid value "XID 94": want a whole number`,
 		}},
 		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
 			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",

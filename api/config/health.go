@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -60,9 +59,9 @@ const (
 // A number that is in none of them has the meaning of NVIDIA's catalog.
 type HealthCodes struct {
 	// Fatal are errors of the GPU: it is unhealthy until it has recovered.
-	Fatal []HealthCode `yaml:"fatal"`
+	Fatal []int `yaml:"fatal" range:"1-9999" unique:"true"`
 	// Ignore are reports that leave the GPU healthy. heddle counts them and does not log them.
-	Ignore []HealthCode `yaml:"ignore"`
+	Ignore []int `yaml:"ignore" range:"1-9999" unique:"true"`
 }
 
 // HealthCheck is one thing that is checked.
@@ -93,42 +92,14 @@ func (h *Health) Fault(found machine.Health) string {
 	return found.String()
 }
 
-// HealthCode is the number of an error report, an XID.
-type HealthCode string
-
-// maxHealthCode bounds the numbers; the catalog of 2026 ends below 200.
-const maxHealthCode = 9999
-
-// Check returns what is wrong with a number.
-func (c HealthCode) Check() error {
-	if n, err := strconv.Atoi(string(c)); err != nil || n < 1 || n > maxHealthCode || strconv.Itoa(n) != string(c) {
-		return fmt.Errorf("invalid XID %q: want a number such as 79", string(c))
-	}
-	return nil
-}
-
-// Is reports whether c is this number.
-func (c HealthCode) Is(n uint64) bool { return string(c) == strconv.FormatUint(n, 10) }
-
 // CodeKind is the kind of the error reports that Health.Codes is about.
 const CodeKind = "XID"
 
-// health checks that no number is in two places.
+// health checks that no number is in both lists.
 func (v *validator) health(c HealthCodes) {
-	first := map[HealthCode]string{}
-	for _, list := range []struct {
-		path  string
-		codes []HealthCode
-	}{
-		{"health.xids.fatal", c.Fatal}, {"health.xids.ignore", c.Ignore},
-	} {
-		for i, code := range list.codes {
-			at := fmt.Sprintf("%s[%d]", list.path, i)
-			if other, twice := first[code]; twice {
-				v.addf(at, "%s is also %s", code, other)
-				continue
-			}
-			first[code] = at
+	for i, code := range c.Ignore {
+		if at := slices.Index(c.Fatal, code); at >= 0 {
+			v.addf(fmt.Sprintf("health.xids.ignore[%d]", i), "%d is also health.xids.fatal[%d]", code, at)
 		}
 	}
 }

@@ -153,7 +153,7 @@ func (l *loader) build() *Config {
 		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
-		for _, e := range o.NodeConfig.complete(l.compiler) {
+		for _, e := range o.complete(l.compiler) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {
 			case l.nodes.Failed(path), known[e.Error()] && !l.nodes.Has(path):

@@ -250,14 +250,12 @@ func kindOf(f reflect.StructField) string {
 	case t.Kind() == reflect.Bool:
 		return "`true`, `false`"
 	case t.Kind() == reflect.Int, t.Kind() == reflect.Float64:
-		return "number, " + strings.Replace(f.Tag.Get("range"), "-", " to ", 1)
+		return strings.Replace(list+"number, ", "of number", "of numbers", 1) + strings.Replace(f.Tag.Get("range"), "-", " to ", 1)
 	case t.Kind() == reflect.Map:
 		return "texts by key"
 	case t == reflect.TypeFor[time.Duration]():
 		low, high, _ := strings.Cut(f.Tag.Get("range"), "-")
 		return "duration, `" + low + "` to `" + high + "`"
-	case t == reflect.TypeFor[config.HealthCode]():
-		return "list of numbers"
 	case list != "":
 		return list + "texts"
 	}

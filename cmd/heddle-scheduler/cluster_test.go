@@ -43,8 +43,6 @@ type cluster struct {
 	stop   func()
 	// registry has the plugin's metrics.
 	registry metrics.KubeRegistry
-	// brake stops pods in the middle of their cycles.
-	brake brake
 	// rivals is for two schedulers: a second binding of a pod is a conflict, not a fault.
 	rivals atomic.Bool
 	// version is the last resourceVersion that the test gave out.
@@ -154,15 +152,12 @@ func (w *cluster) schedule(c *config.KubeSchedulerConfiguration) {
 	w.registry = metrics.NewKubeRegistry()
 	queue := &plugin.Queue{}
 	var own *plugin.Plugin
-	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{
-		Registerer: w.registry.Registerer(), Queue: queue,
-	})
+	create := plugin.Factory(slog.New(slog.DiscardHandler), w.registry.Registerer(), queue)
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
 			plugin.QueueName: queue.Factory,
-			brakeName:        func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return &w.brake, nil },
 			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 				made, err := create(ctx, args, h)
 				if err == nil {
@@ -327,4 +322,21 @@ func args(more string) string {
 		return `{"topoMaster": ""}`
 	}
 	return `{"topoMaster": "", ` + more + `}`
+}
+
+// seen waits until the scheduler's caches are as new as the API server.
+func (w *cluster) seen() { <-time.After(100 * time.Millisecond) }
+
+// gang adds the pods of a gang.
+func (w *cluster) gang(name string, n, gpus, least int) {
+	w.Helper()
+	for i := range n {
+		w.add(pod(fmt.Sprintf("%s-%d", name, i), gpus, gangLabels(name, least)))
+	}
+}
+
+// whole waits until n members of a gang run.
+func (w *cluster) whole(gang string, n int) map[string]*corev1.Pod {
+	w.Helper()
+	return w.until(gang+" is whole", func(pods map[string]*corev1.Pod) bool { return bound(pods, gang) == n })
 }

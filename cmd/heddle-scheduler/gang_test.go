@@ -151,3 +151,49 @@ func TestRecreatedMemberFindsItsGang(t *testing.T) {
 	w.add(pod("x-2", 1, gangLabels("x", 4)))
 	w.whole("x", 4)
 }
+
+// A gang that runs goes on when its minimum rises, and a member that comes later joins it.
+func TestMinimumRaisedAfterMembersAreBound(t *testing.T) {
+	w := start(t, args(""), node("a", 4))
+	w.gang("x", 2, 1, 2)
+	was := w.whole("x", 2)
+	for name := range was {
+		w.change(name, func(p *corev1.Pod) { p.Labels = gangLabels("x", 3) })
+	}
+	w.add(pod("plain", 1, nil))
+	w.whole("plain", 1)
+	w.add(pod("x-2", 1, gangLabels("x", 3)))
+	now := w.whole("x", 3)
+	for name := range was {
+		if now[name].Spec.NodeName != was[name].Spec.NodeName {
+			t.Errorf("%s was on %s and is on %s", name, was[name].Spec.NodeName, now[name].Spec.NodeName)
+		}
+	}
+}
+
+// Two schedulers that both take themselves for the leader bind the same gangs: a pod keeps
+// the node that it got first, and none is left in part.
+func TestTwoLeaders(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 6 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
+	}
+	c := withArgs(loaded(t, documented), args(""))
+	w := startAs(t, c, nodes...)
+	w.rivals.Store(true)
+	w.schedule(c)
+	for i := range 4 {
+		w.gang(fmt.Sprintf("g%d", i), 6, 1, 6)
+	}
+	for i := range 4 {
+		w.whole(fmt.Sprintf("g%d", i), 6)
+	}
+	// Neither has a reservation left for what the other bound.
+	for i := range 4 {
+		for j := range 6 {
+			w.delete(fmt.Sprintf("g%d-%d", i, j))
+		}
+	}
+	w.gang("last", 6, 4, 6)
+	w.whole("last", 6)
+}

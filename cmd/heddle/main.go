@@ -65,13 +65,12 @@ func newCommand(program string) *cobra.Command {
 		}
 		return cli.NeedCommand(c, args)
 	}
-	cli.AddColor(root)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
 		topo.NewCommand(), topo.NewWhyCommand(),
 		configCommand(), demo.NewCommand(),
-		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(), completionCommand(),
+		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root

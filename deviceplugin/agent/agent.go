@@ -29,7 +29,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/deviceplugin/usage"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
@@ -98,7 +97,7 @@ type Agent struct {
 	releases  *releases
 	resources *resources
 	shares    *shares
-	meter     *usage.Meter
+	meter     *meter
 	publisher *publish.Publisher
 
 	// last is the last round; found is set when there is another.
@@ -153,12 +152,13 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	before.Wanted = a.resources.wanted(before)
 	a.last.Store(before)
 	a.shares = newShares(&a.Options, a.state)
-	a.meter = usage.New(usage.Options{GPUs: o.GPUs, Processes: o.Processes, State: a.state, API: o.API, Last: &a.last})
+	a.meter = newMeter(&a.Options, a.state, &a.last)
 	a.publisher = publish.New(publish.Options{
-		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log, Last: &a.last,
+		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log,
+		Last: &a.last,
 	})
 	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher)
-	o.Registerer.MustRegister(a.meter.Public()...)
+	o.Registerer.MustRegister(a.meter.public()...)
 	o.PodRegisterer.MustRegister(a.meter)
 	return a
 }
@@ -169,7 +169,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchHeld,
-		a.act, a.shares.hami.run, a.meter.Run,
+		a.act, a.shares.hami.run, a.meter.run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -180,7 +180,6 @@ func (a *Agent) Run(ctx context.Context) error {
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
-	tried := a.driver.tried
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -195,8 +194,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.resources.registered:
 			a.resources.noteRegistrations()
 		case <-a.Release.ClosedChanged():
-		case <-tried:
-			tried = nil
+		case <-a.driver.tried:
 		case <-ticker.C:
 		}
 	}

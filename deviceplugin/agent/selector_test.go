@@ -37,7 +37,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
 	r.api.Wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/late "+wellknown.EventSelectorNotHonored+": the node has no GPU \"GPU-of-another-node\"; it has "+m.GPUs[0].UUID) &&
+		return has(r.api.warnings, "default/late "+wellknown.EventSelectorNotHonored+": the node has no GPU GPU-of-another-node; it has "+m.GPUs[0].UUID) &&
 			has(r.api.warnings, "the pod does not accept GPU "+got[0])
 	})
 	if has(r.api.warnings, "picky") {
@@ -75,7 +75,7 @@ func TestSelectorOfTheOtherMaker(t *testing.T) {
 	r.admit("picky", map[string]int{other: 1})
 	r.start("picky")
 	r.api.Wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/picky "+wellknown.EventSelectorNotHonored+": the node has no GPU \"GPU-of-another-node\"")
+		return has(r.api.warnings, "default/picky "+wellknown.EventSelectorNotHonored+": the node has no GPU GPU-of-another-node")
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 )
@@ -49,8 +50,8 @@ type DriverSpec struct {
 	generator gpu.EditsGenerator
 	vendors   gpu.Vendors
 	log       *slog.Logger
-	// generating is held by the one Generate that may be under way.
-	generating chan struct{}
+	// generating is the one Generate that may be under way: a call into a driver that hangs cannot be ended.
+	generating bounded.Call[*gpu.Edits]
 
 	mu sync.Mutex // guards all below
 	// made identifies the input of the spec, empty if it must be made again; lacks is
@@ -75,10 +76,10 @@ func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *s
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, generating: make(chan struct{}, 1)}
+	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log}
 }
 
-// Update writes the spec if the driver, a GPU or a file on the node that it names
+// Update is for one goroutine. It writes the spec if the driver, a GPU or a file on the node that it names
 // changed since the last one, if the file is not as it was written, or if the last
 // call failed. The error, which is also in [DriverSpec.Problem], means that the
 // spec could not be made, and the file is as it was; or it names the GPUs that are
@@ -160,8 +161,11 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	}
 	generated := &gpu.Edits{}
 	if len(m.GPUs) > 0 {
+		asking, cancel := context.WithTimeout(ctx, generateTimeout)
+		defer cancel()
 		var err error
-		if generated, err = d.generate(ctx, m); err != nil {
+		generated, err = d.generating.Do(asking, func() (*gpu.Edits, error) { return d.generator.Generate(m) })
+		if err != nil {
 			return fmt.Errorf("make the driver's CDI spec: %w", err)
 		}
 	}
@@ -254,35 +258,6 @@ func (d *DriverSpec) partsOf(m *machine.Machine) string {
 		fmt.Fprintf(&b, "%q %d %t\n", idsOf(g), minor, g.Health.State == machine.Lost)
 	}
 	return b.String()
-}
-
-// generate asks the generator and stops waiting, not the generator, when the
-// time is over: a call into a driver that hangs cannot be ended. Until it has
-// returned no other is made.
-func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*gpu.Edits, error) {
-	type answer struct {
-		generated *gpu.Edits
-		err       error
-	}
-	ctx, cancel := context.WithTimeout(ctx, generateTimeout)
-	defer cancel()
-	select {
-	case d.generating <- struct{}{}:
-	case <-ctx.Done():
-		return nil, errors.New("an earlier call into the driver has not returned")
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		generated, err := d.generator.Generate(m)
-		<-d.generating
-		answers <- answer{generated, err}
-	}()
-	select {
-	case a := <-answers:
-		return a.generated, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the driver did not answer in %s", generateTimeout)
-	}
 }
 
 // complete returns the devices by name, with those of the last spec that the same

@@ -60,7 +60,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.pods.read(ctx, c.Pod)
+	pod := s.readPod(ctx, c.Pod)
 	if pod != nil {
 		// The checkpoint alone knows no names, and PodResources no UIDs: without one, an
 		// earlier pod of this name would be this one.

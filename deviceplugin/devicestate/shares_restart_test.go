@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
@@ -226,4 +227,17 @@ func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// files are those behind a container's names, but for the records: specs and
+// what is mounted.
+func files(t *testing.T, r *rig, names map[string]string) []string {
+	t.Helper()
+	var list []string
+	for _, name := range names {
+		n, _ := cdi.ParseName(name)
+		list = append(list, filepath.Join(r.options.CDIDir, "heddle-"+string(n.Kind)+"-"+n.Device+".json"),
+			filepath.Join(r.options.StateDir, "devices", n.Device+".json"))
+	}
+	return list
 }

@@ -144,7 +144,7 @@ func (s *State) expire(seen *observation, live map[string]bool) []*allocate.Entr
 	var expired []*allocate.Entry
 	for device, e := range s.entries {
 		gone := e.Owner != nil && seen.Gone(e.Owner.Pod)
-		ended := gone && s.pods.isGone(e.Owner.Pod)
+		ended := gone && s.isGone(e.Owner.Pod)
 		stale := gone && (ended || e.Kind == cdi.SGPU)
 		if live[device] && !stale || e.Decision > seen.since || seen.claims(e, s.options.Now()) {
 			delete(s.gone, device)

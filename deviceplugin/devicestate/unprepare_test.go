@@ -1,7 +1,6 @@
 package devicestate
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -234,37 +233,5 @@ func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
 	wg.Wait()
 	if p := r.Problems(); len(p) > 0 {
 		t.Errorf("problems %v", p)
-	}
-}
-
-// The kubelet that registers several resources gets the lists of all before it is asked anything.
-func TestRegistrationsAreLookedAtOnce(t *testing.T) {
-	r := newRig(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	asked := func() int {
-		calls, _ := r.kubelet.PodResourcesCalls()
-		return calls
-	}
-	for asked() == 0 {
-		<-time.After(time.Millisecond)
-	}
-	<-time.After(debounce / 2) // The first look has ended.
-	before := asked()
-	const registrations = 10
-	for range registrations {
-		r.Registered()
-		<-time.After(debounce / 10)
-	}
-	<-time.After(3 * debounce)
-	// A busy machine may be late for some of them.
-	if n := asked() - before; n == 0 || n > registrations/2 {
-		t.Errorf("%d calls of PodResources for %d registrations", n, registrations)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

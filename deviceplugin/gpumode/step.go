@@ -84,9 +84,9 @@ func (g *gpuState) enter(next phase) {
 // once if its mode is wanted again.
 func configure(g gpuState, wanted config.Mode) gpuState {
 	g.wanted = wanted
-	switch {
-	case g.mode == "":
-	case g.mode == wanted:
+	switch g.mode {
+	case "":
+	case wanted:
 		g.observed, g.holders, g.freeSince = false, nil, time.Time{}
 		g.enter(map[bool]phase{false: open, true: draining}[len(g.others) > 0])
 	default:

@@ -64,9 +64,9 @@ func (d *driver) Usage(string, uint64) (devgpu.Usage, error) { return devgpu.Usa
 func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d)} }
 
 // xid is a report of NVIDIA's driver.
-func xid(uuid string, number uint64) devgpu.Event {
+func xid(number uint64) devgpu.Event {
 	codes := nvml.Vendor().Codes
-	return devgpu.Event{GPU: uuid, Code: codes.Code(number)}
+	return devgpu.Event{GPU: "GPU-0", Code: codes.Code(number)}
 }
 
 func (d *driver) set(action devgpu.Action, err error) {
@@ -138,7 +138,7 @@ func TestXIDIsSeenAtOnce(t *testing.T) {
 		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event), slow: slow}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), GPUs: d.pollers()})
 		began := time.Now()
-		d.events <- xid("GPU-0", 79)
+		d.events <- xid(79)
 		<-m.Changed()
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("took %s", took)
@@ -171,21 +171,13 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	})
 }
 
-// later answers after a moment: real clocks move between an event and a poll.
-type later struct{ Source }
-
-func (l later) Machine() *machine.Machine {
-	<-time.After(time.Millisecond)
-	return l.Source.Machine()
-}
-
 // A driver that reports no recovery action does not report a reset; that it was not
 // in use for a time is enough.
 func TestResetForgetsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{action: devgpu.ActionUnknown}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
-		m.OnEvent(xid("GPU-0", 79))
+		m.OnEvent(xid(79))
 		pass(time.Minute)
 		if m.Snapshot().GPU("GPU-0").Healthy {
 			t.Error("healthy although nothing was reset")
@@ -247,8 +239,8 @@ func TestEvents(t *testing.T) {
 			last = now
 		}
 		note()
-		d.events <- xid("GPU-0", 31)
-		d.events <- xid("GPU-0", 79)
+		d.events <- xid(31)
+		d.events <- xid(79)
 		pass(0)
 		note()
 		cut := gpus(machine.Healthy)
@@ -293,9 +285,9 @@ func TestMetrics(t *testing.T) {
 	m := newMonitor(Options{Source: newSource(gpus(machine.Healthy, machine.Lost))})
 	registry.MustRegister(m)
 	for range 2 {
-		m.OnEvent(xid("GPU-0", 94))
+		m.OnEvent(xid(94))
 	}
-	m.OnEvent(xid("GPU-0", 109))
+	m.OnEvent(xid(109))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +327,7 @@ func TestConcurrency(t *testing.T) {
 	for _, number := range []uint64{13, 31, 43, 94} {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				m.OnEvent(xid("GPU-0", number))
+				m.OnEvent(xid(number))
 				src.set(gpus(machine.Healthy, machine.Lost))
 				if s := m.Snapshot(); !s.GPU("GPU-0").Healthy {
 					t.Errorf("unhealthy after XID %d: %s", number, s.GPU("GPU-0").Reason)

@@ -64,7 +64,7 @@ func TestConditionOf(t *testing.T) {
 	}
 	for i := range 4 {
 		long := ConditionOf([]Shortage{{"r", "XID", 0, strings.Repeat("x", i) + strings.Repeat("ü", 2000)}})
-		if len(long.Message) > maxMessage || len(long.Message) < maxMessage-8 || !utf8.ValidString(long.Message) {
+		if len(long.Message) > MaxMessage || len(long.Message) < MaxMessage-8 || !utf8.ValidString(long.Message) {
 			t.Errorf("a long message has %d bytes, valid UTF-8: %v", len(long.Message), utf8.ValidString(long.Message))
 		}
 	}
@@ -100,6 +100,7 @@ func TestRemedyOf(t *testing.T) {
 		{"turned off", config.RemediationNone, ill(long), well(long), true, Remedy{Message: "GPU a: it is lost"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			tt.a.Name, tt.b.Name = "GPU a", "GPU b"
 			s := &Snapshot{GPUs: map[string]State{"a": tt.a, "b": tt.b}}
 			got := RemedyOf(config.Remediation{Policy: tt.policy, After: 2 * time.Minute}, s, tt.cordoned, at)
 			if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -143,10 +141,6 @@ func pack(free, must []device, size int) ([]string, error) {
 	return ids, nil
 }
 
-// maxLacking bounds the missing GPUs named in an error: an annotation has room for tens of
-// thousands.
-const maxLacking = 3
-
 // CheckSelector returns an error if a pod must not get these devices of m: a UUID that
 // the node does not have, with those that it has, or a device that the pod does
 // not accept. A UUID to avoid may be another node's.
@@ -156,23 +150,10 @@ func CheckSelector(s quota.Selector, m *machine.Machine, ids []string) error {
 		have = append(have, m.GPUs[i].UUID)
 	}
 	var errs []error
-	var lacking []string
-	more := 0
-	for _, uuid := range s.Use {
-		switch {
-		case m.ParentGPU(uuid) != "" || slices.Contains(have, uuid):
-		case len(lacking) < maxLacking:
-			lacking = append(lacking, strconv.Quote(wellknown.Clip(uuid)))
-		default:
-			more++
-		}
-	}
+	lacking := s.Unknown(func(uuid string) bool { return m.ParentGPU(uuid) != "" || slices.Contains(have, uuid) })
 	if len(lacking) > 0 {
-		names := strings.Join(lacking, ", ")
-		if more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s", names, strings.Join(have, ", ")))
+		errs = append(errs, fmt.Errorf("the node has no GPU %s; it has %s",
+			strings.Join(lacking, ", "), strings.Join(have, ", ")))
 	}
 	for _, id := range ids {
 		if !s.Accepts(id, cmp.Or(m.ParentGPU(id), id)) {

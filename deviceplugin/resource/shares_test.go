@@ -3,7 +3,6 @@ package resource_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/state"
 )
+
+const slotsName = "nvidia.com/sgpu"
 
 // node is a machine whose GPUs can be changed.
 type shareNode struct {
@@ -118,45 +119,6 @@ func TestAllocateShares(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"driver.heddle.dev/gpu=common"}, devices[1:]); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
 		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
-	}
-}
-
-func TestPreferShares(t *testing.T) {
-	all := func(counts ...int) []string {
-		var ids []string
-		for gpu, n := range counts {
-			for slot := range n {
-				ids = append(ids, inventory.ReplicaID(fmt.Sprintf("GPU-%d", gpu), slot))
-			}
-		}
-		return ids
-	}
-	for _, tt := range []struct {
-		name            string
-		available, must []string
-		size            int
-		want            []string
-		err             string
-	}{
-		{name: "the fullest GPU", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
-		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
-		{name: "more than there are GPUs", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
-		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
-		{name: "too many", available: all(1), size: 2, err: "2 of 1 replicas"},
-		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := (*resource.Shares)(nil).Prefer(tt.available, tt.must, tt.size)
-			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Errorf("error %v, want %s", err, tt.err)
-				}
-				return
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
-				t.Errorf("error %v (-want +got):\n%s", err, diff)
-			}
-		})
 	}
 }
 

@@ -20,7 +20,8 @@ const (
 	lockPerm  = 0o750
 )
 
-// Lock is a directory that one process has at a time. It is held until it is closed, or its process ends, however it does.
+// Lock is a directory that one process has at a time. It is held until it is closed, or its process ends,
+// however it does.
 type Lock struct{ dir *os.File }
 
 // TakeLock creates the directory if needed, and waits until no other process holds it.

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -38,10 +36,6 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// unseen bounds how long a container with edits may be missing in the list that [Limiter.Keep]
-// receives: the list may be older than the edits.
-const unseen = 10 * time.Minute
-
 // Limiter gives containers the edits that hold their limits. Its methods may be
 // called concurrently.
 type Limiter struct {
@@ -54,13 +48,6 @@ type Limiter struct {
 	mu     sync.Mutex // guards what follows
 	choice Choice
 	err    error
-	// starting are the containers that were given edits, until Keep has them.
-	starting map[string]start
-}
-
-type start struct {
-	limit Limit
-	at    time.Time
 }
 
 // errNotConfigured is the error before the first Configure.
@@ -72,7 +59,7 @@ func New(o Options) *Limiter {
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	d := &dmem{driverRoot: cmp.Or(o.HookDriverRoot, "/"), own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
 	return &Limiter{
-		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured, starting: make(map[string]start),
+		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured,
 		enforcers: map[config.Enforcer]enforcer{
 			config.EnforcePreload: p, config.EnforceMPS: m, config.EnforceDMem: d,
 		},
@@ -117,7 +104,8 @@ func (l *Limiter) Choice() (Choice, error) {
 }
 
 // Edits prepares the node for a container that is about to start, and returns what
-// it needs, and by which enforcers; these must be kept with it, for [Limit.By]. It is asked for each start, and the container must not be running:
+// it needs, and by which enforcers; these must be kept with it, for [Limit.By]. It is asked for each
+// start, and the container must not be running:
 // the files of its previous run are removed. An error keeps it from starting.
 func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*cdi.ContainerEdits, Enforced, error) {
 	by := limit.By
@@ -133,15 +121,7 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*cdi.ContainerEdits,
 	}
 	own := *limit
 	own.By = by
-	l.mu.Lock()
-	l.starting[own.key()] = start{own, time.Now()}
-	l.mu.Unlock()
 	edits, err := l.collect(ctx, &own)
-	if err != nil && !errors.Is(err, ErrNotReady) {
-		l.mu.Lock()
-		delete(l.starting, own.key()) // It was rejected.
-		l.mu.Unlock()
-	}
 	return edits, by, err
 }
 
@@ -207,47 +187,12 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 	return chosen
 }
 
-// Keep receives all containers that have shares, with the By of their edits. It
-// removes what the node has for others: files, old copies of the library, daemons
-// of GPUs without consumers. Containers that were given edits a moment ago need not
-// be in live.
-func (l *Limiter) Keep(live []Limit) error {
-	// They call these functions with their locks held, which edits takes too: a
-	// container that edits has seen is among the live ones.
-	err := errors.Join(
-		l.preload.keep(func() []Limit { return l.with(live, config.EnforcePreload) }),
-		l.mps.keep(func() []Limit { return l.with(live, config.EnforceMPS) }),
-	)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	// Those that the caller has in its list go, and those that never appeared in it.
-	for i := range live {
-		delete(l.starting, live[i].key())
-	}
-	maps.DeleteFunc(l.starting, func(_ string, f start) bool { return time.Since(f.at) > unseen })
-	return err
-}
-
-// with returns the live and the starting containers that use a kind.
-func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := make(map[string]Limit, len(live)+len(l.starting))
-	for i := range live {
-		all[live[i].key()] = live[i]
-	}
-	for key, f := range l.starting {
-		if time.Since(f.at) <= unseen {
-			all[key] = f.limit
-		}
-	}
-	var own []Limit
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if x := all[key]; x.By.uses(kind) {
-			own = append(own, x)
-		}
-	}
-	return own
+// Keep removes what the node has for containers that are gone: files, old copies of the library,
+// daemons of GPUs without consumers. live returns all containers that have shares, with the By of their
+// edits; one has to be among them before its first edits, without a By. It is called with locks held that
+// Edits takes too, so that no container gets edits meanwhile.
+func (l *Limiter) Keep(live func() []Limit) error {
+	return errors.Join(l.preload.keep(live), l.mps.keep(live))
 }
 
 // Daemons returns the daemons of GPUs with consumers, by UUID.

@@ -149,12 +149,13 @@ func (m *mps) admit(l *Limit) error {
 }
 
 // add adds a container to the clients of its GPU. m.mu is held.
-func (m *mps) add(l *Limit) {
-	uuid := l.GPUs[0].Share.UUID
+func (m *mps) add(l *Limit) { m.put(l.GPUs[0].Share.UUID, l.key(), clientOf(l)) }
+
+func (m *mps) put(uuid, key string, c client) {
 	if m.gpus[uuid] == nil {
 		m.gpus[uuid] = clients{}
 	}
-	m.gpus[uuid][l.key()] = clientOf(l)
+	m.gpus[uuid][key] = c
 }
 
 func clientOf(l *Limit) client {
@@ -290,10 +291,18 @@ func (m *mps) publish() error {
 func (m *mps) keep(live func() []Limit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	clear(m.gpus)
+	before := m.gpus
+	m.gpus = make(map[string]clients)
 	for _, l := range live() {
-		if len(l.GPUs) == 1 { // Others were rejected at their start.
+		if len(l.GPUs) != 1 {
+			continue // It was rejected at its start.
+		}
+		admitted, starts := before[l.GPUs[0].Share.UUID][l.key()]
+		switch {
+		case l.By.uses(config.EnforceMPS):
 			m.add(&l)
+		case l.By == (Enforced{}) && starts:
+			m.put(l.GPUs[0].Share.UUID, l.key(), admitted)
 		}
 	}
 	if m.synced = true; len(m.gpus) == 0 && len(m.wanted.GPUs) == 0 {

@@ -228,7 +228,9 @@ func (p *preload) keep(live func() []Limit) error {
 	defer p.mu.Unlock()
 	keep := make(map[string]bool)
 	for _, l := range live() {
-		keep[l.key()] = true
+		if l.By == (Enforced{}) || l.By.uses(config.EnforcePreload) {
+			keep[l.key()] = true
+		}
 	}
 	err := removeOthers(filepath.Join(p.dir, containerDir), keep)
 	if len(keep) == 0 && p.copied != "" {

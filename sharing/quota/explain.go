@@ -33,7 +33,10 @@ func Explain(gpus []GPU, r *Request) string {
 	default:
 		fmt.Fprintf(&text, "%d GPUs are requested and %d of %d can give %s", r.GPUs, able, len(gpus), r.each())
 	}
-	if unknown := r.unknownUUIDs(gpus); len(unknown) > 0 {
+	shares := func(uuid string) bool {
+		return slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid })
+	}
+	if unknown := r.Unknown(shares); len(unknown) > 0 {
 		fmt.Fprintf(&text, ". The node does not share %s", strings.Join(unknown, ", "))
 	}
 	for i, l := range lacks {
@@ -98,27 +101,6 @@ func (l shortfall) String() string {
 		noun = "GPUs "
 	}
 	return noun + text.String() + ": " + l.text
-}
-
-// unknownUUIDs returns UUIDs that the pod selects and the node does not share,
-// clipped to a few.
-func (r *Request) unknownUUIDs(gpus []GPU) []string {
-	const most = 3
-	var unknown []string
-	more := 0
-	for _, uuid := range r.Use {
-		switch {
-		case slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }):
-		case len(unknown) == most:
-			more++
-		default:
-			unknown = append(unknown, wellknown.Clip(uuid))
-		}
-	}
-	if more > 0 {
-		unknown = append(unknown, fmt.Sprintf("%d more", more))
-	}
-	return unknown
 }
 
 // Reason explains why a GPU rejects a request. It is valid while both are unchanged.

@@ -217,6 +217,21 @@ func (s *Selector) Accepts(id, parent string) bool {
 	return (len(s.Use) == 0 || in(s.Use)) && !in(s.Avoid)
 }
 
+// Unknown returns the UUIDs to use that a node does not have, clipped to a few, for people.
+func (s *Selector) Unknown(has func(uuid string) bool) []string {
+	const most = 3
+	unknown := slices.DeleteFunc(slices.Clone(s.Use), has)
+	more := len(unknown) - most
+	unknown = unknown[:min(len(unknown), most)]
+	for i, uuid := range unknown {
+		unknown[i] = wellknown.Clip(uuid)
+	}
+	if more > 0 {
+		unknown = append(unknown, fmt.Sprintf("%d more", more))
+	}
+	return unknown
+}
+
 // names reports whether a sorted list has a UUID. An annotation has room for tens of thousands, and a
 // scheduler asks for each GPU of each node.
 func names(list []string, uuid string) bool {

@@ -36,7 +36,7 @@ func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Replace: true, Log: log})
+	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Log: log})
 	if err != nil {
 		return nil, err
 	}

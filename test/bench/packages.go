@@ -47,7 +47,8 @@ func benchmarks() []benchmark {
 		}},
 		one("./deviceplugin/server", "BenchmarkRegister",
 			figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
-		one("./topo/worker", "BenchmarkPass", figure{"topo-worker: a pass over 8 InfiniBand ports, processor time", "cpu-ms/op", 1, 5, ms}),
+		one("./topo/worker", "BenchmarkPass",
+			figure{"topo-worker: a pass over 8 InfiniBand ports, processor time", "cpu-ms/op", 1, 5, ms}),
 		one(agent, "BenchmarkXID", figure{"XID reported, to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
 		one(state, "BenchmarkPrepare", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
 		{state, "BenchmarkInject", normal, []figure{

@@ -73,7 +73,7 @@ func (r *race) start(ctx context.Context) error {
 		return err
 	}
 	r.cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "race", Kwok: true, NodeLease: raceLease, Replace: true, Log: r.log,
+		Name: "race", Kwok: true, NodeLease: raceLease, Log: r.log,
 	})
 	if err != nil {
 		return err

@@ -18,19 +18,32 @@ type dashboard struct {
 	UID        string `json:"uid"`
 	Templating struct {
 		List []struct {
-			Name, Type, Definition string
+			Name       string `json:"name"`
+			Definition string `json:"definition"`
 		} `json:"list"`
 	} `json:"templating"`
 	Panels []panel `json:"panels"`
 }
 
 type panel struct {
-	ID                       int
-	Title, Type, Description string
-	Datasource               struct{ UID string }
-	GridPos                  struct{ X, Y, W, H int }
-	FieldConfig              struct{ Defaults struct{ Unit string } }
-	Targets                  []struct{ RefID, Expr, LegendFormat string }
+	ID          int    `json:"id"`
+	Title       string `json:"title"`
+	Type        string `json:"type"`
+	Description string `json:"description"`
+	Datasource  struct {
+		UID string `json:"uid"`
+	} `json:"datasource"`
+	GridPos     map[string]int `json:"gridPos"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit string `json:"unit"`
+		} `json:"defaults"`
+	} `json:"fieldConfig"`
+	Targets []struct {
+		RefID        string `json:"refId"`
+		Expr         string `json:"expr"`
+		LegendFormat string `json:"legendFormat"`
+	} `json:"targets"`
 }
 
 // dashboards returns the chart's, by their ConfigMap.
@@ -85,9 +98,9 @@ func TestPanels(t *testing.T) {
 				t.Errorf("%s: panel %+v", id, p)
 			}
 			ids[p.ID] = true
-			for x := range p.GridPos.W {
-				for y := range p.GridPos.H {
-					at := fmt.Sprint(p.GridPos.X+x, " ", p.GridPos.Y+y)
+			for x := range p.GridPos["w"] {
+				for y := range p.GridPos["h"] {
+					at := fmt.Sprint(p.GridPos["x"]+x, " ", p.GridPos["y"]+y)
 					if other := taken[at]; other != "" {
 						t.Fatalf("%s: %q overlaps %q", id, p.Title, other)
 					}

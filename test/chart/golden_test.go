@@ -7,9 +7,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// golden is a rendering that testdata has: its privileges, mounts, arguments and rights are
+// rendering is one that testdata has: its privileges, mounts, arguments and rights are
 // read there.
-type golden struct {
+type rendering struct {
 	name string
 	// templates are files below templates/, separated by blanks.
 	templates, set string
@@ -17,7 +17,7 @@ type golden struct {
 }
 
 // goldens render each template in every way that matters.
-func goldens() []golden {
+func goldens() []rendering {
 	const (
 		feature = "feature-discovery/daemonset.yaml"
 		device  = "device-plugin/daemonset.yaml"
@@ -25,7 +25,7 @@ func goldens() []golden {
 		master  = "topo-master/deployment.yaml topo-master/service.yaml topo-master/rbac.yaml"
 		sched   = "scheduler/deployment.yaml scheduler/config.yaml scheduler/rbac.yaml"
 	)
-	return []golden{
+	return []rendering{
 		{name: "feature-default", templates: feature + " feature-discovery/rbac.yaml"},
 		{
 			name: "feature-host", templates: feature,

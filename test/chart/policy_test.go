@@ -1,21 +1,24 @@
 package chart
 
 import (
+	gocmp "cmp"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/ext"
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/golden"
 )
 
 const (
@@ -31,9 +34,6 @@ type write[T any] struct {
 	old, new *T
 	request  map[string]any
 }
-
-// attempt is a write to the Node n1.
-type attempt = write[corev1.Node]
 
 // updating is the request to change an object, by the token of a daemon's pod.
 func updating(name, daemon, podsNode string) map[string]any {
@@ -92,150 +92,32 @@ func managed(manager string, op metav1.ManagedFieldsOperationType, labels ...str
 	return entry
 }
 
-// Every way in which a stolen token could be used, and every write that the
-// daemon has to make.
-func TestPolicy(t *testing.T) {
-	label := func(key, value string) func(*attempt) {
-		return func(a *attempt) { a.new.Labels[key] = value }
-	}
-	taint := func(key string, effect corev1.TaintEffect) func(*attempt) {
-		return func(a *attempt) {
-			a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: key, Value: "v", Effect: effect})
+// try is a write that a stolen token could make, or that a daemon has to make.
+type try[T any] struct {
+	name string
+	do   func(*write[T])
+}
+
+// checkPolicy compares the results of a policy with a file of testdata, which has a line for each write.
+// The policy must not look at the same writes by others.
+func checkPolicy[T any](t *testing.T, p *policy, name string, base func() *write[T], tries []try[T]) {
+	t.Helper()
+	var out strings.Builder
+	for _, try := range tries {
+		w := base()
+		try.do(w)
+		result := "not looked at"
+		if in := w.in(t, p); p.matched(in) {
+			result = gocmp.Or(strings.Join(p.denied(t, in), "; "), "allowed")
+		}
+		fmt.Fprintf(&out, "%s: %s\n", try.name, result)
+		for _, other := range []string{"system:node:n1", "system:serviceaccount:other:heddle-topo-worker"} {
+			if w.user()["username"] = other; name != sharesPolicy && p.matched(w.in(t, p)) {
+				t.Errorf("%s: the policy looks at requests of %s", try.name, other)
+			}
 		}
 	}
-	extra := func(extra map[string]any) func(*attempt) {
-		return func(a *attempt) { a.user()["extra"] = extra }
-	}
-	const (
-		ownNode   = "heddle-feature-discovery may write only the Node that its pod runs on, by the pod's own token"
-		noStatus  = "heddle-feature-discovery may neither create nor delete a Node nor write its status"
-		labelHint = "; the key of a label rule must be in the chart's config.cluster.labels, config.nodes or admissionPolicy.extraLabelKeys"
-	)
-	for _, tt := range []struct {
-		name string
-		do   func(*attempt)
-		deny []string
-	}{
-		{name: "nothing", do: func(*attempt) {}},
-		{name: "a label of heddle's", do: label("nvidia.com/gpu.product", "NVIDIA-H20")},
-		{name: "a label of heddle's by pattern", do: label("nvidia.com/gpu.NVIDIA-L40S.count", "3")},
-		{name: "a MIG label", do: label("nvidia.com/mig-1g.10gb.count", "7")},
-		{name: "the label of a rule", do: label("ring", "ff")},
-		{name: "a label by a pattern of the administrator", do: label("example.com/a.size", "1")},
-		{
-			name: "a label that only looks like the pattern", do: label("nvidia.com/gpu..count", "3"),
-			deny: []string{"heddle-feature-discovery may not change labels nvidia.com/gpu..count" + labelHint},
-		},
-		{
-			name: "another owner's label under the vendor's domain", do: label("nvidia.com/gpu.deploy.driver", "false"),
-			deny: []string{"heddle-feature-discovery may not change labels nvidia.com/gpu.deploy.driver" + labelHint},
-		},
-		{
-			name: "a changed label", do: label("kubernetes.io/hostname", "n2"),
-			deny: []string{"heddle-feature-discovery may not change labels kubernetes.io/hostname" + labelHint},
-		},
-		{
-			name: "a removed label that another manager holds too", do: func(a *attempt) { delete(a.new.Labels, "rack") },
-			deny: []string{"heddle-feature-discovery may not change labels rack" + labelHint},
-		},
-		{
-			name: "all labels removed", do: func(a *attempt) {
-				delete(a.old.Labels, "rack") // one offender: the message's order is CEL's
-				a.new.Labels = nil
-			},
-			deny: []string{"heddle-feature-discovery may not change labels kubernetes.io/hostname" + labelHint},
-		},
-		{name: "a label of a retired rule removed", do: func(a *attempt) { delete(a.new.Labels, "old.example.com/gpu.product") }},
-		{
-			name: "the same changed", do: label("old.example.com/gpu.product", "Y"),
-			deny: []string{"heddle-feature-discovery may not change labels old.example.com/gpu.product" + labelHint},
-		},
-		{
-			name: "a label of Kubernetes removed under forged records", do: func(a *attempt) {
-				delete(a.new.Labels, "kubernetes.io/hostname")
-				a.old.ManagedFields = a.old.ManagedFields[1:]
-			},
-			deny: []string{"heddle-feature-discovery may not change labels kubernetes.io/hostname" + labelHint},
-		},
-		{
-			name: "a label removed without a recorded manager", do: func(a *attempt) {
-				delete(a.new.Labels, "rack")
-				a.old.ManagedFields = nil
-			},
-			deny: []string{"heddle-feature-discovery may not change labels rack" + labelHint},
-		},
-		{name: "our annotation", do: func(a *attempt) { a.new.Annotations[wellknown.OwnedTaints] = "[]" }},
-		{
-			name: "a card that an operator took out", do: func(a *attempt) { a.new.Annotations[wellknown.CordonedGPUs] = "GPU-a" },
-			deny: []string{"heddle-feature-discovery may not change annotations heddle.dev/cordoned-gpus"},
-		},
-		{
-			name: "another annotation", do: func(a *attempt) {
-				a.new.Annotations["csi.volume.kubernetes.io/nodeid"] = "{}"
-				delete(a.new.Annotations, "node.alpha.kubernetes.io/ttl")
-			},
-			deny: []string{"heddle-feature-discovery may not change annotations csi.volume.kubernetes.io/nodeid, node.alpha.kubernetes.io/ttl"},
-		},
-		{name: "a taint of heddle's", do: taint("nvidia.com/gpu.product", corev1.TaintEffectNoSchedule)},
-		{name: "a taint of heddle's removed", do: func(a *attempt) { taint("heddle.dev/node.usage", "NoExecute")(&attempt{new: a.old}) }},
-		{
-			name: "a taint of heddle's that evicts", do: taint("heddle.dev/node.usage", corev1.TaintEffectNoExecute),
-			deny: []string{"heddle-feature-discovery may not add taints of effect NoExecute"},
-		},
-		{
-			name: "another taint", do: taint("example.com/x", corev1.TaintEffectNoSchedule),
-			deny: []string{"heddle-feature-discovery may not change taints example.com/x"},
-		},
-		{
-			name: "another taint removed", do: func(a *attempt) { a.new.Spec.Taints = nil },
-			deny: []string{"heddle-feature-discovery may not change taints node.kubernetes.io/unreachable"},
-		},
-		{
-			name: "cordoned", do: func(a *attempt) { a.new.Spec.Unschedulable = true },
-			deny: []string{"heddle-feature-discovery may not change spec.unschedulable"},
-		},
-		{
-			name: "other fields", do: func(a *attempt) {
-				a.new.Spec.ProviderID, a.new.Finalizers = "", []string{"example.com/stay"}
-			},
-			deny: []string{"heddle-feature-discovery may not change metadata.finalizers, spec.providerID"},
-		},
-		{name: "what the API server writes", do: func(a *attempt) {
-			a.new.ResourceVersion, a.new.Generation, a.new.ManagedFields = "8", 2, nil
-		}},
-		{name: "another Node", do: func(a *attempt) { a.request["name"] = "n2" }, deny: []string{ownNode}},
-		{name: "a token without a node", do: extra(map[string]any{}), deny: []string{ownNode}},
-		{name: "a token without anything", do: func(a *attempt) { delete(a.user(), "extra") }, deny: []string{ownNode}},
-		{name: "a token with two nodes", do: extra(map[string]any{nodeNameKey: []string{"n1", "n2"}}), deny: []string{ownNode}},
-		{name: "the status", do: func(a *attempt) { a.request["subResource"] = "status" }, deny: []string{noStatus}},
-		{
-			name: "a new Node", do: func(a *attempt) { a.request["operation"], a.old, a.new = "CREATE", nil, &corev1.Node{} },
-			deny: []string{noStatus},
-		},
-		{
-			name: "a Node deleted", do: func(a *attempt) {
-				a.request["operation"], a.old, a.new = "DELETE", &corev1.Node{}, nil
-			},
-			deny: []string{noStatus},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := &attempt{old: node(), new: node(), request: updating("n1", "heddle-feature-discovery", "n1")}
-			tt.do(a)
-			p := loadPolicy(t, "--set", "config.cluster.labels[0].key=ring", "--set", "config.cluster.labels[0].value=node.name",
-				"--set", "admissionPolicy.extraLabelKeys={example.com/*.size}")
-			if !p.matches(t, a) {
-				t.Fatal("the policy does not look at the request")
-			}
-			if diff := cmp.Diff(tt.deny, p.denials(t, a)); diff != "" {
-				t.Errorf("denials (-want +got):\n%s", diff)
-			}
-			a.user()["username"] = "system:node:n1"
-			if p.matches(t, a) {
-				t.Error("the policy looks at requests of others")
-			}
-		})
-	}
+	golden.Compare(t, filepath.Join("testdata", "policies", name+".txt"), out.String(), *update)
 }
 
 // policy evaluates the rendered policy as the API server does: variables
@@ -322,11 +204,6 @@ func (p *policy) eval(expression string, in map[string]any) (ref.Val, error) {
 	return value, nil
 }
 
-func (p *policy) matches(t *testing.T, a *attempt) bool {
-	t.Helper()
-	return p.matched(a.in(t, p))
-}
-
 func (p *policy) matched(in map[string]any) bool {
 	for _, c := range p.spec.MatchConditions {
 		if ok, err := p.eval(c.Expression, in); err != nil || ok != types.True {
@@ -336,12 +213,7 @@ func (p *policy) matched(in map[string]any) bool {
 	return true
 }
 
-// denials are the messages of all validations that fail.
-func (p *policy) denials(t *testing.T, a *attempt) []string {
-	t.Helper()
-	return p.denied(t, a.in(t, p))
-}
-
+// denied are the messages of all validations that fail.
 func (p *policy) denied(t *testing.T, in map[string]any) []string {
 	t.Helper()
 	var messages []string

@@ -30,7 +30,11 @@ func newClient(kubeconfig string) (*kubernetes.Clientset, error) {
 // answers reports whether the API server has an answer at a path.
 func (c *Cluster) answers(ctx context.Context, path string) bool {
 	client, err := c.client()
-	return err == nil && client.Discovery().RESTClient().Get().AbsPath(path).Do(ctx).Error() == nil
+	if err != nil {
+		return false
+	}
+	_, err = client.Discovery().RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	return err == nil
 }
 
 func (c *Cluster) nodeReady(ctx context.Context, name string) (bool, error) {
@@ -96,7 +100,8 @@ func (c *Cluster) AddSimulatedNode(ctx context.Context, n SimulatedNode) error {
 	_, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, Annotations: with(n.Annotations, kwokAnnotation, "fake", "node.alpha.kubernetes.io/ttl", "0"),
-			Labels: with(n.Labels, corev1.LabelHostname, n.Name, corev1.LabelOSStable, "linux", corev1.LabelArchStable, "amd64", "type", "kwok"),
+			Labels: with(n.Labels, corev1.LabelHostname, n.Name, corev1.LabelOSStable, "linux", corev1.LabelArchStable, "amd64",
+				"type", "kwok"),
 		},
 		Spec:   corev1.NodeSpec{Taints: n.Taints},
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room},

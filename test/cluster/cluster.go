@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,33 +22,20 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrRunning means that Up found a running cluster of this name.
-	ErrRunning = errors.New("cluster is already running")
 	// ErrNotUp means that Open found no cluster of this name.
 	ErrNotUp = errors.New("cluster is not up")
 )
 
-// Options describe the cluster to run. The zero value is a cluster named heddle with
-// one real node named node1.
+// Options describe the cluster to run, which has one real node named node1.
 type Options struct {
 	// Name distinguishes clusters on one machine; lower-case letters, digits and dashes.
 	Name string
-	// Cache is where everything is built and kept; empty means DefaultCache.
-	Cache string
-	// Source is this repository's root; empty means the one around the working directory.
-	Source string
-	// Node is the real node's name; empty means node1.
-	Node string
-	// Port is the API server's on 127.0.0.1; 0 takes a free one.
-	Port int
 	// Kwok runs the controller that keeps simulated nodes Ready.
 	Kwok bool
 	// NodeLease is for how long a lease of a simulated node lasts, a quarter of which passes
 	// between two renewals; 0 means 40 s, as for kubelets. Thousands of nodes that renew
 	// every 10 s leave a small machine no time for anything else.
 	NodeLease time.Duration
-	// Replace brings a running cluster of the same name down first.
-	Replace bool
 	// Kubelet is laid over the KubeletConfiguration, such as
 	// {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}.
 	Kubelet map[string]any
@@ -64,6 +50,8 @@ type Options struct {
 	APIServerArgs []string
 	// Log receives progress lines; nil means none.
 	Log io.Writer
+
+	cache string // Where everything is built and kept.
 }
 
 // state is what a later call, perhaps of another program, has to know about a
@@ -72,7 +60,6 @@ type state struct {
 	Name          string          `json:"name"`
 	Dir           string          `json:"dir"`
 	LogDir        string          `json:"log_dir"`
-	Node          string          `json:"node"`
 	Cgroup        string          `json:"cgroup"`
 	Kwok          bool            `json:"kwok"`
 	NodeLease     time.Duration   `json:"node_lease,omitempty"`
@@ -94,40 +81,31 @@ type Cluster struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Name == "" {
-		o.Name = "heddle"
-	}
-	if o.Node == "" {
-		o.Node = "node1"
-	}
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`).MatchString(o.Name) {
 		return o, fmt.Errorf("cluster name %q: want up to 20 lower-case letters, digits and dashes", o.Name)
 	}
-	if o.Cache == "" {
-		var err error
-		if o.Cache, err = DefaultCache(); err != nil {
-			return o, err
-		}
-	}
 	var err error
-	o.Cache, err = filepath.Abs(o.Cache)
+	if o.cache, err = DefaultCache(); err != nil {
+		return o, err
+	}
+	o.cache, err = filepath.Abs(o.cache)
 	return o, err
 }
 
-func (o Options) dir() string { return filepath.Join(o.Cache, "up", o.Name) }
+func (o Options) dir() string { return filepath.Join(o.cache, "up", o.Name) }
 
 func (o Options) lock(ctx context.Context) (func(), error) {
-	return lockFile(ctx, filepath.Join(o.Cache, "up", o.Name+".lock"))
+	return lockFile(ctx, filepath.Join(o.cache, "up", o.Name+".lock"))
 }
 
 func (o Options) state(b Binaries) state {
 	// Two caches may hold clusters of one name; cgroups are the machine's.
 	sum := sha256.Sum256([]byte(o.dir()))
 	return state{
-		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.Cache, "log", o.Name), Node: o.Node,
+		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.cache, "log", o.Name),
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
 		KubeletBinary: o.KubeletBinary, CRIO: o.CRIO, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
@@ -145,8 +123,8 @@ func newCluster(s state, log io.Writer) (*Cluster, error) {
 	return c, nil
 }
 
-// Open finds a cluster that an earlier Up started, by Name and Cache of the
-// options. It may have been killed in part: see Status.
+// Open finds a cluster that an earlier Up started, by Name of the options. It may have been killed
+// in part: see Status.
 func Open(o Options) (*Cluster, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -166,11 +144,8 @@ func Open(o Options) (*Cluster, error) {
 	return newCluster(s, o.Log)
 }
 
-// Name is the cluster's name.
-func (c *Cluster) Name() string { return c.state.Name }
-
 // Node is the real node's name.
-func (c *Cluster) Node() string { return c.state.Node }
+func (*Cluster) Node() string { return nodeName }
 
 // Dir is the state directory, below the cache.
 func (c *Cluster) Dir() string { return c.state.Dir }
@@ -183,16 +158,6 @@ func (c *Cluster) NodeKubeconfig() string {
 	return filepath.Join(c.state.Dir, "pki", "admin.kubeconfig")
 }
 
-// Logs opens the log of a component. Logs outlive the cluster, until the next Up
-// of the same name.
-func (c *Cluster) Logs(component string) (io.ReadCloser, error) {
-	f, err := os.Open(c.logFile(component))
-	if err != nil {
-		return nil, fmt.Errorf("logs of %s (one of %s): %w", component, strings.Join(c.Components(), ", "), err)
-	}
-	return f, nil
-}
-
 func (c *Cluster) logFile(component string) string {
 	return filepath.Join(c.state.LogDir, filepath.Base(component)+".log")
 }
@@ -201,47 +166,20 @@ func (c *Cluster) pidFile(component string) string {
 	return filepath.Join(c.state.Dir, "run", component+".pid")
 }
 
-// Status is what Cluster.Status finds.
+// Status is a process of a cluster.
 type Status struct {
-	Name       string
-	Components []ComponentStatus
-	APIReady   bool
-	NodeReady  bool
-	Kubeconfig string
+	Name string
+	PID  int // 0 when it does not run
 }
 
-// ComponentStatus is one process.
-type ComponentStatus struct {
-	Name    string
-	PID     int // 0 when it does not run
-	LogFile string
-}
-
-// Running reports whether every process runs and the node is Ready.
-func (s Status) Running() bool {
-	for _, c := range s.Components {
-		if c.PID == 0 {
-			return false
-		}
-	}
-	return s.APIReady && s.NodeReady
-}
-
-// Status looks at the processes, the API server and the node.
-func (c *Cluster) Status(ctx context.Context) Status {
-	s := Status{Name: c.state.Name, Kubeconfig: c.Kubeconfig()}
-	for _, name := range c.Components() {
-		one := ComponentStatus{Name: name, LogFile: c.logFile(name)}
+// Status looks at the processes.
+func (c *Cluster) Status() (all []Status) {
+	for _, name := range c.components() {
+		one := Status{Name: name}
 		if p, ok := loadPID(c.pidFile(name)); ok && p.alive() {
 			one.PID = p.pid
 		}
-		s.Components = append(s.Components, one)
+		all = append(all, one)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	s.APIReady = c.answers(ctx, "/readyz")
-	if s.APIReady {
-		s.NodeReady, _ = c.nodeReady(ctx, c.state.Node) // An unreachable node is not Ready.
-	}
-	return s
+	return all
 }

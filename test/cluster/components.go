@@ -34,8 +34,8 @@ const (
 	nodeGrace = 10 * time.Second
 )
 
-// Components lists what a cluster runs, in the order of starting.
-func (c *Cluster) Components() []string {
+// components lists what a cluster runs, in the order of starting.
+func (c *Cluster) components() []string {
 	all := []string{
 		compHolder, compForward, compEtcd, c.state.runtime(), compAPIServer, compKCM, compScheduler, compKubelet,
 	}
@@ -91,7 +91,7 @@ func (s state) command(component string) []string {
 		}
 		return append(args,
 			"--config="+filepath.Join(s.Dir, "kubelet.json"), "--kubeconfig="+pki("kubelet.kubeconfig"),
-			"--hostname-override="+s.Node, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet")
+			"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet")
 	case compKwok:
 		return []string{
 			s.Binaries.Kwok, "--config=" + filepath.Join(filepath.Dir(s.Binaries.Kwok), stagesFile),

@@ -19,6 +19,9 @@ const (
 	podNet     = "10.244.0.0/24"
 )
 
+// nodeName is the real node.
+const nodeName = "node1"
+
 // containerdSocket is containerd's address on the node.
 const containerdSocket = "/run/containerd/containerd.sock"
 

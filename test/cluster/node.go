@@ -133,7 +133,7 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 		return err
 	}
 	return c.wait(ctx, "kubelet", []string{compKubelet}, func() bool {
-		return c.answers(ctx, "/api/v1/nodes/"+c.state.Node+"/proxy/healthz")
+		return c.answers(ctx, "/api/v1/nodes/"+nodeName+"/proxy/healthz")
 	})
 }
 

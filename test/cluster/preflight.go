@@ -88,7 +88,8 @@ func missingModules() (all []Missing) {
 	if err != nil {
 		return nil
 	}
-	lists, _ := filepath.Glob(filepath.Join("/lib/modules", strings.TrimSpace(string(release)), "modules.[bd]*")) // Well-formed.
+	pattern := filepath.Join("/lib/modules", strings.TrimSpace(string(release)), "modules.[bd]*")
+	lists, _ := filepath.Glob(pattern) // It is well-formed.
 	for _, list := range lists {
 		text, _ := os.ReadFile(list)
 		known = append(known, text...)
@@ -131,7 +132,7 @@ func disk(cache string) []Missing {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil || st.Bavail*uint64(st.Bsize) >= need {
-		return nil //nolint:nilerr // It will show.
+		return nil
 	}
 	return []Missing{{
 		fmt.Sprintf("disk: %.1f GiB of %d GiB are free for %s", float64(st.Bavail*uint64(st.Bsize))/gib, need/gib, why),

@@ -17,17 +17,17 @@ import (
 
 // Up builds what is missing and starts a cluster. It returns when the node is
 // Ready and the default service account exists; the cluster then runs until Down,
-// also after this program ends. Left-overs of a killed run of the same name are
+// also after this program ends. A cluster of the same name, or what a killed run left of it, is
 // removed first. When Up fails it leaves nothing but the logs.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPlace(o.Cache); err != nil {
+	if err := checkPlace(o.cache); err != nil {
 		return nil, err
 	}
-	binaries, err := Builder{Cache: o.Cache, Source: o.Source, Log: o.Log}.Build(ctx)
+	binaries, err := Builder{Log: o.Log}.Build(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// makeRoom removes what an earlier run of this name left, unless it still runs.
+// makeRoom removes an earlier cluster of this name.
 func makeRoom(ctx context.Context, o Options) error {
 	old, err := Open(o)
 	if errors.Is(err, ErrNotUp) {
@@ -59,9 +59,6 @@ func makeRoom(ctx context.Context, o Options) error {
 	}
 	if err != nil {
 		return err
-	}
-	if !o.Replace && old.Status(ctx).Running() {
-		return fmt.Errorf("%s: %w", o.Name, ErrRunning)
 	}
 	return old.remove(ctx)
 }
@@ -93,7 +90,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options) error {
 	if err := c.startHolder(ctx); err != nil {
 		return err
 	}
-	if err := c.startForward(ctx, o.Port); err != nil {
+	if err := c.startForward(ctx); err != nil {
 		return err
 	}
 	if c.state.CRIO != "" {
@@ -176,14 +173,14 @@ func (c *Cluster) writeFiles(o Options) error {
 	if err != nil {
 		return err
 	}
-	return authority.writeAll(s.Node, "https://"+net.JoinHostPort(serviceIP, "443"),
+	return authority.writeAll(nodeName, "https://"+net.JoinHostPort(serviceIP, "443"),
 		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(serviceIP), net.ParseIP(nodeIP)})
 }
 
 // startForward makes the API server reachable from the host, and only there.
-func (c *Cluster) startForward(ctx context.Context, port int) error {
+func (c *Cluster) startForward(ctx context.Context) error {
 	server := net.JoinHostPort(serviceIP, "443")
-	address, err := c.forward(ctx, compForward, "port", port, server)
+	address, err := c.forward(ctx, compForward, "port", 0, server)
 	if err != nil {
 		return err
 	}
@@ -215,7 +212,7 @@ func (c *Cluster) waitAPI(ctx context.Context) error {
 
 func (c *Cluster) waitNode(ctx context.Context) error {
 	err := c.wait(ctx, "node", []string{compAPIServer, compKubelet, c.state.runtime()}, func() bool {
-		ok, err := c.nodeReady(ctx, c.state.Node)
+		ok, err := c.nodeReady(ctx, nodeName)
 		return err == nil && ok
 	})
 	if err != nil {

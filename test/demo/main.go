@@ -114,7 +114,7 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 ) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		c, err = cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Replace: true, Log: stderr})
+		c, err = cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Log: stderr})
 		return err
 	})
 	group.Go(func() error {

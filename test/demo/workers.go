@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/static"
@@ -53,7 +53,7 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, file := range files {
 		node := strings.TrimSuffix(filepath.Base(file), ".json")
-		machines := replay.New(file, node, log)
+		machines := host.NewReplay(file, node, log)
 		if machines.Scan(ctx) == nil {
 			return fmt.Errorf("%s is no machine", file)
 		}
@@ -70,7 +70,7 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 
 // rescan reads a machine file now and then. replay.Run would watch it, for which
 // the kernel has 128 watchers, all of root's programs together.
-func rescan(ctx context.Context, machines *replay.Replay) error {
+func rescan(ctx context.Context, machines *host.Replay) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {

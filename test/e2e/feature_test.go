@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/test/install"
 )
 
 const (
@@ -39,10 +40,10 @@ func TestFeatureDiscoveryFromTheChart(t *testing.T) {
 		name string
 		run  func(*testing.T, *bed)
 	}{
-		{"a machine that changes changes the labels", stepMachine},
 		{"a bad configuration keeps the last good one and reports it", stepBadConfig},
 		{"a good configuration is taken without a restart", stepGoodConfig},
 		{"the token may write its own Node and our keys only", stepPolicy},
+		{"cleanup takes all away", stepCleanup},
 	} {
 		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
@@ -82,36 +83,19 @@ func (b *bed) installChart(t *testing.T) {
 	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.deploy=false"); err != nil {
 		t.Fatal(err)
 	}
-	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if _, err := b.installer.Helm(ctx, b.Cluster, "uninstall", release, "-n", suite, "--wait"); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func (b *bed) path(file string) string { return filepath.Join(b.installer.Root, file) }
 
 // waitLabel waits until the real node's label is value; "" means absent.
-func (b *bed) waitLabel(t *testing.T, key, value string) time.Duration {
+func (b *bed) waitLabel(t *testing.T, key, value string) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		if got := b.node(t, b.Node()).Labels[key]; got != value {
 			return fmt.Sprintf("label %s is %q, want %q", key, got, value)
 		}
 		return ""
 	})
-}
-
-func stepMachine(t *testing.T, b *bed) {
-	b.kubectl(t, "-n", suite, "delete", "configmap", "machine")
-	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/mixed-l40s-h100.json"))
-	b.waitLabel(t, "nvidia.com/gpu.count", "5")
-	b.waitLabel(t, "heddle.dev/rdma.hca.count", "2")
-	if n := b.restarts(t); n != 0 {
-		t.Errorf("the daemon restarted %d times", n)
-	}
 }
 
 func (b *bed) restarts(t *testing.T) (n int32) {
@@ -210,6 +194,16 @@ func stepPolicy(t *testing.T, b *bed) {
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
 		t.Errorf("rejected by something else: %v", err)
 	}
+}
+
+// stepCleanup leaves the shared node as the test found it.
+func stepCleanup(t *testing.T, b *bed) {
+	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	// Helm 4 applies server-side: the ConfigMap that the test edited is a conflict.
+	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m", "--force-conflicts",
+		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)
+	b.waitLabel(t, "nvidia.com/gpu.product", "")
+	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
 }
 
 // kubectlAfter runs kubectl in a cleanup, when the test's context is over.

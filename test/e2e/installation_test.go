@@ -98,7 +98,6 @@ func TestLifeOfAnInstallation(t *testing.T) {
 	}{
 		{"every daemon writes something", stepWritten},
 		{"a library out of an image is in the container with a share", stepLibrary},
-		{"names of pods are for the node and for those who may have them", stepNamesOfPods},
 		{"an upgrade and a rollback leave a running share alone", stepRolled},
 		{"an uninstall is rejected while a share is bound", stepHeld},
 	} {

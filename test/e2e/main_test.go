@@ -79,7 +79,7 @@ func newBed(t *testing.T, o cluster.Options) *bed {
 	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-e2e"), os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	o.Kwok, o.Replace = true, true
+	o.Kwok = true
 	if b.Cluster, err = cluster.Up(ctx, o); err != nil {
 		t.Fatal(err)
 	}
@@ -125,11 +125,11 @@ func runAll(m *testing.M) (code int, err error) {
 // newNode creates a Node object that no kubelet and no controller of kwok
 // looks after, so that every write to it is ours. It has the label that every
 // kubelet sets: the API server starts to track managers with the first field.
-func (b *bed) newNode(t *testing.T, name string, taints ...corev1.Taint) {
+func (b *bed) newNode(t *testing.T, name string) {
 	t.Helper()
 	nodes := b.client.CoreV1().Nodes()
 	labels := map[string]string{corev1.LabelHostname: name}
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	if _, err := nodes.Create(t.Context(), n, metav1.CreateOptions{FieldManager: "operator"}); err != nil {
 		t.Fatal(err)
 	}

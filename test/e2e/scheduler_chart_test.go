@@ -7,15 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 const podGroupCRD = "podgroups.scheduling.x-k8s.io"
@@ -91,76 +82,9 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	f.gpus(t, "chart-more", 4, nil)
 	f.running(t, "labeled", 2)
 	f.shows(t, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
-	f.ownersWriteNoShares(t)
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 	f.shows(t, "labeled", "{.metadata.uid}", "")
 	uninstall(t.Context())
 	b.kubectl(t, "get", "crd", podGroupCRD)
 	b.kubectl(t, "get", "-n", f.namespace, "podgroups."+strings.TrimPrefix(podGroupCRD, "podgroups."), "pair")
-}
-
-// ownersWriteNoShares: the scheduler's account writes which GPUs a pod shares, and
-// even an administrator does not.
-func (f *fleet) ownersWriteNoShares(t *testing.T) {
-	t.Helper()
-	f.nodes(t, sharing("chart-shared"))
-	f.create(t, f.share("honest", 10, 4))
-	f.running(t, "honest", 1)
-	text := f.kubectl(t, "-n", f.namespace, "get", "pod", "honest", "-o", "jsonpath={.metadata.annotations}")
-	if !strings.Contains(text, wellknown.SGPUAllocation) {
-		t.Errorf("a pod with a share has annotations %s", text)
-	}
-	for _, key := range []string{wellknown.SGPUAllocation, wellknown.SGPUBound} {
-		for _, change := range []string{key + "={}", key + "-"} {
-			out, err := f.Kubectl(t.Context(), "-n", f.namespace, "annotate", "--overwrite", "pod", "honest", change)
-			denied := err != nil && strings.Contains(err.Error()+out, "admissionPolicy.shareWriters")
-			if has := strings.Contains(text, key); denied != (has || strings.HasSuffix(change, "={}")) {
-				t.Errorf("annotate %s: %s %v", change, out, err)
-			}
-		}
-	}
-	forged := f.share("forged", 1, 1)
-	forged.Annotations = map[string]string{wellknown.SGPUAllocation: "{}"}
-	_, err := f.client.CoreV1().Pods(f.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("a new pod with a forged annotation: %v", err)
-	}
-	f.kubectl(t, "-n", f.namespace, "label", "pod", "honest", "any=label")
-}
-
-const (
-	gpusOfNode = 8
-	gpuMiB     = 80 << 10
-	gpuSlots   = 16
-)
-
-func gpuUUID(node string, gpuAt int) string { return fmt.Sprintf("GPU-%s-%d", node, gpuAt) }
-
-// sharing is a node of eight cards that heddle-device-plugin has published.
-func sharing(name string) cluster.SimulatedNode {
-	all := allocation.NodeGPUs{Version: allocation.Version}
-	for i := range gpusOfNode {
-		all.GPUs = append(all.GPUs, allocation.GPU{
-			UUID: gpuUUID(name, i), Index: i, MemoryMiB: gpuMiB, Slots: gpuSlots, Zone: 1, Healthy: true,
-		})
-	}
-	return cluster.SimulatedNode{
-		Name: name, Annotations: map[string]string{wellknown.SharedGPUs: all.String()},
-		Capacity: map[string]string{
-			"nvidia.com/sgpu": fmt.Sprint(gpusOfNode * gpuSlots), "nvidia.com/vcore": fmt.Sprint(gpusOfNode * 100),
-			"nvidia.com/vmemory": fmt.Sprint(gpusOfNode * gpuMiB >> 10),
-		},
-	}
-}
-
-// share is a pod that asks for a part of a card.
-func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
-	p := f.pod(name, 0, nil)
-	p.Spec.SchedulerName = schedulerName
-	limits := p.Spec.Containers[0].Resources.Limits
-	limits[corev1.ResourceCPU] = resource.MustParse("100m")
-	for name, n := range map[corev1.ResourceName]int64{"nvidia.com/sgpu": 1, "nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
-		limits[name] = *resource.NewQuantity(n, resource.DecimalSI)
-	}
-	return p
 }

@@ -60,7 +60,7 @@ func (f *fleet) scheduled(t *testing.T, name string) string {
 func TestNativePodGroups(t *testing.T) {
 	f := newFleetOn(t, withGates(t), "gpuScheduler.genericWorkload=true", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.address=http://127.0.0.1:19421/node_group", "gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19421, map[string][]string{leafA: numbered("native-a", 4), leafB: numbered("native-b", 3)})
+	at := f.leaves(t, 19421, map[string][]string{leafA: numbered("native-a", 4), leafB: numbered("native-b", 3)})
 	used := map[string]string{}
 	for _, tt := range []struct {
 		gang string

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -248,11 +246,11 @@ func (f *fleet) pod(name string, gpus int, labels map[string]string) *corev1.Pod
 	}
 }
 
-// gang makes n pods of a gang that name our scheduler.
-func (f *fleet) gang(t *testing.T, name string, n, gpus int, annotations map[string]string) {
+// gang makes n pods of a gang that name our scheduler, with 8 GPUs each.
+func (f *fleet) gang(t *testing.T, name string, n int, annotations map[string]string) {
 	t.Helper()
 	for i := range n {
-		f.create(t, f.member(name, i, n, gpus, annotations))
+		f.create(t, f.member(name, i, n, 8, annotations))
 	}
 }
 
@@ -345,21 +343,4 @@ func whyNot(pod *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-// set is a StatefulSet of n pods, which are made all at once.
-func (f *fleet) set(name string, n int, pod *corev1.Pod) *appsv1.StatefulSet {
-	labels := map[string]string{"app": name}
-	maps.Copy(labels, pod.Labels)
-	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	return &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.namespace},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: new(int32(n)), PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec,
-			},
-		},
-	}
 }

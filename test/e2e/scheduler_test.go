@@ -61,9 +61,8 @@ func TestAssignment(t *testing.T) {
 	}
 }
 
-// leaves reports nodes by the leaf that they are on, and starts a topo-master
-// that reports it.
-func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topoMaster, at map[string]string) {
+// leaves reports nodes by the leaf that they are on, and starts a topo-master.
+func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (at map[string]string) {
 	t.Helper()
 	f.topologyCRD(t)
 	at = map[string]string{}
@@ -80,7 +79,8 @@ func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topo
 		reports = append(reports, reportOf(name, f.node(t, name).UID, leaf))
 	}
 	f.report(t, reports...)
-	return f.startTopoMaster(t, "sched", port, "--exports", "none"), at
+	f.startTopoMaster(t, "sched", port, "--exports", "none")
+	return at
 }
 
 const (

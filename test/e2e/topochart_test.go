@@ -174,6 +174,11 @@ func stepEthernet(t *testing.T, b *topoChart) {
 	dir := filepath.Join(b.Dir(), "ethernet")
 	tree := sysfstest.At(t, dir)
 	sysfstest.DGXH100(tree)
+	// The machine's RoCE port, to listen on.
+	const port = "busybox ip link add ens1f0np0 type veth; busybox ip link set ens1f0np0 up"
+	if _, err := b.NodeExec(t.Context(), "sh", "-ec", port); err != nil {
+		t.Fatal(err)
+	}
 	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
 		"--set", "topoDiscovery.worker.infiniband=false")
 	patch := `[{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "fixture", "hostPath": {"path": "` + dir + `"}}},

@@ -30,16 +30,16 @@ func TestWhy(t *testing.T) {
 		})
 		t.Log(out)
 	}
-	f.gang(t, "large", 3, 8, map[string]string{inOneLeaf: "leaf"})
+	f.gang(t, "large", 3, map[string]string{inOneLeaf: "leaf"})
 	answers("large", "Gang "+f.namespace+"/large: 0 of 3 pods have a node; 3 must before any starts.", "rejected by podgroup large: 2 of 3 fit",
 		"2 of 3", "without the required level leaf: 3 pods")
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "--all", "--grace-period=0", "--force")
 
-	f.gang(t, "first", 2, 8, map[string]string{inOneLeaf: "leaf", "heddle.dev/expected-duration": "90m"})
-	f.gang(t, "second", 2, 8, map[string]string{inOneLeaf: "leaf"})
+	f.gang(t, "first", 2, map[string]string{inOneLeaf: "leaf", "heddle.dev/expected-duration": "90m"})
+	f.gang(t, "second", 2, map[string]string{inOneLeaf: "leaf"})
 	f.running(t, "first", 2)
 	f.running(t, "second", 2)
-	f.gang(t, "third", 2, 8, map[string]string{inOneLeaf: "leaf"})
+	f.gang(t, "third", 2, map[string]string{inOneLeaf: "leaf"})
 	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu since ", " until ",
 		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
 

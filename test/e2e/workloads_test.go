@@ -158,7 +158,7 @@ func TestGangsOfOtherControllers(t *testing.T) {
 	const port = 19431
 	f := newFleet(t, fmt.Sprintf("gpuScheduler.map.address=http://127.0.0.1:%d/node_group", port),
 		"gpuScheduler.map.interval=500ms")
-	_, at := f.leaves(t, port, map[string][]string{leafA: numbered("jobs-a", 4), leafB: numbered("jobs-b", 4)})
+	at := f.leaves(t, port, map[string][]string{leafA: numbered("jobs-a", 4), leafB: numbered("jobs-b", 4)})
 	f.startWebhooked(t, "sigs.k8s.io/jobset", "config/components/crd/bases", "config/components/webhook/manifests.yaml",
 		"config.jobset.x-k8s.io/v1alpha1", 19451)
 	f.startWebhooked(t, "sigs.k8s.io/lws/cmd", "config/crd/bases", "config/webhook/manifests.yaml",
@@ -252,7 +252,7 @@ func TestKueueAdmitsAndHeddlePlaces(t *testing.T) {
 	const port = 19471
 	f := newFleet(t, fmt.Sprintf("gpuScheduler.map.address=http://127.0.0.1:%d/node_group", port),
 		"gpuScheduler.map.interval=500ms")
-	_, at := f.leaves(t, port, map[string][]string{leafA: numbered("quota-a", 2), leafB: numbered("quota-b", 3)})
+	at := f.leaves(t, port, map[string][]string{leafA: numbered("quota-a", 2), leafB: numbered("quota-b", 3)})
 	f.startKueue(t)
 	eventually(t, func() string {
 		err := f.Apply(t.Context(), fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta1

@@ -9,7 +9,6 @@ package ibsim
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -19,16 +18,6 @@ import (
 	"testing"
 	"time"
 )
-
-// MissingError names what this machine lacks. A test that meets it skips, with
-// this reason.
-type MissingError struct {
-	// What is absent, and Remedy how to get it.
-	What, Remedy string
-}
-
-// Error names both.
-func (e *MissingError) Error() string { return fmt.Sprintf("%s (%s)", e.What, e.Remedy) }
 
 // MaxClients is how many clients ibsim 0.10 serves at once.
 const MaxClients = 10
@@ -46,59 +35,43 @@ type Sim struct {
 	slots chan struct{}
 }
 
-// Run starts ibsim on a fabric in a file until a test ends, or skips the test
-// where it is not installed.
+// Run starts ibsim on a fabric in a file of ibnetdiscover's form until a test ends, or skips the test
+// where it is not installed. It is ready when Run returns.
 func Run(tb testing.TB, netFile string) *Sim {
 	tb.Helper()
-	s, err := Start(context.WithoutCancel(tb.Context()), netFile)
-	if missing, ok := errors.AsType[*MissingError](err); ok {
-		tb.Skip(missing)
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return s
-}
-
-// Start runs ibsim on a fabric in a file of ibnetdiscover's form and waits
-// until it is ready. It ends with ctx, or by Close.
-func Start(ctx context.Context, netFile string) (*Sim, error) {
 	program, err := exec.LookPath("ibsim")
 	if err != nil {
-		return nil, &MissingError{What: "no ibsim", Remedy: "apt-get install ibsim-utils"}
+		tb.Skip("no ibsim (apt-get install ibsim-utils)")
 	}
 	s := &Sim{
 		name: fmt.Sprintf("heddle-%d-%d", syscall.Getpid(), time.Now().UnixNano()), slots: make(chan struct{}, MaxClients-2),
 	}
 	// Room for 512 hosts of 8 HCAs; -s starts the network at once.
-	s.cmd = exec.CommandContext(ctx, program, "-s", "-N", "8192", "-S", "512", "-P", "60000", netFile)
+	s.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), program,
+		"-s", "-N", "8192", "-S", "512", "-P", "60000", netFile)
 	s.cmd.Env = append(s.cmd.Environ(), "IBSIM_SOCKNAME="+s.name)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if s.console, err = s.cmd.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("ibsim: %w", err)
+		tb.Fatal(err)
 	}
 	output, err := s.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("ibsim: %w", err)
+		tb.Fatal(err)
 	}
 	s.output = bufio.NewReader(output)
 	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("ibsim: %w", err)
+		tb.Fatal(err)
 	}
+	tb.Cleanup(s.close)
 	text, err := s.prompt()
 	if err == nil {
 		// The first prompt comes before the sockets; an answered command after.
 		_, err = s.Command("Attached")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ibsim on %s: %w\n%s", netFile, err, text), s.Close())
+		tb.Fatalf("ibsim on %s: %v\n%s", netFile, err, text)
 	}
-	return s, nil
+	return s
 }
 
 // prompt reads ibsim's output up to its prompt.
@@ -155,13 +128,9 @@ func (s *Sim) Environ(host string) []string {
 	}
 }
 
-// Close ends the simulator.
-func (s *Sim) Close() error {
+// close ends the simulator.
+func (s *Sim) close() {
 	_, _ = io.WriteString(s.console, "Quit\n") // It may be dead already.
 	_ = s.console.Close()
-	err := s.cmd.Wait()
-	if _, ok := errors.AsType[*exec.ExitError](err); ok {
-		return nil // Ended by a signal, or by its own way of leaving.
-	}
-	return err
+	_ = s.cmd.Wait() // It ends by a signal, or by its own way of leaving.
 }

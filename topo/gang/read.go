@@ -330,6 +330,9 @@ func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName
 		if !isName(namespace) || !isName(name) || strings.Contains(namespace, ".") {
 			return nil, fmt.Errorf("invalid gang %q: must be namespace/name", wellknown.Clip(word))
 		}
+		if namespace != self.Namespace {
+			return nil, fmt.Errorf("gang %s/%s is in another namespace", namespace, name)
+		}
 		groups = append(groups, types.NamespacedName{Namespace: namespace, Name: name})
 	}
 	slices.SortFunc(groups, func(a, b types.NamespacedName) int {

@@ -78,8 +78,8 @@ func NewAxes(groups, crossing []v1alpha1.Group) *Axes {
 	return &axes
 }
 
-// Cuts reports whether domains cross groups of a kind.
-func (a *Axes) Cuts(kind string) bool { return a.cut[kind] }
+// Cuts reports whether domains cross groups of a kind: none do without axes.
+func (a *Axes) Cuts(kind string) bool { return a != nil && a.cut[kind] }
 
 // splitter puts the nodes of domains together, or apart.
 type splitter struct {

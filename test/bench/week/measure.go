@@ -11,14 +11,12 @@ import (
 type Result struct {
 	Policy string
 	// Gangs is how often one was placed, Waits are the times that they waited before
-	// their first start, or in vain, by [Sizes]. Restarts how often one lost a node and found no other.
-	Gangs    int
-	Waits    [4][]time.Duration
-	Restarts int
+	// their first start, or in vain, by [Sizes].
+	Gangs int
+	Waits [4][]time.Duration
 	// Groups is the mean of lowest groups used over the fewest that hold the
-	// gang on an empty cluster; Optimal the share of gangs with that few.
-	Groups  float64
-	Optimal float64
+	// gang on an empty cluster.
+	Groups float64
 	// Possible is the mean of lowest groups used over the fewest that had room
 	// for the gang when it was placed, gangs that lost a node left out.
 	Possible float64
@@ -39,13 +37,13 @@ func (h *Holes) add(other Holes, times float64) {
 }
 
 type measure struct {
-	gangs, optimal, restarts int
-	groups, tiers            float64
-	waits                    [4][]time.Duration
-	time                     time.Duration
-	holes                    Holes
-	used                     float64
-	passed                   time.Duration
+	gangs         int
+	groups, tiers float64
+	waits         [4][]time.Duration
+	time          time.Duration
+	holes         Holes
+	used          float64
+	passed        time.Duration
 	// fresh is how many gangs were placed whole, possible the sum of their
 	// groups over the fewest then.
 	fresh    int
@@ -104,9 +102,6 @@ func (m *measure) placed(c *cluster, g *gang, then int) {
 	m.gangs++
 	m.groups += float64(len(leaves)) / float64(least)
 	m.tiers += float64(tier - lowest)
-	if len(leaves) == least {
-		m.optimal++
-	}
 	if then > 0 {
 		m.fresh++
 		m.possible += float64(len(leaves)) / float64(then)
@@ -170,9 +165,8 @@ func (m *measure) result(name string, w *week) Result {
 	}
 	gangs, hours := float64(max(1, m.gangs)), m.time.Hours()
 	r := Result{
-		Policy: name, Gangs: m.gangs, Restarts: m.restarts,
-		Waits:  m.waits,
-		Groups: m.groups / gangs, Optimal: float64(m.optimal) / gangs, Tier: m.tiers / gangs,
+		Policy: name, Gangs: m.gangs, Waits: m.waits,
+		Groups: m.groups / gangs, Tier: m.tiers / gangs,
 		Possible: m.possible / float64(max(1, m.fresh)),
 		Used:     m.used / hours,
 	}
@@ -191,15 +185,12 @@ func mean(weeks []Result) Result {
 		for size := range sum.Waits {
 			sum.Waits[size] = append(sum.Waits[size], w.Waits[size]...)
 		}
-		sum.Restarts += w.Restarts
 		sum.Groups += w.Groups / n
-		sum.Optimal += w.Optimal / n
 		sum.Tier += w.Tier / n
 		sum.Possible += w.Possible / n
 		sum.Used += w.Used / n
 		sum.add(w.Holes, 1/n)
 	}
 	sum.Gangs /= len(weeks)
-	sum.Restarts /= len(weeks)
 	return sum
 }

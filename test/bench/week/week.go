@@ -6,7 +6,6 @@ package week
 
 import (
 	"cmp"
-	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -28,27 +27,10 @@ const (
 type event struct {
 	at   time.Duration
 	kind kind
-	// seq orders events of one moment.
-	seq  int
 	gang *gang
 	node int32
 	// run is the run of the gang that a departure ends.
 	run int
-}
-
-type events []event
-
-func (e *events) Len() int { return len(*e) }
-func (e *events) Less(i, j int) bool {
-	a, b := &(*e)[i], &(*e)[j]
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) < 0
-}
-func (e *events) Swap(i, j int) { (*e)[i], (*e)[j] = (*e)[j], (*e)[i] }
-func (e *events) Push(x any)    { *e = append(*e, x.(event)) } //nolint:forcetypeassert // Nothing else is pushed.
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
 }
 
 // gang is a job of the trace.
@@ -73,8 +55,8 @@ type week struct {
 	cluster *cluster
 	policy  Policy
 	now     time.Duration
-	seq     int
-	events  events
+	// events are to come, in order.
+	events []event
 	// waiting are in the order of the queue.
 	waiting []*gang
 	running map[*gang]bool
@@ -94,7 +76,8 @@ func Run(plan Plan, policy Policy, seed uint64) Result {
 		w.push(f)
 	}
 	for len(w.events) > 0 {
-		e := heap.Pop(&w.events).(event) //nolint:forcetypeassert // It holds nothing else.
+		e := w.events[0]
+		w.events = w.events[1:]
 		if e.at > Horizon {
 			break
 		}
@@ -108,9 +91,8 @@ func Run(plan Plan, policy Policy, seed uint64) Result {
 }
 
 func (w *week) push(e event) {
-	w.seq++
-	e.seq = w.seq
-	heap.Push(&w.events, e)
+	at, _ := slices.BinarySearchFunc(w.events, e.at+1, func(o event, at time.Duration) int { return cmp.Compare(o.at, at) })
+	w.events = slices.Insert(w.events, at, e)
 }
 
 func (w *week) handle(e *event) {
@@ -158,7 +140,6 @@ func (w *week) fail(node int32) {
 		if next == nil {
 			g.since = w.now
 			w.waiting = append(w.waiting, g)
-			w.measure.restarts++
 			continue
 		}
 		w.start(g, next, g.ends-w.now, 0)

@@ -5,6 +5,7 @@ package image
 
 import (
 	"archive/tar"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -107,9 +108,9 @@ func plan(spec Spec) []entry {
 // libraries are the loader and the shared libraries of a program, by ldd, which fails for what is static or
 // no program. The loader of the image finds them in the same directories.
 func libraries(file string) (paths []string) {
-	out, _ := exec.Command("ldd", file).Output()
+	out, _ := exec.CommandContext(context.Background(), "ldd", file).Output()
 	for line := range strings.Lines(string(out)) {
-		for _, word := range strings.Fields(line) {
+		for word := range strings.FieldsSeq(line) {
 			if path.IsAbs(word) {
 				paths = append(paths, path.Clean(word))
 				break

@@ -44,7 +44,7 @@ func (r *rig) sharesOnCRIO(t *testing.T) {
 	r.waitShares(t, allSlots, allCores, allGiB)
 	r.preloads(t)
 	r.run(t, r.pod("share", box{more: share(30, 4), env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}}))
-	r.hasShares(t, "share", "app", 0, slice(30, 4))
+	r.hasShares(t, "share", "app", slice(30, 4))
 	own := map[string]string{"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m", "CUDA_DEVICE_SM_LIMIT_0": "30", "CUDA_REDIRECT": ""}
 	owns(t, "share", r.sees(t, "share", "app").Env, own)
 	owns(t, "kubectl exec in share", r.ask(t, "share", "app").Env, own)

@@ -10,9 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// resources is how many the plugin registers on a DGX H100.
-const resources = 2
-
 // TestCheckpointLost: the kubelet forgets who has which devices. Containers
 // run on, their devices are given to no other pod, and one that ends cannot
 // start: its pod gets an Event.
@@ -25,7 +22,7 @@ func TestCheckpointLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.startKubelet(t)
-	r.waitRegistrations(t, mark, resources)
+	r.waitRegistrations(t, mark)
 	// At once the plugin may not know yet, and then rejects the start.
 	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
 	r.waitPod(t, "hasty", func(p *corev1.Pod) string {

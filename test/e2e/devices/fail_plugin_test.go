@@ -20,7 +20,7 @@ func TestPluginDown(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitRegistrations(t, mark, resources)
+	r.waitRegistrations(t, mark)
 	r.waitRestart(t, "big", "app", n+1)
 	r.lands(t, "new")
 	r.untouched(t, map[string]life{"small": before["small"]})
@@ -49,7 +49,7 @@ func TestNodeReboot(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitRegistrations(t, mark, resources)
+	r.waitRegistrations(t, mark)
 	back := map[string]life{}
 	for _, pod := range pods {
 		p := r.waitPod(t, pod, func(p *corev1.Pod) string {

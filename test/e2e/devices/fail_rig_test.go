@@ -113,12 +113,12 @@ func (r *rig) startKubelet(t *testing.T) {
 // registrations counts those in a part of the plugin's log.
 func registrations(log string) int { return strings.Count(log, `msg="registered with kubelet"`) }
 
-// waitRegistrations waits until the kubelet has taken this many since mark.
-func (r *rig) waitRegistrations(t *testing.T, mark, n int) {
+// waitRegistrations waits until the kubelet has taken both resources of a DGX H100 since mark.
+func (r *rig) waitRegistrations(t *testing.T, mark int) {
 	t.Helper()
 	eventually(t, func() string {
-		if got := registrations(r.plugin.log.since(mark)); got < n {
-			return fmt.Sprintf("%d registrations of %d", got, n)
+		if got := registrations(r.plugin.log.since(mark)); got < 2 {
+			return fmt.Sprintf("%d registrations of 2", got)
 		}
 		return ""
 	})

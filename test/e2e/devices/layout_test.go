@@ -164,20 +164,3 @@ func (r *rig) machine(t *testing.T) *machine.Machine {
 	}
 	return m
 }
-
-// edit changes the machine under the running plugin, and puts it back after
-// the test.
-func (r *rig) edit(t *testing.T, change func(*machine.Machine)) {
-	t.Helper()
-	before := r.machine(t)
-	m := r.machine(t)
-	change(m)
-	if err := r.writeMachine(m); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.writeMachine(before); err != nil {
-			t.Error(err)
-		}
-	})
-}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // disjoint reports whether no device is in two lists.
@@ -43,16 +42,6 @@ func TestInitContainers(t *testing.T) {
 			t.Errorf("an init container that asked for nothing sees %+v", none)
 		}
 		r.has(t, "init-other", "app", 4, 4)
-	})
-	t.Run("fails and is tried again", func(t *testing.T) {
-		r.create(t, r.pod("init-fails", box{gpus: 2, hcas: 2}, box{name: "before", gpus: 2, hcas: 2, args: []string{"fail"}}))
-		r.waitPod(t, "init-fails", func(p *corev1.Pod) string {
-			if status(p, "before").RestartCount == 0 {
-				return "its init container has not been tried again"
-			}
-			return ""
-		})
-		r.has(t, "init-fails", "before", 2, 2)
 	})
 }
 

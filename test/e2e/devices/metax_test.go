@@ -121,7 +121,7 @@ func metaXShares(t *testing.T, r *rig) {
 	p.Spec.SchedulerName = ""
 	r.run(t, r.atHand(p))
 	name := p.Spec.Containers[0].Name
-	r.hasShares(t, p.Name, name, 0, allocation.Share{VCore: 60, MemoryMiB: 4096})
+	r.hasShares(t, p.Name, name, allocation.Share{VCore: 60, MemoryMiB: 4096})
 	noOtherMaker(t, r.sees(t, p.Name, name))
 	r.remove(t, p.Name)
 }

@@ -187,15 +187,6 @@ func (p *process) kill(t *testing.T) {
 	<-p.done
 }
 
-// restart stops the plugin gracefully, starts it and waits until it is ready.
-func (p *process) restart(t *testing.T) {
-	t.Helper()
-	if err := p.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	p.again(t)
-}
-
 // again starts a plugin that does not run and waits until it is ready; that is
 // what it returns.
 func (p *process) again(t *testing.T) time.Duration {

@@ -67,7 +67,7 @@ func (d *readers) procedure(t *testing.T, heading string, names []string, steps 
 				return "" // The stand-in for the driver does that.
 			}
 			cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
-			cmd.Env = append(kubectl.Env, "PATH="+path)
+			cmd.Env = slices.Concat(kubectl.Env, []string{"PATH=" + path})
 			var code int
 			if out, code = exit(t, cmd); code != 0 {
 				return fmt.Sprintf("%s: exit code %d\n%s", command, code, out)

@@ -191,7 +191,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
+		Name: "dev-" + o.name, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
 		FeatureGates: o.gates, Kwok: o.kwok,
 	})
 	if err != nil {
@@ -283,9 +283,9 @@ func (r *rig) allocatable(t *testing.T, resource string) int64 {
 	return q.Value()
 }
 
-func (r *rig) waitAllocatable(t *testing.T, resource string, want int64) time.Duration {
+func (r *rig) waitAllocatable(t *testing.T, resource string, want int64) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		if got := r.allocatable(t, resource); got != want {
 			return fmt.Sprintf("allocatable %s is %d, want %d", resource, got, want)
 		}

@@ -31,7 +31,6 @@ type report struct {
 	Open    map[string]string `json:"open"`
 	Devices string            `json:"devices"`
 	Mounted string            `json:"mounted"`
-	NCCL    string            `json:"nccl"`
 	CPUs    []int             `json:"cpus"`
 	Room    map[string]int64  `json:"room"`
 	// Found are by directory.
@@ -41,15 +40,11 @@ type report struct {
 // seen is what a container sees: UUIDs of GPUs and RDMA names of HCAs that it
 // can open, both sorted by name, and what was listed for it.
 type seen struct {
+	*report
 	GPUs, HCAs []string
 	// CM reports whether it can open rdma_cm.
 	CM      bool
-	Env     map[string]string
 	Devices *cdi.Devices // nil without the file
-	NCCL    string       // /etc/nccl.conf; empty without
-	CPUs    []int
-	Room    map[string]int64
-	Found   map[string][]string
 }
 
 // report is the last line of a container's log: that of its latest start.
@@ -119,7 +114,7 @@ func (r *rig) sees(t *testing.T, pod, container string) *seen {
 
 // interpret turns paths into devices.
 func interpret(rep *report, m *machine.Machine) (*seen, error) {
-	s := &seen{Env: rep.Env, NCCL: strings.TrimSpace(rep.NCCL), CPUs: rep.CPUs, Room: rep.Room, Found: rep.Found}
+	s := &seen{report: rep}
 	var errs []error
 	if rep.Devices != "" {
 		s.Devices = &cdi.Devices{}
@@ -272,9 +267,6 @@ type record struct {
 	Shares []allocation.Share `json:"shares"`
 }
 
-// spec is the file name of its CDI spec.
-func (r *record) spec() string { return "heddle-" + r.Kind + "-" + r.Device + ".json" }
-
 // bindings are the records with an owner, by container.
 func (r *rig) bindings(t *testing.T) map[string][]record {
 	t.Helper()
@@ -330,26 +322,6 @@ func (r *rig) specs(t *testing.T) map[string]*specs.Spec {
 		all[filepath.Base(file)] = spec
 	}
 	return all
-}
-
-// bound are the HCAs, by RDMA name, that a container's records name, and its
-// GPUs; sorted.
-func bound(m *machine.Machine, records []record) (gpus, hcas []string) {
-	name := map[string]string{}
-	for i, id := range m.HCAIDs() {
-		name[id] = m.HCAs[i].Name
-	}
-	for i := range records {
-		if records[i].Resource == gpuResource {
-			gpus = append(gpus, records[i].IDs...)
-		}
-		for _, id := range records[i].HCAs {
-			hcas = append(hcas, name[id])
-		}
-	}
-	slices.Sort(gpus)
-	slices.Sort(hcas)
-	return gpus, hcas
 }
 
 // sortedKeys helps messages to be the same each time.

@@ -59,7 +59,7 @@ func TestHAMiSide(t *testing.T) {
 			for name, p := range running {
 				r.waitReady(t, name)
 				for container, shares := range recordedShares(t, p) {
-					r.hasShares(t, name, container, 0, shares...)
+					r.hasShares(t, name, container, shares...)
 					want.add(shares)
 				}
 			}

@@ -40,7 +40,7 @@ func resizedShare(t *testing.T, r *rig) {
 			t.Errorf("a resize to %s is answered %s (%v)", resize, out, err)
 		}
 	}
-	r.hasShares(t, "resized", "app", 0, slice(30, 4))
+	r.hasShares(t, "resized", "app", slice(30, 4))
 }
 
 // besides adds containers to a pod.
@@ -58,9 +58,9 @@ func severalShares(t *testing.T, r *rig) {
 	p := besides(r.pod("several", box{more: share(30, 4)}),
 		box{name: "second", more: share(20, 8)}, box{name: "pair", more: shares(2, 10, 1)}, box{name: "none"})
 	r.run(t, p)
-	app := r.hasShares(t, "several", "app", 0, slice(30, 4))
-	second := r.hasShares(t, "several", "second", 0, slice(20, 8))
-	pair := r.hasShares(t, "several", "pair", 0, slice(10, 1), slice(10, 1))
+	app := r.hasShares(t, "several", "app", slice(30, 4))
+	second := r.hasShares(t, "several", "second", slice(20, 8))
+	pair := r.hasShares(t, "several", "pair", slice(10, 1), slice(10, 1))
 	if none := r.sees(t, "several", "none"); len(none.GPUs) > 0 || none.Devices != nil {
 		t.Errorf("a container that asked for nothing sees %+v", none)
 	}
@@ -71,11 +71,11 @@ func severalShares(t *testing.T, r *rig) {
 
 	r.stopContainer(t, "several", "app")
 	running := r.waitRestart(t, "several", "app", 1)
-	r.hasShares(t, "several", "app", 0, app...)
+	r.hasShares(t, "several", "app", app...)
 	r.killContainer(t, status(running, "pair").ContainerID)
 	r.waitRestart(t, "several", "pair", 1)
-	r.hasShares(t, "several", "pair", 0, pair...)
-	r.hasShares(t, "several", "second", 0, second...)
+	r.hasShares(t, "several", "pair", pair...)
+	r.hasShares(t, "several", "second", second...)
 	if n := len(r.bindings(t)["several/app"]); n != 1 {
 		t.Errorf("the container has %d records of shares after its restart", n)
 	}
@@ -95,7 +95,7 @@ func ownWords(t *testing.T, r *rig) {
 	r.run(t, p)
 	// No enforcer is configured here, and what the pod's annotation left out of that changes nothing.
 	r.waitEvent(t, "words", "SharesNotEnforced", "container app within its share of memory and compute, which is only counted")
-	r.hasShares(t, "words", "app", 0, slice(10, 1))
+	r.hasShares(t, "words", "app", slice(10, 1))
 	if diff := cmp.Diff([]string{"memory", "compute"}, r.waitBound(t, "words", "app").NotEnforced); diff != "" {
 		t.Errorf("notEnforced in the annotation (-want +got):\n%s", diff)
 	}

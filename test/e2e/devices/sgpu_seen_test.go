@@ -52,9 +52,9 @@ func (r *rig) waitBound(t *testing.T, pod, container string) allocation.Sharing 
 // others report for it: it can open them and no other, its environment and its
 // file name them with the shares, and so does its pod's annotation. The shares
 // are as wanted, by amount.
-func (r *rig) hasShares(t *testing.T, pod, container string, hcas int, want ...allocation.Share) []allocation.Share {
+func (r *rig) hasShares(t *testing.T, pod, container string, want ...allocation.Share) []allocation.Share {
 	t.Helper()
-	s := r.has(t, pod, container, len(want), hcas)
+	s := r.has(t, pod, container, len(want), 0)
 	given, err := s.shares()
 	if err != nil {
 		t.Errorf("%s/%s: %v", pod, container, err)

@@ -99,7 +99,7 @@ func sleep(ctx context.Context, d time.Duration) {
 // componentPID is 0 for what does not run.
 func (s *soak) componentPID(t *testing.T, component string) int {
 	t.Helper()
-	for _, c := range s.Status(s.ctx(t)).Components {
+	for _, c := range s.Status() {
 		if c.Name == component {
 			return c.PID
 		}

@@ -25,8 +25,8 @@ type nodeNet struct {
 	http *http.Client
 }
 
-func (r *rig) network(ctx context.Context) (*nodeNet, error) {
-	for _, c := range r.Status(ctx).Components {
+func (r *rig) network() (*nodeNet, error) {
+	for _, c := range r.Status() {
 		if c.Name != "holder" || c.PID == 0 {
 			continue
 		}

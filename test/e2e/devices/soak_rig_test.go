@@ -64,7 +64,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.configure(t, fmt.Sprintf(soakConfig, fabric))
 	var err error
-	if s.net, err = s.network(t.Context()); err != nil {
+	if s.net, err = s.network(); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := s.net.listen()
@@ -208,9 +208,9 @@ func (s *soak) revive(t *testing.T) {
 }
 
 // serving waits until all daemons are ready.
-func (s *soak) serving(t *testing.T) time.Duration {
+func (s *soak) serving(t *testing.T) {
 	t.Helper()
-	return eventually(t, func() string {
+	eventually(t, func() string {
 		s.revive(t)
 		for _, d := range s.daemons {
 			if _, err := s.net.get(t.Context(), d.url+"/readyz"); err != nil {

@@ -14,7 +14,6 @@ package gangcache
 
 import (
 	"cmp"
-	"fmt"
 	"sync"
 	"time"
 
@@ -35,8 +34,6 @@ type Options struct {
 	Domains wellknown.Domains
 	// Ignored are resources that do not count.
 	Ignored []corev1.ResourceName
-	// CrossNamespaceGroups lets gangs of several namespaces run together or not at all.
-	CrossNamespaceGroups bool
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
 	// GPUs reads the device selectors of pods.
@@ -61,16 +58,6 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	class := fit.ClassOf(&unbound, selector, o.Ignored...)
 	gpus := class.Amounts[o.GPUs.GPUs().In(class.Amounts)]
 	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
-}
-
-// foreign returns an error if a gang may not run together with those that it lists.
-func (o *Options) foreign(s *gang.Spec) error {
-	for _, other := range s.Groups {
-		if other.Namespace != s.Key.Namespace && !o.CrossNamespaceGroups {
-			return fmt.Errorf("groups: podgroup %s is in another namespace, and crossNamespaceGroups is off", other)
-		}
-	}
-	return nil
 }
 
 // Cache has the gangs. It is safe for concurrent use.
@@ -143,7 +130,6 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.retry(c.Backoffs.forget(pod.Spec.NodeName)...)
 	if m != nil {
 		c.remove(m)
-		c.changed(m.gang)
 	}
 }
 
@@ -156,7 +142,7 @@ func (c *Cache) SetPodGroup(group string, key types.NamespacedName, spec *gang.S
 	if spec == nil {
 		delete(g.objects, group)
 	} else {
-		g.objects[group] = object{*spec, cmp.Or(err, c.foreign(spec))}
+		g.objects[group] = object{*spec, err}
 		g.born(spec.Created)
 	}
 	c.lost(g)

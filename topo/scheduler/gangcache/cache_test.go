@@ -162,7 +162,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}{
 		{
 			"the third comes", func(c *Cache, pod *corev1.Pod) {
-				if wait, rejection := c.Permit(pod, "n"); rejection != "" || wait != 0 {
+				if wait, rejection := c.Permit(pod, "o"); rejection != "" || wait != 0 {
 					panic(rejection)
 				}
 			},
@@ -170,8 +170,8 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			map[types.UID]stage{"a": released, "b": released, "c": released},
 		},
 		{
-			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "n") },
-			0, "rejected by podgroup x: member c lost its place on node n",
+			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "o") },
+			0, "rejected by podgroup x: member c lost its place on node o",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
 		{
@@ -187,6 +187,42 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			0, "rejected by podgroup x: 2 of 3 had a node after 1m0s",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
+		{
+			"a node is cordoned", func(c *Cache, _ *corev1.Pod) {
+				c.NodeChanged("m", &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}})
+			},
+			0, "rejected by podgroup x: member b lost its place on node m: cordoned",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the node of the third is deleted", func(c *Cache, _ *corev1.Pod) { c.NodeChanged("o", nil) },
+			0, "rejected by podgroup x: member c lost its place on node o: deleted",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the minimum changes", func(c *Cache, pod *corev1.Pod) { c.UpdatePod(podOf(pod.Name, in("x", "2"))) },
+			0, "rejected by podgroup x: min-available: its members have 3 and 2",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"a member becomes unreadable", func(c *Cache, pod *corev1.Pod) {
+				pod = pod.DeepCopy()
+				pod.Annotations = map[string]string{wellknown.GangGroups: "[{"}
+				c.UpdatePod(pod)
+			},
+			0, "rejected by podgroup x: annotation " + wellknown.GangGroups + `: invalid list "[{": must be JSON such as ` +
+				`["namespace/gang-a", "namespace/gang-b"]`,
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"a member leaves for another gang", func(c *Cache, pod *corev1.Pod) {
+				pod = pod.DeepCopy()
+				pod.Labels = in("y", "3")
+				c.UpdatePod(pod)
+			},
+			0, "rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist",
+			map[types.UID]stage{"a": pending, "b": pending},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -195,7 +231,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 				for _, pod := range pods {
 					admit(c, pod)
 				}
-				nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
+				nodes := map[string]string{"a": "n", "b": "m", "c": "o"}
 				commit(t, c, pods[0], nodes)
 				g := c.members["a"].gang
 				for _, pod := range pods[:2] {

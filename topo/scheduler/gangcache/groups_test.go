@@ -1,7 +1,6 @@
 package gangcache
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,27 +57,6 @@ func TestAChainOfListsIsOneUnit(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"x", "y", "z"}, names); diff != "" || missing != "" {
 			t.Errorf("of %s, %q missing (-want +got):\n%s", name, missing, diff)
-		}
-	}
-}
-
-func TestGroupsOfOtherNamespaces(t *testing.T) {
-	for _, allowed := range []bool{false, true} {
-		c := newCache()
-		c.CrossNamespaceGroups = allowed
-		a, b := listing(podOf("a", in("x", "1")), `["other/y"]`), listing(podOf("b", in("y", "1")), `["default/x"]`)
-		b.Namespace = "other"
-		admit(c, a)
-		admit(c, b)
-		node, rejection := place(c, a, map[string]string{"a": "n", "b": "n"})
-		if allowed != (node == "n") || allowed != (rejection == "") {
-			t.Errorf("allowed %t: on %q: %s", allowed, node, rejection)
-		}
-		if !allowed && !strings.Contains(rejection, "podgroup other/y is in another namespace, and crossNamespaceGroups is off") {
-			t.Errorf("rejected with %q", rejection)
-		}
-		if planned := len(c.Reservations()["n"]); allowed && planned != 2 {
-			t.Errorf("%d pods are planned", planned)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package gangcache
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -56,7 +55,7 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 		previous = *m
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
-	m.Pod, m.spec, m.err = pod, spec, cmp.Or(err, c.foreign(&spec))
+	m.Pod, m.spec, m.err = pod, spec, err
 	if !changed {
 		changed = !reflect.DeepEqual(previous.spec, spec) || (previous.err == nil) != (m.err == nil) ||
 			previous.live() != m.live()
@@ -83,6 +82,7 @@ func (c *Cache) remove(m *member) {
 		m.gang.elect(nil)
 	}
 	c.lost(m.gang)
+	c.changed(m.gang)
 }
 
 // changed releases the nodes of a gang that is no longer complete, and tries the gang again.

@@ -142,6 +142,9 @@ func (s *search) domains(capacity *placement.Capacity) (domains []string, err er
 // place: in a group of the same tier, and in as few of the lowest groups.
 func (s *search) prefer(g *Gang, room *placement.Capacity, found placement.Plan) placement.Plan {
 	scores := s.preferences(g)
+	if len(scores) == 0 || slices.Min(scores) == slices.Max(scores) {
+		return found
+	}
 	levels := slices.Compact(slices.Sorted(slices.Values(scores)))
 	slices.Reverse(levels)
 	// The last level includes all nodes: that place was found already.

@@ -20,8 +20,8 @@ func (l *limits) spread(
 	err = fmt.Errorf("there is no %s", request.Require)
 	for _, within := range t.within(request) {
 		s := spreading{
-			limits: l, tree: t, gang: g, room: room, within: within, taken: map[int32][]int32{},
-			groups: map[int32][]placement.Group{}, inside: map[placement.Group]int{}, roomy: map[placement.Group]int{},
+			limits: l, tree: t, gang: g, room: room, within: within,
+			taken: map[int32][]int32{}, inside: map[span]int{}, roomy: map[span]int{},
 		}
 		if plan, err = s.place(request); err == nil {
 			break
@@ -65,10 +65,20 @@ type spreading struct {
 	within placement.Group
 	// taken are the members on each node, by class.
 	taken map[int32][]int32
-	// groups are the groups of each node, from the node itself up. By group, inside is how many
-	// members it has, and roomy how many it takes.
-	groups        map[int32][]placement.Group
-	inside, roomy map[placement.Group]int
+	// groups are the groups of each node within, from the node itself up. By group, inside is how
+	// many members it has, and roomy how many it takes.
+	groups        [][]span
+	inside, roomy map[span]int
+}
+
+// span is a group by its first node and its end.
+type span [2]int32
+
+func (t *tree) spans(id int32) (out []span) {
+	for _, group := range t.placement.Around(id) {
+		out = append(out, span{group.First, group.End})
+	}
+	return out
 }
 
 func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
@@ -79,8 +89,9 @@ func (s *spreading) place(request *placement.Gang) (placement.Plan, error) {
 		s.enter(m.Node)
 	}
 	for id := s.within.First; id < s.within.End; id++ {
-		s.groups[id] = s.tree.placement.Around(id)
-		for _, group := range s.groups[id] {
+		groups := s.tree.spans(id)
+		s.groups = append(s.groups, groups)
+		for _, group := range groups {
 			for _, fit := range s.room.Fit {
 				s.roomy[group] += int(fit[id])
 			}
@@ -120,7 +131,7 @@ func (s *spreading) best(member, class int, avoid []int32) int32 {
 			continue
 		}
 		score := [3]int{2: int(s.room.Free[id])}
-		for i, group := range s.groups[id] {
+		for i, group := range s.groups[id-s.within.First] {
 			if s.inside[group] > 0 {
 				score[0]--
 			}
@@ -159,7 +170,7 @@ func (s *spreading) enter(id int32) {
 	if id == placement.None {
 		return
 	}
-	for _, group := range s.tree.placement.Around(id) {
+	for _, group := range s.tree.spans(id) {
 		s.inside[group]++
 	}
 }

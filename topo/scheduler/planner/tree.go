@@ -17,8 +17,7 @@ type forest struct {
 	fresh      bool
 	// names are of the scheduler's nodes, in its order.
 	names []string
-	// fabric is the only tree unless NVLink domains cross groups of the fabric. Then each axis has
-	// a tree.
+	// fabric, nvlink and whole are one tree unless NVLink domains cross groups of the fabric.
 	fabric, nvlink, whole *tree
 	axes                  *placement.Axes
 }
@@ -54,12 +53,12 @@ func (p *Planner) update(nodes []*fit.Node) {
 
 // plant makes the trees from topo-master's groups and from the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group) {
-	f.nvlink, f.whole = nil, nil
 	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
 		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
-		f.axes, f.fabric = nil, f.tree(groups)
+		one := f.tree(groups)
+		f.axes, f.fabric, f.nvlink, f.whole = nil, one, one, one
 	}
 }
 
@@ -86,7 +85,7 @@ func (f *forest) tree(groups []v1alpha1.Group) *tree {
 // NVLink domains cross, else with whole domains.
 func (f *forest) of(spec *gang.Spec) *tree {
 	switch {
-	case f.axes == nil || f.axes.Cuts(spec.Required) || f.axes.Cuts(spec.Preferred):
+	case f.axes.Cuts(spec.Required) || f.axes.Cuts(spec.Preferred):
 		return f.fabric
 	case spec.GroupSize > 0:
 		return f.whole
@@ -106,9 +105,6 @@ func (f *forest) kind(of string) string {
 func (f *forest) largest(free []int32) map[string]int {
 	out := map[string]int{}
 	for _, t := range []*tree{f.fabric, f.nvlink} {
-		if t == nil {
-			continue
-		}
 		in := make([]int32, t.placement.Len())
 		for i, id := range t.ids {
 			in[id] = free[i]

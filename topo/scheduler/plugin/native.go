@@ -189,11 +189,7 @@ func (p *Plugin) preFilterPodGroup(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) *framework.Status {
 	g := podGroupCycleOf(state)
-	if g == nil {
-		p.warned.Do(func() {
-			p.log.WarnContext(ctx, "podgroup is placed without the topology tree: the scheduler does not ask for placements",
-				"remedy", "turn on the feature gate TopologyAwareWorkloadScheduling")
-		})
+	if g == nil { // The gate TopologyAwareWorkloadScheduling is off: it goes by what Kubernetes knows.
 		return nil
 	}
 	if placement := state.GetPlacementCycleState(); placement != nil {
@@ -208,7 +204,7 @@ func (p *Plugin) preFilterPodGroup(
 			g.first = &firstMember{pod, state, c}
 		}
 		g.asked[pod.UID] = true
-		if c.node = g.places[pod.UID]; c.node == "" {
+		if c.Node = g.places[pod.UID]; c.Node == "" {
 			reason = "other pods of it come first, and no more fit"
 		}
 	}

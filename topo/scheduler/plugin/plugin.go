@@ -49,13 +49,10 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
@@ -78,20 +75,11 @@ var (
 	_ framework.ReservePlugin            = (*Plugin)(nil)
 	_ framework.PermitPlugin             = (*Plugin)(nil)
 	_ framework.BindPlugin               = (*Plugin)(nil)
-	_ framework.PostBindPlugin           = (*Plugin)(nil)
 	_ framework.EnqueueExtensions        = (*Plugin)(nil)
 	_ framework.SignPlugin               = (*Plugin)(nil)
 	_ framework.PlacementGeneratePlugin  = (*Plugin)(nil)
 	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
-
-// Process has what the plugin needs of the scheduler's process.
-type Process struct {
-	// Registerer gets the plugin's metrics; nil for none.
-	Registerer prometheus.Registerer
-	// Queue gets the gangs to sort by; nil without.
-	Queue *Queue
-}
 
 // Plugin places gangs and shares of GPUs.
 type Plugin struct {
@@ -106,27 +94,26 @@ type Plugin struct {
 	nodes      nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
-	// warned limits the warning that the scheduler does not ask for placements.
-	warned sync.Once
-	done   sync.WaitGroup
+	done     sync.WaitGroup
 }
 
-// Factory returns the plugin's factory for kube-scheduler's registry.
+// Factory returns the plugin's factory for kube-scheduler's registry. The registerer gets the plugin's metrics, and
+// the queue the gangs to sort by.
 func Factory(
-	log *slog.Logger, process Process,
+	log *slog.Logger, r prometheus.Registerer, queue *Queue,
 ) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
 		args, err := readArgs(object)
 		if err != nil {
 			return nil, err
 		}
-		return newPlugin(ctx, args, handle, log, process)
+		return newPlugin(ctx, args, handle, log, r, queue)
 	}
 }
 
 // newPlugin makes the plugin and starts its controller, which ends with the context.
 func newPlugin(
-	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, process Process,
+	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, r prometheus.Registerer, queue *Queue,
 ) (*Plugin, error) {
 	topology := topologyclient.New(topologyclient.Options{
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
@@ -138,25 +125,20 @@ func newPlugin(
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: metrics, CrossNamespaceGroups: args.Gangs.CrossNamespaceGroups,
+		Metrics: metrics,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
-	if process.Queue != nil {
-		process.Queue.cache.Store(p.cache)
-	}
+	queue.cache.Store(p.cache)
 	var err error
 	p.controller, err = controller.New(controller.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
-		Log: log,
+		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if process.Registerer != nil {
-		if err := p.cache.Metrics.Register(process.Registerer); err != nil {
-			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
-		}
+	if err := p.cache.Metrics.Register(r); err != nil {
+		log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 	}
 	p.done.Go(func() { p.controller.Run(ctx) })
 	return p, nil
@@ -244,20 +226,9 @@ func (p *Plugin) Permit(
 	return nil, 0
 }
 
-// Bind binds pods that share GPUs, and leaves all others to the next plugin. It rejects nodes that
-// were deleted meanwhile: the API server would bind the pod all the same.
+// Bind binds pods that share GPUs, and leaves all others to the next plugin.
 func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
-	if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(node); apierrors.IsNotFound(err) {
-		return framework.NewStatus(framework.Unschedulable, "node "+node+" was deleted while the pod was bound to it")
-	}
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
-}
-
-// PostBind ends the back-off of a native PodGroup.
-func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string) {
-	if p.cache.IsNative(pod) {
-		p.cache.Backoffs.End(types.NamespacedName{Namespace: pod.Namespace, Name: *pod.Spec.SchedulingGroup.PodGroupName})
-	}
 }
 
 // SignPod prevents batching of pods that are not placed by their spec alone: members of gangs,
@@ -298,15 +269,8 @@ func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framewor
 // afterAnnotation is called after a node's annotations changed, which matter to pods with shares
 // or selectors of GPUs, or with several HCAs.
 func (p *Plugin) afterAnnotation(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
-	before, ok := older.(*corev1.Node)
-	now, too := newer.(*corev1.Node)
-	if !ok || !too || !p.gpus.Concerns(pod) && len(p.hcas(pod)) == 0 {
-		return framework.QueueSkip, nil
-	}
-	for _, key := range []string{wellknown.SharedGPUs, wellknown.FreeGPUs, wellknown.HCACounts} {
-		if before.Annotations[key] != now.Annotations[key] {
-			return p.afterChange(log, pod, older, newer)
-		}
+	if p.gpus.Concerns(pod) || len(p.hcas(pod)) > 0 {
+		return p.afterChange(log, pod, older, newer)
 	}
 	return framework.QueueSkip, nil
 }

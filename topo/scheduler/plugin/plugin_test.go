@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +36,6 @@ func TestArgs(t *testing.T) {
 		{"placement", `{"placement":"random"}`, `unsupported value "random"`},
 		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
-		{"gangs", `{"gangs":{"crossNamespaceGroups":true}}`, ""},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},
 		{"one name for two", `{"resources":{"sgpu":"a.com/x","vcore":"a.com/x"}}`, "a.com/x is the name of resources.sgpu too"},
 		{"unit", `{"resources":{"vmemoryUnit":"KiB"}}`, `unsupported value "KiB"`},
@@ -89,7 +89,7 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
+	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), &Queue{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,15 +19,6 @@ const (
 	plain  = "\x1b[0m"
 )
 
-// noColor is the flag that turns colors off.
-const noColor = "no-color"
-
-// AddColor gives a program the flag --no-color.
-func AddColor(root *cobra.Command) {
-	root.PersistentFlags().Bool(noColor, false,
-		"no colors; they are for terminals only, and also off where NO_COLOR is set")
-}
-
 // IsTerminal reports whether a writer is a terminal.
 func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
@@ -53,9 +44,7 @@ func columnsOf(w io.Writer) int {
 // colored reports whether the output of a command is to have colors
 // (https://no-color.org).
 func colored(c *cobra.Command) bool {
-	off := c.Flag(noColor)
-	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && (off == nil || off.Value.String() != "true") &&
-		IsTerminal(c.OutOrStdout())
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(c.OutOrStdout())
 }
 
 // Bold is text that stands out on a terminal.

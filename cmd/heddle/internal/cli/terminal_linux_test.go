@@ -52,7 +52,6 @@ func TestTerminal(t *testing.T) {
 	}{
 		{"plain", 80, nil, "", true, 5},
 		{"a wide one", 200, nil, "", true, 2},
-		{"--no-color", 80, []string{"--no-color"}, "", false, 5},
 		{"NO_COLOR", 80, nil, "1", false, 5},
 		{"wide", 80, []string{"-o", "wide"}, "", true, 2},
 		{"JSON", 80, []string{"-o", "json"}, "", false, 3},
@@ -62,7 +61,6 @@ func TestTerminal(t *testing.T) {
 			t.Setenv("TERM", "xterm")
 			shown, seen := terminal(t, tt.columns)
 			c := &cobra.Command{Use: "test"}
-			AddColor(c)
 			o := AddOutput(c)
 			c.SetOut(shown)
 			c.SetArgs(append([]string{}, tt.args...))

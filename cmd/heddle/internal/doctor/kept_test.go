@@ -9,12 +9,12 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/discovery/host"
 )
 
 // Labels that discovery keeps while the GPU driver is absent are no problem.
 func TestNodeWithoutADriver(t *testing.T) {
-	m, err := replay.Load(machines + "h20-4nic.json")
+	m, err := host.LoadDump(machines + "h20-4nic.json")
 	if err != nil {
 		t.Fatal(err)
 	}

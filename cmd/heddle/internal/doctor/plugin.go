@@ -143,7 +143,8 @@ func rejectedRemedies() map[string]string {
 		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
 		"full":        "It starts when there is room." + evicted,
 		"imex":        "Correct its annotation, or gpuDevice.imexChannels; the module nvidia makes the node's channels.",
-		"hcas":        "It starts when there are enough healthy HCAs." + strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),
+		"hcas": "It starts when there are enough healthy HCAs." +
+			strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),
 	}
 }
 
@@ -156,13 +157,16 @@ func checkLimits(l *Findings, r *report.Report) {
 		l.problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
 			"shares are rejected: %s", e.LastError)
 	default:
-		for _, kind := range []struct{ what, by, why string }{
-			{"memory", e.Memory, e.WhyMemory}, {"compute", e.Compute, e.WhyCompute},
+		for _, kind := range []struct {
+			what, why string
+			by        config.Enforcer
+		}{
+			{"memory", e.WhyMemory, e.Memory}, {"compute", e.WhyCompute, e.Compute},
 		} {
 			if kind.why != "" {
 				l.note(subject, "", "%s", kind.why)
 			}
-			if kind.by == string(config.EnforceNone) {
+			if kind.by == config.EnforceNone {
 				l.note(subject, remedy, "a container may use more than its share of %s", kind.what)
 			}
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
@@ -172,7 +171,7 @@ func (f *Flags) Config() (*config.Config, error) {
 
 func (f *Flags) read(ctx context.Context) (*machine.Machine, error) {
 	if f.machine != Host {
-		m, err := replay.Load(f.machine)
+		m, err := host.LoadDump(f.machine)
 		if err != nil {
 			return nil, err
 		}

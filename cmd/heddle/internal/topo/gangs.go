@@ -19,8 +19,6 @@ func gangsCommand(at *master) *cobra.Command {
 		Use: "gangs", Short: "Show pods that run together or not at all: where they run, or why not", Args: cobra.NoArgs,
 	}
 	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the gangs; default all")
-	all := c.Flags().BoolP("all-namespaces", "A", false,
-		"show the gangs of every namespace, which is the default; it wins over --namespace")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
@@ -31,7 +29,7 @@ func gangsCommand(at *master) *cobra.Command {
 			return errors.New("topo-master watches no pods (--count-pods=false), and so knows no gangs: " +
 				"set topoDiscovery.master.countPods=true in the chart's values")
 		}
-		if *namespace != "" && !*all {
+		if *namespace != "" {
 			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != *namespace })
 		}
 		return output.Print(c, gangs, gangTable(gangs.Gangs, output.Wide())+stale(gangs.StaleSince))

@@ -44,10 +44,9 @@ ai         far   -    Starting  0 of 0  0     -      20     2023-11-14 22:13:20 
 		{"of one namespace", sampleGangs(), []string{"gangs", "-n", "zoo"}, `NAMESPACE  NAME  API              STATE    PODS    GPUS  GROUP  NODES         SINCE  WHY
 zoo        wide  LeaderWorkerSet  Unknown  0 of 3  3     -      cpu1,gone,n1         1 pod on a lost node
 ` + stale},
-		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-A", "-o", "wide"}, "NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES" +
+		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-o", "wide"}, "NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES" +
 			strings.Repeat(" ", len(wideNodes)-3) + "SINCE                    WHY\n" +
 			"ai         far   -    Starting  0 of 0  0     -      " + wideNodes + "  2023-11-14 22:13:20 UTC\n"},
-		{"of all namespaces, whichever is named", sampleGangs(), []string{"gangs", "-n", "zoo", "-A"}, all},
 		{"none", snapshot.Gangs{Gangs: []snapshot.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
 		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
 cpu1         node       Ready                       zoo/wide

@@ -8,6 +8,7 @@ package uninstall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -149,24 +150,14 @@ func (u *uninstall) forget(ctx context.Context) error {
 			u.progress("waiting: kubelets keep resources for five minutes after their plugin has ended")
 			reported = true
 		}
-		for _, node := range waiting {
-			gone := withoutResources(node)
-			if gone == nil {
-				continue
-			}
+		again, err := u.takeAway(ctx, waiting)
+		switch {
+		case err != nil:
+			return err
+		case again:
 			since = time.Now()
-			if err := u.patchStatus(ctx, node.Name, gone); err != nil {
-				return err
-			}
-		}
-		if time.Since(since) > u.absence {
-			u.progress("resources removed from %s", cli.Count(len(waiting), "Node"))
-			for _, node := range waiting {
-				if err := u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil}); err != nil {
-					return err
-				}
-			}
-			return nil
+		case time.Since(since) > u.absence:
+			return u.finish(ctx, waiting)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,6 +165,25 @@ func (u *uninstall) forget(ctx context.Context) error {
 		case <-time.After(max(u.every, u.absence/5)):
 		}
 	}
+}
+
+// takeAway removes the resources of Nodes, and reports whether there were any.
+func (u *uninstall) takeAway(ctx context.Context, nodes []*corev1.Node) (found bool, err error) {
+	for _, node := range nodes {
+		if gone := withoutResources(node); gone != nil {
+			found, err = true, errors.Join(err, u.patchStatus(ctx, node.Name, gone))
+		}
+	}
+	return found, err
+}
+
+// finish removes the record of the resources.
+func (u *uninstall) finish(ctx context.Context, nodes []*corev1.Node) (err error) {
+	for _, node := range nodes {
+		err = errors.Join(err, u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil}))
+	}
+	u.progress("resources removed from %s", cli.Count(len(nodes), "Node"))
+	return err
 }
 
 // until polls until the answer is empty, and reports each other answer once.

@@ -19,7 +19,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
 // carry has the API server show the Node as the last round wrote it.
@@ -71,7 +70,7 @@ func (b *bed) scan(t *testing.T, m *machine.Machine) nodesync.Desired {
 
 func driven(t *testing.T) (with, without *machine.Machine) {
 	t.Helper()
-	with, err := replay.Load("../../../../test/machines/dgx-h100.json")
+	with, err := host.LoadDump("../../../../test/machines/dgx-h100.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,6 @@ type report struct {
 	Devices string `json:"devices"`
 	// Mounted are the mount options of that file.
 	Mounted string `json:"mounted"`
-	// NCCL is /etc/nccl.conf; empty without.
-	NCCL string `json:"nccl"`
 	// CPUs are those that the process may run on.
 	CPUs []int `json:"cpus"`
 	// Room is how many bytes went into a directory of the preloaded library, tooMuch at
@@ -113,9 +111,6 @@ func look() *report {
 		r.Devices = string(b)
 	}
 	r.Mounted = mountOptions(devices)
-	if b, err := os.ReadFile("/etc/nccl.conf"); err == nil {
-		r.NCCL = string(b)
-	}
 	for _, dir := range []string{"/usr/local/vgpu/region", "/tmp/vgpulock"} {
 		if entries, err := os.ReadDir(dir); err == nil {
 			for _, e := range entries {

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/publish"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
+)
+
+const (
+	// measureEvery is how often GPUs are asked which processes use them, however often metrics
+	// are scraped.
+	measureEvery = 10 * time.Second
+	// validFor is how long an answer counts if none follows it.
+	validFor = 3 * measureEvery
+)
+
+// meter measures what containers use of shared GPUs, exports it as metrics, and has pods evicted that are over
+// their share for too long. What a process uses is attributed to its container by its cgroup; sharing/enforce
+// decides which pods are over their share. Its metrics name pods.
+type meter struct {
+	*Options
+	overuse
+	state *devicestate.State
+	round *atomic.Pointer[publish.Round]
+
+	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
+
+	// mu guards what follows; used is replaced and never modified.
+	mu   sync.Mutex
+	used map[consumer]consumed
+	at   time.Time
+}
+
+func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publish.Round]) *meter {
+	labels := []string{"namespace", "pod", "container", "gpu"}
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
+	}
+	return &meter{
+		Options: o, state: state, round: round, overuse: newOveruse(o.API),
+		vcore: desc("heddle_share_vcore_percent",
+			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
+		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
+		info: desc("heddle_share_info", "1 for every container's share of a GPU: its policy, who chose the GPU, and what "+
+			"makes the limits hold.", "policy", "by", "enforcer_memory", "enforcer_compute"),
+		memoryUsed: desc("heddle_share_memory_used_bytes",
+			"Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is not certain."),
+		smUsed: desc("heddle_share_sm_used_percent",
+			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
+	}
+}
+
+// unmeasured returns why it is not measured what containers use; empty if it is.
+func (m *meter) unmeasured() string {
+	switch {
+	case len(m.GPUs) == 0:
+		return "a replayed machine has no driver that could be asked"
+	case !m.Processes.HostPIDs():
+		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing: " +
+			"the chart's gpuDevice.usageMetrics puts it there"
+	}
+	return ""
+}
+
+// run measures until ctx ends.
+func (m *meter) run(ctx context.Context) error {
+	ticker := time.NewTicker(measureEvery)
+	defer ticker.Stop()
+	for {
+		if m.unmeasured() == "" {
+			m.measure(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// measure asks the GPUs, unless no container has a share.
+func (m *meter) measure(ctx context.Context) {
+	var used map[consumer]consumed
+	r, allocations := m.round.Load(), m.allocations()
+	pods, _, known := m.API.Pods()
+	if len(allocations) > 0 {
+		used = attribute(allocations, m.GPUs.Usage(ctx, r.Inventory.Machine), m.Processes, containerNames(pods))
+	}
+	m.mu.Lock()
+	m.used, m.at = used, time.Now()
+	m.mu.Unlock()
+	if known {
+		m.check(ctx, time.Now(), uses(r.Inventory.Machine, allocations, used, pods))
+	}
+}
+
+// allocations returns the containers that have shares.
+func (m *meter) allocations() []report.Binding {
+	return slices.DeleteFunc(m.state.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
+}
+
+// Describe implements [prometheus.Collector].
+func (m *meter) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.vcore, m.memory, m.info, m.memoryUsed, m.smUsed} {
+		descs <- d
+	}
+}
+
+// part is a container's part of a GPU in the metrics.
+type part struct {
+	vcore, memory float64
+	consumed
+}
+
+// Collect implements [prometheus.Collector]. Pods of one name follow one another, and
+// while the first still has its GPUs the two are one to these labels: what they have is
+// added up, and what they use is known if both are.
+func (m *meter) Collect(metrics chan<- prometheus.Metric) {
+	m.mu.Lock()
+	used := m.used
+	if time.Since(m.at) > validFor {
+		used = nil
+	}
+	m.mu.Unlock()
+	parts := make(map[[4]string]part)
+	infos := make(map[[8]string]bool)
+	for _, b := range m.allocations() {
+		for _, s := range b.Shares {
+			labels := [4]string{b.Namespace, b.Pod, b.Container, s.UUID}
+			p := parts[labels]
+			p.vcore += float64(s.VCore)
+			p.memory += float64(s.MemoryMiB << 20)
+			now := usedBy(used, &b, s.UUID)
+			p.consumed = consumed{plus(p.bytes, now.bytes), plus(p.sm, now.sm)}
+			parts[labels] = p
+			infos[[8]string{
+				b.Namespace, b.Pod, b.Container, s.UUID, b.Policy, b.By, string(b.Enforced.Memory), string(b.Enforced.Compute),
+			}] = true
+		}
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels []string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for labels, p := range parts {
+		gauge(m.vcore, p.vcore, labels[:])
+		gauge(m.memory, p.memory, labels[:])
+		if p.bytes != unknown {
+			gauge(m.memoryUsed, float64(p.bytes), labels[:])
+		}
+		if p.sm != unknown {
+			gauge(m.smUsed, float64(p.sm), labels[:])
+		}
+	}
+	for labels := range infos {
+		gauge(m.info, 1, labels[:])
+	}
+}
+
+// public returns the metrics that name no pod: whether usage is measured, and evictions.
+func (m *meter) public() []prometheus.Collector {
+	return []prometheus.Collector{m.evicted, measured{m}}
+}
+
+// measured is the metric of whether usage is measured.
+type measured struct{ *meter }
+
+func (measured) desc() *prometheus.Desc {
+	return prometheus.NewDesc("heddle_share_usage_measured",
+		"Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it shares none.",
+		nil, nil)
+}
+
+// Describe implements [prometheus.Collector].
+func (m measured) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc() }
+
+// Collect implements [prometheus.Collector].
+func (m measured) Collect(metrics chan<- prometheus.Metric) {
+	if !m.round.Load().Sharing {
+		return
+	}
+	value := 0.0
+	if m.unmeasured() == "" {
+		value = 1
+	}
+	metrics <- prometheus.MustNewConstMetric(m.desc(), prometheus.GaugeValue, value)
+}
