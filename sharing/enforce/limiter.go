@@ -71,7 +71,7 @@ func New(o Options) *Limiter {
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
 	l.mps.configure(f.MPSControl, c.MPS)
-	l.preload.configure(c.Preload.Library)
+	l.preload.configure(c.PreloadLibrary)
 	l.dmem.configure(f.Hook)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -104,7 +104,7 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
 	same := now.enforce == l.last.enforce && now.driver == l.last.driver
 	if !same || time.Since(l.at) >= factsEvery {
-		l.host.Library, l.host.Hook = c.SGPU.Enforce.Preload.Library, l.cdiHook
+		l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.cdiHook
 		if l.cdiHook == gpu.AutoHook {
 			l.host.Hook = nvml.FindHook(l.host.Root)
 		}
