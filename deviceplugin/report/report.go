@@ -60,8 +60,8 @@ type GPU struct {
 	Shared *quota.GPU `json:"shared,omitempty"`
 }
 
-// Rejection is a pod that gets no share. Kind is request, allocation,
-// unscheduled or full.
+// Rejection is a pod that gets no share, not its HCAs or IMEX channels. Kind is request, allocation,
+// unscheduled, full, numa, hcas or imex.
 type Rejection struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
@@ -72,14 +72,11 @@ type Rejection struct {
 	Since     time.Time `json:"since"`
 }
 
-// Enforcers holds the enforcers, chosen separately for memory and compute. LastError explains their
-// absence and the rejection of all shares.
+// Enforcers holds the enforcers of new shares. LastError explains their absence and the rejection of all
+// shares.
 type Enforcers struct {
-	Memory     string `json:"memory,omitempty"`
-	WhyMemory  string `json:"whyMemory,omitempty"`
-	Compute    string `json:"compute,omitempty"`
-	WhyCompute string `json:"whyCompute,omitempty"`
-	LastError  string `json:"lastError,omitempty"`
+	enforce.Choice
+	LastError string `json:"lastError,omitempty"`
 }
 
 // Pending returns "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
