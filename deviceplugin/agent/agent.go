@@ -180,7 +180,6 @@ func (a *Agent) Run(ctx context.Context) error {
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
-	tried := a.driver.tried
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -195,8 +194,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.resources.registered:
 			a.resources.noteRegistrations()
 		case <-a.Release.ClosedChanged():
-		case <-tried:
-			tried = nil
+		case <-a.driver.tried:
 		case <-ticker.C:
 		}
 	}

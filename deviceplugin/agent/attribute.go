@@ -166,14 +166,13 @@ func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
 // as [enforce.CheckUses] decides. It is for one goroutine.
 type overuse struct {
 	api     *apiserver.Client
-	evictor *apiserver.Evictor
 	timings map[enforce.Subject]enforce.Timing
 	evicted *prometheus.CounterVec
 }
 
 func newOveruse(api *apiserver.Client) overuse {
 	o := overuse{
-		api: api, evictor: apiserver.NewEvictor(api),
+		api: api,
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_overuse_evictions_total",
 			Help: "Pods that enforcer evict ended: over their memory, or on a full GPU for one of a higher priority.",
@@ -194,7 +193,7 @@ func (o *overuse) check(ctx context.Context, now time.Time, uses []enforce.Use) 
 		pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
 		if !a.Evict {
 			o.api.WarnPod(pod, wellknown.EventShareExceeded, a.Message)
-		} else if o.evictor.Evict(ctx, pod, wellknown.EventShareEvicted, a.Message) {
+		} else if o.api.EvictFor(ctx, pod, wellknown.EventShareEvicted, a.Message) {
 			o.evicted.WithLabelValues(string(a.Excess)).Inc()
 		}
 	}

@@ -51,7 +51,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		inv = inv.AllUnavailable(reason)
 	}
 	r := a.newRound(inv, found, modes, lasting)
-	r.Wanted = a.resources.update(ctx, group, r, a.driver.known() && a.modes.Known())
+	r.Wanted = a.resources.update(ctx, group, r, a.driver.known.Load() && a.modes.Known())
 	r.Served = a.resources.served()
 	last := a.last.Load()
 	r.Seen = r.See(last.Seen)
@@ -130,24 +130,15 @@ type driver struct {
 	spec *cdi.DriverSpec
 	due  notify.Signal
 	last *atomic.Pointer[publish.Round]
-	// tried is closed after the first try, good or bad.
-	tried chan struct{}
+	// tried is set after the first try, good or bad; from then on known is true.
+	tried notify.Signal
+	known atomic.Bool
 }
 
 func newDriver(o *Options, last *atomic.Pointer[publish.Round]) *driver {
 	return &driver{
 		Options: o, spec: cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), due: notify.New(), last: last,
-		tried: make(chan struct{}),
-	}
-}
-
-// known reports whether the spec has been tried.
-func (d *driver) known() bool {
-	select {
-	case <-d.tried:
-		return true
-	default:
-		return false
+		tried: notify.New(),
 	}
 }
 
@@ -179,8 +170,8 @@ func (d *driver) run(ctx context.Context) error {
 			d.Log.WarnContext(ctx, "CDI spec of the driver is incomplete", "reason", problem)
 		}
 		logged = problem
-		if !d.known() {
-			close(d.tried)
+		if !d.known.Swap(true) {
+			d.tried.Notify()
 		}
 	}
 }

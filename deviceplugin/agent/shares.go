@@ -15,7 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -51,7 +50,6 @@ type shares struct {
 	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
 	gpus        []quota.GPU
 	mps         mpsWatch
-	evictor     *apiserver.Evictor
 	lastEvicted publish.Evicted
 
 	drift    *prometheus.CounterVec
@@ -63,7 +61,7 @@ func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
 		Options: o, state: state, hami: newHAMiNode(o, state),
-		mps: mpsWatch{}, evictor: apiserver.NewEvictor(o.API), lastEvicted: publish.Evicted{},
+		mps: mpsWatch{}, lastEvicted: publish.Evicted{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
@@ -151,7 +149,7 @@ func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*co
 	now := time.Now()
 	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
 	for i := range rejected {
-		if t.evictor.Evict(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
+		if t.API.EvictFor(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
 			t.evicted.Inc()
 			t.lastEvicted.Add(now, &rejected[i])
 		}
@@ -174,12 +172,7 @@ func (t *shares) watchMPS(ctx context.Context) {
 
 // count sets the gauge of rejected pods.
 func (t *shares) count() {
-	for _, kind := range []string{
-		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
-		allocate.RejectedHCAs, allocate.RejectedChannels,
-	} {
-		t.rejected.WithLabelValues(kind).Set(0)
-	}
+	t.rejected.Reset()
 	for _, r := range t.state.Rejections() {
 		t.rejected.WithLabelValues(r.Kind).Inc()
 	}

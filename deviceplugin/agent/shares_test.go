@@ -351,9 +351,7 @@ func TestReportOfShares(t *testing.T) {
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
 		t.Errorf("rejected (-want +got):\n%s", diff)
 	}
-	wantChoice := &report.Enforcers{
-		Memory: "dmem", WhyMemory: choice.WhyMemory, Compute: "mps", WhyCompute: choice.WhyCompute,
-	}
+	wantChoice := &report.Enforcers{Choice: choice}
 	if diff := cmp.Diff(wantChoice, got.Enforcers); diff != "" {
 		t.Errorf("enforcers (-want +got):\n%s", diff)
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -49,6 +50,7 @@ type Client struct {
 	pods        *pods
 	events      record.EventRecorder
 	broadcaster record.EventBroadcaster
+	evictions   *rate.Limiter
 	classes     deviceClasses
 }
 
@@ -57,6 +59,7 @@ func New(client rest.Interface, node string, log *slog.Logger) *Client {
 	c := &Client{
 		core: typed.New(client), node: node, log: log, pods: newPods(client, node),
 		nodeWatch: nodesync.NewWatch(client, node, wellknown.HAMiLock, wellknown.HAMiGPUs),
+		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
 	}
 	c.events, c.broadcaster = newRecorder(c.core, node)
 	return c

@@ -8,11 +8,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
@@ -165,4 +172,81 @@ func (c *Client) Await(timeout time.Duration, match func(*corev1.Pod) bool) []*c
 			return nil
 		}
 	}
+}
+
+const (
+	// maxEventMessage is the API's limit, in bytes.
+	maxEventMessage = 1024
+	// eventBurst Events on one object are sent at once, and as many different ones in ten minutes: a
+	// node has many devices. Equal Events become one with a count.
+	eventBurst = 100
+)
+
+// newRecorder returns a recorder: none of those who report an Event waits for the API server.
+func newRecorder(core typed.EventsGetter, node string) (record.EventRecorder, record.EventBroadcaster) {
+	b := record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{
+		BurstSize: eventBurst, MaxEvents: eventBurst,
+	})
+	b.StartRecordingToSink(&typed.EventSinkImpl{Interface: core.Events("")})
+	return b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node}), b
+}
+
+// WarnPod records an Event on a pod. It returns at once.
+func (c *Client) WarnPod(pod kubelet.Pod, reason, message string) {
+	if c == nil {
+		return
+	}
+	message = wellknown.ClipTo(message, maxEventMessage) // It may repeat what the pod's owner wrote.
+	c.log.Warn("event on a pod", "pod", pod.String(), "reason", reason, "message", message)
+	if pod.Name != "" {
+		c.events.Event(&corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
+		}, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// Record records an Event on the Node. It returns at once.
+func (c *Client) Record(n health.NodeEvent) {
+	if c == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if n.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	// kubectl finds a Node's Events by its name used as UID, as the kubelet does.
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.node, UID: types.UID(c.node)}
+	c.events.Event(about, kind, n.Reason, wellknown.ClipTo(n.Message, maxEventMessage))
+}
+
+// Five pods are evicted at once, and then one every six seconds: a mistake must
+// not become a storm of new pods.
+const (
+	evictEvery = 6 * time.Second
+	evictBurst = 5
+)
+
+// EvictFor evicts a pod with an Event, as far as the rate and its budget allow, and reports whether it did. A
+// caller that still wants the pod evicted calls again.
+func (c *Client) EvictFor(ctx context.Context, pod kubelet.Pod, event, message string) bool {
+	if c == nil || !c.evictions.Allow() {
+		return false
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	err := c.Evict(ctx, key, types.UID(pod.UID))
+	switch {
+	case err == nil:
+		c.WarnPod(pod, event, message)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
+	case apierrors.IsTooManyRequests(err):
+		c.log.DebugContext(ctx, "eviction waits for a disruption budget", "pod", pod.String(), "err", err)
+	default:
+		c.log.WarnContext(ctx, "eviction failed", "pod", pod.String(), "event", event, "err", err)
+	}
+	return err == nil
+}
+
+// Ref names a pod.
+func Ref(p *corev1.Pod) kubelet.Pod {
+	return kubelet.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
 }

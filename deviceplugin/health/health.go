@@ -10,7 +10,6 @@
 package health
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -54,6 +53,8 @@ const (
 
 // State is the health of one device.
 type State struct {
+	// Name is for people: "GPU 3 (0000:9d:00.0, GPU-5ef)", or "mlx5_3 (0000:9d:00.0)".
+	Name    string
 	Healthy bool
 	// Cause and Reason are empty if it is healthy. Reason is for people.
 	Cause  Cause
@@ -101,27 +102,6 @@ func changed(from, to map[string]State) []string {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// displayName returns a device's name for people, "GPU 3 (0000:9d:00.0, GPU-5ef)" or
-// "mlx5_3 (0000:9d:00.0)", from the first machine that has it.
-func displayName(kind, id string, machines ...*machine.Machine) string {
-	for _, m := range machines {
-		if m == nil {
-			continue
-		}
-		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == id }); at >= 0 {
-			return fmt.Sprintf("GPU %d (%s, %s)", m.GPUs[at].Index, m.GPUs[at].PCI, id)
-		}
-		switch at := slices.Index(m.HCAIDs(), id); {
-		case at < 0:
-		case m.HCAs[at].PCI == "":
-			return m.HCAs[at].Name
-		default:
-			return fmt.Sprintf("%s (%s)", m.HCAs[at].Name, m.HCAs[at].PCI)
-		}
-	}
-	return kind + " " + id
 }
 
 // Of returns the health of the devices of one scan, seen for the first time, with all checks.

@@ -114,7 +114,8 @@ func ConditionOf(shortages []Shortage) Condition {
 		}
 		parts = append(parts, s.Resource+": "+count+s.Message)
 	}
-	return Condition{Type: wellknown.ConditionDevices, Reason: reason, Message: wellknown.ClipTo(strings.Join(parts, ". "), MaxMessage)}
+	text := wellknown.ClipTo(strings.Join(parts, ". "), MaxMessage)
+	return Condition{Type: wellknown.ConditionDevices, Reason: reason, Message: text}
 }
 
 // NodeEvent is an Event to be recorded on the Node, such as of a device that
@@ -131,22 +132,22 @@ type NodeEvent struct {
 // resource of the configuration has them: storage adapters often have a port without a cable.
 func Events(last, now *Snapshot, c *config.NodeConfig) []NodeEvent {
 	var all []NodeEvent
-	add := func(kind, id string, state State) {
-		event := NodeEvent{Reason: wellknown.EventDeviceRecovered}
-		event.Message = displayName(kind, id, now.Machine, last.Machine) + " is healthy again"
+	add := func(state State) {
+		event := NodeEvent{Reason: wellknown.EventDeviceRecovered, Message: state.Name + " is healthy again"}
 		if !state.Healthy {
-			event.Warning, event.Reason = true, wellknown.EventDeviceUnhealthy
-			event.Message = displayName(kind, id, now.Machine, last.Machine) + " is unhealthy: " + state.Reason
+			event = NodeEvent{
+				Warning: true, Reason: wellknown.EventDeviceUnhealthy, Message: state.Name + " is unhealthy: " + state.Reason,
+			}
 		}
 		all = append(all, event)
 	}
 	for _, id := range changed(last.GPUs, now.GPUs) {
-		add("GPU", id, now.GPUs[id])
+		add(now.GPUs[id])
 	}
 	scan := c.WithRoles(now.Machine)
 	for _, id := range changed(last.HCAs, now.HCAs) {
 		if offered(scan, c, id) {
-			add("HCA", id, now.HCAs[id])
+			add(now.HCAs[id])
 		}
 	}
 	return all
@@ -191,7 +192,7 @@ func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) 
 			continue
 		}
 		stable = false
-		names, reasons = append(names, displayName("GPU", uuid, now.Machine)), append(reasons, state.Reason)
+		names, reasons = append(names, state.Name), append(reasons, state.Reason)
 		if lasting {
 			r.Faulty = append(r.Faulty, uuid)
 		}

@@ -191,7 +191,7 @@ func Shortages(r *Round) []health.Shortage {
 			continue // Another daemon serves it.
 		}
 		short := health.Shortages(offer.Name, r.states(offer.Name))
-		need := !cpuOnly && !allShared(m, c, offer.Name) && (RDMAAt(c, offer.Name) < 0 || !withoutHCAs)
+		need := !cpuOnly && !allShared(m, c, offer.Name) && (RDMAResource(c, offer.Name) == nil || !withoutHCAs)
 		if len(short) == 0 && offer.Count == 0 && need {
 			short = []health.Shortage{{Resource: offer.Name, Cause: NothingToOffer, Message: offer.Reason}}
 		}
@@ -218,7 +218,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 func (r *Round) states(name string) map[string]health.State {
 	c, states := r.Inventory.Config, map[string]health.State{}
 	s, served := r.Served[name]
-	switch entry := rdmaResource(c, name); {
+	switch entry := RDMAResource(c, name); {
 	case entry != nil:
 		r.addHCAs(states, entry)
 	case s.GPUs != nil:

@@ -81,6 +81,7 @@ func (s *scene) make(t *testing.T) *Round {
 		if !sick {
 			h = health.State{Healthy: true, Since: now.Add(-time.Hour)}
 		}
+		h.Name = fmt.Sprintf("GPU %d (%s, %s)", mode.Index, m.GPUs[i].PCI, mode.UUID)
 		found.GPUs[mode.UUID] = h
 		states[mode.UUID] = inventory.GPU{
 			Mode: mode.Offered, Unavailable: mode.Unavailable, Draining: mode.Draining, Unhealthy: h.Reason,

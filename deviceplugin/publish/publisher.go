@@ -58,7 +58,6 @@ type Publisher struct {
 	writtenAt time.Time
 	notices   map[string]health.NodeEvent
 
-	evictor               *apiserver.Evictor
 	active                prometheus.Gauge
 	evicted               prometheus.Counter
 	unavailable, bindings *prometheus.Desc
@@ -67,7 +66,7 @@ type Publisher struct {
 // New makes a Publisher of the node.
 func New(o Options) *Publisher {
 	return &Publisher{
-		Options: o, evictor: apiserver.NewEvictor(o.API),
+		Options: o,
 		active: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "heddle_remediation_active",
 			Help: "1 while health.remediation has the Node cordoned because a GPU stays unhealthy.",
@@ -162,7 +161,7 @@ func (p *Publisher) apply(ctx context.Context, s *Status) error {
 	}
 	errs = append(errs, p.API.ShowAnnotations(ctx, s.Annotations))
 	for _, pod := range s.Evict {
-		if p.evictor.Evict(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, s.EvictReason) {
+		if p.API.EvictFor(ctx, apiserver.Ref(pod), wellknown.EventUnhealthyGPUEvicted, s.EvictReason) {
 			p.evicted.Inc()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -123,27 +124,21 @@ func (r *Round) Reason(name string) string {
 }
 
 func joinFaults(byID map[string]string) string {
-	text := ""
+	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		if text != "" {
-			text += "; "
-		}
-		text += id + ": " + byID[id]
+		parts = append(parts, id+": "+byID[id])
 	}
-	return text
+	return strings.Join(parts, "; ")
 }
 
-// rdmaResource returns an RDMA resource of the configuration by name, or nil.
-func rdmaResource(c *config.NodeConfig, name string) *config.RDMAResource {
-	if at := RDMAAt(c, name); at >= 0 {
-		return &c.RDMA.Resources[at]
+// RDMAResource returns an RDMA resource of the configuration by name, or nil.
+func RDMAResource(c *config.NodeConfig, name string) *config.RDMAResource {
+	for i := range c.RDMA.Resources {
+		if c.RDMA.Resources[i].Name == name {
+			return &c.RDMA.Resources[i]
+		}
 	}
 	return nil
-}
-
-// RDMAAt returns the place of an RDMA resource in the configuration, -1 for none.
-func RDMAAt(c *config.NodeConfig, name string) int {
-	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
 }
 
 // members returns the HCAs of a configured resource.
@@ -179,7 +174,7 @@ func (r *Round) See(last map[string]map[string]string) map[string]map[string]str
 			for _, id := range s.GPUs.IDs() {
 				seen[id] = r.label(id)
 			}
-		} else if entry := rdmaResource(r.Inventory.Config, name); entry != nil {
+		} else if entry := RDMAResource(r.Inventory.Config, name); entry != nil {
 			for _, member := range r.members(entry) {
 				seen[member.ID] = r.Inventory.Machine.HCAs[member.Index].Name
 			}

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,97 +67,25 @@ func parse(text string) (Container, error) {
 	return found, nil
 }
 
-// ofPath finds the outermost pod of a path: what is below a container's cgroup is
-// named by the root user of the container. The container is the next name. With
-// runc's systemd notation and the driver cgroupfs, slice, runtime and ID are one
-// name with colons.
-//
-// A regular expression for that would take 48 kB in every daemon, from its start.
+// inPod finds the outermost pod of a path: what is below a container's cgroup is named by
+// the root user of the container. A pod is "pod<uid>" with the driver cgroupfs, and
+// "kubepods[-burstable|-besteffort]-pod<uid>.slice" with systemd, which has underscores for
+// dashes and may have a root before it. The container is the next name,
+// "cri-containerd-<id>.scope", "crio-<id>" or "<id>". With runc's systemd notation and the
+// driver cgroupfs, slice, runtime and ID are one name with colons.
+var inPod = regexp.MustCompile(`(?:^|[/:])` +
+	`(?:pod(` + uidPattern + `)|(?:[^/:]*-)?kubepods(?:-burstable|-besteffort)?-pod(` + uidPattern + `)\.slice)` +
+	`(?:(?::[^/:]+)?[/:](?:[^/:]*-)?([0-9a-f]{64})(?:\.scope)?(?:[/:]|$)|[/:]|$)`)
+
+// uidPattern is of a UID, and of a static pod's, which is a hash.
+const uidPattern = `[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}`
+
 func ofPath(path string) Container {
-	for rest, more := path, true; more; {
-		var name string
-		name, rest, more = cutName(rest)
-		uid := podOf(name)
-		if uid == "" {
-			continue
-		}
-		c := Container{PodUID: strings.ReplaceAll(uid, "_", "-")}
-		if !more {
-			return c
-		}
-		next, beyond, further := cutName(rest)
-		if colon := path[len(path)-len(rest)-1] == ':'; colon && next != "" && further {
-			name, _, _ := cutName(beyond)
-			c.ID = idOf(name) // next is the runtime.
-		}
-		if c.ID == "" {
-			c.ID = idOf(next)
-		}
-		return c
+	m := inPod.FindStringSubmatch(path)
+	if m == nil {
+		return Container{}
 	}
-	return Container{}
-}
-
-// cutName cuts a path behind its first name.
-func cutName(path string) (name, rest string, more bool) {
-	if at := strings.IndexAny(path, "/:"); at >= 0 {
-		return path[:at], path[at+1:], true
-	}
-	return path, "", false
-}
-
-// podOf returns the UID, as the path spells it, in a pod's name: "pod<uid>" with the
-// driver cgroupfs, "kubepods[-burstable|-besteffort]-pod<uid>.slice" with systemd,
-// which has underscores for dashes and may have a root before it.
-func podOf(name string) string {
-	if uid, ok := strings.CutPrefix(name, "pod"); ok && isUID(uid) {
-		return uid
-	}
-	name, ok := strings.CutSuffix(name, ".slice")
-	at := strings.LastIndex(name, "-pod")
-	if !ok || at < 0 || !isUID(name[at+len("-pod"):]) {
-		return ""
-	}
-	class, burstable := strings.CutSuffix(name[:at], "-burstable")
-	if !burstable {
-		class = strings.TrimSuffix(class, "-besteffort")
-	}
-	if class != "kubepods" && !strings.HasSuffix(class, "-kubepods") {
-		return ""
-	}
-	return name[at+len("-pod"):]
-}
-
-// isUID takes dashes and underscores. A static pod's UID is a hash.
-func isUID(s string) bool {
-	const digits, form = "0123456789abcdef", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-	if len(s) == 32 {
-		return strings.Trim(s, digits) == ""
-	}
-	if len(s) != len(form) {
-		return false
-	}
-	for i := range len(form) {
-		allowed := digits
-		if form[i] == '-' {
-			allowed = "-_"
-		}
-		if strings.IndexByte(allowed, s[i]) < 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// idOf returns the ID in a container's name: "cri-containerd-<id>.scope", "crio-<id>"
-// or "<id>".
-func idOf(name string) string {
-	name = strings.TrimSuffix(name, ".scope")
-	id := name[strings.LastIndexByte(name, '-')+1:]
-	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" {
-		return ""
-	}
-	return id
+	return Container{PodUID: strings.ReplaceAll(m[1]+m[2], "_", "-"), ID: m[3]}
 }
 
 // maxFile bounds the bytes read of a cgroup file, enough for a dozen paths.

@@ -79,38 +79,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// inPod is [ofPath] as a regular expression.
-var inPod = regexp.MustCompile(`(?:^|[/:])` +
-	`(?:pod(` + uidPattern + `)|(?:[^/:]*-)?kubepods(?:-burstable|-besteffort)?-pod(` + uidPattern + `)\.slice)` +
-	`(?:(?::[^/:]+)?[/:](?:[^/:]*-)?([0-9a-f]{64})(?:\.scope)?(?:[/:]|$)|[/:]|$)`)
-
-const uidPattern = `[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}`
-
-func FuzzOfPath(f *testing.F) {
-	for _, s := range samples() {
-		f.Add(s.text)
-	}
-	for _, path := range []string{
-		"kubepods-pod" + hash + ".slice:" + id + ":" + strings.Repeat("b", 64), "pod" + uid + "::" + id,
-		"pod" + uid + ":x:" + id + "/y", "pod" + uid + ":x/" + id, "pod" + uid + "/x/" + id, "pod" + uid + ":" + id,
-		"x-kubepods-pod" + uid + ".slice/a-b-" + id + ".scope.scope", "kubepods-burstable-besteffort-pod" + uid + ".slice",
-		"kubepods-besteffort-burstable-pod" + uid + ".slice", "xkubepods-pod" + uid + ".slice", "-kubepods-pod" + uid + ".slice",
-		"kubepods-pod-pod" + uid + ".slice", "pod" + hash + "0/" + id, "POD" + uid, "pod" + uid + "/x" + id,
-		"pod" + uid + "/pod" + other + "/" + id, "/pod/pod" + uid, "pod" + hash[:31] + "g", "pod" + uid + "/-" + id + ".scope",
-	} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		want := Container{}
-		if m := inPod.FindStringSubmatch(path); m != nil {
-			want = Container{PodUID: strings.ReplaceAll(m[1]+m[2], "_", "-"), ID: m[3]}
-		}
-		if got := ofPath(path); got != want {
-			t.Errorf("%q: %+v, and by the expression %+v", path, got, want)
-		}
-	})
-}
-
 func FuzzParse(f *testing.F) {
 	for _, s := range samples() {
 		f.Add(s.text)

@@ -54,14 +54,14 @@ type reading struct {
 
 func (r *Reader) device(name string) reading {
 	dir := class + "/" + name
-	one := device{tree: r.tree.Device(dir), name: name, dir: dir}
+	one := device{tree: r.tree, name: name, dir: dir}
 	hca, ok := one.read()
 	return reading{hca, ok, one.skipped}
 }
 
 // device is the reading of one RDMA device.
 type device struct {
-	tree    sysfs.Device
+	tree    sysfs.FS
 	name    string
 	dir     string
 	skipped []machine.Skipped
@@ -75,16 +75,6 @@ func (d *device) skip(part, reason string) {
 // in reading it is noted, absence is not.
 func (d *device) text(part, attribute string) string {
 	text, err := d.tree.Read(d.dir + part + "/" + attribute)
-	return d.clip(part, text, err)
-}
-
-// fixed returns an attribute of the device itself that stays as long as it is there.
-func (d *device) fixed(attribute string) string {
-	text, err := d.tree.Fixed(attribute)
-	return d.clip("", text, err)
-}
-
-func (d *device) clip(part, text string, err error) string {
 	if err != nil && !sysfs.Unknown(err) {
 		d.skip(part, err.Error())
 	}
@@ -102,10 +92,10 @@ func (d *device) read() (machine.HCA, bool) {
 	}
 	hca.NodeGUID = d.guid("node_guid")
 	hca.SysImageGUID = d.guid("sys_image_guid")
-	hca.Type = d.fixed("hca_type")
-	hca.Board = d.fixed("board_id")
+	hca.Type = d.text("", "hca_type")
+	hca.Board = d.text("", "board_id")
 	hca.Firmware = d.text("", "fw_ver")
-	hca.NodeType = parseWords(d.fixed("node_type"))
+	hca.NodeType = parseWords(d.text("", "node_type"))
 	hca.NodeDesc = d.text("", "node_desc")
 	d.place(&hca)
 	nics := d.interfaces(hca.PCI)

@@ -2,6 +2,7 @@ package sysfs
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -37,7 +38,7 @@ func ParsePlace(path string) Place {
 		switch {
 		case part == "virtual" && len(p.Functions) == 0:
 			p.Virtual = true
-		case p.Root == "" && isHostBridge(part):
+		case p.Root == "" && hostBridge.MatchString(part):
 			p.Root = part
 		default:
 			if _, err := machine.ParseAddress(part); err == nil {
@@ -48,26 +49,17 @@ func ParsePlace(path string) Place {
 	return p
 }
 
-// isHostBridge reports whether a name is one that the kernel gives a host bridge
-// (pci_create_root_bus: "pci%04x:%02x").
-func isHostBridge(name string) bool {
-	domain, bus, _ := strings.Cut(strings.TrimPrefix(name, "pci"), ":")
-	return strings.HasPrefix(name, "pci") && consistsOf(domain, hexDigits, 4, 8) && consistsOf(bus, hexDigits, 2, 2)
-}
-
-const digits, hexDigits = "0123456789", "0123456789abcdef"
-
-// consistsOf reports whether s has least to most bytes, and all of them in set.
-// A scan parses thousands of words: a regular expression for each form would take
-// memory for the life of every daemon.
-func consistsOf(s, set string, least, most int) bool {
-	return len(s) >= least && len(s) <= most && strings.Trim(s, set) == ""
-}
+var (
+	// hostBridge is the name of one (pci_create_root_bus: "pci%04x:%02x").
+	hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
+	hexWord    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
+	cpuList    = regexp.MustCompile(`^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$`)
+)
 
 // parseHex reads a word such as 0x030200 and gives it back in lower case.
 func parseHex(s string) (string, error) {
 	word := strings.ToLower(s)
-	if number, ok := strings.CutPrefix(word, "0x"); !ok || !consistsOf(number, hexDigits, 1, 8) {
+	if !hexWord.MatchString(word) {
 		return "", fmt.Errorf("invalid hexadecimal word %q", wellknown.Clip(s))
 	}
 	return word, nil
@@ -89,12 +81,8 @@ func parseNUMA(s string) (*int, error) {
 // parseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
 // a list too.
 func parseCPUList(s string) (string, error) {
-	for part := range strings.SplitSeq(s, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		one := consistsOf(first, digits, 1, len(s)) && (!isRange || consistsOf(last, digits, 1, len(s)))
-		if s != "" && !one {
-			return "", fmt.Errorf("invalid list of CPUs %q", wellknown.Clip(s))
-		}
+	if !cpuList.MatchString(s) {
+		return "", fmt.Errorf("invalid list of CPUs %q", wellknown.Clip(s))
 	}
 	return s, nil
 }

@@ -31,13 +31,12 @@ func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFuncti
 			note("in " + f.Path(pciDevices) + " and no PCI address")
 			continue
 		}
-		device := f.Device(pciDevices + name)
-		class, err := device.word("class")
+		class, err := f.word(name, "class")
 		var fn machine.PCIFunction
 		switch {
 		case err != nil:
-		case carry[name], ofClass(class), device.special(class, vendors):
-			fn, err = device.function(name, class, note)
+		case carry[name], ofClass(class), f.special(name, class, vendors):
+			fn, err = f.function(name, class, note)
 		default:
 			continue
 		}
@@ -61,16 +60,16 @@ func ofClass(class string) bool {
 // special finds the functions that only their maker's numbers identify: GPUs that are no
 // display controllers, switches between GPUs, the DMA functions of ConnectX-8 (15b3:2100, rdma-core
 // kernel-boot/rdma_topo) and eRDMA, which has no class (drivers/infiniband/hw/erdma).
-func (d Device) special(class string, vendors gpu.Vendors) bool {
+func (f FS) special(address, class string, vendors gpu.Vendors) bool {
 	if strings.HasPrefix(class, "0x0604") {
 		return false
 	}
-	vendor, err := d.word("vendor")
+	vendor, err := f.word(address, "vendor")
 	if err != nil {
 		return false
 	}
 	if vendor == VendorMellanox || vendor == vendorAlibaba {
-		device, err := d.word("device")
+		device, err := f.word(address, "device")
 		return err == nil && (device == DeviceDataDirect || device == deviceERDMA)
 	}
 	fn := machine.PCIFunction{Vendor: vendor, Class: class}
@@ -88,51 +87,53 @@ const (
 )
 
 // word returns one of the hexadecimal attributes of a PCI function, by which it is known.
-func (d Device) word(attribute string) (string, error) {
-	text, err := d.Fixed(attribute)
+func (f FS) word(address, attribute string) (string, error) {
+	path := pciDevices + address + "/" + attribute
+	text, err := f.Read(path)
 	if err != nil {
 		return "", err
 	}
 	word, err := parseHex(text)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", d.Path(d.dir+"/"+attribute), err)
+		return "", fmt.Errorf("%s: %w", f.Path(path), err)
 	}
 	return word, nil
 }
 
 // function reads one function. Without vendor and device it is nothing; of the
 // rest, what cannot be read is unknown and noted.
-func (d Device) function(address, class string, note func(reason string)) (machine.PCIFunction, error) {
+func (f FS) function(address, class string, note func(reason string)) (machine.PCIFunction, error) {
 	fn := machine.PCIFunction{Address: strings.ToLower(address), Class: class}
+	dir := pciDevices + address
 	var err error
-	if fn.Vendor, err = d.word("vendor"); err != nil {
+	if fn.Vendor, err = f.word(address, "vendor"); err != nil {
 		return fn, err
 	}
-	if fn.Device, err = d.word("device"); err != nil {
+	if fn.Device, err = f.word(address, "device"); err != nil {
 		return fn, err
 	}
 	read := func(attribute string) string {
-		text, err := d.Read(d.dir + "/" + attribute)
+		text, err := f.Read(dir + "/" + attribute)
 		if err != nil && !Unknown(err) {
 			note(err.Error())
 		}
 		return text
 	}
-	fn.Driver = base(d.Link(d.dir + "/driver"))
-	fn.PhysFn = base(d.Link(d.dir + "/physfn"))
+	fn.Driver = base(f.Link(dir + "/driver"))
+	fn.PhysFn = base(f.Link(dir + "/physfn"))
 	if text := read("numa_node"); text != "" {
 		if fn.NUMA, err = parseNUMA(text); err != nil {
-			note(d.Path(d.dir+"/numa_node") + ": " + err.Error())
+			note(f.Path(dir+"/numa_node") + ": " + err.Error())
 		}
 	}
 	if fn.CPUs, err = parseCPUList(read("local_cpulist")); err != nil {
-		note(d.Path(d.dir+"/local_cpulist") + ": " + err.Error())
+		note(f.Path(dir+"/local_cpulist") + ": " + err.Error())
 	}
 	fn.LinkSpeed = linkSpeed(read("current_link_speed"))
 	fn.LinkWidth = parseLinkWidth(read("current_link_width"))
-	place := ParsePlace(d.Link(d.dir))
+	place := ParsePlace(f.Link(dir))
 	if place.Root == "" {
-		note(d.Path(d.dir) + " does not link into devices/pciDDDD:BB: the path is unknown")
+		note(f.Path(dir) + " does not link into devices/pciDDDD:BB: the path is unknown")
 	}
 	fn.Root = place.Root
 	if n := len(place.Functions); n > 0 {

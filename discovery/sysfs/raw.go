@@ -45,9 +45,8 @@ func (f FS) Raw(w io.Writer, vendors gpu.Vendors) error {
 	}
 	for _, address := range addresses {
 		// A function that cannot be read is not a vendor's GPU.
-		device := f.Device(pciDevices + address)
-		class, _ := device.word("class")
-		vendor, _ := device.word("vendor")
+		class, _ := f.word(address, "class")
+		vendor, _ := f.word(address, "vendor")
 		if slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool {
 			return v.PCI.Vendor == vendor && !strings.HasPrefix(class, "0x0604")
 		}) {

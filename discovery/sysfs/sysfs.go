@@ -29,15 +29,10 @@ import (
 const maxAttribute = 4096
 
 // FS is a tree of kernel objects.
-type FS struct {
-	root  string
-	fixed *fixed
-}
+type FS struct{ root string }
 
 // New returns the tree under root, usually "/sys". Nothing is read yet.
-func New(root string) FS {
-	return FS{filepath.Clean(root), &fixed{known: map[attribute]string{}}}
-}
+func New(root string) FS { return FS{filepath.Clean(root)} }
 
 // Root returns the directory that New was given, cleaned.
 func (f FS) Root() string { return f.root }

@@ -104,7 +104,8 @@ func (l *Limiter) Choice() (Choice, error) {
 }
 
 // Edits prepares the node for a container that is about to start, and returns what
-// it needs, and by which enforcers; these must be kept with it, for [Limit.By]. It is asked for each start, and the container must not be running:
+// it needs, and by which enforcers; these must be kept with it, for [Limit.By]. It is asked for each
+// start, and the container must not be running:
 // the files of its previous run are removed. An error keeps it from starting.
 func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*cdi.ContainerEdits, Enforced, error) {
 	by := limit.By

@@ -31,12 +31,18 @@ func RunOn(t *testing.T, server http.Handler, c *cobra.Command, args ...string) 
 	t.Helper()
 	ts := httptest.NewServer(server)
 	defer ts.Close()
+	stdout, _, err = Run(t, c, append(args, "--kubeconfig", Kubeconfig(t, ts.URL))...)
+	return stdout, err
+}
+
+// Kubeconfig returns a file for an API server, with the context "c".
+func Kubeconfig(t *testing.T, url string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + ts.URL + "}}]\n" +
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + url + "}}]\n" +
 		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout, _, err = Run(t, c, append(args, "--kubeconfig", path)...)
-	return stdout, err
+	return path
 }

@@ -62,12 +62,7 @@ func apt(ctx context.Context, arch, state, in string, args ...string) error {
 	}, args...)
 	cmd := exec.CommandContext(ctx, "apt-get", all...)
 	cmd.Dir = in
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, stderr.String())
-	}
-	return nil
+	return execute(cmd)
 }
 
 // download fetches packages of an architecture into a directory: the newest, or the given
@@ -99,8 +94,12 @@ func hash(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
+	return digest(b), nil
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
 }
 
 // cacheOf returns the directory with the packages of an architecture.
@@ -201,8 +200,8 @@ func base(ctx context.Context, arch, dir string, pins []pin) error {
 		if deb == "" {
 			return fmt.Errorf("%s %s for %s: no file has the SHA-256 in %s", p.name, p.version, arch, lockFile)
 		}
-		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("unpack %s: %w: %s", deb, err, out)
+		if err := execute(exec.CommandContext(ctx, "dpkg-deb", "-x", deb, dir)); err != nil {
+			return err
 		}
 	}
 	return trim(dir)

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,14 +63,10 @@ func bundle(ctx context.Context, root, from, out string) error {
 // pushers adds this program to the bundle, for both architectures.
 func pushers(ctx context.Context, root, dir string) error {
 	for arch := range compilers {
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=",
-			"-o", filepath.Join(dir, "push-"+arch), ".")
-		cmd.Dir = filepath.Join(root, "tools/release")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
-		var text bytes.Buffer
-		cmd.Stderr = &text
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("build the pusher: %w\n%s", err, text.String())
+		err := goBuild(ctx, filepath.Join(root, "tools/release"), filepath.Join(dir, "push-"+arch), "-s -w -buildid=",
+			[]string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}, ".")
+		if err != nil {
+			return err
 		}
 	}
 	return nil

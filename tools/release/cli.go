@@ -3,12 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/template"
@@ -47,8 +44,7 @@ func cli(ctx context.Context, root, out, version string, platforms []string) err
 		if err := os.WriteFile(filepath.Join(out, a.File), content, 0o644); err != nil {
 			return err
 		}
-		sum := sha256.Sum256(content)
-		a.SHA256 = hex.EncodeToString(sum[:])
+		a.SHA256 = digest(content)
 		assets = append(assets, a)
 		fmt.Fprintf(&sums, "%s  %s\n", a.SHA256, a.File)
 		fmt.Println(filepath.Join(out, a.File))
@@ -71,14 +67,10 @@ func (a asset) build(ctx context.Context, root, version string) ([]byte, error) 
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
-		"-ldflags", "-s -w -buildid= -X main.version="+version, "-o", filepath.Join(dir, "heddle"), ".")
-	cmd.Dir = filepath.Join(root, "cmd/heddle")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+a.OS, "GOARCH="+a.Arch)
-	var text bytes.Buffer
-	cmd.Stderr = &text
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("go build: %w\n%s", err, text.String())
+	err = goBuild(ctx, filepath.Join(root, "cmd/heddle"), filepath.Join(dir, "heddle"), "-s -w -buildid= -X main.version="+version,
+		[]string{"CGO_ENABLED=0", "GOOS=" + a.OS, "GOARCH=" + a.Arch}, ".")
+	if err != nil {
+		return nil, err
 	}
 	licence, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -26,12 +25,8 @@ func archive(to io.Writer, dir string) error {
 	cmd := exec.Command("tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--format=posix",
 		"--pax-option=delete=atime,delete=ctime,exthdr.name=%d/PaxHeaders/%f", "--hard-dereference",
 		"-C", dir, "-cf", "-", ".")
-	var stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = to, &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("archive of %s: %w: %s", dir, err, stderr.String())
-	}
-	return nil
+	cmd.Stdout = to
+	return execute(cmd)
 }
 
 // layerOf returns a directory as a layer.

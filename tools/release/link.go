@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,16 +99,28 @@ func (l *linker) build(ctx context.Context, arch, cgo, folder, out string, packa
 	if err != nil {
 		return err
 	}
+	return goBuild(ctx, filepath.Join(l.root, folder), out, "-s -w -X main.version="+l.version+
+		" -extldflags=-Wl,-z,lazy,--build-id=none", []string{"GOOS=linux", "GOARCH=" + arch, "CGO_ENABLED=" + cgo, "CC=" + cc}, packages...)
+}
+
+// goBuild compiles packages in a folder.
+func goBuild(ctx context.Context, folder, out, ldflags string, env []string, packages ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{
-		"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
-		"-ldflags", "-s -w -X main.version=" + l.version + " -extldflags=-Wl,-z,lazy,--build-id=none", "-o", out,
+		"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", ldflags, "-o", out,
 	}, packages...)...)
-	cmd.Dir = filepath.Join(l.root, folder)
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED="+cgo, "CC="+cc)
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), env...)
+	return execute(cmd)
+}
+
+// execute runs a command; the error has what it printed.
+func execute(cmd *exec.Cmd) error {
 	var text bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &text, &text
+	if cmd.Stdout == nil {
+		cmd.Stdout = &text
+	}
+	cmd.Stderr = &text
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, text.String())
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args[:min(len(cmd.Args), 3)], " "), err, text.String())
 	}
 	return nil
 }
@@ -157,15 +168,9 @@ func place(program, file string) error {
 	if os.Link(program, file) == nil {
 		return nil
 	}
-	from, err := os.Open(program)
+	content, err := os.ReadFile(program)
 	if err != nil {
 		return err
 	}
-	defer from.Close()
-	to, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
+	return os.WriteFile(file, content, 0o755)
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -24,12 +22,11 @@ func billOfMaterials(name, version, arch string, programs []string, pins []pin) 
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(text)
-	digest, top := hex.EncodeToString(sum[:]), "SPDXRef-"+name
+	sum, top := digest(text), "SPDXRef-"+name
 	checksum := func(sha256 string) []object { return []object{{"algorithm": "SHA256", "checksumValue": sha256}} }
 	packages := []object{{
 		"SPDXID": top, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
-		"checksums": checksum(digest),
+		"checksums": checksum(sum),
 	}}
 	relationships := []object{{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": top}}
 	add := func(name, version, url string) object {
@@ -73,7 +70,7 @@ func billOfMaterials(name, version, arch string, programs []string, pins []pin) 
 	e.SetEscapeHTML(false)
 	err = e.Encode(object{
 		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name + "-" + version + "-" + arch,
-		"documentNamespace": "https://github.com/heddle-dev/heddle/sbom/" + name + "/" + arch + "/" + digest,
+		"documentNamespace": "https://github.com/heddle-dev/heddle/sbom/" + name + "/" + arch + "/" + sum,
 		"creationInfo":      object{"created": epoch.Format("2006-01-02T15:04:05Z"), "creators": []string{"Tool: heddle-images"}},
 		"packages":          packages, "relationships": relationships,
 	})

@@ -37,9 +37,8 @@ type Library struct {
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
-	// settled has slowly changing values by UUID, symbols the library's symbols.
+	// settled has slowly changing values by UUID.
 	settled map[string]settled
-	symbols map[string]bool
 }
 
 // New returns the NVML of this machine. It is not loaded before Open.
@@ -185,23 +184,7 @@ func (l *Library) Close() error {
 // has reports whether the library has a function. Calling one that it lacks,
 // because the driver is older than the headers of this build, ends the process: the symbols
 // are bound when first called.
-func (l *Library) has(symbol string) bool {
-	l.mu.Lock()
-	has, known := l.symbols[symbol]
-	l.mu.Unlock()
-	if known {
-		return has
-	}
-	has = l.api.Extensions().LookupSymbol(symbol) == nil
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.symbols == nil {
-		l.symbols = map[string]bool{}
-	}
-	// The process keeps the library for ever, see loaded.
-	l.symbols[symbol] = has
-	return has
-}
+func (l *Library) has(symbol string) bool { return l.api.Extensions().LookupSymbol(symbol) == nil }
 
 // failure is a Return as heddle's error: absent, lost, or what NVML calls it.
 func failure(what string, ret nvml.Return) error {

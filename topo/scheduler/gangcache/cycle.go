@@ -55,6 +55,8 @@ type Snapshot struct {
 	// must leave the nodes of its plan.
 	Node, Rejection string
 	Leaving         []*corev1.Pod
+	// First reports that no member holds a node, so that the others cannot be what rejects it.
+	First bool
 	// Units are gangs that are planned together. The last unit is the member's own. Those before
 	// run with fewer members than they need, since members died or the scheduler was restarted
 	// while it bound them: the last unit could take the nodes that only they can use.
@@ -92,7 +94,7 @@ func (c *Cache) Snapshot(pod *corev1.Pod) Snapshot {
 
 // placed returns the snapshot of a member with a node by a plan.
 func (m *member) placed() Snapshot {
-	out := Snapshot{Member: true, Node: m.Node}
+	out := Snapshot{Member: true, Node: m.Node, First: m.gang.count(reserved) == 0}
 	if m.stage == planned && m.gang.preemption != nil {
 		out.Leaving = m.gang.preemption.leaving
 	}
@@ -202,10 +204,10 @@ func (c *Cache) conclude(m *member, reason string) string {
 	}
 	_, avoided := c.Backoffs.Avoided(g.key)
 	reason += avoided
-	if g.hasReservedEnough() {
-		return reason // The others have their nodes, and one more member does not fit.
-	}
 	if !g.satisfied() {
+		if n := g.spec.MinMember; n > 0 && !g.deadline.IsZero() && g.count(planned) >= n {
+			return reason // The others have their nodes, and one more member does not fit.
+		}
 		c.release(g, reason)
 	}
 	c.reject(g, reason, m)
@@ -217,14 +219,6 @@ func (c *Cache) Block(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.blocked[pod.UID] = pod
-}
-
-// HoldsNone reports whether no member of a pod's gang holds a node, so that the others cannot
-// be what rejects the pod.
-func (c *Cache) HoldsNone(pod *corev1.Pod) bool {
-	m := c.lock(pod)
-	defer c.unlock()
-	return m != nil && m.gang.count(reserved) == 0
 }
 
 // TurnedAway is for PostFilter: the node of a plan rejected the member, and others would too.

@@ -68,8 +68,10 @@ func TestReasonsOfTheOthers(t *testing.T) {
 			reason string
 			others bool
 		}{
-			{"1 of 3 fit, group leaf-1 is 8 GPUs short", false}, {"2 of 3 fit, group leaf-7 is 4 GPUs short", false},
-			{"waits for a topology tree", true}, {"1 of 3 fit", false},
+			{"1 of 3 fit, group leaf-1 is 8 GPUs short", false},
+			{"2 of 3 fit, group leaf-7 is 4 GPUs short", false},
+			{"waits for a topology tree", true},
+			{"1 of 3 fit", false},
 		} {
 			activated(c)
 			_, got := cycle(c, pods[0], func([]planner.Gang) planner.Plan { return planner.Plan{Reason: tt.reason} })

@@ -204,12 +204,6 @@ func (g *gangInfo) satisfied() bool {
 	return g.doneWith() || g.spec.MinMember > 0 && g.count(reserved) >= g.spec.MinMember
 }
 
-// hasReservedEnough reports that a plan reserves as many nodes as the gang needs, and some
-// members do not hold theirs yet.
-func (g *gangInfo) hasReservedEnough() bool {
-	return !g.deadline.IsZero() && g.spec.MinMember > 0 && g.count(planned) >= g.spec.MinMember && !g.satisfied()
-}
-
 // place gives pending members the nodes of a plan, and returns those that got one. p is nil
 // unless pods must leave first.
 func (g *gangInfo) place(asked []planner.Member, place *planner.Place, p *preemption) (got []*member) {

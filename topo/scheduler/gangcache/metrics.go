@@ -42,7 +42,8 @@ func NewMetrics() *Metrics {
 		}, []string{"result"}),
 		placed: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "gangs_placed_total",
-			Help: "Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.",
+			Help: "Gangs that started, by the kind of the lowest group that holds them: " +
+				"node, a kind of the topology tree, or none.",
 		}, []string{"kind"}),
 		rejections: with.NewCounter(prometheus.CounterOpts{
 			Name: "gang_rejections_total",

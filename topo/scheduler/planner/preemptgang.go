@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -23,7 +22,7 @@ func (p *Planner) Preempt(ctx context.Context, r *Request, c *Cluster) Plan {
 		return Plan{}
 	}
 	priority, _ := r.preemptor()
-	e := newEviction(p, r, ReadVictims(r.Nodes, c, priority, r.keys()...))
+	e := newEviction(p, r, ReadVictims(r.Nodes, c, priority, r.Gangs...))
 	set, ok := e.choose(ctx)
 	if !ok {
 		return Plan{}
@@ -63,13 +62,6 @@ func (r *Request) preemptor() (priority int32, may bool) {
 		}
 	}
 	return priority, true
-}
-
-func (r *Request) keys() (keys []types.NamespacedName) {
-	for i := range r.Gangs {
-		keys = append(keys, r.Gangs[i].Key)
-	}
-	return keys
 }
 
 // eviction is the room for the gangs of a request.

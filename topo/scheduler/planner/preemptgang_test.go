@@ -262,7 +262,7 @@ func TestPreemptIsExactWhereItIsSmall(t *testing.T) {
 			continue
 		}
 		search := func() *eviction {
-			return newEviction(newPlanner(), r, ReadVictims(r.Nodes, &h.cluster, 10, r.keys()...))
+			return newEviction(newPlanner(), r, ReadVictims(r.Nodes, &h.cluster, 10, r.Gangs...))
 		}
 		all := search()
 		var best []int

@@ -49,11 +49,11 @@ type victim struct {
 
 // ReadVictims finds the victims on nodes. A gang with a pod of the priority or above is not
 // a victim, nor is a gang to spare.
-func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...types.NamespacedName) *Victims {
+func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...Gang) *Victims {
 	v := &Victims{leaving: map[string]fit.Gone{}, budgets: readBudgets(c.Budgets)}
 	spared, of := map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
-	for _, key := range spare {
-		spared[key] = true
+	for i := range spare {
+		spared[spare[i].Key] = true
 	}
 	for _, node := range nodes {
 		for _, pod := range node.Pods {

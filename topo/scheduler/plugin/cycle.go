@@ -28,12 +28,9 @@ type cycle struct {
 	fit.Query
 	Amounts fit.Amounts
 	gpu     corev1.ResourceName // The resource of the whole GPUs that it requests.
-	// member reports that the pod is in a gang of labels. node is the only node that Filter
-	// accepts; empty for any.
-	member bool
-	node   string
-	// leaving are the pods that must leave before a member has its node.
-	leaving []*corev1.Pod
+	// Snapshot is of a pod in a gang of labels. Its Node, also of a member of a native PodGroup, is the
+	// only one that Filter accepts; empty for any.
+	gangcache.Snapshot
 	// request is for shares of GPUs, selector for whole GPUs; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
@@ -74,27 +71,26 @@ func (p *Plugin) PreFilter(
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
 		p.measure(nodes)
-		place := p.place(ctx, pod, nodes)
-		c.node, c.member, c.leaving = place.Node, place.Member, place.Leaving
-		if !c.member && p.labeled(pod) {
+		c.Snapshot = p.place(ctx, pod, nodes)
+		if !c.Member && p.labeled(pod) {
 			if _, err := gang.Read(pod, p.args.Domains); err != nil {
-				place.Rejection = err.Error() // It names no gang.
+				c.Rejection = err.Error() // It names no gang.
 			}
 		}
-		if place.Rejection != "" {
+		if c.Rejection != "" {
 			// No victims would make room for the whole gang.
-			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, place.Rejection)
+			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, c.Rejection)
 		}
 		c.Reservations = p.cache.Reservations()
-		if !c.member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
+		if !c.Member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}
 	}
 	state.Write(cycleKey, c)
-	if c.node == "" {
+	if c.Node == "" {
 		return nil, nil
 	}
-	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
+	return &framework.PreFilterResult{NodeNames: sets.New(c.Node)}, nil
 }
 
 // PreFilterExtensions returns nil: Filter needs only the node that it is given.
@@ -126,7 +122,7 @@ func (p *Plugin) Filter(
 		return nil
 	}
 	node := info.Node().Name
-	if c.node != "" && c.node != node {
+	if c.Node != "" && c.Node != node {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
 	}
 	if lacks := fit.LacksHCAs(info.Node(), c.hcas); lacks != "" {
@@ -168,19 +164,19 @@ func (p *Plugin) PostFilter(
 	case c == nil && !p.labeled(pod): // PreFilter skipped it.
 		return p.preemptForPod(ctx, state, pod, statuses)
 	case c == nil:
-	case !c.member:
+	case !c.Member:
 		p.cache.Block(pod)
 		return p.preemptForPod(ctx, state, pod, statuses)
 	case p.leavesRoom(ctx, state, pod, c):
 		if p.evictVictims(ctx, pod) {
-			return nominate(c.node), nil
+			return nominate(c.Node), nil
 		}
 	default:
 		var others []string
-		if p.cache.HoldsNone(pod) {
+		if c.First {
 			others, _ = p.rejecting(ctx, state, pod, c)
 		}
-		p.cache.TurnedAway(pod, c.node, statuses.Get(c.node).Message(), others...)
+		p.cache.TurnedAway(pod, c.Node, statuses.Get(c.Node).Message(), others...)
 	}
 	var result *framework.PostFilterResult
 	if pod.Status.NominatedNodeName != "" {
@@ -200,7 +196,7 @@ func (p *Plugin) rejecting(
 		return nil, ""
 	}
 	anywhere, trial := *c, state.Clone()
-	anywhere.node = ""
+	anywhere.Node = ""
 	trial.Write(cycleKey, &anywhere)
 	for _, info := range all {
 		status := p.handle.RunFilterPlugins(ctx, trial, pod, info)
@@ -223,7 +219,7 @@ func (p *Plugin) PreScore(
 		c.gpu = p.gpus.GPUs().In(c.Amounts)
 	}
 	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
-	if c.node != "" || c.request == nil &&
+	if c.Node != "" || c.request == nil &&
 		(gpus == 0 || p.gpus.AllEqual(c.gpu, gpus, weights, nodes)) {
 		return framework.NewStatus(framework.Skip)
 	}

@@ -204,7 +204,7 @@ func (p *Plugin) preFilterPodGroup(
 			g.first = &firstMember{pod, state, c}
 		}
 		g.asked[pod.UID] = true
-		if c.node = g.places[pod.UID]; c.node == "" {
+		if c.Node = g.places[pod.UID]; c.Node == "" {
 			reason = "other pods of it come first, and no more fit"
 		}
 	}

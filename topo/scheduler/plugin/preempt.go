@@ -111,14 +111,14 @@ func (p *Plugin) victims(nodes []*fit.Node, pod *corev1.Pod) *planner.Victims {
 // leavesRoom reports whether a member's plan expects pods to leave, and no filter rejects the
 // member on its node once they have left.
 func (p *Plugin) leavesRoom(ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle) bool {
-	if len(c.leaving) == 0 {
+	if len(c.Leaving) == 0 {
 		return false
 	}
-	gone := make(map[types.UID]bool, len(c.leaving))
-	for _, l := range c.leaving {
+	gone := make(map[types.UID]bool, len(c.Leaving))
+	for _, l := range c.Leaving {
 		gone[l.UID] = true
 	}
-	return p.fitsWithout(ctx, state, pod, c.node, gone)
+	return p.fitsWithout(ctx, state, pod, c.Node, gone)
 }
 
 // fitsWithout reports whether some pods are on a node, and no filter rejects another pod there

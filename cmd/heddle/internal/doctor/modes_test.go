@@ -47,8 +47,7 @@ func TestGPUsOfTheNode(t *testing.T) {
 		Type: wellknown.ConditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
 		Message: "GPU 3: native until ml/train ends, then sgpu; GPU 5: sgpu until ml/a and ml/b end, then native",
 	}}
-	path := serve(t, n, nil)
-	out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path)
+	out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", serve(t, n, nil))
 	for _, want := range []string{
 		waits,
 		"\nnote  Node gpu-1\n  GPU 5: sgpu until ml/a and ml/b end, then native\n",
@@ -61,7 +60,7 @@ func TestGPUsOfTheNode(t *testing.T) {
 	}
 	n.Status.Conditions[0].Status = corev1.ConditionFalse
 	n.Annotations = nil
-	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path); strings.Contains(out, "GPU 3") {
+	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", serve(t, n, nil)); strings.Contains(out, "GPU 3") {
 		t.Errorf("reports a condition that no longer holds:\n%s", out)
 	}
 	// What both report is shown once.
@@ -69,7 +68,7 @@ func TestGPUsOfTheNode(t *testing.T) {
 	reports := report.Report{Node: "gpu-1", GPUs: []report.GPU{
 		{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 	}}
-	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", path, "--device-plugin", answering(t, reports))
+	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", serve(t, n, nil), "--device-plugin", answering(t, reports))
 	if strings.Count(out, waits) != 1 {
 		t.Errorf("shown %d times:\n%s", strings.Count(out, waits), out)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/clitest"
@@ -134,7 +135,7 @@ func TestSharesWithFindings(t *testing.T) {
 		},
 		{
 			"limits",
-			report.Report{Enforcers: &report.Enforcers{WhyMemory: "memory is not limited", WhyCompute: "compute is limited by mps"}},
+			report.Report{Enforcers: &report.Enforcers{Choice: enforce.Choice{WhyMemory: "memory is not limited", WhyCompute: "compute is limited by mps"}}},
 			false,
 			[]string{"note  limits of shares\n  memory is not limited\n", "note  limits of shares\n  compute is limited by mps\n"},
 			"",
@@ -142,7 +143,7 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"nothing is enforced",
 			report.Report{
-				Enforcers: &report.Enforcers{Memory: "none", WhyMemory: "memory is not limited", Compute: "none", WhyCompute: "compute is not limited"},
+				Enforcers: &report.Enforcers{Choice: enforce.Choice{Enforced: enforce.Enforced{Memory: "none", Compute: "none"}, WhyMemory: "memory is not limited", WhyCompute: "compute is not limited"}},
 				Bindings: []report.Binding{
 					{Namespace: "ml", Pod: "x", Container: "main", Sharing: allocation.Sharing{NotEnforced: []string{"memory"}}}, {Namespace: "ml", Pod: "y", Container: "main"},
 				},
@@ -241,7 +242,7 @@ func TestSharesThatAreNotServed(t *testing.T) {
 		}
 	}
 	reports := report.Report{
-		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
+		Node:     "gpu-1",
 		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))
@@ -276,21 +277,20 @@ func TestDevicePluginThroughTheAPI(t *testing.T) {
 		{"it does not run", nil, true, "", "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			api := apiserver.New()
+			api.Put("nodes", h20Node())
+			for i := range tt.pods {
+				tt.pods[i].Spec.NodeName = "gpu-1"
+				api.Put("pods", &tt.pods[i])
+			}
 			mux := http.NewServeMux()
+			mux.Handle("/", api)
 			answer := func(w http.ResponseWriter, v any) {
 				w.Header().Set("Content-Type", "application/json")
 				if err := json.NewEncoder(w).Encode(v); err != nil {
 					t.Error(err)
 				}
 			}
-			mux.HandleFunc("GET /api/v1/nodes/gpu-1", func(w http.ResponseWriter, _ *http.Request) {
-				n := h20Node()
-				n.APIVersion, n.Kind = "v1", "Node"
-				answer(w, n)
-			})
-			mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, _ *http.Request) {
-				answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: tt.pods})
-			})
 			mux.HandleFunc("/api/v1/namespaces/heddle-system/pods/dp-x/portforward", func(w http.ResponseWriter, r *http.Request) {
 				if !tt.may {
 					w.WriteHeader(http.StatusForbidden)
@@ -305,12 +305,7 @@ func TestDevicePluginThroughTheAPI(t *testing.T) {
 			})
 			server := httptest.NewServer(mux)
 			t.Cleanup(server.Close)
-			path := filepath.Join(t.TempDir(), "kubeconfig")
-			text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n" +
-				"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			path := clitest.Kubeconfig(t, server.URL)
 			out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path)
 			if !strings.Contains(out, tt.want) || strings.Contains(out, tt.not) {
 				t.Errorf("no %q, or %q, in\n%s", tt.want, tt.not, out)

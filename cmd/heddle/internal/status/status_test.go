@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,11 +39,7 @@ func run(t *testing.T, set appsv1.DaemonSetStatus) (string, error) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	config := filepath.Join(t.TempDir(), "config")
-	text := "clusters: [{name: c, cluster: {server: '" + server.URL + "'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config := clitest.Kubeconfig(t, server.URL)
 	out, _, err := clitest.Run(t, NewCommand(), "--kubeconfig", config, "-n", "gpu")
 	return out, err
 }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -104,11 +103,7 @@ func TestNode(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	config := filepath.Join(t.TempDir(), "config")
-	text := "clusters: [{name: c, cluster: {server: '" + server.URL + "'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config := clitest.Kubeconfig(t, server.URL)
 	files, path := written(t, "--kubeconfig", config, "--node", "gpu-1")
 	want := []string{
 		"config/cluster-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",

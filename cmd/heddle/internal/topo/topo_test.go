@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -169,12 +167,7 @@ func asYAML(t *testing.T, v any) string {
 
 func TestThroughTheAPIServer(t *testing.T) {
 	s := server(t, sample())
-	config := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\ncurrent-context: x\n" +
-		"clusters: [{name: c, cluster: {server: '" + s.URL + "'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config := clitest.Kubeconfig(t, s.URL)
 	for _, args := range [][]string{{"tree"}, {"export", "--format", "slurm-block"}} {
 		direct, _, err := clitest.Run(t, NewCommand(), append(args, "--server", s.URL)...)
 		if err != nil {
