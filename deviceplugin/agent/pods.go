@@ -161,7 +161,7 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 	c, m := r.Inventory.Config, r.Inventory.Machine
 	list := r.Served[c.Resources.SGPU].Status
 	state := hami.State{
-		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 	}
 	other := make(map[string]quota.GPU)
 	if state.Enabled {

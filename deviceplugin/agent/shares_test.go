@@ -138,7 +138,7 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 	r.run()
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
-	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: {enabled: true}}\n")
+	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: true}\n")
 	r.list(slots, 16, 16)
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
