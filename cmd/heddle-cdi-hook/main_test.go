@@ -137,3 +137,219 @@ func TestCheckMounts(t *testing.T) {
 		}
 	}
 }
+
+// TestCopyFile: the same bytes leave the file as it is; others come as another file, so
+// that who has the old one mapped keeps it; and nothing else is in the directory.
+func TestCopyFile(t *testing.T) {
+	image, node := t.TempDir(), t.TempDir()
+	from, to := filepath.Join(image, "libvgpu.so"), filepath.Join(node, "library", "libvgpu.so")
+	deliver := func(content string) os.FileInfo {
+		t.Helper()
+		err := errors.Join(os.WriteFile(from, []byte(content), 0o600), copyFile([]string{from, to}))
+		got, readErr := os.ReadFile(to)
+		info, statErr := os.Stat(to)
+		if err = errors.Join(err, readErr, statErr); err != nil || string(got) != content {
+			t.Fatalf("%q is delivered, error %v", got, err)
+		}
+		return info
+	}
+	first := deliver("one")
+	if first.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v", first.Mode())
+	}
+	if again := deliver("one"); !os.SameFile(first, again) || !again.ModTime().Equal(first.ModTime()) {
+		t.Error("the same bytes were written again")
+	}
+	if second := deliver("two"); os.SameFile(first, second) {
+		t.Error("the file was written over")
+	}
+	if left, err := os.ReadDir(filepath.Dir(to)); err != nil || len(left) != 1 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+func TestCopyFileRejects(t *testing.T) {
+	dir := t.TempDir()
+	empty, large := filepath.Join(dir, "empty"), filepath.Join(dir, "large")
+	err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(large, nil, 0o600), os.Truncate(large, maxCopy+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(dir, "to")
+	for _, tt := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"nothing", "want a file of the image", nil},
+		{"no target", "want a file of the image", []string{empty}},
+		{"no such file", "in the image: stat " + dir + "/none", []string{dir + "/none", to}},
+		{"a directory", dir + " is not a file", []string{dir, to}},
+		{"empty", "empty has 0 bytes", []string{empty, to}},
+		{"large", "large has 67108865 bytes", []string{large, to}},
+		{"nowhere", "to the node:", []string{"mounts.go", empty + "/to"}},
+	} {
+		if err := copyFile(tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	if _, err := os.Stat(to); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target is there: %v", err)
+	}
+}
+
+// TestCheckEnv: what the container gets by the runtime's bundle, in the runtime's order.
+func TestCheckEnv(t *testing.T) {
+	dir := t.TempDir()
+	state := fmt.Sprintf(`{"pid": 7, "bundle": %q}`, dir)
+	for name, tt := range map[string]struct{ env, want, err string }{
+		"heddle's":              {`"PATH=/bin", "LIMIT=30", "REDIRECT="`, "LIMIT=30 REDIRECT=", ""},
+		"a longer name":         {`"LIMIT_0=100", "LIMIT=30"`, "LIMIT=30", ""},
+		"twice the same":        {`"LIMIT=30", "LIMIT=30"`, "LIMIT=30", ""},
+		"the pod's":             {`"LIMIT=100", "REDIRECT=/other.so"`, "LIMIT=30 REDIRECT=", "sets LIMIT, REDIRECT, which"},
+		"the pod's before it":   {`"LIMIT=100", "LIMIT=30"`, "LIMIT=30", ""},
+		"the pod's after it":    {`"LIMIT=30", "LIMIT=100"`, "LIMIT=30", "sets LIMIT, which"},
+		"of the same beginning": {`"LIMIT=300"`, "LIMIT=30", "sets LIMIT, which"},
+		"none":                  {``, "LIMIT=30", "sets LIMIT, which"},
+		"no variable":           {``, "LIMIT", `"LIMIT" is not NAME=VALUE`},
+		"no name":               {``, "=30", `"=30" is not NAME=VALUE`},
+	} {
+		bundle := `{"root": {"path": "rootfs"}, "process": {"env": [` + tt.env + `]}}`
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(bundle), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := checkEnv(strings.NewReader(state), strings.Fields(tt.want))
+		if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: %v, want %q", name, err, tt.err)
+		}
+	}
+	for _, bad := range []string{"{", `{"bundle": "/nowhere"}`} {
+		if err := checkEnv(strings.NewReader(bad), nil); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+// TestNCCL: variables go behind what an image has, and never through a link, which may
+// lead to another's file.
+func TestNCCL(t *testing.T) {
+	const line = "NCCL_IB_HCA==mlx5_0:1"
+	for name, tt := range map[string]struct {
+		prepare func(etc string) error
+		file    string // below the root; nccl.conf in etc unless set
+		want    string
+	}{
+		"none":        {prepare: func(etc string) error { return os.Mkdir(etc, 0o750) }, want: "\n" + line + "\n"},
+		"its own":     {prepare: own, want: "NCCL_DEBUG=INFO\n" + line + "\n"},
+		"no etc":      {prepare: func(string) error { return nil }},
+		"a link":      {prepare: func(etc string) error { return linked(etc, "nccl.conf", "../elsewhere") }, file: "elsewhere", want: "-"},
+		"a way out":   {prepare: func(etc string) error { return linked(etc, "nccl.conf", "/elsewhere") }, file: "elsewhere", want: "-"},
+		"linked etc":  {prepare: func(etc string) error { return os.Symlink(filepath.Dir(etc), etc) }, file: "nccl.conf"},
+		"a directory": {prepare: func(etc string) error { return os.MkdirAll(filepath.Join(etc, "nccl.conf"), 0o750) }, file: "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proc, bundle := t.TempDir(), t.TempDir()
+			root := filepath.Join(proc, "7", "root", bundle, "rootfs")
+			if err := os.MkdirAll(root, 0o750); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range map[string]string{
+				filepath.Join(bundle, "config.json"): `{"root": {"path": "rootfs"}}`, filepath.Join(root, "elsewhere"): "-",
+			} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tt.prepare(filepath.Join(root, "etc")); err != nil {
+				t.Fatal(err)
+			}
+			state := fmt.Sprintf(`{"pid": 7, "bundle": %q}`, bundle)
+			if err := addNCCL(proc, strings.NewReader(state), []string{line}); err != nil {
+				t.Fatal(err)
+			}
+			file := tt.file
+			if file == "" {
+				file = "etc/nccl.conf"
+			}
+			got, err := os.ReadFile(filepath.Join(root, file))
+			if string(got) != tt.want || err != nil && tt.want != "" {
+				t.Errorf("%s has %q, %v; want %q", file, got, err, tt.want)
+			}
+		})
+	}
+	for _, bad := range []string{"NCCL_IB_HCA", "=x", "NCCL_IB_HCA=x\nNCCL_DEBUG=INFO"} {
+		if err := addNCCL("/proc", strings.NewReader(`{"pid": 7, "bundle": "/"}`), []string{bad}); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+func own(etc string) error {
+	if err := os.Mkdir(etc, 0o750); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(etc, "nccl.conf"), []byte("NCCL_DEBUG=INFO"), 0o600)
+}
+
+func linked(etc, name, target string) error {
+	if err := os.Mkdir(etc, 0o750); err != nil {
+		return err
+	}
+	return os.Symlink(target, filepath.Join(etc, name))
+}
+
+// TestLimitMemory on files in place of the kernel's: what is written where.
+func TestLimitMemory(t *testing.T) {
+	const region = "drm/0000:03:00.0/vram"
+	for name, tt := range map[string]struct {
+		cgroup string // of the container's process
+		on     string // what the pod's cgroup has on
+		state  string
+		limit  string
+		want   string // in dmem.max; else the error
+		err    string
+	}{
+		"turned on":      {"0::/kubepods.slice/pod7/app\n", "cpu memory", `{"pid": 7}`, region + "=1073741824", region + " 1073741824", ""},
+		"on already":     {"12:cpu:/x\n0::/kubepods.slice/pod7/app\n", "cpu dmem", `{"pid": 7}`, region + "=0", region + " 0", ""},
+		"cgroup v1":      {"12:cpu:/kubepods/pod7/app\n", "", `{"pid": 7}`, region + "=1", "", "has no cgroup v2"},
+		"the root":       {"0::/\n", "", `{"pid": 7}`, region + "=1", "", "has no cgroup v2"},
+		"leads up":       {"0::/../../kubepods.slice/pod7/app\n", "cpu", `{"pid": 7}`, region + "=2", region + " 2", ""},
+		"not there":      {"0::/gone\n", "", `{"pid": 7}`, region + "=1", "", "limit the memory of " + region},
+		"no number":      {"0::/kubepods.slice/pod7/app\n", "", `{"pid": 7}`, region + "=max", "", "is not region=bytes"},
+		"no limit":       {"0::/kubepods.slice/pod7/app\n", "", `{"pid": 7}`, region, "", "is not region=bytes"},
+		"no such pid":    {"0::/x\n", "", `{"pid": 8}`, region + "=1", "", "cgroup of the container"},
+		"no state":       {"0::/x\n", "", `{`, region + "=1", "", "the runtime's state"},
+		"kernel without": {"0::/without/app\n", "", `{"pid": 7}`, region + "=1", "", "turn on the dmem controller"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proc, cgroups := t.TempDir(), t.TempDir()
+			put := func(path, text string) {
+				t.Helper()
+				if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(filepath.Join(proc, "7", "cgroup"), tt.cgroup)
+			pod := filepath.Join(cgroups, "kubepods.slice", "pod7")
+			for dir, on := range map[string]string{cgroups: "cpu dmem", filepath.Dir(pod): "cpu dmem", pod: tt.on} {
+				put(filepath.Join(dir, "cgroup.subtree_control"), on)
+			}
+			put(filepath.Join(cgroups, "without", "cgroup.procs"), "")
+			file := filepath.Join(pod, "app", "dmem.max")
+			put(file, "")
+			err := limitMemory(proc, cgroups, strings.NewReader(tt.state), []string{tt.limit})
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("error %v, want %q", err, tt.err)
+			}
+			if got, _ := os.ReadFile(file); string(got) != tt.want {
+				t.Errorf("dmem.max %q, want %q", got, tt.want)
+			}
+			on, _ := os.ReadFile(filepath.Join(pod, "cgroup.subtree_control"))
+			if turned := strings.HasPrefix(string(on), "+dmem"); turned != strings.Contains(tt.cgroup, "0::/kubepods.slice/pod7") && !strings.Contains(tt.cgroup, "..") {
+				t.Errorf("the pod's cgroup has %q", on)
+			}
+		})
+	}
+}

@@ -53,11 +53,10 @@ func overrideGates() error {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	process := plugin.Process{
-		Registerer: legacyregistry.Registerer(), Queue: &plugin.Queue{},
-	}
-	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process)),
-		app.WithPlugin(plugin.QueueName, process.Queue.Factory))
+	queue := &plugin.Queue{}
+	c := app.NewSchedulerCommand(
+		app.WithPlugin(plugin.Name, plugin.Factory(log, legacyregistry.Registerer(), queue)),
+		app.WithPlugin(plugin.QueueName, queue.Factory))
 	c.Use = "heddle-scheduler"
 	c.Long = `heddle-scheduler is kube-scheduler with the plugin Heddle: it places gangs of pods by the topology of
 the fabric, and shares of GPUs on GPUs. Flags and configuration are kube-scheduler's;

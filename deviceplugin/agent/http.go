@@ -69,7 +69,7 @@ func (a *Agent) Report() report.Report {
 	m := now.Inventory.Machine
 	r := report.Report{
 		Node: a.NodeName, GPUIndices: map[string]int{}, UnknownCordoned: a.modes.UnknownCordoned(),
-		Rejected: a.rejections(), MPS: daemons(a.Limiter), Bindings: view.Allocations(), Problems: a.problems(now),
+		Rejected: a.state.Rejections(), MPS: daemons(a.Limiter), Bindings: view.Allocations(), Problems: a.problems(now),
 	}
 	taken := view.GPUs()
 	for _, g := range a.modes.GPUs() {
@@ -99,10 +99,6 @@ func (a *Agent) Report() report.Report {
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
 			Reason: now.Reason(name),
 		})
-	}
-	if now.WithoutShares != "" {
-		names := now.Inventory.Config.Resources
-		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
 	}
 	return r
 }
@@ -136,17 +132,6 @@ func shared(taken []quota.GPU, uuid string) *quota.GPU {
 	return &taken[at]
 }
 
-func (a *Agent) rejections() []report.Rejection {
-	var all []report.Rejection
-	for _, r := range a.state.Rejections() {
-		all = append(all, report.Rejection{
-			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
-			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
-		})
-	}
-	return all
-}
-
 // enforcers returns the Limiter's choice for new shares.
 func (a *Agent) enforcers() *report.Enforcers {
 	if a.Limiter == nil {
@@ -156,10 +141,7 @@ func (a *Agent) enforcers() *report.Enforcers {
 	if err != nil {
 		return &report.Enforcers{LastError: err.Error()}
 	}
-	return &report.Enforcers{
-		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,
-		Compute: string(choice.Compute), WhyCompute: choice.WhyCompute,
-	}
+	return &report.Enforcers{Choice: choice}
 }
 
 // ServeHTTP answers with the Report.

@@ -209,7 +209,7 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 	c, m := r.Inventory.Config, r.Inventory.Machine
 	list := r.Served[c.Resources.SGPU].Status
 	state := hami.State{
-		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 	}
 	other := make(map[string]quota.GPU)
 	if state.Enabled {
@@ -218,7 +218,7 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 		}
 		state.Prepared = make(map[types.UID]bool)
 		for _, rejected := range h.state.Rejections() {
-			state.Prepared[types.UID(rejected.Pod.UID)] = false
+			state.Prepared[types.UID(rejected.UID)] = false
 		}
 		for _, b := range h.state.View().Allocations() {
 			if b.By == allocation.ByHAMi {

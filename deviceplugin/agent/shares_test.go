@@ -138,7 +138,7 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 	r.run()
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
-	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: {enabled: true}}\n")
+	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: true}\n")
 	r.list(slots, 16, 16)
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
@@ -334,9 +334,7 @@ func TestReportOfShares(t *testing.T) {
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
 		t.Errorf("rejected (-want +got):\n%s", diff)
 	}
-	wantChoice := &report.Enforcers{
-		Memory: "dmem", WhyMemory: choice.WhyMemory, Compute: "mps", WhyCompute: choice.WhyCompute,
-	}
+	wantChoice := &report.Enforcers{Choice: choice}
 	if diff := cmp.Diff(wantChoice, got.Enforcers); diff != "" {
 		t.Errorf("enforcers (-want +got):\n%s", diff)
 	}

@@ -6,24 +6,13 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
-
-// Rejection is a pod with containers that wait for shares, HCAs or IMEX channels. None
-// that requests one has started.
-type Rejection struct {
-	Pod       kubelet.Pod
-	Container string
-	// Kind is request, allocation, unscheduled, full, numa, hcas or imex.
-	Kind   string
-	Reason string
-	Since  time.Time
-}
 
 // rejections are the pods that wait for shares, HCAs or IMEX channels.
 type rejections struct {
@@ -31,18 +20,18 @@ type rejections struct {
 	changed notify.Signal
 
 	mu    sync.Mutex // guards byPod
-	byPod map[kubelet.Pod]Rejection
+	byPod map[kubelet.Pod]report.Rejection
 }
 
-// Rejections returns the pods that wait for shares, HCAs or IMEX channels now, by namespace and name.
-func (s *State) Rejections() []Rejection {
+// Rejections returns the pods with containers that wait for shares, HCAs or IMEX channels now, by namespace
+// and name. None that requests one has started.
+func (s *State) Rejections() []report.Rejection {
 	r := &s.rejections
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := slices.Collect(maps.Values(r.byPod))
-	slices.SortFunc(all, func(x, y Rejection) int {
-		return cmp.Or(cmp.Compare(x.Pod.Namespace, y.Pod.Namespace), cmp.Compare(x.Pod.Name, y.Pod.Name),
-			cmp.Compare(x.Pod.UID, y.Pod.UID))
+	slices.SortFunc(all, func(x, y report.Rejection) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.UID, y.UID))
 	})
 	return all
 }
@@ -60,7 +49,7 @@ func (r *rejections) waited(c kubelet.Container) bool {
 func (r *rejections) keep(seen *kubelet.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ Rejection) bool { return !seen.Holds(p) })
+	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ report.Rejection) bool { return !seen.Holds(p) })
 }
 
 // note keeps whether a pod is rejected, and reports a reason that differs from the last one.
@@ -78,7 +67,10 @@ func (r *rejections) note(p kubelet.Pod, err error) {
 		}
 		return
 	}
-	now := Rejection{p, rejected.Container, rejected.Kind, rejected.Reason, r.options.Now()}
+	now := report.Rejection{
+		Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Container: rejected.Container,
+		Kind: rejected.Kind, Reason: rejected.Reason, Since: r.options.Now().UTC(),
+	}
 	if known {
 		now.Since = before.Since
 	}

@@ -97,7 +97,7 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 		t.Fatal("it got a GPU")
 	}
 	_ = r.prepareShares(third) // It is reported once.
-	if got := r.Rejections(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != allocate.RejectedFull || !got[0].Since.Equal(r.now) {
+	if got := r.Rejections(); len(got) != 1 || got[0].Pod != "third" || got[0].Kind != allocate.RejectedFull || !got[0].Since.Equal(r.now) {
 		t.Errorf("rejected %+v", got)
 	}
 	if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/third "+wellknown.EventSGPURejected+": container main gets no GPU: ") {

@@ -16,8 +16,8 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // This file decides which pods a node evicts so that they are scheduled again. Which
@@ -74,7 +74,7 @@ type RejectedPod struct {
 // Rejected returns the pods that have waited too long for a GPU or for HCAs, the oldest
 // rejection first.
 func Rejected(
-	c *config.NodeConfig, pods []*corev1.Pod, rejections []devicestate.Rejection, last Evicted, now time.Time,
+	c *config.NodeConfig, pods []*corev1.Pod, rejections []report.Rejection, last Evicted, now time.Time,
 ) []RejectedPod {
 	var all []RejectedPod
 	for i := range rejections {
@@ -86,7 +86,7 @@ func Rejected(
 				resources = append(resources, c.RDMA.Resources[i].Name)
 			}
 		}
-		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
+		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.UID })
 		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
 			continue // The next pod would ask for the same.
 		}

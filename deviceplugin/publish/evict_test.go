@@ -12,15 +12,14 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 func TestRejected(t *testing.T) {
 	c := config.Default()
 	c.SGPU.RejectedFor = 30 * time.Second
 	var pods []*corev1.Pod
-	var rejections []devicestate.Rejection
+	var rejections []report.Rejection
 	for _, tt := range []struct {
 		name, kind string
 		age        time.Duration
@@ -40,8 +39,8 @@ func TestRejected(t *testing.T) {
 		if tt.name != "gone" {
 			pods = append(pods, pod(tt.name, controller))
 		}
-		rejections = append(rejections, devicestate.Rejection{
-			Pod: kubelet.Pod{Namespace: "default", Name: tt.name, UID: tt.name}, Kind: tt.kind, Reason: "full", Since: now.Add(-tt.age),
+		rejections = append(rejections, report.Rejection{
+			Namespace: "default", Pod: tt.name, UID: tt.name, Kind: tt.kind, Reason: "full", Since: now.Add(-tt.age),
 		})
 	}
 	events := func(last Evicted) (all []string) {

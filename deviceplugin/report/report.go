@@ -36,9 +36,6 @@ type Report struct {
 	// describes the enforcement of limits for new shares; nil without enforcement.
 	Rejected  []Rejection `json:"rejected,omitempty"`
 	Enforcers *Enforcers  `json:"enforcers,omitempty"`
-	// Unserved are the resources that the configuration calls for and that
-	// are not served; Problems has the reason.
-	Unserved []string `json:"unserved,omitempty"`
 	// MPS are the MPS daemons of the GPUs that have consumers with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
 	// Unmeasured explains why the use of shared GPUs is not measured; empty if it is measured, and
@@ -63,8 +60,8 @@ type GPU struct {
 	Shared *quota.GPU `json:"shared,omitempty"`
 }
 
-// Rejection is a pod that gets no share. Kind is request, allocation,
-// unscheduled or full.
+// Rejection is a pod that gets no share, not its HCAs or IMEX channels. Kind is request, allocation,
+// unscheduled, full, numa, hcas or imex.
 type Rejection struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
@@ -75,14 +72,11 @@ type Rejection struct {
 	Since     time.Time `json:"since"`
 }
 
-// Enforcers holds the enforcers, chosen separately for memory and compute. LastError explains their
-// absence and the rejection of all shares.
+// Enforcers holds the enforcers of new shares. LastError explains their absence and the rejection of all
+// shares.
 type Enforcers struct {
-	Memory     string `json:"memory,omitempty"`
-	WhyMemory  string `json:"whyMemory,omitempty"`
-	Compute    string `json:"compute,omitempty"`
-	WhyCompute string `json:"whyCompute,omitempty"`
-	LastError  string `json:"lastError,omitempty"`
+	enforce.Choice
+	LastError string `json:"lastError,omitempty"`
 }
 
 // Pending returns "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU

@@ -12,7 +12,8 @@ import (
 // Choice holds the enforcers of a node, with a reason for each.
 type Choice struct {
 	Enforced
-	WhyMemory, WhyCompute string
+	WhyMemory  string `json:"whyMemory,omitempty"`
+	WhyCompute string `json:"whyCompute,omitempty"`
 }
 
 // The first drivers that can: MPS limits memory since CUDA 11.5, and per-cgroup

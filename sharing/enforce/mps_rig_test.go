@@ -2,8 +2,10 @@ package enforce
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -262,3 +264,42 @@ func (n *node) until(what string, ok func(*Daemon) bool) Daemon {
 }
 
 func running(d *Daemon) bool { return d.State == Running }
+
+const fakeName = "nvidia-cuda-mps-control"
+
+// fakes is where the stand-in for nvidia-cuda-mps-control is (testdata/control).
+// It is a program of its own, and not this one once more, since each command is
+// a process, and one with the race detector takes a second to begin.
+var fakes string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	fakes = dir
+	m.Run()
+}
+
+// fakeControl builds the stand-in, the first time.
+func fakeControl(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(fakes, fakeName)
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/control").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build of the stand-in: %v\n%s", err, out)
+	}
+	return path
+}
+
+// alive are those of the processes of a fake daemon that are no zombies.
+func alive(pids []int) []int {
+	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+}

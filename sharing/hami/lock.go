@@ -2,9 +2,7 @@ package hami
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +13,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
-
-// ErrAnonymous is a lock that names no pod: HAMi before 2.6, or another component.
-// Only its owner and time can end it; HAMi does so after five minutes.
-var ErrAnonymous = errors.New("the lock names no pod")
 
 const (
 	maxLock = 512
@@ -36,7 +30,8 @@ type Lock struct {
 }
 
 // ParseLock reads [wellknown.HAMiLock]: "2026-11-21T01:17:18Z,default,p1". The older
-// spelling, the time alone, is [ErrAnonymous].
+// spelling, the time alone, names no pod, and only its owner and time can end it; HAMi does so after
+// five minutes.
 func ParseLock(value string) (Lock, error) {
 	if len(value) > maxLock {
 		return Lock{}, fmt.Errorf("node lock of %d bytes", len(value))
@@ -46,10 +41,7 @@ func ParseLock(value string) (Lock, error) {
 	if err != nil {
 		return Lock{}, fmt.Errorf("node lock %q: %w", value, err)
 	}
-	switch {
-	case len(parts) == 1:
-		return Lock{Since: since}, ErrAnonymous
-	case len(parts) != 3 || !isName(parts[1]) || !isName(parts[2]):
+	if len(parts) != 3 || !isName(parts[1]) || !isName(parts[2]) {
 		return Lock{}, fmt.Errorf("node lock %q: want time, namespace and pod", value)
 	}
 	return Lock{Since: since, Namespace: parts[1], Pod: parts[2]}, nil
@@ -111,10 +103,9 @@ func requests(pod *corev1.Pod, resource string) bool {
 
 const (
 	// lockDelay is the time for which a lock may name an unwatched pod before the plugin reads it
-	// from the API server. The watch of a pod that is being bound takes less.
+	// from the API server; each read is followed by a pause of pollInterval. The watch of a pod that is
+	// being bound takes less.
 	lockDelay = time.Second
-	// maxLockDelay bounds the pauses between such reads.
-	maxLockDelay = 15 * time.Second
 	// lockTries bounds the writes for one lock in a row: the kubelet and others
 	// write the Node too.
 	lockTries = 5
@@ -126,9 +117,6 @@ type lockView struct {
 	since time.Time
 	// readAfter is the time from which the plugin may read the lock's pod from the API server.
 	readAfter time.Time
-	pause     time.Duration
-	// reported is set once the log has that the lock is not heddle's.
-	reported bool
 }
 
 // release removes the lock if it is over. It returns the time until the next
@@ -140,22 +128,18 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 		return pollInterval, nil
 	}
 	now := time.Now()
-	if b.lock.value != value {
-		b.lock = lockView{value: value, since: now, readAfter: now.Add(lockDelay), pause: lockDelay}
+	seen := b.lock.value == value
+	if !seen {
+		b.lock = lockView{value: value, since: now, readAfter: now.Add(lockDelay)}
 	}
 	lock, err := ParseLock(value)
 	if err != nil {
 		// HAMi defines no owner for it. HAMi itself takes a lock without a name
 		// after five minutes. An invalid value blocks HAMi until an
 		// administrator removes it; heddle cannot know whether it is in use.
-		if !b.lock.reported {
-			level := slog.LevelWarn
-			if errors.Is(err, ErrAnonymous) {
-				level = slog.LevelInfo
-			}
-			b.Log.Log(ctx, level, "HAMi's node lock is left to HAMi or an administrator",
+		if !seen {
+			b.Log.WarnContext(ctx, "HAMi's node lock is left to HAMi or an administrator",
 				"value", wellknown.ClipTo(value, maxLock), "err", err)
-			b.lock.reported = true
 		}
 		return pollInterval, nil
 	}
@@ -164,7 +148,10 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 		return pollInterval, err
 	}
 	if reason == "" {
-		return max(time.Until(b.lock.readAfter), time.Millisecond), nil
+		if again = time.Until(b.lock.readAfter); again <= 0 {
+			again = pollInterval
+		}
+		return again, nil
 	}
 	if err := b.unlock(ctx, node.ResourceVersion, value); err != nil {
 		return pollInterval, fmt.Errorf("release HAMi's node lock of pod %s/%s: %w", lock.Namespace, lock.Pod, err)
@@ -180,16 +167,12 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason string, err error) {
 	pod, listed := b.watched(lock)
 	if pod != nil && !lock.before(pod) {
-		if reason = lock.Over(pod, b.Node, state.Resource); reason == "" {
-			// The pod is bound here, and its lock is another plugin's.
-			b.wait()
-		}
-		return reason, nil
+		return lock.Over(pod, b.Node, state.Resource), nil // Or its lock is another plugin's.
 	}
 	if !listed || time.Now().Before(b.lock.readAfter) {
 		return "", nil
 	}
-	b.wait()
+	b.lock.readAfter = time.Now().Add(pollInterval)
 	pod, err = b.API.ReadPod(ctx, lock.Namespace, lock.Pod)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -198,12 +181,6 @@ func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason 
 		return "", fmt.Errorf("pod of HAMi's node lock: %w", err)
 	}
 	return lock.Over(pod, b.Node, state.Resource), nil
-}
-
-// wait postpones the next read.
-func (b *Plugin) wait() {
-	b.lock.readAfter = time.Now().Add(b.lock.pause)
-	b.lock.pause = min(2*b.lock.pause, maxLockDelay)
 }
 
 // watched returns the pod of a lock if it is known to be on this node.

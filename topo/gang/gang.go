@@ -24,26 +24,13 @@
 // heddle-scheduler places these gangs. [MemberOf], for programs that only display gangs, knows
 // those of other schedulers, queues and operators too.
 //
-// # Rules for contradictions and bad input
+// # Contradictions and bad input
 //
-// The number of members, the group of gangs and the size of slices are never guessed: the pod is
-// rejected with the key's name.
-//
-//   - Two spellings of one field with different values are rejected: on one pod, between members,
-//     and between a pod and its PodGroup object. A value may be missing.
-//   - min-available is 1 to 100000, in digits.
-//   - An unknown match-policy is rejected. A gang that Koordinator's annotations
-//     name is once-satisfied; another known policy is ignored and reported.
-//   - groups is an annotation with a JSON list of "namespace/name", at most 64;
-//     a name without a namespace is in the pod's namespace. A label of that key is rejected,
-//     since JSON is not a valid label value. The gang itself is added if it is missing.
-//   - gpu-group-size is 1 to 1048576 in digits. Two values among the members
-//     are rejected.
-//   - Koordinator's total-number and mode are ignored and reported: the first
-//     adds nothing to min-available, and the second would let half a gang run.
-//   - min-available may be larger than the number of pods: the gang waits for the others.
-//   - A key without a gang's name (only min-available) is rejected, except for gpu-group-size,
-//     which a single pod may have.
+// Two spellings of one field with different values are rejected: on one pod, between members, and
+// between a pod and its PodGroup object. A value may be missing. The number of members, the group
+// of gangs and the size of slices are never guessed: the pod is rejected with the key's name. Keys
+// of Koordinator that would let half a gang run are ignored and reported. docs/scheduling.md has the
+// values of all keys.
 package gang
 
 import (

@@ -91,12 +91,16 @@ func statusOf(s *gang.State) map[string]any {
 // reconcile writes PodGroup objects of scheduling.x-k8s.io, so that kubectl get podgroups shows every gang. It creates
 // one for a gang that labels describe and that has no object, follows the pods, and deletes it when no pod is left.
 // Such an object never decides about a gang. Of objects of users it writes the status. It stops at the first error.
-func (c *Controller) reconcile(ctx context.Context, objects []*unstructured.Unstructured) error {
+func (c *Controller) reconcile(ctx context.Context, objects []any) error {
 	gangs, existing := map[types.NamespacedName]*gangcache.Gang{}, map[types.NamespacedName]bool{}
 	for _, g := range c.Cache.Gangs() {
 		gangs[g.Key] = &g
 	}
-	for _, o := range objects {
+	for _, object := range objects {
+		o, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
 		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 		existing[key] = true
 		if err := ignored(c.update(ctx, gangs[key], o)); err != nil {

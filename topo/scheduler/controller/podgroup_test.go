@@ -74,7 +74,7 @@ func (r *rig) round() map[string]any {
 	if err != nil {
 		r.Fatal(err)
 	}
-	var objects []*unstructured.Unstructured
+	var objects []any
 	for i := range all.Items {
 		objects = append(objects, &all.Items[i])
 	}

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
@@ -68,11 +69,8 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 		informer := factory.ForResource(resource(group)).Informer()
 		var absent atomic.Bool
 		_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-			switch first := absent.CompareAndSwap(false, true); {
-			case !apierrors.IsNotFound(err):
+			if absent.Store(true); !apierrors.IsNotFound(err) {
 				cache.DefaultWatchErrorHandler(ctx, r, err)
-			case first && c.PodGroups && group == wellknown.PodGroupAPIXK8s:
-				c.Log.InfoContext(ctx, "cluster has no podgroups, creating none", "group", group)
 			}
 		})
 		registration, _ := informer.AddEventHandler(handler(
@@ -83,33 +81,17 @@ func (c *Controller) followPodGroups(ctx context.Context) {
 	}
 	factory.Start(ctx.Done())
 	objects := factory.ForResource(resource(wellknown.PodGroupAPIXK8s)).Informer()
-	ticker := time.NewTicker(publishEvery)
-	defer ticker.Stop()
-	for until := time.Now(); ; {
-		select {
-		case <-ctx.Done():
+	var until time.Time
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		// Before both groups were looked for, an object that was not seen is not missing.
+		if !c.PodGroups || !c.Leads.Load() || time.Now().Before(until) || !objects.HasSynced() || !known[0]() || !known[1]() {
 			return
-		case now := <-ticker.C:
-			// Before both groups were looked for, an object that was not seen is not missing.
-			if !c.PodGroups || !c.Leads.Load() || now.Before(until) || !objects.HasSynced() || !known[0]() || !known[1]() {
-				continue
-			}
-			if err := c.reconcile(ctx, stored(objects.GetStore())); err != nil && ctx.Err() == nil {
-				c.Log.WarnContext(ctx, "cannot write podgroups", "err", err)
-				until = now.Add(retryAfter)
-			}
 		}
-	}
-}
-
-// stored returns the objects of an informer's store.
-func stored(store cache.Store) (all []*unstructured.Unstructured) {
-	for _, o := range store.List() {
-		if o, ok := o.(*unstructured.Unstructured); ok {
-			all = append(all, o)
+		if err := c.reconcile(ctx, objects.GetStore().List()); err != nil && ctx.Err() == nil {
+			c.Log.WarnContext(ctx, "cannot write podgroups", "err", err)
+			until = time.Now().Add(retryAfter)
 		}
-	}
-	return all
+	}, publishEvery)
 }
 
 // podGroup passes a PodGroup object to the cache. One that heddle created only repeats

@@ -48,9 +48,9 @@ type Args struct {
 	// container gets without an amount, both as in the configuration of the nodes.
 	Resources config.Resources     `json:"resources"`
 	Defaults  config.ShareDefaults `json:"shareDefaults"`
-	// Ignored are resources that do not count when gangs are placed: by default vcore and
-	// vmemory, which are counted by GPU.
-	Ignored []corev1.ResourceName `json:"ignoredResources"`
+	// Ignored are the resources that do not count when gangs are placed: vcore and vmemory, which are
+	// counted by GPU.
+	Ignored []corev1.ResourceName `json:"-"`
 	// Placement of shares on nodes and GPUs: binpack or spread.
 	Placement config.Placement `json:"placement"`
 	// PodGroups creates a PodGroup object of scheduling.x-k8s.io for each gang that
@@ -83,13 +83,11 @@ func readArgs(object runtime.Object) (Args, error) {
 	if err := args.check(); err != nil {
 		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 	}
-	if args.Ignored == nil {
-		for _, c := range args.nodeConfig().Each() {
-			r := &c.Resources
-			args.Ignored = append(args.Ignored, corev1.ResourceName(r.VCore), corev1.ResourceName(r.VMemory))
-			if r.VMemoryPercentage != "" {
-				args.Ignored = append(args.Ignored, corev1.ResourceName(r.VMemoryPercentage))
-			}
+	for _, c := range args.nodeConfig().Each() {
+		r := &c.Resources
+		args.Ignored = append(args.Ignored, corev1.ResourceName(r.VCore), corev1.ResourceName(r.VMemory))
+		if r.VMemoryPercentage != "" {
+			args.Ignored = append(args.Ignored, corev1.ResourceName(r.VMemoryPercentage))
 		}
 	}
 	return args, nil

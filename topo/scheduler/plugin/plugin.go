@@ -81,14 +81,6 @@ var (
 	_ framework.PodGroupPostFilterPlugin = (*Plugin)(nil)
 )
 
-// Process has what the plugin needs of the scheduler's process.
-type Process struct {
-	// Registerer gets the plugin's metrics; nil for none.
-	Registerer prometheus.Registerer
-	// Queue gets the gangs to sort by; nil without.
-	Queue *Queue
-}
-
 // Plugin places gangs and shares of GPUs.
 type Plugin struct {
 	args       Args
@@ -105,22 +97,23 @@ type Plugin struct {
 	done     sync.WaitGroup
 }
 
-// Factory returns the plugin's factory for kube-scheduler's registry.
+// Factory returns the plugin's factory for kube-scheduler's registry. The registerer gets the plugin's metrics, and
+// the queue the gangs to sort by.
 func Factory(
-	log *slog.Logger, process Process,
+	log *slog.Logger, r prometheus.Registerer, queue *Queue,
 ) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
 		args, err := readArgs(object)
 		if err != nil {
 			return nil, err
 		}
-		return newPlugin(ctx, args, handle, log, process)
+		return newPlugin(ctx, args, handle, log, r, queue)
 	}
 }
 
 // newPlugin makes the plugin and starts its controller, which ends with the context.
 func newPlugin(
-	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, process Process,
+	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, r prometheus.Registerer, queue *Queue,
 ) (*Plugin, error) {
 	topology := topologyclient.New(topologyclient.Options{
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
@@ -136,21 +129,16 @@ func newPlugin(
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
-	if process.Queue != nil {
-		process.Queue.cache.Store(p.cache)
-	}
+	queue.cache.Store(p.cache)
 	var err error
 	p.controller, err = controller.New(controller.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
-		Log: log,
+		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if process.Registerer != nil {
-		if err := p.cache.Metrics.Register(process.Registerer); err != nil {
-			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
-		}
+	if err := p.cache.Metrics.Register(r); err != nil {
+		log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
 	}
 	p.done.Go(func() { p.controller.Run(ctx) })
 	return p, nil

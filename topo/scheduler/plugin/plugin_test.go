@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +89,7 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
+	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), &Queue{})
 	if err != nil {
 		t.Fatal(err)
 	}

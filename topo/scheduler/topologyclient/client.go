@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -136,14 +137,11 @@ func (c *Client) Current() (Tree, error) {
 
 // Run polls until the context ends. An absent topo-master is a state, not an error.
 func (c *Client) Run(ctx context.Context) {
-	for c.Configured() {
-		found, err := c.fetch(ctx)
-		c.update(ctx, found, err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(c.options.Interval):
-		}
+	if c.Configured() {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			found, err := c.fetch(ctx)
+			c.update(ctx, found, err)
+		}, c.options.Interval)
 	}
 }
 

@@ -157,13 +157,16 @@ func checkLimits(l *Findings, r *report.Report) {
 		l.problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
 			"shares are rejected: %s", e.LastError)
 	default:
-		for _, kind := range []struct{ what, by, why string }{
-			{"memory", e.Memory, e.WhyMemory}, {"compute", e.Compute, e.WhyCompute},
+		for _, kind := range []struct {
+			what, why string
+			by        config.Enforcer
+		}{
+			{"memory", e.WhyMemory, e.Memory}, {"compute", e.WhyCompute, e.Compute},
 		} {
 			if kind.why != "" {
 				l.note(subject, "", "%s", kind.why)
 			}
-			if kind.by == string(config.EnforceNone) {
+			if kind.by == config.EnforceNone {
 				l.note(subject, remedy, "a container may use more than its share of %s", kind.what)
 			}
 		}

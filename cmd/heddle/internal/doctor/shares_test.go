@@ -135,7 +135,7 @@ func TestSharesWithFindings(t *testing.T) {
 		},
 		{
 			"limits",
-			report.Report{Enforcers: &report.Enforcers{WhyMemory: "memory is not limited", WhyCompute: "compute is limited by mps"}},
+			report.Report{Enforcers: &report.Enforcers{Choice: enforce.Choice{WhyMemory: "memory is not limited", WhyCompute: "compute is limited by mps"}}},
 			false,
 			[]string{"note  limits of shares\n  memory is not limited\n", "note  limits of shares\n  compute is limited by mps\n"},
 			"",
@@ -143,7 +143,7 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"nothing is enforced",
 			report.Report{
-				Enforcers: &report.Enforcers{Memory: "none", WhyMemory: "memory is not limited", Compute: "none", WhyCompute: "compute is not limited"},
+				Enforcers: &report.Enforcers{Choice: enforce.Choice{Enforced: enforce.Enforced{Memory: "none", Compute: "none"}, WhyMemory: "memory is not limited", WhyCompute: "compute is not limited"}},
 				Bindings: []report.Binding{
 					{Namespace: "ml", Pod: "x", Container: "main", Sharing: allocation.Sharing{NotEnforced: []string{"memory"}}}, {Namespace: "ml", Pod: "y", Container: "main"},
 				},
@@ -242,7 +242,7 @@ func TestSharesThatAreNotServed(t *testing.T) {
 		}
 	}
 	reports := report.Report{
-		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
+		Node:     "gpu-1",
 		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))

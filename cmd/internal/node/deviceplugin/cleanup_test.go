@@ -21,7 +21,7 @@ func TestCleanup(t *testing.T) {
 		"cdi/heddle-gpu-0123456789ab-0123456789abcdef.json", "cdi/driver.heddle.dev-gpu.json", "cdi/nvidia.yaml",
 		"cdi/heddle-other.json", "kubelet/device-plugins/kubelet_internal_checkpoint",
 		"kubelet/device-plugins/heddle-nvidia.com_gpu-000000-aaaaaaaa.sock", "kubelet/device-plugins/other.sock",
-		"lib/heddle/device-plugin/records/names.jsonl", "lib/other/file", "shm/heddle-mps/log",
+		"lib/heddle/device-plugin/records/0123456789ab-0123456789abcdef.json", "lib/other/file", "shm/heddle-mps/log",
 	} {
 		path := filepath.Join(root, file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
