@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 func TestShortages(t *testing.T) {
@@ -107,5 +108,156 @@ func TestRemedyOf(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// active and down are ports of a fabric HCA.
+func active(*machine.Port) {}
+
+func down(p *machine.Port) { p.State, p.PhysState, p.RateGbps = machine.PortDown, "Polling", new(2.5) }
+
+func slow(p *machine.Port) { p.RateGbps, p.Rate = new(200.0), "200 Gb/sec" }
+
+func infiniBand(state string, smLID int) func(*machine.Port) {
+	return func(p *machine.Port) { p.State, p.SMLID = state, smLID }
+}
+
+// ports is a machine with one HCA for each port; nil leaves an HCA out.
+func ports(changes ...func(*machine.Port)) *machine.Machine {
+	m := &machine.Machine{Version: machine.Version, Node: "n"}
+	for i, change := range changes {
+		if change == nil {
+			continue
+		}
+		p := machine.Port{
+			Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortActive, PhysState: "LinkUp", SMLID: 1,
+			RateGbps: new(400.0), Rate: "400 Gb/sec (4X NDR)",
+		}
+		change(&p)
+		m.HCAs = append(m.HCAs, machine.HCA{
+			Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:%02x:00.0", 0x40+i), Vendor: "0x15b3", Device: "0x1021",
+			Role: machine.RoleFabric, Ports: []machine.Port{p},
+		})
+	}
+	return m
+}
+
+// twoPorts is one HCA with two ports.
+func twoPorts(first, second func(*machine.Port)) *machine.Machine {
+	m := ports(first, second)
+	m.HCAs[0].Ports = append(m.HCAs[0].Ports, m.HCAs[1].Ports[0])
+	m.HCAs[0].Ports[1].Number = 2
+	m.HCAs = m.HCAs[:1]
+	return m
+}
+
+func edit(m *machine.Machine, change func(*machine.Machine)) *machine.Machine {
+	change(m)
+	return m
+}
+
+func TestHCA(t *testing.T) {
+	const polling = "PortDown: port 1 is DOWN (Polling)"
+	for _, tt := range []struct {
+		name  string
+		steps []step
+		want  []string
+	}{
+		{"down after 10s, up after 30s", []step{
+			scan(0, ports(active)), scan(5, ports(down)), wait(14), wait(15), scan(20, ports(active)), wait(49), wait(50),
+		}, []string{"0 healthy", "5 healthy", "14 healthy", "15 " + polling, "20 " + polling, "49 " + polling, "50 healthy"}},
+		{"down at first sight", []step{scan(0, ports(down))}, []string{"0 " + polling}},
+		{"a short interruption", []step{scan(0, ports(active)), scan(5, ports(down)), scan(9, ports(active)), wait(19), scan(20, ports(down)), wait(29)}, []string{
+			"0 healthy", "5 healthy", "9 healthy", "19 healthy", "20 healthy", "29 healthy",
+		}},
+		{"a link that flaps", []step{
+			scan(0, ports(active)), scan(1, ports(down)), scan(4, ports(active)), scan(7, ports(down)), scan(10, ports(active)), scan(13, ports(down)),
+			scan(16, ports(active)), scan(30, ports(down)), scan(40, ports(active)), wait(69), wait(70),
+		}, []string{
+			"0 healthy", "1 healthy", "4 healthy", "7 healthy", "10 healthy", "13 " + polling,
+			"16 " + polling, "30 " + polling, "40 " + polling, "69 " + polling, "70 healthy",
+		}},
+		{"down at once", []step{
+			configure(0, func(h *config.Health) { h.DownAfter = 0 }), scan(0, ports(active)), scan(5, ports(down)),
+		}, []string{"0 NotSeen: this HCA was never seen on the node", "0 healthy", "5 " + polling}},
+		{"no subnet manager", []step{scan(0, ports(infiniBand(machine.PortActive, 0)))}, []string{
+			"0 NoSubnetManager: port 1 is ACTIVE, but no subnet manager is known (SM LID 0)",
+		}},
+		{"waiting for the subnet manager", []step{scan(0, ports(infiniBand(machine.PortInit, 0)))}, []string{
+			"0 NoSubnetManager: port 1 is INIT: no subnet manager has brought it up",
+		}},
+		{"RoCE has none", []step{scan(0, ports(func(p *machine.Port) { p.SMLID, p.LinkLayer = 0, machine.Ethernet }))}, []string{"0 healthy"}},
+		{"slower than most of its like", []step{scan(0, ports(slow, active, active))}, []string{
+			"0 RateDegraded: port 1 runs at 200 Gb/sec, where ports like it have 400 Gb/s",
+		}},
+		{"nor are two of four", []step{scan(0, ports(slow, slow, active, active))}, []string{"0 healthy"}},
+		{"half of them are no measure", []step{scan(0, ports(slow, active))}, []string{"0 healthy"}},
+		{"another kind does not count", []step{scan(0, edit(ports(slow, active, active), func(m *machine.Machine) { m.HCAs[0].Device = "0x101b" }))}, []string{"0 healthy"}},
+		{"slower than it was", []step{scan(0, ports(active)), scan(1, ports(slow)), wait(11), scan(20, ports(active)), wait(50)}, []string{
+			"0 healthy", "1 healthy", "11 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s",
+			"20 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s", "50 healthy",
+		}},
+		{"the whole fabric was set to another rate", []step{scan(0, ports(active, active)), scan(10, ports(slow, slow)), wait(30)}, []string{
+			"0 healthy", "10 healthy", "30 healthy",
+		}},
+		{"rates are not checked", []step{
+			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckRate} }), scan(0, ports(slow, active, active)),
+		}, []string{"0 NotSeen: this HCA was never seen on the node", "0 healthy"}},
+		{"HCAs are not checked", []step{
+			scan(0, ports(down)), configure(1, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckHCAs} }), wait(31),
+		}, []string{"0 " + polling, "1 " + polling, "31 healthy"}},
+		{"a second port without a cable", []step{scan(0, twoPorts(active, down)), scan(10, twoPorts(down, down)), wait(20)}, []string{
+			"0 healthy", "10 healthy", "20 PortDown: port 1 is DOWN (Polling); port 2 is DOWN (Polling)",
+		}},
+		{"the least bad port gives the cause", []step{scan(0, twoPorts(down, infiniBand(machine.PortInit, 0)))}, []string{
+			"0 NoSubnetManager: port 1 is DOWN (Polling); port 2 is INIT: no subnet manager has brought it up",
+		}},
+		{"no ports", []step{scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].Ports = nil }))}, []string{
+			"0 PortDown: no port could be read",
+		}},
+		{"the driver is loaded again", []step{scan(0, ports(active)), scan(10, ports()), scan(15, ports(active)), wait(60)}, []string{
+			"0 healthy", "10 healthy", "15 healthy", "60 healthy",
+		}},
+		{"the driver is gone", []step{scan(0, ports(active)), scan(10, ports()), wait(20)}, []string{
+			"0 healthy", "10 healthy", "20 Gone: its RDMA device is not on the node any more",
+		}},
+		{"a virtual function was removed", []step{
+			scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].PhysFn = "0000:40:00.1" })), scan(10, ports()),
+		}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
+		{"given to a virtual machine", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
+			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "mlx5_vfio_pci"}}
+		}))}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := run(tt.steps, func(s *Snapshot) State { return s.HCA("0000:40:00.0") })
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A link that flaps faster than any scan sees is still decided by what is seen.
+func TestFlapNeverBlocksForEver(t *testing.T) {
+	tr := newTracker(config.Default().Health)
+	for i := range 200 {
+		m := ports(active)
+		if i%2 == 1 {
+			m = ports(down)
+		}
+		tr.see(m)
+		tr.update(clock(i))
+	}
+	tr.see(ports(active))
+	var s *Snapshot
+	now, next := clock(200), time.Time{}
+	for range 5 {
+		if s, next = tr.update(now); next.IsZero() {
+			break
+		}
+		now = next
+	}
+	if !s.HCA("0000:40:00.0").Healthy || now.After(clock(231)) {
+		t.Errorf("after the last flap, at %s: %+v", now, s.HCA("0000:40:00.0"))
 	}
 }
