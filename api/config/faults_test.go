@@ -86,8 +86,8 @@ func TestFaults(t *testing.T) {
 		{"overcommit far out of range", "sgpu: {memoryOvercommit: 80}", "", []string{"sgpu.memoryOvercommit: 80 is not between 1 and 8"}},
 		{"overcommit that is no number", "sgpu: {memoryOvercommit: .nan}", "", []string{"sgpu.memoryOvercommit: NaN is not between 1 and 8"}},
 		{"overcommit in words", "sgpu: {memoryOvercommit: 150%}", "", []string{`sgpu.memoryOvercommit: invalid value "150%": want a number`}},
-		{"overcommit below HAMi", "sgpu: {memoryOvercommit: 1.5, hami: {enabled: true}}", "", []string{
-			"sgpu.memoryOvercommit: not with sgpu.hami.enabled",
+		{"overcommit below HAMi", "sgpu: {memoryOvercommit: 1.5, hami: true}", "", []string{
+			"sgpu.memoryOvercommit: not with sgpu.hami",
 		}},
 		{"list for section", "sgpu: [1]", "", []string{`cluster-config:1: sgpu: invalid value "": want a section`}},
 		{"text for list", "labels: a", "", []string{`labels: invalid value "a": want a list`}},

@@ -56,10 +56,12 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
-	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
+	// HAMi has the node work with a HAMi scheduler, 2.6 or later, by its protocol for MetaX
+	// sGPU: it publishes the node's GPUs in HAMi's Node annotation, follows the GPU that HAMi
+	// chose for a pod, and releases HAMi's node lock.
 	//
 	// Read by: heddle-device-plugin.
-	HAMi HAMi `yaml:"hami"`
+	HAMi bool `yaml:"hami"`
 }
 
 // ShareDefaults are the amounts and the policy of a container that does not name
@@ -78,13 +80,6 @@ type ShareDefaults struct {
 	Policy QoSPolicy `yaml:"policy" json:"policy" enum:"fixed-share,burst-share,best-effort"`
 }
 
-// HAMi is how the node works with a HAMi scheduler, 2.6 or later.
-type HAMi struct {
-	// Enabled publishes the node's GPUs in HAMi's Node annotation, follows
-	// the GPU that HAMi chose for a pod, and releases HAMi's node lock.
-	Enabled bool `yaml:"enabled"`
-}
-
 // Enforce selects the enforcers of the limits of shares.
 type Enforce struct {
 	// Memory is the enforcer of the memory limit; `auto` takes the strongest
@@ -98,22 +93,16 @@ type Enforce struct {
 	//
 	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
 	Compute Enforcer `yaml:"compute" enum:"auto,none,mps,preload"`
-	// Preload is the library for enforcer `preload`.
-	Preload Preload `yaml:"preload"`
+	// PreloadLibrary is the path on the node of the library for enforcer `preload`, such as
+	// /usr/local/vgpu/libvgpu.so, which the dynamic loader puts before the driver's, with the
+	// environment of HAMi-core. heddle brings none; empty turns the enforcer off.
+	//
+	// Read by: heddle-device-plugin.
+	PreloadLibrary string `yaml:"preloadLibrary"`
 	// MPS is how enforcer `mps` runs NVIDIA's Multi-Process Service.
 	//
 	// Read by: heddle-device-plugin.
 	MPS MPS `yaml:"mps"`
-}
-
-// Preload is a library that the dynamic loader puts before the driver's, with
-// the environment of HAMi-core. heddle brings none.
-type Preload struct {
-	// Library is its path on the node, such as
-	// /usr/local/vgpu/libvgpu.so; empty turns the enforcer off.
-	//
-	// Read by: heddle-device-plugin.
-	Library string `yaml:"library"`
 }
 
 // MPS is one control daemon of NVIDIA's Multi-Process Service per GPU.
@@ -132,7 +121,7 @@ func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
 // and not sgpu alone.
 func (c *NodeConfig) AdvertisesShares() bool {
 	return c.SGPU.Advertise == AdvertiseAll ||
-		c.SGPU.Advertise == AdvertiseAuto && !c.SGPU.HAMi.Enabled && c.Resources.counted()
+		c.SGPU.Advertise == AdvertiseAuto && !c.SGPU.HAMi && c.Resources.counted()
 }
 
 // counted reports whether the kubelet can count memory: a device for each GiB is

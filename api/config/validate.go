@@ -82,9 +82,9 @@ func (v *validator) resources(c *NodeConfig) {
 		v.addf("sgpu.advertise", "the kubelet counts a device for each unit of %s, so %s takes resources.vmemoryUnit %s, "+
 			"and no resources.vmemoryPercentage", c.Resources.VMemory, AdvertiseAll, GiB)
 	}
-	if c.SGPU.MemoryOvercommit > 1 && c.SGPU.HAMi.Enabled {
+	if c.SGPU.MemoryOvercommit > 1 && c.SGPU.HAMi {
 		v.addf("sgpu.memoryOvercommit",
-			"not with sgpu.hami.enabled: HAMi takes what a GPU offers for what one container may have")
+			"not with sgpu.hami: HAMi takes what a GPU offers for what one container may have")
 	}
 	for i := range c.RDMA.Resources {
 		take(fmt.Sprintf("rdma.resources[%d].name", i), c.RDMA.Resources[i].Name)

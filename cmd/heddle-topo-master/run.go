@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -155,10 +156,20 @@ func (d *daemon) serve() error {
 	}
 	server := httpapi.New(options)
 	if o.probeListen != "" {
-		d.runs = append(d.runs, func(ctx context.Context) error { return server.RunProbes(ctx, o.probeListen) })
+		d.listen(o.probeListen, server.ServeProbes)
 	}
-	d.runs = append(d.runs, func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) })
+	d.listen(o.listen, func(ctx context.Context, l net.Listener) error { return server.Serve(ctx, l, secure) })
 	return nil
+}
+
+func (d *daemon) listen(address string, serve func(context.Context, net.Listener) error) {
+	d.runs = append(d.runs, func(ctx context.Context) error {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return serve(ctx, listener)
+	})
 }
 
 // publish writes into the API server, while it holds the lease if there is one.

@@ -100,10 +100,6 @@ func (a *Agent) Report() report.Report {
 			Reason: now.Reason(name),
 		})
 	}
-	if now.WithoutShares != "" {
-		names := now.Inventory.Config.Resources
-		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
-	}
 	return r
 }
 

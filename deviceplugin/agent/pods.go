@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -25,9 +26,13 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// selectTimeout bounds how long a preference of GPUs waits for its pod: the kubelet and
-// the agent receive it at about the same time.
-const selectTimeout = 50 * time.Millisecond
+// selectTimeout bounds how long a preference of whole GPUs waits for its pod: the kubelet and
+// the agent receive it at about the same time. shareTimeout is the bound for shares, where
+// nothing depends on the pod.
+const (
+	selectTimeout = 50 * time.Millisecond
+	shareTimeout  = 10 * time.Millisecond
+)
 
 // requests find the pods that the kubelet may be asking for, so that they get the GPUs
 // that they name, and make an Event on a pod that got others. Without an API server no pod is found.
@@ -57,6 +62,49 @@ func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
 		g.requests.check(g.Name, ids)
 	}
 	return err
+}
+
+// scheduledShares is a resource of shares with device IDs that name the GPUs which a scheduler chose, if that is
+// known: a GPU can change its mode once no pod has an ID of it.
+type scheduledShares struct {
+	*resource.Shares
+	requests *requests
+}
+
+// Prefer implements [server.Resource].
+func (s scheduledShares) Prefer(available, must []string, size int) ([]string, error) {
+	chosen := s.requests.scheduled(size)
+	of := slices.DeleteFunc(slices.Clone(available), func(id string) bool {
+		return !slices.Contains(chosen, inventory.DeviceOf(id)) && !slices.Contains(must, id)
+	})
+	if ids, err := s.Shares.Prefer(of, must, size); err == nil {
+		return ids, nil
+	}
+	return s.Shares.Prefer(available, must, size)
+}
+
+// scheduled returns the GPUs that a scheduler chose for the oldest pod which a request for that number of shares may
+// mean; none if that is not known.
+func (r *requests) scheduled(size int) []string {
+	inv := r.now()
+	name := inv.Config.Resources.SGPU
+	pods := r.API.Await(shareTimeout, func(p *corev1.Pod) bool { return awaits(p, name, size) })
+	if len(pods) == 0 {
+		return nil
+	}
+	p := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, c := range p.Spec.Containers {
+		request, err := quota.ParseRequest(c.Resources.Limits, allocate.Annotations(p, inv), inv.Config)
+		if err != nil {
+			continue
+		}
+		if uuids, _, err := allocate.Scheduled(p, c.Name, &request, r.NodeName, inv); err == nil && len(uuids) == size {
+			return uuids
+		}
+	}
+	return nil
 }
 
 // awaits reports whether the kubelet may be asking for a pod: it sets a start time when
@@ -161,7 +209,7 @@ func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
 	c, m := r.Inventory.Config, r.Inventory.Machine
 	list := r.Served[c.Resources.SGPU].Status
 	state := hami.State{
-		Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 	}
 	other := make(map[string]quota.GPU)
 	if state.Enabled {

@@ -154,7 +154,7 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 		options.Driver = nil
 		s.resource = resource.NewHCAs(options, inv)
 	case publish.Replicas:
-		s.resource = resource.NewShares(options, inv)
+		s.resource = scheduledShares{resource.NewShares(options, inv), a.requests}
 	case publish.Counted:
 		unit := resource.Cores
 		if name == inv.Config.Resources.VMemory {

@@ -171,3 +171,30 @@ func TestChannelsByRequest(t *testing.T) {
 	}
 	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/errs IMEXRejected: "+want) })
 }
+
+// TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that
+// ended before its files were written may have written it.
+func TestContradicts(t *testing.T) {
+	bound := func(gpu string) *boundPod {
+		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
+			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
+		}}}
+	}
+	waits, runs := wish("a", nil, nil), wish("a", nil, nil)
+	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		text string
+		want bool
+	}{
+		{"the same", runs, bound("GPU-a").String(), false},
+		{"another GPU, before it starts", waits, bound("GPU-b").String(), false},
+		{"another GPU", runs, bound("GPU-b").String(), true},
+		{"no annotation of ours", waits, "x", true},
+	} {
+		if got := bound("GPU-a").contradicts(tt.pod, tt.text); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

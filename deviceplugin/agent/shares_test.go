@@ -138,37 +138,10 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 	r.run()
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
-	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: {enabled: true}}\n")
+	r.configure("mode: sgpu\nsgpu: {slotsPerGPU: 2, hami: true}\n")
 	r.list(slots, 16, 16)
 	r.list(vcore, 800, 0)
 	r.list(vmemory, 632, 0)
-}
-
-// TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that
-// ended before its files were written may have written it.
-func TestContradicts(t *testing.T) {
-	bound := func(gpu string) *boundPod {
-		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
-			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
-		}}}
-	}
-	waits, runs := wish("a", nil, nil), wish("a", nil, nil)
-	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
-	for _, tt := range []struct {
-		name string
-		pod  *corev1.Pod
-		text string
-		want bool
-	}{
-		{"the same", runs, bound("GPU-a").String(), false},
-		{"another GPU, before it starts", waits, bound("GPU-b").String(), false},
-		{"another GPU", runs, bound("GPU-b").String(), true},
-		{"no annotation of ours", waits, "x", true},
-	} {
-		if got := bound("GPU-a").contradicts(tt.pod, tt.text); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
-	}
 }
 
 // TestAnnotationOfAPodThatLeaves: a kubelet that rejects a pod after its restart knows nothing of
@@ -240,11 +213,21 @@ func TestAPIServerThatRejectsWrites(t *testing.T) {
 	until(t, "what the API server missed", func() bool { return len(c.boundOf("a")) == 1 && len(c.sharedGPUs(t)) == 1 })
 }
 
-// TestSeveralGPUs: a container that asks for two GPUs gets two different ones.
-func TestSeveralGPUs(t *testing.T) {
+// TestDeviceIDsOfShares name the GPU that a scheduler chose; a container that asks for two GPUs gets two different ones.
+func TestDeviceIDsOfShares(t *testing.T) {
 	r, _ := sharer(t, "")
 	r.run()
 	r.list("nvidia.com/sgpu", 128, 0)
+	uuid := r.source.get().GPUs[5].UUID
+	a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{
+		"main": {{UUID: uuid, VCore: 60, MemoryMiB: 4096}},
+	}}
+	if err := r.consumer("scheduled", "60/4", map[string]string{wellknown.SGPUAllocation: a.String()}); err != nil {
+		t.Fatal(err)
+	}
+	if held := r.kubelet.Held(uidOf("scheduled"), "main", slots); len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
+		t.Errorf("device ID %v for GPU %s", held, uuid)
+	}
 	p := wish("two", map[string]string{"nvidia.com/sgpu": "2", "nvidia.com/vcore": "10", "nvidia.com/vmemory": "1"}, nil)
 	r.create(p)
 	held := r.admit("two", map[string]int{"nvidia.com/sgpu": 2})["nvidia.com/sgpu"]

@@ -33,9 +33,9 @@ func Scheduled(
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
 	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi
 	switch {
-	case !written, h.Enabled && !own && pod.Spec.SchedulerName == hami.SchedulerName:
+	case !written, h && !own && pod.Spec.SchedulerName == hami.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
-	case h.Enabled && !own:
+	case h && !own:
 		return nil, "", fmt.Errorf(
 			"annotation %s is not believed: the pod's scheduler is %q, and HAMi counts this node's GPUs",
 			wellknown.SGPUAllocation, pod.Spec.SchedulerName)
@@ -77,7 +77,7 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 // Annotations returns the annotations by which a pod was scheduled.
 func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	c := inv.Config
-	if !c.SGPU.HAMi.Enabled {
+	if !c.SGPU.HAMi {
 		return pod.Annotations
 	}
 	return hami.Annotations(pod, c.Domains)
@@ -87,8 +87,7 @@ func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 func scheduledByHAMi(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
-	c := inv.Config.SGPU.HAMi
-	if !c.Enabled {
+	if !inv.Config.SGPU.HAMi {
 		return nil, "", nil
 	}
 	memory := map[string]int64{}

@@ -36,9 +36,6 @@ type Report struct {
 	// describes the enforcement of limits for new shares; nil without enforcement.
 	Rejected  []Rejection `json:"rejected,omitempty"`
 	Enforcers *Enforcers  `json:"enforcers,omitempty"`
-	// Unserved are the resources that the configuration calls for and that
-	// are not served; Problems has the reason.
-	Unserved []string `json:"unserved,omitempty"`
 	// MPS are the MPS daemons of the GPUs that have consumers with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
 	// Unmeasured explains why the use of shared GPUs is not measured; empty if it is measured, and

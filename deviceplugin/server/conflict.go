@@ -114,32 +114,28 @@ func sockets(dir string) ([]string, error) {
 
 // stillOffered reports whether the kubelet has healthy devices of a resource, after
 // it had time to notice the end of their plugin.
-func stillOffered(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (bool, error) {
-	found, err := offered(ctx, pods, resource)
-	for range goneAsks {
-		if err != nil || !found {
-			return found, err
+func stillOffered(
+	ctx context.Context, pods podresources.PodResourcesListerClient, resource string,
+) (found bool, err error) {
+	ofResource := func(d *podresources.ContainerDevices) bool {
+		return d.GetResourceName() == resource && len(d.GetDeviceIds()) > 0
+	}
+	for try := range goneAsks + 1 {
+		answer, err := pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+		switch {
+		case err == nil:
+			found = slices.ContainsFunc(answer.GetDevices(), ofResource)
+		case try == 0: // Later a question without an answer changes nothing.
+			return false, fmt.Errorf("allocatable resources: %w", err)
+		}
+		if !found || try == goneAsks {
+			break
 		}
 		select {
 		case <-ctx.Done():
 			return found, nil
 		case <-time.After(goneAfter / goneAsks):
 		}
-		// A question without an answer changes nothing.
-		if again, err := offered(ctx, pods, resource); err == nil {
-			found = again
-		}
 	}
 	return found, nil
-}
-
-// offered reports whether the kubelet has healthy devices of a resource.
-func offered(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (bool, error) {
-	resp, err := pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-	if err != nil {
-		return false, fmt.Errorf("allocatable resources: %w", err)
-	}
-	return slices.ContainsFunc(resp.GetDevices(), func(d *podresources.ContainerDevices) bool {
-		return d.GetResourceName() == resource && len(d.GetDeviceIds()) > 0
-	}), nil
 }

@@ -156,18 +156,13 @@ func (p *Plugin) Resend() { p.list.again() }
 
 // follow takes the Resource's devices whenever they change.
 func (p *Plugin) follow(ctx context.Context) {
-	ticker := time.NewTicker(poll)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
+	for {
 		select {
 		case <-p.options.Resource.Changed():
-		case <-ticker.C:
-			if p.list.counts().withdrawn == 0 {
-				continue // Time alone changes nothing.
-			}
+			p.list.update(p.options.Resource.Devices())
 		case <-ctx.Done():
+			return
 		}
-		p.list.update(p.options.Resource.Devices())
 	}
 }
 

@@ -7,14 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
-
-// PortErrors are counters that mean harm to a cable, since the driver was loaded.
-// What a driver does not have is 0.
-type PortErrors struct {
-	SymbolErrors, LinkDowns, LinkErrorRecoveries, ReceiveErrors, ICRCErrors int64
-}
 
 // PortID names a port: mlx5_0, 1.
 type PortID struct {
@@ -22,11 +17,12 @@ type PortID struct {
 	Port int
 }
 
-// Counters reads the error counters of all ports. They are not in a machine,
+// Counters reads the error counters of all ports: those that mean harm to a cable, without the time
+// and the rate; what a driver does not have is 0. They are not in a machine,
 // since a machine that changes all the time would be published all the time.
 type Counters struct {
 	tree sysfs.FS
-	last atomic.Pointer[map[PortID]PortErrors]
+	last atomic.Pointer[map[PortID]v1alpha1.Counters]
 }
 
 // NewCounters reads below a root: /sys.
@@ -62,7 +58,7 @@ func (c *Counters) Run(ctx context.Context) error {
 
 // Scan reads once.
 func (c *Counters) Scan() {
-	all := map[PortID]PortErrors{}
+	all := map[PortID]v1alpha1.Counters{}
 	hcas, _ := c.tree.List(class) // Without the class no port has counters.
 	for _, hca := range hcas {
 		ports, _ := c.tree.List(class + "/" + hca + "/ports")
@@ -81,9 +77,9 @@ func (c *Counters) Scan() {
 
 // Of returns the last reading of a port; false without one. A nil Counters has
 // none.
-func (c *Counters) Of(id PortID) (PortErrors, bool) {
+func (c *Counters) Of(id PortID) (v1alpha1.Counters, bool) {
 	if c == nil || c.last.Load() == nil {
-		return PortErrors{}, false
+		return v1alpha1.Counters{}, false
 	}
 	e, ok := (*c.last.Load())[id]
 	return e, ok
@@ -91,7 +87,7 @@ func (c *Counters) Of(id PortID) (PortErrors, bool) {
 
 // port reads ports/N/counters, and of Ethernet, which these do not count,
 // the network device's.
-func (c *Counters) port(dir string) (e PortErrors, ok bool) {
+func (c *Counters) port(dir string) (e v1alpha1.Counters, ok bool) {
 	for name, into := range map[string]*int64{
 		"counters/symbol_error": &e.SymbolErrors, "counters/link_downed": &e.LinkDowns,
 		"counters/link_error_recovery": &e.LinkErrorRecoveries, "counters/port_rcv_errors": &e.ReceiveErrors,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
@@ -28,11 +29,11 @@ func TestCounters(t *testing.T) {
 		t.Error("there are counters before the first scan")
 	}
 	c.Scan()
-	want := map[string]rdma.PortErrors{
+	want := map[string]v1alpha1.Counters{
 		"mlx5_0": {SymbolErrors: 7, LinkDowns: 2, LinkErrorRecoveries: 1, ReceiveErrors: 9},
 		"mlx5_1": {LinkDowns: 4, ICRCErrors: 3},
 	}
-	got := map[string]rdma.PortErrors{}
+	got := map[string]v1alpha1.Counters{}
 	for _, hca := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"} {
 		if e, ok := c.Of(rdma.PortID{HCA: hca, Port: 1}); ok {
 			got[hca] = e

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,9 +44,9 @@ type Auth struct {
 	// codes are the last answers by token and path.
 	codes *cache.LRUExpireCache
 
-	mu     sync.Mutex         // Guards what follows.
-	waits  map[netip.Addr]int // Requests that wait for a review, by address.
-	warned time.Time
+	warn  rate.Sometimes
+	mu    sync.Mutex         // Guards what follows.
+	waits map[netip.Addr]int // Requests that wait for a review, by address.
 }
 
 const (
@@ -73,7 +74,7 @@ func NewAuth(config *rest.Config, o AuthOptions) (*Auth, error) {
 	}
 	return &Auth{
 		options: o, tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(),
-		codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{},
+		codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{}, warn: rate.Sometimes{Interval: warnEvery},
 	}, nil
 }
 
@@ -98,7 +99,8 @@ func (a *Auth) Admit(r *http.Request) int {
 	defer cancel()
 	code, err := a.review(ctx, token, r.URL.Path)
 	if err != nil {
-		a.warn(r.Context(), err)
+		// Anyone can send tokens.
+		a.warn.Do(func() { a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err) })
 		return http.StatusServiceUnavailable
 	}
 	ttl := rejectedTTL
@@ -131,19 +133,6 @@ func (a *Auth) leave(from netip.Addr) {
 	defer a.mu.Unlock()
 	if a.waits[from]--; a.waits[from] == 0 {
 		delete(a.waits, from)
-	}
-}
-
-// warn logs that the API server did not answer, from time to time: anyone can send tokens.
-func (a *Auth) warn(ctx context.Context, err error) {
-	a.mu.Lock()
-	late := time.Since(a.warned) > warnEvery
-	if late {
-		a.warned = time.Now()
-	}
-	a.mu.Unlock()
-	if late {
-		a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err)
 	}
 }
 

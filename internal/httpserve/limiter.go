@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits bound the connections of a server. At a limit a new connection takes
@@ -28,7 +30,7 @@ type limiter struct {
 	mu      sync.Mutex // Guards all below, and what conns count.
 	open    map[*conn]struct{}
 	sources map[netip.Addr]int
-	warned  time.Time
+	warn    rate.Sometimes
 }
 
 // warnEvery is the least time between two warnings about a limit.
@@ -37,6 +39,7 @@ const warnEvery = time.Minute
 func newLimiter(inner net.Listener, limits Limits, log *slog.Logger) *limiter {
 	return &limiter{
 		Listener: inner, limits: limits, log: log, open: map[*conn]struct{}{}, sources: map[netip.Addr]int{},
+		warn: rate.Sometimes{Interval: warnEvery},
 	}
 }
 
@@ -77,11 +80,10 @@ func (l *limiter) admit(c *conn) (replaced *conn, ok bool) {
 	ofSource := l.sources[c.source] >= l.limits.PerSource
 	if ofSource || len(l.open) >= l.limits.Total {
 		replaced = l.oldestIdle(c.source, ofSource)
-		if time.Since(l.warned) > warnEvery {
-			l.warned = time.Now()
+		l.warn.Do(func() {
 			l.log.WarnContext(context.Background(), "too many connections, closing idle ones",
 				"address", l.Addr().String(), "source", c.source.String(), "of_source", l.sources[c.source], "open", len(l.open))
-		}
+		})
 		if replaced == nil {
 			return nil, false
 		}

@@ -153,13 +153,13 @@ func (d *dmem) regionEdits(l *Limit) (*cdi.ContainerEdits, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dmem: %w", err)
 	}
-	hook := &cdi.Hook{HookName: "createRuntime", Path: d.own, Args: []string{filepath.Base(d.own), "dmem"}}
+	var limits []string
 	for i := range l.GPUs {
 		region := all[l.GPUs[i].PCI]
 		if region == "" || d.own == "" {
 			return nil, fmt.Errorf("dmem: the kernel does not count the memory of GPU %d any more", l.GPUs[i].Index)
 		}
-		hook.Args = append(hook.Args, region+"="+strconv.FormatInt(l.GPUs[i].Share.MemoryMiB<<20, 10))
+		limits = append(limits, region+"="+strconv.FormatInt(l.GPUs[i].Share.MemoryMiB<<20, 10))
 	}
-	return &cdi.ContainerEdits{Hooks: []*cdi.Hook{hook}}, nil
+	return &cdi.ContainerEdits{Hooks: []*cdi.Hook{ownHook(d.own, "dmem", limits)}}, nil
 }

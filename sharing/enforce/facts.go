@@ -48,7 +48,7 @@ type Facts struct {
 // Host is the source of facts.
 type Host struct {
 	// Root is the path of the node's root in this process; empty for its own root.
-	// Library is sgpu.enforce.preload.library.
+	// Library is sgpu.enforce.preloadLibrary.
 	Root, Library string
 	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's.
 	Hook, OwnHook string
@@ -118,7 +118,7 @@ func message(err error) string {
 // every program of a container.
 func checkLibrary(root, library string) error {
 	if library == "" {
-		return errors.New("sgpu.enforce.preload.library names no library")
+		return errors.New("sgpu.enforce.preloadLibrary names no library")
 	}
 	if !filepath.IsAbs(library) {
 		return fmt.Errorf("library %s is not an absolute path", library)

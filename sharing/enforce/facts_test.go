@@ -147,7 +147,7 @@ func TestLibraryFault(t *testing.T) {
 	link(t, root, "/linked.so", "/good.so")
 	for library, want := range map[string]string{
 		"/good.so": "", "/linked.so": "", "good.so": "library good.so is not an absolute path",
-		"":          "sgpu.enforce.preload.library names no library",
+		"":          "sgpu.enforce.preloadLibrary names no library",
 		"/program":  "library /program: ET_EXEC is not a shared object",
 		"/other.so": "library /other.so is for " + other.String() + ", the node is " + own.String(),
 		"/text.so":  "library /text.so: bad magic number '[104 101 108 108]' in record at byte 0x0",

@@ -71,7 +71,7 @@ func New(o Options) *Limiter {
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
 	l.mps.configure(f.MPSControl, c.MPS)
-	l.preload.configure(c.Preload.Library)
+	l.preload.configure(c.PreloadLibrary)
 	l.dmem.configure(f.Hook)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,27 +147,24 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*cdi.ContainerEdit
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
 	if hook := l.options.MountsHook; hook != "" && len(edits.Mounts) > 0 {
-		edits.Hooks = append(edits.Hooks, mountsHook(hook, edits.Mounts), envHook(hook, edits.Env))
+		// The mounts are checked when all of the container's are made: a deeper one of the pod comes after
+		// these, and may be in one of them, or end in the same place through a link in a volume or an image.
+		// In place of a path memory has tmpfs. The variables are checked as the container gets them: a
+		// runtime may prefer the pod's to those of CDI.
+		mounts := make([]string, len(edits.Mounts))
+		for i, m := range edits.Mounts {
+			mounts[i] = m.HostPath + "=" + m.ContainerPath
+		}
+		edits.Hooks = append(edits.Hooks, ownHook(hook, "mounts", mounts), ownHook(hook, "env", edits.Env))
 	}
 	return edits, nil
 }
 
-// mountsHook checks the mounts when all of the container's are made: a deeper one
-// of the pod comes after these, and may be in one of them, or end in the same place
-// through a link in a volume or an image. In place of a path memory has tmpfs.
-func mountsHook(path string, mounts []*cdi.Mount) *cdi.Hook {
-	hook := &cdi.Hook{HookName: "createRuntime", Path: path, Args: []string{filepath.Base(path), "mounts"}}
-	for _, m := range mounts {
-		hook.Args = append(hook.Args, m.HostPath+"="+m.ContainerPath)
+// ownHook is a command of heddle-cdi-hook.
+func ownHook(path, command string, args []string) *cdi.Hook {
+	return &cdi.Hook{
+		HookName: "createRuntime", Path: path, Args: append([]string{filepath.Base(path), command}, args...),
 	}
-	return hook
-}
-
-// envHook checks the variables as the container gets them: a runtime may prefer the pod's
-// to those of CDI.
-func envHook(path string, env []string) *cdi.Hook {
-	args := append([]string{filepath.Base(path), "env"}, env...)
-	return &cdi.Hook{HookName: "createRuntime", Path: path, Args: args}
 }
 
 // needed leaves out enforcers that have nothing to limit: an exclusive GPU with

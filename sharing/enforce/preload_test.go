@@ -23,7 +23,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	root, state = t.TempDir(), t.TempDir()
 	write(t, filepath.Join(root, "opt/libvgpu.so"), "version 1")
 	l = New(Options{StateDir: state, HostRoot: root, Log: slog.New(slog.DiscardHandler)})
-	c := config.Enforce{Memory: config.EnforcePreload, Compute: config.EnforcePreload, Preload: config.Preload{Library: "/opt/libvgpu.so"}}
+	c := config.Enforce{Memory: config.EnforcePreload, Compute: config.EnforcePreload, PreloadLibrary: "/opt/libvgpu.so"}
 	if err := l.Configure(&c, &Facts{}); err != nil {
 		t.Fatal(err)
 	}

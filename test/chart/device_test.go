@@ -81,7 +81,7 @@ func TestEvictionRight(t *testing.T) {
 func TestEnforcersThatTheChartLacks(t *testing.T) {
 	const host, driver = "gpuDevice.driverAccess=host", "gpuDevice.driverRoot=/run/nvidia/driver"
 	const image = "gpuDevice.preload.image=localhost/vgpu:1"
-	const library = "config.cluster.sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so"
+	const library = "config.cluster.sgpu.enforce.preloadLibrary=/usr/local/vgpu/libvgpu.so"
 	for _, tt := range []struct{ name, sets, want string }{
 		{"mps for memory", "config.cluster.sgpu.enforce.memory=mps", "asks for mps: set gpuDevice.mps too"},
 		{"mps for compute, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=mps", "asks for mps: set gpuDevice.mps too"},
@@ -91,14 +91,14 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"a library on the host", library, ""},
 		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image", image, ""},
-		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preload.library in config is /usr/local/vgpu/libvgpu.so: leave that out"},
-		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preload.library=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
+		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preloadLibrary in config is /usr/local/vgpu/libvgpu.so: leave that out"},
+		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preloadLibrary=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image, and a ConfigMap", image + ",config.existingConfigMap=mine," + library, ""},
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"evict, and nothing is measured", "config.cluster.sgpu.enforce.memory=evict", "asks for evict: set gpuDevice.usageMetrics too"},
-		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preload.library too"},
+		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preloadLibrary too"},
 		{"preload, of the cluster's library", library + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload", ""},
-		{"empty overrides", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
+		{"empty overrides", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu=null", ""},
 		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

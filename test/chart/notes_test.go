@@ -25,7 +25,7 @@ func TestNotesReportWhatIsNotEnforced(t *testing.T) {
 		{"on some nodes", "config.nodes[0].nodeSelector.a=b,config.nodes[0].mode=sgpu", warning, doctor},
 		{"a ConfigMap that people apply", "gpuDevice.sGPUHybridMode=true", warning, doctor},
 		{"MPS", "config.cluster.mode=sgpu,gpuDevice.mps=true", doctor, warning},
-		{"a library", "config.cluster.mode=sgpu,config.cluster.sgpu.enforce.preload.library=/opt/libvgpu.so", doctor, warning},
+		{"a library", "config.cluster.mode=sgpu,config.cluster.sgpu.enforce.preloadLibrary=/opt/libvgpu.so", doctor, warning},
 		{"a library of an image", "config.cluster.mode=sgpu,gpuDevice.preload.image=localhost/vgpu:1", doctor, warning},
 		{"eviction", "config.cluster.mode=sgpu,config.cluster.sgpu.enforce.memory=evict,gpuDevice.usageMetrics=true", doctor, warning},
 		{"exclusive GPUs", "config.cluster.mode=native", "ds/heddle-device-plugin", warning},

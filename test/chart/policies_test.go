@@ -17,7 +17,7 @@ import (
 
 const (
 	sharesPolicy = "heddle-shares"
-	hamiOn       = "config.cluster.sgpu.hami.enabled=true"
+	hamiOn       = "config.cluster.sgpu.hami=true"
 )
 
 type (

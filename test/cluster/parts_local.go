@@ -51,7 +51,7 @@ func (b Builder) imagesPart() part {
 			spec := image.Spec{
 				Name: PauseImage, Files: map[string]string{"/pause": filepath.Join(out, "pause")}, Entrypoint: []string{"/pause"},
 			}
-			if err := image.Pack(filepath.Join(out, "pause.tar"), spec); err != nil {
+			if err := image.Pack(ctx, filepath.Join(out, "pause.tar"), spec); err != nil {
 				return err
 			}
 			return b.packBusybox(ctx, filepath.Join(out, "busybox.tar"))
@@ -80,7 +80,7 @@ func (b Builder) packBusybox(ctx context.Context, out string) error {
 			links["/bin/"+applet] = "/bin/busybox"
 		}
 	}
-	return image.Pack(out, image.Spec{
+	return image.Pack(ctx, out, image.Spec{
 		Name:  BusyboxImage,
 		Files: map[string]string{"/bin/busybox": file}, Links: links, Cmd: []string{"/bin/sh"},
 	})

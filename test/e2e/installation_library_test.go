@@ -27,7 +27,7 @@ func libraryImage(t *testing.T, b *bed) []byte {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
-	err := image.Pack(archive, image.Spec{Name: libraryName, Files: map[string]string{"/libvgpu.so": library}})
+	err := image.Pack(t.Context(), archive, image.Spec{Name: libraryName, Files: map[string]string{"/libvgpu.so": library}})
 	if err = errors.Join(err, b.LoadImage(t.Context(), archive)); err != nil {
 		t.Fatal(err)
 	}

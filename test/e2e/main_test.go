@@ -161,7 +161,7 @@ func (b *bed) kubectl(t *testing.T, args ...string) string {
 }
 
 // eventually waits until ok returns "" and fails with its last word.
-func eventually(t *testing.T, ok func() string) time.Duration {
+func eventually(t *testing.T, ok func() string) {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -169,7 +169,7 @@ func eventually(t *testing.T, ok func() string) time.Duration {
 	for {
 		why := ok()
 		if why == "" {
-			return time.Since(start)
+			return
 		}
 		if time.Since(start) > patience {
 			t.Fatalf("after %s: %s", patience, why)

@@ -188,7 +188,7 @@ func (i *Installer) archive(ctx context.Context, binary string) (string, error) 
 // Pack makes the image of a program that is built, and returns the archive. It has the
 // machine's own C library: a release's images stand on Debian packages, which cannot be had
 // everywhere.
-func (i *Installer) Pack(_ context.Context, binary string) (archive string, err error) {
+func (i *Installer) Pack(ctx context.Context, binary string) (archive string, err error) {
 	const dir, hook = "/usr/local/bin/", "heddle-cdi-hook"
 	program := filepath.Join(i.Dir, binary)
 	files := map[string]string{dir + binary: program}
@@ -196,7 +196,7 @@ func (i *Installer) Pack(_ context.Context, binary string) (archive string, err 
 		files[dir+hook] = filepath.Join(i.Dir, hook)
 	}
 	archive = program + ".tar"
-	return archive, image.Pack(archive, image.Spec{
+	return archive, image.Pack(ctx, archive, image.Spec{
 		Name:       Registry + "/" + binary + ":" + Tag,
 		Files:      files,
 		Entrypoint: []string{dir + binary},

@@ -147,7 +147,7 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	}
 	for _, n := range b.order {
 		if beat := b.heartbeat(n); beat != n.beat {
-			n.beat, b.changed = beat, true
+			n.beat, n.print, b.changed = beat, b.symbols.print(), true
 		}
 	}
 	if b.recabled {

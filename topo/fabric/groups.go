@@ -7,14 +7,6 @@ import (
 	"sync"
 )
 
-// graph has the links of members (nodes, or leaf groups) to switches (leaves, or
-// spines). Members with equal links are one: they vote alike.
-type graph struct {
-	// ids are the IDs of the switches; number 0 stands for no switch.
-	ids  []string
-	ends []*ends
-}
-
 // ends are the links of one or more members.
 type ends struct {
 	number  int32
@@ -73,10 +65,11 @@ type grouping struct {
 	prints  []uint64
 }
 
-// vote groups the members of a graph. Anchors are not computed again where the last
+// vote groups members (nodes, or leaf groups) by their links to switches (leaves, or spines) with
+// these IDs. Members with equal links are one: they vote alike. Anchors are not computed again where the last
 // vote had the same members with the same links.
-func vote(g *graph, last *grouping) *grouping {
-	v := newVoting(g)
+func vote(ids []string, all []*ends, last *grouping) *grouping {
+	v := newVoting(ids, all)
 	out := &grouping{prints: v.prints()}
 	out.anchors = v.anchors(out.prints, last)
 	out.group = v.groups(v.homes(v.votes(out.anchors)))
@@ -84,9 +77,11 @@ func vote(g *graph, last *grouping) *grouping {
 	return out
 }
 
-// voting is a graph prepared for the votes.
+// voting has the links prepared for the votes.
 type voting struct {
-	*graph
+	// ids are the IDs of the switches; number 0 stands for no switch.
+	ids  []string
+	ends []*ends
 	// list holds the ends with links, sorted by switch; start holds the first index of each switch.
 	list  []bundle
 	start []int32
@@ -98,12 +93,12 @@ type voting struct {
 // reach counts links, and links of members that have other links.
 type reach struct{ links, wide int32 }
 
-func newVoting(g *graph) *voting {
+func newVoting(ids []string, all []*ends) *voting {
 	v := &voting{
-		graph: g, start: make([]int32, len(g.ids)+2),
-		leading: make([]reach, len(g.ids)), following: make([]reach, len(g.ids)),
+		ids: ids, ends: all, start: make([]int32, len(ids)+2),
+		leading: make([]reach, len(ids)), following: make([]reach, len(ids)),
 	}
-	for _, e := range g.ends {
+	for _, e := range all {
 		if e.members == 0 {
 			continue
 		}
@@ -125,11 +120,11 @@ func newVoting(g *graph) *voting {
 		next[i] += next[i-1]
 	}
 	v.list = make([]bundle, next[len(next)-1])
-	for i := int32(0); int(i) < len(g.ends); i++ {
-		if g.ends[i].members == 0 {
+	for i := int32(0); int(i) < len(all); i++ {
+		if all[i].members == 0 {
 			continue
 		}
-		for _, b := range g.ends[i].bundles {
+		for _, b := range all[i].bundles {
 			v.list[next[b.other]] = bundle{i, b.n}
 			next[b.other]++
 		}

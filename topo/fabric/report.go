@@ -121,15 +121,6 @@ func (r *Report) Product() string {
 	return most.Product
 }
 
-// Accelerators counts the reported accelerators.
-func (r *Report) Accelerators() int {
-	n := 0
-	for _, a := range r.Rest.Accelerators {
-		n += int(a.Count)
-	}
-	return n
-}
-
 // FabricPorts counts the ports of role fabric, and among them the ones with a known switch.
 func (r *Report) FabricPorts() (known, all int) {
 	for i := range r.rails {

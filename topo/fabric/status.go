@@ -29,23 +29,19 @@ func (b *Builder) heartbeat(n *node) Reason {
 type cause struct {
 	print   uint64
 	outcome *outcome
-	beat    Reason
 	dissent uint32
 }
 
-// show makes the node's element, unless it follows from the same as the last.
+// show makes the node's element, unless it follows from the same as the last or is equal.
 func (n *node) show(known *symbols) {
-	now := cause{print: n.print, beat: n.beat, dissent: n.dissent}
+	now := cause{print: n.print, dissent: n.dissent}
 	if n.group != nil {
 		now.outcome = n.group.outcome
 	}
-	if n.shown == nil || n.cause != now {
-		n.cause, n.shown = now, n.element(known)
+	if n.shown != nil && n.cause == now {
+		return
 	}
-}
-
-// element returns the node as the tree shows it: the last element if it is equal.
-func (n *node) element(known *symbols) *Element {
+	n.cause = now
 	findings := n.findings(known)
 	e := &Element{
 		Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady, Findings: findings, Reasons: n.reasons(findings),
@@ -60,10 +56,10 @@ func (n *node) element(known *symbols) *Element {
 	}
 	if was := n.shown; was != nil && was.Status == e.Status && slices.Equal(was.Findings, findings) &&
 		slices.Equal(was.Reasons, e.Reasons) {
-		return was
+		return
 	}
 	e.encode()
-	return e
+	n.shown = e
 }
 
 // findings lists all faults of a node.

@@ -18,7 +18,7 @@ type survey struct {
 // as they were in the last survey are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
-	s.votes = vote(&graph{ids: known.ids, ends: known.ends}, last.votes)
+	s.votes = vote(known.ids, known.ends, last.votes)
 	complete(known.shapes)
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
@@ -56,25 +56,19 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			continue
 		}
 		if g == nil || g.leaf != leaf { // Neighbors by name are in one group.
-			g = s.group(leaf, known, last)
+			g = s.groups[leaf]
+		}
+		if g == nil {
+			g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
+			if was := last.groups[leaf]; was != nil {
+				g.members = make([]*node, 0, len(was.members))
+			}
+			s.groups[leaf] = g
 		}
 		n.group, n.index = g, len(g.members)
 		g.members = append(g.members, n)
 		g.print += n.print
 	}
-}
-
-// group returns the group of an anchor, and makes it if need be.
-func (s *survey) group(leaf int32, known *symbols, last *survey) *leafGroup {
-	g := s.groups[leaf]
-	if g == nil {
-		g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
-		if was := last.groups[leaf]; was != nil {
-			g.members = make([]*node, 0, len(was.members))
-		}
-		s.groups[leaf] = g
-	}
-	return g
 }
 
 // outcome returns the outcome of the check of an equal group, or nil.
@@ -102,7 +96,7 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 	}
 	peers := peers(nodes, len(ids))
 	var list []*leafGroup
-	above := &graph{ids: ids}
+	var above []*ends
 	for _, g := range groups {
 		var links []link
 		for _, own := range g.own.list {
@@ -114,9 +108,9 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 				}
 			}
 		}
-		list, above.ends = append(list, g), append(above.ends, newEnds(links))
+		list, above = append(list, g), append(above, newEnds(links))
 	}
-	for i, spine := range vote(above, &grouping{}).group {
+	for i, spine := range vote(ids, above, &grouping{}).group {
 		list[i].spine = ids[spine]
 	}
 }

@@ -201,10 +201,6 @@ func volcano() apiserver.Kind {
 	return apiserver.Kind{APIVersion: "topology.volcano.sh/v1alpha1", Name: "HyperNode", Plural: "hypernodes"}
 }
 
-func kueue() apiserver.Kind {
-	return apiserver.Kind{APIVersion: "kueue.x-k8s.io/v1beta1", Name: "Topology", Plural: "topologies", Immutable: true}
-}
-
 func TestHyperNodesFollowTheTree(t *testing.T) {
 	c := newCluster(t, volcano())
 	c.sample()
@@ -298,27 +294,4 @@ func TestOnlyLeaseHolderWrites(t *testing.T) {
 	})
 	stopB()
 	eventually(t, "the lease is given back", func() bool { return holder() == "" })
-}
-
-// Each shape of nodes has a Topology, and one that no node has any more goes; the
-// levels of the others stay.
-func TestATopologyForEachShape(t *testing.T) {
-	c := newCluster(t, kueue())
-	c.in("n1", "switchbox-1", "dragonfly-1")
-	c.in("n2")
-	r := c.replica(t, fabric.ModeSwitchbox)
-	r.until(t, "the reports", reports(2))
-	c.lead(t, r, publish.Exports{Labels: export.LabelSets{Kinds: true}, Kueue: true})
-	names := func(want ...string) func() bool {
-		return func() bool { return slices.Equal(want, c.Names("topologies")) }
-	}
-	eventually(t, "two shapes", names("heddle-node", "heddle-switchbox-dragonfly"))
-	eventually(t, "labels", func() bool {
-		return c.labels("n1")["heddle.dev/topology.dragonfly"] == "dragonfly-1" && c.labels("n2")["heddle.dev/topology-shape"] == "node"
-	})
-	c.in("n2", "switchbox-1")
-	eventually(t, "another shape", names("heddle-switchbox", "heddle-switchbox-dragonfly"))
-	if got := c.labels("n1")["heddle.dev/topology-shape"]; got != "switchbox.dragonfly" {
-		t.Errorf("the shape of n1 is %s", got)
-	}
 }

@@ -31,15 +31,17 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 		}
 	}
 	now, ok := in.counters.Of(rdma.PortID{HCA: r.HCA, Port: int(r.Port)})
-	if !ok || !due || now == errorsOf(before) {
+	var was v1alpha1.Counters
+	if before != nil {
+		was = *before
+		was.BitErrorRate, was.Time = "", metav1.Time{}
+	}
+	if !ok || !due || now == was {
 		return before
 	}
-	return &v1alpha1.Counters{
-		SymbolErrors: now.SymbolErrors, LinkDowns: now.LinkDowns, LinkErrorRecoveries: now.LinkErrorRecoveries,
-		ReceiveErrors: now.ReceiveErrors, ICRCErrors: now.ICRCErrors,
-		BitErrorRate: bitErrorRate(before, now.SymbolErrors, r.RateGbps, in.now),
-		Time:         metav1.NewTime(in.now.UTC().Truncate(time.Second)),
-	}
+	now.BitErrorRate = bitErrorRate(before, now.SymbolErrors, r.RateGbps, in.now)
+	now.Time = metav1.NewTime(in.now.UTC().Truncate(time.Second))
+	return &now
 }
 
 // bitErrorRate computes the rate since an earlier reading, over a link with that many Gb/s; empty
@@ -57,14 +59,4 @@ func timeOf(c *v1alpha1.Counters) time.Time {
 		return time.Time{}
 	}
 	return c.Time.Time
-}
-
-func errorsOf(c *v1alpha1.Counters) rdma.PortErrors {
-	if c == nil {
-		return rdma.PortErrors{}
-	}
-	return rdma.PortErrors{
-		SymbolErrors: c.SymbolErrors, LinkDowns: c.LinkDowns, LinkErrorRecoveries: c.LinkErrorRecoveries,
-		ReceiveErrors: c.ReceiveErrors, ICRCErrors: c.ICRCErrors,
-	}
 }

@@ -91,8 +91,12 @@ func Run(plan Plan, policy Policy, seed uint64) Result {
 }
 
 func (w *week) push(e event) {
-	at, _ := slices.BinarySearchFunc(w.events, e.at+1, func(o event, at time.Duration) int { return cmp.Compare(o.at, at) })
-	w.events = slices.Insert(w.events, at, e)
+	later := func(o event) bool { return o.at > e.at }
+	if at := slices.IndexFunc(w.events, later); at >= 0 {
+		w.events = slices.Insert(w.events, at, e)
+	} else {
+		w.events = append(w.events, e)
+	}
 }
 
 func (w *week) handle(e *event) {

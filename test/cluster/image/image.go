@@ -51,11 +51,11 @@ type entry struct {
 
 // Pack writes the image as a docker-archive to the file at out. What it writes
 // depends only on the content of the files: times and owners are fixed.
-func Pack(out string, spec Spec) error {
+func Pack(ctx context.Context, out string, spec Spec) error {
 	if spec.Name == "" {
 		return fmt.Errorf("pack image %s: no name", out)
 	}
-	entries := plan(spec)
+	entries := plan(ctx, spec)
 	layer, err := os.CreateTemp(filepath.Dir(out), ".layer-*")
 	if err != nil {
 		return fmt.Errorf("create layer: %w", err)
@@ -75,7 +75,7 @@ func Pack(out string, spec Spec) error {
 }
 
 // plan lists the files of the layer, sorted.
-func plan(spec Spec) []entry {
+func plan(ctx context.Context, spec Spec) []entry {
 	etc := "/etc"
 	if target, linked := spec.Links[etc]; linked {
 		etc = path.Join("/", target) // A directory in the layer would take the link's place.
@@ -85,7 +85,7 @@ func plan(spec Spec) []entry {
 		etc + "/group":  {data: []byte("root:x:0:\nnobody:x:65534:\n")},
 	}
 	for dst, src := range spec.Files {
-		for _, library := range libraries(src) {
+		for _, library := range libraries(ctx, src) {
 			byPath[library] = entry{src: library}
 		}
 		byPath[path.Join("/", dst)] = entry{src: src}
@@ -107,8 +107,8 @@ func plan(spec Spec) []entry {
 
 // libraries are the loader and the shared libraries of a program, by ldd, which fails for what is static or
 // no program. The loader of the image finds them in the same directories.
-func libraries(file string) (paths []string) {
-	out, _ := exec.CommandContext(context.Background(), "ldd", file).Output()
+func libraries(ctx context.Context, file string) (paths []string) {
+	out, _ := exec.CommandContext(ctx, "ldd", file).Output()
 	for line := range strings.Lines(string(out)) {
 		for word := range strings.FieldsSeq(line) {
 			if path.IsAbs(word) {

@@ -138,7 +138,7 @@ func (r *rig) runsCUDA(t *testing.T, program []byte) {
 	r.waitRegistered(t)
 	r.waitAllocatable(t, gpuResource, 8)
 	archive := filepath.Join(r.dir, "cuda.tar")
-	err := image.Pack(archive, image.Spec{
+	err := image.Pack(t.Context(), archive, image.Spec{
 		Name: "localhost/devices-cuda:1", Files: map[string]string{"/true": "/bin/true"},
 		Data: map[string][]byte{"/cuda": program}, Entrypoint: []string{loader(), "/cuda"},
 	})

@@ -53,7 +53,7 @@ func hardwareRig(t *testing.T, name, config string) (*rig, []installed) {
 		spec.Files[path] = path
 	}
 	archive := filepath.Join(r.dir, "cuda.tar")
-	if err := image.Pack(archive, spec); err != nil {
+	if err := image.Pack(t.Context(), archive, spec); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.LoadImage(t.Context(), archive); err != nil {

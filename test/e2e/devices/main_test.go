@@ -96,7 +96,7 @@ func build(ctx context.Context) (*built, error) {
 		if err := os.CopyFS(dir, os.DirFS(filepath.Join(programs, "heddle"))); err != nil {
 			return nil, err
 		}
-		return b, b.pack(filepath.Join(dir, "report"))
+		return b, b.pack(ctx, filepath.Join(dir, "report"))
 	}
 	if b.installer, err = install.New(ctx, dir, os.Stderr); err != nil {
 		return nil, err
@@ -110,12 +110,12 @@ func build(ctx context.Context) (*built, error) {
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the report: %w\n%s", err, text)
 	}
-	return b, b.pack(report)
+	return b, b.pack(ctx, report)
 }
 
 // pack makes the image of test containers.
-func (b *built) pack(report string) error {
-	return image.Pack(b.archive, image.Spec{
+func (b *built) pack(ctx context.Context, report string) error {
+	return image.Pack(ctx, b.archive, image.Spec{
 		Name: reportImage, Files: map[string]string{"/report": report}, Entrypoint: []string{"/report"},
 	})
 }

@@ -91,7 +91,7 @@ func (r *rig) configMap(t *testing.T, name string, data map[string]string) {
 func (r *rig) preloads(t *testing.T) {
 	t.Helper()
 	library := r.library(t)
-	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preload: {library: "+library+"}}}\n")
+	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], enforce: {memory: preload, compute: preload, preloadLibrary: "+library+"}}\n")
 	r.waitShares(t, 2*16, 200, 2*79)
 }
 

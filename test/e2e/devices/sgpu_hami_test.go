@@ -19,7 +19,7 @@ import (
 )
 
 // hamiConfig is a node for HAMi as docs/hami.md has it.
-const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: {enabled: true}}\n"
+const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: true}\n"
 
 // hamiRejected is what the node does not follow of a recording, with its reason.
 var hamiRejected = map[string]string{

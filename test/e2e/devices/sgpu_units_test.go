@@ -28,7 +28,7 @@ const theirNames = sharedGPUs + `resources:
 func TestHAMiPodsUnchanged(t *testing.T) {
 	r := newRig(t, options{name: "theirs", config: theirNames + "sgpu: {gpus: [0, 1]}\n"})
 	r.configure(t, theirNames+"sgpu: {gpus: [0, 1], defaults: {vcore: 0}, enforce: {memory: preload, compute: preload, "+
-		"preload: {library: "+r.library(t)+"}}}\n")
+		"preloadLibrary: "+r.library(t)+"}}\n")
 	r.waitAllocatable(t, gpuResource, 2*16)
 	r.waitAllocatable(t, "nvidia.com/gpu.exclusive", 6)
 	for _, name := range []string{"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", slotResource} {

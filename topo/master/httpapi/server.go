@@ -9,7 +9,6 @@ package httpapi
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -91,16 +90,7 @@ const (
 	maxScrapes         = 8
 )
 
-// Run answers on address until ctx ends. A nil config is plain HTTP.
-func (s *Server) Run(ctx context.Context, address string, config *tls.Config) error {
-	listener, err := listen(ctx, address)
-	if err != nil {
-		return err
-	}
-	return s.Serve(ctx, listener, config)
-}
-
-// Serve answers on a listener until ctx ends, and closes it.
+// Serve answers on a listener until ctx ends, and closes it. A nil config is plain HTTP.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.Config) error {
 	return httpserve.Serve(ctx, listener, httpserve.Options{
 		Handler: s.Handler(), TLS: config, Log: s.options.Log,
@@ -108,31 +98,14 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.C
 	})
 }
 
-// RunProbes answers /healthz and /readyz alone, in plain HTTP, on an address of
-// their own until ctx ends: what clients do to the API keeps no probe waiting.
-func (s *Server) RunProbes(ctx context.Context, address string) error {
-	listener, err := listen(ctx, address)
-	if err != nil {
-		return err
-	}
-	return s.ServeProbes(ctx, listener)
-}
-
-// ServeProbes is RunProbes on a listener, which it closes.
+// ServeProbes answers /healthz and /readyz alone, in plain HTTP, on a listener of
+// their own until ctx ends, and closes it: what clients do to the API keeps no probe waiting.
 func (s *Server) ServeProbes(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	s.probes(mux)
 	return httpserve.Serve(ctx, listener, httpserve.Options{
 		Handler: mux, Limits: httpserve.Limits{Total: maxProbes, PerSource: maxProbesPerSource}, Log: s.options.Log,
 	})
-}
-
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve: %w", err)
-	}
-	return listener, nil
 }
 
 func (s *Server) probes(mux *http.ServeMux) {

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,20 +90,12 @@ func condition(findings []v1alpha1.Finding, n, known, all int, grouped bool) inf
 
 // Reason returns the reason of the condition and of Events for a kind of finding.
 func Reason(kind string) string {
-	switch fabric.Fault(kind) {
-	case fabric.Miscabled:
-		return wellknown.EventCableMisplaced
-	case fabric.Dead:
-		return wellknown.EventLinkDown
-	case fabric.Missing:
-		return wellknown.EventPortMissing
-	case fabric.Duplicate:
-		return wellknown.EventDuplicateGUID
-	case fabric.BadPath:
-		return wellknown.EventPathContradicts
-	case fabric.Unseen:
+	reasons := map[fabric.Fault]string{
+		fabric.Miscabled: wellknown.EventCableMisplaced, fabric.Dead: wellknown.EventLinkDown,
+		fabric.Missing: wellknown.EventPortMissing, fabric.Duplicate: wellknown.EventDuplicateGUID,
+		fabric.BadPath: wellknown.EventPathContradicts,
 	}
-	return wellknown.EventFabricFinding
+	return cmp.Or(reasons[fabric.Fault(kind)], wellknown.EventFabricFinding)
 }
 
 func clip(s string, most int) string {

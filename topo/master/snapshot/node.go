@@ -37,7 +37,9 @@ func (g *GPUs) add(o GPUs) {
 func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	var g GPUs
 	if r := n.Believed(); r != nil {
-		g.Total = r.Accelerators()
+		for _, a := range r.Rest.Accelerators {
+			g.Total += int(a.Count)
+		}
 	}
 	if n.Node == nil {
 		return g

@@ -45,7 +45,8 @@ func (t *tree) search(g *Gang, nodes []*fit.Node, request *placement.Gang) *sear
 	return s
 }
 
-// place finds the tightest place.
+// place finds the tightest place. With a label it tries a few of the values, until the gang is in
+// one lowest group.
 func (s *search) place(room *placement.Capacity) (best placement.Plan, err error) {
 	if s.label == "" {
 		return placement.Place(s.placement, s.gang, room)
@@ -55,6 +56,9 @@ func (s *search) place(room *placement.Capacity) (best placement.Plan, err error
 		return best, err
 	}
 	for _, domain := range domains {
+		if best.Nodes != nil && best.Group.Tier <= 1 {
+			break
+		}
 		in := only(room, func(id int) bool { return s.values[id] == domain })
 		switch plan, failed := placement.Place(s.placement, s.gang, in); {
 		case failed != nil:

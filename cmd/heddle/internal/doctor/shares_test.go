@@ -242,7 +242,7 @@ func TestSharesThatAreNotServed(t *testing.T) {
 		}
 	}
 	reports := report.Report{
-		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
+		Node:     "gpu-1",
 		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))

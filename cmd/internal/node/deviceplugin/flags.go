@@ -70,7 +70,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host, or auto: where NVIDIA's toolkit "+
 		"installs it; empty: CDI specs without hooks")
 	fs.StringVar(&o.hostRoot, "host-root", "",
-		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
+		"where the host's --cdi-hook and the library of sgpu.enforce.preloadLibrary are; empty: at their own paths")
 	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
 	fs.BoolVar(&o.mps, "mps", false,
 		"enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
@@ -189,7 +189,7 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
 	same := now.enforce == l.last.enforce && now.driver == l.last.driver
 	if !same || time.Since(l.at) >= factsEvery {
-		l.host.Library, l.host.Hook = c.SGPU.Enforce.Preload.Library, l.cdiHook
+		l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.cdiHook
 		if l.cdiHook == gpu.AutoHook {
 			l.host.Hook = nvml.FindHook(l.host.Root)
 		}

@@ -58,14 +58,14 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		t.Errorf("without anything: %v, %v", got, err)
 	}
 
-	c.SGPU.Enforce.Preload.Library = "/opt/vgpu/libvgpu.so"
+	c.SGPU.Enforce.PreloadLibrary = "/opt/vgpu/libvgpu.so"
 	if got, err := configure(); err != nil || got.Memory != config.EnforceNone {
 		t.Errorf("with a library that is not there: %v, %v", got, err)
 	}
 	if err := os.MkdirAll(filepath.Join(host, "opt/vgpu"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(host, c.SGPU.Enforce.Preload.Library), library(t), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(host, c.SGPU.Enforce.PreloadLibrary), library(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l.at = l.at.Add(-factsEvery)

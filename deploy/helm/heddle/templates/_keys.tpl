@@ -123,7 +123,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- define "heddle.hami" -}}
 {{- $on := "" }}
 {{- range prepend .Values.config.nodes .Values.config.cluster }}
-{{- with .sgpu }}{{ with .hami }}{{ if .enabled }}{{ $on = "true" }}{{ end }}{{ end }}{{ end }}
+{{- with .sgpu }}{{ if .hami }}{{ $on = "true" }}{{ end }}{{ end }}
 {{- end }}
 {{- $on }}
 {{- end }}

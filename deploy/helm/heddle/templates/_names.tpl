@@ -72,8 +72,8 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- if include "heddle.preloadImage" . }}
 {{- $sgpu := $config.sgpu | default dict }}
 {{- $enforce := $sgpu.enforce | default dict }}
-{{- $preload := merge ($enforce.preload | default dict) (dict "library" (include "heddle.preloadLibrary" .)) }}
-{{- $_ := set $config "sgpu" (set $sgpu "enforce" (set $enforce "preload" $preload)) }}
+{{- $library := $enforce.preloadLibrary | default (include "heddle.preloadLibrary" .) }}
+{{- $_ := set $config "sgpu" (set $sgpu "enforce" (set $enforce "preloadLibrary" $library)) }}
 {{- end }}
 {{- toYaml $config }}
 {{- end }}
