@@ -56,10 +56,10 @@ func TestDocumentedExample(t *testing.T) {
 		mode   config.Mode
 		usage  config.Usage
 	}{
-		{"sample-node1", nil, config.ModeSGPU, config.UsageUnset},
-		{"sample-node1", map[string]string{"pool": "inference"}, config.ModeSGPU, config.UsageUnset},
-		{"sample-node2", map[string]string{"pool": "inference"}, config.ModeNative, config.UsageInference},
-		{"sample-node2", map[string]string{"pool": "training"}, config.ModeNative, config.UsageUnset},
+		{"sample-node1", nil, config.ModeSGPU, ""},
+		{"sample-node1", map[string]string{"pool": "inference"}, config.ModeSGPU, ""},
+		{"sample-node2", map[string]string{"pool": "inference"}, config.ModeNative, "inference"},
+		{"sample-node2", map[string]string{"pool": "training"}, config.ModeNative, ""},
 	} {
 		got := c.Resolve(tt.node, tt.labels)
 		if got.Mode != tt.mode || got.Usage != tt.usage {
@@ -161,8 +161,8 @@ topology:
   - {kind: pair, by: block, nodes: 2}
 `, "- {nodeName: a, usage: hybrid}")
 	want := []config.TopologyLevel{
-		{Kind: "hall", By: config.LevelBySpine},
-		{Kind: "rack", By: config.LevelByPath},
+		{Kind: "hall", By: "spine"},
+		{Kind: "rack", By: "path"},
 		{Kind: "pair", By: config.LevelByBlock, Nodes: 2},
 	}
 	for _, node := range []string{"a", "b"} {

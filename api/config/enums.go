@@ -15,11 +15,8 @@ import (
 // Preset is a set of defaults.
 type Preset string
 
-// The presets.
-const (
-	PresetNone   Preset = ""
-	PresetScheme Preset = "scheme"
-)
+// PresetScheme is the sGPU scheme of the field.
+const PresetScheme Preset = "scheme"
 
 // Mode is how GPUs are allocated.
 type Mode string
@@ -131,14 +128,6 @@ const (
 
 // Usage is the purpose of a node.
 type Usage string
-
-// The usages.
-const (
-	UsageUnset     Usage = ""
-	UsageInference Usage = "inference"
-	UsageTraining  Usage = "training"
-	UsageHybrid    Usage = "hybrid"
-)
 
 // Effect is a taint's.
 type Effect string

@@ -90,14 +90,8 @@ func (k LevelKind) Check() error {
 // LevelEvidence is the evidence that nodes are in one group.
 type LevelEvidence string
 
-// The sorts of evidence.
-const (
-	LevelByPath   LevelEvidence = "path"
-	LevelBySpine  LevelEvidence = "spine"
-	LevelByLeaf   LevelEvidence = "leaf"
-	LevelByNVLink LevelEvidence = "nvlink"
-	LevelByBlock  LevelEvidence = "block"
-)
+// LevelByBlock are blocks of neighbors.
+const LevelByBlock LevelEvidence = "block"
 
 // maxLevels is how many levels a tree can have.
 const maxLevels = 8
@@ -105,14 +99,10 @@ const maxLevels = 8
 // TopologyMode is a set of levels.
 type TopologyMode string
 
-// The modes.
+// The modes that mean something to this package.
 const (
-	TopologyAuto      TopologyMode = "auto"
-	TopologyDragonfly TopologyMode = "dragonfly"
-	TopologySwitchbox TopologyMode = "switchbox"
-	TopologyLeaf      TopologyMode = "leaf"
-	TopologyNVLink    TopologyMode = "nvlink"
-	TopologyCustom    TopologyMode = "custom"
+	TopologyAuto   TopologyMode = "auto"
+	TopologyCustom TopologyMode = "custom"
 )
 
 // TopologySource is who is asked where a cable ends.

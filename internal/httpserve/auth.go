@@ -100,7 +100,7 @@ func (a *Auth) Admit(r *http.Request) int {
 	code, err := a.review(ctx, token, r.URL.Path)
 	if err != nil {
 		// Anyone can send tokens.
-		a.warn.Do(func() { a.options.Log.WarnContext(r.Context(), "token cannot be reviewed", "err", err) })
+		a.warn.Do(func() { a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err) })
 		return http.StatusServiceUnavailable
 	}
 	ttl := rejectedTTL

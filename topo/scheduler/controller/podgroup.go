@@ -111,8 +111,8 @@ func (c *Controller) reconcile(ctx context.Context, objects []any) error {
 		if !g.ByLabels || !g.Certain || existing[key] || c.foreign(g) {
 			continue
 		}
-		options := metav1.CreateOptions{FieldManager: manager}
-		_, err := c.client.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace(key.Namespace).Create(ctx, objectOf(g), options)
+		client := c.client.Resource(resource(wellknown.PodGroupAPIXK8s)).Namespace(key.Namespace)
+		_, err := client.Create(ctx, objectOf(g), metav1.CreateOptions{FieldManager: manager})
 		if err = ignored(err); err != nil {
 			return fmt.Errorf("create %s: %w", key, err)
 		}

@@ -47,7 +47,8 @@ type question struct {
 
 func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now time.Time) *question {
 	q := &question{
-		now: now, nodes: map[string]*fit.Node{}, status: map[string]string{}, pods: map[*fit.Class]int{}, room: map[string]int{},
+		now: now, nodes: map[string]*fit.Node{}, status: map[string]string{}, room: map[string]int{},
+		pods: map[*fit.Class]int{},
 	}
 	on := map[string][]*corev1.Pod{}
 	for i := range c.Pods {
@@ -125,7 +126,8 @@ func (q *question) rooms(groups []v1alpha1.Group) []Room {
 		rooms = append(rooms, room)
 	}
 	slices.SortFunc(rooms, func(x, y Room) int {
-		return cmp.Or(cmp.Compare(y.Fit, x.Fit), cmp.Compare(len(nodes[x.Name]), len(nodes[y.Name])), cmp.Compare(x.Name, y.Name))
+		smaller := cmp.Compare(len(nodes[x.Name]), len(nodes[y.Name]))
+		return cmp.Or(cmp.Compare(y.Fit, x.Fit), smaller, cmp.Compare(x.Name, y.Name))
 	})
 	return rooms
 }

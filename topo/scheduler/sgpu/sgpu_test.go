@@ -21,7 +21,7 @@ import (
 
 func scheduler() *Scheduler {
 	c := config.Default()
-	return New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored"}, []string{"annotation"}))
+	return New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored_total"}, []string{"annotation"}))
 }
 
 // holding is a node with pods on it.
@@ -289,7 +289,7 @@ func TestSharesOfEveryMaker(t *testing.T) {
 	} {
 		*name = c.Domains.VendorKey(own)
 	}
-	s := New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored"}, []string{"annotation"}))
+	s := New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored_total"}, []string{"annotation"}))
 	for _, maker := range wellknown.Vendors() {
 		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}

@@ -286,7 +286,7 @@ func writes(cfg *config.NodeConfig, key string) bool {
 	d := cfg.Domains
 	switch {
 	case key == d.Usage():
-		return cfg.Usage != config.UsageUnset
+		return cfg.Usage != ""
 	case key == d.ControlPlane():
 		return cfg.ControlPlane
 	case wellknown.Match(d.MIGResources(), key):
