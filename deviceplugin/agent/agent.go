@@ -88,6 +88,7 @@ type Options struct {
 // Agent is the device plugin of one node.
 type Agent struct {
 	Options
+	descs
 	state   *devicestate.State
 	modes   *gpumode.Tracker
 	monitor *health.Monitor
@@ -118,7 +119,8 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 		o.now = time.Now
 	}
 	a := &Agent{
-		Options: o, pods: podresources.NewPodResourcesListerClient(conn), found: notify.New(), kubeletStarted: notify.New(),
+		Options: o, descs: nodeMetrics(), pods: podresources.NewPodResourcesListerClient(conn),
+		found: notify.New(), kubeletStarted: notify.New(),
 	}
 	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
@@ -155,10 +157,9 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.meter = newMeter(&a.Options, a.state, &a.last)
 	a.publisher = publish.New(publish.Options{
 		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log,
-		Last: &a.last,
+		Last: &a.last, Registerer: o.Registerer,
 	})
-	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher)
-	o.Registerer.MustRegister(a.meter.public()...)
+	o.Registerer.MustRegister(a.monitor, a)
 	o.PodRegisterer.MustRegister(a.meter)
 	return a
 }
@@ -169,9 +170,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		a.monitor.Run, a.state.Run, a.driver.run, a.watchKubelet, a.watchHeld,
-		a.act, a.shares.hami.run, a.meter.run,
+		a.act, a.meter.run,
 	} {
 		group.Go(func() error { return run(ctx) })
+	}
+	if a.shares.hami != nil {
+		group.Go(func() error { return a.shares.hami.Run(ctx) })
 	}
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -170,10 +171,10 @@ type overuse struct {
 	evicted *prometheus.CounterVec
 }
 
-func newOveruse(api *apiserver.Client) overuse {
+func newOveruse(options *Options) overuse {
 	o := overuse{
-		api: api,
-		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+		api: options.API,
+		evicted: promauto.With(options.Registerer).NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_overuse_evictions_total",
 			Help: "Pods that enforcer evict ended: over their memory, or on a full GPU for one of a higher priority.",
 		}, []string{"reason"}),

@@ -27,11 +27,10 @@ const (
 // decides which pods are over their share. Its metrics name pods.
 type meter struct {
 	*Options
+	descs
 	overuse
 	state *devicestate.State
 	round *atomic.Pointer[publish.Round]
-
-	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
 
 	// mu guards what follows; used is replaced and never modified.
 	mu   sync.Mutex
@@ -39,22 +38,38 @@ type meter struct {
 	at   time.Time
 }
 
+// The metrics that name pods.
+const (
+	shareVCore      = "heddle_share_vcore_percent"
+	shareMemory     = "heddle_share_memory_bytes"
+	shareInfo       = "heddle_share_info"
+	shareMemoryUsed = "heddle_share_memory_used_bytes"
+	shareSMUsed     = "heddle_share_sm_used_percent"
+)
+
 func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publish.Round]) *meter {
-	labels := []string{"namespace", "pod", "container", "gpu"}
-	desc := func(name, help string, more ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
-	}
+	const namespace, pod, container, gpu = "namespace", "pod", "container", "gpu"
 	return &meter{
-		Options: o, state: state, round: round, overuse: newOveruse(o.API),
-		vcore: desc("heddle_share_vcore_percent",
-			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
-		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
-		info: desc("heddle_share_info", "1 for every container's share of a GPU: its policy, who chose the GPU, and what "+
-			"makes the limits hold.", "policy", "by", "enforcer_memory", "enforcer_compute"),
-		memoryUsed: desc("heddle_share_memory_used_bytes",
-			"Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is not certain."),
-		smUsed: desc("heddle_share_sm_used_percent",
-			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
+		Options: o, state: state, round: round, overuse: newOveruse(o),
+		descs: newDescs([][]string{
+			{
+				shareVCore, "Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID.",
+				namespace, pod, container, gpu,
+			},
+			{shareMemory, "Memory of a shared GPU that a container has.", namespace, pod, container, gpu},
+			{
+				shareInfo, "1 for every container's share of a GPU: its policy, who chose the GPU, and what makes the limits hold.",
+				namespace, pod, container, gpu, "policy", "by", "enforcer_memory", "enforcer_compute",
+			},
+			{
+				shareMemoryUsed, "Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is " +
+					"not certain.", namespace, pod, container, gpu,
+			},
+			{
+				shareSMUsed, "Percent of the time that kernels of a container ran on a shared GPU; absent where that is not " +
+					"certain.", namespace, pod, container, gpu,
+			},
+		}),
 	}
 }
 
@@ -107,13 +122,6 @@ func (m *meter) allocations() []report.Binding {
 	return slices.DeleteFunc(m.state.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
 }
 
-// Describe implements [prometheus.Collector].
-func (m *meter) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.vcore, m.memory, m.info, m.memoryUsed, m.smUsed} {
-		descs <- d
-	}
-}
-
 // part is a container's part of a GPU in the metrics.
 type part struct {
 	vcore, memory float64
@@ -146,49 +154,17 @@ func (m *meter) Collect(metrics chan<- prometheus.Metric) {
 			}] = true
 		}
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels []string) {
-		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	for labels, p := range parts {
-		gauge(m.vcore, p.vcore, labels[:])
-		gauge(m.memory, p.memory, labels[:])
+	for values, p := range parts {
+		m.add(metrics, shareVCore, p.vcore, values[:]...)
+		m.add(metrics, shareMemory, p.memory, values[:]...)
 		if p.bytes != unknown {
-			gauge(m.memoryUsed, float64(p.bytes), labels[:])
+			m.add(metrics, shareMemoryUsed, float64(p.bytes), values[:]...)
 		}
 		if p.sm != unknown {
-			gauge(m.smUsed, float64(p.sm), labels[:])
+			m.add(metrics, shareSMUsed, float64(p.sm), values[:]...)
 		}
 	}
-	for labels := range infos {
-		gauge(m.info, 1, labels[:])
+	for values := range infos {
+		m.add(metrics, shareInfo, 1, values[:]...)
 	}
-}
-
-// public returns the metrics that name no pod: whether usage is measured, and evictions.
-func (m *meter) public() []prometheus.Collector {
-	return []prometheus.Collector{m.evicted, measured{m}}
-}
-
-// measured is the metric of whether usage is measured.
-type measured struct{ *meter }
-
-func (measured) desc() *prometheus.Desc {
-	return prometheus.NewDesc("heddle_share_usage_measured",
-		"Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it shares none.",
-		nil, nil)
-}
-
-// Describe implements [prometheus.Collector].
-func (m measured) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc() }
-
-// Collect implements [prometheus.Collector].
-func (m measured) Collect(metrics chan<- prometheus.Metric) {
-	if !m.round.Load().Sharing {
-		return
-	}
-	value := 0.0
-	if m.unmeasured() == "" {
-		value = 1
-	}
-	metrics <- prometheus.MustNewConstMetric(m.desc(), prometheus.GaugeValue, value)
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
@@ -22,7 +21,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
-	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -175,73 +173,6 @@ func (r *requests) check(name string, ids []string) {
 	}
 }
 
-// hamiNode is the node's side of HAMi's protocol; it does nothing without an API server.
-type hamiNode struct {
-	state  *devicestate.State
-	bridge *hami.Plugin
-}
-
-func newHAMiNode(o *Options, state *devicestate.State) *hamiNode {
-	h := &hamiNode{state: state}
-	if o.API.Online() {
-		h.bridge = hami.New(hami.Options{Node: o.NodeName, Watched: o.API, API: o.API, Log: o.Log})
-	}
-	return h
-}
-
-// run serves HAMi until ctx ends.
-func (h *hamiNode) run(ctx context.Context) error {
-	if h.bridge == nil {
-		return nil
-	}
-	return h.bridge.Run(ctx)
-}
-
-// update takes a round and the shared GPUs, nil while they are not known.
-func (h *hamiNode) update(r *publish.Round, gpus []quota.GPU) {
-	if h.bridge != nil {
-		h.bridge.Set(h.offer(r, gpus))
-	}
-}
-
-// offer returns the state that the bridge publishes.
-func (h *hamiNode) offer(r *publish.Round, gpus []quota.GPU) hami.State {
-	c, m := r.Inventory.Config, r.Inventory.Machine
-	list := r.Served[c.Resources.SGPU].Status
-	state := hami.State{
-		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
-	}
-	other := make(map[string]quota.GPU)
-	if state.Enabled {
-		for _, g := range h.state.View().GPUsWithout(allocation.ByHAMi) {
-			other[g.UUID] = g
-		}
-		state.Prepared = make(map[types.UID]bool)
-		for _, rejected := range h.state.Rejections() {
-			state.Prepared[types.UID(rejected.UID)] = false
-		}
-		for _, b := range h.state.View().Allocations() {
-			if b.By == allocation.ByHAMi {
-				state.Prepared[types.UID(b.UID)] = true
-			}
-		}
-	}
-	if gpus == nil {
-		return state
-	}
-	for _, shared := range gpus {
-		g := hami.GPU{GPU: shared, Other: other[shared.UUID]}
-		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == shared.UUID }); at >= 0 {
-			g.BDF, g.Model = m.GPUs[at].PCI, m.GPUs[at].Product
-		}
-		state.GPUs = append(state.GPUs, g)
-	}
-	for i := range m.GPUs {
-		state.Local = append(state.Local, m.GPUs[i].UUID)
-	}
-	return state
-}
-
 // annotatePods writes [wellknown.SGPUBound] where it differs from what the containers have,
 // and returns what another client had changed. Many pods may start at once: again reports
 // that something was not written, for an error or for lack of time.
@@ -279,12 +210,23 @@ func annotatePods(
 	return drifts, again
 }
 
-// shown returns the annotation of a pod, and the warning that goes with it.
+// shown returns the annotation of a pod, and the warning that goes with it: shares are not enforced, which no
+// annotation of the pod has reported before.
 func (b *boundPod) shown(p *corev1.Pod) (text, warning string) {
 	if b == nil {
 		return "", ""
 	}
-	return b.String(), b.notEnforced(p)
+	before, _ := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
+	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
+		if before != nil && len(before.Containers[name].NotEnforced) > 0 {
+			return b.String(), ""
+		}
+		if what := b.Containers[name].NotEnforced; len(what) > 0 && warning == "" {
+			warning = fmt.Sprintf("nothing keeps container %s within its share of %s, which is only counted: "+
+				"the node has no enforcer for it (sgpu.enforce)", name, strings.Join(what, " and "))
+		}
+	}
+	return b.String(), warning
 }
 
 // orNil returns nil for an empty text.
@@ -295,53 +237,19 @@ func orNil(text string) *string {
 	return &text
 }
 
-// notEnforced returns the warning that shares of a pod are not enforced; empty if its
-// annotation has reported it before.
-func (b *boundPod) notEnforced(p *corev1.Pod) string {
-	before, _ := allocation.ParseBound(p.Annotations[wellknown.SGPUBound])
-	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
-		if before != nil && len(before.Containers[name].NotEnforced) > 0 {
-			return ""
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(b.Containers)) {
-		if what := b.Containers[name].NotEnforced; len(what) > 0 {
-			return fmt.Sprintf("nothing keeps container %s within its share of %s, which is only counted: "+
-				"the node has no enforcer for it (sgpu.enforce)", name, strings.Join(what, " and "))
-		}
-	}
-	return ""
-}
-
-// contradicts reports that an annotation gives other GPUs than containers have that have
-// started. One that has not may have been given others by an agent that ended before
-// its files were written, and an annotation that leaves a container out is only old.
+// contradicts reports that an annotation gives a container that has started other GPUs than it has. One that has
+// not started may have been given others by an agent that ended before its files were written.
 func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
 	stated, err := allocation.ParseBound(text)
-	if err != nil {
-		return true
+	if err != nil || b == nil {
+		return err != nil
 	}
-	for name, c := range stated.Containers {
-		var has []allocation.Share
-		if b != nil {
-			has = b.Containers[name].Shares
-		}
-		if hasStarted(p, name) && !slices.Equal(c.Shares, has) {
-			return true
-		}
-	}
-	return b != nil && stated.Node != b.Node
-}
-
-// hasStarted reports that a container runs or will run again, as the kubelet wrote it: the
-// devices of an init container are free once it has ended.
-func hasStarted(p *corev1.Pod, container string) bool {
-	started := func(s corev1.ContainerStatus) bool {
-		return s.Name == container && (s.State.Running != nil || s.RestartCount > 0)
-	}
-	runs := func(s corev1.ContainerStatus) bool { return s.Name == container && s.State.Running != nil }
-	return slices.ContainsFunc(p.Status.ContainerStatuses, started) ||
-		slices.ContainsFunc(p.Status.InitContainerStatuses, runs)
+	statuses := slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses)
+	return stated.Node != b.Node || slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
+		c, known := stated.Containers[s.Name]
+		has, shares := b.Containers[s.Name]
+		return (s.State.Running != nil || s.RestartCount > 0) && known && shares && !slices.Equal(c.Shares, has.Shares)
+	})
 }
 
 // boundPod is the annotation of a pod, and its UID as the kubelet knows it. unrecorded: a

@@ -102,7 +102,7 @@ func TestRelease(t *testing.T) {
 	r.ask(release.Request{})
 	r.list(gpus, 8, 0)
 	r.api.Wait(t, "the answer to go", func() bool { return r.api.Node.Annotations[wellknown.GPUReleaseStatus] == "" })
-	r.waitNotice("GPUReleaseEnded the release of the GPUs has ended, since it was taken back")
+	r.waitNotice("GPUReleaseEnded the release of the GPUs has ended")
 	if saved, _, err := LoadRelease(r.options.StateDir); saved != nil || err != nil {
 		t.Errorf("after the release, %+v and %v are saved", saved, err)
 	}

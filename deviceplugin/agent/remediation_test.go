@@ -172,7 +172,7 @@ func TestOveruseIsEvicted(t *testing.T) {
 		allocations = append(allocations, b)
 		used[consumer{b.Namespace, b.Pod, b.UID, b.Container, uuid}] = now
 	}
-	o, begin := newOveruse(client), time.Now()
+	o, begin := newOveruse(&Options{API: client}), time.Now()
 	for i := range 5 {
 		at := begin.Add(time.Duration(i) * 30 * time.Second)
 		o.check(ctx, at, uses(m, allocations, used, pods))

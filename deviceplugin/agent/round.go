@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -248,7 +249,7 @@ func (r *releases) round(m *machine.Machine) (lasting release.Request, back []st
 		r.Log.Info("GPUs released", "until", r.asked.Until, "gpus", r.asked.GPUs)
 		r.API.Record(health.NodeEvent{Reason: wellknown.EventGPUsReleased, Message: fmt.Sprintf(
 			"the driver of the GPUs is released until %s: no new pod gets %s, running pods are not touched",
-			r.asked.Until.UTC().Format(time.RFC3339), named(r.asked))})
+			r.asked.Until.UTC().Format(time.RFC3339), cmp.Or(strings.Join(r.asked.GPUs, ", "), "a GPU"))})
 	case !active && !r.lasting.Until.IsZero():
 		r.Release.Set(time.Time{})
 		if closed, _ := r.Release.Closed(); !closed && (r.Release == nil || m == r.Source.Machine()) {
@@ -256,16 +257,6 @@ func (r *releases) round(m *machine.Machine) (lasting release.Request, back []st
 		}
 	}
 	return r.lasting, back
-}
-
-func named(r release.Request) string {
-	switch len(r.GPUs) {
-	case 0:
-		return "a GPU"
-	case 1:
-		return "GPU " + r.GPUs[0]
-	}
-	return fmt.Sprintf("one of %d GPUs", len(r.GPUs))
 }
 
 // ask takes the annotation. One that does not parse asks for nothing.
@@ -281,10 +272,6 @@ func (r *releases) ask(text string) {
 // end gives the GPUs, which it returns, to pods again. An operator may have reset them, so earlier
 // faults are forgotten, as after a restart.
 func (r *releases) end(m *machine.Machine) (back []string) {
-	why := "it was taken back"
-	if r.asked.Equal(r.lasting) {
-		why = "its time is over"
-	}
 	for i := range m.GPUs {
 		if r.lasting.Covers(m.GPUs[i].UUID) {
 			back = append(back, m.GPUs[i].UUID)
@@ -292,9 +279,9 @@ func (r *releases) end(m *machine.Machine) (back []string) {
 	}
 	r.lasting = release.Request{}
 	r.forget()
-	r.Log.Info("release of GPUs ended", "reason", why)
+	r.Log.Info("release of GPUs ended")
 	r.API.Record(health.NodeEvent{Reason: wellknown.EventGPUReleaseEnded, Message: fmt.Sprintf(
-		"the release of the GPUs has ended, since %s: the driver is in use again with %d GPUs", why, len(m.GPUs))})
+		"the release of the GPUs has ended: the driver is in use again with %d GPUs", len(m.GPUs))})
 	return back
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -20,8 +21,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -46,29 +47,24 @@ type Limiter interface { //nolint:interfacebloat // What the agent uses of enfor
 type shares struct {
 	*Options
 	state *devicestate.State
-	hami  *hamiNode
+	// hami is nil without an API server.
+	hami *hami.Plugin
 	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
 	gpus        []quota.GPU
 	mps         mpsWatch
 	lastEvicted publish.Evicted
 
-	drift    *prometheus.CounterVec
-	rejected *prometheus.GaugeVec
-	evicted  prometheus.Counter
+	drift   *prometheus.CounterVec
+	evicted prometheus.Counter
 }
 
 func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		Options: o, state: state, hami: newHAMiNode(o, state),
-		mps: mpsWatch{}, lastEvicted: publish.Evicted{},
+		Options: o, state: state, mps: mpsWatch{}, lastEvicted: publish.Evicted{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
-		}, []string{"kind"}),
-		rejected: metrics.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "heddle_rejected_pods",
-			Help: "Pods that wait for a share of a GPU, HCAs or IMEX channels that they do not get, by kind of reason.",
 		}, []string{"kind"}),
 		evicted: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
@@ -80,13 +76,55 @@ func newShares(o *Options, state *devicestate.State) *shares {
 	} {
 		t.drift.WithLabelValues(kind)
 	}
-	o.Registerer.MustRegister(newMPSMetrics(o.Limiter))
+	if o.API.Online() {
+		t.hami = hami.New(hami.Options{Node: o.NodeName, Watched: o.API, API: o.API, Log: o.Log})
+	}
 	return t
+}
+
+// offer returns the state that HAMi's bridge publishes.
+func (t *shares) offer(r *publish.Round) hami.State {
+	c, m, view := r.Inventory.Config, r.Inventory.Machine, t.state.View()
+	list := r.Served[c.Resources.SGPU].Status
+	offered := hami.State{
+		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+		Prepared: make(map[types.UID]bool),
+	}
+	for _, rejected := range t.state.Rejections() {
+		offered.Prepared[types.UID(rejected.UID)] = false
+	}
+	for _, b := range view.Allocations() {
+		if b.By == allocation.ByHAMi {
+			offered.Prepared[types.UID(b.UID)] = true
+		}
+	}
+	if t.gpus == nil {
+		return offered
+	}
+	others := view.GPUsWithout(allocation.ByHAMi)
+	for _, one := range t.gpus {
+		g := hami.GPU{GPU: one}
+		if other := shared(others, one.UUID); other != nil {
+			g.Other = *other
+		}
+		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == one.UUID }); at >= 0 {
+			g.BDF, g.Model = m.GPUs[at].PCI, m.GPUs[at].Product
+		}
+		offered.GPUs = append(offered.GPUs, g)
+	}
+	for i := range m.GPUs {
+		offered.Local = append(offered.Local, m.GPUs[i].UUID)
+	}
+	return offered
 }
 
 // reconcile compares once, and writes what differs. It returns after how long at most to do it again, or most.
 func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Duration) time.Duration {
-	defer func() { t.hami.update(r, t.gpus) }()
+	defer func() {
+		if t.hami != nil {
+			t.hami.Set(t.offer(r))
+		}
+	}()
 	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
 	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
 		return most
@@ -113,7 +151,6 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
 		}
 	}
-	t.count()
 	text := ""
 	if len(usage.GPUs) > 0 {
 		text = quota.Publish(usage.GPUs).String()
@@ -160,21 +197,19 @@ func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*co
 // the pods that were started with one that ran.
 func (t *shares) watchMPS(ctx context.Context) {
 	for _, c := range t.mps.changes(time.Now(), daemons(t.Limiter)) {
-		if c.Warning {
-			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.Message)
-			for pod, message := range c.onPods(t.state.View().Allocations()) {
-				t.API.WarnPod(pod, wellknown.EventMPSFailed, message)
+		t.API.Record(c.NodeEvent)
+		if !c.Warning {
+			continue
+		}
+		t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.Message)
+		for _, b := range t.state.View().Allocations() {
+			uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
+			withMPS := b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS
+			if uses && withMPS && !c.daemon.LastRunning.IsZero() {
+				pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
+				t.API.WarnPod(pod, wellknown.EventMPSFailed, "container "+b.Container+": "+c.Message)
 			}
 		}
-		t.API.Record(c.NodeEvent)
-	}
-}
-
-// count sets the gauge of rejected pods.
-func (t *shares) count() {
-	t.rejected.Reset()
-	for _, r := range t.state.Rejections() {
-		t.rejected.WithLabelValues(r.Kind).Inc()
 	}
 }
 
@@ -221,20 +256,19 @@ func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 		if fault == "" && d.Restarts > known.restarts {
 			fault = d.LastError
 		}
-		known.restarts = d.Restarts
+		event := health.NodeEvent{}
 		switch {
 		case fault != "" && fault != known.fault:
 			known.fault = fault
-			found = append(found, mpsChange{health.NodeEvent{
-				Warning: true, Reason: wellknown.EventMPSFailed, Message: mpsFailure(d, fault),
-			}, d})
+			event = health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: mpsFailure(d, fault)}
 		case fault == "" && known.fault != "" && d.State == enforce.Running && now.Sub(d.Since) >= mpsSteady:
 			known.fault = ""
-			found = append(found, mpsChange{health.NodeEvent{
-				Reason: wellknown.EventMPSRecovered, Message: "the " + mpsName(d) + " runs again",
-			}, d})
+			event = health.NodeEvent{Reason: wellknown.EventMPSRecovered, Message: "the " + mpsName(d) + " runs again"}
 		}
-		w[d.GPU] = known
+		if event.Reason != "" {
+			found = append(found, mpsChange{event, d})
+		}
+		w[d.GPU] = mpsReported{d.Restarts, known.fault}
 	}
 	return found
 }
@@ -245,61 +279,12 @@ func mpsName(d *enforce.Daemon) string {
 
 // mpsFailure describes a fault of a daemon and its consequence.
 func mpsFailure(d *enforce.Daemon, fault string) string {
+	consequence := "failed and is started again; CUDA programs that used it must be started again too"
 	switch {
 	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
-		return fmt.Sprintf("the %s does not take the limits of its containers, and those that need them wait: %s",
-			mpsName(d), fault)
+		consequence = "does not take the limits of its containers, and those that need them wait"
 	case d.LastRunning.IsZero():
-		return fmt.Sprintf("the %s does not start, and containers that need it wait: %s", mpsName(d), fault)
+		consequence = "does not start, and containers that need it wait"
 	}
-	return fmt.Sprintf("the %s failed and is started again; CUDA programs that used it must be started again too: %s",
-		mpsName(d), fault)
-}
-
-// onPods returns the Events on the pods that were started with a daemon that ran.
-func (c *mpsChange) onPods(allocations []report.Binding) map[kubelet.Pod]string {
-	messages := map[kubelet.Pod]string{}
-	if c.daemon.LastRunning.IsZero() {
-		return messages
-	}
-	for _, b := range allocations {
-		uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
-		if uses && (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) {
-			pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
-			messages[pod] = "container " + b.Container + ": " + c.Message
-		}
-	}
-	return messages
-}
-
-// mpsMetrics are the metrics of a Limiter's daemons.
-type mpsMetrics struct {
-	limiter           Limiter
-	running, restarts *prometheus.Desc
-}
-
-func newMPSMetrics(l Limiter) mpsMetrics {
-	return mpsMetrics{
-		l, prometheus.NewDesc("heddle_mps_daemon_running",
-			"1 for a shared GPU, by UUID, if its MPS daemon answers and has its limits, 0 if it should and does not.",
-			[]string{"gpu"}, nil),
-		prometheus.NewDesc("heddle_mps_daemon_restarts_total",
-			"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",
-			[]string{"gpu"}, nil),
-	}
-}
-
-// Describe implements [prometheus.Collector].
-func (m mpsMetrics) Describe(descs chan<- *prometheus.Desc) {
-	descs <- m.running
-	descs <- m.restarts
-}
-
-// Collect implements [prometheus.Collector].
-func (m mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
-	for _, d := range daemons(m.limiter) {
-		works := map[bool]float64{true: 1}[d.State == enforce.Running]
-		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, works, d.GPU)
-		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
-	}
+	return fmt.Sprintf("the %s %s: %s", mpsName(d), consequence, fault)
 }

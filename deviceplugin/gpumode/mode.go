@@ -23,8 +23,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -262,35 +260,6 @@ func (t *Tracker) note(component string, err error) {
 	case err != nil && err.Error() != old:
 		t.faults[component] = err.Error()
 		t.log.Warn("health check failed", "component", component, "err", err)
-	}
-}
-
-// The metrics.
-func descs() (pending, cordoned *prometheus.Desc) {
-	pending = prometheus.NewDesc("heddle_gpu_mode_pending",
-		"1 for every GPU that is allocated in another mode than the configuration wants, by UUID.", []string{"gpu"}, nil)
-	cordoned = prometheus.NewDesc("heddle_gpu_cordoned",
-		"1 for every GPU that an operator cordoned, by UUID.", []string{"gpu"}, nil)
-	return pending, cordoned
-}
-
-// Describe implements [prometheus.Collector].
-func (t *Tracker) Describe(all chan<- *prometheus.Desc) {
-	pending, cordoned := descs()
-	all <- pending
-	all <- cordoned
-}
-
-// Collect implements [prometheus.Collector].
-func (t *Tracker) Collect(metrics chan<- prometheus.Metric) {
-	pending, cordoned := descs()
-	for _, g := range t.GPUs() {
-		if g.Until != "" {
-			metrics <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, 1, g.UUID)
-		}
-		if g.Cordoned {
-			metrics <- prometheus.MustNewConstMetric(cordoned, prometheus.GaugeValue, 1, g.UUID)
-		}
 	}
 }
 

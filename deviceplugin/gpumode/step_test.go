@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -321,24 +320,4 @@ func want(t *testing.T, tracker *Tracker, what string, want ...string) {
 	if diff := cmp.Diff(want, states(tracker)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
-}
-
-// samples are the metrics that are 1, with their GPU.
-func samples(t *testing.T, tracker *Tracker) []string {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(tracker)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []string
-	for _, f := range families {
-		for _, metric := range f.GetMetric() {
-			if metric.GetGauge().GetValue() == 1 {
-				all = append(all, f.GetName()+" "+metric.GetLabel()[0].GetValue())
-			}
-		}
-	}
-	return all
 }

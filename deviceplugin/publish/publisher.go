@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -45,11 +46,12 @@ type Options struct {
 	Session *host.Release
 	Log     *slog.Logger
 	// Last is the last round.
-	Last *atomic.Pointer[Round]
+	Last       *atomic.Pointer[Round]
+	Registerer prometheus.Registerer
 }
 
 // Publisher keeps the Node's conditions, annotations and taint as [Desired] has them.
-// It is for one goroutine, but for its metrics.
+// It is for one goroutine.
 type Publisher struct {
 	Options
 	// written are the conditions that the Node has since writtenAt, and notices those of the last
@@ -58,28 +60,23 @@ type Publisher struct {
 	writtenAt time.Time
 	notices   map[string]health.NodeEvent
 
-	active                prometheus.Gauge
-	evicted               prometheus.Counter
-	unavailable, bindings *prometheus.Desc
+	active  prometheus.Gauge
+	evicted prometheus.Counter
 }
 
 // New makes a Publisher of the node.
 func New(o Options) *Publisher {
+	metrics := promauto.With(o.Registerer)
 	return &Publisher{
 		Options: o,
-		active: prometheus.NewGauge(prometheus.GaugeOpts{
+		active: metrics.NewGauge(prometheus.GaugeOpts{
 			Name: "heddle_remediation_active",
 			Help: "1 while health.remediation has the Node cordoned because a GPU stays unhealthy.",
 		}),
-		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+		evicted: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_remediation_evicted_pods_total",
 			Help: "Pods that health.remediation evicted because their GPU stays unhealthy.",
 		}),
-		unavailable: prometheus.NewDesc("heddle_unavailable",
-			"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
-			[]string{"resource", "reason"}, nil),
-		bindings: prometheus.NewDesc("heddle_bindings",
-			"Containers that have devices of a resource.", []string{"resource"}, nil),
 	}
 }
 
@@ -166,39 +163,6 @@ func (p *Publisher) apply(ctx context.Context, s *Status) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Describe implements [prometheus.Collector].
-func (p *Publisher) Describe(descs chan<- *prometheus.Desc) {
-	p.active.Describe(descs)
-	p.evicted.Describe(descs)
-	descs <- p.unavailable
-	descs <- p.bindings
-}
-
-// Collect implements [prometheus.Collector]. A scrape sees all shortages of one round.
-func (p *Publisher) Collect(metrics chan<- prometheus.Metric) {
-	p.active.Collect(metrics)
-	p.evicted.Collect(metrics)
-	gauge := func(desc *prometheus.Desc, value int, labels ...string) {
-		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
-	}
-	r := p.Last.Load()
-	for _, one := range Shortages(r) {
-		gauge(p.unavailable, max(one.Count, 1), one.Resource, string(one.Cause))
-	}
-	containers := map[string]int{}
-	for name := range r.Served {
-		containers[name] = 0
-	}
-	for _, a := range p.State.View().Allocations() {
-		for name := range a.CDINames {
-			containers[name]++
-		}
-	}
-	for name, n := range containers {
-		gauge(p.bindings, n, name)
-	}
 }
 
 // maxHolders bounds the pods and the processes in an answer: all annotations of a
