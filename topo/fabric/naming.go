@@ -65,12 +65,13 @@ func (d *domain) names(level *Level, ids []string) naming {
 	}
 	block := ""
 	if d.by == keyBlock {
-		block = d.members[0].group.blocks[d.members[0].index]
+		block = strings.TrimSuffix("-"+d.members[0].group.blocks[d.members[0].index], "-")
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
-	// A name by the switch's ID, as the domain had while the description was unknown, is
-	// no longer claimed.
-	if by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-"); isIdentity(by) {
+	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was
+	// unknown, is no longer claimed.
+	by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-")
+	if (len(by) == 16 || len(by) == 12) && hexadecimal(by) {
 		n.claimed = ""
 	}
 	return n
@@ -123,9 +124,6 @@ func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	return seen
 }
 
-// isIdentity reports whether a part of a name is a GUID or a MAC address.
-func isIdentity(s string) bool { return (len(s) == 16 || len(s) == 12) && hexadecimal(s) }
-
 // maxSuffix is the longest suffix of a name that is not unique, in bytes: a
 // hyphen and twelve digits.
 const maxSuffix = 13
@@ -134,9 +132,6 @@ const maxSuffix = 13
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word
-	}
-	if block != "" {
-		block = "-" + block
 	}
 	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
 }

@@ -229,10 +229,7 @@ func (e *Element) summarize() {
 
 // encode makes the JSON, as encoding/json would without looking at the children again.
 func (e *Element) encode() {
-	name, err := json.Marshal(e.Name)
-	if err != nil { // Strings always can be.
-		name = []byte(`""`)
-	}
+	name, _ := json.Marshal(e.Name) // Strings always can be.
 	b := fmt.Appendf(make([]byte, 0, 256), `{"name":%s,"kind":"%s"`, name, e.Kind)
 	if e.Kind != v1alpha1.KindNode {
 		b = append(b, `,"child":[`...)
