@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/golden"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
+	"github.com/heddle-dev/heddle/topo/explain"
 )
 
 var update = flag.Bool("update", false, "write testdata")
