@@ -2,51 +2,12 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// The documented example: one PS and four workers of two GPUs each, of which a
-// cluster of four GPUs could run three pods, and would hold them idle.
-func TestTensorFlowExample(t *testing.T) {
-	w := start(t, args(""), node("a", 4))
-	labels := func(task, index string) map[string]string {
-		l := gangLabels("tf-smoke-gpu", 5)
-		l["training.kubeflow.org/replica-type"], l["training.kubeflow.org/replica-index"] = task, index
-		return l
-	}
-	w.add(pod("tf-smoke-gpu-ps-0", 0, labels("ps", "0")))
-	for i := range 4 {
-		w.add(pod(fmt.Sprintf("tf-smoke-gpu-worker-%d", i), 2, labels("worker", strconv.Itoa(i))))
-	}
-	pods := w.until("all five rejected", func(pods map[string]*corev1.Pod) bool {
-		for _, p := range pods {
-			if !strings.Contains(why(p), "rejected by podgroup tf-smoke-gpu") {
-				return false
-			}
-		}
-		return len(pods) == 5
-	})
-	if n := bound(pods, "tf"); n > 0 {
-		t.Errorf("%d pods have a node", n)
-	}
-	t.Log(why(pods["tf-smoke-gpu-worker-3"]))
-	w.add(node("b", 4))
-	pods = w.whole("tf", 5)
-	on := map[string]int{}
-	for name, p := range pods {
-		if strings.Contains(name, "worker") {
-			on[p.Spec.NodeName]++
-		}
-	}
-	if on["a"] != 2 || on["b"] != 2 {
-		t.Errorf("workers are on %v", on)
-	}
-}
 
 func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
 	w := start(t, args(""), node("a", 4), node("b", 4))

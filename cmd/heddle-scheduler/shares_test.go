@@ -98,47 +98,6 @@ func TestGPUAware(t *testing.T) {
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["sample-pod"].Spec.NodeName == "good" })
 }
 
-// One pod's annotation comes before what is configured, of GPUs and of nodes.
-func TestPlacementOfOnePod(t *testing.T) {
-	annotated := func(name string, annotations map[string]string) *corev1.Pod {
-		p := share(name, 1, 10, 1)
-		p.Annotations = annotations
-		return p
-	}
-	for _, tt := range []struct {
-		name, configured string
-		annotations      map[string]string
-		node, gpu        bool // those that are used already
-	}{
-		{"spread", "spread", nil, false, false},
-		{"heddle's overrides binpack", "binpack", map[string]string{wellknown.SGPUPlacement: "spread"}, false, false},
-		{"HAMi's of gpus alone", "binpack", map[string]string{wellknown.HAMiGPUPolicy: "spread"}, true, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := start(t, args(`"placement": "`+tt.configured+`"`), sharedNode("a", 2), sharedNode("b", 2))
-			w.add(share("first", 1, 10, 1))
-			first := allocationOf(t, w.whole("first", 1)["first"])
-			w.add(annotated("second", tt.annotations))
-			second := allocationOf(t, w.whole("second", 1)["second"])
-			if got := first.Node == second.Node; got != tt.node {
-				t.Errorf("on the used node: %t", got)
-			}
-			if got := first.Containers["c"][0].UUID == second.Containers["c"][0].UUID; got != tt.gpu {
-				t.Errorf("on the used GPU: %t", got)
-			}
-		})
-	}
-}
-
-func allocationOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
-	t.Helper()
-	got, err := allocation.ParseAllocation(p.Annotations[wellknown.SGPUAllocation])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 // Pods of no gang fill used nodes before whole ones, and pods without GPUs do
 // not, as in a stock scheduler.
 func TestWholeNodesStayWhole(t *testing.T) {

@@ -133,35 +133,6 @@ func TestGangsFollowTheTopologyTree(t *testing.T) {
 	}
 }
 
-// An NVLink domain that no leaf has whole holds a gang all the same, whether the gang
-// asks for one or not.
-func TestGangsInNVLinkDomainsAcrossLeaves(t *testing.T) {
-	names := []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"}
-	m := &master{domains: strings.ReplaceAll(leaves(4, names...), "leaf", "nvlink")}
-	at := map[string]string{}
-	var nodes []*corev1.Node
-	for i, name := range names {
-		nodes = append(nodes, node(name, 4))
-		at[name] = fmt.Sprintf("nvlink-%02d", i/4)
-	}
-	m.set(leaves(3, names...))
-	w := start(t, withMaster(t, m, ""), nodes...)
-	m.await()
-	for job, level := range map[string]string{"x": "nvlink", "y": ""} {
-		for i := range 4 {
-			p := pod(fmt.Sprintf("%s-%d", job, i), 4, gangLabels(job, 4))
-			if level != "" {
-				p.Annotations = map[string]string{"heddle.dev/gang-required-level": level}
-			}
-			w.add(p)
-		}
-		pods := w.until(job+" bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, job) == 4 })
-		if in := groupOf(pods, job, at); len(in) != 1 {
-			t.Errorf("%s is in %v", job, in)
-		}
-	}
-}
-
 func TestNewTreeActivatesGangs(t *testing.T) {
 	m := &master{}
 	w := start(t, withMaster(t, m, `, "withoutMap": "wait"`), node("a", 4), node("b", 4), node("c", 4))

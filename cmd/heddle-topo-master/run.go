@@ -25,12 +25,12 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // The largest cluster that GET /v1/why lists: some 100 MB for a moment.

@@ -35,45 +35,6 @@ func resourceList(limits map[string]string) corev1.ResourceList {
 	return list
 }
 
-func TestPodGetsTheHCAsBesideItsGPUs(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	if got := r.Ready(); !strings.Contains(got, gpus+": waits for the driver's CDI spec") {
-		t.Errorf("before the first round Ready is %q", got)
-	}
-	r.run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	if got := r.Ready(); got != "" {
-		t.Errorf("Ready is %q", got)
-	}
-	if got := r.Alive(); got != "" {
-		t.Errorf("Alive is %q", got)
-	}
-	held := r.admit("train", map[string]int{gpus: 4, hcas: 4})
-	names := r.start("train")
-	report := r.report()
-	if len(report.Bindings) != 1 {
-		t.Fatalf("bindings %+v, want one", report.Bindings)
-	}
-	b := report.Bindings[0]
-	if diff := cmp.Diff(held[gpus], b.GPUs); diff != "" || b.Namespace != "default" || b.Pod != "train" || b.Container != "main" {
-		t.Errorf("binding %+v\n%s", b, diff)
-	}
-	// The class is that of the HCA that is farthest from the GPUs.
-	if len(b.HCAs) != 4 || b.Class != "PIX" && b.Class != "PXB" {
-		t.Errorf("HCAs %v of class %s", b.HCAs, b.Class)
-	}
-	for _, name := range b.CDINames {
-		if !slices.Contains(names, name) {
-			t.Errorf("the runtime was not given %s: %v", name, names)
-		}
-	}
-	want := map[string]float64{"nvidia.com/gpu": 1, "rdma/hca_shared_devices_ib": 1}
-	if diff := cmp.Diff(want, r.samples("heddle_bindings")); diff != "" {
-		t.Errorf("heddle_bindings (-want +got):\n%s", diff)
-	}
-}
-
 // samples are those of a metric, by the values of its labels.
 func (r *rig) samples(name string) map[string]float64 {
 	r.t.Helper()

@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -133,54 +131,4 @@ func (l *mpsLimiter) set(all ...enforce.Daemon) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = all
-}
-
-// A daemon that died is in the report and in the metrics. The Node and the pods
-// that used it get one Event each.
-func TestMPSDaemonThatDied(t *testing.T) {
-	l := &mpsLimiter{}
-	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = l, anyNodes{} })
-	r.configure("mode: sgpu\nsgpu: {gpus: [6, 7]}\n")
-	r.run()
-	r.list(slots, 32, 0)
-	for _, name := range []string{"a", "b"} {
-		if err := r.consumer(name, "60/4", nil); err != nil { // A GPU each.
-			t.Fatal(err)
-		}
-	}
-	uuid := r.report().Bindings[0].Shares[0].UUID
-	other := r.report().Bindings[1].Shares[0].UUID
-	now := time.Now().UTC().Truncate(time.Second)
-	well := enforce.Daemon{GPU: other, Index: 5, State: enforce.Running, Since: now, LastRunning: now, Consumers: 1}
-	dead := enforce.Daemon{
-		GPU: uuid, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Consumers: 1,
-		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
-	}
-	l.set(dead, well)
-	r.found.Notify()
-	r.api.Wait(t, "the Event on the Node", func() bool {
-		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+uuid+") failed and is started again; ")
-	})
-	r.api.Wait(t, "the Event on the pod", func() bool {
-		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of GPU 7 ("+uuid+") failed")
-	})
-	if diff := cmp.Diff([]enforce.Daemon{dead, well}, r.report().MPS); diff != "" {
-		t.Errorf("report (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(map[string]float64{uuid: 0, other: 1}, r.samples("heddle_mps_daemon_running")); diff != "" {
-		t.Errorf("running (-want +got):\n%s", diff)
-	}
-	again := dead
-	again.State, again.Reason, again.Since = enforce.Running, "", now.Add(-mpsSteady)
-	l.set(again, well)
-	r.found.Notify()
-	r.api.Wait(t, "the Event that it runs again", func() bool {
-		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", uuid))
-	})
-	r.api.Mu.Lock()
-	defer r.api.Mu.Unlock()
-	events := slices.DeleteFunc(slices.Clone(r.api.warnings), func(s string) bool { return !strings.Contains(s, "MPSFailed") })
-	if len(events) != 1 {
-		t.Errorf("Events on pods: %q", events)
-	}
 }

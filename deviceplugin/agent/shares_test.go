@@ -213,33 +213,6 @@ func TestAPIServerThatRejectsWrites(t *testing.T) {
 	until(t, "what the API server missed", func() bool { return len(c.boundOf("a")) == 1 && len(c.sharedGPUs(t)) == 1 })
 }
 
-// TestDeviceIDsOfShares name the GPU that a scheduler chose; a container that asks for two GPUs gets two different ones.
-func TestDeviceIDsOfShares(t *testing.T) {
-	r, _ := sharer(t, "")
-	r.run()
-	r.list("nvidia.com/sgpu", 128, 0)
-	uuid := r.source.get().GPUs[5].UUID
-	a := allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{
-		"main": {{UUID: uuid, VCore: 60, MemoryMiB: 4096}},
-	}}
-	if err := r.consumer("scheduled", "60/4", map[string]string{wellknown.SGPUAllocation: a.String()}); err != nil {
-		t.Fatal(err)
-	}
-	if held := r.kubelet.Held(uidOf("scheduled"), "main", slots); len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
-		t.Errorf("device ID %v for GPU %s", held, uuid)
-	}
-	p := wish("two", map[string]string{"nvidia.com/sgpu": "2", "nvidia.com/vcore": "10", "nvidia.com/vmemory": "1"}, nil)
-	r.create(p)
-	held := r.admit("two", map[string]int{"nvidia.com/sgpu": 2})["nvidia.com/sgpu"]
-	first, _, _ := strings.Cut(held[0], "::")
-	if strings.HasPrefix(held[1], first) {
-		t.Errorf("device IDs %v", held)
-	}
-	if _, err := r.kubelet.StartContainer(t.Context(), "default", "two", "main"); err != nil {
-		t.Error(err)
-	}
-}
-
 const (
 	slots   = "nvidia.com/sgpu"
 	vcore   = "nvidia.com/vcore"

@@ -2,7 +2,6 @@ package devicestate
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,49 +95,6 @@ func TestCollect(t *testing.T) {
 	}
 	if _, err := r.enter(goneNames); err == nil {
 		t.Error("the names of the pod that has gone lead to devices")
-	}
-}
-
-// TestEndedPodsLeaveNothing: what the last pods leave goes within two looks, though the
-// kubelet writes its checkpoint only with the next allocation. A pod that only one
-// of the kubelet and the API server does not show keeps all.
-func TestEndedPodsLeaveNothing(t *testing.T) {
-	r := shareRig(t)
-	shared := r.consumer("share", "30/10", r.slot(0, 0))
-	r.start(shared)
-	r.spec("hca")
-	linked := asks{hcas: r.deviceIDs("mlx5_3")}
-	r.allocate(pod("hca"), "main", linked)
-	r.start(linked)
-	wait := func() {
-		for range 3 {
-			r.collect()
-			r.pass(unprepareEvery)
-		}
-	}
-	all := r.left()
-	kept := maps.Clone(r.specs.pods)
-	clear(r.specs.pods)
-	if wait(); r.left() != all {
-		t.Errorf("the kubelet has the pods, and %d files of %d are left", r.left(), all)
-	}
-	maps.Copy(r.specs.pods, kept)
-	r.kubelet.Delete("default", "share")
-	r.kubelet.Delete("default", "hca")
-	if wait(); r.left() != all {
-		t.Errorf("the API server has the pods, and %d files of %d are left", r.left(), all)
-	}
-	clear(r.specs.pods)
-	r.collect()
-	r.pass(unprepareEvery - 10*time.Millisecond) // The next look, as early as a timer may be.
-	if r.collect(); r.left() != 0 {
-		t.Errorf("%d files are left of pods that have ended", r.left())
-	}
-	// The next pod takes the same devices.
-	again := r.consumer("again", "100/79", r.slot(0, 0))
-	r.start(again)
-	if got := r.gpusOf("again", "main"); !slices.Equal(got, []int{0}) {
-		t.Errorf("GPUs %v", got)
 	}
 }
 

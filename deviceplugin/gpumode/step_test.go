@@ -203,12 +203,6 @@ func (k *kubelet) renew() {
 	k.held = slices.DeleteFunc(slices.Clone(k.held), func(h Held) bool { return h.Unverified })
 }
 
-func (k *kubelet) set(f func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	f()
-}
-
 func (k *kubelet) observe() *Observation {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -17,59 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-func TestAGPUMovesWhenItIsFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m, dir := &kubelet{}, two(), t.TempDir()
-		tracker, stop := start(t, dir, k)
-		defer stop()
-		alone := configured(native)
-		round(tracker, m, alone)
-		want(t, tracker, "first start", "native of native", "native of native")
-		if asked := k.asked; asked != 1 {
-			t.Errorf("asked %d times", asked)
-		}
-		k.set(func() {
-			k.offered = []Device{{gpus, "GPU-a"}, {gpus, "GPU-b"}, {"rdma/x", "a::0"}}
-			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
-		})
-		share := configured(shared)
-		tracker.Round(m, share)
-		for i, g := range m.GPUs {
-			if is, reason := offered(tracker, &g, native); !is || !strings.HasPrefix(reason, "moves to sgpu when ") {
-				t.Errorf("GPU %d is offered: %t, %q", i, is, reason)
-			}
-		}
-		round(tracker, m, share)
-		want(t, tracker, "offered yet", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
-		later(tracker, m, share, 10*time.Second)
-		want(t, tracker, "offered still", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
-		k.set(func() { k.offered = nil })
-		later(tracker, m, share, freeFor/2)
-		want(t, tracker, "not for long enough", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
-		later(tracker, m, share, 3*time.Second)
-		want(t, tracker, "one is free", "sgpu of sgpu", "native of sgpu until ml/train ends")
-		if is, reason := offered(tracker, &m.GPUs[0], shared); !is || reason != "" || !tracker.Any(shared) {
-			t.Errorf("the free one is shared: %t, %q", is, reason)
-		}
-		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when ml/train ends" {
-			t.Errorf("the held one is native: %t, %q", is, reason)
-		}
-		before := k.asked
-		later(tracker, m, share, time.Minute)
-		if n := k.asked - before; n > 200 {
-			t.Errorf("asked the kubelet %d times in a minute of waiting for a pod", n)
-		}
-		k.set(func() { k.held = nil })
-		later(tracker, m, share, 3*time.Second)
-		want(t, tracker, "both are free", "sgpu of sgpu", "sgpu of sgpu")
-		before = k.asked
-		later(tracker, m, share, time.Minute)
-		if k.asked != before {
-			t.Error("asked the kubelet while nothing is pending")
-		}
-	})
-}
-
 // TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
 // and one with an init container that runs.
 func TestPodsThatHaveEndedAreForgotten(t *testing.T) {

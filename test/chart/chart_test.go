@@ -4,45 +4,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 )
-
-// Scripts and people find objects by name whatever the release is called.
-func TestObjectsOfADefaultInstall(t *testing.T) {
-	objects := render(t, "--set", "registry=registry.example.com/gpu", "--no-hooks")
-	want := []string{
-		"ClusterRole/heddle-device-plugin", "ClusterRole/heddle-feature-discovery", "ClusterRole/heddle-metrics-reader",
-		"ClusterRoleBinding/heddle-device-plugin", "ClusterRoleBinding/heddle-feature-discovery",
-		"ConfigMap/heddle-device-config",
-		"DaemonSet/heddle-device-plugin", "DaemonSet/heddle-feature-discovery",
-		"Role/heddle-feature-discovery-events",
-		"RoleBinding/heddle-feature-discovery-events",
-		"ServiceAccount/heddle-device-plugin", "ServiceAccount/heddle-feature-discovery",
-		"ValidatingAdmissionPolicy/heddle-device-plugin", "ValidatingAdmissionPolicy/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicy/heddle-device-plugin-pods", "ValidatingAdmissionPolicy/heddle-feature-discovery",
-		"ValidatingAdmissionPolicy/heddle-shares",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin", "ValidatingAdmissionPolicyBinding/heddle-device-plugin-events",
-		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods", "ValidatingAdmissionPolicyBinding/heddle-feature-discovery",
-		"ValidatingAdmissionPolicyBinding/heddle-shares",
-	}
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(objects))); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
-	wantConfig := map[string]string{"version": "v1", "cluster-config": "mode: native\n", "nodes-config": "[]\n"}
-	if diff := cmp.Diff(wantConfig, config.Data); diff != "" || config.Namespace != namespace {
-		t.Errorf("configuration in namespace %q (-want +got):\n%s", config.Namespace, diff)
-	}
-	checkConfig(t, config)
-}
 
 // checkFlags holds the arguments of a pod against the flags of its program.
 func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {

@@ -56,7 +56,8 @@ func Start(tb testing.TB) *Secured {
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
 	log := slog.New(slog.DiscardHandler)
-	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, httpserve.AuthOptions{Audience: httpapi.Audience, Log: log})
+	options := httpserve.AuthOptions{Audience: httpapi.Audience, Log: log}
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, options)
 	if err != nil {
 		tb.Fatal(err)
 	}

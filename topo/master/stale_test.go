@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -16,45 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
-
-// A stale tree is reported until it is current again.
-func TestStaleTreeIsReported(t *testing.T) {
-	c := newCluster(t)
-	c.sample()
-	clock := &aheadClock{}
-	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = clock })
-	r.until(t, "four reports", reports(4))
-	stale := func() (since time.Time, tag string) {
-		a := get(t, r.url+"/v1/topology")
-		var all snapshot.Topology
-		if err := json.Unmarshal([]byte(a.body), &all); err != nil {
-			t.Fatal(err)
-		}
-		return all.StaleSince, a.header.Get("Etag")
-	}
-	since, fresh := stale()
-	if !since.IsZero() {
-		t.Errorf("stale since %s while the API server answers", since)
-	}
-	if age := get(t, r.url+"/node_group").header.Get("Heddle-Contact-Age"); age == "" {
-		t.Error("the age of the last contact is missing")
-	}
-	c.Down(true)
-	before := time.Now()
-	clock.ahead.Store(int64(10 * time.Minute))
-	v := r.until(t, "its age", func(v *snapshot.Snapshot) bool { return !v.StaleSince.IsZero() })
-	if since, _ := stale(); since.IsZero() || since.After(before) || !since.Equal(v.StaleSince) {
-		t.Errorf("stale since %v, asked at %s", since, before)
-	}
-	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
-		t.Errorf("while the API server is down (-want +got):\n%s", diff)
-	}
-	c.Down(false)
-	r.until(t, "contact", func(v *snapshot.Snapshot) bool { return v.StaleSince.IsZero() })
-	if since, tag := stale(); !since.IsZero() || tag != fresh {
-		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
-	}
-}
 
 // Nodes, reports and pods come by watches of their own: the loss of one makes the
 // map old, whatever the others receive. Heartbeats are checked by their own

@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -208,48 +205,5 @@ func (r *racks) slices(t *testing.T, trees *placement.Axes, seed uint64) {
 		if n := spans(tree, placement.Plan{Nodes: ranks}, r.domain); n != 1 {
 			t.Fatalf("seed %d: a slice is in %d domains", seed, n)
 		}
-	}
-}
-
-// 72 trays over leaves of 32, 32 and 8.
-func TestRacksOfEighteen(t *testing.T) {
-	r := &racks{}
-	for i := range 72 {
-		r.leaf, r.domain, r.fit = append(r.leaf, i/32), append(r.domain, i/18), append(r.fit, 1)
-	}
-	r.answer(false)
-	crossing := placement.Crossing(r.groups, r.domains)
-	trees := placement.NewAxes(r.groups, crossing)
-	var got []string
-	for _, g := range trees.NVLink {
-		text := g.Name
-		for _, c := range g.Child {
-			text += fmt.Sprintf(", %s %s of %d", c.Kind, c.Name, len(c.Child))
-		}
-		got = append(got, text)
-	}
-	want := []string{
-		"leaf-00, nvlink nvlink-00 of 1", "leaf-01, nvlink nvlink-02 of 1",
-		"nvlink-01, nvlink-part nvlink-01 on leaf leaf-00 of 14, nvlink-part nvlink-01 on leaf leaf-01 of 4",
-		"nvlink-03, nvlink-part nvlink-03 on leaf leaf-01 of 10, nvlink-part nvlink-03 on leaf leaf-02 of 8",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if !trees.Cuts("leaf") || trees.Cuts("nvlink") || trees.Cuts("") || trees.Kind != "nvlink" {
-		t.Errorf("cut %v, kind %s", trees.Cuts("leaf"), trees.Kind)
-	}
-	_, plan, err := r.place(t, trees.NVLink, 18, 0, "nvlink")
-	if err != nil || plan.Group.End-plan.Group.First != 18 {
-		t.Errorf("a rack: %+v, %v", plan.Group, err)
-	}
-	if _, _, err := r.place(t, trees.NVLink, 19, 0, "nvlink"); err == nil || !strings.Contains(err.Error(), "18 of 19 fit") {
-		t.Errorf("more than a rack: %v", err)
-	}
-	if _, plan, err = r.place(t, trees.Fabric, 32, 0, "leaf"); err != nil || plan.Group.Name != "leaf-00" {
-		t.Errorf("a leaf: %+v, %v", plan.Group, err)
-	}
-	if placement.NewAxes(r.groups, nil) != nil || len(placement.Crossing(r.groups, r.groups)) > 0 {
-		t.Error("axes without a domain that crosses")
 	}
 }

@@ -81,30 +81,3 @@ func TestStaticPod(t *testing.T) {
 		t.Errorf("devices after a restart (-before +after):\n%s", diff)
 	}
 }
-
-// TestContainerRestart: a container that ends, and one that is killed, comes
-// back with the same devices, and so does the one beside it keep its own.
-func TestContainerRestart(t *testing.T) {
-	r := dgx(t)
-	p := r.pod("restart", box{gpus: 3, hcas: 3})
-	p.Spec.Containers = append(p.Spec.Containers, box{name: "other", gpus: 1, hcas: 1}.container())
-	r.run(t, p)
-	app, other := r.has(t, "restart", "app", 3, 3), r.has(t, "restart", "other", 1, 1)
-	same := func(step string) {
-		t.Helper()
-		now, beside := r.has(t, "restart", "app", 3, 3), r.has(t, "restart", "other", 1, 1)
-		if diff := cmp.Diff([][]string{app.GPUs, app.HCAs, other.GPUs, other.HCAs},
-			[][]string{now.GPUs, now.HCAs, beside.GPUs, beside.HCAs}); diff != "" {
-			t.Errorf("%s: GPUs and HCAs of both containers (-before +after):\n%s", step, diff)
-		}
-	}
-	r.stopContainer(t, "restart", "app")
-	running := r.waitRestart(t, "restart", "app", 1)
-	same("after its end")
-	r.killContainer(t, status(running, "other").ContainerID)
-	r.waitRestart(t, "restart", "other", 1)
-	same("after kill -9")
-	if n := len(r.bindings(t)["restart/app"]); n != 2 {
-		t.Errorf("the container has %d records after its restart, one for each resource is right", n)
-	}
-}

@@ -25,12 +25,12 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 const gpu = "nvidia.com/gpu"

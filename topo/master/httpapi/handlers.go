@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // nodeGroup is GET /node_group: the tree along axis=, or with kind= and name= the

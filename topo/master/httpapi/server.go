@@ -19,9 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
+	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 // Audience is the audience of tokens for topo-master only.

@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
 )
 
 func TestWhy(t *testing.T) {

@@ -21,7 +21,10 @@ import (
 
 func scheduler() *Scheduler {
 	c := config.Default()
-	return New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored_total"}, []string{"annotation"}))
+	ignored := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ignored_total", Help: "Ignored annotations.",
+	}, []string{"annotation"})
+	return New(&c, slog.New(slog.DiscardHandler), ignored)
 }
 
 // holding is a node with pods on it.

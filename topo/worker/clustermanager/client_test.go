@@ -13,9 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -346,32 +344,6 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-// A server that is away for hours is asked every interval, and no more often.
-func TestServerIsAwayForLong(t *testing.T) {
-	var asked atomic.Int64
-	c := manager(t, func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		w.WriteHeader(http.StatusServiceUnavailable)
-	})
-	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{Secrets: c.secrets, Log: slog.New(slog.DiscardHandler)})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
-		topology := config.Default().Topology
-		topology.ClusterManager = config.HTTPSAddress(c.address)
-		s.Discover(ctx, worker.Query{Node: "n1", Topology: topology})
-		<-time.After(4 * time.Hour)
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	if n := asked.Load(); n < 45 || n > 65 {
-		t.Errorf("asked %d times in 4 hours", n)
 	}
 }
 

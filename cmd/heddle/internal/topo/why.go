@@ -12,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
+	"github.com/heddle-dev/heddle/topo/explain"
 )
 
 // NewWhyCommand returns `heddle why`.

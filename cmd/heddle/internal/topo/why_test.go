@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/golden"
-	"github.com/heddle-dev/heddle/topo/scheduler/explain"
+	"github.com/heddle-dev/heddle/topo/explain"
 )
 
 var update = flag.Bool("update", false, "write testdata")
@@ -223,36 +222,5 @@ func TestWhy(t *testing.T) {
 	golden.Compare(t, "testdata/why.txt", got.String(), *update)
 	if _, err := explain.Of(t.Context(), &newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {
 		t.Error("what is not there has an answer")
-	}
-}
-
-// A GPU of its own has another name where shares have that of GPUs; the answer is the same.
-func TestWhyOfAGPUOfItsOwn(t *testing.T) {
-	const whole, own = "nvidia.com/gpu", "nvidia.com/gpu.exclusive"
-	rename := func(list corev1.ResourceList) {
-		if q, ok := list[whole]; ok {
-			list[own] = q
-			delete(list, whole)
-		}
-	}
-	var texts []string
-	for _, named := range []func(corev1.ResourceList){func(corev1.ResourceList) {}, rename} {
-		w := newWhyCluster(2, 1)
-		w.add("train", 4, 8, required("leaf"))
-		for i := range w.Nodes {
-			named(w.Nodes[i].Status.Allocatable)
-		}
-		for i := range w.Pods {
-			named(w.Pods[i].Spec.Containers[0].Resources.Limits) // The requests are the same map.
-		}
-		answer, err := explain.Of(t.Context(), &w.Cluster, "ai", "train", whyNow())
-		if err != nil {
-			t.Fatal(err)
-		}
-		words := strings.Fields(whyText(answer, true)) // The columns are wider for the longer name.
-		texts = append(texts, strings.ReplaceAll(strings.Join(words, " "), own, whole))
-	}
-	if diff := cmp.Diff(texts[0], texts[1]); diff != "" {
-		t.Errorf("(-%s +%s):\n%s", whole, own, diff)
 	}
 }
