@@ -48,7 +48,7 @@ func (r *rig) awaitRemedy(t *testing.T, tainted bool, reason, message string) {
 // that a controller makes again is evicted, and both are undone when the GPU is back.
 func TestRemediation(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {upAfter: 0s, remediation: {policy: drain, after: 1s}}")
+	r.configure("health: {upAfter: 0s, remediation: drain, remediateAfter: 1s}")
 	r.api.EditNode(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}
 	})

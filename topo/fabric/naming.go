@@ -65,12 +65,13 @@ func (d *domain) names(level *Level, ids []string) naming {
 	}
 	block := ""
 	if d.by == keyBlock {
-		block = d.members[0].group.blocks[d.members[0].index]
+		block = strings.TrimSuffix("-"+d.members[0].group.blocks[d.members[0].index], "-")
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
-	// A name by the switch's ID, as the domain had while the description was unknown, is
-	// no longer claimed.
-	if by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-"); isIdentity(by) {
+	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was
+	// unknown, is no longer claimed.
+	by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-")
+	if (len(by) == 16 || len(by) == 12) && hexadecimal(by) {
 		n.claimed = ""
 	}
 	return n
@@ -109,11 +110,10 @@ func (d *domain) identity(kind string) string {
 
 // reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
-func (d *domain) reported(by Evidence, ids []string) *tally[string] {
+func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	if g := d.members[0].group; by != BySpine {
-		return g.called(g.leaf)
+		return g.names[g.leaf]
 	}
-	var seen tally[string]
 	for _, n := range d.members {
 		for _, u := range n.links.uplinks {
 			if ids[u.peer] == d.id {
@@ -121,11 +121,8 @@ func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 			}
 		}
 	}
-	return &seen
+	return seen
 }
-
-// isIdentity reports whether a part of a name is a GUID or a MAC address.
-func isIdentity(s string) bool { return (len(s) == 16 || len(s) == 12) && hexadecimal(s) }
 
 // maxSuffix is the longest suffix of a name that is not unique, in bytes: a
 // hyphen and twelve digits.
@@ -135,9 +132,6 @@ const maxSuffix = 13
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word
-	}
-	if block != "" {
-		block = "-" + block
 	}
 	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
 }
@@ -201,18 +195,12 @@ func assign(domains map[key]*domain) {
 			take(d, d.derived)
 		}
 		for i := 1; d.name == ""; i++ {
-			if d.isDescribed && i <= 3 {
-				take(d, d.suffixed(2*i))
+			if d.isDescribed && i <= 3 { // The same on every replica and after every restart.
+				sum := sha256.Sum256([]byte(string(d.by) + d.id))
+				take(d, d.derived+"-"+hex.EncodeToString(sum[:2*i]))
 			} else {
 				take(d, wellknown.Shorten(d.derived, wellknown.MaxLabel-6)+"-"+strconv.Itoa(i+1))
 			}
 		}
 	}
-}
-
-// suffixed returns a title made unique by a suffix: the given number of bytes of the key's hash.
-// The suffix is the same on every replica and after every restart, whatever other groups exist.
-func (d *domain) suffixed(bytes int) string {
-	sum := sha256.Sum256([]byte(string(d.by) + d.id))
-	return d.derived + "-" + hex.EncodeToString(sum[:bytes])
 }
