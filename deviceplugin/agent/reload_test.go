@@ -12,8 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/publish"
-	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 func TestReloadAddsAndRemovesAResource(t *testing.T) {
