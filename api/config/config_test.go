@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 	}
 	d := config.Default()
 	if d.Mode != config.ModeNative || d.SGPU.SlotsPerGPU != 16 || d.Resources.GPU != "nvidia.com/gpu" ||
-		d.Taints.GPUProduct || !d.Taints.NodeUsage || !d.Taints.ControlPlane || d.Taints.Effect != config.NoSchedule {
+		d.Taints.GPUProduct || d.Taints.Effect != config.NoSchedule {
 		t.Errorf("defaults are not those of the design: %+v", d)
 	}
 }
@@ -95,7 +95,7 @@ rdma:
 	want.SGPU.SlotsPerGPU = 8
 	want.SGPU.GPUs = []config.GPURef{"0", "GPU-1"}
 	want.SGPU.Enforce.Memory, want.SGPU.Enforce.Compute = config.EnforceMPS, config.EnforceMPS
-	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
+	want.Taints = config.Taints{GPUProduct: true, Effect: config.NoExecute}
 	want.Resources = config.Resources{
 		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",
 		VMemoryUnit: config.GiB,
@@ -135,7 +135,7 @@ func TestShareNamedGPU(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	h := parse(t, "health: {disable: [rate], xids: {ignore: [94, 63]}, downAfter: 0s}", "").Resolve("n", nil).Health
+	h := parse(t, "health: {disable: [rate], ignoreXIDs: [94, 63], downAfter: 0s}", "").Resolve("n", nil).Health
 	if h.Checks(config.CheckRate) || !h.Checks(config.CheckHCAs) {
 		t.Errorf("the disabled check is on, or another off: %v", h.Disable)
 	}
@@ -143,8 +143,8 @@ func TestHealth(t *testing.T) {
 	if all.Checks(config.CheckCodes) {
 		t.Error("all does not disable xids")
 	}
-	if !slices.Equal(h.Codes.Ignore, []int{94, 63}) {
-		t.Errorf("XIDs %v", h.Codes.Ignore)
+	if !slices.Equal(h.IgnoreXIDs, []int{94, 63}) {
+		t.Errorf("XIDs %v", h.IgnoreXIDs)
 	}
 	if h.DownAfter != 0 || h.UpAfter != 30*time.Second {
 		t.Errorf("down after %s, up after %s", h.DownAfter, h.UpAfter)
@@ -246,6 +246,7 @@ func TestSelect(t *testing.T) {
 		Ports: []machine.Port{{Number: 1, LinkLayer: machine.InfiniBand, Netdevs: []machine.Netdev{{Name: "ibs1", Type: "infiniband"}}}},
 	}
 	vf := machine.HCA{Name: "mlx5_9", PCI: "0000:18:00.2", PhysFn: "0000:18:00.0", Vendor: "0x15b3", Role: machine.RoleFabric}
+	roce := machine.HCA{PCI: "0000:2a:00.0", Role: machine.RoleFabric, Ports: []machine.Port{{LinkLayer: machine.Ethernet}}}
 	nvswitch := machine.HCA{Name: "mlx5_4", PCI: "0000:07:00.0", Vendor: "0x15b3", Role: machine.RoleNVSwitch}
 	m := &machine.Machine{HCAs: []machine.HCA{fabric, vf, nvswitch}}
 	for _, tt := range []struct {
@@ -255,7 +256,9 @@ func TestSelect(t *testing.T) {
 	}{
 		{"vendor", "{vendors: [0x15B3], deviceIDs: [1021], drivers: [mlx5_*]}", &fabric, ""},
 		{"other vendor", "{vendors: [15b4, 8086]}", &fabric, "vendors: 0x15b3 is not among 15b4, 8086"},
-		{"interface", "{ifNames: ['ib*'], linkTypes: [infiniband], linkLayers: [infiniband]}", &fabric, ""},
+		{"interface", "{ifNames: ['ib*'], linkTypes: [infiniband]}", &fabric, ""},
+		{"port without a netdev", "{pciAddresses: [0000:2a:00.0], linkTypes: [ether]}", &roce, ""},
+		{"other port without a netdev", "{linkTypes: [infiniband]}", &roce, "linkTypes: ether is not among infiniband"},
 		{"other link", "{linkTypes: [ether]}", &fabric, "linkTypes: infiniband is not among ether"},
 		{"no netdev", "{ifNames: [eth0]}", &vf, "it is a virtual function, and neither pciAddresses nor pfNames is given"},
 		{"address", "{pciAddresses: ['0000:18:00.?']}", &vf, ""},

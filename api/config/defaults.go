@@ -22,11 +22,11 @@ func Default() NodeConfig {
 // defaults returns the values under everything that is written out.
 func defaults() NodeConfig {
 	return NodeConfig{
-		Mode:      ModeNative,
-		SGPU:      defaultSGPU(),
-		MIG:       MIG{Strategy: MIGNone},
-		Domains:   wellknown.DefaultDomains(),
-		Resources: Resources{VMemoryUnit: GiB},
+		Mode:        ModeNative,
+		SGPU:        defaultSGPU(),
+		MIGStrategy: MIGNone,
+		Domains:     wellknown.DefaultDomains(),
+		Resources:   Resources{VMemoryUnit: GiB},
 		RDMA: RDMA{Resources: []RDMAResource{{
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
@@ -35,7 +35,7 @@ func defaults() NodeConfig {
 		}}},
 		Health:        defaultHealth(),
 		Topology:      defaultTopology(),
-		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
+		Taints:        Taints{Effect: NoSchedule},
 		LabelConflict: Yield,
 	}
 }
@@ -60,7 +60,7 @@ func DefaultShare() ShareDefaults {
 func defaultHealth() Health {
 	return Health{
 		DownAfter: 10 * time.Second, UpAfter: 30 * time.Second,
-		Remediation: Remediation{Policy: RemediationNone, After: 2 * time.Minute},
+		Remediation: RemediationNone, RemediateAfter: 2 * time.Minute,
 	}
 }
 

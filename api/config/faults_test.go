@@ -56,11 +56,11 @@ func TestFaults(t *testing.T) {
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: unsupported value "xid"`, `health.disable[1]: unsupported value "everything"`,
 		}},
-		{"XID", "health: {xids: {fatal: [79, 0, XID 94]}}", "", []string{
-			`health.xids.fatal[1]: 0 is not between 1 and 9999`, `health.xids.fatal[2]: invalid value "XID 94": want a whole number`,
+		{"XID", "health: {fatalXIDs: [79, 0, XID 94]}", "", []string{
+			`health.fatalXIDs[1]: 0 is not between 1 and 9999`, `health.fatalXIDs[2]: invalid value "XID 94": want a whole number`,
 		}},
-		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
-			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
+		{"XID in two lists", "health:\n  fatalXIDs: [94]\n  ignoreXIDs: [43,\n      94]", "", []string{
+			"cluster-config:4: health.ignoreXIDs[1]: 94 is also health.fatalXIDs[0]",
 		}},
 		{"duration", "health: {downAfter: 10}", "", []string{`health.downAfter: invalid value "10": want a duration such as 30s`}},
 		{"a long duration", "health: {upAfter: 2h}", "", []string{"health.upAfter: 2h0m0s is not between 0s and 1h"}},

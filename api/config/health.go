@@ -19,8 +19,11 @@ type Health struct {
 	// that is slower than it was or than its like. The list takes the part of
 	// DP_DISABLE_HEALTHCHECKS in NVIDIA's device plugin.
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
-	// Codes change what single error reports of the GPU driver mean.
-	Codes HealthCodes `yaml:"xids"`
+	// FatalXIDs are error reports of the GPU driver, by their XID numbers: the GPU is unhealthy until it
+	// has recovered. A number in neither list has the meaning of NVIDIA's catalog.
+	FatalXIDs []int `yaml:"fatalXIDs" range:"1-9999" unique:"true"`
+	// IgnoreXIDs are error reports that leave the GPU healthy. heddle counts them and does not log them.
+	IgnoreXIDs []int `yaml:"ignoreXIDs" range:"1-9999" unique:"true"`
 	// DownAfter is how long a GPU may leave its driver without an answer, and how long an HCA must be without a good
 	// port, until it is unhealthy; `0s` is at once. A link that flaps faster counts as down. A GPU that the driver
 	// calls lost is unhealthy at once.
@@ -28,21 +31,14 @@ type Health struct {
 	// UpAfter is how long a GPU must answer, and the driver ask for no recovery action, and how long a port must be
 	// good, until the device is healthy again.
 	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
-	// Remediation is the reaction to a GPU that stays unhealthy.
-	Remediation Remediation `yaml:"remediation"`
-}
-
-// Remediation is the reaction of heddle-device-plugin while a GPU of its Node stays
-// unhealthy, which is not allocated in any case.
-type Remediation struct {
-	// Policy is `none`; `cordon`, the Node gets the taint
-	// `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the pods that have the
-	// GPU are evicted too, within PodDisruptionBudgets, if a controller makes
-	// others in their place.
-	Policy RemediationPolicy `yaml:"policy" enum:"none,cordon,drain"`
-	// After is how long a GPU must be unhealthy before that is done, and how long
+	// Remediation is the reaction to a GPU that stays unhealthy, which is not allocated in any case:
+	// `none`; `cordon`, the Node gets the taint `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the
+	// pods that have the GPU are evicted too, within PodDisruptionBudgets, if a controller makes others
+	// in their place.
+	Remediation RemediationPolicy `yaml:"remediation" enum:"none,cordon,drain"`
+	// RemediateAfter is how long a GPU must be unhealthy before that is done, and how long
 	// all must be healthy again before the taint is taken away.
-	After time.Duration `yaml:"after" range:"0s-1h"`
+	RemediateAfter time.Duration `yaml:"remediateAfter" range:"0s-1h"`
 }
 
 // RemediationPolicy is how far remediation goes.
@@ -54,15 +50,6 @@ const (
 	RemediationCordon RemediationPolicy = "cordon"
 	RemediationDrain  RemediationPolicy = "drain"
 )
-
-// HealthCodes are lists of XID numbers, the codes of the GPU driver's error reports.
-// A number that is in none of them has the meaning of NVIDIA's catalog.
-type HealthCodes struct {
-	// Fatal are errors of the GPU: it is unhealthy until it has recovered.
-	Fatal []int `yaml:"fatal" range:"1-9999" unique:"true"`
-	// Ignore are reports that leave the GPU healthy. heddle counts them and does not log them.
-	Ignore []int `yaml:"ignore" range:"1-9999" unique:"true"`
-}
 
 // HealthCheck is one thing that is checked.
 type HealthCheck string
@@ -92,14 +79,14 @@ func (h *Health) Fault(found machine.Health) string {
 	return found.String()
 }
 
-// CodeKind is the kind of the error reports that Health.Codes is about.
+// CodeKind is the kind of the error reports that Health.FatalXIDs and Health.IgnoreXIDs are about.
 const CodeKind = "XID"
 
 // health checks that no number is in both lists.
-func (v *validator) health(c HealthCodes) {
-	for i, code := range c.Ignore {
-		if at := slices.Index(c.Fatal, code); at >= 0 {
-			v.addf(fmt.Sprintf("health.xids.ignore[%d]", i), "%d is also health.xids.fatal[%d]", code, at)
+func (v *validator) health(h *Health) {
+	for i, code := range h.IgnoreXIDs {
+		if at := slices.Index(h.FatalXIDs, code); at >= 0 {
+			v.addf(fmt.Sprintf("health.ignoreXIDs[%d]", i), "%d is also health.fatalXIDs[%d]", code, at)
 		}
 	}
 }

@@ -22,8 +22,12 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
 	// SGPU is about shares; it matters with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
-	// MIG is about GPUs that are cut into instances.
-	MIG MIG `yaml:"mig"`
+	// MIGStrategy is how MIG devices are named, as in NVIDIA's device plugin:
+	// `none` does not name them, `single` calls them all `<vendor>/<card>`, which
+	// needs one profile on all GPUs, `mixed` calls them `<vendor>/mig-<profile>`.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	MIGStrategy MIGStrategy `yaml:"migStrategy" enum:"none,single,mixed"`
 	// Domains are the prefixes of label and resource names.
 	//
 	// Read by: every program.
@@ -76,17 +80,6 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 
 	// Rules are Labels compiled, in their order; nil for a program that writes no labels.
 	Rules []Rule `yaml:"-" json:"-"`
-}
-
-// MIG is how GPU instances appear.
-type MIG struct {
-	// Strategy is how MIG devices are named, as in NVIDIA's device plugin:
-	// `none` does not name them, `single` calls them all
-	// `<vendor>/<card>`, which needs one profile on all GPUs, `mixed` calls
-	// them `<vendor>/mig-<profile>`.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	Strategy MIGStrategy `yaml:"strategy" enum:"none,single,mixed"`
 }
 
 // Resources are the names that pods ask for.
@@ -154,11 +147,8 @@ type Selectors struct {
 	Drivers []Glob `yaml:"drivers"`
 	// IfNames are network devices on the HCA, such as `ens*`.
 	IfNames []Glob `yaml:"ifNames"`
-	// LinkTypes are the kinds of those network devices.
+	// LinkTypes are the kinds of those network devices; without one, the link layer of the HCA's port decides.
 	LinkTypes []string `yaml:"linkTypes" enum:"ether,infiniband"`
-	// LinkLayers are the link layers of the HCA's ports. Unlike linkTypes they
-	// are known without a network device.
-	LinkLayers []string `yaml:"linkLayers" enum:"infiniband,ethernet"`
 	// PCIAddresses are as `lspci -D` prints them: `0000:18:00.0`.
 	PCIAddresses []Glob `yaml:"pciAddresses"`
 	// PFNames choose virtual functions: RDMA names or network devices of
@@ -185,12 +175,7 @@ type Taints struct {
 	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
 	// taints --if gpuProduct --node NODE` lists them. On with `preset: scheme`.
 	GPUProduct bool `yaml:"gpuProduct"`
-	// NodeUsage sets `<company>/node.usage=<usage>` where `usage` is set.
-	NodeUsage bool `yaml:"nodeUsage"`
-	// ControlPlane sets `<company>/control-plane` where `controlPlane` is
-	// true.
-	ControlPlane bool `yaml:"controlPlane"`
-	// Effect is the effect of all of them.
+	// Effect is the effect of every taint: of gpuProduct, and of those that `usage` and `controlPlane` set.
 	Effect Effect `yaml:"effect" enum:"NoSchedule,PreferNoSchedule,NoExecute"`
 }
 

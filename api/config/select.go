@@ -105,7 +105,7 @@ type test struct {
 }
 
 func (s *Selectors) tests(m *machine.Machine, h *machine.HCA) []test {
-	netdevs, kinds, layers := portsOf(h)
+	netdevs, kinds := portsOf(h)
 	address := []string{h.PCI}
 	sameRole := func(r machine.Role, v string) bool { return string(r) == v }
 	return []test{
@@ -114,7 +114,6 @@ func (s *Selectors) tests(m *machine.Machine, h *machine.HCA) []test {
 		compare("drivers", s.Drivers, []string{h.Driver}, Glob.Match),
 		compare("ifNames", s.IfNames, netdevs, Glob.Match),
 		compare("linkTypes", s.LinkTypes, kinds, func(t, v string) bool { return t == v }),
-		compare("linkLayers", s.LinkLayers, layers, strings.EqualFold),
 		compare("pciAddresses", s.PCIAddresses, address, Glob.Match),
 		compare("pfNames", s.PFNames, physicalNames(m, h), Glob.Match),
 		compare("roles", s.Roles, []string{string(h.Role)}, sameRole),
@@ -144,19 +143,28 @@ func compare[T ~string](field string, wanted []T, values []string, same func(T, 
 }
 
 func (s *Selectors) empty() bool {
-	return len(s.Vendors)+len(s.DeviceIDs)+len(s.Drivers)+len(s.IfNames)+len(s.LinkTypes)+len(s.LinkLayers)+
+	return len(s.Vendors)+len(s.DeviceIDs)+len(s.Drivers)+len(s.IfNames)+len(s.LinkTypes)+
 		len(s.PCIAddresses)+len(s.PFNames)+len(s.Roles) == 0
 }
 
-func portsOf(h *machine.HCA) (netdevs, kinds, layers []string) {
+// portsOf returns the network devices of an HCA and the link types of its ports. A port without
+// a network device has the type that its link layer would give one.
+func portsOf(h *machine.HCA) (netdevs, kinds []string) {
 	for i := range h.Ports {
-		layers = append(layers, h.Ports[i].LinkLayer)
-		for _, n := range h.Ports[i].Netdevs {
+		p := &h.Ports[i]
+		for _, n := range p.Netdevs {
 			netdevs = append(netdevs, n.Name)
 			kinds = append(kinds, n.Type)
 		}
+		switch {
+		case len(p.Netdevs) > 0:
+		case p.LinkLayer == machine.Ethernet:
+			kinds = append(kinds, "ether")
+		case p.LinkLayer == machine.InfiniBand:
+			kinds = append(kinds, "infiniband")
+		}
 	}
-	return netdevs, kinds, layers
+	return netdevs, kinds
 }
 
 // physicalNames returns the RDMA name and network devices of the physical function
@@ -167,7 +175,7 @@ func physicalNames(m *machine.Machine, h *machine.HCA) []string {
 	}
 	for i := range m.HCAs {
 		if m.HCAs[i].PCI == h.PhysFn {
-			netdevs, _, _ := portsOf(&m.HCAs[i])
+			netdevs, _ := portsOf(&m.HCAs[i])
 			return append([]string{m.HCAs[i].Name}, netdevs...)
 		}
 	}

@@ -99,17 +99,11 @@ type Enforce struct {
 	//
 	// Read by: heddle-device-plugin.
 	PreloadLibrary string `yaml:"preloadLibrary"`
-	// MPS is how enforcer `mps` runs NVIDIA's Multi-Process Service.
+	// MPSMultiUser lets clients of several UIDs share one GPU's server of enforcer `mps`, where
+	// the driver can. Without it a second UID is rejected.
 	//
 	// Read by: heddle-device-plugin.
-	MPS MPS `yaml:"mps"`
-}
-
-// MPS is one control daemon of NVIDIA's Multi-Process Service per GPU.
-type MPS struct {
-	// MultiUser lets clients of several UIDs share one GPU's server, where
-	// the driver can. Without it a second UID is rejected.
-	MultiUser bool `yaml:"multiUser"`
+	MPSMultiUser bool `yaml:"mpsMultiUser"`
 }
 
 // RoomMiB returns the memory that all shares of a GPU with this memory may have together.

@@ -28,7 +28,7 @@ func (c *NodeConfig) validate() []*strict.Error {
 		v.addf("sgpu.defaults.vmemory", "not with sgpu.defaults.vmemoryPercentage %d: take one of the two",
 			d.VMemoryPercentage)
 	}
-	v.health(c.Health.Codes)
+	v.health(&c.Health)
 	v.levels(&c.Topology)
 	v.rules(c)
 	return v.errs
@@ -66,8 +66,8 @@ func (v *validator) resources(c *NodeConfig) {
 		v.add(path, wellknown.CheckResource(name))
 		if owner, taken := owners[name]; taken {
 			v.addf(path, "%s is the name of %s too", name, owner)
-		} else if c.MIG.Strategy == MIGMixed && wellknown.Match(c.Domains.MIGResources(), name) {
-			v.addf(path, "%s is a name of MIG devices under mig.strategy mixed", name)
+		} else if c.MIGStrategy == MIGMixed && wellknown.Match(c.Domains.MIGResources(), name) {
+			v.addf(path, "%s is a name of MIG devices under migStrategy mixed", name)
 		}
 		owners[name] = path
 	}

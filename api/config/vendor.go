@@ -168,9 +168,9 @@ func (c *NodeConfig) InstanceResource(g *machine.GPU, profile string) string {
 	c = c.of(g)
 	cut := g.MIG.Mode != ""
 	switch {
-	case !g.MIG.Enabled || c.MIG.Strategy == MIGNone && !cut:
+	case !g.MIG.Enabled || c.MIGStrategy == MIGNone && !cut:
 		return ""
-	case c.MIG.Strategy != MIGMixed:
+	case c.MIGStrategy != MIGMixed:
 		return c.Resources.GPU
 	case cut:
 		return c.Domains.VendorKey(profile)

@@ -75,7 +75,7 @@ const (
 	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.rejectedFor`.
 	EventSGPUEvicted = "SGPUEvicted"
 	// EventUnhealthyGPUEvicted: the pod has a GPU that stays unhealthy, and
-	// `health.remediation.policy` is drain.
+	// `health.remediation` is drain.
 	EventUnhealthyGPUEvicted = "UnhealthyGPUEvicted"
 	// EventHCARejected: a container gets fewer HCAs than it requests of a resource with
 	// count strict, and waits.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -147,37 +146,4 @@ func TestPreferredNodes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestGangBesideOtherPods: where only nodes beside another pod will do, the first plan fails and
-// the second is for these, however many others there are; without any, the reason is the
-// filter's.
-func TestGangBesideOtherPods(t *testing.T) {
-	var nodes []*corev1.Node
-	for i := range 40 {
-		nodes = append(nodes, node(fmt.Sprintf("n%02d", i), 1))
-	}
-	w := start(t, args(""), nodes...)
-	beside := func(name, app string) {
-		for i := range 2 {
-			p := pod(fmt.Sprint(name, "-", i), 1, gangLabels(name, 2))
-			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-					TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
-				}},
-			}}
-			w.add(p)
-		}
-	}
-	for _, on := range []string{"n37", "n38"} {
-		p := pod("cache-"+on, 0, map[string]string{"app": "cache"})
-		p.Spec.NodeName = on
-		w.add(p)
-	}
-	beside("x", "cache")
-	w.whole("x", 2)
-	beside("y", "none")
-	w.until("the filter's reason", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["y-0"]), "didn't match pod affinity rules")
-	})
 }

@@ -48,7 +48,7 @@ func (r *rig) awaitRemedy(t *testing.T, tainted bool, reason, message string) {
 // that a controller makes again is evicted, and both are undone when the GPU is back.
 func TestRemediation(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.configure("health: {upAfter: 0s, remediation: {policy: drain, after: 1s}}")
+	r.configure("health: {upAfter: 0s, remediation: drain, remediateAfter: 1s}")
 	r.api.EditNode(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}
 	})
@@ -112,92 +112,6 @@ func TestRemediation(t *testing.T) {
 		if evicted != "deployed "+uidOf("deployed") {
 			t.Errorf("evicted %q", r.api.Evicted)
 		}
-	}
-}
-
-// TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
-// for 60 %. The agent evicts the pods that a controller recreates, and no others.
-func TestRejectedPodsAreEvicted(t *testing.T) {
-	r, c := sharer(t, "gpus: [0, 1], rejectedFor: 1s")
-	r.run()
-	r.list("nvidia.com/sgpu", 32, 0)
-	for _, name := range []string{"a", "b"} {
-		if err := r.consumer(name, "60/4", nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"deployed", "bare"} {
-		if err := r.consumer(name, "60/4", nil); err == nil {
-			t.Fatalf("%s has a GPU", name)
-		}
-	}
-	r.api.EditPod("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })
-	until(t, "an eviction", func() bool {
-		c.Mu.Lock()
-		defer c.Mu.Unlock()
-		return len(c.Evicted) > 0
-	})
-	r.kubelet.Delete("default", "deployed")
-	r.api.EditPod("deployed", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
-	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: rejected for 1s: ") })
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	for _, evicted := range c.Evicted {
-		if evicted != "deployed "+uidOf("deployed") {
-			t.Errorf("evicted %q", c.Evicted)
-		}
-	}
-}
-
-// TestOveruseIsEvicted: a pod over its share of memory is warned and then evicted, also one
-// without a controller; a pod of another enforcer stays, and one over its compute is warned.
-func TestOveruseIsEvicted(t *testing.T) {
-	api := nodeapi.New(t, "gpu-1")
-	client := apiserver.New(api.Client(), "gpu-1", slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- client.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	m := machines.Load(t, "dgx-h100")
-	uuid := m.GPUs[0].UUID
-	used, pods := map[consumer]consumed{}, []*corev1.Pod{}
-	var allocations []report.Binding
-	for name, now := range map[string]consumed{"greedy": {5 << 30, 20}, "counted": {5 << 30, 20}, "polite": {4 << 30, 60}} {
-		pods = append(pods, podOf(name))
-		b := consumerOf(name, "main", config.EnforceEvict, uuid) // 30 % and 4 GiB.
-		b.Enforced.Compute, b.Policy = config.EnforceNone, "fixed-share"
-		if name == "counted" {
-			b.Enforced.Memory = config.EnforceNone
-		}
-		allocations = append(allocations, b)
-		used[consumer{b.Namespace, b.Pod, b.UID, b.Container, uuid}] = now
-	}
-	o, begin := newOveruse(client), time.Now()
-	for i := range 5 {
-		at := begin.Add(time.Duration(i) * 30 * time.Second)
-		o.check(ctx, at, uses(m, allocations, used, pods))
-	}
-	want := []string{
-		"greedy ShareEvicted container main has 5120 MiB of GPU 0, and its share is 4096 MiB",
-		"greedy ShareExceeded container main has 5120 MiB of GPU 0, and its share is 4096 MiB; the pod is evicted if that is so in 1m0s",
-		"polite ShareExceeded container main uses GPU 0 for 60 % of the time, and its share is 30 %; nothing limits it (sgpu.enforce.compute)",
-	}
-	api.Wait(t, "the Events", func() bool { return len(api.Events) == len(want) })
-	var events []string
-	for i := range api.Events {
-		e := &api.Events[i]
-		events = append(events, e.InvolvedObject.Name+" "+e.Reason+" "+e.Message)
-	}
-	slices.Sort(events)
-	if diff := cmp.Diff(want, events); diff != "" {
-		t.Errorf("Events (-want +got):\n%s", diff)
-	}
-	if got := slices.Compact(api.Evicted); !slices.Equal(got, []string{"greedy " + uidOf("greedy")}) {
-		t.Errorf("evicted %q", got)
-	}
-	evictions := []string{"heddle_overuse_evictions_total{reason=full} 0", "heddle_overuse_evictions_total{reason=memory} 2"}
-	if diff := cmp.Diff(evictions, series(t, uuid, o.evicted)); diff != "" {
-		t.Errorf("metric (-want +got):\n%s", diff)
 	}
 }
 

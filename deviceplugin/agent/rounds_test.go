@@ -225,7 +225,7 @@ func newSick(tb testing.TB) *sick {
 	s.rig = newRig(tb, "dgx-h100", func(o *Options) {
 		o.Source, o.GPUs = source{newCell(s.machine)}, devgpu.Pollers{devgpu.NewPoller(&s.driver)}
 	})
-	s.configure("mig: {strategy: single}\nhealth: {downAfter: 0s, upAfter: 0s}")
+	s.configure("migStrategy: single\nhealth: {downAfter: 0s, upAfter: 0s}")
 	s.source = s.options.Source.(source)
 	s.run()
 	s.list(gpus, gpuCount*perGPU, 0)

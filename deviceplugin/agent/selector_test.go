@@ -54,31 +54,6 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	})
 }
 
-// TestSelectorOfTheOtherMaker: on a node of two makers the annotation reports the free GPUs of
-// both, and a pod names those of each with its maker's annotations.
-func TestSelectorOfTheOtherMaker(t *testing.T) {
-	const other = "amd.com/gpu"
-	r := newRig(t, "two-makers")
-	r.configure("domains: {vendor: auto}")
-	r.run()
-	r.list(other, 1, 0)
-	r.list(gpus, 2, 0)
-	m := r.source.get()
-	r.api.Wait(t, "the annotation", func() bool {
-		if len(r.api.annotations) == 0 {
-			return false
-		}
-		free, err := allocation.ParseFreeGPUs(r.api.annotations[len(r.api.annotations)-1][wellknown.FreeGPUs])
-		return err == nil && len(free.Others) == 1 && len(free.Of(gpus).Free) == 2 && free.Of(other).Free[0].UUID == m.GPUs[2].UUID && free.Of("x/gpu") == nil
-	})
-	r.create(wish("picky", map[string]string{other: "1"}, map[string]string{"amd.com/use-gpuuuid": "GPU-of-another-node"}))
-	r.admit("picky", map[string]int{other: 1})
-	r.start("picky")
-	r.api.Wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/picky "+wellknown.EventSelectorNotHonored+": the node has no GPU GPU-of-another-node")
-	})
-}
-
 func TestExpected(t *testing.T) {
 	ask := map[string]string{gpus: "2"}
 	wants := map[string]string{use: "GPU-b,GPU-a"}
@@ -131,45 +106,6 @@ func (c requested) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 		edits.Channels = map[int]*specs.DeviceNode{0: {Path: "/dev/channel0", HostPath: "/dev/null"}}
 	}
 	return edits, err
-}
-
-func byRequest(o *Options) {
-	if edits, ok := o.Generator.(devgpu.ReplayedEdits); ok {
-		o.Generator = requested{edits}
-	}
-	o.Features = devgpu.Features{IMEX: "all", IMEXByPod: true}
-}
-
-// What the driver's spec has of channels is what pods may ask for: from its annotation to
-// the spec of its container.
-func TestChannelsByRequest(t *testing.T) {
-	r := newRig(t, "dgx-h100", byRequest).run()
-	r.list(gpus, 8, 0)
-	// The first rounds have no spec of the driver.
-	until(t, "the channel", func() bool { return len(r.last.Load().Inventory.Channels.Nodes) == 1 })
-	start := func(name, channels string) error {
-		t.Helper()
-		r.create(wish(name, map[string]string{gpus: "1"}, map[string]string{wellknown.IMEXChannels: channels}))
-		r.admit(name, map[string]int{gpus: 1})
-		_, err := r.kubelet.StartContainer(t.Context(), "default", name, "main")
-		return err
-	}
-	if err := start("asks", "0"); err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(r.options.CDIDir, "heddle-gpu-*.json"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("specs %q, %v", files, err)
-	}
-	if text, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(text), `"path":"/dev/channel0"`) {
-		t.Errorf("spec %s, %v", text, err)
-	}
-	const want = `container main gets no IMEX channel: annotation heddle.dev/imex-channels is "1": the node has no channel 1; ` +
-		"allowed on this node: all that it has, 0"
-	if err := start("errs", "1"); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("error %v, want %q", err, want)
-	}
-	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/errs IMEXRejected: "+want) })
 }
 
 // TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that

@@ -50,7 +50,7 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 		return cdi.SGPU, nil
 	case resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-"):
 		return cdi.GPU, nil
-	case c.MIG.Strategy == config.MIGMixed && wellknown.IsPartition(strings.TrimPrefix(resource, c.Domains.Vendor+"/")):
+	case c.MIGStrategy == config.MIGMixed && wellknown.IsPartition(strings.TrimPrefix(resource, c.Domains.Vendor+"/")):
 		return cdi.GPU, nil
 	}
 	for _, other := range c.Others {

@@ -206,7 +206,7 @@ func TestGPU(t *testing.T) {
 		}},
 		{"configured XIDs", []step{
 			configure(0, func(h *config.Health) {
-				h.Codes = config.HealthCodes{Fatal: []int{94}, Ignore: []int{79, 119}}
+				h.FatalXIDs, h.IgnoreXIDs = []int{94}, []int{79, 119}
 			}), healthy, xidEvent(1, 79), xidEvent(2, 119), none, xidEvent(3, 94),
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 healthy", "1 healthy", "3 XID: XID 94, contained memory error",

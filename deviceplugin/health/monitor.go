@@ -332,7 +332,7 @@ func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll b
 		code.Severity = devgpu.Ignore
 		return code, false
 	}
-	code.Severity = severityOf(&t.config.Codes, code)
+	code.Severity = severityOf(&t.config, code)
 	if e.GPU != "" {
 		t.gpu(e.GPU).event(now, code, &t.config)
 	}
@@ -340,13 +340,13 @@ func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll b
 }
 
 // severityOf returns the configured severity of a report, else the severity in the vendor's catalog.
-func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severity {
+func severityOf(configured *config.Health, code devgpu.Code) devgpu.Severity {
 	has := func(list []int) bool { return slices.Contains(list, int(min(code.Number, math.MaxInt))) }
 	switch {
 	case code.Kind != config.CodeKind:
-	case has(configured.Fatal):
+	case has(configured.FatalXIDs):
 		return devgpu.Fatal
-	case has(configured.Ignore):
+	case has(configured.IgnoreXIDs):
 		return devgpu.Ignore
 	}
 	return code.Severity

@@ -180,13 +180,13 @@ type Remedy struct {
 
 // RemedyOf decides that by the health of the GPUs and by whether the Node is cordoned now.
 // A cordon outlives a restart, after which health is known since that alone.
-func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) Remedy {
+func RemedyOf(h *config.Health, now *Snapshot, cordoned bool, at time.Time) Remedy {
 	var r Remedy
 	var names, reasons []string
 	stable := true
 	for _, uuid := range slices.Sorted(maps.Keys(now.GPUs)) {
 		state := now.GPUs[uuid]
-		lasting := at.Sub(state.Since) >= p.After
+		lasting := at.Sub(state.Since) >= h.RemediateAfter
 		if state.Healthy {
 			stable = stable && lasting
 			continue
@@ -198,7 +198,7 @@ func RemedyOf(p config.Remediation, now *Snapshot, cordoned bool, at time.Time) 
 		}
 	}
 	r.Message = describe(names, reasons)
-	if p.Policy == config.RemediationNone {
+	if h.Remediation == config.RemediationNone {
 		return Remedy{Message: r.Message}
 	}
 	r.Cordon = len(r.Faulty) > 0 || cordoned && !stable

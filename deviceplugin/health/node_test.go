@@ -103,7 +103,7 @@ func TestRemedyOf(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.a.Name, tt.b.Name = "GPU a", "GPU b"
 			s := &Snapshot{GPUs: map[string]State{"a": tt.a, "b": tt.b}}
-			got := RemedyOf(config.Remediation{Policy: tt.policy, After: 2 * time.Minute}, s, tt.cordoned, at)
+			got := RemedyOf(&config.Health{Remediation: tt.policy, RemediateAfter: 2 * time.Minute}, s, tt.cordoned, at)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

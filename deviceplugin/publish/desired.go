@@ -159,7 +159,7 @@ const (
 	// NothingToOffer is a resource without any device.
 	NothingToOffer health.Cause = wellknown.EventNothingToOffer
 	// Unsuitable marks a GPU that the configuration has no use for, such as a GPU with MIG under
-	// mig.strategy none.
+	// migStrategy none.
 	Unsuitable health.Cause = "Unsuitable"
 	// Draining is a GPU that a container has under another name, which it had in an
 	// earlier configuration.

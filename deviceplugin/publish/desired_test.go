@@ -141,7 +141,7 @@ func pod(name, controller string) *corev1.Pod {
 // faulty has a GPU that two pods have a part in, which is lost for a minute.
 func faulty(t *testing.T, policy string, more func(*Round)) *scene {
 	t.Helper()
-	s := newScene(t, "dgx-h100", "health: {remediation: {policy: "+policy+", after: 30s}}")
+	s := newScene(t, "dgx-h100", "health: {remediation: "+policy+", remediateAfter: 30s}")
 	s.sick = map[int]health.State{3: lost(time.Minute)}
 	s.round = func(r *Round) {
 		for _, name := range []string{"deployed", "bare"} {
@@ -187,7 +187,7 @@ func scenes(t *testing.T) map[string]*scene {
 	s.machine.HCAs = nil
 	s.machine.PCI = append(s.machine.PCI, machine.PCIFunction{Address: "0000:18:00.0", Class: "0x020700", Vendor: "0x15b3"})
 	all["hca-without-driver"] = s
-	s = newScene(t, "dgx-h100", "health: {remediation: {policy: cordon, after: 1h}}")
+	s = newScene(t, "dgx-h100", "health: {remediation: cordon, remediateAfter: 1h}")
 	s.sick = map[int]health.State{3: {Healthy: true, Since: now.Add(-time.Minute)}}
 	s.round = func(r *Round) { r.Usage.Tainted = true }
 	all["recovering"] = s

@@ -156,14 +156,14 @@ func (s *Status) remedy(r *Round) {
 	if !r.Usage.NodeKnown || r.Health.Machine == nil || !r.Release.Until.IsZero() {
 		return
 	}
-	policy := r.Inventory.Config.Health.Remediation
+	policy := &r.Inventory.Config.Health
 	todo := health.RemedyOf(policy, r.servedHealth(), r.Usage.Tainted, r.Usage.At)
 	s.Taint = &todo.Cordon
 	if todo.Cordon != r.Usage.Tainted {
 		s.Notices[wellknown.UnhealthyGPU] = taintNotice(policy, &todo)
 	}
 	var left []string
-	if policy.Policy == config.RemediationDrain && len(todo.Faulty) > 0 {
+	if policy.Remediation == config.RemediationDrain && len(todo.Faulty) > 0 {
 		left, s.Evict = r.drain(todo.Faulty)
 		s.EvictReason = "a GPU of the pod stays unhealthy: " + todo.Message
 	}
@@ -181,18 +181,18 @@ func (r *Round) servedHealth() *health.Snapshot {
 	return served
 }
 
-func taintNotice(policy config.Remediation, todo *health.Remedy) health.NodeEvent {
+func taintNotice(policy *config.Health, todo *health.Remedy) health.NodeEvent {
 	notice := health.NodeEvent{Reason: wellknown.EventRemediationEnded}
 	switch {
 	case todo.Cordon:
 		notice.Warning, notice.Reason = true, wellknown.EventRemediationStarted
 		notice.Message = fmt.Sprintf(
-			"the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Policy, todo.Message)
-	case policy.Policy == config.RemediationNone:
+			"the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Remediation, todo.Message)
+	case policy.Remediation == config.RemediationNone:
 		notice.Message = fmt.Sprintf("the taint %s is removed: the policy of remediation is none", wellknown.UnhealthyGPU)
 	default:
 		notice.Message = fmt.Sprintf(
-			"the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.After)
+			"the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.RemediateAfter)
 	}
 	return notice
 }
@@ -217,7 +217,7 @@ func (r *Round) drain(faulty []string) (left []string, evict []*corev1.Pod) {
 
 // remedyCondition is [wellknown.ConditionRemediation]. left are the pods that still
 // have faulty GPUs.
-func remedyCondition(node string, policy config.Remediation, todo *health.Remedy, left []string) health.Condition {
+func remedyCondition(node string, policy *config.Health, todo *health.Remedy, left []string) health.Condition {
 	c := health.Condition{
 		Type: wellknown.ConditionRemediation, True: todo.Cordon, Reason: reasonNotNeeded,
 		Message: "no GPU stays unhealthy, or the policy is none", Optional: true,
@@ -226,11 +226,11 @@ func remedyCondition(node string, policy config.Remediation, todo *health.Remedy
 		return c
 	}
 	c.Message = cmp.Or(todo.Message, fmt.Sprintf(
-		"all GPUs are healthy: the taint goes once that has lasted %s", policy.After))
+		"all GPUs are healthy: the taint goes once that has lasted %s", policy.RemediateAfter))
 	switch {
 	case todo.Message == "":
 		c.Reason = reasonRecovering
-	case policy.Policy == config.RemediationCordon || len(todo.Faulty) == 0:
+	case policy.Remediation == config.RemediationCordon || len(todo.Faulty) == 0:
 		c.Reason = reasonCordoned
 	case len(left) > 0:
 		c.Reason = reasonDraining

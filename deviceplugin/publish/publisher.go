@@ -118,7 +118,7 @@ func (p *Publisher) ask(ctx context.Context, r *Round) error {
 		u.Holders[name] = held
 	}
 	released := !r.Release.Until.IsZero()
-	if released || r.Inventory.Config.Health.Remediation.Policy == config.RemediationDrain {
+	if released || r.Inventory.Config.Health.Remediation == config.RemediationDrain {
 		u.Containers = p.containers(ctx)
 	}
 	if released {

@@ -61,10 +61,10 @@ func TestGPUs(t *testing.T) {
 				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
 				{ID: "GPU-1", NUMA: []int64{0}},
 			}},
-			faults: map[string]string{"GPU-1": "MIG is on, and mig.strategy is none"},
+			faults: map[string]string{"GPU-1": "MIG is on, and migStrategy is none"},
 		},
 		{
-			name: "MIG under one name", machine: cut(machineWith(3), 2, "1g.10gb", 2), config: "mig: {strategy: single}",
+			name: "MIG under one name", machine: cut(machineWith(3), 2, "1g.10gb", 2), config: "migStrategy: single",
 			sick: map[string]string{"GPU-2": "XID 48"},
 			want: map[string][]server.Device{"nvidia.com/gpu": {
 				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
@@ -76,7 +76,7 @@ func TestGPUs(t *testing.T) {
 		},
 		{
 			name:    "MIG by profile",
-			machine: cut(cut(cut(machineWith(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "mig: {strategy: mixed}",
+			machine: cut(cut(cut(machineWith(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "migStrategy: mixed",
 			want: map[string][]server.Device{
 				"nvidia.com/gpu": {
 					{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
@@ -122,7 +122,7 @@ func TestGPUsAgreeWithCapacity(t *testing.T) {
 	for _, file := range machines.Names(t) {
 		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
 			n := newGPUNode(t, machines.Load(t, file))
-			n.config.MIG.Strategy = strategy
+			n.config.MIGStrategy = strategy
 			if len(n.machine.GPUs) > 0 && n.machine.GPUs[0].Vendor != "" {
 				n.config.Domains.Vendor = n.machine.GPUs[0].Vendor
 				n.config.Resources.GPU = n.config.Domains.GPUResource()
@@ -268,7 +268,7 @@ func TestAllocateTakesWhatHasLeft(t *testing.T) {
 
 func TestFreeMIGDevices(t *testing.T) {
 	n := newGPUNode(t, cut(machineWith(2), 1, "1g.10gb", 2))
-	n.config = parse(t, "mig: {strategy: single}")
+	n.config = parse(t, "migStrategy: single")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
 	if got := resource.NewGPUs(n.options(t, "nvidia.com/gpu"), n.inventory()).Snapshot().Free(nil).String(); got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -44,7 +44,7 @@ func TestGPUsFollowTheirPresentMode(t *testing.T) {
 	// What is wrong with the GPU itself comes first, and holds for MIG devices.
 	n.machine.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "it fell off the bus"}
 	n.machine.GPUs[5].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-5", Profile: "1g.10gb"}}}
-	n.config.MIG.Strategy = config.MIGMixed
+	n.config.MIGStrategy = config.MIGMixed
 	modes[5] = inventory.GPU{Mode: config.ModeNative, Unavailable: "cordoned"}
 	r.Refresh(now())
 	if diff := cmp.Diff(map[string]string{held: "lost: it fell off the bus"}, r.Snapshot().Faults()); diff != "" {

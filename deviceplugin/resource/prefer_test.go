@@ -54,7 +54,7 @@ func TestPreferGPUs(t *testing.T) {
 			n := newGPUNode(t, test.machine)
 			name := "nvidia.com/gpu"
 			if test.strategy != "" {
-				n.config.MIG.Strategy = test.strategy
+				n.config.MIGStrategy = test.strategy
 				name = "nvidia.com/mig-1g.10gb"
 			}
 			got, err := resource.NewGPUs(n.options(t, name), n.inventory()).PreferFor(test.steer, test.available, test.must, test.size)

@@ -207,7 +207,7 @@ func Unallocatable(g *machine.GPU, c *config.NodeConfig) string {
 	case len(g.MIG.Devices) == 0:
 		return "MIG is on, and MIG devices are missing"
 	}
-	return "MIG is on, and mig.strategy is none"
+	return "MIG is on, and migStrategy is none"
 }
 
 // noGPUs returns why a machine has no GPU that a driver knows.

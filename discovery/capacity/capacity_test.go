@@ -113,14 +113,14 @@ func TestGPUs(t *testing.T) {
 		},
 		{
 			"MIG unnamed", with(h100(2), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "",
-			[]capacity.Resource{{Name: "nvidia.com/gpu", Count: 1, Devices: 2, Healthy: 1, Reason: "GPU-0: MIG is on, and mig.strategy is none"}},
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Count: 1, Devices: 2, Healthy: 1, Reason: "GPU-0: MIG is on, and migStrategy is none"}},
 		},
 		{
-			"MIG single", with(h100(1), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "mig: {strategy: single}",
+			"MIG single", with(h100(1), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "migStrategy: single",
 			[]capacity.Resource{{Name: "nvidia.com/gpu", Count: 3, Devices: 3, Healthy: 3}},
 		},
 		{
-			"MIG mixed on all", with(h100(1), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "mig: {strategy: mixed}",
+			"MIG mixed on all", with(h100(1), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "migStrategy: mixed",
 			[]capacity.Resource{
 				{Name: "nvidia.com/gpu", Reason: "every GPU is shared or cut into MIG devices"},
 				{Name: "nvidia.com/mig-1g.10gb", Count: 2, Devices: 2, Healthy: 2},
@@ -131,7 +131,7 @@ func TestGPUs(t *testing.T) {
 			"MIG mixed", with(h100(2), func(m *machine.Machine) {
 				m.GPUs[0].MIG = cut
 				m.GPUs[1].MIG = machine.MIG{Enabled: true}
-			}), "mig: {strategy: mixed}",
+			}), "migStrategy: mixed",
 			[]capacity.Resource{
 				{Name: "nvidia.com/gpu", Devices: 1, Reason: "GPU-1: MIG is on, and MIG devices are missing"},
 				{Name: "nvidia.com/mig-1g.10gb", Count: 2, Devices: 2, Healthy: 2},

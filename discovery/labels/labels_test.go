@@ -195,7 +195,7 @@ func TestLabels(t *testing.T) {
 			want: map[string]string{"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "0", "nvidia.com/mig.strategy": "-", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
 		},
 		{
-			name: "MIG single", machine: cut("1g.10gb", "1g.10gb"), config: "mig: {strategy: single}",
+			name: "MIG single", machine: cut("1g.10gb", "1g.10gb"), config: "migStrategy: single",
 			want: map[string]string{
 				"nvidia.com/gpu.count": "4", "nvidia.com/gpu.replicas": "1", "nvidia.com/mig.strategy": "single", "nvidia.com/gpu.memory": "9856",
 				"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "nvidia.com/gpu.multiprocessors": "16", "nvidia.com/gpu.slices.gi": "1",
@@ -203,7 +203,7 @@ func TestLabels(t *testing.T) {
 			},
 		},
 		{
-			name: "MIG single, two profiles", machine: cut("1g.10gb", "3g.40gb"), config: "mig: {strategy: single}",
+			name: "MIG single, two profiles", machine: cut("1g.10gb", "3g.40gb"), config: "migStrategy: single",
 			want: map[string]string{
 				"nvidia.com/gpu.count": "0", "nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.memory": "0",
 				"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID",
@@ -211,12 +211,12 @@ func TestLabels(t *testing.T) {
 			problems: []labels.Problem{{Key: "nvidia.com/mig.strategy", Reason: "strategy single: there are MIG devices of several profiles"}},
 		},
 		{
-			name: "MIG single, half on", machine: with(cut("1g.10gb"), func(m *machine.Machine) { m.GPUs[1].MIG = machine.MIG{} }), config: "mig: {strategy: single}",
+			name: "MIG single, half on", machine: with(cut("1g.10gb"), func(m *machine.Machine) { m.GPUs[1].MIG = machine.MIG{} }), config: "migStrategy: single",
 			want:     map[string]string{"nvidia.com/gpu.count": "0"},
 			problems: []labels.Problem{{Key: "nvidia.com/mig.strategy", Reason: "strategy single: MIG is on on some GPUs and off on others"}},
 		},
 		{
-			name: "MIG mixed", machine: cut("1g.10gb", "1g.10gb+me"), config: "mig: {strategy: mixed}",
+			name: "MIG mixed", machine: cut("1g.10gb", "1g.10gb+me"), config: "migStrategy: mixed",
 			want: map[string]string{
 				"nvidia.com/gpu.count": "2", "nvidia.com/mig-1g.10gb.count": "2", "nvidia.com/mig-1g.10gb.me.count": "2", "nvidia.com/mig-1g.10gb.replicas": "1",
 				"nvidia.com/mig-1g.10gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "nvidia.com/mig-1g.10gb.engines.jpeg": "1", "nvidia.com/mig.strategy": "mixed",
@@ -318,7 +318,6 @@ func TestTaints(t *testing.T) {
 	}{
 		{"none by default", "", m, nil},
 		{"usage", "usage: training", m, []corev1.Taint{usage}},
-		{"usage without its taint", "usage: training\ntaints: {nodeUsage: false}", m, nil},
 		{"scheme", "usage: training\npreset: scheme", m, []corev1.Taint{product, usage}},
 		{"no GPU to taint for", "preset: scheme", hosting(), nil},
 		{"control plane, evicting", "controlPlane: true\ntaints: {effect: NoExecute}", m, []corev1.Taint{{Key: "heddle.dev/control-plane", Effect: "NoExecute"}}},

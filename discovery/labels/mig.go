@@ -14,7 +14,7 @@ import (
 func (b *builder) mig(groups []model.Group) {
 	capable := slices.ContainsFunc(b.machine.GPUs, func(g machine.GPU) bool { return g.MIG.Capable })
 	b.setBool(b.domains.VendorKey(wellknown.MIGCapable), capable)
-	switch b.config.MIG.Strategy {
+	switch b.config.MIGStrategy {
 	case config.MIGSingle:
 		b.setVendor(string(config.MIGSingle), wellknown.MIGStrategy)
 		b.migSingle(groups)

@@ -63,7 +63,7 @@ func FuzzCompute(f *testing.F) {
 		all[1].Fabric = &machine.Fabric{ClusterUUID: dmi, State: machine.FabricCompleted}
 		m := hosting(all...)
 		m.Driver, m.Product = machine.Driver{Version: driver, CUDA: cuda}, dmi
-		c := section(t, "mig: {strategy: mixed}\npreset: scheme")
+		c := section(t, "migStrategy: mixed\npreset: scheme")
 		valid(t, c, labels.Compute(m, c, host.Vendors()))
 	})
 }

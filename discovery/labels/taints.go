@@ -10,27 +10,25 @@ import (
 
 // taints repeat labels, so that a pod tolerates what it can select.
 func (b *builder) taints() (taints []corev1.Taint) {
-	type taint struct {
-		on  bool
-		key string
+	var keys []string
+	if b.config.Taints.GPUProduct {
+		keys = append(keys, b.domains.Product())
 	}
-	all := []taint{
-		{b.config.Taints.GPUProduct, b.domains.Product()},
-		{b.config.Taints.NodeUsage, b.domains.Usage()},
-		{b.config.Taints.ControlPlane, b.domains.ControlPlane()},
-	}
+	keys = append(keys, b.domains.Usage(), b.domains.ControlPlane())
 	for _, other := range b.config.Others {
-		all = append(all, taint{other.Taints.GPUProduct, other.Domains.Product()})
+		if other.Taints.GPUProduct {
+			keys = append(keys, other.Domains.Product())
+		}
 	}
-	for _, t := range all {
-		value, labeled := b.labels[t.key]
-		if !t.on || !labeled {
+	for _, key := range keys {
+		value, labeled := b.labels[key]
+		if !labeled {
 			continue
 		}
-		if t.key == b.domains.ControlPlane() {
+		if key == b.domains.ControlPlane() {
 			value = "" // As Kubernetes' own taint of that kind.
 		}
-		taints = append(taints, corev1.Taint{Key: t.key, Value: value, Effect: corev1.TaintEffect(b.config.Taints.Effect)})
+		taints = append(taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(b.config.Taints.Effect)})
 	}
 	return taints
 }

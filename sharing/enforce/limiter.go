@@ -70,7 +70,7 @@ func New(o Options) *Limiter {
 // error rejects them all, until a configuration that can work.
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
-	l.mps.configure(f.MPSControl, c.MPS)
+	l.mps.configure(f.MPSControl, c.MPSMultiUser)
 	l.preload.configure(c.PreloadLibrary)
 	l.dmem.configure(f.Hook)
 	l.mu.Lock()
@@ -82,10 +82,10 @@ func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	return err
 }
 
-func (m *mps) configure(path string, c config.MPS) {
+func (m *mps) configure(path string, multiUser bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.path, m.multiUser = path, c.MultiUser
+	m.path, m.multiUser = path, multiUser
 }
 
 func (p *preload) configure(library string) {

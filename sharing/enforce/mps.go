@@ -140,7 +140,7 @@ func (m *mps) admit(l *Limit) error {
 	for _, key := range slices.Sorted(maps.Keys(gpu)) {
 		if other := gpu[key]; key != l.key() && other.uid != own.uid && !multiUser {
 			return fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
-				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
+				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mpsMultiUser is on",
 				c.Index, other.uid, key, own.uid)
 		}
 	}

@@ -21,7 +21,7 @@ func TestMPSGoesOnWithoutThePlugin(t *testing.T) {
 	n.edits(share("p2", gpuB, 30, 4096))
 	kept, unused := n.pids(gpuA), n.pids(gpuB)
 
-	n.begin(config.Enforce{MPS: config.MPS{MultiUser: true}})
+	n.begin(config.Enforce{MPSMultiUser: true})
 	n.edits(share("p3", gpuA, 60, 8192)) // Before it knows the containers that run.
 	if got := alive(unused); len(got) != len(unused) {
 		t.Errorf("alive before the plugin knows its containers: %v of %v", got, unused)

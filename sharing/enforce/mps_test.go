@@ -201,7 +201,7 @@ func TestMPSOfOneUser(t *testing.T) {
 		n.edits(user(share("p2", gpuA, 30, 4096), 0))
 		_, _, err := n.limiter.Edits(t.Context(), user(share("p3", gpuA, 30, 4096), 1000))
 		want := "mps: GPU 3 has clients of user 0 (p1_c), and user 1000 would wait until they are gone: " +
-			"one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on"
+			"one MPS server is of one user, unless sgpu.enforce.mpsMultiUser is on"
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -211,7 +211,7 @@ func TestMPSOfOneUser(t *testing.T) {
 		}
 	})
 	t.Run("or shares the server", func(t *testing.T) {
-		n := newNode(t, config.Enforce{MPS: config.MPS{MultiUser: true}})
+		n := newNode(t, config.Enforce{MPSMultiUser: true})
 		n.edits(share("p1", gpuA, 30, 4096))
 		n.edits(user(share("p2", gpuA, 30, 4096), 1000))
 		if diff := cmp.Diff("start -f -multiuser-server on "+gpuA, n.received()[0]); diff != "" {

@@ -197,34 +197,6 @@ func requests(all []quota.GPU, n int) []quota.Request {
 	return list
 }
 
-func TestPlaceAllocatesNothing(t *testing.T) {
-	all := busy()
-	for _, how := range []config.Placement{binpack, spread} {
-		for _, n := range []int{1, 2, 3, 8, 12, 17} {
-			out, list, placed := make([]int, 0, 16), requests(all, n), 0
-			allocs := testing.AllocsPerRun(4, func() {
-				placed = 0
-				for i := range list {
-					var ok bool
-					if out, ok = quota.Place(all, &list[i], how, out); ok {
-						placed++
-					}
-				}
-			})
-			if allocs != 0 {
-				t.Errorf("%s of %d GPUs: %v allocations", how, n, allocs)
-			}
-			if n <= 8 && placed == 0 {
-				t.Errorf("%s of %d GPUs: none of %d placed", how, n, len(list))
-			}
-		}
-	}
-	r, c := share(1, 90, 4), all[0]
-	if allocs := testing.AllocsPerRun(10, func() { _ = c.Reject(&r); take(&c, &r) }); allocs != 0 {
-		t.Errorf("Reject and Take: %v allocations", allocs)
-	}
-}
-
 func TestRequestPlacement(t *testing.T) {
 	gpus := []quota.GPU{
 		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Consumers: 1, Policy: quota.FixedShare},

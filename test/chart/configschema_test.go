@@ -29,7 +29,7 @@ func TestConfigSchema(t *testing.T) {
 	for _, f := range keysOf(reflect.TypeFor[config.NodeConfig]()) {
 		sections[f.Name] = f.Type
 	}
-	for _, section := range []string{"sgpu", "mig", "resources", "rdma", "health", "topology", "taints"} {
+	for _, section := range []string{"sgpu", "resources", "rdma", "health", "topology", "taints"} {
 		if sections[section] == nil {
 			t.Errorf("no section %s in the configuration", section)
 			continue
@@ -89,7 +89,7 @@ func schemaOf(t reflect.Type, words string) map[string]any {
 
 func TestUnknownKeysOfTheConfiguration(t *testing.T) {
 	for set, want := range map[string]string{
-		"config.cluster.health.xids.ignored[0]=63":                     "additional properties 'ignored' not allowed",
+		"config.cluster.health.ignoredXIDs[0]=63":                      "additional properties 'ignoredXIDs' not allowed",
 		"config.cluster.sgpu.slots=4":                                  "additional properties 'slots' not allowed",
 		"config.cluster.sgpu.enforce.memory=hard":                      "/config/cluster/sgpu/enforce/memory",
 		"config.cluster.rdma.resources[0].share=2":                     "additional properties 'share' not allowed",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,37 +198,6 @@ func TestOneWorkerDiscoversEachLeaf(t *testing.T) {
 // volcano and kueue are kinds of other projects.
 func volcano() apiserver.Kind {
 	return apiserver.Kind{APIVersion: "topology.volcano.sh/v1alpha1", Name: "HyperNode", Plural: "hypernodes"}
-}
-
-func TestHyperNodesFollowTheTree(t *testing.T) {
-	c := newCluster(t, volcano())
-	c.sample()
-	c.Put("hypernodes", map[string]any{"metadata": map[string]any{"name": "of-another"}})
-	r := c.replica(t, fabric.ModeSwitchbox)
-	r.until(t, "four reports", reports(4))
-	stop := c.lead(t, r, publish.Exports{HyperNodes: true})
-	names := func(want ...string) func() bool {
-		return func() bool { return slices.Equal(want, c.Names("hypernodes")) }
-	}
-	eventually(t, "three groups", names("dragonfly-sample1", "dragonfly-sample2", "of-another", "switchbox-sample1"))
-	var o struct {
-		Metadata metav1.ObjectMeta
-		Spec     export.HyperNodeSpec
-	}
-	c.Read("hypernodes", "", "dragonfly-sample1", &o)
-	want := export.HyperNodeSpec{Tier: 1, TierName: "dragonfly", Members: []export.HyperNodeMember{
-		{Type: "Node", Selector: export.HyperNodeSelector{ExactMatch: export.ExactMatch{Name: "node-sample1"}}},
-		{Type: "Node", Selector: export.HyperNodeSelector{ExactMatch: export.ExactMatch{Name: "node-sample2"}}},
-	}}
-	if diff := cmp.Diff(want, o.Spec); diff != "" {
-		t.Errorf("spec (-want +got):\n%s", diff)
-	}
-	c.Remove("nodes", "", "node-sample3")
-	c.Remove("nodes", "", "node-sample4")
-	eventually(t, "two groups", names("dragonfly-sample1", "of-another", "switchbox-sample1"))
-	stop()
-	c.lead(t, r, publish.Exports{})
-	eventually(t, "none of heddle's", names("of-another"))
 }
 
 func TestAnExportWithoutItsCRD(t *testing.T) {

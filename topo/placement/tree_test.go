@@ -45,57 +45,6 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// Nodes that stand beside groups are a lowest group, which appears as the group around.
-func TestNodesBesideGroups(t *testing.T) {
-	tree, err := placement.New([]v1alpha1.Group{of("leaf", "leaf-0",
-		append(nodes("n0", "n1"), of("nvlink", "nvlink-0", nodes("n2", "n3")...))...)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	one := placement.Capacity{Fit: [][]int32{{1, 1, 1, 1}}}
-	for _, tt := range []struct {
-		name string
-		gang placement.Gang
-		want outcome
-	}{
-		{"a group comes first", placement.Gang{Tasks: workers(2)}, outcome{[]int32{0, 1}, "nvlink nvlink-0", ""}},
-		{"they are near", placement.Gang{Tasks: workers(2), Avoid: []int32{0}}, outcome{[]int32{2, 3}, "leaf leaf-0", ""}},
-		{"they are a domain", placement.Gang{Tasks: workers(4), Slice: 16}, outcome{[]int32{0, 1, 2, 3}, "leaf leaf-0", ""}},
-		{
-			"they are in no other kind",
-			placement.Gang{Tasks: workers(3), Require: "nvlink"},
-			outcome{nil, " ", "2 of 3 fit, group nvlink-0 is 8 GPUs short; 2 nodes with room are in no nvlink"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, placeOn(tree, tt.gang, one)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-	// They are in the same leaf as the members of a gang that requires one.
-	beside := placement.Gang{Tasks: workers(2), Require: "leaf", Placed: []placement.Member{{Rank: 0, Node: 0}}}
-	want := outcome{[]int32{0, 2}, "leaf leaf-0", ""}
-	if diff := cmp.Diff(want, placeOn(tree, beside, placement.Capacity{Fit: [][]int32{{0, 0, 1, 0}}})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	// They are no group that a gang could choose for its little room.
-	two, err := placement.New([]v1alpha1.Group{
-		of("leaf", "leaf-a", append(nodes("a0", "a1"), of("nvlink", "nvlink-a", nodes("a2")...))...),
-		of("leaf", "leaf-b", nodes("b0", "b1")...),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := placeOn(two, placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1}}})
-	if diff := cmp.Diff(outcome{[]int32{3, 4}, "leaf leaf-b", ""}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if around := tree.Around(3); len(around) != 2 || around[1].Name != "leaf-0" {
-		t.Errorf("around a node beside groups are %+v", around)
-	}
-}
-
 func TestInvalidTopology(t *testing.T) {
 	deep := of("leaf", "l", nodes("n")...)
 	for i := range 20 {

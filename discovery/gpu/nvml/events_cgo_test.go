@@ -14,7 +14,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
@@ -226,38 +225,6 @@ func TestCloseGivesUp(t *testing.T) {
 		}
 		close(release)
 		wg.Wait()
-	})
-}
-
-// A wait that hangs in the driver keeps the old session, and the reader goes
-// on with it: nothing is unmapped, and no GPU becomes unhealthy by that.
-func TestReaderGoesOnUnderAHangingWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBoard(t)
-		release := make(chan struct{})
-		b.inside = func() { <-release }
-		r := gpu.NewReader(gpu.Source{Vendor: Vendor(), Library: b.library}, 0)
-		read := func(functions []machine.PCIFunction) machine.Machine {
-			m := machine.Machine{PCI: functions}
-			r.Read(t.Context(), &m)
-			return m
-		}
-		read(nil)
-		came := []machine.PCIFunction{{Address: "0000:1b:00.0", Class: "0x030200", Vendor: "0x10de"}}
-		var wg sync.WaitGroup
-		wg.Go(func() { b.library.WaitEvent(time.Second) })
-		synctest.Wait()
-		for range 2 {
-			got := read(came)
-			if got.Probes[0].State != machine.ProbeOK || len(got.GPUs) != 2 || got.GPUs[0].Health.State != machine.Healthy || b.freed != 0 {
-				t.Errorf("%+v, %d sets freed", got, b.freed)
-			}
-		}
-		close(release)
-		wg.Wait()
-		if read(came); b.freed != 1 {
-			t.Errorf("the wait returned, and %d sets were freed by the session's end", b.freed)
-		}
 	})
 }
 

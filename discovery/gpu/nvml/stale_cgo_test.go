@@ -7,45 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
-
-// A container that started without the library does not get it by waiting.
-func TestDriverThatCameAfterTheContainer(t *testing.T) {
-	sys := t.TempDir()
-	o := gpu.Options{SysfsRoot: sys}
-	absent := errors.New("no library")
-	f := loaded{missed: time.Now().Add(-2 * gpu.DriverPatience)}
-	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
-		t.Errorf("a kernel without the driver: %v", err)
-	}
-	if err := os.MkdirAll(filepath.Join(sys, "bus/pci/drivers/nvidia/0000:1b:00.0"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
-		t.Errorf("the driver has just come: %v", err)
-	}
-	now := f.missed
-	for _, tt := range []struct {
-		name     string
-		preceded bool
-		version  string
-		after    time.Duration
-		want     bool
-	}{
-		{"the driver came later", true, "", gpu.DriverPatience, true},
-		{"the driver answered once", false, "535", gpu.DriverPatience, true},
-		{"no runtime brings the driver", false, "", gpu.DriverPatience, false},
-		{"no runtime brings the driver, for long", false, "", gpu.LongDriverPatience, true},
-	} {
-		f.missed, f.preceded, f.version = now.Add(-tt.after), tt.preceded, tt.version
-		if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) != tt.want || !errors.Is(err, absent) {
-			t.Errorf("%s: after %s: %v, want gpu.ErrRestart %t", tt.name, tt.after, err, tt.want)
-		}
-	}
-}
 
 // A library below a driver root comes into view when it is installed, the right to open device nodes
 // does not: a container that was created before the driver gets it from the next one. One that the

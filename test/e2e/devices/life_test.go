@@ -45,25 +45,6 @@ func TestInitContainers(t *testing.T) {
 	})
 }
 
-// TestSidecars: a restartable init container keeps its devices beside the app
-// container's, and restarts with them.
-func TestSidecars(t *testing.T) {
-	r := dgx(t)
-	r.run(t, r.pod("sidecar", box{gpus: 2, hcas: 2},
-		box{name: "side", gpus: 2, hcas: 2, sidecar: true}, box{name: "before", gpus: 4, hcas: 1, args: []string{"once"}}))
-	side, app := r.has(t, "sidecar", "side", 2, 2), r.has(t, "sidecar", "app", 2, 2)
-	r.has(t, "sidecar", "before", 4, 1)
-	if !disjoint(side.GPUs, app.GPUs) {
-		t.Errorf("sidecar and app share GPUs: %v, %v", side.GPUs, app.GPUs)
-	}
-	r.stopContainer(t, "sidecar", "side")
-	r.waitRestart(t, "sidecar", "side", 1)
-	again := r.has(t, "sidecar", "side", 2, 2)
-	if diff := cmp.Diff([][]string{side.GPUs, side.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
-		t.Errorf("the sidecar's devices after its restart (-before +after):\n%s", diff)
-	}
-}
-
 // TestStaticPod: the kubelet's UID of a static pod is not the API server's.
 func TestStaticPod(t *testing.T) {
 	r := dgx(t)

@@ -127,7 +127,7 @@ func metaXShares(t *testing.T, r *rig) {
 }
 
 func metaXPools(t *testing.T, r *rig) {
-	if err := r.writeConfig(metaX + "usage: training\ntaints: {gpuProduct: true, nodeUsage: true}\n"); err != nil {
+	if err := r.writeConfig(metaX + "usage: training\ntaints: {gpuProduct: true}\n"); err != nil {
 		t.Fatal(err)
 	}
 	labeler := r.another(t, program(t, nodeProgram), labelerDaemon,

@@ -133,7 +133,7 @@ func TestLabelsBesideNVIDIA(t *testing.T) {
 				want := writes(t, dir, "LD_LIBRARY_PATH="+filepath.Join(n.Root, "usr/lib", nvidia.Triple()),
 					"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /sys; shift; exec "$@"`, "sh", n.tree.Sys(),
 					theirs, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--mig-strategy", strategy, "--output-file")
-				config := programtest.Config(t, "mig: {strategy: "+strategy+"}\n")
+				config := programtest.Config(t, "migStrategy: "+strategy+"\n")
 				got := writes(t, dir, "", append([]string{b.node, labelerDaemon, "--oneshot", "--node-name", "n", "--config", config},
 					append(n.flags(), "--output-file")...)...)
 				if tt.invalid && strategy == "single" {

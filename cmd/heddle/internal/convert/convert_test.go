@@ -84,7 +84,7 @@ func hasNotes(t *testing.T, r *convert.Result, places ...string) {
 func TestNVIDIAReplicasAreSlots(t *testing.T) {
 	r := converted(t, "nvidia", nvidiaFile)
 	c := node(t, r)
-	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 4 || c.MIG.Strategy != config.MIGMixed ||
+	if c.Mode != config.ModeSGPU || c.SGPU.SlotsPerGPU != 4 || c.MIGStrategy != config.MIGMixed ||
 		c.Resources.SGPU != "nvidia.com/gpu.shared" || c.Resources.GPU != "nvidia.com/gpu" {
 		t.Errorf("made\n%s", r)
 	}

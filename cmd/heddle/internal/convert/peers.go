@@ -17,7 +17,7 @@ func (r *Result) nvidia(root *section) {
 		root.failf("version: %+q is not v1 of NVIDIA's device plugin", version)
 	}
 	if strategy := take[string](root.sub("flags"), "migStrategy"); strategy != "" {
-		r.keys["mig"] = map[string]any{"strategy": strategy}
+		r.keys["migStrategy"] = strategy
 	}
 	sharing := root.sub("sharing")
 	for _, kind := range []string{"timeSlicing", "mps"} {

@@ -290,9 +290,9 @@ func writes(cfg *config.NodeConfig, key string) bool {
 	case key == d.ControlPlane():
 		return cfg.ControlPlane
 	case wellknown.Match(d.MIGResources(), key):
-		return cfg.MIG.Strategy == config.MIGMixed
+		return cfg.MIGStrategy == config.MIGMixed
 	case key == d.VendorKey(wellknown.MIGStrategy):
-		return cfg.MIG.Strategy != config.MIGNone
+		return cfg.MIGStrategy != config.MIGNone
 	}
 	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool {
 		return wellknown.Match(pattern, key)

@@ -76,7 +76,7 @@ func TestNodeThroughTheAPI(t *testing.T) {
 			n.Labels["nvidia.com/gpu.replicas"] = "0"
 			n.Status.Capacity = quantities("0", "256")
 			n.Status.Allocatable = n.Status.Capacity
-		}, []corev1.Pod{discovery, plugin}, nil, "mig: {strategy: mixed}", nil},
+		}, []corev1.Pod{discovery, plugin}, nil, "migStrategy: mixed", nil},
 		{
 			"a resource that the labels do not count", func(*corev1.Node) {},
 			[]corev1.Pod{discovery, plugin},

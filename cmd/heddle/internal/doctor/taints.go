@@ -28,8 +28,8 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 1 if there are any.`,
 		Example: "  heddle doctor taints --if gpuProduct --node gpu-1",
 	}
-	key := c.Flags().String("if", "", "`key` of the taint: gpuProduct, nodeUsage or controlPlane")
-	cli.Complete(c, "if", "gpuProduct", "nodeUsage", "controlPlane")
+	key := c.Flags().String("if", "", "`key` of the taint: gpuProduct, usage or controlPlane")
+	cli.Complete(c, "if", "gpuProduct", "usage", "controlPlane")
 	name := api.NodeFlag(c, os.Getenv("NODE_NAME"), "`name` of the Node; default $NODE_NAME")
 	var from source.Flags
 	from.RegisterConfig(c.Flags())
@@ -81,13 +81,13 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 	switch key {
 	case "gpuProduct":
 		taint.Key = c.Domains.Product()
-	case "nodeUsage":
+	case "usage":
 		taint.Key = c.Domains.Usage()
 	case "controlPlane":
 		taint.Key = c.Domains.ControlPlane()
 		return taint, true, nil
 	default:
-		return taint, false, fmt.Errorf("--if %s: not gpuProduct, nodeUsage or controlPlane", key)
+		return taint, false, fmt.Errorf("--if %s: not gpuProduct, usage or controlPlane", key)
 	}
 	taint.Value, ok = labels[taint.Key]
 	return taint, ok, nil

@@ -60,8 +60,8 @@ func TestTaintsThroughTheAPI(t *testing.T) {
 	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v, output (-want +got):\n%s", err, diff)
 	}
-	out, err = doctor(t, "taints", "--if", "nodeUsage", "--node", "gpu-1", "--kubeconfig", config)
-	if want := "Node gpu-1 has no label heddle.dev/node.usage, so nodeUsage would set no taint.\n"; out != want || err != nil {
+	out, err = doctor(t, "taints", "--if", "usage", "--node", "gpu-1", "--kubeconfig", config)
+	if want := "Node gpu-1 has no label heddle.dev/node.usage, so usage would set no taint.\n"; out != want || err != nil {
 		t.Errorf("error %v, output %q, want %q", err, out, want)
 	}
 	config = serve(t, h20Node(), pods[1:])

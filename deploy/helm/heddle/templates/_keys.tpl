@@ -173,9 +173,9 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- define "heddle.remediation" -}}
 {{- $policies := list }}
 {{- range prepend .Values.config.nodes .Values.config.cluster }}
-{{- with .health }}{{ with .remediation }}{{ with .policy }}
+{{- with .health }}{{ with .remediation }}
 {{- if ne . "none" }}{{ $policies = append $policies . }}{{ end }}
-{{- end }}{{ end }}{{ end }}
+{{- end }}{{ end }}
 {{- end }}
 {{- $policies | uniq | toJson }}
 {{- end }}
