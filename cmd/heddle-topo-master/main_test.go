@@ -2,18 +2,22 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -237,4 +241,47 @@ func TestLevelsOfTheConfiguration(t *testing.T) {
 	write("topology: {mode: custom, levels: [{kind: rack, by: shelf}]}")
 	write("topology: {mode: custom, levels: [{kind: rack, by: path}, {kind: pair, by: block, nodes: 2}]}")
 	p.answers(t, inRack)
+}
+
+// A certificate that is renewed on the disk is served without a restart, and after one that is
+// broken the last good one.
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	write := func(host string) {
+		t.Helper()
+		pair, key, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
+		if err := errors.Join(err, os.WriteFile(filepath.Join(dir, "tls.crt"), pair, 0o600),
+			os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first")
+	p := launch(t, "--tls-dir", dir)
+	served := func(host string) {
+		t.Helper()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for late := time.After(time.Minute); ; {
+			c, err := tls.Dial("tcp", strings.TrimPrefix(p.url, "http://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // Its name is checked below.
+			if err == nil {
+				err = c.ConnectionState().PeerCertificates[0].VerifyHostname(host)
+				_ = c.Close()
+			}
+			if err == nil {
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-late:
+				t.Fatalf("the certificate of %s is not served: %v", host, err)
+			}
+		}
+	}
+	served("first")
+	write("second")
+	served("second")
+	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	served("second")
 }

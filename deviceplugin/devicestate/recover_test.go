@@ -14,7 +14,6 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/test/inventorytest"
 )
 
 // wipe removes all of heddle's files on the disk while the plugin is down.
@@ -85,17 +84,6 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	r.nothingOvercommitted()
 }
 
-// TestRecoveredGPUIsNotExclusive: another pod that gets it exclusively does not start.
-func TestRecoveredGPUIsNotExclusive(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.wipe()
-	r.allocate(pod("exclusive"), "main", asks{gpus: r.gpuIDs(0)})
-	if err := r.Prepare(t.Context(), gpus, r.gpuIDs(0)); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {
-		t.Errorf("error %v", err)
-	}
-}
-
 // TestRecoveredUntilThePodIsGone, and reported once.
 func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
@@ -143,32 +131,6 @@ func TestReplicasOfAnotherPlugin(t *testing.T) {
 			t.Errorf("GPU %d: %q, want %q", i, got, want)
 		}
 	}
-}
-
-// TestSiblingsKeepRunning: one container of a pod starts again, and the others
-// run on where they are.
-func TestSiblingsKeepRunning(t *testing.T) {
-	r := shareRig(t, "0", "1")
-	r.wants("p", nil, inventorytest.Sharer("one", "60/10"), inventorytest.Sharer("two", "60/10"))
-	one, two := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(1, 0)}}
-	r.allocate(pod("p"), "one", one)
-	r.allocate(pod("p"), "two", two)
-	r.start(one)
-	r.start(two)
-	before := r.gpusOf("p", "one")
-	r.wipe()
-	r.start(one)
-	if diff := cmp.Diff(before, r.gpusOf("p", "one")); diff != "" {
-		t.Errorf("GPUs (-before +after):\n%s", diff)
-	}
-	for _, a := range r.View().Allocations() {
-		if a.Unrecorded != (a.Container == "two") {
-			t.Errorf("allocation %+v", a)
-		}
-	}
-	r.rejects("another pod", r.consumer("thief", "50/10", r.slot(1, 1)), "kept for container two of default/p")
-	r.start(two)
-	r.nothingOvercommitted()
 }
 
 // TestKeptWhileThePodIsThere, or may be.

@@ -11,9 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 )
@@ -73,51 +71,6 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 	}
 }
 
-// Entries that were lost leave their containers the GPUs that they have, and those that
-// their device IDs name, until they start again.
-func TestLostEntries(t *testing.T) {
-	for _, how := range []string{"gone", "corrupt"} {
-		t.Run(how, func(t *testing.T) {
-			r := shareRig(t, "0", "1", "2")
-			share := allocation.Share{UUID: r.gpuIDs(1)[0], VCore: 50, MemoryMiB: 4096}
-			p := r.wants("p", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), inventorytest.Sharer("main", "50/4"))
-			main := asks{slots: {r.slot(0, 0)}} // It has GPU 1.
-			names := r.allocate(pod("p"), "main", main)
-			r.start(main)
-			before := r.mustEnter(names)
-			bound := allocation.Bound{Version: allocation.Version, Node: "gpu-1", Containers: map[string]allocation.Sharing{
-				"main": {Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler},
-			}}
-			p.Annotations[wellknown.SGPUBound] = bound.String()
-			records, err := filepath.Glob(filepath.Join(r.options.StateDir, "records", "*.json"))
-			if err != nil || len(records) != 1 {
-				t.Fatalf("%v: %v", records, err)
-			}
-			if err = os.Remove(records[0]); how == "corrupt" {
-				err = os.WriteFile(records[0], []byte("{"), 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.restart()
-			r.start(r.consumer("other", "10/1", r.slot(0, 3)))
-			if got := r.gpusOf("other", "main"); !slices.Equal(got, []int{2}) {
-				t.Errorf("another pod has GPUs %v", got)
-			}
-			if drifts := r.driftsNow(); len(drifts) != 1 || !strings.HasPrefix(drifts[0], DriftUnrecorded) {
-				t.Errorf("drifts %v", drifts)
-			}
-			r.start(main)
-			if diff := cmp.Diff(before, r.mustEnter(names)); diff != "" {
-				t.Errorf("at the next start (-first +next):\n%s", diff)
-			}
-			if got := r.View().Allocations(); len(got) != 2 || got[1].Unrecorded {
-				t.Errorf("bindings %+v", got)
-			}
-		})
-	}
-}
-
 // TestExclusiveGPUs: no other pod shares a GPU that a pod has exclusively, and the
 // other way round, whatever the kubelet offers.
 func TestExclusiveGPUs(t *testing.T) {
@@ -141,32 +94,6 @@ func TestExclusiveGPUs(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.start(native)
-}
-
-// TestForgottenSharesStayTaken: the kubelet lost its checkpoint, and offers
-// device IDs of running containers again.
-func TestForgottenSharesStayTaken(t *testing.T) {
-	r := shareRig(t, "0")
-	want := r.consumer("a", "60/40", r.slot(0, 0))
-	r.start(want)
-	r.kubelet.Stop()
-	r.kubelet.Wipe()
-	r.kubelet.Up()
-	r.restart()
-	// A kubelet that rejects a pod knows it for a moment without devices.
-	if drifts := r.driftsNow(); len(drifts) > 0 {
-		t.Errorf("drifts at once: %v", drifts)
-	}
-	r.pass(forgottenFor)
-	if drifts := r.driftsNow(); len(drifts) != 1 || !strings.HasPrefix(drifts[0], DriftLost) {
-		t.Errorf("drifts %v", drifts)
-	}
-	if err := r.prepareShares(r.consumer("b", "50/10", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "40 % of 100 left") {
-		t.Errorf("error %v", err)
-	}
-	if err := r.prepareShares(r.consumer("c", "40/10", r.slot(0, 1))); err != nil {
-		t.Error(err)
-	}
 }
 
 // TestOvercommitFromOutside: the GPU has less than what is given out already.

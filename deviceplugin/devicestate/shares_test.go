@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -130,45 +129,6 @@ func TestPodIsDecidedAtOnce(t *testing.T) {
 	r.start(b)
 	if got := r.mustEnter(names); len(got.Devices.GPUs) != 1 || got.Devices.GPUs[0].Share.VCore != 50 {
 		t.Errorf("it sees %+v", got.Devices)
-	}
-}
-
-// TestDeviceIDsOfInitContainersAreTakenOver: the kubelet gives an app container
-// the device IDs of an init container; both get the same GPU if it has room, and
-// the app container another one if not.
-func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
-	for _, tt := range []struct {
-		name, taken string
-		want        []int
-	}{
-		{"room on one GPU", "", []int{0}},
-		{"only for the init container", "60/1", []int{1}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := shareRig(t, "0", "1")
-			p := r.wants("p", nil, inventorytest.Sharer("app", "50/1"))
-			p.Spec.InitContainers = []corev1.Container{inventorytest.Sharer("init", "20/1")}
-			ids := asks{slots: {r.slot(0, 0)}}
-			if tt.taken != "" {
-				r.wants("other", r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(0, tt.taken)}}), inventorytest.Sharer("main", tt.taken))
-				other := asks{slots: {r.slot(1, 5)}}
-				r.allocate(pod("other"), "main", other)
-				r.start(other)
-				p.Annotations = r.chosen("gpu-1", map[string][]allocation.Share{
-					"init": {r.share(0, "20/1")}, "app": {r.share(1, "50/1")},
-				})
-			}
-			r.kubelet.Add(pod("p"))
-			r.allocate(pod("p"), "init", ids)
-			r.allocate(pod("p"), "app", ids)
-			r.start(ids)
-			if diff := cmp.Diff(tt.want, r.gpusOf("p", "app")); diff != "" {
-				t.Errorf("app (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff([]int{0}, r.gpusOf("p", "init")); diff != "" {
-				t.Errorf("init (-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package preferred_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -205,35 +204,6 @@ func TestPairs(t *testing.T) {
 	} {
 		if got := preferred.New(nil, test.m).Pair(0, 1); got != test.want {
 			t.Errorf("%s: %d MB/s, want %d", test.name, got, test.want)
-		}
-	}
-}
-
-// The figures follow from the definitions: a pair has 478,116 MB/s of NVLink and
-// 10,000 or 6,000 for the NUMA nodes, and the brute force of the random machines
-// agrees with them.
-func TestTableOfADGX(t *testing.T) {
-	s := preferred.New(nil, machines.Load(t, "dgx-h100"))
-	for _, test := range []struct {
-		name string
-		free uint64
-		want string
-	}{
-		{"none free", 0, `{}`},
-		{"one free", 0b100, `{"1":{"score":0,"loss":0,"hcas":1}}`},
-		{"six free", 0b1111_0011, `{"1":{"score":0,"loss":364487,"hcas":1},` +
-			`"2":{"score":976232,"loss":668560,"hcas":2},` +
-			`"3":{"score":1464348,"loss":913618,"hcas":3},` +
-			`"4":{"score":1952464,"loss":1095661,"hcas":4},` +
-			`"5":{"score":2432580,"loss":1217690,"hcas":5},` +
-			`"6":{"score":2915896,"loss":1217690,"hcas":6}}`},
-	} {
-		got := preferred.Annotation(s.Table(test.free))
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
-		if !json.Valid([]byte(got)) {
-			t.Errorf("%s: no JSON: %s", test.name, got)
 		}
 	}
 }

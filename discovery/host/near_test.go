@@ -92,11 +92,6 @@ func TestRolesNextToGPUs(t *testing.T) {
 			railNames("mlx5_%d", 8),
 		},
 		{
-			"the same, the idle port beside a GPU",
-			eight(roce).second(down(hca("mlx5_8", cx7, ib, 0))),
-			railNames("mlx5_%d", 8),
-		},
-		{
 			"H20: bonds beside the GPUs, 34 plain HCAs for storage",
 			eight(named("mlx5_bond_%d", bf3, eth, 400)).with(func(r *rig) {
 				for n := range 34 {
@@ -128,27 +123,9 @@ func TestRolesNextToGPUs(t *testing.T) {
 			railNames("mlx5_%d", 8),
 		},
 		{
-			"one slower spare where switches have two GPUs",
-			pairs(func(n int) machine.HCA {
-				if n == 3 {
-					return hca("mlx5_3", cx6, ib, 200)
-				}
-				return hca(fmt.Sprintf("mlx5_%d", n), cx7, ib, 400)
-			}),
-			railNames("mlx5_%d", 8),
-		},
-		{
 			"BlueField-3 at the fabric's speed, beside a GPU",
 			eight(roce).hca(hca("mlx5_8", bf3, eth, 400), "7", "bridge7"),
 			railNames("mlx5_%d", 8),
-		},
-		{
-			"BlueField-3 beside a GPU that has lost its rail",
-			eight(roce).with(func(r *rig) {
-				r.HCAs = slices.Delete(r.HCAs, 7, 8)
-				r.hca(hca("mlx5_8", bf3, eth, 400), "7", "bridge7")
-			}),
-			railNames("mlx5_%d", 7),
 		},
 		{
 			"BlueField-3 as rails",
@@ -199,21 +176,6 @@ func TestRolesNextToGPUs(t *testing.T) {
 					r.gpus(1, fmt.Sprint(n), "b")
 					r.hca(roce(n), fmt.Sprint(n), "b")
 					r.second(down(hca(fmt.Sprintf("second_%d", n), cx7, eth, 0)))
-				}
-			}),
-			railNames("mlx5_%d", 8),
-		},
-		{
-			"one of the second ports is down",
-			(&rig{}).with(func(r *rig) {
-				for n := range 4 {
-					r.gpus(1, fmt.Sprint(n), "b")
-					r.hca(roce(2*n), fmt.Sprint(n), "b")
-					second := roce(2*n + 1)
-					if n == 3 {
-						second = down(second)
-					}
-					r.second(second)
 				}
 			}),
 			railNames("mlx5_%d", 8),

@@ -213,6 +213,16 @@ func (p *policy) matched(in map[string]any) bool {
 	return true
 }
 
+// inOrder sorts the names that a message ends with: CEL gives the keys of a map in any order.
+func inOrder(message string) string {
+	names := strings.Split(message, ", ")
+	at := strings.LastIndex(names[0], " ") + 1
+	start := names[0][:at]
+	names[0] = names[0][at:]
+	slices.Sort(names)
+	return start + strings.Join(names, ", ")
+}
+
 // denied are the messages of all validations that fail.
 func (p *policy) denied(t *testing.T, in map[string]any) []string {
 	t.Helper()
@@ -227,7 +237,7 @@ func (p *policy) denied(t *testing.T, in map[string]any) []string {
 			if err != nil {
 				t.Errorf("message of %q: %v", v.Expression, err)
 			}
-			messages = append(messages, fmt.Sprint(message.Value()))
+			messages = append(messages, inOrder(fmt.Sprint(message.Value())))
 		case ok != types.True:
 			messages = append(messages, v.Message)
 		}

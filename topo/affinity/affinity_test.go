@@ -165,43 +165,6 @@ func words(x *Matrix) [][]string {
 	return all
 }
 
-func TestNearest(t *testing.T) {
-	for _, tt := range []struct {
-		machine, device string
-		among           func(Device) bool
-		want            []string
-		class           string
-	}{
-		{"dgx-h100", "GPU1", IsFabricHCA, []string{"mlx5_3"}, "PIX"},
-		{"dgx-a100", "GPU4", IsFabricHCA, []string{"mlx5_6", "mlx5_7"}, "PXB"},
-		{"azure-ndv5", "GPU7", IsFabricHCA, []string{"mlx5_ib4", "mlx5_ib5", "mlx5_ib6", "mlx5_ib7"}, "NODE"},
-		{"gb200-tray", "GPU0", IsFabricHCA, []string{"ibp3s0", "ibP2p3s0", "ibP16p3s0", "ibP18p3s0"}, "unknown"},
-		{"h20-4nic", "mlx5_2", IsGPU, []string{"GPU4", "GPU5"}, "PIX"},
-		{"ipoib-down", "GPU0", IsFabricHCA, []string{"mlx5_0"}, "PIX"},
-		{"b200-one-gpu-off-nvlink", "GPU2", IsGPU, []string{"GPU0", "GPU1", "GPU3"}, "NODE"},
-		{"b200-one-gpu-off-nvlink", "GPU2", IsFabricHCA, []string{"mlx5_2"}, "PXB"},
-		{"soft-rdma-only", "GPU0", IsFabricHCA, nil, "unknown"},
-	} {
-		t.Run(tt.machine+"/"+tt.device, func(t *testing.T) {
-			x := Of(machines.Load(t, tt.machine))
-			at := -1
-			for i, d := range x.Devices {
-				if d.Name == tt.device {
-					at = i
-				}
-			}
-			near, class := x.Nearest(at, tt.among)
-			var got []string
-			for _, i := range near {
-				got = append(got, x.Devices[i].Name)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" || class.String() != tt.class {
-				t.Errorf("class %s, want %s; devices (-want +got):\n%s", class, tt.class, diff)
-			}
-		})
-	}
-}
-
 func TestRailsOfMachines(t *testing.T) {
 	for name, want := range map[string]map[string]int{
 		"h800-8ib-bond": {

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
 // Cluster holds the objects that explain pending pods.
@@ -71,8 +71,8 @@ type Answer struct {
 
 // Ask holds the request of each pod of a class.
 type Ask struct {
-	Pods     int         `json:"pods"`
-	Requests fit.Amounts `json:"requests"`
+	Pods     int             `json:"pods"`
+	Requests planner.Amounts `json:"requests"`
 }
 
 // Reason explains why some nodes take no pod.
@@ -229,7 +229,7 @@ func isGPU(name corev1.ResourceName) bool {
 
 // gpus returns the number of GPUs that a pod requests, of any vendor.
 func gpus(p *corev1.Pod) (n int32) {
-	for name, value := range fit.Requests(p) {
+	for name, value := range planner.Requests(p) {
 		if isGPU(name) {
 			n += int32(value) //nolint:gosec // Few.
 		}
@@ -250,7 +250,7 @@ func quantity(name corev1.ResourceName, value int64) string {
 }
 
 // Requests are amounts as a sentence has them, in the order of names.
-func Requests(of fit.Amounts) string {
+func Requests(of planner.Amounts) string {
 	parts := make([]string, 0, len(of))
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		parts = append(parts, quantity(name, of[name])+" "+string(name))

@@ -19,7 +19,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -33,22 +32,22 @@ type question struct {
 	now     time.Time
 	planner *planner.Planner
 	// nodes are the cluster's, and status has these and the topology tree's, with their state in the tree.
-	nodes  map[string]*fit.Node
+	nodes  map[string]*planner.Node
 	status map[string]string
 	// request has all pods, and waiting those without a node, in classes of pods that are alike.
 	request planner.Request
 	waiting planner.Gang
-	classes []*fit.Class
-	pods    map[*fit.Class]int
+	classes []*planner.Class
+	pods    map[*planner.Class]int
 	// most is the class that asks for most GPUs, and room the number of its pods that each node takes.
-	most *fit.Class
+	most *planner.Class
 	room map[string]int
 }
 
 func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now time.Time) *question {
 	q := &question{
-		now: now, nodes: map[string]*fit.Node{}, status: map[string]string{}, room: map[string]int{},
-		pods: map[*fit.Class]int{},
+		now: now, nodes: map[string]*planner.Node{}, status: map[string]string{}, room: map[string]int{},
+		pods: map[*planner.Class]int{},
 	}
 	on := map[string][]*corev1.Pod{}
 	for i := range c.Pods {
@@ -58,7 +57,7 @@ func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now
 	}
 	names := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
 	for i := range c.Nodes {
-		n := fit.NewNode(&c.Nodes[i], on[c.Nodes[i].Name]...)
+		n := planner.NewNode(&c.Nodes[i], on[c.Nodes[i].Name]...)
 		q.nodes[n.Name], q.status[n.Name], q.request.Nodes = n, "", append(q.request.Nodes, n)
 		for name := range n.Status.Allocatable {
 			if isGPU(name) && !slices.Contains(names, name) {
@@ -72,7 +71,7 @@ func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now
 		}
 	}
 	slices.Sort(names[1:])
-	slices.SortFunc(q.request.Nodes, func(a, b *fit.Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(q.request.Nodes, func(a, b *planner.Node) int { return cmp.Compare(a.Name, b.Name) })
 	q.planner = planner.New(topologyclient.Of(c.Groups), gang.Place, names)
 	q.read(a, spec, pods)
 	return q
@@ -83,9 +82,9 @@ func (q *question) read(a *Answer, spec *gang.Spec, pods []*corev1.Pod) {
 	g := planner.Gang{Key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}, Spec: *spec}
 	most := -1
 	for _, pod := range pods {
-		m := planner.Member{Pod: pod, Class: fit.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
+		m := planner.Member{Pod: pod, Class: planner.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
 		if m.Node == "" {
-			if at := slices.IndexFunc(q.classes, func(c *fit.Class) bool { return c.Key == m.Class.Key }); at >= 0 {
+			if at := slices.IndexFunc(q.classes, func(c *planner.Class) bool { return c.Key == m.Class.Key }); at >= 0 {
 				m.Class = q.classes[at]
 			} else {
 				q.classes = append(q.classes, m.Class)
@@ -174,7 +173,7 @@ func (q *question) obstacle(name string) string {
 	if why := c.Obstacle(n.Node); why != "" {
 		return why
 	}
-	free := (&fit.Query{}).Free(n)
+	free := (&planner.Query{}).Free(n)
 	if q.room[name] = int(free.Count(c)); q.room[name] > 0 {
 		return ""
 	}
@@ -197,7 +196,7 @@ func (q *question) holders(nodes []string) []Holder {
 	for _, at := range nodes {
 		if n := q.nodes[at]; n != nil {
 			for _, pod := range n.Pods {
-				if amount := fit.Requests(pod)[scarce]; amount > 0 {
+				if amount := planner.Requests(pod)[scarce]; amount > 0 {
 					h := by[holderOf(pod)]
 					h.Name, h.Resource, h.Amount = holderOf(pod), string(scarce), h.Amount+amount
 					h.add(pod, q.now)
@@ -282,7 +281,7 @@ func (q *question) fits(a *Answer) (out []string) {
 	for i := range anywhere.Members {
 		free := *anywhere.Members[i].Pod
 		free.Spec.NodeSelector, free.Spec.Affinity = nil, nil
-		anywhere.Members[i].Class = fit.ClassOf(&free, nil)
+		anywhere.Members[i].Class = planner.ClassOf(&free, nil)
 	}
 	say("without node selector and affinity: %s", anywhere, least)
 	return out

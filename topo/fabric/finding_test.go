@@ -39,6 +39,11 @@ func TestFindings(t *testing.T) {
 	}{
 		{"all is well", crew(onto("1", "2", "3", "4")), nil},
 		{"an unknown leaf", crew(onto("1", "2", "x", "4")), []fabric.Finding{at(fabric.Miscabled, 2, sw("3"), sw("x"))}},
+		{
+			"three nodes, two of them show where the third's cable belongs",
+			[]fabric.Node{node("a", onto("1", "2", "3")), node("b", onto("1", "2", "3")), node("d", onto("1", "x", "3"))},
+			[]fabric.Finding{at(fabric.Miscabled, 1, sw("2"), sw("x"))},
+		},
 		{"two exchanged", crew(onto("1", "3", "2", "4")), []fabric.Finding{
 			at(fabric.Miscabled, 1, sw("2"), sw("3")), at(fabric.Miscabled, 2, sw("3"), sw("2")),
 		}},

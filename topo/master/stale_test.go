@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -73,5 +74,21 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 			others(i)
 			r.until(t, "contact", func(v *snapshot.Snapshot) bool { return v.StaleSince.IsZero() })
 		})
+	}
+}
+
+// Two replicas that see the same cluster give the same answers with the same tags, so a client
+// may ask either.
+func TestReplicasAnswerAlike(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	a, b := c.replica(t, fabric.ModeSwitchbox), c.replica(t, fabric.ModeSwitchbox)
+	a.until(t, "four reports", reports(4))
+	b.until(t, "four reports", reports(4))
+	for _, path := range []string{"/node_group", "/v1/topology"} {
+		one, other := get(t, a.url+path), get(t, b.url+path)
+		if diff := cmp.Diff(one.body, other.body); diff != "" || one.header.Get("Etag") != other.header.Get("Etag") {
+			t.Errorf("%s: tags %s and %s (-one +other):\n%s", path, one.header.Get("Etag"), other.header.Get("Etag"), diff)
+		}
 	}
 }

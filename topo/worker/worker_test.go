@@ -8,9 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -223,38 +221,6 @@ func TestDownAPIServer(t *testing.T) {
 		<-done
 		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-b" {
 			t.Errorf("published %s", got)
-		}
-	})
-}
-
-func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t)
-		b.round(t)
-		b.machine.HCAs[0].Ports[0].State = machine.PortDown
-		b.restart(t)
-		b.leaf, b.why = "", Unavailable
-		b.round(t)
-		r := b.object.Spec.Rails[0]
-		want := v1alpha1.Rail{
-			HCA: "mlx5_0", ID: "0000:18:00.0", GUID: "g", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown,
-			LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: Remembered,
-			Since: new(metav1.NewTime(time.Now().UTC())),
-		}
-		if diff := cmp.Diff(want, r); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-		// The driver is loaded again: for a while there is no HCA.
-		hcas := b.machine.HCAs
-		b.machine = &machine.Machine{Node: "n1"}
-		b.round(t)
-		if n := len(b.object.Spec.Rails); n != 0 {
-			t.Errorf("%d rails of no HCA", n)
-		}
-		b.machine = &machine.Machine{Node: "n1", HCAs: hcas}
-		b.round(t)
-		if diff := cmp.Diff(want, b.object.Spec.Rails[0]); diff != "" {
-			t.Errorf("after the driver (-want +got):\n%s", diff)
 		}
 	})
 }

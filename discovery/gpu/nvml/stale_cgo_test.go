@@ -90,29 +90,3 @@ func TestLoadedBelowARoot(t *testing.T) {
 		t.Errorf("in another directory: %v, want gpu.ErrRestart", err)
 	}
 }
-
-func TestLoadedFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), libraryName)
-	write := func(text string) {
-		t.Helper()
-		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var f loaded
-	write("535")
-	f.note(path)
-	if err := f.stale(""); err != nil {
-		t.Errorf("the same file: %v", err)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.stale(""); err != nil {
-		t.Errorf("between two files: %v", err)
-	}
-	write("550.54")
-	if err := f.stale(""); !errors.Is(err, gpu.ErrRestart) {
-		t.Errorf("another file: %v, want gpu.ErrRestart", err)
-	}
-}

@@ -24,7 +24,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
@@ -55,7 +54,7 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	// for each node would make plans of large gangs slow.
 	unbound := *pod
 	unbound.Spec.NodeName = ""
-	class := fit.ClassOf(&unbound, selector, o.Ignored...)
+	class := planner.ClassOf(&unbound, selector, o.Ignored...)
 	gpus := class.Amounts[o.GPUs.GPUs().In(class.Amounts)]
 	return planner.Member{Pod: pod, Class: class, GPUs: int(gpus)}
 }
@@ -75,7 +74,7 @@ type Cache struct {
 	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
 	// reservations are replaced, never changed: scheduling cycles read them without the lock.
-	reservations fit.Reservations
+	reservations planner.Reservations
 	effects      Effects
 }
 
@@ -160,7 +159,7 @@ func (c *Cache) NodeChanged(name string, now *corev1.Node) {
 }
 
 // Reservations returns what plans reserve.
-func (c *Cache) Reservations() fit.Reservations {
+func (c *Cache) Reservations() planner.Reservations {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reservations

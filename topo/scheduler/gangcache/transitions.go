@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
 // get returns the gang of a name, and creates it if it is missing.
@@ -125,7 +125,7 @@ func (c *Cache) leave(node string, now *corev1.Node) {
 // renew makes the reservations again. Those of a gang end once all of its members are being
 // bound. A member that is being bound is on its node already.
 func (c *Cache) renew() {
-	c.reservations = fit.Reservations{}
+	c.reservations = planner.Reservations{}
 	for _, g := range c.byKey {
 		if g.deadline.IsZero() {
 			continue

@@ -12,7 +12,6 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // limit is a hard constraint of members on each other by the values of a node label: a
@@ -41,7 +40,7 @@ type limits struct {
 }
 
 // limitsOf returns nil if the members have no limits.
-func limitsOf(g *Gang, q *fit.Query, tried types.UID) *limits {
+func limitsOf(g *Gang, q *Query, tried types.UID) *limits {
 	l, known := &limits{}, map[string]*limit{}
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -99,7 +98,7 @@ func constraintsOf(pod *corev1.Pod) (all []constraint) {
 	}
 	for _, term := range framework.GetPodAntiAffinityTerms(pod.Spec.Affinity) {
 		if term.TopologyKey == corev1.LabelHostname {
-			continue // [fit.Class] knows that two members never share a node.
+			continue // [Class] knows that two members never share a node.
 		}
 		if term.NamespaceSelector != nil {
 			term.NamespaceSelector = &metav1.LabelSelector{} // All: labels of namespaces are not known here.
@@ -114,7 +113,7 @@ func (l *limit) matches(pod *corev1.Pod) bool {
 }
 
 // count finds the domain of each node, and counts the pods on the nodes, including members.
-func (l *limit) count(class *fit.Class, q *fit.Query) {
+func (l *limit) count(class *Class, q *Query) {
 	known := map[string]int{}
 	for _, node := range q.Nodes {
 		value, ok := node.Labels[l.TopologyKey]

@@ -10,12 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // zoned are nodes with one label zone, and so many pods of an earlier job with one GPU each.
-func zoned(zones []string, pods []int) (nodes []*fit.Node) {
+func zoned(zones []string, pods []int) (nodes []*Node) {
 	for i, zone := range zones {
 		var on []*corev1.Pod
 		for j := range pods[i] {
@@ -78,7 +76,7 @@ func TestSpreadFindsRoom(t *testing.T) {
 		for i := range pods {
 			p := single(fmt.Sprint("x-", i))
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", int32(skew))}
-			g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+			g.Members = append(g.Members, Member{Pod: p, Class: ClassOf(p, nil), GPUs: 1})
 		}
 		names := slices.Compact(slices.Sorted(slices.Values(zones)))
 		have, room := make([]int, len(names)), make([]int, len(names))
@@ -89,7 +87,7 @@ func TestSpreadFindsRoom(t *testing.T) {
 		}
 		tried := dice.IntN(pods)
 		plan := newPlanner().Plan(&Request{
-			Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}, Tried: g.Members[tried].Pod.UID,
+			Gangs: []Gang{g}, Query: Query{Nodes: nodes}, Tried: g.Members[tried].Pod.UID,
 		})
 		if want := most(have, room, skew) >= pods; (plan.Reason == "") != want {
 			t.Fatalf("round %d: zones %v with %v of 8, skew %d, %d pods: reason %q, room is %v", round, zones, old, skew, pods, plan.Reason, want)
@@ -179,9 +177,9 @@ func TestLimits(t *testing.T) {
 				p := single(fmt.Sprint("x-", i))
 				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
 				tt.change(p)
-				g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+				g.Members = append(g.Members, Member{Pod: p, Class: ClassOf(p, nil), GPUs: 1})
 			}
-			plan := newPlanner().Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}})
+			plan := newPlanner().Plan(&Request{Gangs: []Gang{g}, Query: Query{Nodes: nodes}})
 			got := plan.Reason
 			if got == "" {
 				got = strings.Join(plan.Places[0].Nodes, " ")
@@ -204,11 +202,11 @@ func BenchmarkSpread(b *testing.B) {
 	for i := range g.MinMember {
 		p := single(fmt.Sprint("x-", i))
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
-		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: 1})
+		g.Members = append(g.Members, Member{Pod: p, Class: ClassOf(p, nil), GPUs: 1})
 	}
 	planner := newPlanner()
 	for b.Loop() {
-		if reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: nodes}}).Reason; reason != "" {
+		if reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: Query{Nodes: nodes}}).Reason; reason != "" {
 			b.Fatal(reason)
 		}
 	}

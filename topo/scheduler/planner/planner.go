@@ -1,8 +1,12 @@
 // Package planner finds nodes for gangs: from snapshots of gangs, nodes and reservations, and
 // from the topology tree, it makes a plan or the reason why it cannot.
 //
-// It owns the tree with the scheduler's nodes, the search for pods to preempt, and a
-// cache of how many pods fit where. Gangs of labels and native PodGroups are one type here.
+// It owns the tree with the scheduler's nodes, the search for pods to preempt, the classes of pods
+// that are alike, and a cache of how many pods of a class fit on a node. For that it repeats what
+// kube-scheduler's filters decide by resources and static rules (taints, required node affinity,
+// unschedulable, Ready); the others (volumes, most of inter-pod affinity) run on the nodes of a plan.
+// Running the filters themselves is too slow: see docs/development.md. Gangs of labels and native
+// PodGroups are one type here.
 // topo/placement decides which place is best and which rank goes where. This package changes no
 // gang and calls no API.
 package planner
@@ -22,7 +26,6 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -48,15 +51,15 @@ type Gang struct {
 // Member is a pod of a gang.
 type Member struct {
 	Pod   *corev1.Pod
-	Class *fit.Class
+	Class *Class
 	GPUs  int
 	// Node is the member's node, or empty.
 	Node string
 }
 
 // Reservation returns what a plan keeps for the member.
-func (m *Member) Reservation() fit.Reservation {
-	return fit.Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
+func (m *Member) Reservation() Reservation {
+	return Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
 }
 
 // Place has nodes for the members of a gang that need one.
@@ -82,7 +85,7 @@ type Plan struct {
 type Request struct {
 	Gangs []Gang
 	// Query has the nodes, what is reserved on them, and which pods count as gone.
-	fit.Query
+	Query
 	// Tried is the member that the scheduler tries first, before members of lower ranks.
 	Tried types.UID
 }
@@ -94,7 +97,7 @@ type Planner struct {
 	gpus       sgpu.GPUs
 
 	forest forest
-	table  fit.Table
+	table  Table
 }
 
 // New returns a planner. withoutMap is for gangs without a preference, gpus are the names of
@@ -108,7 +111,7 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpus sgpu.
 func (p *Planner) Plan(r *Request) (out Plan) {
 	p.update(r.Nodes)
 	query := r.Query
-	query.Reservations = fit.Reservations{}
+	query.Reservations = Reservations{}
 	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
@@ -125,7 +128,7 @@ func (p *Planner) Plan(r *Request) (out Plan) {
 }
 
 // plan plans one gang, and adds what its members take to the reservations.
-func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Place, error) {
+func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 	if need := max(1, g.MinMember); need > len(g.Members) {
 		return Place{}, fmt.Errorf("%d of %d pods exist", len(g.Members), need)
 	}
@@ -164,14 +167,14 @@ func (p *Planner) plan(g *Gang, query *fit.Query, tried types.UID) (Place, error
 
 // Room returns the tightest group that has room for a gang now, without the constraints of
 // its pods on each other.
-func (p *Planner) Room(g *Gang, nodes []*fit.Node) (placement.Group, error) {
+func (p *Planner) Room(g *Gang, nodes []*Node) (placement.Group, error) {
 	p.update(nodes)
 	tree := p.forest.of(&g.Spec)
 	request, classes := tree.gang(g)
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return placement.Group{}, err
 	}
-	room := p.capacity(tree, &fit.Query{Nodes: nodes}, classes)
+	room := p.capacity(tree, &Query{Nodes: nodes}, classes)
 	found, err := placement.Place(tree.placement, &request, room)
 	return found.Group, err
 }
@@ -182,7 +185,7 @@ const maxKinds = 128
 
 // kinds counts the kinds of the members that need a node.
 func (g *Gang) kinds() int {
-	kinds := map[fit.Key]bool{}
+	kinds := map[Key]bool{}
 	for i := range g.Members {
 		if m := &g.Members[i]; m.Node == "" {
 			kinds[m.Class.Key] = true
@@ -193,7 +196,7 @@ func (g *Gang) kinds() int {
 
 // label returns the label that must have one value on all members' nodes: that of the PodGroup,
 // or of a required affinity of the members to each other.
-func (g *Gang) label() string { return cmp.Or(g.Label, fit.Together(g.Members[0].Pod)) }
+func (g *Gang) label() string { return cmp.Or(g.Label, Together(g.Members[0].Pod)) }
 
 // priority returns the lowest priority of the members that need a node.
 func (g *Gang) priority() int32 {
@@ -223,7 +226,7 @@ func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
 }
 
 // capacity returns how many pods of each class fit on each node of the tree.
-func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placement.Capacity {
+func (p *Planner) capacity(t *tree, q *Query, classes []*Class) *placement.Capacity {
 	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, t.placement.Len())}
 	var counts []int32
 	for i, class := range classes {
@@ -238,7 +241,7 @@ func (p *Planner) capacity(t *tree, q *fit.Query, classes []*fit.Class) *placeme
 	// Among nodes that take as many pods the one with the fewest free GPUs comes first, so that
 	// larger requests find the others empty. Only the GPUs of the first class with GPUs count.
 	gpu := p.gpus[0]
-	requests := func(c *fit.Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 }
+	requests := func(c *Class) bool { return c.Amounts[p.gpus.In(c.Amounts)] > 0 }
 	if first := slices.IndexFunc(classes, requests); first >= 0 {
 		gpu = p.gpus.In(classes[first].Amounts)
 	}
@@ -269,12 +272,12 @@ type Capacity struct {
 }
 
 // Capacity measures the free capacity.
-func (p *Planner) Capacity(nodes []*fit.Node, reserved fit.Reservations) Capacity {
+func (p *Planner) Capacity(nodes []*Node, reserved Reservations) Capacity {
 	p.update(nodes)
 	t := p.forest.fabric
 	var out Capacity
 	whole := make([]int32, len(nodes))
-	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
+	query := Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
 	for _, gpu := range p.gpus {
 		for i, free := range p.table.Free(&query, gpu, nil) {
 			if free <= 0 || nodes[i].Spec.Unschedulable || !t.usable(t.ids[i]) {

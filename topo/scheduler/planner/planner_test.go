@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -27,7 +26,7 @@ func TestKindsOfMembersAreBounded(t *testing.T) {
 		for i := range r.Gangs[0].Members {
 			m := &r.Gangs[0].Members[i]
 			m.Pod.Spec.Tolerations = []corev1.Toleration{{Key: fmt.Sprint("k", i)}}
-			m.Class = fit.ClassOf(m.Pod, nil)
+			m.Class = ClassOf(m.Pod, nil)
 		}
 		if reason := newPlanner().Plan(r).Reason; reason != tt.want {
 			t.Errorf("%d kinds: %q, want %q", tt.kinds, reason, tt.want)

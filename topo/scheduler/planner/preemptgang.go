@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // maxTrials bounds the plans of a search for victims. On some thousand nodes a plan takes a
@@ -157,7 +155,7 @@ func (e *eviction) lacks() (gpus int64) {
 			gpus += int64(n)
 		}
 	}
-	query := fit.Query{Nodes: e.request.Nodes, Gone: e.leaving}
+	query := Query{Nodes: e.request.Nodes, Gone: e.leaving}
 	for _, name := range e.planner.gpus {
 		for _, free := range e.planner.table.Free(&query, name, nil) {
 			gpus -= int64(free)

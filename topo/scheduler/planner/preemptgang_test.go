@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -25,9 +24,9 @@ import (
 const gpu = "nvidia.com/gpu"
 
 // withGPUs is a node with eight GPUs.
-func withGPUs(name string, labels map[string]string, pods ...*corev1.Pod) *fit.Node {
+func withGPUs(name string, labels map[string]string, pods ...*corev1.Pod) *Node {
 	allocatable := corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110")}
-	return fit.NewNode(&corev1.Node{
+	return NewNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Status: corev1.NodeStatus{Allocatable: allocatable},
 	}, pods...)
 }
@@ -63,7 +62,7 @@ func prey(tb testing.TB, text string) (p *corev1.Pod, in string) {
 
 // hunt are nodes with pods, and what is known of these.
 type hunt struct {
-	nodes   []*fit.Node
+	nodes   []*Node
 	cluster Cluster
 }
 
@@ -104,9 +103,9 @@ func (h *hunt) request(n, gpus int) *Request {
 	for i := range n {
 		p := requesting(fmt.Sprint("high-", i), gpus)
 		p.Spec.Priority = new(int32(10))
-		g.Members = append(g.Members, Member{Pod: p, Class: fit.ClassOf(p, nil), GPUs: gpus})
+		g.Members = append(g.Members, Member{Pod: p, Class: ClassOf(p, nil), GPUs: gpus})
 	}
-	return &Request{Gangs: []Gang{g}, Query: fit.Query{Nodes: h.nodes}}
+	return &Request{Gangs: []Gang{g}, Query: Query{Nodes: h.nodes}}
 }
 
 func newPlanner() *Planner {

@@ -8,8 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 const (
@@ -35,7 +33,7 @@ func (v *Victims) Leave(node string) bool { return len(v.leaving[node].UIDs) > 0
 // Best returns the node on which the best set of victims makes room for a pod of no gang, and their
 // pods; no node if no set is enough. Nodes that pods leave are tried first, then those with the
 // least valuable victims. The search ends with the context.
-func (v *Victims) Best(ctx context.Context, nodes []*fit.Node, filter Filter) (node string, evict []*corev1.Pod) {
+func (v *Victims) Best(ctx context.Context, nodes []*Node, filter Filter) (node string, evict []*corev1.Pod) {
 	var best []int
 	found := 0
 	for _, c := range v.candidates(nodes) {
@@ -64,7 +62,7 @@ type candidate struct {
 	least int
 }
 
-func (v *Victims) candidates(nodes []*fit.Node) (out []*candidate) {
+func (v *Victims) candidates(nodes []*Node) (out []*candidate) {
 	on := map[string][]int{}
 	for i := range v.victims {
 		for node := range v.victims[i].gone {

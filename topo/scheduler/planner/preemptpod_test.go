@@ -8,24 +8,22 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // single returns the victims of a pod of no gang of priority 10, with nothing but amounts as filters.
 func (h *hunt) single(gpus int) (*Victims, Filter) {
 	p := h.request(1, gpus).Gangs[0].Members[0].Pod
 	return ReadVictims(h.nodes, &h.cluster, 10), func(name string, gone map[types.UID]bool) bool {
-		n := h.nodes[slices.IndexFunc(h.nodes, func(n *fit.Node) bool { return n.Name == name })]
-		var left fit.Gone
+		n := h.nodes[slices.IndexFunc(h.nodes, func(n *Node) bool { return n.Name == name })]
+		var left Gone
 		for _, pod := range n.Pods {
 			if gone[pod.UID] {
-				left.Add(pod.UID, fit.Requests(pod))
+				left.Add(pod.UID, Requests(pod))
 			}
 		}
-		query := fit.Query{UID: p.UID, Priority: 10, Gone: map[string]fit.Gone{name: left}}
+		query := Query{UID: p.UID, Priority: 10, Gone: map[string]Gone{name: left}}
 		free := query.Free(n)
-		return free.Lacks(fit.Requests(p)) == ""
+		return free.Lacks(Requests(p)) == ""
 	}
 }
 

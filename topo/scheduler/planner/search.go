@@ -13,7 +13,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 const (
@@ -26,14 +25,14 @@ const (
 // search finds the place of a gang: with a label, on nodes with one value of it.
 type search struct {
 	*tree
-	nodes []*fit.Node
+	nodes []*Node
 	gang  *placement.Gang
 	label string
 	// values are the label's values, by node of the tree; empty without a label.
 	values []string
 }
 
-func (t *tree) search(g *Gang, nodes []*fit.Node, request *placement.Gang) *search {
+func (t *tree) search(g *Gang, nodes []*Node, request *placement.Gang) *search {
 	s := &search{tree: t, nodes: nodes, gang: request, label: g.label()}
 	if s.label == "" {
 		return s

@@ -7,7 +7,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // forest has the trees that gangs are planned on, with the scheduler's nodes.
@@ -32,11 +31,11 @@ type tree struct {
 }
 
 // update makes the trees again if topo-master's tree or the nodes have changed.
-func (p *Planner) update(nodes []*fit.Node) {
+func (p *Planner) update(nodes []*Node) {
 	f := &p.forest
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
-	same := slices.EqualFunc(nodes, f.names, func(n *fit.Node, name string) bool { return n.Name == name })
+	same := slices.EqualFunc(nodes, f.names, func(n *Node, name string) bool { return n.Name == name })
 	if f.fabric != nil && f.fresh == fresh && (!fresh || f.generation == answer.Generation) && same {
 		return
 	}
@@ -120,13 +119,13 @@ func (f *forest) largest(free []int32) map[string]int {
 func (t *tree) usable(id int32) bool { return t.placement.Status(id) != v1alpha1.StatusNotReady }
 
 // gang converts a gang for placement: consecutive members that are alike are a task.
-func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
+func (t *tree) gang(g *Gang) (out placement.Gang, classes []*Class) {
 	out.MinMember = g.MinMember
 	for i := range g.Members {
 		m := &g.Members[i]
 		if last := max(i-1, 0); i == 0 || m.Class.Key != g.Members[last].Class.Key ||
 			placement.TaskOf(m.Pod) != placement.TaskOf(g.Members[last].Pod) {
-			at := slices.IndexFunc(classes, func(other *fit.Class) bool { return other.Key == m.Class.Key })
+			at := slices.IndexFunc(classes, func(other *Class) bool { return other.Key == m.Class.Key })
 			if at < 0 {
 				at, classes = len(classes), append(classes, m.Class)
 			}

@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
-
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // Cluster has what preemption must know of pods beside their nodes.
@@ -32,14 +30,14 @@ type Victims struct {
 	budgets []budget
 	// terminating are pods of a lower priority that leave in any case; leaving has them by node.
 	terminating []*corev1.Pod
-	leaving     map[string]fit.Gone
+	leaving     map[string]Gone
 }
 
 // victim is evicted as a whole: the pods of a gang, or a pod of no gang.
 type victim struct {
 	name string
 	pods []*corev1.Pod
-	gone map[string]fit.Gone
+	gone map[string]Gone
 	// priority is the highest of its pods, since when the first of them started.
 	priority int32
 	since    time.Time
@@ -49,8 +47,8 @@ type victim struct {
 
 // ReadVictims finds the victims on nodes. A gang with a pod of the priority or above is not
 // a victim, nor is a gang to spare.
-func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...Gang) *Victims {
-	v := &Victims{leaving: map[string]fit.Gone{}, budgets: readBudgets(c.Budgets)}
+func ReadVictims(nodes []*Node, c *Cluster, priority int32, spare ...Gang) *Victims {
+	v := &Victims{leaving: map[string]Gone{}, budgets: readBudgets(c.Budgets)}
 	spared, of := map[types.NamespacedName]bool{}, map[types.NamespacedName]*victim{}
 	for i := range spare {
 		spared[spare[i].Key] = true
@@ -66,7 +64,7 @@ func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...Gang) *
 				add(v.leaving, node.Name, pod)
 			default:
 				if of[key] == nil {
-					of[key] = &victim{name: key.String(), priority: math.MinInt32, gone: map[string]fit.Gone{}}
+					of[key] = &victim{name: key.String(), priority: math.MinInt32, gone: map[string]Gone{}}
 				}
 				of[key].add(node.Name, pod, v.budgets)
 			}
@@ -85,8 +83,8 @@ func ReadVictims(nodes []*fit.Node, c *Cluster, priority int32, spare ...Gang) *
 }
 
 // AnyBelow reports whether any of the nodes runs a pod of a lower priority.
-func AnyBelow(nodes []*fit.Node, priority int32) bool {
-	return slices.ContainsFunc(nodes, func(n *fit.Node) bool {
+func AnyBelow(nodes []*Node, priority int32) bool {
+	return slices.ContainsFunc(nodes, func(n *Node) bool {
 		return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 			return schedulehelpers.PodPriority(pod) < priority
 		})
@@ -105,9 +103,9 @@ func gangOf(pod *corev1.Pod, gangs map[types.UID]types.NamespacedName) (key type
 	return types.NamespacedName{Namespace: pod.Namespace + "/pod", Name: pod.Name}, false
 }
 
-func add(to map[string]fit.Gone, node string, pod *corev1.Pod) {
+func add(to map[string]Gone, node string, pod *corev1.Pod) {
 	gone := to[node]
-	gone.Add(pod.UID, fit.Requests(pod))
+	gone.Add(pod.UID, Requests(pod))
 	to[node] = gone
 }
 

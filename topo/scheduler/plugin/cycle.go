@@ -14,7 +14,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -25,8 +24,8 @@ const cycleKey framework.StateKey = Name
 // cycle has what PreFilter learned about a pod. Only Reserve changes it.
 type cycle struct {
 	// Query has the reservations that Filter charges, and Amounts are what the pod requests.
-	fit.Query
-	Amounts fit.Amounts
+	planner.Query
+	Amounts planner.Amounts
 	gpu     corev1.ResourceName // The resource of the whole GPUs that it requests.
 	// Snapshot is of a pod in a gang of labels. Its Node, also of a member of a native PodGroup, is the
 	// only one that Filter accepts; empty for any.
@@ -34,8 +33,8 @@ type cycle struct {
 	// request is for shares of GPUs, selector for whole GPUs; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
-	// hcas are the result of [fit.HCAs].
-	hcas fit.Amounts
+	// hcas are the result of [planner.HCAs].
+	hcas planner.Amounts
 	// decision has the shared GPUs of a pod in a PodGroup's cycle. The framework unreserves
 	// them and, once all members have a node, reserves for one after another, with a snapshot
 	// that lacks what the others got.
@@ -104,7 +103,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	}
 	c := &cycle{request: request, hcas: p.hcas(pod)}
 	c.UID, c.Priority = pod.UID, schedulehelpers.PodPriority(pod)
-	c.Amounts, c.Reservations = fit.Requests(pod, p.args.Ignored...), p.cache.Reservations()
+	c.Amounts, c.Reservations = planner.Requests(pod, p.args.Ignored...), p.cache.Reservations()
 	c.gpu = p.gpus.GPUs().In(c.Amounts)
 	if selector != nil && c.Amounts[c.gpu] > 0 {
 		c.selector = selector
@@ -125,11 +124,11 @@ func (p *Plugin) Filter(
 	if c.Node != "" && c.Node != node {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
 	}
-	if lacks := fit.LacksHCAs(info.Node(), c.hcas); lacks != "" {
+	if lacks := planner.LacksHCAs(info.Node(), c.hcas); lacks != "" {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) have fewer HCAs of %s than the %d that one container asks for", lacks, c.hcas[lacks]))
 	}
-	var free fit.Free
+	var free planner.Free
 	if len(c.Reservations[node]) > 0 {
 		free = c.Free(nodeOf(info))
 	}
@@ -215,7 +214,7 @@ func (p *Plugin) PreScore(
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
-		c = &cycle{Amounts: fit.Requests(pod)}
+		c = &cycle{Amounts: planner.Requests(pod)}
 		c.gpu = p.gpus.GPUs().In(c.Amounts)
 	}
 	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
@@ -259,7 +258,7 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 		snapshot := p.cache.Snapshot(pod)
 		current := true
 		for i, unit := range snapshot.Units {
-			request := planner.Request{Gangs: unit, Query: fit.Query{Nodes: p.nodes.of(infos)}, Tried: pod.UID}
+			request := planner.Request{Gangs: unit, Query: planner.Query{Nodes: p.nodes.of(infos)}, Tried: pod.UID}
 			plan := p.plan(ctx, &request, i == len(snapshot.Units)-1)
 			snapshot, current = p.cache.Commit(pod, unit, &plan)
 		}

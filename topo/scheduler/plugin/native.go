@@ -12,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
@@ -170,7 +169,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 
 // planPodGroup finds nodes for the members of a PodGroup, and the pods that must leave first.
 func (p *Plugin) planPodGroup(ctx context.Context, c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: fit.Query{Nodes: p.nodes.of(c.nodes)}}
+	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: planner.Query{Nodes: p.nodes.of(c.nodes)}}
 	plan := p.plan(ctx, &request, mayPreempt)
 	if plan.Places == nil {
 		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)

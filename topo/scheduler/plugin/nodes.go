@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
 // nodes converts the framework's nodes to values, and keeps those that did not change. It is for
 // one goroutine: that of the scheduling cycles.
-type nodes struct{ known []*fit.Node }
+type nodes struct{ known []*planner.Node }
 
 // of returns the nodes. They are valid until the next call.
-func (n *nodes) of(infos []framework.NodeInfo) []*fit.Node {
+func (n *nodes) of(infos []framework.NodeInfo) []*planner.Node {
 	n.known = n.known[:min(len(n.known), len(infos))]
 	for i, info := range infos {
 		if i == len(n.known) {
@@ -29,8 +29,8 @@ func (n *nodes) of(infos []framework.NodeInfo) []*fit.Node {
 	return n.known
 }
 
-func nodeOf(info framework.NodeInfo) *fit.Node {
-	out := &fit.Node{
+func nodeOf(info framework.NodeInfo) *planner.Node {
+	out := &planner.Node{
 		Node: info.Node(), Generation: info.GetGeneration(), Pods: make([]*corev1.Pod, 0, len(info.GetPods())),
 		Allocatable: amountsOf(info.GetAllocatable()), Requested: amountsOf(info.GetRequested()),
 	}
@@ -41,8 +41,8 @@ func nodeOf(info framework.NodeInfo) *fit.Node {
 	return out
 }
 
-func amountsOf(r framework.Resource) fit.Amounts {
-	out := fit.Amounts{
+func amountsOf(r framework.Resource) planner.Amounts {
+	out := planner.Amounts{
 		corev1.ResourceCPU: r.GetMilliCPU(), corev1.ResourceMemory: r.GetMemory(),
 		corev1.ResourceEphemeralStorage: r.GetEphemeralStorage(), corev1.ResourcePods: int64(r.GetAllowedPodNumber()),
 	}

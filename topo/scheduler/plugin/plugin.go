@@ -55,7 +55,6 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -153,9 +152,9 @@ func (p *Plugin) Close() error {
 	return nil
 }
 
-// hcas returns the pod's requests that may be for HCAs; see [fit.HCAs].
-func (p *Plugin) hcas(pod *corev1.Pod) fit.Amounts {
-	return fit.HCAs(pod, slices.Concat(p.gpus.GPUs(), p.args.Ignored)...)
+// hcas returns the pod's requests that may be for HCAs; see [planner.HCAs].
+func (p *Plugin) hcas(pod *corev1.Pod) planner.Amounts {
+	return planner.HCAs(pod, slices.Concat(p.gpus.GPUs(), p.args.Ignored)...)
 }
 
 // labeled reports whether a pod's labels or annotations name a gang, and are not ignored.

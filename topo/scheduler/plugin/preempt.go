@@ -18,7 +18,6 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -73,7 +72,7 @@ func (p *Plugin) preemptForPod(
 	if node := pod.Status.NominatedNodeName; node != "" && victims.Leave(node) && statuses.Get(node).Code() != ours {
 		return nil, framework.NewStatus(ours, "pods that were preempted for it terminate")
 	}
-	var candidates []*fit.Node
+	var candidates []*planner.Node
 	for _, n := range nodes {
 		if statuses.Get(n.Name).Code() == theirs {
 			candidates = append(candidates, n)
@@ -97,7 +96,7 @@ func (p *Plugin) preemptForPod(
 
 // victims returns the possible victims of a pod of no gang; nil to leave preemption to
 // kube-scheduler.
-func (p *Plugin) victims(nodes []*fit.Node, pod *corev1.Pod) *planner.Victims {
+func (p *Plugin) victims(nodes []*planner.Node, pod *corev1.Pod) *planner.Victims {
 	policy, priority := pod.Spec.PreemptionPolicy, schedulehelpers.PodPriority(pod)
 	if p.cache.IsNative(pod) || policy != nil && *policy == corev1.PreemptNever || !planner.AnyBelow(nodes, priority) {
 		return nil

@@ -292,7 +292,9 @@ func TestSharesOfEveryMaker(t *testing.T) {
 	} {
 		*name = c.Domains.VendorKey(own)
 	}
-	s := New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ignored_total"}, []string{"annotation"}))
+	s := New(&c, slog.New(slog.DiscardHandler), prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ignored_total", Help: "Ignored annotations.",
+	}, []string{"annotation"}))
 	for _, maker := range wellknown.Vendors() {
 		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}

@@ -27,10 +27,10 @@ const app = "heddle-topo-master"
 const timeout = 30 * time.Second
 
 // master is the flags that name where topo-master is and, for one with
-// --tls-cert and --authenticate, how to ask it.
+// --tls-dir and --authenticate, how to ask it.
 type master struct {
 	cluster                       cluster.Flags
-	server, namespace             string
+	server                        string
 	tokenFile, caFile, serverName string
 	// client reaches topo-master below a path, directly or through the API server, once it is found; name is for
 	// errors.
@@ -43,8 +43,6 @@ func (m *master) register(c *cobra.Command) {
 	set := c.PersistentFlags()
 	set.StringVar(&m.server, "server", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
-	set.StringVar(&m.namespace, "service-namespace", "",
-		"`namespace` of topo-master's Service; default: where one is found")
 	set.StringVar(&m.tokenFile, "token-file", "",
 		"`file` with a bearer token for --server, such as of kubectl create token --audience=heddle-topo-master")
 	set.StringVar(&m.caFile, "ca-file", "",
@@ -146,7 +144,7 @@ func (m *master) direct() error {
 
 // service finds topo-master's Service by its label.
 func (m *master) service(ctx context.Context, api rest.Interface) error {
-	list, err := cluster.Read[corev1.ServiceList](ctx, api.Get().Namespace(m.namespace).Resource("services").
+	list, err := cluster.Read[corev1.ServiceList](ctx, api.Get().Resource("services").
 		Param("labelSelector", cluster.AppLabel+"="+app), "Services")
 	if err != nil {
 		return err

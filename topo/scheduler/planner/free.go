@@ -1,4 +1,4 @@
-package fit
+package planner
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,4 @@
-package fit_test
+package planner_test
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
 const hca = corev1.ResourceName(wellknown.RDMAResource)
@@ -51,18 +51,18 @@ func TestLacksHCAs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := &corev1.Node{}
 			n.Name, n.Annotations = "n", map[string]string{wellknown.HCACounts: tt.annotation}
-			if got := fit.LacksHCAs(n, fit.HCAs(tt.pod)); got != tt.want {
+			if got := planner.LacksHCAs(n, planner.HCAs(tt.pod)); got != tt.want {
 				t.Errorf("lacks %q, want %q", got, tt.want)
 			}
-			if got := fit.ClassOf(tt.pod, nil).Obstacle(n); (got == "") != (tt.want == "") {
+			if got := planner.ClassOf(tt.pod, nil).Obstacle(n); (got == "") != (tt.want == "") {
 				t.Errorf("obstacle: %q", got)
 			}
 		})
 	}
-	if diff := cmp.Diff(fit.Amounts{}, fit.HCAs(asking(1, 8), hca)); diff != "" {
+	if diff := cmp.Diff(planner.Amounts{}, planner.HCAs(asking(1, 8), hca)); diff != "" {
 		t.Errorf("a resource that is ignored:\n%s", diff)
 	}
-	if fit.ClassOf(asking(1, 2, 4), nil).Key == fit.ClassOf(asking(1, 3, 3), nil).Key {
+	if planner.ClassOf(asking(1, 2, 4), nil).Key == planner.ClassOf(asking(1, 3, 3), nil).Key {
 		t.Error("pods with other containers are one class")
 	}
 }

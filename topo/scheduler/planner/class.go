@@ -1,14 +1,4 @@
-// Package fit counts how many pods of one class fit on a node.
-//
-// It owns the classes of pods, the rules that keep them off a node (taints, required node
-// affinity, unschedulable, Ready, every resource, reservations of other gangs), and a cache
-// by node generation. It repeats what kube-scheduler's filters decide by resources and
-// static rules, and runs none of them: the others (volumes, most of inter-pod affinity) run on
-// the nodes of a plan. It chooses no node.
-//
-// Running the filters themselves, with one pod more until one of them rejects, was tried and
-// is too slow and too little: see docs/development.md.
-package fit
+package planner
 
 import (
 	"crypto/sha256"

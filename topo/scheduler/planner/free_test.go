@@ -1,4 +1,4 @@
-package fit_test
+package planner_test
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -39,10 +39,10 @@ func pod(uid, cpu, gpus string, priority int32) *corev1.Pod {
 	}
 }
 
-func node(pods ...*corev1.Pod) *fit.Node { return nodeWith(list("16", "8", "10"), pods...) }
+func node(pods ...*corev1.Pod) *planner.Node { return nodeWith(list("16", "8", "10"), pods...) }
 
-func nodeWith(allocatable corev1.ResourceList, pods ...*corev1.Pod) *fit.Node {
-	return fit.NewNode(&corev1.Node{
+func nodeWith(allocatable corev1.ResourceList, pods ...*corev1.Pod) *planner.Node {
+	return planner.NewNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: allocatable},
 	}, pods...)
 }
@@ -59,10 +59,10 @@ func repelsIn(term *corev1.PodAffinityTerm) func(*corev1.Pod) {
 }
 
 // gone counts a pod of a node as gone.
-func gone(node string, p *corev1.Pod) map[string]fit.Gone {
-	var g fit.Gone
-	g.Add(p.UID, fit.Requests(p))
-	return map[string]fit.Gone{node: g}
+func gone(node string, p *corev1.Pod) map[string]planner.Gone {
+	var g planner.Gone
+	g.Add(p.UID, planner.Requests(p))
+	return map[string]planner.Gone{node: g}
 }
 
 func TestCount(t *testing.T) {
@@ -73,16 +73,16 @@ func TestCount(t *testing.T) {
 		}
 		return p
 	}
-	with := func(n *fit.Node, change func(*corev1.Node)) *fit.Node { change(n.Node); return n }
+	with := func(n *planner.Node, change func(*corev1.Node)) *planner.Node { change(n.Node); return n }
 	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "H20", Effect: corev1.TaintEffectNoSchedule}
-	reserved := func(uid string, priority int32, gpus int64) fit.Reservations {
-		return fit.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: fit.Amounts{gpu: gpus}}}}
+	reserved := func(uid string, priority int32, gpus int64) planner.Reservations {
+		return planner.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: planner.Amounts{gpu: gpus}}}}
 	}
 	for _, tt := range []struct {
 		name     string
-		node     *fit.Node
+		node     *planner.Node
 		pod      *corev1.Pod
-		reserved fit.Reservations
+		reserved planner.Reservations
 		gone     *corev1.Pod
 		want     int32
 	}{
@@ -116,15 +116,15 @@ func TestCount(t *testing.T) {
 		{"a pod counts as gone", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, pod("a", "1", "3", 0), 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := fit.Query{
-				Nodes: []*fit.Node{tt.node}, Reservations: tt.reserved, Priority: *tt.pod.Spec.Priority,
+			q := planner.Query{
+				Nodes: []*planner.Node{tt.node}, Reservations: tt.reserved, Priority: *tt.pod.Spec.Priority,
 			}
 			if tt.gone != nil {
 				q.Gone = gone("n", tt.gone)
 			}
-			var table fit.Table
+			var table planner.Table
 			for _, again := range []string{"", " again"} {
-				if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, fit.ClassOf(tt.pod, nil), nil)); diff != "" {
+				if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, planner.ClassOf(tt.pod, nil), nil)); diff != "" {
 					t.Errorf("count%s (-want +got):\n%s", again, diff)
 				}
 			}
@@ -133,11 +133,11 @@ func TestCount(t *testing.T) {
 }
 
 func TestTableFollowsGenerations(t *testing.T) {
-	var table fit.Table
+	var table planner.Table
 	a, b := node(), node()
 	a.Generation, b.Generation = 1, 2
 	b.Name = "m"
-	q, class := fit.Query{Nodes: []*fit.Node{a, b}}, fit.ClassOf(pod("new", "1", "4", 0), nil)
+	q, class := planner.Query{Nodes: []*planner.Node{a, b}}, planner.ClassOf(pod("new", "1", "4", 0), nil)
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Fatal(diff)
 	}
@@ -160,7 +160,7 @@ func TestTableFollowsGenerations(t *testing.T) {
 	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Error(diff)
 	}
-	q.Nodes = []*fit.Node{b, a}
+	q.Nodes = []*planner.Node{b, a}
 	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("in another order: %s", diff)
 	}
@@ -174,19 +174,19 @@ func TestFree(t *testing.T) {
 	a, b := node(pod("a", "1", "3", 0)), node()
 	a.Generation, b.Generation = 1, 2
 	b.Name, b.Spec.Unschedulable = "m", true
-	reserved := fit.Reservations{"m": {{UID: "other", Priority: 5, Amounts: fit.Amounts{gpu: 2}}}}
-	var table fit.Table
+	reserved := planner.Reservations{"m": {{UID: "other", Priority: 5, Amounts: planner.Amounts{gpu: 2}}}}
+	var table planner.Table
 	for _, tt := range []struct {
 		name string
-		q    fit.Query
+		q    planner.Query
 		want []int32
 	}{
-		{"as it is", fit.Query{}, []int32{5, 8}},
-		{"less what is reserved", fit.Query{Reservations: reserved, Priority: 5}, []int32{5, 6}},
-		{"a pod counts as gone", fit.Query{Reservations: reserved, Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}, []int32{8, 6}},
+		{"as it is", planner.Query{}, []int32{5, 8}},
+		{"less what is reserved", planner.Query{Reservations: reserved, Priority: 5}, []int32{5, 6}},
+		{"a pod counts as gone", planner.Query{Reservations: reserved, Priority: 5, Gone: gone("n", pod("a", "1", "3", 0))}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.q.Nodes = []*fit.Node{a, b}
+			tt.q.Nodes = []*planner.Node{a, b}
 			if diff := cmp.Diff(tt.want, table.Free(&tt.q, gpu, nil)); diff != "" {
 				t.Error(diff)
 			}
@@ -194,36 +194,36 @@ func TestFree(t *testing.T) {
 	}
 	a = node()
 	a.Generation = 3
-	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Query{Nodes: []*fit.Node{a, b}}, gpu, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{8, 8}, table.Free(&planner.Query{Nodes: []*planner.Node{a, b}}, gpu, nil)); diff != "" {
 		t.Errorf("a pod has gone: %s", diff)
 	}
 }
 
 func TestFitsTogether(t *testing.T) {
-	master, worker := fit.ClassOf(pod("m", "8", "", 0), nil), fit.ClassOf(pod("w", "2", "2", 0), nil)
-	free := (&fit.Query{}).Free(node())
+	master, worker := planner.ClassOf(pod("m", "8", "", 0), nil), planner.ClassOf(pod("w", "2", "2", 0), nil)
+	free := (&planner.Query{}).Free(node())
 	for _, tt := range []struct {
 		masters, workers int32
 		want             bool
 	}{{1, 4, true}, {2, 0, true}, {2, 1, false}, {0, 5, false}} {
-		if got := free.FitsTogether([]*fit.Class{master, worker}, []int32{tt.masters, tt.workers}); got != tt.want {
+		if got := free.FitsTogether([]*planner.Class{master, worker}, []int32{tt.masters, tt.workers}); got != tt.want {
 			t.Errorf("%d masters and %d workers: %t", tt.masters, tt.workers, got)
 		}
 	}
 	// What a node has too little of since a GPU is lost matters to pods alone that ask for it.
-	free = (&fit.Query{}).Free(nodeWith(list("16", "7", "110"), pod("old", "1", "8", 0)))
-	if !free.FitsTogether([]*fit.Class{master, worker}, []int32{1, 0}) {
+	free = (&planner.Query{}).Free(nodeWith(list("16", "7", "110"), pod("old", "1", "8", 0)))
+	if !free.FitsTogether([]*planner.Class{master, worker}, []int32{1, 0}) {
 		t.Error("a master does not fit for want of the GPUs of workers that are not there")
 	}
-	free = (&fit.Query{}).Free(node())
-	if lacks := free.Lacks(fit.Amounts{gpu: 9}); lacks != gpu {
+	free = (&planner.Query{}).Free(node())
+	if lacks := free.Lacks(planner.Amounts{gpu: 9}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
 	}
 }
 
 // publishing is a node that publishes so many free GPUs, of which GPU-0 to GPU-3
 // are accepted.
-func publishing(n int) *fit.Node {
+func publishing(n int) *planner.Node {
 	i := node()
 	free := allocation.FreeGPUs{Version: 1}
 	for at := range n {
@@ -236,18 +236,18 @@ func publishing(n int) *fit.Node {
 func TestClassesWithASelector(t *testing.T) {
 	c := config.Default()
 	gpus := sgpu.New(&c, slog.New(slog.DiscardHandler), nil)
-	class := func(avoid string) *fit.Class {
+	class := func(avoid string) *planner.Class {
 		s, err := gpus.Selector(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nvidia.com/nouse-gpuuuid": avoid}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fit.ClassOf(pod("new", "1", "2", 5), s)
+		return planner.ClassOf(pod("new", "1", "2", 5), s)
 	}
-	others := fit.Reservations{"n": {{UID: "other", Priority: 5, Amounts: fit.Amounts{gpu: 2}}}}
+	others := planner.Reservations{"n": {{UID: "other", Priority: 5, Amounts: planner.Amounts{gpu: 2}}}}
 	for _, tt := range []struct {
 		name     string
 		left     int
-		reserved fit.Reservations
+		reserved planner.Reservations
 		want     int32
 	}{
 		{"more than are free", 9, nil, 4},
@@ -255,31 +255,31 @@ func TestClassesWithASelector(t *testing.T) {
 		{"none", 0, nil, 0},
 		{"less what is reserved", 5, others, 1},
 	} {
-		var table fit.Table
-		q := fit.Query{Nodes: []*fit.Node{publishing(tt.left)}, Reservations: tt.reserved, Priority: 5}
+		var table planner.Table
+		q := planner.Query{Nodes: []*planner.Node{publishing(tt.left)}, Reservations: tt.reserved, Priority: 5}
 		if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, class("GPU-x"), nil)); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
-	three, four := (&fit.Query{}).Free(publishing(3)), (&fit.Query{}).Free(publishing(4))
-	if three.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) || !four.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) {
+	three, four := (&planner.Query{}).Free(publishing(3)), (&planner.Query{}).Free(publishing(4))
+	if three.FitsTogether([]*planner.Class{class("GPU-x")}, []int32{2}) || !four.FitsTogether([]*planner.Class{class("GPU-x")}, []int32{2}) {
 		t.Error("two pods of two GPUs need four of them")
 	}
-	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == fit.ClassOf(pod("new", "1", "2", 5), nil).Key {
+	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == planner.ClassOf(pod("new", "1", "2", 5), nil).Key {
 		t.Error("pods with different selectors are one class")
 	}
 }
 
 func TestClassesOfEqualPods(t *testing.T) {
 	a, b := pod("a", "1", "2", 0), pod("b", "1", "2", 9)
-	if fit.ClassOf(a, nil).Key != fit.ClassOf(b, nil).Key {
+	if planner.ClassOf(a, nil).Key != planner.ClassOf(b, nil).Key {
 		t.Error("pods that differ in name and priority are of two classes")
 	}
 	b.Spec.NodeSelector = map[string]string{"pool": "x"}
-	if fit.ClassOf(a, nil).Key == fit.ClassOf(b, nil).Key {
+	if planner.ClassOf(a, nil).Key == planner.ClassOf(b, nil).Key {
 		t.Error("another selector is the same class")
 	}
-	if got := fit.ClassOf(a, nil, gpu).Amounts[gpu]; got != 0 {
+	if got := planner.ClassOf(a, nil, gpu).Amounts[gpu]; got != 0 {
 		t.Errorf("an ignored resource counts %d", got)
 	}
 }
