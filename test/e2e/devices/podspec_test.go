@@ -84,7 +84,7 @@ func TestPodSpecAsksForMore(t *testing.T) {
 		{privileged.Name, "", map[string]int{"ENXIO": all}},
 		{hostPath.Name, "/host", map[string]int{"EPERM": all - 1, "ENXIO": 1}}, // It has a share of one.
 	} {
-		got := count(r.answers(t, tt.pod, "app", "open", tt.below+nodes+"/*"))
+		got := count(r.answers(t, tt.pod, "app", "open", tt.below+nodes+"/GPU-*"))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s, nodes of GPUs below the node's /dev (-want +got):\n%s", tt.pod, diff)
 		}

