@@ -35,7 +35,10 @@
 // At a leaf with three or more cables of nodes with GPUs only those count in votes 1
 // and 3, and for what is foreign: nodes without GPUs go where their cables lead.
 //
-// All ties go to the least ID. A port that is down counts if the report still
+// Ties in vote 4 go to the group with leaves that have more of the node's
+// cables on a rail that is usual for them, then, as all ties, to the
+// least ID. A rail is usual for a leaf if at least half as many of its cables
+// start from it as from any other. A port that is down counts if the report still
 // knows its switch. Votes 3 and 4 repair the effect of noise on small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of
 // its cables in each, and other nodes on both. A node with a single port is
@@ -56,8 +59,7 @@
 //
 // A leaf is foreign to a group if another group has at least twice as many cables on it. For every
 // shape, rail and plane a group expects the leaf on which most of the members' cables end, among
-// its own leaves for which the rail is usual, with at least half as many cables as any other rail:
-// a leaf may have several rails. A port on a foreign
+// its own leaves for which the rail is usual: a leaf may have several rails. A port on a foreign
 // leaf is mis-cabled; so is one on another leaf than the expected, if the shape is wired by rail at
 // all in the group (three quarters of its cables are as expected) and the rail is not usual there
 // or more members agree with the expectation than with the port. Two nodes that contradict each

@@ -35,12 +35,29 @@ type outcome struct {
 	// with GPUs.
 	own      tally[int32]
 	expected []int32
-	// names counts what each leaf is called.
-	names map[int32]tally[string]
+	// names counts what the leaves are called.
+	names tally[named]
 	// findings are the faults of the members, blocks the parts of the group that they
 	// are in, in the order of members; "" if the group is not cut.
 	findings [][]Finding
 	blocks   []string
+}
+
+// named is a switch with a name in a report.
+type named struct {
+	leaf int32
+	name string
+}
+
+// called returns the names of a leaf in the members' reports.
+func (o *outcome) called(leaf int32) *tally[string] {
+	var names tally[string]
+	for _, c := range o.names.list {
+		if c.value.leaf == leaf {
+			names.add(c.value.name, c.n)
+		}
+	}
+	return &names
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
@@ -110,14 +127,11 @@ func (w *wiring) rail(p *port) *railPorts {
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
-	c.names = map[int32]tally[string]{}
 	for _, m := range c.members {
 		c.wiring(m).count(m.links.ports)
 		for i := range m.links.ports {
 			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
-				names := c.names[p.leaf]
-				names.add(p.far.Value().Name, 1)
-				c.names[p.leaf] = names
+				c.names.add(named{p.leaf, p.far.Value().Name}, 1)
 			}
 		}
 	}
@@ -169,7 +183,7 @@ func (c *cablingCheck) expect(w *wiring) {
 			}
 		}
 		agree += r.agree
-		r.Leaf = Switch{ID: c.ids[r.leaf], Name: c.names[r.leaf].most(strings.Compare)}
+		r.Leaf = Switch{ID: c.ids[r.leaf], Name: c.called(r.leaf).most(strings.Compare)}
 		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}

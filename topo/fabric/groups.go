@@ -11,8 +11,8 @@ import (
 type ends struct {
 	number  int32
 	members int32
-	// degree counts the links, bundles has them by switch.
-	degree  int
+	links   []link
+	// bundles has the same links by switch.
 	bundles []bundle
 	// follows is set for members that count only at switches with few links of others.
 	follows bool
@@ -20,16 +20,19 @@ type ends struct {
 	print uint64
 }
 
+// link leads from a rail to a switch.
+type link struct{ to, rail int32 }
+
 // bundle is n links to a switch, or of one of the ends.
 type bundle struct{ other, n int32 }
 
-// newEnds returns one member's links to switches.
-func newEnds(links []int32) *ends {
-	e := &ends{members: 1, degree: len(links), bundles: make([]bundle, 0, len(links))}
-	for _, to := range links {
-		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == to })
+// newEnds returns the links of one member.
+func newEnds(links []link) *ends {
+	e := &ends{members: 1, links: links, bundles: make([]bundle, 0, len(links))}
+	for _, l := range links {
+		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == l.to })
 		if i < 0 {
-			e.bundles = append(e.bundles, bundle{to, 1})
+			e.bundles = append(e.bundles, bundle{l.to, 1})
 			continue
 		}
 		e.bundles[i].n++
@@ -46,6 +49,9 @@ func (e *ends) to(h int32) int32 {
 	}
 	return 0
 }
+
+// degree counts the links.
+func (e *ends) degree() int32 { return int32(len(e.links)) } //nolint:gosec // maxPorts, or spines.
 
 // grouping is the outcome of the votes of the package comment.
 type grouping struct {
@@ -66,7 +72,7 @@ func vote(ids []string, all []*ends, last *grouping) *grouping {
 	v := newVoting(ids, all)
 	out := &grouping{prints: v.prints()}
 	out.anchors = v.anchors(out.prints, last)
-	out.group = v.votes(v.homes(v.votes(out.anchors)))
+	out.group = v.groups(v.homes(v.votes(out.anchors)))
 	out.foreign = v.foreign(out.group)
 	return out
 }
@@ -103,7 +109,7 @@ func newVoting(ids []string, all []*ends) *voting {
 			}
 			n := b.n * e.members
 			r.links += n
-			if e.degree > 1 {
+			if e.degree() > 1 {
 				r.wide += n
 			}
 			v.start[b.other+2]++
@@ -233,7 +239,7 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 		if !v.counts(h, e) {
 			continue
 		}
-		c := &classes[min(e.degree, maxDegree)]
+		c := &classes[min(e.degree(), maxDegree)]
 		c.here += a.n * v.ends[a.other].members
 		if v.counts(o, e) {
 			c.both += min(a.n, e.to(o)) * v.ends[a.other].members
@@ -241,7 +247,7 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 	}
 	for _, a := range v.at(o) {
 		if e := v.ends[a.other]; v.counts(o, e) {
-			classes[min(e.degree, maxDegree)].there += a.n * v.ends[a.other].members
+			classes[min(e.degree(), maxDegree)].there += a.n * v.ends[a.other].members
 		}
 	}
 	here, there, both := int32(0), int32(0), int32(0)
@@ -253,14 +259,14 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 	return both > few && 2*both > here && 2*both > there && 8*both >= wide
 }
 
-// votes is votes 2 and 4: the anchor, or the home, that most links of a member lead to.
-func (v *voting) votes(of []int32) []int32 {
+// votes is vote 2: the anchor that most links of a member lead to.
+func (v *voting) votes(anchors []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	var t tally[int32]
 	for i, e := range v.ends {
 		t.reset()
 		for _, b := range e.bundles {
-			t.add(of[b.other], b.n)
+			t.add(anchors[b.other], b.n)
 		}
 		out[i] = t.most(v.compare)
 	}
@@ -279,6 +285,58 @@ func (v *voting) homes(votes []int32) []int32 {
 			}
 		}
 		out[h] = t.most(v.compare)
+	}
+	return out
+}
+
+// groups is vote 4: the home that most links of a member lead to. Among equals
+// the one wins where more links of the member start from a usual rail of the switch.
+func (v *voting) groups(home []int32) []int32 {
+	out := make([]int32, len(v.ends))
+	var t tally[int32]
+	usual := map[int32][]int32{} // Of the switches that are asked for.
+	for i, e := range v.ends {
+		t.reset()
+		for _, b := range e.bundles {
+			t.add(home[b.other], b.n)
+		}
+		out[i] = t.most(v.compare)
+		most := t.count(out[i])
+		if !slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n == most && c.value != out[i] }) {
+			continue
+		}
+		for _, l := range e.links {
+			if usual[l.to] == nil {
+				usual[l.to] = v.usual(l.to)
+			}
+			t.add(home[l.to], 1<<10) // Usual rails decide between equals alone.
+			if slices.Contains(usual[l.to], l.rail) {
+				t.add(home[l.to], 1)
+			}
+		}
+		out[i] = t.most(v.compare)
+	}
+	return out
+}
+
+// usual returns the rails with at least half as many links at a switch as any other, or
+// none without members.
+func (v *voting) usual(h int32) []int32 {
+	var rails tally[int32]
+	most := int32(0)
+	for _, a := range v.at(h) {
+		for _, l := range v.ends[a.other].links {
+			if l.to == h {
+				rails.add(l.rail, v.ends[a.other].members)
+				most = max(most, rails.count(l.rail))
+			}
+		}
+	}
+	out := []int32{}
+	for _, c := range rails.list {
+		if 2*c.n >= most {
+			out = append(out, c.value)
+		}
 	}
 	return out
 }

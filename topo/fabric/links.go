@@ -119,11 +119,11 @@ func (s *symbols) links(r *Report) *links {
 		out.ports = append(out.ports, p)
 	}
 	slices.SortStableFunc(out.ports, comparePorts)
-	links := make([]int32, 0, len(out.ports))
+	links := make([]link, 0, len(out.ports))
 	for i := range out.ports {
 		p := &out.ports[i]
 		if p.leaf != 0 {
-			links = append(links, p.leaf)
+			links = append(links, link{p.leaf, p.position})
 		}
 		if p.guid != 0 && !slices.Contains(out.guids, p.guid) {
 			out.guids = append(out.guids, p.guid)
@@ -167,13 +167,14 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 }
 
 // connect has the ends with these links.
-func (s *symbols) connect(links []int32, follows bool) *ends {
-	key := make([]byte, 1, 1+4*maxPorts)
+func (s *symbols) connect(links []link, follows bool) *ends {
+	key := make([]byte, 1, 1+8*maxPorts)
 	if follows {
 		key[0] = 1
 	}
-	for _, to := range links {
-		key = binary.NativeEndian.AppendUint32(key, uint32(to)) //nolint:gosec // Never negative.
+	for _, l := range links {
+		key = binary.NativeEndian.AppendUint32(key, uint32(l.to))   //nolint:gosec // Never negative.
+		key = binary.NativeEndian.AppendUint32(key, uint32(l.rail)) //nolint:gosec // Never negative.
 	}
 	e := s.known[string(key)]
 	if e == nil {

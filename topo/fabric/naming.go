@@ -110,10 +110,11 @@ func (d *domain) identity(kind string) string {
 
 // reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
-func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
+func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 	if g := d.members[0].group; by != BySpine {
-		return g.names[g.leaf]
+		return g.called(g.leaf)
 	}
+	var seen tally[string]
 	for _, n := range d.members {
 		for _, u := range n.links.uplinks {
 			if ids[u.peer] == d.id {
@@ -121,7 +122,7 @@ func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 			}
 		}
 	}
-	return seen
+	return &seen
 }
 
 // maxSuffix is the longest suffix of a name that is not unique, in bytes: a
@@ -195,12 +196,18 @@ func assign(domains map[key]*domain) {
 			take(d, d.derived)
 		}
 		for i := 1; d.name == ""; i++ {
-			if d.isDescribed && i <= 3 { // The same on every replica and after every restart.
-				sum := sha256.Sum256([]byte(string(d.by) + d.id))
-				take(d, d.derived+"-"+hex.EncodeToString(sum[:2*i]))
+			if d.isDescribed && i <= 3 {
+				take(d, d.suffixed(2*i))
 			} else {
 				take(d, wellknown.Shorten(d.derived, wellknown.MaxLabel-6)+"-"+strconv.Itoa(i+1))
 			}
 		}
 	}
+}
+
+// suffixed returns a title made unique by a suffix: the given number of bytes of the key's hash.
+// The suffix is the same on every replica and after every restart, whatever other groups exist.
+func (d *domain) suffixed(bytes int) string {
+	sum := sha256.Sum256([]byte(string(d.by) + d.id))
+	return d.derived + "-" + hex.EncodeToString(sum[:bytes])
 }

@@ -82,6 +82,21 @@ func (d *definition) anchor(leaf string) string {
 	return least
 }
 
+// usual reports whether at least half as many of a leaf's cables come from a rail
+// as from any other.
+func (d *definition) usual(leaf string, rail int32) bool {
+	rails, most := map[int32]int{}, 0
+	for _, cables := range d.nodes {
+		for _, c := range cables {
+			if c.leaf == leaf {
+				rails[c.rail]++
+				most = max(most, rails[c.rail])
+			}
+		}
+	}
+	return 2*rails[rail] >= most
+}
+
 func most(votes map[string]int) string {
 	best := ""
 	for value, n := range votes {
@@ -115,7 +130,10 @@ func (d *definition) groups() map[string]string {
 	for node, cables := range d.nodes {
 		votes := map[string]int{}
 		for _, c := range cables {
-			votes[homes[c.leaf]]++
+			votes[homes[c.leaf]] += 1000 // The second count decides between equals only.
+			if d.usual(c.leaf, c.rail) {
+				votes[homes[c.leaf]]++
+			}
 		}
 		out[node] = most(votes)
 	}

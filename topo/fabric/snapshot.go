@@ -26,6 +26,8 @@ type Snapshot struct {
 	Crossing []*Element
 	// Nodes counts all nodes.
 	Nodes Count
+
+	size int
 }
 
 // next returns the snapshot after s, nil before the first. It is s itself if nothing
@@ -34,9 +36,10 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
 	}
-	out := &Snapshot{Child: children, Crossing: crossing}
+	out := &Snapshot{Child: children, Crossing: crossing, size: len("[]\n") + max(len(children)-1, 0)}
 	for _, e := range children {
 		out.Nodes.add(e.Nodes)
+		out.size += len(e.body)
 	}
 	return out
 }
@@ -52,18 +55,12 @@ func (s *Snapshot) ETag() string {
 }
 
 // Len returns the number of bytes that WriteTo writes.
-func (s *Snapshot) Len() int {
-	n := len("[]\n") + max(len(s.Child)-1, 0)
-	for _, e := range s.Child {
-		n += len(e.body)
-	}
-	return n
-}
+func (s *Snapshot) Len() int { return s.size }
 
 // WriteTo writes the answer of GET /node_group: the list of top-level elements
 // and a newline.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	return int64(s.Len()), WriteElements(w, s.Child)
+	return int64(s.size), WriteElements(w, s.Child)
 }
 
 // All returns the elements, parents first, with the elements that hold them, top

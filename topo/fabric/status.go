@@ -85,16 +85,21 @@ func (n *node) findings(known *symbols) []Finding {
 		out = append(out, f)
 	}
 	if n.badPath || n.dissent != 0 {
-		f := Finding{Kind: BadPath, Node: n.Name}
-		if n.dissent != 0 { // The other members of that group report another one above it.
-			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id
-		}
-		out = append(out, f)
+		out = append(out, Finding{Kind: BadPath, Node: n.Name, Other: n.contradicted()})
 	}
 	if len(out) > cabling {
 		sortFindings(out)
 	}
 	return out
+}
+
+// contradicted returns the group in which the other members report another one
+// above, "" for none.
+func (n *node) contradicted() string {
+	if n.dissent == 0 {
+		return ""
+	}
+	return n.chain[bits.TrailingZeros32(n.dissent)].id
 }
 
 // reasons returns why a node is not Ready, and what the tree cannot know of it.

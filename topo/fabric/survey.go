@@ -98,12 +98,12 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 	var list []*leafGroup
 	var above []*ends
 	for _, g := range groups {
-		var links []int32
+		var links []link
 		for _, own := range g.own.list {
 			n := 0
 			for _, peer := range peers[own.value] {
 				if n < spinesPerLeaf && !expected[peer] {
-					links = append(links, peer)
+					links = append(links, link{to: peer})
 					n++
 				}
 			}

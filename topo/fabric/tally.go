@@ -21,7 +21,7 @@ func (t *tally[K]) add(value K, n int32) {
 	t.list = append(t.list, count[K]{value, n})
 }
 
-func (t tally[K]) count(value K) int32 {
+func (t *tally[K]) count(value K) int32 {
 	for i := range t.list {
 		if t.list[i].value == value {
 			return t.list[i].n
@@ -31,7 +31,7 @@ func (t tally[K]) count(value K) int32 {
 }
 
 // most returns the most frequent value, the least of several, and zero without any.
-func (t tally[K]) most(compare func(a, b K) int) K {
+func (t *tally[K]) most(compare func(a, b K) int) K {
 	var best count[K]
 	for _, c := range t.list {
 		if c.n > best.n || c.n == best.n && compare(c.value, best.value) < 0 {
