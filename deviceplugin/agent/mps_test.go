@@ -1,17 +1,11 @@
 package agent
 
 import (
-	"context"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -105,30 +99,4 @@ func TestMPSWatch(t *testing.T) {
 			}
 		})
 	}
-}
-
-// mpsLimiter has MPS daemons.
-type mpsLimiter struct {
-	chooser
-
-	mu  sync.Mutex
-	all []enforce.Daemon // guarded by mu
-}
-
-func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
-	return &specs.ContainerEdits{}, enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}, nil
-}
-
-func (*mpsLimiter) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
-
-func (l *mpsLimiter) Daemons() []enforce.Daemon {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.all)
-}
-
-func (l *mpsLimiter) set(all ...enforce.Daemon) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = all
 }

@@ -240,17 +240,11 @@ func (r *rig) admit(name string, limits map[string]int) map[string][]string {
 	return held
 }
 
-func (r *rig) start(name string) []string {
+func (r *rig) start(name string) {
 	r.t.Helper()
-	resp, err := r.kubelet.StartContainer(r.t.Context(), "default", name, "main")
-	if err != nil {
+	if _, err := r.kubelet.StartContainer(r.t.Context(), "default", name, "main"); err != nil {
 		r.t.Fatal(err)
 	}
-	var names []string
-	for _, d := range resp.CdiDevices {
-		names = append(names, d.Name)
-	}
-	return names
 }
 
 // create adds a pod, and waits until the agent knows it, if it knows any.

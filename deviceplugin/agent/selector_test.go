@@ -6,13 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -92,17 +89,6 @@ func TestExpected(t *testing.T) {
 			}
 		})
 	}
-}
-
-// requested is a node with IMEX channel 0, for pods that ask for it.
-type requested struct{ devgpu.ReplayedEdits }
-
-func (c requested) Generate(m *machine.Machine) (*devgpu.Edits, error) {
-	edits, err := c.ReplayedEdits.Generate(m)
-	if err == nil {
-		edits.Channels = map[int]*specs.DeviceNode{0: {Path: "/dev/channel0", HostPath: "/dev/null"}}
-	}
-	return edits, err
 }
 
 // TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that

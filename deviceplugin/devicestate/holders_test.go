@@ -65,7 +65,7 @@ func TestHeld(t *testing.T) {
 	if err := r.prepareShares(want); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.gpusOf("b", "main"); !slices.Equal(got, []int{2}) {
+	if got := r.gpusOf("b"); !slices.Equal(got, []int{2}) {
 		t.Fatalf("bound to %v", got)
 	}
 	expect("it runs: both GPUs are held", "default/b "+b+"::3", "default/b "+c+"::")

@@ -57,7 +57,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	r.wipe()
 
 	r.start(r.consumer("b", "30/10", r.slot(0, 1)))
-	if diff := cmp.Diff([]int{1}, r.gpusOf("b", "main")); diff != "" {
+	if diff := cmp.Diff([]int{1}, r.gpusOf("b")); diff != "" {
 		t.Errorf("another pod's GPU (-want +got):\n%s", diff)
 	}
 	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Unhealthy}, {r.View().GPUs()[0].Unhealthy}} {

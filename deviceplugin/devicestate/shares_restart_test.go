@@ -46,7 +46,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 			fail()
 			r.start(want)
 			before := r.mustEnter(names)
-			held := r.gpusOf("a", "main")
+			held := r.gpusOf("a")
 			for _, cut := range files(t, r, names) {
 				if err := os.Remove(cut); err != nil {
 					t.Fatal(err)
@@ -60,7 +60,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 					t.Errorf("without %s (-first +now):\n%s", filepath.Base(cut), diff)
 				}
 			}
-			if got := r.gpusOf("a", "main"); !slices.Equal(got, held) {
+			if got := r.gpusOf("a"); !slices.Equal(got, held) {
 				t.Errorf("GPUs %v, then %v", held, got)
 			}
 			if _, err := r.enter(map[string]string{slots: lost}); err == nil {
@@ -80,14 +80,14 @@ func TestExclusiveGPUs(t *testing.T) {
 	r.allocate(pod("native"), "main", native)
 	want := r.consumer("a", "10/1", r.slot(2, 0)) // Of equal GPUs it would get the one that its device ID names.
 	r.start(want)
-	if got := r.gpusOf("a", "main"); slices.Equal(got, []int{2}) {
+	if got := r.gpusOf("a"); slices.Equal(got, []int{2}) {
 		t.Error("it shares a GPU that a pod has exclusively")
 	}
 	all := r.nothingOvercommitted()
 	if all[2].Unhealthy != "held exclusively by default/native" {
 		t.Errorf("card 2: %+v", all[2])
 	}
-	other := asks{gpus: r.gpuIDs(r.gpusOf("a", "main")...)}
+	other := asks{gpus: r.gpuIDs(r.gpusOf("a")...)}
 	r.spec("late", corev1.Container{Name: "main"})
 	r.allocate(pod("late"), "main", other)
 	if err := r.Prepare(t.Context(), gpus, other[gpus]); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {

@@ -61,12 +61,12 @@ func (r *rig) consumer(name, text, id string) asks {
 // bindShares is PreStartContainer.
 func (r *rig) prepareShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
 
-// gpusOf are the GPUs of a container by index, as its Binding has them.
-func (r *rig) gpusOf(pod, container string) []int {
+// gpusOf returns the GPUs of a pod's container main by index, as its Binding has them.
+func (r *rig) gpusOf(pod string) []int {
 	r.tb.Helper()
 	var indices []int
 	for _, b := range r.View().Allocations() {
-		if b.Pod != pod || b.Container != container {
+		if b.Pod != pod || b.Container != "main" {
 			continue
 		}
 		for _, s := range b.Shares {

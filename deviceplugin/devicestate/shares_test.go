@@ -77,13 +77,6 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	}
 }
 
-// share is a part of a GPU, "vcore/GiB".
-func (r *rig) share(gpu int, text string) allocation.Share {
-	list := inventorytest.Limits(text)
-	vcore, memory := list["nvidia.com/vcore"], list["nvidia.com/vmemory"]
-	return allocation.Share{UUID: r.gpuIDs(gpu)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
-}
-
 // TestRejectedUntilThereIsRoom: a rejected pod starts as soon as another
 // one has ended.
 func TestRejectedUntilThereIsRoom(t *testing.T) {
@@ -107,7 +100,7 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 	if err := r.prepareShares(third); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{0}, r.gpusOf("third", "main")); diff != "" || len(r.Rejections()) > 0 {
+	if diff := cmp.Diff([]int{0}, r.gpusOf("third")); diff != "" || len(r.Rejections()) > 0 {
 		t.Errorf("GPUs (-want +got):\n%srejected %v", diff, r.Rejections())
 	}
 }

@@ -16,10 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// sample is the answer that clients of other suites read.
-const sample = `[{"name":"switchbox-sample1","kind":"switchbox","child":[{"name":"dragonfly-sample1","kind":"dragonfly","child":[{"name":"node-sample1","kind":"node","status":"Ready"},{"name":"node-sample2","kind":"node","status":"Ready"}],"status":"Ready"},{"name":"dragonfly-sample2","kind":"dragonfly","child":[{"name":"node-sample3","kind":"node","status":"Ready"},{"name":"node-sample4","kind":"node","status":"Ready"}],"status":"Ready"}],"status":"Ready"}]
-`
-
 func (c *cluster) sample() {
 	c.in("node-sample1", "switchbox-sample1", "dragonfly-sample1")
 	c.in("node-sample2", "switchbox-sample1", "dragonfly-sample1")

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -192,11 +191,6 @@ func TestOneWorkerDiscoversEachLeaf(t *testing.T) {
 		}
 		return one()
 	})
-}
-
-// volcano and kueue are kinds of other projects.
-func volcano() apiserver.Kind {
-	return apiserver.Kind{APIVersion: "topology.volcano.sh/v1alpha1", Name: "HyperNode", Plural: "hypernodes"}
 }
 
 func TestAnExportWithoutItsCRD(t *testing.T) {

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -34,31 +33,4 @@ func order(a, b item) int {
 		return c
 	}
 	return int(b.id - a.id)
-}
-
-// best tries every set of items.
-func best(items []item, a amount) (best []item) {
-	for set := range uint(1) << len(items) {
-		if best != nil && bits.OnesCount(set) > len(best) {
-			continue
-		}
-		var in []item
-		slots, spare := int64(0), false
-		for i := range items {
-			if set&(1<<i) != 0 {
-				in = append(in, items[i])
-				slots += items[i].slots
-				spare = spare || items[i].spare
-			}
-		}
-		if holds := slots > a.blocks || slots == a.blocks && (a.short == 0 || spare); !holds {
-			continue
-		}
-		slices.SortFunc(in, order)
-		// What comes later in the order is smaller, or earlier in the tree.
-		if best == nil || len(in) < len(best) || slices.CompareFunc(in, best, order) > 0 {
-			best = in
-		}
-	}
-	return best
 }
