@@ -143,7 +143,8 @@ func ordered(info *api.JobInfo) []*api.TaskInfo {
 
 // alike reports whether the same nodes take two pods of a job.
 func alike(a, b *api.TaskInfo) bool {
-	return a.TaskRole == b.TaskRole && placement.TaskOf(a.Pod) == placement.TaskOf(b.Pod) && a.InitResreq.Equal(b.InitResreq, api.Zero)
+	return a.TaskRole == b.TaskRole && placement.TaskOf(a.Pod) == placement.TaskOf(b.Pod) &&
+		a.InitResreq.Equal(b.InitResreq, api.Zero)
 }
 
 // capacity returns how many pods of each class fit on each node now.

@@ -152,7 +152,8 @@ func (p *podAffinity) predicate(task *api.TaskInfo, node *api.NodeInfo) error {
 	}
 	// Nothing that can be evicted there would help.
 	return api.NewFitErrWithStatus(task, node, &api.Status{
-		Code: api.UnschedulableAndUnresolvable, Reason: "node(s) of another super-node than the job's", Plugin: podAffinityName,
+		Code: api.UnschedulableAndUnresolvable, Plugin: podAffinityName,
+		Reason: "node(s) of another super-node than the job's",
 	})
 }
 
